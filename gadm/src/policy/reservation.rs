@@ -166,43 +166,59 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
         }
     }
     if let Some(end) = change.remove("end") {
-        let at = |value: &Value| value.as_str().and_then(parse_rfc3339);
-        // Of what comes again that is the end of the window that is shown, or of the first one.
-        let shown = || Some(old?.window_start?.0).filter(|start| at(&end).is_some_and(|end| end > *start));
-        let start = change.get("start").and_then(at).or_else(shown).or_else(|| Some(old?.start?.0));
-        let (Some(start), Some(end)) = (start, at(&end)) else {
-            return Err(Failure::usage("end= needs start= too"));
-        };
-        if change.contains_key("duration_secs") || end <= start {
-            return Err(Failure::usage("end= comes after start=, and beside it there is no duration="));
-        }
-        change.insert("duration_secs".to_owned(), json!(end.since_secs(start)));
+        let secs = secs_until(&end, &change, old)?;
+        change.insert("duration_secs".to_owned(), json!(secs));
     }
-    // What was skipped is so no more where it begins anew, and what came again and comes once now begins where it is.
     if let Some(old) = old.filter(|old| old.skip_until.is_some()) {
-        if change.get("repeat") == Some(&json!("once")) && !change.contains_key("start") {
-            change.insert("start".to_owned(), serde_json::to_value(old.window_start.or(old.start)).map_err(Failure::new)?);
-        }
-        if change.contains_key("start") {
-            change.entry("skip_until".to_owned()).or_insert(Value::Null);
-        }
+        mind_skipped(&mut change, old)?;
     }
-    // What is reserved is said in one way: a new way puts the old one aside.
-    let ways = ["nodes", "node_count", "gpus"];
-    let has_way = ways.iter().any(|way| change.get(*way).is_some_and(|value| !value.is_null()));
-    if !has_way && old.is_none() && change.get("partition").is_some_and(|name| !name.is_null()) {
-        change.insert("nodes".to_owned(), json!("ALL"));
-    }
-    if has_way {
-        for way in ways {
-            change.entry(way.to_owned()).or_insert(Value::Null);
-        }
-        // Features are of nodes by their number, and of those that were chosen so.
-        if old.is_some_and(|old| old.features.is_some()) && change["node_count"].is_null() {
-            change.entry("features".to_owned()).or_insert(Value::Null);
-        }
-    }
+    say_one_way(&mut change, old);
     Ok(change)
+}
+
+/// How long it lasts with this end: of what comes again that is the end of the window that is shown, or of the first one.
+fn secs_until(end: &Value, change: &BTreeMap<String, Value>, old: Option<&ReservationRow>) -> Result<i64, Failure> {
+    let at = |value: &Value| value.as_str().and_then(parse_rfc3339);
+    let shown = || Some(old?.window_start?.0).filter(|start| at(end).is_some_and(|end| end > *start));
+    let start = change.get("start").and_then(at).or_else(shown).or_else(|| Some(old?.start?.0));
+    let (Some(start), Some(end)) = (start, at(end)) else {
+        return Err(Failure::usage("end= needs start= too"));
+    };
+    if change.contains_key("duration_secs") || end <= start {
+        return Err(Failure::usage("end= comes after start=, and beside it there is no duration="));
+    }
+    Ok(end.since_secs(start))
+}
+
+/// What was skipped is so no more where it begins anew, and what came again and comes once now begins where it is.
+fn mind_skipped(change: &mut BTreeMap<String, Value>, old: &ReservationRow) -> Result<(), Failure> {
+    if change.get("repeat") == Some(&json!("once")) && !change.contains_key("start") {
+        change.insert("start".to_owned(), serde_json::to_value(old.window_start.or(old.start)).map_err(Failure::new)?);
+    }
+    if change.contains_key("start") {
+        change.entry("skip_until".to_owned()).or_insert(Value::Null);
+    }
+    Ok(())
+}
+
+/// What is reserved is said in one way: a new way puts the old one aside.
+fn say_one_way(change: &mut BTreeMap<String, Value>, old: Option<&ReservationRow>) {
+    let is_said = |change: &BTreeMap<String, Value>, key: &str| change.get(key).is_some_and(|value| !value.is_null());
+    let ways = ["nodes", "node_count", "gpus"];
+    if !ways.iter().any(|way| is_said(change, way)) {
+        // A partition alone means all of it.
+        if old.is_none() && is_said(change, "partition") {
+            change.insert("nodes".to_owned(), json!("ALL"));
+        }
+        return;
+    }
+    for way in ways {
+        change.entry(way.to_owned()).or_insert(Value::Null);
+    }
+    // Features are of nodes by their number, and of those that were chosen so.
+    if old.is_some_and(|old| old.features.is_some()) && !is_said(change, "node_count") {
+        change.entry("features".to_owned()).or_insert(Value::Null);
+    }
 }
 
 /// `skip`: the present window, or the next one, does not come.
