@@ -211,7 +211,7 @@ fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Fai
 }
 
 /// scontrol's keys, and ours.
-const KEYS: [(&str, &str); 50] = [
+const KEYS: [(&str, &str); 51] = [
     ("timelimit", "time_limit_secs"),
     ("time", "time_limit_secs"),
     ("nice", "nice"),
@@ -222,6 +222,7 @@ const KEYS: [(&str, &str); 50] = [
     ("account", "account"),
     ("qos", "qos"),
     ("starttime", "begin"),
+    ("eligibletime", "begin"),
     ("begin", "begin"),
     ("requeue", "requeue"),
     ("arraytaskthrottle", "max_running"),
@@ -328,6 +329,7 @@ mod tests {
         assert_eq!(read_change("IdleExempt", "yes").unwrap(), ("idle_exempt", Value::from(true)));
         assert_eq!(read_change("Requeue", "0").unwrap(), ("requeue", Value::from(false)));
         assert_eq!(read_change("StartTime", "2027-01-09T06:00").unwrap().0, "begin");
+        assert_eq!(read_change("EligibleTime", "2027-01-09T06:00").unwrap().0, "begin");
         let refused = read_change("TimeLimt", "1").unwrap_err();
         assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "timelimit"?"#), "{}", refused.text);
         assert!(read_change("TimeLimit", "junk").unwrap_err().text.starts_with("TimeLimit: time limit \"junk\""));

@@ -6,8 +6,8 @@
 use crate::controller::{self, ReloadArgs};
 use crate::job::{self, JobAct};
 use crate::node::{self, NodeAct};
-use crate::policy::reservation::ReservationAct;
-use crate::policy::{self, NameAndWords, Removal};
+use crate::policy::reservation::{ReservationAct, ReservationRemoval};
+use crate::policy::{self, NameAndWords};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::stdout;
@@ -90,9 +90,41 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         "delete" => delete(&mut client, rest),
         "reboot" | "cancel_reboot" | "power" => Err(Failure::usage("machines are not booted from here: node_reboot in gpud.toml names the site's program for sick GPUs")),
         "top" => Err(Failure::usage("top is not offered here. An operator moves a job with gadm job update JOB Priority=NUMBER, its owner lets others go first with Nice=NUMBER")),
-        _ => Err(Failure::usage(format_args!("{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"))),
+        other => Err(Failure::usage(match NOT_DONE.iter().find(|(known, _)| *known == other) {
+            Some((_, advice)) => format!("{command} is not done here: {advice}"),
+            None => format!("{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"),
+        })),
     }
 }
+
+/// What scontrol does and we do not under its name.
+const NOT_DONE: [(&str, &str); 13] = [
+    ("abort", "the service manager stops gpuctld: systemctl stop gpuctld; jobs run on"),
+    ("completing", "squeue -t completing lists jobs that end"),
+    ("errnumstr", "errors are said in words, none has a number"),
+    ("listpids", "ps on the node tells processes; squeue -s lists steps"),
+    ("notify", "a job's terminal is its own; scancel --signal tells it something"),
+    ("schedloglevel", "gq --why JOB tells what the scheduler decides"),
+    ("setdebug", "the service's log has one measure; gadm diag says how gpuctld is doing"),
+    ("setdebugflags", "the service's log has one measure; gadm diag says how gpuctld is doing"),
+    ("shutdown", "the service manager stops gpuctld: systemctl stop gpuctld; jobs run on"),
+    ("takeover", "there is one controller; gadm backup and gpuctld restore move it"),
+    ("token", "who somebody is the kernel says; gadm token lets nodes join"),
+    ("wait_job", "a job starts when its nodes are ready; gsub --wait waits for its end"),
+    ("cluster", "there is one cluster; -M takes its name"),
+];
+
+/// What scontrol shows and we do not, each with where else to look.
+const NOT_SHOWN: [(&str, &str); 8] = [
+    ("assoc_mgr", "sacctmgr show assoc, gadm share and gadm quota show shares, use and bounds"),
+    ("burstbuffer", "there are no burst buffers"),
+    ("daemons", "gpuctld is the controller, gpud each node's; gadm diag says how they are doing"),
+    ("dwstat", "there are no burst buffers"),
+    ("federation", "there are no federations: each cluster has a queue of its own"),
+    ("frontend", "there are no front ends: each node has its gpud"),
+    ("slurmd", "gnodes NODE shows what a node says of itself; its gpud's log is the service's"),
+    ("topology", "gnodes NODE shows the switches above it, topology.toml has all"),
+];
 
 /// `17 18,19`, `JobId=17`.
 fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
@@ -158,7 +190,12 @@ fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
         Some("reservations") => gq::record_listing::reservations(client, &split(&names))?,
         Some("licenses") => gq::record_listing::licences(client, &split(&names))?,
         Some("steps") => return Err(Failure::usage("squeue -s and sacct -j JOB show steps")),
-        _ => return Err(Failure::usage(format_args!("show {entity:?} is not known here. Known are {}", SHOWN.join(", ")))),
+        _ => {
+            return Err(Failure::usage(match NOT_SHOWN.iter().find(|(known, _)| known.starts_with(&lower)) {
+                Some((_, advice)) => format!("{entity:?} is not shown here: {advice}"),
+                None => format!("show {entity:?} is not known here. Known are {}", SHOWN.join(", ")),
+            }));
+        }
     };
     let mut out = stdout()?;
     match found {
@@ -277,7 +314,7 @@ fn delete(client: &mut Client, words: &[String]) -> Outcome {
     if names.is_empty() {
         return Err(Failure::usage(ONLY_RESERVATIONS));
     }
-    policy::reservation::run(client, ReservationAct::Del(Removal::of(split(&names))))
+    policy::reservation::run(client, ReservationAct::Del(ReservationRemoval::of(split(&names))))
 }
 
 /// Jobs as `gadm job update` has them, nodes by their state, reservations.

@@ -208,6 +208,9 @@ pub struct NodeStateView {
     pub allocated: bool,
     /// Something is still free.
     pub room: bool,
+    /// In a reservation that is in force, and in one for maintenance.
+    pub reserved: bool,
+    pub maintenance: bool,
 }
 
 impl fmt::Display for NodeStateView {
@@ -220,12 +223,13 @@ impl fmt::Display for NodeStateView {
             (_, true, false) => "ALLOCATED",
         };
         f.write_str(base)?;
-        if self.drained || self.unfit {
-            f.write_str("+DRAIN")?;
-        }
-        if self.link == Link::Silent {
-            f.write_str("+NOT_RESPONDING")?;
-        }
+        let flags = [
+            (self.drained || self.unfit, "+DRAIN"),
+            (self.maintenance, "+MAINTENANCE"),
+            (self.link == Link::Silent, "+NOT_RESPONDING"),
+            (self.reserved, "+RESERVED"),
+        ];
+        flags.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, word)| f.write_str(word))?;
         Ok(())
     }
 }

@@ -198,7 +198,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     if args.helpformat {
         let mut out = stdout()?;
-        out.write_all(run_column::names().as_bytes())?;
+        out.write_all(run_column::names(as_sstat).as_bytes())?;
         out.flush()?;
         return Ok(0);
     }

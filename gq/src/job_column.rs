@@ -74,6 +74,10 @@ pub(crate) enum JobColumn {
     Dependency,
     Licences,
     Reservation,
+    Prefer,
+    /// Leaf switches at most, and how long it waits for that.
+    Switches,
+    SwitchWait,
     Class,
     Position,
     Deadline,
@@ -145,6 +149,9 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Dependency,       'E', "dependency",   "DEPENDENCY",       "dependency"),
     (JobColumn::Licences,         'W', "licenses",     "LICENSES",         "licences"),
     (JobColumn::Reservation,      'v', "reservation",  "RESERVATION",      "reservation"),
+    (JobColumn::Prefer,           ' ', "prefer",       "PREFER",           "prefer"),
+    (JobColumn::Switches,         ' ', "reqswitch",    "REQ_SWITCH",       "switches"),
+    (JobColumn::SwitchWait,       ' ', "wait4switch",  "WAIT4SWITCH",      "switches"),
     (JobColumn::Class,            ' ', "class",        "CLASS",            "class"),
     (JobColumn::Position,         ' ', "position",     "POSITION",         "position"),
     (JobColumn::Deadline,         ' ', "deadline",     "DEADLINE",         "deadline"),
@@ -181,14 +188,35 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Never("tres-freq"),   ' ', "tres-freq",    "TRES_FREQ",        ""),
     (JobColumn::Never("tres-per-socket"), ' ', "tres-per-socket", "TRES_PER_SOCKET", ""),
     (JobColumn::Never("delayboot"),   ' ', "delayboot",    "DELAY_BOOT",       ""),
-    (JobColumn::Never("wait4switch"), ' ', "wait4switch",  "WAIT4SWITCH",      ""),
     (JobColumn::Never("hetjobid"),    ' ', "hetjobid",     "HET_JOB_ID",       ""),
+    (JobColumn::Never("hetjoboffset"), ' ', "hetjoboffset", "HET_JOB_OFFSET",  ""),
+    (JobColumn::Never("hetjobidset"), ' ', "hetjobidset",  "HET_JOB_ID_SET",   ""),
+    (JobColumn::Never("burstbufferstate"), ' ', "burstbufferstate", "BURST_BUFFER_STATE", ""),
+    (JobColumn::Never("sperboard"),   ' ', "sperboard",    "SOCKETS_PER_BOARD", ""),
+    (JobColumn::Never("originraw"),   ' ', "originraw",    "ORIGIN_RAW",       ""),
+    (JobColumn::Never("siblingsactiveraw"), ' ', "siblingsactiveraw", "ACTIVE_SIBLINGS_RAW", ""),
+    (JobColumn::Never("siblingsviable"), ' ', "siblingsviable", "VIABLE_SIBLINGS", ""),
+    (JobColumn::Never("siblingsviableraw"), ' ', "siblingsviableraw", "VIALBLE_SIBLINGS_RAW", ""),
     (JobColumn::Never("lastschedeval"), ' ', "lastschedeval", "LAST_SCHED_EVAL", ""),
     (JobColumn::Never("origin"),      ' ', "origin",       "ORIGIN",           ""),
     (JobColumn::Never("siblingsactive"), ' ', "siblingsactive", "ACTIVE_SIBLINGS", ""),
-    (JobColumn::Never("ntpernode"),   ' ', "ntpernode",    "NTASKS_PER_NODE",  ""),
     (JobColumn::Never("preempttime"), ' ', "preempttime",  "PREEMPT_TIME",     ""),
     (JobColumn::Never("resizetime"),  ' ', "resizetime",   "RESIZE_TIME",      ""),
+];
+
+/// Names of squeue for what no listing here tells, each with where it is to be had.
+const INSTEAD: [(&str, &str); 11] = [
+    ("allocsid", "which session a job was submitted from is not kept; allocnodes is the machine"),
+    ("associd", "accounts and users have names: account,username"),
+    ("cluster", "there is one cluster: scontrol show config names it"),
+    ("derivedec", "it is accounting's: gacct -j JOB -o derivedexitcode"),
+    ("maxcpus", "a job has the CPUs that it asks for: numcpus"),
+    ("maxnodes", "how many nodes it would take at most is in gq JOB: NumNodes; here numnodes"),
+    ("ntpernode", "how tasks lie on nodes is in gq --json JOB; here numtasks and numnodes"),
+    ("tres-per-job", "gpus are all of a job's GPUs, tres-per-node as they were asked for"),
+    ("tres-per-task", "gpus are all of a job's GPUs; gq --json JOB tells what they were asked for by"),
+    ("tres-per-step", "squeue -s and gq -s list steps"),
+    ("resvport", "no ports are reserved for steps"),
 ];
 
 /// A queue's format: columns with widths among literal text.
@@ -215,6 +243,9 @@ pub(crate) fn read_names(text: &str) -> Result<JobFormat, FormatError> {
             "excnodes" => "exc_nodes",
             other => other,
         };
+        if let Some((_, instead)) = INSTEAD.iter().find(|(known, _)| *known == lower) {
+            return Err(format!("column {name:?} is not known here: {instead}"));
+        }
         let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
         found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", did_you_mean(name, names())))
     })
@@ -357,19 +388,24 @@ impl JobColumn {
             Self::Dependency => or_null(&row.dependency),
             Self::Licences => or_null(&row.licences),
             Self::Reservation => or_null(row.reservation.as_deref().unwrap_or_default()),
+            Self::Prefer => or_null(row.prefer.as_deref().unwrap_or_default()),
+            Self::Switches => switches(row).0.to_owned().into(),
+            Self::SwitchWait => switches(row).1.to_owned().into(),
             Self::Class => row.class.as_deref().unwrap_or_default().into(),
             Self::Position => row.position.map_or("N/A".into(), |position| position.to_string().into()),
             Self::Deadline => instant(row.deadline, times),
             Self::Checkpoint => or_null(row.checkpoint.as_deref().unwrap_or_default()),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
             Self::Never(name) => match name {
-                "mintmpdisk" | "contiguous" | "reboot" | "ntpernode" | "boardspernode" => "0",
-                "delayboot" | "wait4switch" => "0:00",
+                "mintmpdisk" | "contiguous" | "reboot" | "boardspernode" | "ntperboard" | "sperboard" => "0",
+                "delayboot" => "0:00",
                 "selectjobinfo" => "",
-                "origin" | "siblingsactive" => "NA",
+                "origin" | "originraw" | "siblingsactive" | "siblingsactiveraw" | "siblingsviable" | "siblingsviableraw" => "NA",
                 "batchflag" => "1",
-                "sockets" | "cores" | "threads" | "ntperboard" | "ntpercore" | "ntpersocket" => "*",
+                "sockets" | "cores" | "threads" => "*",
                 "sct" => "*:*:*",
+                "profile" => "NotSet",
+                "burstbuffer" | "burstbufferstate" | "container" | "mcslabel" => "(null)",
                 "wckey" | "schednodes" | "network" | "admin_comment" | "system_comment" | "clusterfeature" => "(null)",
                 _ => "N/A",
             }
@@ -385,7 +421,9 @@ impl JobColumn {
     /// Order of two jobs by this column: numbers and times by value, text by its bytes.
     pub(crate) fn compare(self, a: &QueueRow<'_>, b: &QueueRow<'_>) -> Ordering {
         match self {
-            Self::ShownId | Self::Id => a.id.cmp(&b.id),
+            // What waits of an array comes behind its tasks, as in squeue.
+            Self::ShownId => place(a).cmp(&place(b)),
+            Self::Id => a.id.cmp(&b.id),
             Self::ArrayId => a.array_id.unwrap_or(a.id).cmp(&b.array_id.unwrap_or(b.id)),
             Self::ArrayIndex => a.array_index.cmp(&b.array_index),
             Self::Uid => a.uid.cmp(&b.uid),
@@ -479,6 +517,22 @@ fn or_null(text: &str) -> Cow<'_, str> {
     if text.is_empty() { "(null)".into() } else { text.into() }
 }
 
+/// A job by its number, a task by its array's and its own; what waits of an array together is the last of it.
+fn place(row: &QueueRow<'_>) -> (u64, u64) {
+    match row.shown_id.split_once('_') {
+        Some((array, task)) => (array.parse().unwrap_or(row.id), task.parse().unwrap_or(u64::MAX)),
+        None => (row.id, 0),
+    }
+}
+
+/// `1` and `5:00` of `1@5:00`: how many at most, and how long it waits for that; no time is as long as it takes.
+fn switches<'r>(row: &'r QueueRow<'_>) -> (&'r str, &'r str) {
+    match row.switches.as_deref() {
+        None | Some("") => ("0", "0:00"),
+        Some(asked) => asked.split_once('@').unwrap_or((asked, "UNLIMITED")),
+    }
+}
+
 /// GPUs on all nodes, with the type: `--gpus-per-node h100:8` on two nodes is `h100:16`. Ranked alternatives, shares
 /// and slices stay as they were asked for.
 fn all_gpus(asked: &str, count: f64) -> Cow<'_, str> {
@@ -544,6 +598,8 @@ mod tests {
             position: Some(1),
             deadline: Some(Instant(gmodel::Timestamp(1))),
             time_min_secs: Some(1),
+            prefer: Some(String::new()),
+            switches: Some(String::new()),
             checkpoint: Some(String::new()),
             last_mark: Some(Default::default()),
             ..Default::default()
@@ -558,6 +614,33 @@ mod tests {
     fn groups_are_those_of_this_machine() {
         assert_eq!((group_of("root", true).as_str(), group_of("root", false).as_str()), ("root", "0"));
         assert_eq!(group_of("no such user", true), "N/A");
+    }
+
+    #[test]
+    fn tasks_come_in_the_order_of_their_array() {
+        let row = |id: u64, shown: &'static str| QueueRow { id, shown_id: shown.into(), ..QueueRow::default() };
+        let mut rows = [row(9, "9"), row(3, "3_[1-4,7%2]"), row(5, "3_2"), row(4, "3_1"), row(13, "3_10"), row(2, "2")];
+        rows.sort_by(|a, b| JobColumn::ShownId.compare(a, b));
+        assert_eq!(rows.map(|row| row.shown_id.into_owned()).join(" "), "2 3_1 3_2 3_10 3_[1-4,7%2] 9");
+    }
+
+    #[test]
+    fn switches_are_a_number_and_a_wait() {
+        let of = |text: Option<&str>| {
+            let row = QueueRow { switches: text.map(|text| text.to_owned().into()), ..QueueRow::default() };
+            let (most, wait) = switches(&row);
+            format!("{most} {wait}")
+        };
+        assert_eq!([of(None), of(Some("2@5:00")), of(Some("1"))], ["0 0:00", "2 5:00", "1 UNLIMITED"]);
+    }
+
+    #[test]
+    fn what_is_told_elsewhere_is_refused_with_where() {
+        let refused = |name: &str| read_names(name).unwrap_err().to_string();
+        assert_eq!(refused("jobid,DerivedEC"), r#"column "DerivedEC" is not known here: it is accounting's: gacct -j JOB -o derivedexitcode"#);
+        for (name, _) in INSTEAD {
+            assert!(COLUMNS.iter().all(|entry| entry.2 != name) && refused(name).contains("is not known here: "), "{name}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) enum NodeColumn {
     Nodes,
     ShortState,
     State,
+    /// With all its flags.
+    StateComplete,
     Nodelist,
     NodeHost,
     Cpus,
@@ -51,6 +53,7 @@ pub(crate) enum NodeColumn {
     DefaultQos,
     NodeAddress,
     JobSize,
+    Reservation,
     /// What no partition here narrows and no node tells, with sinfo's letter: its formats are used as they are.
     Fixed(char),
 }
@@ -66,6 +69,7 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::Nodes,           'D', "nodes",         "NODES"),
     (NodeColumn::ShortState,      't', "statecompact",  "STATE"),
     (NodeColumn::State,           'T', "statelong",     "STATE"),
+    (NodeColumn::StateComplete,   ' ', "statecomplete", "STATECOMPLETE"),
     (NodeColumn::Nodelist,        'N', "nodelist",      "NODELIST"),
     (NodeColumn::NodeHost,        'n', "nodehost",      "HOSTNAMES"),
     (NodeColumn::Cpus,            'c', "cpus",          "CPUS"),
@@ -104,7 +108,7 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::Fixed('V'),      'V', "cluster",       "CLUSTER"),
     (NodeColumn::Fixed('k'),      ' ', "comment",       "COMMENT"),
     (NodeColumn::Fixed('x'),      ' ', "extra",         "EXTRA"),
-    (NodeColumn::Fixed('i'),      'i', "reservation",   "RESERVATION"),
+    (NodeColumn::Reservation,     'i', "reservation",   "RESERVATION"),
     (NodeColumn::Fixed('X'),      'X', "sockets",       "SOCKETS"),
     (NodeColumn::Fixed('Y'),      'Y', "cores",         "CORES"),
     (NodeColumn::Fixed('Z'),      'Z', "threads",       "THREADS"),
@@ -120,15 +124,19 @@ pub(crate) fn read_letters(text: &str) -> Result<NodeFormat, FormatError> {
 
 /// Reads `-O`.
 pub(crate) fn read_names(text: &str) -> Result<NodeFormat, FormatError> {
-    parse_names(text, |name| {
+    let all = || COLUMNS.iter().map(|entry| entry.2).collect::<Vec<_>>().join(",");
+    let all = text.trim().eq_ignore_ascii_case("all").then(all);
+    parse_names(all.as_deref().unwrap_or(text), |name| {
         let lower = name.to_ascii_lowercase();
         // sinfo knows a column by two names.
         let lower = match lower.as_str() {
             "cpusload" => "cpuload",
             "socketcorethread" => "sct",
-            "statecomplete" => "statelong",
             lower => lower,
         };
+        if lower == "port" {
+            return Err("column \"port\" is not known here: nodes call the controller, and listen on no port".to_owned());
+        }
         let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
         let hint = || did_you_mean(name, COLUMNS.iter().map(|entry| entry.2));
         found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", hint()))
@@ -263,11 +271,11 @@ impl NodeColumn {
         match self {
             Self::ShortState => short_state(&node.state),
             Self::State => long_state(&node.state),
+            Self::StateComplete => node.state.to_lowercase(),
             Self::NodeHost | Self::NodeAddress => node.name.clone(),
             Self::Cpus => node.cpus.to_string(),
             Self::Memory => mib(node.mem_bytes),
             Self::MemoryAllocated => mib(node.mem_alloc_bytes),
-            Self::MemoryFree => mib(node.mem_bytes.saturating_sub(node.mem_alloc_bytes)),
             Self::Gres => gres(&node.gpu_summary),
             Self::GresUsed => gres_used(node),
             Self::Features | Self::ActiveFeatures if node.features.is_empty() => "(null)".to_owned(),
@@ -280,8 +288,10 @@ impl NodeColumn {
             }),
             Self::ReasonTime => node.drains.first().map_or("Unknown".to_owned(), |mark| times.print(mark.since.0)),
             Self::Version => node.version.clone(),
+            Self::Reservation => node.reservations.join(","),
             Self::Weight => "1".to_owned(),
-            Self::CpuLoad | Self::Sockets => "N/A".to_owned(),
+            // What the machine itself has free is not told; what is not given out is memory less allocmem.
+            Self::CpuLoad | Self::Sockets | Self::MemoryFree => "N/A".to_owned(),
             Self::Fixed(letter) => fixed(letter).to_owned(),
             _ => String::new(),
         }
@@ -303,7 +313,6 @@ fn fixed(letter: char) -> &'static str {
         'h' => "NO",
         'r' => "no",
         'k' | 'x' => "(null)",
-        'i' => "",
         _ => "N/A",
     }
 }
@@ -362,33 +371,64 @@ fn is_out(node: &NodeRow) -> bool {
     !matches!(base(&node.state), "IDLE" | "MIXED" | "ALLOCATED") || node.state.contains("+DRAIN")
 }
 
-/// sinfo's word for a state such as `MIXED+DRAIN`: `draining`; `*` for a node that does not answer.
+/// sinfo's word for a state such as `MIXED+DRAIN`: `draining`; `$` behind it for a node in maintenance, `*` for one that does not answer.
 pub(crate) fn long_state(state: &str) -> String {
-    let drained = state.contains("+DRAIN");
+    let has = |flag: &str| state.split('+').skip(1).any(|known| known == flag);
+    let (drained, maintenance) = (has("DRAIN"), has("MAINTENANCE"));
     let word = match base(state) {
         "IDLE" if drained => "drained",
         "MIXED" | "ALLOCATED" if drained => "draining",
+        "IDLE" if maintenance => "maint",
+        "IDLE" if has("RESERVED") => "reserved",
         "IDLE" => "idle",
         "MIXED" => "mixed",
         "ALLOCATED" => "allocated",
         "DOWN" => "down",
         _ => "unknown",
     };
-    format!("{word}{}", if state.contains("+NOT_RESPONDING") { "*" } else { "" })
+    let mark = match (maintenance && word != "maint", has("NOT_RESPONDING")) {
+        (true, _) => "$",
+        (false, true) => "*",
+        (false, false) => "",
+    };
+    format!("{word}{mark}")
+}
+
+/// The word alone.
+fn unmarked(state: &str) -> &str {
+    state.trim_end_matches(['*', '$'])
 }
 
 /// The same, short: `drng`.
 pub(crate) fn short_state(state: &str) -> String {
     let long = long_state(state);
-    let short = [("drained", "drain"), ("draining", "drng"), ("mixed", "mix"), ("allocated", "alloc"), ("unknown", "unk")];
-    short.iter().find(|(word, _)| long.trim_end_matches('*') == *word).map_or(long.clone(), |(word, short)| long.replace(word, short))
+    let short =
+        [("drained", "drain"), ("draining", "drng"), ("mixed", "mix"), ("allocated", "alloc"), ("reserved", "resv"), ("unknown", "unk")];
+    short.iter().find(|(word, _)| unmarked(&long) == *word).map_or(long.clone(), |(word, short)| long.replace(word, short))
 }
 
-/// Order of states in a listing: trouble first.
-pub(crate) fn state_rank(state: &str) -> usize {
-    const ORDER: [&str; 7] = ["unknown", "down", "drained", "draining", "mixed", "allocated", "idle"];
+/// Whether sinfo's `-t` means a node by a word.
+pub(crate) fn is_in_state(state: &str, word: &str) -> bool {
+    let has = |flag: &str| state.split('+').skip(1).any(|known| known == flag);
+    let (base, drained) = (base(state), has("DRAIN"));
+    match word {
+        "all" => true,
+        "alloc" | "allocated" => matches!(base, "MIXED" | "ALLOCATED"),
+        "idle" => base == "IDLE" && !drained,
+        "mix" | "mixed" => base == "MIXED" && !drained,
+        "drain" => drained,
+        "resv" | "reserved" => has("RESERVED"),
+        "maint" => has("MAINTENANCE"),
+        _ => word == unmarked(&long_state(state)) || word == unmarked(&short_state(state)),
+    }
+}
+
+/// Order of states in a listing: trouble first, then what is in maintenance, then the rest.
+pub(crate) fn state_rank(state: &str) -> (bool, usize) {
+    const ORDER: [&str; 9] = ["unknown", "down", "maint", "drained", "draining", "mixed", "allocated", "reserved", "idle"];
     let long = long_state(state);
-    ORDER.iter().position(|word| long.trim_end_matches('*') == *word).unwrap_or(ORDER.len())
+    let place = ORDER.iter().position(|word| unmarked(&long) == *word).unwrap_or(ORDER.len());
+    (place > 2 && !long.ends_with('$'), place)
 }
 
 #[cfg(test)]
@@ -405,6 +445,36 @@ mod tests {
         assert_eq!(words("ALLOCATED+NOT_RESPONDING"), "allocated* alloc*");
         assert_eq!(words("DOWN"), "down down");
         assert_eq!(words("SOMETHING_NEW"), "unknown unk");
+        assert_eq!(words("IDLE+RESERVED"), "reserved resv");
+        assert_eq!(words("IDLE+MAINTENANCE+RESERVED"), "maint maint");
+        assert_eq!(words("MIXED+RESERVED"), "mixed mix");
+        assert_eq!(words("MIXED+MAINTENANCE+RESERVED"), "mixed$ mix$");
+        assert_eq!(words("MIXED+DRAIN+MAINTENANCE+RESERVED"), "draining$ drng$");
+        assert_eq!(words("IDLE+MAINTENANCE+NOT_RESPONDING+RESERVED"), "maint* maint*");
+        assert_eq!(words("IDLE+NOT_RESPONDING+RESERVED"), "reserved* resv*");
+    }
+
+    #[test]
+    fn states_are_chosen_by_the_words_of_sinfo() {
+        let chosen = |word: &str| {
+            let all = ["IDLE", "IDLE+RESERVED", "IDLE+MAINTENANCE+RESERVED", "MIXED+RESERVED", "ALLOCATED", "MIXED+DRAIN", "IDLE+DRAIN", "DOWN"];
+            all.into_iter().filter(|state| is_in_state(state, word)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(chosen("resv"), "IDLE+RESERVED IDLE+MAINTENANCE+RESERVED MIXED+RESERVED");
+        assert_eq!(chosen("maint"), "IDLE+MAINTENANCE+RESERVED");
+        assert_eq!(chosen("idle"), "IDLE IDLE+RESERVED IDLE+MAINTENANCE+RESERVED");
+        assert_eq!(chosen("alloc"), "MIXED+RESERVED ALLOCATED MIXED+DRAIN");
+        assert_eq!(chosen("mix"), "MIXED+RESERVED");
+        assert_eq!((chosen("drain").as_str(), chosen("drng").as_str()), ("MIXED+DRAIN IDLE+DRAIN", "MIXED+DRAIN"));
+        assert_eq!((chosen("down").as_str(), chosen("foo").as_str()), ("DOWN", ""));
+    }
+
+    #[test]
+    fn states_are_listed_with_trouble_and_maintenance_first() {
+        let mut all = ["IDLE", "IDLE+RESERVED", "ALLOCATED", "MIXED+MAINTENANCE+RESERVED", "IDLE+MAINTENANCE+RESERVED", "IDLE+DRAIN", "DOWN"];
+        all.sort_by_key(|state| state_rank(state));
+        let words: Vec<String> = all.iter().map(|state| short_state(state)).collect();
+        assert_eq!(words.join(" "), "down maint mix$ drain alloc resv idle");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
 
-use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, long_state, reason, short_state};
+use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, is_in_state, long_state, reason};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
 use crate::{difference_listing, health_listing, node_record, queue, record_listing};
@@ -33,8 +33,8 @@ Examples:
 Columns of -o and -O:
 ";
 
-const STATES: [&str; 14] =
-    ["idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "no_respond", "unknown", "unk", "all"];
+const STATES: [&str; 17] =
+    ["maint", "reserved", "resv", "idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "no_respond", "unknown", "unk", "all"];
 
 /// States of Slurm's nodes that none is ever in here.
 const NEVER: [&str; 12] = [
@@ -277,9 +277,6 @@ impl Choice {
         let hosts = |text: &str| Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")));
         let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
         let states = args.states.as_deref().map(|text| words(&text.to_lowercase()));
-        if states.iter().flatten().any(|state| state.starts_with("resv") || state.starts_with("maint")) {
-            return Err(Failure::usage("reserved nodes are no state here: gadm reservation list shows them"));
-        }
         if let Some(unknown) = states.iter().flatten().find(|state| !STATES.contains(&state.as_str()) && !NEVER.contains(&state.as_str())) {
             let hint = did_you_mean(unknown, STATES);
             return Err(Failure::usage(format_args!("{unknown:?} is no state of a node.{hint} States are {}", STATES.join(", "))));
@@ -295,15 +292,7 @@ impl Choice {
 
     fn takes(&self, node: &NodeRow) -> bool {
         let in_state = |states: &Vec<String>| {
-            let (long, short) = (long_state(&node.state), short_state(&node.state));
-            states.iter().any(|state| {
-                state == "all"
-                    || state == "no_respond" && !answers(node)
-                    || *state == long.trim_end_matches('*')
-                    || *state == short.trim_end_matches('*')
-                    // sinfo's "drain" means both.
-                    || state == "drain" && node.state.contains("+DRAIN")
-            })
+            states.iter().any(|state| state == "no_respond" && !answers(node) || is_in_state(&node.state, state))
         };
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))
             && self.states.as_ref().is_none_or(in_state)

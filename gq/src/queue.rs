@@ -117,6 +117,9 @@ struct QueueArgs {
     /// A line for each waiting task of an array
     #[arg(short = 'r', long)]
     array: bool,
+    /// One line for all waiting tasks of an array, as is usual
+    #[arg(long, conflicts_with = "array")]
+    array_unique: bool,
     /// A line for each partition that a waiting job may start in
     #[arg(short = 'P', long = "priority", conflicts_with_all = ["json", "steps", "prio"])]
     by_partition: bool,

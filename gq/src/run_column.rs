@@ -78,6 +78,7 @@ pub(crate) enum RunColumn {
     TotalCpu,
     TresUsageInAve,
     TresUsageInMax,
+    TresUsageInTot,
     Uid,
     User,
     WorkDir,
@@ -121,6 +122,7 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::Eligible,     "Eligible",     19, &["detail"]),
     (RunColumn::End,          "End",          19, &["end_time"]),
     (RunColumn::ExitCode,     "ExitCode",      8, &["exit_code"]),
+    (RunColumn::NotMeasured("Flags"), "Flags", 20, &[]),
     (RunColumn::Gid,          "GID",           6, &["detail"]),
     (RunColumn::GpuEff,       "GPUEff",        7, &["gpu_use"]),
     (RunColumn::GpuIdle,      "GPUIdle",      10, &["gpu_use"]),
@@ -188,6 +190,19 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::TotalCpu,     "TotalCPU",     10, &["cpu_time_secs"]),
     (RunColumn::TresUsageInAve, "TRESUsageInAve", 14, &["cpu_time_secs", "gpu_use"]),
     (RunColumn::TresUsageInMax, "TRESUsageInMax", 14, &["gpu_use", "peak_memory_bytes"]),
+    (RunColumn::NotMeasured("TRESUsageInMaxNode"), "TRESUsageInMaxNode", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageInMaxTask"), "TRESUsageInMaxTask", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageInMin"), "TRESUsageInMin", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageInMinNode"), "TRESUsageInMinNode", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageInMinTask"), "TRESUsageInMinTask", 19, &[]),
+    (RunColumn::TresUsageInTot, "TRESUsageInTot", 14, &["cpu_time_secs", "gpu_use", "peak_memory_bytes"]),
+    (RunColumn::NotMeasured("TRESUsageOutAve"), "TRESUsageOutAve", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageOutMax"), "TRESUsageOutMax", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageOutMaxNode"), "TRESUsageOutMaxNode", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageOutMaxTask"), "TRESUsageOutMaxTask", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageOutMin"), "TRESUsageOutMin", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageOutMinNode"), "TRESUsageOutMinNode", 19, &[]),
+    (RunColumn::NotMeasured("TRESUsageOutMinTask"), "TRESUsageOutMinTask", 19, &[]),
     (RunColumn::NotMeasured("TRESUsageOutTot"), "TRESUsageOutTot", 15, &[]),
     (RunColumn::Uid,          "UID",           6, &["detail"]),
     (RunColumn::User,         "User",          9, &["user"]),
@@ -227,21 +242,41 @@ pub(crate) fn keys<'c>(columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>)
     keys
 }
 
+/// Fields of sacct and sstat for what is not told here, each with what is.
+const INSTEAD: [(&str, &str); 3] = [
+    ("DBIndex", "JobIDRaw is the number of a record"),
+    ("QOSRAW", "QOS have names: QOS"),
+    ("Pids", "scontrol listpids and ps on the node tell processes"),
+];
+
+/// Those of sstat, as it lists them.
+const OF_STEPS: [&str; 42] = [
+    "AveCPU", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "AveRSS", "AveVMSize", "ConsumedEnergy", "ConsumedEnergyRaw", "JobID",
+    "MaxDiskRead", "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask", "MaxPages", "MaxPagesNode",
+    "MaxPagesTask", "MaxRSS", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode", "MaxVMSizeTask", "MinCPU", "MinCPUNode", "MinCPUTask",
+    "NodeList", "NTasks", "ReqCPUFreq", "ReqCPUFreqMin", "ReqCPUFreqMax", "ReqCPUFreqGov", "TRESUsageInAve", "TRESUsageInMax",
+    "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin", "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot",
+];
+
 fn of_name(name: &str) -> Result<RunColumn, String> {
     // Their names until Slurm 21.08.
     const BEFORE: [(&str, &str); 5] =
         [("reserved", "Planned"), ("resvcpu", "PlannedCPU"), ("resvcpuraw", "PlannedCPURAW"), ("allocgres", "AllocTRES"), ("reqgres", "ReqTRES")];
     let name = BEFORE.iter().find(|(before, _)| name.eq_ignore_ascii_case(before)).map_or(name, |(_, now)| now);
     let found = COLUMNS.iter().find(|entry| entry.1.eq_ignore_ascii_case(name)).map(|entry| entry.0);
+    if let Some((_, instead)) = INSTEAD.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
+        return Err(format!("Invalid field requested: {name:?}. {instead}"));
+    }
     found.ok_or_else(|| {
         let hint = did_you_mean(name, COLUMNS.iter().map(|entry| entry.1));
         format!("Invalid field requested: {name:?}.{hint} gacct -e lists them")
     })
 }
 
-/// The names, four to a line, as `sacct --helpformat` prints them.
-pub(crate) fn names() -> String {
-    let lines = COLUMNS.chunks(4).map(|names| names.iter().map(|entry| format!("{:<19} ", entry.1)).collect::<String>());
+/// The names, four to a line, as `sacct --helpformat` prints them, or sstat those of steps.
+pub(crate) fn names(of_steps: bool) -> String {
+    let names: Vec<&str> = if of_steps { OF_STEPS.to_vec() } else { COLUMNS.iter().map(|entry| entry.1).collect() };
+    let lines = names.chunks(4).map(|names| names.iter().map(|name| format!("{name:<19} ")).collect::<String>());
     lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
@@ -341,7 +376,8 @@ impl RunColumn {
             Self::Timelimit => limit(run, sacct_time),
             Self::TimelimitRaw => limit(run, |secs| (secs / 60).to_string()),
             Self::TotalCpu => cpu_time(run.cpu_time_secs),
-            Self::TresUsageInAve => usage_mean(run),
+            Self::TresUsageInAve => usage(run, run.ntasks.unwrap_or(1)),
+            Self::TresUsageInTot => usage(run, 1),
             Self::TresUsageInMax => usage_peak(run, units),
             Self::Uid => detail(|detail| detail.uid.to_string()),
         };
@@ -399,12 +435,12 @@ fn own_tres(own: StepOwn, nodes: u32, units: Units) -> String {
     parts.join(",")
 }
 
-/// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used; empty before the end.
-fn usage_mean(run: &RunLine) -> String {
+/// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used, of CPU time one task's part; empty before the end.
+fn usage(run: &RunLine, tasks: u32) -> String {
     if run.cpu_time_secs <= 0.0 && run.gpu_use.is_none() {
         return String::new();
     }
-    let mut text = format!("cpu={}", sacct_time(run.cpu_time_secs.max(0.0).round() as u64));
+    let mut text = format!("cpu={}", sacct_time((run.cpu_time_secs.max(0.0) / f64::from(tasks.max(1))).round() as u64));
     if let Some(used) = &run.gpu_use {
         text.push_str(&format!(",energy={}", used.energy_joules));
         if let Some(percent) = used.busy_percent {

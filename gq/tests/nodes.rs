@@ -262,7 +262,7 @@ fn host_lists_are_expanded_and_folded_as_scontrol_does_it() {
 #[test]
 fn mistakes_are_refused_with_a_guess() {
     check(&["-t", "drian"], expect![[r#"
-        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, no_respond, unknown, unk, all
+        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are maint, reserved, resv, idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, no_respond, unknown, unk, all
         exit: Some(2)
     "#]]);
     check(&["-n", "node[1-1000000000]"], expect![[r#"
@@ -282,8 +282,7 @@ fn mistakes_are_refused_with_a_guess() {
         exit: Some(2)
     "#]]);
     check(&["-t", "resv"], expect![[r#"
-        stderr: gnodes: reserved nodes are no state here: gadm reservation list shows them
-        exit: Some(2)
+        NODE STATE PARTITIONS CPUS MEMORY GPUS NOTES
     "#]]);
 }
 

@@ -635,19 +635,19 @@ fn sprio_refuses_what_it_cannot_show() {
         stderr: Unable to find jobs matching user/id(s) specified: 5 does not wait for its turn. gq 5 shows it
     "#]]);
     check(&["-u", "no-such-user"], expect![[r#"
-        stderr: gq: Invalid user: no job of "no-such-user" waits, and there is no user of that name on this machine
+        stderr: sprio: error: Invalid user: no job of "no-such-user" waits, and there is no user of that name on this machine
         exit: Some(1)
     "#]]);
     check(&["-o", "%i %Z"], expect![[r#"
-        stderr: gq: format "%i %Z": there is no column %Z. --help lists them
+        stderr: sprio: error: format "%i %Z": there is no column %Z. --help lists them
         exit: Some(2)
     "#]]);
     check(&["-S", "n"], expect![[r#"
-        stderr: gq: Invalid sort specification: "n" is no column's letter. Try u,-y; --help lists them
+        stderr: sprio: error: Invalid sort specification: "n" is no column's letter. Try u,-y; --help lists them
         exit: Some(2)
     "#]]);
     check(&["-v"], expect![[r#"
-        stderr: gq: -v: gq --why JOB says more
+        stderr: sprio: error: -v: gq --why JOB says more
         exit: Some(2)
     "#]]);
 }

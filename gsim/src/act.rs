@@ -218,7 +218,7 @@ impl Cluster {
                 };
                 PolicyChange::Reservation { reservation: Box::new(reservation) }
             }
-            _ => PolicyChange::ReservationRemoved { name: "course".into() },
+            _ => PolicyChange::ReservationRemoved { name: "course".into(), force: false },
         }
     }
 

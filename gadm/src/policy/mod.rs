@@ -81,6 +81,10 @@ fn edit(client: &mut Client, path: &str, create: bool, change: BTreeMap<String, 
 }
 
 fn remove(client: &mut Client, kind: &str, what: &str, removal: &Removal) -> Outcome {
+    remove_saying(client, kind, what, removal, BTreeMap::new())
+}
+
+fn remove_saying(client: &mut Client, kind: &str, what: &str, removal: &Removal, how: BTreeMap<String, Value>) -> Outcome {
     for name in &removal.names {
         // A record that is not there is said before anybody is asked.
         let _: Value = client.get(&format!("/v1/{kind}/{}", escape(name)))?;
@@ -88,7 +92,7 @@ fn remove(client: &mut Client, kind: &str, what: &str, removal: &Removal) -> Out
     let names = removal.names.join(", ");
     confirm(removal.yes, &format!("remove {what} {names} with all that is set for it?"))?;
     for name in &removal.names {
-        let done: Done = client.post(&format!("/v1/{kind}/{}/remove", escape(name)), &PolicyEdit::default())?;
+        let done: Done = client.post(&format!("/v1/{kind}/{}/remove", escape(name)), &PolicyEdit { create: false, change: how.clone() })?;
         crate::controller::say_notes(&done);
     }
     Ok(0)
@@ -96,11 +100,16 @@ fn remove(client: &mut Client, kind: &str, what: &str, removal: &Removal) -> Out
 
 /// Asks on the terminal; without one, `--yes` must be there.
 fn confirm(yes: bool, question: &str) -> Result<(), Failure> {
+    confirm_saying(yes, question, "--yes")
+}
+
+/// The same where another option is to say yes.
+pub(crate) fn confirm_saying(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format_args!("{question} Say --yes; there is no terminal to ask on")));
+        return Err(Failure::usage(format_args!("{question} Say {option}; there is no terminal to ask on")));
     }
     write!(std::io::stderr(), "gadm: {question} [y/N] ")?;
     std::io::stderr().flush()?;

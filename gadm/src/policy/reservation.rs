@@ -2,7 +2,7 @@
 
 use super::key_value::{self, Form, Key};
 use super::listing::gpus_text;
-use super::{Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows};
+use super::{Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove_saying, rows};
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
@@ -89,6 +89,23 @@ const NO_FLAGS: [(&str, &str); 5] = [
     ("FIRST_CORES", "whole nodes or GPUs are reserved, not cores"),
 ];
 
+/// Reservations to remove.
+#[derive(clap::Args)]
+pub(crate) struct ReservationRemoval {
+    #[command(flatten)]
+    removal: Removal,
+    /// Though jobs run in it: they run on, and others may have the rest of its nodes
+    #[arg(long)]
+    force: bool,
+}
+
+impl ReservationRemoval {
+    /// Of which nobody is asked, and none in which jobs run.
+    pub(crate) fn of(names: Vec<String>) -> Self {
+        Self { removal: Removal::of(names), force: false }
+    }
+}
+
 /// What to do to reservations.
 #[derive(clap::Subcommand)]
 pub(crate) enum ReservationAct {
@@ -100,7 +117,7 @@ pub(crate) enum ReservationAct {
     Set(NameAndWords),
     /// Remove reservations
     #[command(visible_alias = "delete")]
-    Del(Removal),
+    Del(ReservationRemoval),
     /// List reservations with the window that holds or comes next
     List(Listing),
     /// One reservation
@@ -120,7 +137,10 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
             let change = read(&args.words, rows::<ReservationRow>(values)?.first())?;
             edit(client, &path, false, change)
         }
-        ReservationAct::Del(removal) => remove(client, "reservations", "reservation", &removal),
+        ReservationAct::Del(args) => {
+            let how = args.force.then(|| ("force".to_owned(), json!(true))).into_iter().collect();
+            remove_saying(client, "reservations", "reservation", &args.removal, how)
+        }
         ReservationAct::List(listing) => list(client, listing.json),
         ReservationAct::Show(name) => {
             let (answer, rows) = records(client, &format!("/v1/reservations/{}", escape(&name.name)), "reservations")?;

@@ -9,6 +9,7 @@ mod runs;
 
 pub(super) use jobs::{changed_spec, close_array, reason_of, respecify};
 
+use super::reservation;
 use super::event::Event;
 use super::state::{Array, Job, Member, Node, Run, State};
 use super::submit::forget_what_fits;
@@ -56,7 +57,9 @@ pub fn apply(state: &mut State, event: &Event) {
             runs::placed(state, *run, allocation, lives, *limit_secs, *at);
             let placed = run_mut(state, *run);
             (placed.class, placed.imex_channel) = (*class, *imex_channel);
-            job_mut(state, run.job).priority = *priority;
+            let drawn_into = reservation::drawing(state, run.job, allocation, *at);
+            let job = job_mut(state, run.job);
+            (job.priority, job.drawn_into) = (*priority, drawn_into);
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
         Event::RunMarked { run, node, mark, at } => {

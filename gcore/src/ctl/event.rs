@@ -341,7 +341,12 @@ pub enum PolicyChange {
     Qos { qos: Box<Qos> },
     QosRemoved { name: String },
     Reservation { reservation: Box<Reservation> },
-    ReservationRemoved { name: String },
+    ReservationRemoved {
+        name: String,
+        /// Though jobs run in it: they run on.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
+    },
     /// Everything replaced, as `gadm policy import` does.
     All { policy: Box<Policy> },
 }

@@ -87,8 +87,9 @@ fn new_mark(
     (!known).then_some(Mark { owner: mine, reason, since: tx.now })
 }
 
+/// An operator's hold is an administrator's on their own jobs too, as in Slurm; `gsub --hold` and `uhold` make a user's of it.
 pub(super) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
-    if actor.user == job_owner {
+    if actor.user == job_owner && !actor.operator {
         format!("user:{}", actor.user)
     } else {
         format!("admin:{}", actor.user)
@@ -153,16 +154,18 @@ fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: Target) -> Result<
     Ok(())
 }
 
-/// Whose marks a release lifts: the actor's own; for an operator who set none, all there are.
+/// Whose marks a release lifts: the actor's own, in either role; for an operator who set none, all there are.
 fn to_lift(
     actor: &Actor,
     held: &[Mark],
     job_owner: &str,
     target: Target,
 ) -> Result<Vec<String>, Refusal> {
-    let mine = mark_owner(actor, job_owner);
-    if held.is_empty() || held.iter().any(|mark| mark.owner == mine) {
-        return Ok(held.iter().filter(|m| m.owner == mine).map(|m| m.owner.clone()).collect());
+    let (mine, as_owner) = (mark_owner(actor, job_owner), format!("user:{}", actor.user));
+    let is_own = |mark: &&Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
+    let own: Vec<String> = held.iter().filter(is_own).map(|mark| mark.owner.clone()).collect();
+    if held.is_empty() || !own.is_empty() {
+        return Ok(own);
     }
     if actor.operator {
         return Ok(held.iter().map(|mark| mark.owner.clone()).collect());

@@ -83,6 +83,7 @@ pub use policy::imported as imported_policy;
 pub use policy_check::policy_faults;
 pub use preempt::checkpoint_of;
 pub use mirror::Mirror;
+pub use reservation::{reservation_of, reservations_over};
 pub use imex::imex_channel;
 pub use snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
 pub use submit::{CUT_DOWN_TO_SECS, complete};

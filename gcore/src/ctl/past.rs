@@ -34,6 +34,9 @@ pub struct Past {
     /// What it was worth when its last run was placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    /// The reservations with MAGNETIC that its last run was drawn into, with commas between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn_into: Option<Box<str>>,
     /// How many of its last runs in a row went back to the queue for standing idle.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle_requeues: u32,
@@ -55,6 +58,7 @@ impl Usual for Past {
             preempted: None,
             last_mark: None,
             priority: None,
+            drawn_into: None,
             idle_requeues: 0,
         };
         &NONE

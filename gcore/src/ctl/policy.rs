@@ -139,7 +139,7 @@ fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> 
         PolicyChange::Qos { qos: one } => qos(&one.name),
         PolicyChange::QosRemoved { name } => qos(name),
         PolicyChange::Reservation { reservation: one } => reservation(&one.name),
-        PolicyChange::ReservationRemoved { name } => reservation(name),
+        PolicyChange::ReservationRemoved { name, .. } => reservation(name),
         PolicyChange::All { policy } => {
             policy.accounts.keys().try_for_each(account)?;
             policy.qos.keys().try_for_each(qos)?;
@@ -170,7 +170,8 @@ fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
                 jobs => conflict(format!("QOS {name} has {jobs} jobs that are not over. Change theirs first.")),
             }
         }
-        PolicyChange::ReservationRemoved { name } if !own.reservations.contains_key(name) => unknown("reservation", name),
+        PolicyChange::ReservationRemoved { name, .. } if !own.reservations.contains_key(name) => unknown("reservation", name),
+        PolicyChange::ReservationRemoved { name, force: false } => reservation::is_left(state, name),
         PolicyChange::All { policy } => {
             let gone = own.accounts.keys().filter(|name| !policy.accounts.contains_key(*name));
             gone.into_iter().try_for_each(|name| account_is_free(state, name))
@@ -229,7 +230,7 @@ fn edit(own: &mut Policy, change: &PolicyChange) {
         PolicyChange::Reservation { reservation } => {
             own.reservations.insert(reservation.name.clone(), *reservation);
         }
-        PolicyChange::ReservationRemoved { name } => {
+        PolicyChange::ReservationRemoved { name, .. } => {
             own.reservations.remove(&name);
         }
         PolicyChange::All { policy } => *own = *policy,

@@ -6,12 +6,13 @@ use super::command::Refusal;
 use super::event::{Event, PolicyChange};
 use super::handle::Tx;
 use super::policy;
-use super::state::{Node, Run, State};
+use super::state::{Job, Node, Run, State};
 use gmodel::constraint::Constraint;
 use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::{GpuEntry, Role};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
-use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
+use gmodel::run::Allocation;
+use gmodel::{JobId, JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::limits::{LOST_BY_SLICES, milli_text};
 use gsched::window::{Window, first_meeting, next, suits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -432,6 +433,55 @@ pub(super) fn admits(state: &State, spec: &JobSpec) -> bool {
     one.is_some_and(|one| state.policy.is_reserved_for(one, &spec.user.name, &spec.account))
 }
 
+/// The reservations in force that draw a job and have nodes of where it starts; `None` for one that names its own.
+pub(super) fn drawing(state: &State, job: JobId, allocation: &Allocation, now: Timestamp) -> Option<Box<str>> {
+    let spec = &state.jobs.get(job)?.spec;
+    let draws = |one: &&Reservation| {
+        one.draws()
+            && asked(spec).is_none()
+            && state.policy.is_reserved_for(one, &spec.user.name, &spec.account)
+            && next(one, now).is_some_and(|window| window.0 <= now)
+            && allocation.iter().any(|share| state.nodes.get(share.node).is_some_and(|node| covers(state, one, node)))
+    };
+    let names: Vec<&str> = state.policy.reservations.values().filter(draws).map(|one| one.name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(",").into())
+}
+
+/// The reservations in force over a node.
+pub fn reservations_over<'a>(state: &'a State, node: &'a Node, now: Timestamp) -> impl Iterator<Item = &'a Reservation> {
+    let all = state.policy.reservations.values().filter(|_| node.role == Role::Compute);
+    all.filter(move |one| covers(state, one, node) && next(one, now).is_some_and(|window| window.0 <= now))
+}
+
+/// The reservation that a job's run is in: the one it names, or those that drew it.
+pub fn reservation_of(job: &Job) -> Option<&str> {
+    asked(&job.spec).or(job.drawn_into.as_deref().filter(|_| job.state != JobState::Pending))
+}
+
+/// No job runs in it that would lose what it was given.
+///
+/// # Errors
+/// Jobs do.
+pub(super) fn is_left(state: &State, name: &str) -> Result<(), Refusal> {
+    let is_of_it = |run: &&Run| {
+        let job = state.jobs.get(run.id.job);
+        job.and_then(reservation_of).is_some_and(|names| names.split(',').any(|one| one == name))
+    };
+    let shown = |run: &Run| state.jobs.get(run.id.job).map_or_else(|| run.id.job.to_string(), |job| job.shown_id());
+    let running: BTreeSet<String> = state.runs.values().filter(is_of_it).map(shown).collect();
+    if running.is_empty() {
+        return Ok(());
+    }
+    let (jobs, run, they) = if running.len() == 1 { ("job", "runs", "it runs") } else { ("jobs", "run", "they run") };
+    let more = if running.len() > 10 { format!(" and {} more", running.len() - 10) } else { String::new() };
+    let named: Vec<String> = running.iter().take(10).cloned().collect();
+    Err(Refusal::conflict(format!(
+        "reservation {name} is in use: {jobs} {}{more} {run} in it. Wait for the end, or remove it by force (gadm reservation del {name} --force): \
+         then {they} on, and others may have the rest of its nodes.",
+        named.join(", "),
+    )))
+}
+
 /// Pending jobs of reservations that are gone stay in the queue and are told why they wait.
 pub(super) fn note_deleted(tx: &mut Tx) {
     let state = &*tx.state;
@@ -455,7 +505,7 @@ pub(super) fn pass(tx: &mut Tx) {
     let all = tx.state.own_policy.reservations.values();
     let over: Vec<String> = all.filter(|one| next(one, tx.now).is_none()).map(|one| one.name.clone()).collect();
     for name in over {
-        policy::make(tx, PolicyChange::ReservationRemoved { name }, "system".into());
+        policy::make(tx, PolicyChange::ReservationRemoved { name, force: true }, "system".into());
     }
 }
 

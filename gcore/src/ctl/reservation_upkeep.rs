@@ -95,7 +95,7 @@ fn idle(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyChange
         return noted(Some(since));
     }
     Some(match one.repeat {
-        Repeat::Once => PolicyChange::ReservationRemoved { name: one.name.clone() },
+        Repeat::Once => PolicyChange::ReservationRemoved { name: one.name.clone(), force: true },
         _ => {
             let rest = Reservation { skip_until: Some(window.1), idle_since: None, zone: None, ..one.clone() };
             PolicyChange::Reservation { reservation: Box::new(rest) }

@@ -702,6 +702,7 @@ impl State {
         free
     }
 
+    /// Without its reservations, which come and go with the clock.
     pub fn node_view(&self, node: &Node) -> NodeStateView {
         let free = self.free_on(node);
         NodeStateView {
@@ -710,6 +711,8 @@ impl State {
             unfit: !node.inventory.unfit.is_empty(),
             allocated: free.runs > 0,
             room: free.cpus > 0 && (node.gpus.is_empty() || free.gpu_milli.iter().any(|m| *m > 0)),
+            reserved: false,
+            maintenance: false,
         }
     }
 }

@@ -139,7 +139,7 @@ pub(super) fn detail(row: &Row, view: View) -> Box<RunDetail> {
         cluster: view.state.config.name.clone(),
         uid: spec.user.uid,
         gid: spec.user.gid,
-        eligible_time: Some(Instant(row.eligible())),
+        eligible_time: row.known_eligible(),
         priority: match row {
             Row::Job(job) if !row.is_pending() => job.priority,
             _ => row.is_pending().then(|| i64::try_from(row.priority(view)).unwrap_or(i64::MAX)),
@@ -149,7 +149,7 @@ pub(super) fn detail(row: &Row, view: View) -> Box<RunDetail> {
         req_mem_bytes: row.mem_total_bytes(view),
         req_gpus: row.gpu_milli(view) as f64 / 1000.0,
         derived_exit_code: ExitCode::SUCCESS,
-        reservation: spec.reservation.clone().unwrap_or_default(),
+        reservation: row.reservation().unwrap_or_default().to_owned(),
         constraint: spec.request.constraint.clone().unwrap_or_default(),
     })
 }

@@ -102,6 +102,13 @@ impl JobFilter {
         })
     }
 
+    /// # Errors
+    /// It narrows to a node that is not there.
+    pub(super) fn nodes_exist(&self, state: &State) -> Result<(), ApiError> {
+        let mut names = self.nodes.iter().flat_map(|nodes| nodes.iter());
+        names.try_for_each(|name| super::policy::exists("node", name, state.node_names.keys()))
+    }
+
     /// Narrows to these jobs and tasks.
     pub(super) fn with_ids(mut self, ids: Vec<JobName>) -> Self {
         self.ids = Some(ids);
@@ -137,7 +144,7 @@ impl JobFilter {
             && among(&self.accounts, &spec.account)
             && among(&self.qos, &spec.qos)
             && among(&self.names, &spec.name)
-            && among(&self.reservations, spec.reservation.as_deref().unwrap_or_default())
+            && among(&self.reservations, row.reservation().unwrap_or_default())
             && self.nodes.as_ref().is_none_or(|nodes| on_nodes(row, view, nodes))
     }
 }

@@ -87,6 +87,7 @@ impl Listing {
     }
 
     fn rows(self, caller: &Caller, state: &State, ranks: Option<&Ranks>, now: Timestamp) -> Result<Rows, ApiError> {
+        self.filter.nodes_exist(state)?;
         let view = View { ranks, ..View::new(state, now) };
         let sight = Sight::of(caller, state);
         let mut found = Vec::new();

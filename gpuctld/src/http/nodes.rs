@@ -10,11 +10,12 @@ use super::query::Pairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Node, State, fence_words, nvlink_domain};
+use gcore::ctl::{Command, Node, State, fence_words, nvlink_domain, reservations_over};
 use gmodel::config::{GpuSharing, Partition, PartitionState};
 use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
-use gmodel::node::{GpuEntry, Link, Mark, Role};
+use gmodel::node::{GpuEntry, Link, Mark, NodeStateView, Role};
+use gmodel::policy::Reservation;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, RunId, Timestamp};
 use gwire::api::{ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
@@ -118,9 +119,12 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
     let held = node.gpus.iter().zip(&free.gpu_milli).filter(|(gpu, _)| gpu.usable() && !node.is_being_cut(gpu)).map(held);
     let partitions = state.config.partitions.iter().filter(|partition| holds(partition, node));
     let inventory = &node.inventory;
+    let over: Vec<&Reservation> = reservations_over(state, node, super::now()).collect();
+    let reserved = NodeStateView { reserved: !over.is_empty(), maintenance: over.iter().any(|one| one.maintenance), ..state.node_view(node) };
     NodeRow {
         name: node.name.clone(),
-        state: state.node_view(node).to_string(),
+        state: reserved.to_string(),
+        reservations: over.iter().map(|one| one.name.clone()).collect(),
         role: node.role,
         partitions: partitions.map(|partition| partition.name.clone()).collect(),
         features: inventory.features.clone(),

@@ -256,6 +256,16 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// From when on it stands in line; nobody knows that of one that is held or waits for other jobs.
+    pub(super) fn known_eligible(&self) -> Option<Instant> {
+        let waits = match self {
+            Self::Job(job) => job.waits.is_some(),
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.waits.is_some(),
+        };
+        let is_known = self.started().is_some() || (self.holds().is_empty() && !waits);
+        is_known.then(|| Instant(self.eligible()))
+    }
+
     pub(super) fn started(&self) -> Option<Timestamp> {
         match self {
             Self::Job(job) if !self.is_pending() => job.started,
@@ -373,6 +383,14 @@ impl<'a> Row<'a> {
     pub(super) fn preempted_for(&self, view: View) -> Option<String> {
         let job = self.run(view)?.stop.as_ref()?.for_job?;
         Some(view.state.jobs.get(job).map_or_else(|| job.to_string(), Job::shown_id))
+    }
+
+    /// The reservation that it names, or that drew its run.
+    pub(super) fn reservation(&self) -> Option<&str> {
+        match self {
+            Self::Job(job) => gcore::ctl::reservation_of(job),
+            _ => self.spec().reservation.as_deref(),
+        }
     }
 
     /// 0 for jobs that are held, as in Slurm.

@@ -95,6 +95,8 @@ pub struct JobDocument {
     last_mark: Option<Box<CheckpointMark>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     priority: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    drawn_into: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "is_zero")]
     idle_requeues: u32,
 }
@@ -106,22 +108,22 @@ fn is_zero(count: &u32) -> bool {
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
         let Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, client_key, waits, past } = job.clone();
-        let Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, idle_requeues } = (*past).clone();
+        let Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, drawn_into, idle_requeues } = (*past).clone();
         let own = Some(Own::of(&spec));
         Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
-            idle_requeues,
+            drawn_into, idle_requeues,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
         let Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
-            idle_requeues,
+            drawn_into, idle_requeues,
         } = self;
         let spec = whole(own, common, late);
-        let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, idle_requeues }.into();
+        let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, drawn_into, idle_requeues }.into();
         Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, client_key, waits, past }
     }
 }

@@ -11,8 +11,11 @@ use std::collections::BTreeMap;
 #[serde(default)]
 pub struct NodeRow {
     pub name: String,
-    /// `IDLE`, `MIXED+DRAIN`, `DOWN`.
+    /// `IDLE`, `MIXED+DRAIN`, `DOWN`, `IDLE+MAINTENANCE+RESERVED`.
     pub state: String,
+    /// Those in force over it now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<String>,
     pub role: Role,
     pub partitions: Vec<String>,
     pub features: Vec<String>,
@@ -53,6 +56,21 @@ pub struct NodeRow {
     pub last_seen: Option<Instant>,
     pub boot_time: Option<Instant>,
     pub strikes: Vec<String>,
+}
+
+/// A time in which a node took no work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeEventRow {
+    pub node: String,
+    /// `DRAIN`, `NO_RESPOND`, `DOWN`.
+    pub state: String,
+    pub start: Option<Instant>,
+    /// `None`: it lasts.
+    pub end: Option<Instant>,
+    pub reason: String,
+    /// `admin:root`, `system`.
+    pub by: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -4,6 +4,8 @@ use super::super::{Input, Job, handle, next_deadline};
 use super::world::{World, check};
 use expect_test::expect;
 use gmodel::JobId;
+use gmodel::config::ClusterConfig;
+use std::sync::Arc;
 
 #[test]
 fn a_job_is_placed_runs_and_ends_with_its_exit_code() {
@@ -581,4 +583,20 @@ fn of_very_many_finished_jobs_the_oldest_are_forgotten_after_a_minute() {
         assert!(next_deadline(&state).is_none_or(|at| at > now), "a deadline that is met is over");
         assert!(left == 0 || state.jobs.get(JobId(10_002)).is_some(), "the oldest went");
     }
+}
+
+#[test]
+fn an_operators_hold_is_an_administrators_on_their_own_jobs_too() {
+    let mut world = World::new();
+    let config = ClusterConfig { allow_root_jobs: true, ..(*world.state.config).clone() };
+    world.feed(Input::Configure { config: Arc::new(config) }).unwrap();
+    let mut held = |lines: &[&str]| -> Vec<String> {
+        lines.iter().for_each(|line| world.line(line));
+        world.state.jobs.values().map(|job| format!("{} {}", job.reason.code, job.holds.len())).collect()
+    };
+    let jobs = ["submit user=root gpus=1 time=60", "submit user=root gpus=1 time=60 hold", "submit user=alice gpus=1 time=60"];
+    assert_eq!(held(&jobs), ["None 0", "JobHeldUser 1", "None 0"]);
+    assert_eq!(held(&["hold 1 user=root", "hold 2 user=root", "hold 3 user=root"]), ["JobHeldAdmin 1", "JobHeldUser 2", "JobHeldAdmin 1"]);
+    assert_eq!(held(&["release 3 user=alice"])[2], "JobHeldAdmin 1", "it is not hers");
+    assert_eq!(held(&["release 1 user=root", "release 2 user=root", "release 3 user=root"]), ["None 0"; 3]);
 }

@@ -1,6 +1,7 @@
 //! Reservations: their nodes, what stands in their way, how they come and go.
 
 use super::world::{World, check};
+use crate::ctl::reservation_of;
 use expect_test::expect;
 use gsched::window::next;
 use proptest::prelude::*;
@@ -251,6 +252,41 @@ fn deleting_one_leaves_its_jobs_waiting_with_the_reason() {
             2 bob PENDING ReservationDeleted: there is no reservation "r" any more; choose another, or none
             1 alice PENDING ReservationDeleted: there is no reservation "r"
             2 bob PENDING ReservationDeleted: there is no reservation "r"
+        "#]],
+    );
+}
+
+#[test]
+fn one_in_which_jobs_run_is_removed_by_force_alone() {
+    check(
+        "node n1 h100:2
+         node n2 h100:2
+         account lab
+         reservation r nodes=n1 for=5000 users=alice
+         reservation pull nodes=n2 for=5000 users=bob magnetic
+         submit user=alice account=lab gpus=1 time=600 reservation=r
+         submit user=bob account=lab gpus=1 time=600
+         submit user=alice account=lab gpus=1 time=600 reservation=r
+         plan
+         n1 running 1-1
+         reservation r gone
+         reservation pull gone
+         reservation pull gone force
+         n1 running 3-1
+         n1 clean 1-1
+         reservation r gone
+         reservation r gone force
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            refused: reservation r is in use: jobs 1, 3 run in it. Wait for the end, or remove it by force (gadm reservation del r --force): then they run on, and others may have the rest of its nodes.
+            refused: reservation pull is in use: job 2 runs in it. Wait for the end, or remove it by force (gadm reservation del pull --force): then it runs on, and others may have the rest of its nodes.
+            refused: reservation r is in use: job 3 runs in it. Wait for the end, or remove it by force (gadm reservation del r --force): then it runs on, and others may have the rest of its nodes.
+            1 alice COMPLETED 0:0
+            2 bob RUNNING 2-1 on n2[0]
+            3 alice RUNNING 3-1 on n1[1]
         "#]],
     );
 }
@@ -535,6 +571,33 @@ fn a_magnetic_reservation_draws_those_it_is_for_and_nobody_else() {
             refused: reservation gpus: MAGNETIC and OVERLAP are for whole nodes (nodes, node_count), not for GPUs by number.
         "#]],
     );
+}
+
+#[test]
+fn a_job_that_was_drawn_in_is_told_by_what() {
+    let mut world = World::new();
+    for line in [
+        "node n1 h100:2",
+        "node n2 h100:2",
+        "account lab",
+        "reservation late nodes=n1 at=3000 for=600 users=alice magnetic",
+        "reservation pull nodes=n1 for=2000 users=alice magnetic",
+        "submit user=alice account=lab gpus=2 time=600",
+        "submit user=alice account=lab gpus=2 time=600",
+        "submit user=bob account=lab gpus=2 time=600",
+        "plan",
+    ] {
+        world.line(line);
+    }
+    let drawn = |world: &World| -> Vec<String> {
+        world.state.jobs.values().map(|job| reservation_of(job).unwrap_or("-").to_owned()).collect()
+    };
+    assert_eq!(drawn(&world), ["pull", "-", "-"], "{}", world.out);
+    // It is so after its end, and no more once it waits again.
+    world.line("n1 clean 1-1");
+    assert_eq!(drawn(&world)[0], "pull");
+    world.line("requeue 1");
+    assert_eq!(drawn(&world)[0], "-", "{}", world.out);
 }
 
 #[test]

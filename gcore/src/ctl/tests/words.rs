@@ -131,7 +131,7 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
             };
             PolicyChange::Qos { qos: Box::new(qos) }
         }
-        (_, true) => PolicyChange::ReservationRemoved { name },
+        (_, true) => PolicyChange::ReservationRemoved { name, force: words.has("force") },
         (_, false) => {
             let what = match (words.get("nodes"), words.parse("count"), words.get("gpus")) {
                 (Some(list), ..) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),

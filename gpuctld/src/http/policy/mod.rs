@@ -9,7 +9,7 @@ mod row;
 mod sense;
 
 pub(super) use borrow::borrow_note;
-pub(super) use sense::{beyond_the_pool, unheard_of};
+pub(super) use sense::{beyond_the_pool, exists, unheard_of};
 pub(super) use row::{gpus, limits_row, placement_word, preempt_mode_word};
 
 use super::error::ApiError;
@@ -307,7 +307,8 @@ pub(super) async fn edit_reservation(caller: Caller, Shared(site): Shared<Site>,
     send_noting(&site, caller, PolicyChange::Reservation { reservation: Box::new(reservation) }, note.into_iter().collect()).await
 }
 
-pub(super) async fn remove_reservation(caller: Caller, Shared(site): Shared<Site>, Path(name): Path<String>, _: Body) -> Answer {
+pub(super) async fn remove_reservation(caller: Caller, Shared(site): Shared<Site>, Path(name): Path<String>, body: Body) -> Answer {
+    let force = is_forced(body)?;
     caller.must_administer("editing reservations")?;
     may_edit(&site, &caller, RecordKind::Reservation, &name)?;
     let _turn = site.app.policy_turn().await;
@@ -315,13 +316,26 @@ pub(super) async fn remove_reservation(caller: Caller, Shared(site): Shared<Site
     sense::exists("reservation", &name, state.policy.reservations.keys())?;
     let releases = state.policy.reservations.get(&name).is_some_and(|one| one.release_jobs);
     let waiting = state.jobs.values().filter(|job| !job.state.is_final() && job.spec.reservation.as_ref() == Some(&name)).count();
-    let Json(mut done) = send(&site, caller, PolicyChange::ReservationRemoved { name: name.clone() }).await?;
+    let Json(mut done) = send(&site, caller, PolicyChange::ReservationRemoved { name: name.clone(), force }).await?;
     if waiting > 0 {
         let jobs = if waiting == 1 { "1 job in the queue names" } else { &format!("{waiting} jobs in the queue name") };
         let then = if releases { "wait on without it" } else { "will not start" };
         done.notes.push(format!("{jobs} reservation {name}: those that wait {then}"));
     }
     Ok(Json(done))
+}
+
+/// `{"change":{"force":true}}`, or nothing.
+fn is_forced(body: Body) -> Result<bool, ApiError> {
+    let Json(edit) = body?;
+    if let Some(odd) = edit.change.keys().find(|key| *key != "force") {
+        return Err(ApiError::invalid(format!("{odd}: force (true or false) is all that a removal takes")));
+    }
+    match edit.change.get("force") {
+        None => Ok(false),
+        Some(Value::Bool(force)) => Ok(*force),
+        Some(other) => Err(ApiError::invalid(format!("force is true or false, not {other}"))),
+    }
 }
 
 // licences

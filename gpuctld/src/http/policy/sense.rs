@@ -114,7 +114,7 @@ pub(in crate::http) fn beyond_the_pool(state: &State, old: Option<&Account>, new
     kinds.into_iter().find_map(|kind| too_many(kind, tops.iter().map(|one| one.amount(kind)).sum()))
 }
 
-pub(super) fn exists<'a>(what: &str, name: &str, mut names: impl Iterator<Item = &'a String> + Clone) -> Result<(), ApiError> {
+pub(in crate::http) fn exists<'a>(what: &str, name: &str, mut names: impl Iterator<Item = &'a String> + Clone) -> Result<(), ApiError> {
     let all = names.clone();
     if names.any(|known| known == name) {
         return Ok(());

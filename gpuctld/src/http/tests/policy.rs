@@ -416,3 +416,31 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
         "the accounts below kept would be guaranteed 4 GPUs together (below 4), and it has 2. Raise its guarantee first.",
     ]));
 }
+
+#[tokio::test]
+async fn a_reservation_shows_on_its_nodes_and_goes_with_its_jobs_or_by_force() {
+    let pool = Pool::new("");
+    let (n1, _) = (pool.node("n1", Role::Compute, 4).await, pool.node("n2", Role::Compute, 4).await);
+    let new = |nodes: &str, maintenance: bool| {
+        let start = gmodel::Instant(crate::http::now().plus_secs(-1));
+        json!({"create": true, "change": {"start": start, "duration_secs": 3600, "nodes": nodes, "users": ["alice"], "maintenance": maintenance, "magnetic": !maintenance}})
+    };
+    pool.post(&root(), "/v1/reservations/pull", new("n1", false)).await;
+    pool.post(&root(), "/v1/reservations/repair", new("n2", true)).await;
+    let job = pool.submit(&alice(), json!({"request": {"nodelist": "n1"}, "time_limit_secs": 600})).await;
+    let held = pool.submit(&alice(), json!({"hold": true})).await;
+    pool.pass().await;
+    pool.running(n1, job).await;
+    let nodes = pool.get(&alice(), "/v1/nodes").await;
+    assert_eq!(column(&nodes, "nodes", "state"), ["MIXED+RESERVED", "IDLE+MAINTENANCE+RESERVED"]);
+    assert_eq!((&nodes["nodes"][0]["reservations"], &nodes["nodes"][1]["reservations"]), (&json!(["pull"]), &json!(["repair"])));
+    let rows = pool.get(&alice(), "/v1/jobs?columns=reservation,eligible_time&reservation=pull").await;
+    assert_eq!((&rows["jobs"][0]["id"], &rows["jobs"][0]["reservation"], rows["jobs"].as_array().unwrap().len()), (&json!(job), &json!("pull"), 1));
+    let row = pool.get(&alice(), &format!("/v1/jobs/{held}")).await;
+    assert!(row["jobs"][0]["eligible_time"].is_null(), "{row}");
+    refuses(&pool, "/v1/reservations/pull/remove", json!({}), expect![""]).await;
+    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"force": "yes"}}), expect![""]).await;
+    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"fast": true}}), expect![""]).await;
+    pool.post(&root(), "/v1/reservations/pull/remove", json!({"change": {"force": true}})).await;
+    assert_eq!(column(&pool.get(&alice(), "/v1/nodes").await, "nodes", "state"), ["MIXED", "IDLE+MAINTENANCE+RESERVED"]);
+}
