@@ -21,7 +21,7 @@ mod source;
 
 const ELSEWHERE: &str = "Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were";
 const KNOWN: &str = "start=, end=, accounts=, users=, format=, tree, group and topcount=";
-const NO_PERCENT: &str = "percentages are of the cluster: sreport -t percent cluster Utilization";
+const NO_PERCENT: &str = "job sizes come with percentages anyway; units are seconds, minutes and hours";
 const NO_RESERVATIONS: &str = "what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle";
 const RULE: &str = "--------------------------------------------------------------------------------";
 
@@ -43,7 +43,7 @@ const ADVICE: &command_line::Advice = &[(&["-v", "--verbose"], "gacct report --b
 struct Args {
     #[command(flatten)]
     table: TableArgs,
-    /// Seconds, minutes or hours
+    /// Seconds, minutes or hours; percent of what the cluster had, or both: secper, minper, hourper
     #[arg(short = 't', value_name = "UNIT", default_value = "minutes")]
     unit: String,
     /// What is counted: cpu, gres/gpu; SREPORT_TRES is as this
@@ -152,11 +152,12 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let tres = tres(named.as_deref())?;
     if let Some(words) = cluster_use::words(&args.words) {
         let asked = cluster_use::Asked::of(words, local_time::now())?;
-        let unit = if args.unit.to_ascii_lowercase().starts_with("per") { None } else { Some(unit(&args.unit)?) };
-        return cluster_use::print(&asked, &args.cluster, unit, (named.is_some(), &tres), args.table);
+        return cluster_use::print(&asked, &args.cluster, Unit::of(&args.unit)?, (named.is_some(), &tres), args.table);
     }
-    let (unit, per_hour) = unit(&args.unit)?;
+    let unit = Unit::of(&args.unit)?;
     if let Some(words) = job_sizes::words(&args.words) {
+        let time = unit.time.filter(|_| !unit.is_percent);
+        let (unit, per_hour) = time.ok_or_else(|| Failure::usage(format_args!("-t {}: {NO_PERCENT}", args.unit)))?;
         let sizes = job_sizes::Asked::of(words, local_time::now())?;
         return job_sizes::print(&sizes, &args.cluster, (unit, per_hour), (named.is_some(), &tres), args.table);
     }
@@ -170,6 +171,8 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let columns = ruled_table::choose(asked.format.as_deref().unwrap_or(usual), if asked.tree { IN_TREE } else { COLUMNS }, ELSEWHERE)?;
     let mut source = Source::open(&args.cluster)?;
     let lines = lines(&mut source, &asked, &tres)?;
+    let had = if unit.is_percent { source.utilization(asked.span)?.rows } else { Vec::new() };
+    let whole = |tres: &Tres| had.iter().find(|row| row.tres == tres.name()).map_or(0.0, |row| row.hours);
     let lines: Vec<Line> = lines
         .into_iter()
         .flat_map(|(account, login, row)| {
@@ -178,7 +181,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
                 account: account.clone(),
                 login: login.clone(),
                 tres: tres.name(),
-                used: format!("{:.0}", tres.hours(&row) * per_hour),
+                used: unit.text(tres.hours(&row), whole(tres)),
             };
             tres.iter().map(of).collect::<Vec<_>>()
         })
@@ -186,22 +189,56 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut out = stdout()?;
     if !args.table.no_header {
         let counted = if named.is_some() { "TRES" } else { "CPU" };
-        writeln!(out, "{RULE}\n{}\nUsage reported in {counted} {unit}\n{RULE}", asked.title())?;
+        writeln!(out, "{RULE}\n{}\nUsage reported in {}\n{RULE}", asked.title(), unit.title(counted))?;
     }
     ruled_table::print(&mut out, &columns, &lines, args.table)?;
     out.flush()?;
     Ok(0)
 }
 
-/// The unit's name, and how many are in an hour. Beginnings are enough.
-fn unit(text: &str) -> Result<(&'static str, f64), Failure> {
-    let lower = text.to_ascii_lowercase();
-    let of = |name: &'static str, per_hour: f64| (!lower.is_empty() && name.to_ascii_lowercase().starts_with(&lower)).then_some((name, per_hour));
-    let found = of("Seconds", 3600.0).or_else(|| of("Minutes", 60.0)).or_else(|| of("Hours", 1.0));
-    found.ok_or_else(|| match lower.contains("per") {
-        true => Failure::usage(format_args!("-t {text}: {NO_PERCENT}")),
-        false => Failure::usage(format_args!("-t {text}: units are seconds, minutes and hours")),
-    })
+/// What times are reported in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Unit {
+    /// Its name, and how many are in an hour.
+    time: Option<(&'static str, f64)>,
+    /// Beside it, or alone.
+    is_percent: bool,
+}
+
+impl Unit {
+    /// Beginnings are enough where they are clear.
+    fn of(text: &str) -> Result<Self, Failure> {
+        const TIMES: [(&str, f64); 3] = [("Seconds", 3600.0), ("Minutes", 60.0), ("Hours", 1.0)];
+        let lower = text.to_ascii_lowercase();
+        let begins = |name: &str| !lower.is_empty() && name.to_ascii_lowercase().starts_with(&lower);
+        let time = |found: &str| TIMES.into_iter().find(|(name, _)| *name == found);
+        match lower.as_str() {
+            "secper" => Ok(Self { time: time("Seconds"), is_percent: true }),
+            "minper" => Ok(Self { time: time("Minutes"), is_percent: true }),
+            "hourper" => Ok(Self { time: time("Hours"), is_percent: true }),
+            _ if begins("Percent") => Ok(Self { time: None, is_percent: true }),
+            _ => match TIMES.into_iter().find(|(name, _)| begins(name)) {
+                Some(found) => Ok(Self { time: Some(found), is_percent: false }),
+                None => Err(Failure::usage(format_args!("-t {text}: units are seconds, minutes, hours, percent, secper, minper and hourper"))),
+            },
+        }
+    }
+
+    /// `CPU Minutes/Percentage of Total`.
+    fn title(self, counted: &str) -> String {
+        let time = self.time.map(|(name, _)| format!("{counted} {name}"));
+        time.into_iter().chain(self.is_percent.then(|| "Percentage of Total".to_owned())).collect::<Vec<_>>().join("/")
+    }
+
+    /// `17`, `3.10%` or `17(3.10%)` of so many hours out of a whole; of no whole at all it is nothing.
+    fn text(self, hours: f64, whole: f64) -> String {
+        let percent = if whole > 0.0 { hours / whole * 100.0 } else { 0.0 };
+        match (self.time, self.is_percent) {
+            (Some((_, per_hour)), false) => format!("{:.0}", hours * per_hour),
+            (Some((_, per_hour)), true) => format!("{:.0}({percent:.2}%)", hours * per_hour),
+            (None, _) => format!("{percent:.2}%"),
+        }
+    }
 }
 
 /// `cpu,gres/gpu`; without any CPUs alone, as in sreport.
@@ -368,8 +405,14 @@ mod tests {
         assert!(kind_of("job", "sizesbywckey").unwrap_err().text.contains("by accounts alone"));
         assert!(kind_of("cluster", "WCKeyUtilizationByUser").unwrap_err().text.contains("jobs have tags instead"));
         assert_eq!((kind_of("cluster", "AccountUtil").ok(), kind_of("user", "top").ok()), (Some(Kind::AccountsByUser), Some(Kind::Top)));
-        assert_eq!((unit("hour").ok(), unit("SEC").ok(), unit("m").ok()), (Some(("Hours", 1.0)), Some(("Seconds", 3600.0)), Some(("Minutes", 60.0))));
-        assert!(unit("percent").unwrap_err().text.contains("percent cluster Utilization") && unit("hourper").is_err() && unit("days").unwrap_err().text.contains("units are"));
+        let text = |unit: &str| Unit::of(unit).map(|unit| format!("{}: {}", unit.title("CPU"), unit.text(1.5, 30.0))).unwrap_or_else(|failure| failure.text);
+        assert_eq!(text("hour"), "CPU Hours: 2");
+        assert_eq!((text("SEC").as_str(), text("m").as_str()), ("CPU Seconds: 5400", "CPU Minutes: 90"));
+        assert_eq!((text("per").as_str(), text("Percent").as_str()), ("Percentage of Total: 5.00%", "Percentage of Total: 5.00%"));
+        assert_eq!(text("MinPer"), "CPU Minutes/Percentage of Total: 90(5.00%)");
+        assert_eq!((text("secper").as_str(), text("hourper").as_str()), ("CPU Seconds/Percentage of Total: 5400(5.00%)", "CPU Hours/Percentage of Total: 2(5.00%)"));
+        assert!(text("days").contains("units are seconds") && text("").contains("units are"));
+        assert_eq!(Unit::of("percent").unwrap().text(0.0, 0.0), "0.00%");
         assert!(tres(Some("gres/gpu:h100")).unwrap_err().text.contains("gpu-type") && tres(Some("mem")).is_err());
     }
 }

@@ -45,6 +45,7 @@ fn answer(request: &Request) -> Answer {
         ("/v1/config", _) => Answer::ok(r#"{"schema":1,"cluster":{"operators":["news"]}}"#),
         ("/v1/accounts", _) => Answer::ok(ACCOUNTS),
         ("/v1/qos", _) => Answer::ok(QOS),
+        ("/v1/nodes", _) => Answer::ok(r#"{"schema":1,"nodes":[{"name":"n1","gpus":[{"type":"h100"},{"type":"h100"}]}]}"#),
         ("/v1/report", query) if query.starts_with("by=account,user&from=") => Answer::ok(REPORT),
         ("/v1/report", query) if query.starts_with("by=account,user,partition,cpus&from=") => Answer::ok(SIZES),
         ("/v1/report", query) if query.starts_with("by=account,user,partition,gpus&from=") => Answer::ok(GPU_SIZES),
@@ -128,15 +129,15 @@ fn sshare_chooses_users_accounts_and_columns() {
 #[test]
 fn sshare_refuses_what_it_cannot_show() {
     check("sshare -o account,GrpTRESMins", expect![[r#"
-        |stderr: gadm: there is no column "GrpTRESMins" here: --helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets|
+        |stderr: sshare: error: there is no column "GrpTRESMins" here: --helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets|
         |exit: Some(2)|
     "#]]);
     check("sshare -m", expect![[r#"
-        |stderr: gadm: -m: nobody's shares are by partition|
+        |stderr: sshare: error: -m: nobody's shares are by partition|
         |exit: Some(2)|
     "#]]);
     check("sshare -M other", expect![[r#"
-        |stderr: gadm: --clusters other: this is cluster "pool", and its controller knows no other. GPUPOOL_CONFIG names another configuration|
+        |stderr: sshare: error: --clusters other: this is cluster "pool", and its controller knows no other. GPUPOOL_CONFIG names another configuration|
         |exit: Some(1)|
     "#]]);
 }
@@ -178,7 +179,7 @@ fn sacctmgr_lists_users_once_or_with_their_accounts() {
     check("sacctmgr show user", expect![[r#"
         |      User   Def Acct     Admin |
         |---------- ---------- --------- |
-        |     chief                 None |
+        |     chief   research      None |
         |     games     vision      None |
         |      news        nlp  Operator |
     "#]]);
@@ -188,7 +189,7 @@ fn sacctmgr_lists_users_once_or_with_their_accounts() {
         |games|vision|None|pool|vision||6||7|||20|||normal,urgent|normal|
     "#]]);
     check("sacctmgr -nP list user withcoord", expect![[r#"
-        |chief||None|research|
+        |chief|research|None|research|
         |games|vision|None||
         |news|nlp|Operator||
     "#]]);
@@ -214,19 +215,26 @@ fn sacctmgr_lists_qos_as_slurms_does() {
 #[test]
 fn sacctmgr_says_what_is_elsewhere() {
     check("sacctmgr show qos format=max", expect![[r#"
-        |stderr: gadm: "max" may be maxtres or maxtrespernode: write more of it|
+        |stderr: sacctmgr: error: "max" may be maxtres or maxtrespernode: write more of it|
         |exit: Some(2)|
     "#]]);
     check("sacctmgr show tres", expect![[r#"
-        |stderr: gadm: "tres" is not listed here: GPUs, CPUs, memory and nodes are counted; gnodes shows what there is|
-        |exit: Some(2)|
+        |    Type            Name     ID |
+        |-------- --------------- ------ |
+        |     cpu                      1 |
+        |     mem                      2 |
+        |  energy                      3 |
+        |    node                      4 |
+        | billing                      5 |
+        |    gres             gpu   1001 |
+        |    gres        gpu:h100   1002 |
     "#]]);
     check("sacctmgr show qos user=ada", expect![[r#"
-        |stderr: gadm: "user=ada" chooses nothing here. Known are name= and format=|
+        |stderr: sacctmgr: error: "user=ada" chooses nothing here. Known are name= and format=|
         |exit: Some(2)|
     "#]]);
     check("sacctmgr modify user ada", expect![[r#"
-        |stderr: gadm: "modify" is not done here: gadm account, user, qos and quota make and change what there is; gadm share shows shares and use|
+        |stderr: sacctmgr: error: what is to be set? modify account vision set maxjobs=10|
         |exit: Some(2)|
     "#]]);
 }
@@ -363,15 +371,15 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
         |     pool    vision             0             0             1      100.00% |
     "#]]);
     check("sreport -T cpu,gres/gpu job sizes", expect![[r#"
-        |stderr: gadm: sizes are of one thing: ask for each with a --tres of its own|
+        |stderr: sreport: error: sizes are of one thing: ask for each with a --tres of its own|
         |exit: Some(2)|
     "#]]);
     check("sreport job sizes grouping=16,4", expect![[r#"
-        |stderr: gadm: grouping=16,4: write where groups begin, smaller ones first: 50,250; or individual|
+        |stderr: sreport: error: grouping=16,4: write where groups begin, smaller ones first: 50,250; or individual|
         |exit: Some(2)|
     "#]]);
     check("sreport job sizesbyaccountandwckey", expect![[r#"
-        |stderr: gadm: job sizesbyaccountandwckey: sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more|
+        |stderr: sreport: error: job sizesbyaccountandwckey: sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more|
         |exit: Some(2)|
     "#]]);
 }
@@ -379,23 +387,143 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
 #[test]
 fn sreport_refuses_what_accounting_does_not_hold() {
     check("sreport reservation utilization", expect![[r#"
-        |stderr: gadm: reservation utilization: what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle|
+        |stderr: sreport: error: reservation utilization: what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle|
         |exit: Some(2)|
     "#]]);
     check("sreport -t percent user top", expect![[r#"
-        |stderr: gadm: -t percent: percentages are of the cluster: sreport -t percent cluster Utilization|
-        |exit: Some(2)|
+        |--------------------------------------------------------------------------------|
+        |Top 10 Users 2026-11-20T00:00:00 - 2026-11-20T23:59:59 (86400 secs)|
+        |Usage reported in Percentage of Total|
+        |--------------------------------------------------------------------------------|
+        |  Cluster     Login     Proper Name         Account     Used |
+        |--------- --------- --------------- --------------- -------- |
+        |     pool     games           games          vision   10.86% |
+        |     pool     games           games            gone    0.71% |
     "#]]);
     check("sreport cluster utilization nodes=n1", expect![[r#"
-        |stderr: gadm: "nodes=n1" chooses nothing here. Known are start=, end= and format=|
+        |stderr: sreport: error: "nodes=n1" chooses nothing here. Known are start=, end= and format=|
         |exit: Some(2)|
     "#]]);
     check("sreport user top format=login,energy", expect![[r#"
-        |stderr: gadm: there is no column "energy" here: Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were|
+        |stderr: sreport: error: there is no column "energy" here: Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were|
         |exit: Some(2)|
     "#]]);
     check("sreport user top nodes=n1", expect![[r#"
-        |stderr: gadm: "nodes=n1" chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount=|
+        |stderr: sreport: error: "nodes=n1" chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount=|
         |exit: Some(2)|
     "#]]);
+}
+
+/// What is said, and the edits that reach the controller.
+fn edits(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let controller = FakeController::start(|request: &Request| match request.method.as_str() {
+        "POST" => Answer::ok(r#"{"schema":1,"notes":[]}"#),
+        // A record that is to go is looked at before.
+        _ if request.path.starts_with("/v1/qos/") || request.path.starts_with("/v1/accounts/") => Answer::ok("{}"),
+        _ => answer(request),
+    });
+    let text = controller.run_as(words[0], GADM, &words[1..]).text();
+    let sent = controller.requests().into_iter().filter(|request| request.method == "POST");
+    let sent: String = sent.map(|request| format!("{} {}\n", request.path, request.body)).collect();
+    text + &sent
+}
+
+#[test]
+fn sacctmgr_adds_changes_and_deletes() {
+    expect![[r#"
+         Adding Account(s)
+          bio
+        stderr: sacctmgr: Organization=uni is not kept: the parent's name stands there
+        /v1/accounts/bio {"create":true,"change":{"parent":"research","shares":5}}
+    "#]].assert_eq(&edits("sacctmgr -i add account bio parent=research fairshare=5 Organization=uni"));
+    expect![[r#"
+         Adding User(s)
+          eve
+          games
+         Associations =
+          U = eve       A = nlp
+          U = eve       A = vision
+        /v1/accounts/nlp/users/eve {"create":true,"change":{"running_jobs":3}}
+        /v1/accounts/vision/users/eve {"create":true,"change":{"default":true,"running_jobs":3}}
+    "#]].assert_eq(&edits("sacctmgr -i add user eve,games account=nlp,vision defaultaccount=vision maxjobs=3"));
+    expect![[r#"
+         Modified user associations...
+          A = vision               U = games
+        /v1/accounts/vision/users/games {"create":false,"change":{"cpus":8,"gpus":{"gpu":4.0},"shares":2}}
+    "#]].assert_eq(&edits("sacctmgr -i modify user games where account=vision set GrpTRES=gres/gpu=4,cpu=8 fairshare=2"));
+    expect![[r#"
+         Modified user associations...
+          A = nlp                  U = games
+        /v1/accounts/nlp/users/games {"create":false,"change":{"default":true}}
+    "#]].assert_eq(&edits("sacctmgr -i modify user games set defaultaccount=nlp"));
+    expect![[r#"
+         Modified account associations...
+          nlp
+          vision
+        /v1/accounts/nlp {"create":false,"change":{"allow_qos":["normal","urgent"]}}
+        /v1/accounts/vision {"create":false,"change":{"allow_qos":["normal","urgent"]}}
+    "#]].assert_eq(&edits("sacctmgr -i modify account where parent=research set qos+=urgent"));
+    expect![[r#"
+         Modified qos...
+          urgent
+        /v1/qos/urgent {"create":false,"change":{"per_job":{"max_time_secs":3600},"priority":7}}
+    "#]].assert_eq(&edits("sacctmgr -i modify qos urgent set priority=7 MaxWall=1:00:00"));
+    expect![[r#"
+         Adding Coordinator User(s)
+          news
+         To Account(s) and all sub-accounts
+          nlp
+        /v1/accounts/nlp {"create":false,"change":{"+coordinators":["news"]}}
+    "#]].assert_eq(&edits("sacctmgr -i add coordinator account=nlp names=news"));
+    expect![[r#"
+         Deleting user associations...
+          A = nlp        U = games
+        /v1/accounts/nlp/users/games/remove {"create":false,"change":{}}
+    "#]].assert_eq(&edits("sacctmgr -i delete user games where account=nlp"));
+    expect![[r#"
+         Deleting QOS(s)...
+          urgent
+        /v1/qos/urgent/remove {"create":false,"change":{}}
+    "#]].assert_eq(&edits("sacctmgr -i delete qos urgent"));
+}
+
+#[test]
+fn sacctmgr_changes_nothing_that_is_not_there_nor_unasked() {
+    expect![[r#"
+         Nothing new added.
+        stderr: sacctmgr: error: they are there already
+        exit: Some(1)
+    "#]].assert_eq(&edits("sacctmgr -i add account vision"));
+    expect![[r#"
+         Nothing new added.
+        stderr: sacctmgr: error: they are there already
+        exit: Some(1)
+    "#]].assert_eq(&edits("sacctmgr -i add user games account=vision"));
+    expect![[r#"
+        stderr: sacctmgr: error: there is no account "nosuch": add account nosuch
+        exit: Some(1)
+    "#]].assert_eq(&edits("sacctmgr -i add user eve account=nosuch"));
+    expect![[r#"
+         Nothing modified
+        stderr: sacctmgr: error: nobody of that name may charge that account
+        exit: Some(1)
+    "#]].assert_eq(&edits("sacctmgr -i modify user eve set maxjobs=3"));
+    expect![[r#"
+        stderr: sacctmgr: error: what is to be set? modify account vision set maxjobs=10
+        exit: Some(2)
+    "#]].assert_eq(&edits("sacctmgr -i modify account vision set"));
+    expect![[r#"
+        stderr: sacctmgr: error: which? modify account NAME set KEY=VALUE
+        exit: Some(2)
+    "#]].assert_eq(&edits("sacctmgr -i modify account set maxjobs=3"));
+    expect![[r#"
+         Nothing deleted
+        stderr: sacctmgr: error: there is none of that name
+        exit: Some(1)
+    "#]].assert_eq(&edits("sacctmgr -i delete qos nosuch"));
+    expect![[r#"
+        stderr: sacctmgr: error: delete nlp? Say -i; there is no terminal to ask on
+        exit: Some(2)
+    "#]].assert_eq(&edits("sacctmgr delete account nlp"));
 }

@@ -4,6 +4,7 @@
 //! (`gq | head`) is no failure.
 
 use crate::local_time::TimeFormat;
+use crate::slurm_name;
 use gwire::client::ClientError;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -25,7 +26,7 @@ pub type Outcome = Result<u8, Failure>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub exit: u8,
-    /// Printed behind the command's name; nothing is printed when empty.
+    /// Printed behind the command's name, or Slurm's if it was called so; nothing is printed when empty.
     pub text: String,
 }
 
@@ -83,7 +84,11 @@ pub fn run<E: Into<ExitCode>>(program: &'static str, main: impl FnOnce() -> Resu
         Err(failure) => {
             if !failure.text.is_empty() {
                 // Where even stderr is gone there is nobody left to tell.
-                let _ = writeln!(io::stderr(), "{program}: {}", failure.text);
+                let _ = match slurm_name::of(std::env::args_os().next()) {
+                    // Who typed Slurm's name knows it alone, and its commands say it so.
+                    Some(name) => writeln!(io::stderr(), "{name}: error: {}", failure.text),
+                    None => writeln!(io::stderr(), "{program}: {}", failure.text),
+                };
             }
             ExitCode::from(failure.exit)
         }

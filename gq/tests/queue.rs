@@ -530,7 +530,7 @@ fn squeue_of_a_job_that_is_over_is_an_error_once_it_is_forgotten() {
     let text = |words: &[&str]| controller.run_as("squeue", GQ, words).text();
     assert_eq!(text(&["-h", "-j", "9"]), "");
     assert_eq!(text(&["-j", "9", "-o", "%i %T"]), "JOBID STATE\n");
-    let gone = "stderr: gq: Invalid job id specified: job 10 is not in the queue. Finished jobs: gq 10, or gacct -j 10\nexit: Some(1)\n";
+    let gone = "stderr: squeue: error: Invalid job id specified: job 10 is not in the queue. Finished jobs: gq 10, or gacct -j 10\nexit: Some(1)\n";
     assert_eq!(text(&["-j", "10"]), gone);
     let own = "stderr: gq: job 9 is not in the queue. Finished jobs: gq 9, or gacct -j 9\nexit: Some(1)\n";
     assert_eq!(controller.run(GQ, &["-j", "9"]).text(), own);

@@ -93,7 +93,9 @@ fn split_tres(word: &str, value: &str, api: &str, keys: &[Key]) -> Result<(Strin
         let name = name.to_ascii_lowercase();
         match name.as_str() {
             "cpu" | "node" => {
-                let key = table.map(|table| format!("{table}.{name}s")).filter(|key| keys.iter().any(|(_, known, _)| known == key));
+                // A user's are in no table.
+                let key = if api == "gpus" { Some(format!("{name}s")) } else { table.map(|table| format!("{table}.{name}s")) };
+                let key = key.filter(|key| keys.iter().any(|(_, known, _)| known == key));
                 let key = key.ok_or_else(|| wrong(format!("{name} is not bounded so here, GPUs are")))?;
                 others.push((key, read_value(word, &name, count, Form::Count)?));
             }

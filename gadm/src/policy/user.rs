@@ -8,7 +8,7 @@ use gcli::{Failure, Outcome};
 use gwire::api::{AccountRow, Done, PolicyEdit};
 use gwire::client::{Client, escape};
 
-const KEYS: [Key; 17] = [
+const KEYS: [Key; 18] = [
     ("account", "account", Form::Name),
     ("shares", "shares", Form::Count),
     ("fairshare", "shares", Form::Count),
@@ -19,6 +19,7 @@ const KEYS: [Key; 17] = [
     ("maxsubmitjobs", "submitted_jobs", Form::Count),
     ("gpus", "gpus", Form::Gpus),
     ("maxgpus", "gpus", Form::Gpus),
+    ("grptres", "gpus", Form::Gpus),
     ("cpus", "cpus", Form::Count),
     ("maxcpus", "cpus", Form::Count),
     ("nodes", "nodes", Form::Count),
@@ -66,6 +67,12 @@ pub(crate) struct Words {
     /// account=NAME, and what to set; VALUE none takes a bound away
     #[arg(required = true, value_name = "KEY=VALUE")]
     words: Vec<String>,
+}
+
+impl Words {
+    pub(crate) fn of(user: String, words: Vec<String>) -> Self {
+        Self { user, words }
+    }
 }
 
 pub(crate) fn run(client: &mut Client, act: UserAct) -> Outcome {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The QOS that is always there.
-const NORMAL: &str = "normal";
+pub(super) const NORMAL: &str = "normal";
 
 /// A user who may charge an account, the account itself (then without a user), or a user without an account.
 #[derive(Clone, Debug, Default)]
@@ -200,7 +200,7 @@ fn operators(client: &mut Client) -> Option<Vec<String>> {
 }
 
 /// The account and those above it, nearest first.
-fn line_above<'a>(account: &'a AccountRow, all: &'a [AccountRow]) -> Vec<&'a AccountRow> {
+pub(super) fn line_above<'a>(account: &'a AccountRow, all: &'a [AccountRow]) -> Vec<&'a AccountRow> {
     let mut line = vec![account];
     while let Some(parent) = line[line.len() - 1].parent.as_ref().and_then(|name| all.iter().find(|one| one.name == *name)) {
         if line.len() > all.len() {
@@ -263,8 +263,10 @@ fn users(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
 }
 
 fn default_of(accounts: &[AccountRow], user: &str) -> String {
-    let own = accounts.iter().find(|account| account.users.get(user).is_some_and(|row| row.default));
-    own.map(|account| account.name.clone()).unwrap_or_default()
+    let of_user = || accounts.iter().filter(|account| account.users.contains_key(user) && !account.closed);
+    let own = of_user().find(|account| account.users[user].default);
+    // Who is in one account alone charges that.
+    own.or_else(|| of_user().next().filter(|_| of_user().count() == 1)).map(|account| account.name.clone()).unwrap_or_default()
 }
 
 fn coordinated(accounts: &[AccountRow], user: &str) -> String {

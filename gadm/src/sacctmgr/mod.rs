@@ -1,9 +1,12 @@
-//! `gadm` called as `sacctmgr`, through a link: its listings of accounts, who may charge them, and QOS.
+//! `gadm` called as `sacctmgr`, through a link: its listings of accounts, who may charge them, and QOS; `change` makes and changes them.
 //!
-//! It lists only: what there is is made with `gadm account`, `user`, `qos` and `quota`. Source: sacctmgr(1), and what
+//! Source: sacctmgr(1), and what
 //! sacctmgr 22.05.8 printed.
 
 mod association;
+mod change;
+mod counted;
+mod event;
 mod qos;
 
 use crate::ruled_table::{self, Column, TableArgs};
@@ -24,9 +27,18 @@ Commands (list or show):
   show user [NAMES] [withassoc] [where account=NAMES]
   show qos [NAMES]
   show cluster
-each with format=COLUMNS, as User,Account%20.
+  show tres
+  show runawayjobs
+  show events [start=TIME] [end=TIME] [nodes=NAMES] [state=drain,down]
+each with format=COLUMNS, as User,Account%20;
+  add account NAMES [parent=NAME] [KEY=VALUE ...]
+  add user NAMES account=NAMES [defaultaccount=NAME] [KEY=VALUE ...]
+  add qos NAMES [KEY=VALUE ...], add coordinator account=NAME names=USERS
+  modify account|user|qos NAMES [where ...] set KEY=VALUE ...
+  delete account|user|qos|coordinator NAMES [where account=NAMES]
+each asks unless with -i. Keys are those of gadm account, user and qos, in sacctmgr's spellings too.
 
-This is gpupool: gadm account, user, qos and quota make and change what there is.";
+This is gpupool: gadm account, user, qos and quota have more.";
 
 const ADVICE: &command_line::Advice = &[
     (&["-r", "--readonly"], "it only reads anyway"),
@@ -41,7 +53,7 @@ struct Args {
     /// Accounts and users with their associations, as withassoc
     #[arg(short = 's', long)]
     associations: bool,
-    /// Ask nothing, as is usual
+    /// Change without asking
     #[arg(short = 'i', long)]
     immediate: bool,
     /// Only errors are said, as is usual
@@ -59,6 +71,15 @@ struct Args {
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(Args::command(), words, ADVICE)?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if let Some((verb, words)) = args.words.split_first() {
+        if let Some(verb) = change::verb_of(verb) {
+            return change::run(verb, words, args.immediate);
+        }
+        if verb.eq_ignore_ascii_case("version") {
+            writeln!(std::io::stdout(), "{}", gcli::slurm_name::VERSION)?;
+            return Ok(0);
+        }
+    }
     let asked = Asked::of(&args)?;
     let mut client = gcli::connect("sacctmgr")?;
     cluster_choice::check(&asked.clusters, &mut client)?;
@@ -75,6 +96,17 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             let rows: Vec<ClusterInfo> = [cluster].into_iter().filter(|one| asked.names.is_empty() || asked.names.contains(&one.name)).collect();
             ruled_table::print(&mut out, &columns, &rows, args.table)?;
         }
+        Kind::Tres => {
+            let columns = ruled_table::choose(format, counted::COLUMNS, ELSEWHERE)?;
+            ruled_table::print(&mut out, &columns, &counted::rows(&mut client)?, args.table)?;
+        }
+        Kind::Events => {
+            let columns = ruled_table::choose(format, event::COLUMNS, ELSEWHERE)?;
+            let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
+            ruled_table::print(&mut out, &columns, &event::rows(&mut client, &asked.events, &cluster)?, args.table)?;
+        }
+        // A job's end and its accounting are one record.
+        Kind::Runaway => writeln!(out, "Runaway Jobs: No runaway jobs found on cluster {}", client.get::<ClusterInfo>("/v1/cluster")?.name)?,
         Kind::Users | Kind::Accounts | Kind::Associations => {
             let known = if asked.tree { association::IN_TREE } else { association::COLUMNS };
             let columns = ruled_table::choose(format, known, ELSEWHERE)?;
@@ -104,6 +136,7 @@ struct Asked {
     parents: Vec<String>,
     /// As `cluster=` names them.
     clusters: String,
+    events: event::Chosen,
     format: Option<String>,
 }
 
@@ -115,6 +148,9 @@ enum Kind {
     Accounts,
     Qos,
     Cluster,
+    Tres,
+    Runaway,
+    Events,
 }
 
 fn list(text: &str) -> impl Iterator<Item = String> {
@@ -122,7 +158,10 @@ fn list(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Each entity with the fewest letters that mean it.
-const ENTITIES: [(&str, usize, Kind); 7] = [
+const ENTITIES: [(&str, usize, Kind); 10] = [
+    ("events", 1, Kind::Events),
+    ("tres", 2, Kind::Tres),
+    ("runawayjobs", 2, Kind::Runaway),
     ("accounts", 2, Kind::Accounts),
     ("accts", 3, Kind::Accounts),
     ("associations", 2, Kind::Associations),
@@ -133,20 +172,26 @@ const ENTITIES: [(&str, usize, Kind); 7] = [
 ];
 
 /// What sacctmgr lists and we do not, each with where else to look.
-const NOT_LISTED: [(&str, &str); 13] = [
+const NOT_LISTED: [(&str, &str); 10] = [
     ("configuration", "gadm config prints the configuration"),
     ("coordinators", "show user format=User,Coord shows coordinators, gadm user list too"),
-    ("events", "gnodes --diff shows what changed of nodes, gadm diag how the controller is doing"),
     ("federations", "there are no federations: each cluster has a queue of its own"),
     ("problems", "gadm check looks for contradictions"),
     ("reservations", "scontrol show reservation and gadm reservation list show them"),
     ("resources", "gadm licence list shows licences"),
-    ("runawayjobs", "there are none: a job's end and its accounting are one record. gadm check looks for contradictions"),
     ("stats", "gadm diag and sdiag say how the controller is doing"),
     ("transactions", "who changed what is in the controller's log"),
-    ("tres", "GPUs, CPUs, memory and nodes are counted; gnodes shows what there is"),
     ("wckeys", "jobs have tags instead: gsub --tag, gacct report --by tag"),
     ("archive", "gadm backup writes a copy of all there is"),
+];
+
+/// What sacctmgr does and we do not under its name.
+const NOT_DONE: [(&str, &str); 5] = [
+    ("dump", "gadm policy export writes accounts, QOS and reservations as TOML"),
+    ("load", "gadm policy import reads what gadm policy export wrote; --dry-run says what it would do"),
+    ("archive", "gadm backup writes a copy of all there is"),
+    ("clear", "gadm diag says how the controller is doing; its counters begin anew with it"),
+    ("reconfigure", "gadm reload puts changed files in force"),
 ];
 
 fn kind_of(entity: &str) -> Result<Kind, Failure> {
@@ -167,7 +212,8 @@ impl Asked {
         };
         let lower = verb.to_ascii_lowercase();
         if !["list", "show"].iter().any(|word| lower.len() > 2 && word.starts_with(&lower)) {
-            return Err(Failure::usage(format_args!("{verb:?} is not done here: {ELSEWHERE}")));
+            let advice = NOT_DONE.iter().find(|(word, _)| lower.len() > 2 && word.starts_with(&lower)).map_or(ELSEWHERE, |(_, advice)| advice);
+            return Err(Failure::usage(format_args!("{verb:?} is not done here: {advice}")));
         }
         let mut asked = Self { kind: kind_of(entity)?, with_associations: args.associations, ..Self::default() };
         for word in words {
@@ -190,13 +236,22 @@ impl Asked {
             ("", "tree") if self.kind == Kind::Associations => self.tree = true,
             ("format", _) => self.format = Some(value.to_owned()),
             ("cluster" | "clusters", _) if self.kind != Kind::Qos => value.clone_into(&mut self.clusters),
+            ("node" | "nodes", _) if self.kind == Kind::Events => {
+                let names = gmodel::hostlist::expand(value, gmodel::hostlist::MAX_HOSTS).map_err(Failure::usage)?;
+                self.events.nodes.extend(names);
+            }
+            ("state" | "states", _) if self.kind == Kind::Events => self.events.states.extend(list(&value.to_ascii_lowercase())),
+            ("start", _) if self.kind == Kind::Events => self.events.start = Some(value.to_owned()),
+            ("end", _) if self.kind == Kind::Events => self.events.end = Some(value.to_owned()),
             ("user" | "users", _) if of_accounts => self.users.extend(list(value)),
             ("account" | "accounts" | "acct" | "accts", _) if of_accounts => self.accounts.extend(list(value)),
             ("parent" | "parents", _) if of_accounts => self.parents.extend(list(value)),
             ("" | "name" | "names", _) => match self.kind {
                 Kind::Users => self.users.extend(list(value)),
                 Kind::Accounts => self.accounts.extend(list(value)),
-                Kind::Qos | Kind::Cluster => self.names.extend(list(value)),
+                Kind::Events => return Err(self.unknown(word)),
+                Kind::Tres | Kind::Runaway if key.is_empty() => return Err(self.unknown(word)),
+                Kind::Qos | Kind::Cluster | Kind::Tres | Kind::Runaway => self.names.extend(list(value)),
                 Kind::Associations => return Err(self.unknown(word)),
             },
             _ => return Err(self.unknown(word)),
@@ -206,6 +261,8 @@ impl Asked {
 
     fn unknown(&self, word: &str) -> Failure {
         let known = match self.kind {
+            Kind::Tres | Kind::Runaway => "cluster=",
+            Kind::Events => "nodes=, state=, start=, end=, cluster=",
             Kind::Qos | Kind::Cluster => "name=",
             Kind::Associations => "user=, account=, parent=, cluster=, tree",
             Kind::Users | Kind::Accounts => "user=, account=, parent=, cluster=, name=, withassoc",
@@ -231,6 +288,9 @@ impl Asked {
             }
             (Kind::Qos, _) => qos::USUAL,
             (Kind::Cluster, _) => "Cluster",
+            (Kind::Tres, _) => "Type,Name,ID",
+            (Kind::Runaway, _) => "",
+            (Kind::Events, _) => event::USUAL,
         }
     }
 }
@@ -249,7 +309,8 @@ mod tests {
         for (word, kind) in [("acc", Kind::Accounts), ("Account", Kind::Accounts), ("assoc", Kind::Associations), ("us", Kind::Users), ("QOS", Kind::Qos)] {
             assert_eq!(kind_of(word).ok(), Some(kind), "{word}");
         }
-        assert_eq!(kind_of("RunAway").unwrap_err().text.split(". ").next(), Some("\"RunAway\" is not listed here: there are none: a job's end and its accounting are one record"));
+        assert_eq!((kind_of("RunAway").ok(), kind_of("tres").ok()), (Some(Kind::Runaway), Some(Kind::Tres)));
+        assert!(kind_of("stats").unwrap_err().text.starts_with("\"stats\" is not listed here: gadm diag"));
         assert_eq!(kind_of("foo").unwrap_err().text, "\"foo\" is not listed here: account, assoc, user, qos and cluster are");
     }
 
@@ -262,6 +323,6 @@ mod tests {
                 assert!(chosen(association::COLUMNS, asked.usual()) && chosen(association::IN_TREE, asked.usual()), "{asked:?}");
             }
         }
-        assert!(ruled_table::choose(qos::USUAL, qos::COLUMNS, "").is_ok());
+        assert!(ruled_table::choose(qos::USUAL, qos::COLUMNS, "").is_ok() && ruled_table::choose(event::USUAL, event::COLUMNS, "").is_ok());
     }
 }

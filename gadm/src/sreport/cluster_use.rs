@@ -4,7 +4,7 @@
 //! sreport(1), and what sreport 22.05.8 printed.
 
 use super::source::{Source, Span, Utilization};
-use super::{RULE, Tres};
+use super::{RULE, Tres, Unit};
 use crate::ruled_table::{self, Column, TableArgs};
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
@@ -65,11 +65,9 @@ impl Asked {
     }
 }
 
-/// Without a unit in percent.
-///
 /// # Errors
 /// What stood in the way.
-pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Option<(&str, f64)>, (is_named, tres): (bool, &[Tres]), table: TableArgs) -> Outcome {
+pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Unit, (is_named, tres): (bool, &[Tres]), table: TableArgs) -> Outcome {
     let usual = match is_named {
         true => "Cluster,TresName,Allocated,Down,PlannedDown,Idle,Planned,Reported",
         false => "Cluster,Allocated,Down,PlannedDown,Idle,Planned,Reported",
@@ -83,12 +81,9 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Option<(&str, f
         .iter()
         .filter_map(|tres| rows.iter().find(|row| row.tres == tres.name()))
         .map(|row| {
-            let text = |hours: f64| match unit {
-                Some((_, per_hour)) => format!("{:.0}", hours * per_hour),
-                None if row.hours > 0.0 => format!("{:.2}%", hours / row.hours * 100.0),
-                None => "0.00%".to_owned(),
-            };
-            let reported = if unit.is_none() { format!("{:.2}%", known * 100.0) } else { text(row.hours) };
+            let text = |hours: f64| unit.text(hours, row.hours);
+            // Of the time that was asked for.
+            let reported = unit.text(row.hours, if known > 0.0 { row.hours / known } else { 0.0 });
             Line {
                 cluster: source.cluster.clone(),
                 tres: row.tres.clone(),
@@ -102,7 +97,7 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Option<(&str, f
     let mut out = stdout()?;
     if !table.no_header {
         let counted = if is_named { "TRES" } else { "CPU" };
-        let reported = unit.map_or("Percentage of Total".to_owned(), |(unit, _)| format!("{counted} {unit}"));
+        let reported = unit.title(counted);
         writeln!(out, "{RULE}\nCluster Utilization {}\nUsage reported in {reported}\n{RULE}", asked.span)?;
     }
     ruled_table::print(&mut out, &columns, &lines, table)?;

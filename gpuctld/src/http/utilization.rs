@@ -1,4 +1,4 @@
-//! `GET /v1/utilization`: what became of the CPUs and GPUs that nodes had in a time.
+//! `GET /v1/utilization`: what became of the CPUs and GPUs that nodes had in a time; `GET /v1/node-events`: when nodes took no work.
 //!
 //! Owns how what runs held and what was down are set against what there was; both are the store's.
 
@@ -14,6 +14,16 @@ use gwire::api::{SCHEMA, UtilizationRow};
 use serde_json::{Value, json};
 
 const MILLIS_PER_HOUR: f64 = 3_600_000.0;
+
+/// When nodes took no work, and why.
+pub(super) async fn node_events(Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+    let pairs = pairs.only(&["from", "to"])?;
+    let to = pairs.instant("to")?.unwrap_or_else(now);
+    let from = pairs.instant("from")?.unwrap_or_else(|| month_of(to));
+    in_order(Some(from), Some(to))?;
+    let rows = site.core.reader().node_events(from, to).await?;
+    Ok(Json(json!({"schema": SCHEMA, "events": rows})))
+}
 
 pub(super) async fn utilization(Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
     let pairs = pairs.only(&["from", "to"])?;

@@ -7,6 +7,7 @@ mod cancelled_tasks;
 mod capacity;
 mod gpu_history;
 mod idle;
+mod node_events;
 mod past;
 mod report;
 mod run_fields;
@@ -28,7 +29,7 @@ use super::open::open_reader;
 use gcore::ctl::{Array, Job, LateSpecs, PastJob};
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, JobSpec, NodeId, RunId, Timestamp};
-use gwire::api::{GpuHistoryRow, ReportRow, RunQuery, RunRow};
+use gwire::api::{GpuHistoryRow, NodeEventRow, ReportRow, RunQuery, RunRow};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -269,6 +270,14 @@ impl Reader {
     /// The database does not answer.
     pub async fn capacity(&self, from: Timestamp, to: Timestamp, nodes: Vec<NodeNow>) -> Result<Capacity, ReadError> {
         self.ask(move |db| capacity::capacity(db, from, to, &nodes)).await
+    }
+
+    /// When nodes took no work, by node and start.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn node_events(&self, from: Timestamp, to: Timestamp) -> Result<Vec<NodeEventRow>, ReadError> {
+        self.ask(move |db| node_events::spells(db, from, to)).await
     }
 
     async fn ask<T: Send + 'static>(

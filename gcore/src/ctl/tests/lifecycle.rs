@@ -594,7 +594,7 @@ fn an_operators_hold_is_an_administrators_on_their_own_jobs_too() {
         lines.iter().for_each(|line| world.line(line));
         world.state.jobs.values().map(|job| format!("{} {}", job.reason.code, job.holds.len())).collect()
     };
-    let jobs = ["submit user=root gpus=1 time=60", "submit user=root gpus=1 time=60 hold", "submit user=alice gpus=1 time=60"];
+    let jobs = ["submit user=root gpus=1 time=60", "submit user=root gpus=1 time=60 held", "submit user=alice gpus=1 time=60"];
     assert_eq!(held(&jobs), ["None 0", "JobHeldUser 1", "None 0"]);
     assert_eq!(held(&["hold 1 user=root", "hold 2 user=root", "hold 3 user=root"]), ["JobHeldAdmin 1", "JobHeldUser 2", "JobHeldAdmin 1"]);
     assert_eq!(held(&["release 3 user=alice"])[2], "JobHeldAdmin 1", "it is not hers");

@@ -438,9 +438,9 @@ async fn a_reservation_shows_on_its_nodes_and_goes_with_its_jobs_or_by_force() {
     assert_eq!((&rows["jobs"][0]["id"], &rows["jobs"][0]["reservation"], rows["jobs"].as_array().unwrap().len()), (&json!(job), &json!("pull"), 1));
     let row = pool.get(&alice(), &format!("/v1/jobs/{held}")).await;
     assert!(row["jobs"][0]["eligible_time"].is_null(), "{row}");
-    refuses(&pool, "/v1/reservations/pull/remove", json!({}), expect![""]).await;
-    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"force": "yes"}}), expect![""]).await;
-    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"fast": true}}), expect![""]).await;
+    refuses(&pool, "/v1/reservations/pull/remove", json!({}), expect!["409 conflict: reservation pull is in use: job 1 runs in it. Wait for the end, or remove it by force (gadm reservation del pull --force): then it runs on, and others may have the rest of its nodes."]).await;
+    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"force": "yes"}}), expect![[r#"400 invalid: force is true or false, not "yes""#]]).await;
+    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"fast": true}}), expect!["400 invalid: fast: force (true or false) is all that a removal takes"]).await;
     pool.post(&root(), "/v1/reservations/pull/remove", json!({"change": {"force": true}})).await;
     assert_eq!(column(&pool.get(&alice(), "/v1/nodes").await, "nodes", "state"), ["MIXED", "IDLE+MAINTENANCE+RESERVED"]);
 }
