@@ -299,33 +299,37 @@ impl Ledger {
 
     /// The first of the ends of those who stand on the same guarantees after which these have room.
     fn guarantee_opens(&self, ahead: &mut Ahead, account: u32, wanted: &Holding, from: Timestamp) -> Option<Timestamp> {
-        if !self.is_owed_at(ahead, account, wanted, from, &|_| false) {
-            let unused = |number: u32, budget: &Budget| {
-                let known = self.budget_at(ahead, number, budget, from, &|_| false);
-                BudgetUse::new(known.gpu_type, known.most, 0, (known.start, known.end))
-            };
-            let empty = Guarantees::new(&self.policy, &self.tree, &self.types, from, &unused)?;
-            if !empty.fits(&self.tree, account, &wanted.placed_at(from)) {
-                return None;
-            }
-            let top = self.tree.line(account).last()?;
-            let others = ahead.trees.get(&top).into_iter().flatten().map(|at| &ahead.booked[*at]).filter(|one| !one.gone);
-            let budgets = self.tree.line(account).flat_map(|number| &self.accounts[number as usize].budgets);
-            let periods = budgets.filter(|(budget, _)| budget.kind == BudgetKind::Guaranteed);
-            let periods = periods.map(|(budget, _)| ahead.usage.period_bounds(budget.period, from).1);
-            let ends: BTreeSet<Timestamp> = others.filter_map(|one| one.held.until).chain(periods).filter(|end| *end > from).collect();
-            return ends.into_iter().take(MOST_ENDS).find(|end| self.is_owed_at(ahead, account, wanted, *end, &|_| false));
+        if self.is_owed_at(ahead, account, wanted, from, &|_| false) {
+            return Some(from);
         }
-        Some(from)
+        let unused = |number: u32, budget: &Budget| {
+            let known = self.budget_at(ahead, number, budget, from, &|_| false);
+            BudgetUse::new(known.gpu_type, known.most, 0, (known.start, known.end))
+        };
+        let empty = Guarantees::new(&self.policy, &self.tree, &self.types, from, &unused)?;
+        if !empty.fits(&self.tree, account, &wanted.placed_at(from)) {
+            return None;
+        }
+        let others = self.beside(ahead, account).map(|number| &ahead.booked[number]).filter(|one| !one.gone);
+        let budgets = self.tree.line(account).flat_map(|number| &self.accounts[number as usize].budgets);
+        let periods = budgets.filter(|(budget, _)| budget.kind == BudgetKind::Guaranteed);
+        let periods = periods.map(|(budget, _)| ahead.usage.period_bounds(budget.period, from).1);
+        let ends: BTreeSet<Timestamp> = others.filter_map(|one| one.held.until).chain(periods).filter(|end| *end > from).collect();
+        ends.into_iter().take(MOST_ENDS).find(|end| self.is_owed_at(ahead, account, wanted, *end, &|_| false))
+    }
+
+    /// All that is booked below the highest account above one: it may stand on the same guarantees.
+    fn beside<'a>(&self, ahead: &'a Ahead, account: u32) -> impl Iterator<Item = usize> + use<'a> {
+        let top = self.tree.line(account).last();
+        top.and_then(|top| ahead.trees.get(&top)).into_iter().flatten().copied()
     }
 
     /// Whether a guarantee has room at a time, with each of those who run then in its class; some are left out.
     fn is_owed_at(&self, ahead: &mut Ahead, account: u32, wanted: &Holding, at: Timestamp, out: &dyn Fn(usize) -> bool) -> bool {
         let budget_of = |number: u32, budget: &Budget| self.budget_at(ahead, number, budget, at, out);
         let Some(mut guarantees) = Guarantees::new(&self.policy, &self.tree, &self.types, at, &budget_of) else { return true };
-        let top = self.tree.line(account).last();
-        let numbers = top.and_then(|top| ahead.trees.get(&top)).into_iter().flatten().filter(|number| !out(**number));
-        let all: Vec<&Booked> = numbers.map(|number| &ahead.booked[*number]).collect();
+        let numbers = self.beside(ahead, account).filter(|number| !out(*number));
+        let all: Vec<&Booked> = numbers.map(|number| &ahead.booked[number]).collect();
         let mut standing: Vec<Standing> = Vec::new();
         for one in all.iter().filter(|one| !one.gone && one.held.since <= at && one.held.until.is_none_or(|until| at < until)) {
             let Some(account) = one.who.account else { continue };
@@ -343,9 +347,8 @@ impl Ledger {
         let (gpu_type, most) = known.map_or((0, 0), |(_, known)| (known.gpu_type, known.most));
         let (start, end) = ahead.usage.period_bounds(budget.period, at);
         let so_far = known.filter(|(_, known)| known.start == start).map_or(0, |(_, known)| known.used);
-        let top = self.tree.line(account).last();
-        let all = top.and_then(|top| ahead.trees.get(&top)).into_iter().flatten().filter(|number| !out(**number));
-        let below = all.map(|number| &ahead.booked[*number]).filter(|one| !one.gone);
+        let all = self.beside(ahead, account).filter(|number| !out(*number));
+        let below = all.map(|number| &ahead.booked[number]).filter(|one| !one.gone);
         let below = below.filter(|one| one.who.account.is_some_and(|below| self.tree.is_within(below, account)));
         let uses = |one: &Booked| u128::from(one.held.of(gpu_type)) * u128::from(one.held.millis_within(one.held.since.max(ahead.now).max(start), at));
         BudgetUse::new(gpu_type, most, so_far + below.map(uses).sum::<u128>(), (start, end))
