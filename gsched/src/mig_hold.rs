@@ -5,8 +5,9 @@
 
 use crate::demand::{Demand, NodeDemand};
 use crate::pass::Pass;
+use crate::preempt_room::usable_nodes;
 use crate::snapshot::{PendingJob, SchedNode, Snapshot};
-use gmodel::{GpuSlot, Timestamp};
+use gmodel::{GpuSlot, JobSpec, Timestamp};
 use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
@@ -92,6 +93,7 @@ impl Pass<'_> {
             };
             snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.being_cut.is_empty()).flat_map(of_node).collect()
         });
+        let may_use = may_use(snapshot, &job.spec);
         let serves = |(at, slot, profile): &(usize, GpuSlot, String)| {
             let node = &snapshot.nodes[*at];
             let gpu = &node.gpus[usize::from(slot.0)].info;
@@ -100,7 +102,7 @@ impl Pass<'_> {
                 Some(kind) => wanted.gpus.is_served_by(&gpu.gpu_type, kind.memory_mib, &kind.part()),
                 None => profile.is_empty() && !matches!(wanted.gpus.amount, GpuAmount::Mig { .. }) && wanted.gpus.matches(gpu),
             };
-            fits && may_use(snapshot, job, node)
+            fits && may_use(node)
         };
         let place = coming.iter().position(serves);
         place.map(|place| coming.swap_remove(place)).is_some()
@@ -147,7 +149,8 @@ impl Pass<'_> {
     /// The GPU that is empty first, of those that a cut would make serve a demand.
     fn first_empty(&self, job: &PendingJob, wanted: &NodeDemand) -> Option<Choice> {
         let snapshot = self.snapshot;
-        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty() && wanted.cpus <= node.cpus && may_use(snapshot, job, node));
+        let may_use = may_use(snapshot, &job.spec);
+        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty() && wanted.cpus <= node.cpus && may_use(node));
         let choices = nodes.flat_map(|(at, node)| {
             let whole = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
             whole.filter_map(move |gpu| self.choice(at, &gpu.info, wanted))
@@ -189,13 +192,10 @@ fn wanted_of_one(job: &PendingJob, partition: &Partition) -> Option<NodeDemand> 
     (!other).then_some(wanted)
 }
 
-/// Whether a job may run on a node that is up.
-fn may_use(snapshot: &Snapshot, job: &PendingJob, node: &SchedNode) -> bool {
-    let request = &job.spec.request;
-    node.unavailable.is_none()
-        && snapshot.config.partition(&job.spec.partition).is_some_and(|partition| partition.holds(&node.name, &node.features))
-        && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
-        && request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
+/// Whether a job may run on a node: of those that it names on no other.
+pub(crate) fn may_use<'a>(snapshot: &'a Snapshot, spec: &'a JobSpec) -> impl Fn(&SchedNode) -> bool + 'a {
+    let usable = usable_nodes(snapshot, spec);
+    move |node| usable(node) && spec.request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
 }
 
 /// The smallest kind of slice that serves a demand.

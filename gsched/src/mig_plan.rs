@@ -4,12 +4,12 @@
 //! is busy, ordered already, was cut a short while ago or is kept for a job before them is left alone. Decides about no job.
 
 use crate::demand::{Demand, NodeDemand};
-use crate::mig_hold::HeldBack;
+use crate::mig_hold::{HeldBack, may_use};
 use crate::pass::Engine;
 use crate::plan::Cut;
 use crate::quick::{Left, Waiting};
 use crate::snapshot::{PendingJob, Snapshot};
-use gmodel::config::{MigCuts, MigLayout, Partition};
+use gmodel::config::{MigCuts, MigLayout};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
 use gmodel::node::GpuInfo;
@@ -165,23 +165,16 @@ impl<'a> Floor<'a> {
         };
         let demands = Demand::all(&job.spec.request, partition);
         let may_cut = partition.mig == MigCuts::Planned;
-        (0..tasks).all(|_| demands.iter().any(|demand| self.serve(job, partition, demand, may_cut)))
+        (0..tasks).all(|_| demands.iter().any(|demand| self.serve(job, demand, may_cut)))
     }
 
     /// All nodes of one way to serve a job, or nothing.
-    fn serve(&mut self, job: &PendingJob, partition: &Partition, demand: &Demand, may_cut: bool) -> bool {
+    fn serve(&mut self, job: &PendingJob, demand: &Demand, may_cut: bool) -> bool {
         let before = self.nodes.clone();
         let mut taken = BTreeSet::new();
+        let may_use = may_use(self.snapshot, &job.spec);
         for wanted in &demand.nodes {
-            let allowed = |at: &usize| {
-                let node = &self.snapshot.nodes[*at];
-                let request = &job.spec.request;
-                !taken.contains(at)
-                    && node.unavailable.is_none()
-                    && partition.holds(&node.name, &node.features)
-                    && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
-                    && request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
-            };
+            let allowed = |at: &usize| !taken.contains(at) && may_use(&self.snapshot.nodes[*at]);
             let tried = self.nodes.iter().filter(|(at, _)| allowed(at)).filter_map(|(at, node)| {
                 let may_cut = may_cut && !self.kept.contains(at);
                 let (after, cuts) = node.with(wanted, job, may_cut, self.mem_of(*at, wanted))?;

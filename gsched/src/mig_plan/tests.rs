@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::{CutRecord, NodeMig, SchedNode};
 use gmodel::rare::Rare;
-use gmodel::config::ClusterConfig;
+use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::mig::MigBoard;
@@ -356,4 +356,18 @@ fn who_waits_for_a_cut_is_told_from_when_gpus_are_cut_for_it() {
     assert_eq!(told(vec![node(1, &["-"])], &["7g.80gb", "3g.40gb"]), (resources(None), 1), "nothing is left of it");
     assert_eq!(told(vec![node(1, &["-!"])], &["1g.10gb"]), (resources(None), 0), "it is not known when that ends");
     assert_eq!(told(vec![node(1, &["1g.10gb,1g.10gb"])], &["1g.10gb"]), (Vec::new(), 0), "it starts at once");
+}
+
+#[test]
+fn gpus_are_cut_and_kept_only_on_nodes_with_the_features_that_a_job_asks_for() {
+    let constrained = |first: &str, second: &str, more: &[&str]| {
+        let mut snapshot = snapshot(vec![node(1, &[first]), node(2, &[second])], &[&["1g.10gb"], more].concat());
+        snapshot.nodes[1].features = vec!["ib".into()];
+        Arc::make_mut(&mut snapshot.pending[0].spec).request.constraint = Some("ib".into());
+        snapshot
+    };
+    let seven = ["1g.10gb"; 7].join(",");
+    assert_eq!(cuts(&constrained("-", "-", &[])), [format!("2-0: {seven}")]);
+    assert_eq!(cuts(&constrained("1g.10gb,1g.10gb", "-", &[])), [format!("2-0: {seven}")], "what is free elsewhere serves nobody");
+    assert_eq!(starts(&constrained("-", "-!", &["1"])), ["2[0]"], "a GPU that could not serve it is not kept for it");
 }
