@@ -17,9 +17,9 @@ use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
 use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
-use gmodel::{Instant, JobId, JobSpec, Timestamp};
+use gmodel::{Instant, JobId, JobSpec, Reason, Timestamp};
 use gsched::calibration::Plans;
-use gsched::{Change, Engine, PendingJob, WorkBudget};
+use gsched::{Change, Engine, PendingJob, Why, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -95,17 +95,7 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     let freezes = give_way > 0 && going().all(|preempt| preempt.mode == PreemptMode::Suspend);
     let mut engine = Engine::default();
     let why = engine.why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
-    let mut text = format!("would wait in partition {partition} ({})", reason.code);
-    match give_way {
-        0 if reason.text.is_empty() => {}
-        0 => text.push_str(&format!(": {}", reason.text)),
-        runs if freezes => {
-            let who = if runs == 1 { "a run of others stands".to_owned() } else { format!("{runs} runs of others stand") };
-            text.push_str(&format!(": {who} still for it, then it starts"));
-        }
-        1 => text.push_str(": a run of others would make room for it first"),
-        runs => text.push_str(&format!(": {runs} runs of others would make room for it first")),
-    }
+    let mut text = waits_text(&partition, &reason, give_way, freezes);
     let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some() && !freezes);
     let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
     let start = forecast.and_then(|told| told.start);
@@ -120,14 +110,8 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
         text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
     }
-    let cut_from = why.iter().flat_map(|why| &why.blockers).find_map(|blocker| blocker.cut_from);
-    if let Some(from) = cut_from.filter(|_| give_way == 0) {
-        let when = if from <= now { String::new() } else { format!(" from {from} on") };
-        text.push_str(&format!("; GPUs are cut for it{when}, and then it starts within seconds"));
-    }
-    let protected_until = why.iter().flat_map(|why| &why.blockers).find_map(|blocker| blocker.may_preempt_from);
-    if let Some(from) = protected_until.filter(|_| give_way == 0) {
-        text.push_str(&format!("; from {from} on runs of others may be ended for it, which are left alone until then"));
+    if let Some(why) = why.as_ref().filter(|_| give_way == 0) {
+        text.push_str(&room_text(why, now));
     }
     let entry = picture.pending.iter().find(|job| job.id == id);
     let holds = |change: &&Change| {
@@ -156,6 +140,31 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         alternatives: Vec::new(),
         notes,
     })
+}
+
+/// For what it waits, and how many runs of others make room for it.
+fn waits_text(partition: &str, reason: &Reason, runs: usize, freezes: bool) -> String {
+    let then = match runs {
+        0 if reason.text.is_empty() => String::new(),
+        0 => format!(": {}", reason.text),
+        1 if freezes => ": a run of others stands still for it, then it starts".to_owned(),
+        runs if freezes => format!(": {runs} runs of others stand still for it, then it starts"),
+        1 => ": a run of others would make room for it first".to_owned(),
+        runs => format!(": {runs} runs of others would make room for it first"),
+    };
+    format!("would wait in partition {partition} ({}){then}", reason.code)
+}
+
+/// What makes room for it later: cuts of GPUs, and runs that are left alone until then.
+fn room_text(why: &Why, now: Timestamp) -> String {
+    let cut = why.blockers.iter().find_map(|blocker| blocker.cut_from).map_or(String::new(), |from| {
+        let when = if from <= now { String::new() } else { format!(" from {from} on") };
+        format!("; GPUs are cut for it{when}, and then it starts within seconds")
+    });
+    let protected = why.blockers.iter().find_map(|blocker| blocker.may_preempt_from).map_or(String::new(), |from| {
+        format!("; from {from} on runs of others may be ended for it, which are left alone until then")
+    });
+    cut + &protected
 }
 
 /// Whether a job that leaves its nodes to its tasks starts at once where it is submitted with a change: it may come to other
