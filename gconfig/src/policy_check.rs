@@ -41,6 +41,7 @@ fn tree(records: &Records, base: &Policy, errors: &mut Errors) {
     all.accounts.extend(records.policy.accounts.clone());
     circles(records, &all, errors);
     guarantees(records, &all, errors);
+    limits_above(records, &all, errors);
     for (account, user, first) in second_defaults(&records.policy) {
         let Some((source, span)) = records.account_spans.get(&(account.clone(), "parent")) else { continue };
         let text = format!("user {user:?} has a second default account, {account:?}");
@@ -101,6 +102,16 @@ fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
         if let Some((source, span)) = place {
             errors.add(source, span.clone(), text, format!("guarantee {parent:?} {sum} or more, or those below it less"));
         }
+    }
+}
+
+/// A guarantee beyond the limit of an account above could never be held.
+fn limits_above(records: &Records, all: &Policy, errors: &mut Errors) {
+    for one in all.beyond_limits_above() {
+        let Some((source, span)) = records.account_spans.get(&(one.account.to_owned(), "guaranteed")) else { continue };
+        let (milli, most, word) = (gpu_text(one.milli), gpu_text(one.most), gpu_word(one.gpu_type));
+        let text = format!("account {:?} is guaranteed {milli} {word}, and {:?} above it may hold {most}", one.account, one.above);
+        errors.add(source, span.clone(), text, format!("guarantee it {most} or less, or raise the limit of {:?}", one.above));
     }
 }
 

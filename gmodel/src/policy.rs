@@ -537,9 +537,24 @@ impl GpuAmounts {
             None => 0,
         }
     }
+    /// The first type of which these are more than a limit: with both, thousandths.
+    pub fn beyond<'a>(&self, limit: &'a GpuAmounts) -> Option<(&'a str, u64, u64)> {
+        let mut limits = limit.0.iter().map(|(gpu_type, most)| (gpu_type.as_str(), self.amount(gpu_type), *most));
+        limits.find(|(_, milli, most)| milli > most)
+    }
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// What an account is guaranteed of a type, and what an account above it may hold at most. Thousandths of GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BeyondLimit<'a> {
+    pub account: &'a str,
+    pub above: &'a str,
+    pub gpu_type: &'a str,
+    pub milli: u64,
+    pub most: u64,
 }
 
 /// What an account is guaranteed of a type, and those below it more. Thousandths of GPUs.
@@ -556,9 +571,7 @@ pub struct Overdrawn<'a> {
 impl Account {
     /// The first type of which it is guaranteed more than it may hold: with both, thousandths.
     pub fn guaranteed_beyond_limit(&self) -> Option<(&str, u64, u64)> {
-        let guaranteed = self.guaranteed.as_ref()?;
-        let mut limits = self.limit.as_ref()?.0.iter().map(|(gpu_type, most)| (gpu_type.as_str(), guaranteed.amount(gpu_type), *most));
-        limits.find(|(_, least, most)| least > most)
+        self.guaranteed.as_ref()?.beyond(self.limit.as_ref()?)
     }
 }
 
@@ -615,6 +628,32 @@ impl Policy {
                     break;
                 }
             }
+        }
+        found
+    }
+    /// Whether a QOS may end runs of another, or of one that may, and so on.
+    pub fn qos_reaches(&self, one: &str, other: &str) -> bool {
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let mut next = vec![one];
+        while let Some(name) = next.pop() {
+            let Some(qos) = self.qos.get(name) else { continue };
+            if qos.preempt.contains(other) {
+                return true;
+            }
+            next.extend(qos.preempt.iter().map(|name| &**name).filter(|name| seen.insert(name)));
+        }
+        false
+    }
+    /// Guarantees that an account above does not let be held.
+    pub fn beyond_limits_above(&self) -> Vec<BeyondLimit<'_>> {
+        let mut found = Vec::new();
+        for (account, one) in &self.accounts {
+            let Some(guaranteed) = &one.guaranteed else { continue };
+            let beyond = self.lineage(account).into_iter().skip(1).find_map(|above| {
+                let (gpu_type, milli, most) = guaranteed.beyond(above.limit.as_ref()?)?;
+                Some(BeyondLimit { account, above: &above.name, gpu_type, milli, most })
+            });
+            found.extend(beyond);
         }
         found
     }

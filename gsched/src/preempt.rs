@@ -376,7 +376,11 @@ impl<'a> Known<'a> {
     /// Who may be ended for a job, in the order of the policy.
     fn eligible(&self, job: &PendingJob) -> Vec<Eligible> {
         let class = self.class_of(job);
-        let pairs = self.snapshot.policy.qos.get(&job.spec.qos).map(|qos| &qos.preempt);
+        // What one takes another must not give back: QOS that name each other, also in a circle, preempt none of it.
+        let policy = &self.snapshot.policy;
+        let pairs: Vec<&str> = policy.qos.get(&job.spec.qos).map_or(Vec::new(), |qos| {
+            qos.preempt.iter().map(|other| &**other).filter(|other| !policy.qos_reaches(other, &job.spec.qos)).collect()
+        });
         let needs_gpus = gpus_asked(&job.spec.request).1 > 0;
         let mut swap = FairSwap::new(self, job, class);
         let mut all: Vec<Eligible> = Vec::new();
@@ -387,9 +391,9 @@ impl<'a> Known<'a> {
             }
             let is_borrowed = run.class == Some(RunClass::Borrowed);
             let is_outside = class.is_some() && run.class.is_none();
-            // What one ground takes the other must not give back: QOS that name each other preempt neither way.
+            // Nor does one ground take what the other gives back.
             let gives_back = self.preempts(&run.run.spec.qos, &job.spec.qos);
-            let in_pair = !gives_back && pairs.is_some_and(|pairs| pairs.contains(&run.run.spec.qos));
+            let in_pair = pairs.contains(&&*run.run.spec.qos);
             let ground = match class {
                 Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Ground::Reclaim,
                 Some(RunClass::Guaranteed) if is_outside && needs_gpus && run.gpus > 0 && !gives_back => Ground::Outside,

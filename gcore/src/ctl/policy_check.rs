@@ -51,6 +51,7 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
         account_faults(policy, account, &mut found);
     }
     guarantees(policy, &mut found);
+    limits_above(policy, &mut found);
     defaults(policy, &mut found);
     for (name, qos) in &policy.qos {
         named("QOS", name, &qos.name, &mut found);
@@ -124,6 +125,20 @@ fn guarantees(policy: &Policy, found: &mut Vec<String>) {
             word(one.gpu_type),
             list.join(", "),
             gpus(one.milli)
+        ));
+    }
+}
+
+/// A guarantee beyond the limit of an account above could never be held.
+fn limits_above(policy: &Policy, found: &mut Vec<String>) {
+    for one in policy.beyond_limits_above() {
+        found.push(format!(
+            "account {} would be guaranteed {} {}, and {} above it is limited to {}.",
+            one.account,
+            gpus(one.milli),
+            word(one.gpu_type),
+            one.above,
+            gpus(one.most)
         ));
     }
 }

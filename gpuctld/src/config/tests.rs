@@ -581,6 +581,21 @@ features = "a100"
 }
 
 #[test]
+fn guarantees_fit_into_the_limits_above_them() {
+    check(
+        "--- gpuctld.toml\n--- policy.d/a.toml\n[account.top]\nlimit = { h100 = 4 }\n\
+         [account.mid]\nparent = \"top\"\n[account.x]\nparent = \"mid\"\nguaranteed = { h100 = 8 }\n[account.y]\nparent = \"mid\"\nguaranteed = { h100 = 4 }\n",
+        expect![[r#"
+            error: account "x" is guaranteed 8 h100, and "top" above it may hold 4
+             --> policy.d/a.toml:7:14
+              |
+            7 | guaranteed = { h100 = 8 }
+              |              ^^^^^^^^^^^^ guarantee it 4 or less, or raise the limit of "top"
+        "#]],
+    );
+}
+
+#[test]
 fn guarantees_of_children_fit_into_the_parents() {
     check(
         "--- gpuctld.toml\n--- policy.d/a.toml\n[account.top]\nguaranteed = { h100 = 16, gpu = 32 }\n\

@@ -206,6 +206,19 @@ fn off_young_and_just_returned_runs_are_left_alone() {
 }
 
 #[test]
+fn qos_that_preempt_each_other_in_a_circle_preempt_nobody_of_it() {
+    let victim = |qos: &str, runs: &str, waits: &str| {
+        let snapshot = world(&format!("node n1 h100:1\n{qos}\nqos low\nrun 1 b bob 1 on=n1 ago=900 qos={runs}\njob 10 a ann 1 qos={waits}"));
+        chosen(&snapshot, &snapshot.pending[0]).is_some()
+    };
+    let pairs = [("b", "a"), ("c", "b"), ("a", "c"), ("low", "b")];
+    let all = |qos: &str| pairs.map(|(runs, waits)| victim(qos, runs, waits));
+    assert_eq!(all("qos a preempts=b\nqos b preempts=c,low\nqos c"), [true, true, false, true]);
+    // The three would take the GPU from each other for ever; who is outside still gives way.
+    assert_eq!(all("qos a preempts=b\nqos b preempts=c,low\nqos c preempts=a"), [false, false, false, true]);
+}
+
+#[test]
 fn a_qos_preempts_those_it_names_and_no_others() {
     check(
         "node n1 h100:2

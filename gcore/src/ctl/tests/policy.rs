@@ -15,6 +15,9 @@ fn edits_that_make_no_sense_are_refused_with_what_is_wrong() {
          account x parent=nowhere
          account x default_qos=gold
          account x guaranteed=8 limit=4
+         account top limit=4
+         account x parent=top guaranteed=8
+         account top gone
          account root
          account bad/name
          qos high preempt=low
@@ -35,6 +38,7 @@ fn edits_that_make_no_sense_are_refused_with_what_is_wrong() {
             refused: account x: its parent "nowhere" does not exist.
             refused: account x: QOS "gold" does not exist.
             refused: account x would be guaranteed 8 GPUs and limited to 4.
+            refused: account x would be guaranteed 8 GPUs, and top above it is limited to 4.
             refused: root stands above all accounts and cannot be one.
             refused: "bad/name" is no name of a account: use up to 64 letters, digits, '_', '-' and '.'.
             refused: QOS high: QOS "low" does not exist.
