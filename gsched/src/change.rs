@@ -33,6 +33,7 @@ pub enum Edit {
     Gpus(u32),
     Nodes(u32),
     CpusPerTask(u32),
+    CpusPerGpu(u32),
     /// Bytes: of each node, CPU or GPU, as the request counts it.
     Mem(u64),
     /// `None`: any type.
@@ -158,6 +159,7 @@ fn kinds(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Kind> {
     kinds.push(Kind::counts(most.unwrap_or(0), Edit::Gpus));
     kinds.push(Kind::counts(request.nodes_min, Edit::Nodes));
     kinds.push(Kind::amounts(request.cpus_per_task.unwrap_or(1) - 1, Edit::CpusPerTask));
+    kinds.push(Kind::amounts(request.cpus_per_gpu.unwrap_or(0).saturating_sub(1), Edit::CpusPerGpu));
     if let MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) = request.mem {
         let unit = mem_unit(bytes);
         let most = (bytes.saturating_sub(1) / unit) as u32;
@@ -246,6 +248,7 @@ impl Edit {
                 }
             }
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
+            Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
                 if let MemAsk::PerNode(asked) | MemAsk::PerCpu(asked) | MemAsk::PerGpu(asked) = &mut request.mem {
                     *asked = *bytes;
@@ -291,6 +294,7 @@ impl Edit {
                 format!("--nodes {count}{tasks}")
             }
             Self::CpusPerTask(count) => format!("--cpus-per-task {count}"),
+            Self::CpusPerGpu(count) => format!("--cpus-per-gpu {count}"),
             Self::Mem(bytes) => {
                 let name = match job.spec.request.mem {
                     MemAsk::PerCpu(_) => "--mem-per-cpu",
@@ -320,6 +324,7 @@ impl Edit {
             }
             Self::Nodes(count) => part(u64::from(*count), u64::from(request.nodes_min)),
             Self::CpusPerTask(count) => part(u64::from(*count), u64::from(request.cpus_per_task.unwrap_or(1))),
+            Self::CpusPerGpu(count) => part(u64::from(*count), u64::from(request.cpus_per_gpu.unwrap_or(1))),
             Self::Mem(bytes) => match request.mem {
                 MemAsk::PerNode(was) | MemAsk::PerCpu(was) | MemAsk::PerGpu(was) => part(*bytes, was),
                 MemAsk::Default => 0,

@@ -212,6 +212,7 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         nodes_max: number(words, "most").or(number(words, "nodes")).unwrap_or(1),
         ntasks: number(words, "ntasks").unwrap_or(1),
         cpus_per_task: number(words, "cpus"),
+        cpus_per_gpu: number(words, "cpg"),
         mem: number::<u64>(words, "mem").map_or(MemAsk::PerNode(1 << 30), |gib| MemAsk::PerNode(gib << 30)),
         gpus: get(words, "gpus").or(per_node).map(|text| GpuAsk::parse(text).unwrap()),
         gpu_scope: if per_node.is_some() { GpuScope::Node } else { GpuScope::Job },

@@ -426,6 +426,7 @@ fn amounts(job: &PendingJob) -> Vec<Vec<Edit>> {
         (1..gpus.max().unwrap_or(0)).rev().map(Edit::Gpus).collect(),
         (1..request.nodes_min).rev().map(Edit::Nodes).collect(),
         (1..request.cpus_per_task.unwrap_or(1)).rev().map(Edit::CpusPerTask).collect(),
+        (1..request.cpus_per_gpu.unwrap_or(1)).rev().map(Edit::CpusPerGpu).collect(),
         (1..minutes).rev().map(|minutes| Edit::TimeLimit(minutes * 60)).collect(),
     ]
 }
@@ -473,7 +474,10 @@ fn the_least_change_of_large_amounts_is_found() {
     let time = "reservation patch maint from=778380 secs=50
          node n1 h100:8
          job gpus=8";
-    for (text, option) in [(gpus, "--gpus 100"), (cpus, "--cpus-per-task 37"), (mem, "--mem 132G"), (time, "--time 12973")] {
+    let by_gpu = "node n1 h100:8 128c
+         running 1 n1 cpus=91 left=600
+         job gpus=4 cpg=32 time=100";
+    for (text, option) in [(gpus, "--gpus 100"), (cpus, "--cpus-per-task 37"), (by_gpu, "--cpus-per-gpu 9"), (mem, "--mem 132G"), (time, "--time 12973")] {
         let told = why(&picture(text), JobId(10)).unwrap();
         assert!(told.changes.iter().any(|change| change.option == option), "{option}: {told:?}");
     }
