@@ -8,8 +8,9 @@ use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
 use super::run_end::advance;
-use super::state::{Job, Member, Run, State, Stop, Suspension};
+use super::state::{Job, Member, Node, Run, State, Stop, Suspension};
 use gmodel::checkpoint::CheckpointSpec;
+use gmodel::node::{Link, Role};
 use gmodel::policy::PreemptMode;
 use gmodel::run::StopWhy;
 use gmodel::{JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
@@ -19,9 +20,13 @@ use std::collections::BTreeSet;
 /// Longest reason that is kept of a plan.
 const MAX_WHY_BYTES: usize = 1000;
 
+/// After its own start a controller hears of its nodes one after another. For so long nobody gives way while one is missing that
+/// may have room; the planner proposes it again.
+const NODES_RETURN_SECS: i64 = 10;
+
 /// Tells the victims of a plan to stop.
 pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
-    if preempts.is_empty() {
+    if preempts.is_empty() || nodes_return(tx.state, tx.now) {
         return;
     }
     let being_served = served(tx.state);
@@ -49,6 +54,11 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
         tx.emit(Event::RunStopping { run, stop });
         advance(tx, run);
     }
+}
+
+fn nodes_return(state: &State, now: Timestamp) -> bool {
+    let missing = |node: &Node| node.role == Role::Compute && node.link == Link::Silent;
+    now < state.started.plus_secs(NODES_RETURN_SECS) && state.watched_nodes().any(missing)
 }
 
 /// Jobs for which runs are being ended already.

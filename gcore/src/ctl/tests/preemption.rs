@@ -185,6 +185,24 @@ fn a_lost_node_while_giving_way_is_still_a_preemption() {
     );
 }
 
+/// Nodes report one after another when a controller starts: the free one may be a moment behind.
+#[test]
+fn nobody_gives_way_while_nodes_come_back_after_a_start_of_the_controller() {
+    let told = |lines: &[&str]| {
+        let mut world = World::new();
+        let begin = ["node n1 h100:1", "node n2 h100:1", "account lab guaranteed=1 users=alice", "account guest users=bob",
+                     "submit user=bob gpus=1 time=600 nodelist=n1", "plan", "n1 running 1-1", "restart", "n1 hello 1-1=running",
+                     "submit user=alice gpus=1 time=60", "plan"];
+        begin.iter().chain(lines).for_each(|line| world.line(line));
+        let stopped = world.state.runs.values().any(|run| run.stop.is_some());
+        (stopped, world.state.runs.len())
+    };
+    assert_eq!(told(&[]), (false, 1));
+    assert_eq!(told(&["n2 hello", "plan"]), (false, 2), "there is room on n2");
+    assert_eq!(told(&["wait 10", "plan"]), (true, 1), "n2 does not come");
+    assert_eq!(told(&["n2 gone", "down n2 broken", "plan"]), (true, 1), "n2 will not come");
+}
+
 #[test]
 fn marks_are_numbered_and_old_ones_are_no_news() {
     check(
