@@ -135,16 +135,23 @@ fn stranded(old: &State, new: &State) -> Vec<String> {
     .collect()
 }
 
-/// Jobs whose account would be gone.
+/// Jobs whose account or QOS would be gone.
 fn orphaned(old: &State, new: &State) -> Vec<String> {
-    let is_gone = |name: &str| old.policy.accounts.contains_key(name) && !new.policy.accounts.contains_key(name);
-    let counts = live_jobs(old, |spec| &spec.account);
-    let gone = counts.iter().filter(|(name, (waiting, running))| waiting + running > 0 && is_gone(name));
-    gone.map(|(name, (waiting, running))| {
-        let (waiting, running) = (jobs(*waiting, "waiting"), jobs(*running, "running"));
-        format!("account {name} would be gone: its {waiting} and {running} would go on, without guarantee and limits of its own")
-    })
-    .collect()
+    let (was, is) = (&old.policy, &new.policy);
+    let gone = |kind: &str, loses: &str, by: fn(&JobSpec) -> &str, is_gone: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let counts = live_jobs(old, by).into_iter();
+        let gone = counts.filter(|(name, (waiting, running))| waiting + running > 0 && is_gone(name));
+        gone.map(|(name, (waiting, running))| {
+            let (waiting, running) = (jobs(waiting, "waiting"), jobs(running, "running"));
+            format!("{kind} {name} would be gone: its {waiting} and {running} would go on, without {loses} of its own")
+        })
+        .collect()
+    };
+    let account_is_gone = |name: &str| was.accounts.contains_key(name) && !is.accounts.contains_key(name);
+    let qos_is_gone = |name: &str| was.qos.contains_key(name) && !is.qos.contains_key(name);
+    let mut notes = gone("account", "guarantee and limits", |spec| &spec.account, &account_is_gone);
+    notes.extend(gone("QOS", "priority and limits", |spec| &spec.qos, &qos_is_gone));
+    notes
 }
 
 /// What new and changed accounts and QOS say of GPUs that no node has, or guarantee beyond what there is.

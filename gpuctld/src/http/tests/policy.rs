@@ -379,6 +379,20 @@ async fn a_dry_reload_names_accounts_that_go_with_jobs_and_gpus_that_no_node_has
 }
 
 #[tokio::test]
+async fn a_dry_reload_names_a_qos_that_goes_with_jobs() {
+    let pool = Pool::new("[qos.low]\n[qos.idle]\n");
+    pool.node("n1", Role::Compute, 4).await;
+    for gpus in ["1", "4"] {
+        pool.submit(&alice(), json!({"qos": "low", "request": {"gpus": gpus}, "time_limit_secs": 60})).await;
+        pool.pass().await;
+    }
+    write_config(pool.dir.path(), "");
+    let notes = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await["notes"].clone();
+    let gone = "QOS low would be gone: its 1 waiting job and 1 running job would go on, without priority and limits of its own";
+    assert_eq!(notes, json!(["qos idle is removed", "qos low is removed", gone]));
+}
+
+#[tokio::test]
 async fn a_dry_reload_names_what_would_become_of_jobs() {
     let pool = Pool::new("[partition.a]\ndefault = true\n[partition.b]\n");
     pool.node("n1", Role::Compute, 4).await;
