@@ -2,11 +2,15 @@
 //!
 //! Made from the site's topology and from what nodes report, anew when either changes. Knows nothing of what is free.
 
+use crate::demand::Demand;
 use crate::placement::Picked;
-use crate::snapshot::SchedNode;
+use crate::snapshot::{PendingJob, SchedNode};
 use fixedbitset::FixedBitSet;
+use gmodel::{Request, Timestamp};
+use gmodel::config::{MigCuts, Partition};
 use gmodel::node::GpuEntry;
 use gmodel::policy::{Rails, Topology};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Sets of leaf switches that are tried for a job with `--switches`, and looked at.
@@ -41,7 +45,8 @@ impl Network {
         let rails = topology.rails.clone();
         let of_node = |node: &SchedNode| rails.iter().position(|rails| rails.nodes.contains(&node.name));
         let rails_of = if rails.is_empty() { Vec::new() } else { nodes.iter().map(of_node).collect() };
-        Self { leaves: leaves(topology, nodes), domains: domains.into_values().collect(), rank, rails_of, rails }
+        let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+        Self { leaves: leaves(topology, &names), domains: domains.into_values().collect(), rank, rails_of, rails }
     }
 
     /// Whether the site told of rails.
@@ -92,14 +97,47 @@ impl Network {
     }
 }
 
-/// How many of some nodes lie below so many leaf switches together, at most. All, where no switch is named.
-pub fn most_below(topology: &Topology, nodes: &[SchedNode], most: usize) -> usize {
-    let mut sizes: Vec<usize> = leaves(topology, nodes).iter().map(|leaf| leaf.count_ones(..)).collect();
-    if sizes.is_empty() {
-        return nodes.len();
-    }
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    sizes.iter().take(most).sum()
+/// `--switches`: at most so many leaf switches, as long as it is willing to wait for that.
+pub(crate) fn most_leaves(job: &PendingJob, now: Timestamp) -> Option<u32> {
+    let wanted = job.spec.request.switches?;
+    let waits = any_switches_from(job).is_none_or(|over| now < over);
+    waits.then_some(wanted.most.max(1))
+}
+
+/// When a job with `--switches` no longer waits for few of them; `None`: never, or it does not ask.
+pub(crate) fn any_switches_from(job: &PendingJob) -> Option<Timestamp> {
+    job.spec.request.switches?.waits_until(job.eligible.max(job.submitted))
+}
+
+/// What a job with `--switches` that waits as long as it takes never gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooFewBelow {
+    /// Nodes that could serve it below so few leaf switches, at most; and how many it needs.
+    pub most: usize,
+    pub needed: usize,
+    /// So many leaf switches have enough.
+    pub switches: Option<u32>,
+}
+
+/// Whether too few of some nodes lie below as many leaf switches as a request allows for good, were nothing else there.
+pub fn too_few_below(topology: &Topology, request: &Request, partition: &Partition, nodes: &[&SchedNode]) -> Option<TooFewBelow> {
+    let asked = request.switches.filter(|switches| switches.wait_secs.is_none())?.most.max(1) as usize;
+    let named = request.nodelist.as_ref().map_or(0, |list| list.len());
+    let of_way = |demand: &Demand| {
+        let is_cut = partition.mig == MigCuts::Planned;
+        let serves = |node: &&SchedNode| demand.nodes.iter().any(|part| part.fits_empty(node).is_ok() || (is_cut && part.fits_cut(node)));
+        let names: Vec<&str> = nodes.iter().copied().filter(serves).map(|node| &*node.name).collect();
+        let leaves = leaves(topology, &names);
+        let needed = demand.nodes.len().max(named);
+        let mut sizes: Vec<usize> = leaves.iter().map(|leaf| leaf.count_ones(..)).collect();
+        sizes.sort_unstable_by_key(|size| Reverse(*size));
+        let most = if leaves.is_empty() { needed } else { sizes.iter().take(asked).sum() };
+        let enough = (asked..=sizes.len()).find(|count| sizes.iter().take(*count).sum::<usize>() >= needed);
+        TooFewBelow { most, needed, switches: enough.and_then(|count| u32::try_from(count).ok()) }
+    };
+    let ways: Vec<TooFewBelow> = Demand::all(request, partition).iter().map(of_way).collect();
+    let none = ways.iter().all(|way| way.most < way.needed);
+    ways.into_iter().find(|_| none)
 }
 
 /// Each choice of so many out of a list, those of its first members first, until `take` says that it is enough.
@@ -122,13 +160,13 @@ fn each_choice<T: Copy>(list: &[T], count: usize, take: &mut dyn FnMut(&[T]) -> 
     go(list, count, &mut Vec::with_capacity(count), &mut MOST_TRIES.clone(), take);
 }
 
-fn leaves(topology: &Topology, nodes: &[SchedNode]) -> Vec<FixedBitSet> {
+fn leaves(topology: &Topology, nodes: &[&str]) -> Vec<FixedBitSet> {
     let mut leaves = Vec::new();
     let mut rest = FixedBitSet::with_capacity(nodes.len());
     rest.insert_range(..);
     for list in topology.switches.iter().filter_map(|switch| switch.nodes.as_ref()) {
         let mut leaf = FixedBitSet::with_capacity(nodes.len());
-        leaf.extend((0..nodes.len()).filter(|at| rest.contains(*at) && list.contains(&nodes[*at].name)));
+        leaf.extend((0..nodes.len()).filter(|at| rest.contains(*at) && list.contains(nodes[*at])));
         rest.difference_with(&leaf);
         leaves.push(leaf);
     }

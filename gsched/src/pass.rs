@@ -15,7 +15,7 @@ use crate::limited::Foretold;
 use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
 use crate::mig_hold::HeldBack;
-use crate::network::Network;
+use crate::network::{Network, most_leaves};
 use crate::placement::{Ask, Looked, Picked, Search, count, each};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::promised::Promised;
@@ -783,16 +783,4 @@ impl<'a> Pass<'a> {
         self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });
         self.starts_left = self.starts_left.saturating_sub(1);
     }
-}
-
-/// `--switches`: at most so many leaf switches, as long as it is willing to wait for that.
-fn most_leaves(job: &PendingJob, now: Timestamp) -> Option<u32> {
-    let wanted = job.spec.request.switches?;
-    let waits = any_switches_from(job).is_none_or(|over| now < over);
-    waits.then_some(wanted.most.max(1))
-}
-
-/// When a job with `--switches` no longer waits for few of them; `None`: never, or it does not ask.
-pub(crate) fn any_switches_from(job: &PendingJob) -> Option<Timestamp> {
-    job.spec.request.switches?.waits_until(job.eligible.max(job.submitted))
 }

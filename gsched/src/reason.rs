@@ -7,6 +7,7 @@ use crate::demand::{Demand, GpuDemand, MemDemand};
 use crate::impossible::{could_be_cut, unfit_of};
 use crate::limits::count;
 use crate::make::Make;
+use crate::network;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::{Amount, Kinds};
@@ -99,6 +100,24 @@ pub fn array_limit() -> Reason {
     Reason::new(ReasonCode::JobArrayTaskLimit, text)
 }
 
+/// What no so many leaf switches have for it.
+fn too_few_below(shape: &Shape, demands: &[Demand], snapshot: &Snapshot) -> Option<Reason> {
+    let partition = &snapshot.config.partitions[shape.partition];
+    let topology = &snapshot.config.scheduler.topology;
+    let request = &shape.spec.request;
+    if request.switches.is_none() || topology.switches.is_empty() {
+        return None;
+    }
+    let nodes: Vec<_> = shape.candidates.all.ones().map(|at| &snapshot.nodes[at]).collect();
+    let few = network::too_few_below(topology, request, partition, &nodes)?;
+    let (needs, most, asked) = (demands.first().map_or(String::new(), describe), few.most, request.switches?.most);
+    let below = if asked == 1 { "one leaf switch".to_owned() } else { format!("{asked} leaf switches") };
+    let instead = few.switches.map_or(String::new(), |enough| format!(", and enough below {enough}"));
+    let such = if most == 1 { "such node" } else { "such nodes" };
+    let text = format!("needs {needs} below {below}; partition {:?} has {most} {such} there at most{instead}", partition.name);
+    Some(Reason::new(ReasonCode::BadConstraints, text))
+}
+
 /// The reason of a job that would not fit even if nothing else ran.
 pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &Cluster) -> Option<Reason> {
     let partition = &snapshot.config.partitions[shape.partition].name;
@@ -120,7 +139,7 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
     }
     let named_up = shape.named.iter().all(|at| candidates.up.contains(*at));
     if named_up && shape.ways.iter().any(|way| shape::lack(way, candidates, true, cluster).is_none()) {
-        return None;
+        return too_few_below(shape, demands, snapshot);
     }
     if snapshot.config.partitions[shape.partition].mig == MigCuts::Planned && named_up {
         let up: Vec<_> = candidates.up.ones().map(|at| &snapshot.nodes[at]).collect();

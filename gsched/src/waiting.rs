@@ -3,8 +3,8 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
-use crate::network::Network;
-use crate::pass::{Engine, Pass, Reserved, Wait, Want, any_switches_from};
+use crate::network::{Network, any_switches_from};
+use crate::pass::{Engine, Pass, Reserved, Wait, Want};
 use crate::placement::{Ask, Picked, in_order};
 use crate::promised::{Again, Early, Found};
 use crate::quick::Waiting;

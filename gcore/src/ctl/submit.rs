@@ -485,21 +485,25 @@ pub(super) fn check_nodes(
             allowed.len()
         )));
     }
-    if let Some(switches) = request.switches.filter(|switches| switches.wait_secs.is_none()) {
-        let most = gsched::network::most_below(&state.config.scheduler.topology, &allowed, switches.most as usize);
-        if asked as usize > most {
-            let which = if switches.most == 1 { "any leaf switch".to_owned() } else { format!("any {} leaf switches together", switches.most) };
-            return Err(Refusal::invalid(format!(
-                "--switches {}: below {which} partition {:?} has {most} such nodes at most, and {asked} are needed. Ask for more, or \
-                 say how long to wait for it: --switches {}@30:00.",
-                switches.most, partition.name, switches.most
-            )));
-        }
+    if let Some(text) = gsched::impossible(request, partition, &allowed) {
+        return Err(Refusal::invalid(text));
     }
-    match gsched::impossible(request, partition, &allowed) {
-        Some(text) => Err(Refusal::invalid(text)),
-        None => Ok(()),
-    }
+    enough_below_switches(state, partition, request, &allowed)
+}
+
+/// Refuses a job that would wait for ever for so few switches.
+fn enough_below_switches(state: &State, partition: &Partition, request: &Request, allowed: &[SchedNode]) -> Result<(), Refusal> {
+    let (Some(switches), topology) = (request.switches, &state.config.scheduler.topology) else { return Ok(()) };
+    let nodes: Vec<&SchedNode> = allowed.iter().collect();
+    let Some(few) = gsched::network::too_few_below(topology, request, partition, &nodes) else { return Ok(()) };
+    let asked = switches.most;
+    let which = if asked == 1 { "any leaf switch".to_owned() } else { format!("any {asked} leaf switches together") };
+    let advice = few.switches.map_or("Say".to_owned(), |enough| format!("Try --switches {enough}, or say"));
+    Err(Refusal::invalid(format!(
+        "--switches {asked}: below {which} partition {:?} has {} such nodes at most, and {} are needed. {advice} how long to wait for it: \
+         --switches {asked}@30:00.",
+        partition.name, few.most, few.needed
+    )))
 }
 
 /// Whether the nodes as they are remembered have room for a request that asks for none by name. What they lack is said of the

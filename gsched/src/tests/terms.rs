@@ -399,6 +399,23 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
     }
 }
 
+/// Not when it was submitted: a node was taken away since.
+#[test]
+fn a_job_that_no_switch_can_hold_any_more_is_told_so() {
+    let nodes = "switch s1 n[1-2]
+         switch s2 n[3-4]
+         node n1 h100:8
+         node n2 h100:1
+         node n3 h100:8
+         node n4 8c";
+    check(&format!("{nodes}\njob nodes=2 gpn=8 time=60 switches=1"), expect![[r#"
+        10 waits: BadConstraints: needs 8 GPUs, 1 CPU and 1G of memory on each of 2 nodes below one leaf switch; partition "main" has 1 such node there at most, and enough below 2
+    "#]]);
+    check(&format!("{nodes}\njob nodes=2 gpn=8 time=60 switches=2"), expect![[r#"
+        10 starts on n1[0,1,2,3,4,5,6,7]x1 n3[0,1,2,3,4,5,6,7]x1
+    "#]]);
+}
+
 #[test]
 fn only_gpus_of_the_kind_it_names_are_counted_as_free() {
     check(
@@ -459,7 +476,7 @@ fn a_job_stays_below_as_many_switches_as_it_bears() {
         10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n3[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1
     "#]]);
     check(&format!("{open}\njob nodes=7 gpn=8 time=60 switches=2"), expect![[r#"
-        10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 7 nodes below 2 leaf switches; most is free on n7: 8 GPUs, 64 CPUs and 512G of memory
+        10 waits: BadConstraints: needs 8 GPUs, 1 CPU and 1G of memory on each of 7 nodes below 2 leaf switches; partition "main" has 6 such nodes there at most, and enough below 3
     "#]]);
     // Six nodes are free, and no two switches have five of them.
     let spread = nodes(["", "", "0", "", "", "0", "", "", "0"]);

@@ -81,10 +81,34 @@ fn what_no_so_many_switches_have_is_refused_unless_it_waits_for_them_only_so_lon
          submit user=alice nodes=4 gpn=1 time=60 switches=2
          submit user=alice nodes=5 gpn=1 time=60 switches=2@600",
         expect![[r#"
-            refused: --switches 1: below any leaf switch partition "main" has 2 such nodes at most, and 3 are needed. Ask for more, or say how long to wait for it: --switches 1@30:00.
-            refused: --switches 2: below any 2 leaf switches together partition "main" has 4 such nodes at most, and 5 are needed. Ask for more, or say how long to wait for it: --switches 2@30:00.
+            refused: --switches 1: below any leaf switch partition "main" has 2 such nodes at most, and 3 are needed. Try --switches 2, or say how long to wait for it: --switches 1@30:00.
+            refused: --switches 2: below any 2 leaf switches together partition "main" has 4 such nodes at most, and 5 are needed. Try --switches 3, or say how long to wait for it: --switches 2@30:00.
             job 1
             job 2
+        "#]],
+    );
+}
+
+/// Only those that could serve it count.
+#[test]
+fn what_no_switch_has_enough_fitting_nodes_for_is_refused() {
+    check(
+        "config switches=n[1-2]/n[3-4]
+         node n1 h100:8
+         node n2 h100:1
+         node n3 h100:8
+         node n4
+         submit user=alice nodes=2 gpn=8 time=60 switches=1
+         submit user=alice nodes=2 gpn=1 time=60 switches=1
+         submit user=alice nodes=2 gpn=8 time=60 switches=2
+         submit user=alice nodes=2 gpn=8 time=60 switches=1@600
+         submit user=alice nodes=3 gpn=8 time=60 switches=1",
+        expect![[r#"
+            refused: --switches 1: below any leaf switch partition "main" has 1 such nodes at most, and 2 are needed. Try --switches 2, or say how long to wait for it: --switches 1@30:00.
+            job 1
+            job 2
+            job 3
+            refused: 8 GPUs and 1 CPU on each of 3 nodes: partition "main" has 2 such nodes. Ask for fewer --nodes.
         "#]],
     );
 }
