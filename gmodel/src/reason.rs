@@ -1,5 +1,6 @@
 //! Why a job waits: exactly one reason per pending job, in Slurm's spelling, with our numbers.
 
+use crate::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -96,11 +97,14 @@ pub struct Reason {
     /// For people: the numbers behind the code. May be empty. Shared: a hundred thousand jobs wait for the same.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub text: Arc<str>,
+    /// Where others go for it: the nodes on which it is to start when they are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Arc<Vec<NodeId>>>,
 }
 
 impl Reason {
     pub fn new(code: ReasonCode, text: impl Into<Arc<str>>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), nodes: None }
     }
 }
 
@@ -110,7 +114,7 @@ fn is_empty(text: &Arc<str>) -> bool {
 
 impl From<ReasonCode> for Reason {
     fn from(code: ReasonCode) -> Self {
-        Self { code, text: Arc::default() }
+        Self { code, text: Arc::default(), nodes: None }
     }
 }
 

@@ -64,13 +64,20 @@ impl Pass<'_> {
     }
 
     /// As `check`, for nodes that are known: whole ones that are kept idle are not broken into.
-    pub(crate) fn check_on(&self, job: &PendingJob, shape: ShapeId, (take, secs): (&Take, u32), picked: &Picked) -> Result<Option<RunClass>, Reason> {
+    pub(crate) fn check_on(&self, job: &PendingJob, shape: ShapeId, (take, way, secs): (&Take, usize, u32), picked: &Picked) -> Result<Option<RunClass>, Reason> {
         let class = self.check(job, take)?;
         if let Some(short) = self.reserved_short(shape, &take.gpus, secs) {
             return Err(short);
         }
-        if self.kept_nodes.is_empty() || class == Some(RunClass::Guaranteed) || self.ledger.is_urgent(&job.spec) {
+        if class == Some(RunClass::Guaranteed) || self.ledger.is_urgent(&job.spec) {
             return Ok(class);
+        }
+        for (keeper, nodes) in &self.kept_idle_on {
+            let there: Picked = each(picked).filter(|(at, _)| nodes.contains(*at)).map(|(at, part)| (at..at + 1, part)).collect();
+            let taken = self.take_of(shape, way, &there, secs).gpus;
+            if let Some(kept) = self.ledger.kept_in(*keeper, &taken) {
+                return Err(kept);
+            }
         }
         for kept in &self.kept_nodes {
             let taken = each(picked).filter(|(at, _)| kept.nodes.contains(*at) && self.is_idle(*at)).count();
@@ -105,26 +112,47 @@ impl Pass<'_> {
         nodes
     }
 
+    /// Those of no partition that keeps some idle.
+    fn nodes_outside(&self, shape: ShapeId) -> FixedBitSet {
+        let mut nodes = self.shape(shape).candidates.up.clone();
+        self.kept_idle_on.iter().for_each(|(_, kept)| nodes.difference_with(kept));
+        nodes
+    }
+
     /// Nodes for a way, now: those liked best; of another type where a limit says no to theirs.
     pub(crate) fn find(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
+        let Some(bounds) = self.bounds(job) else { return self.find_among(job, shape, way, secs, None) };
+        let mut found = Ok(None);
+        for nodes in &bounds {
+            found = self.find_among(job, shape, way, secs, Some(nodes));
+            if matches!(found, Ok(Some(_))) {
+                break;
+            }
+        }
+        found
+    }
+
+    fn find_among(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, nodes: Option<&FixedBitSet>) -> Found {
         let now = self.now;
         let end = end_after(self.snapshot.now, Some(secs));
-        let Some(picked) = self.search(job, shape, |search, ask| search.pick(ask, way, now, end)) else {
+        let Some(picked) = self.search(job, shape, |search, ask| search.pick(&Ask { only: nodes, ..*ask }, way, now, end)) else {
             return Ok(None);
         };
         let take = self.take_of(shape, way, &picked, secs);
-        let no = match self.check_on(job, shape, (&take, secs), &picked) {
+        let no = match self.check_on(job, shape, (&take, way, secs), &picked) {
             Ok(class) => return Ok(Some((picked, take, class))),
             Err(reason) => reason,
         };
         let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
         let in_use = (!self.kept_nodes.is_empty()).then(|| self.nodes_in_use(shape));
-        let choices: Vec<FixedBitSet> = of_types.chain(in_use).collect();
-        for only in choices {
+        let outside = (!self.kept_idle_on.is_empty()).then(|| self.nodes_outside(shape));
+        let choices: Vec<FixedBitSet> = of_types.chain(in_use).chain(outside).collect();
+        for mut only in choices {
+            nodes.into_iter().for_each(|nodes| only.intersect_with(nodes));
             let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
             let Some(picked) = found else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check_on(job, shape, (&take, secs), &picked) {
+            if let Ok(class) = self.check_on(job, shape, (&take, way, secs), &picked) {
                 return Ok(Some((picked, take, class)));
             }
         }

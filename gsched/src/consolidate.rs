@@ -39,12 +39,15 @@ impl<'a> Pass<'a> {
         for (missing, at) in nodes.into_iter().take(MOST_MOVED) {
             let moved: Vec<&'a RunningRun> = self.movable_on(at).into_iter().take(missing).collect();
             let gone: BTreeSet<RunId> = moved.iter().map(|run| run.run).collect();
-            if self.fit_elsewhere(&moved, at) && self.fits_without(job, shape, &gone) {
+            if self.fit_elsewhere(&moved, at)
+                && let Some(there) = self.starts_without(job, shape, &gone)
+            {
                 let runs = moved.len() as u64;
                 let borrows = matches!(self.check(job, &self.shape(shape).ways[0].take), Ok(Some(RunClass::Borrowed)));
                 self.preempt(job, moved.into_iter().map(|run| preempt(run, (job, borrows), self.snapshot.now)));
                 let text = format!("{} of one GPU {} elsewhere to make room for it", count(runs, "run"), if runs == 1 { "moves" } else { "move" });
-                return Some(Reason::new(ReasonCode::Preempting, text));
+                self.free_for(job, &there);
+                return Some(self.freed_reason(job, Reason::new(ReasonCode::Preempting, text)));
             }
         }
         None

@@ -1,14 +1,15 @@
 //! Idle GPUs, and those of them that are kept ready for urgent work: headroom of partitions and of QOS.
 //!
-//! GPUs are counted by type, and whole nodes where a partition keeps such. A partition that only shares some nodes with one that keeps headroom is held back as
-//! far as it could not do without those nodes. Never knows guarantees: lending limits are the quota's.
+//! GPUs are counted by type, and whole nodes where a partition keeps such. Jobs of a partition that only shares some nodes with one that keeps headroom
+//! are held back on those. Never knows guarantees: lending limits are the quota's.
 
 use crate::limits::{ALL, GpuTypes, Holding, milli_text};
-use crate::snapshot::{RunningRun, Snapshot};
+use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
-use gmodel::{JobId, Policy, Reason, ReasonCode};
+use gmodel::run::NodeShare;
+use gmodel::{JobId, NodeId, Policy, Reason, ReasonCode};
 use std::collections::BTreeMap;
 
 /// Nodes of a partition of which so many are to stay wholly idle.
@@ -31,6 +32,17 @@ pub(crate) fn kept_nodes(snapshot: &Snapshot) -> Vec<KeptNodes> {
         nodes
     };
     keeping.map(|(partition, one)| KeptNodes { partition, nodes: nodes_of(one), most: one.headroom_nodes as usize }).collect()
+}
+
+/// Partitions that keep some GPUs idle, with their nodes.
+pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
+    let keeping = snapshot.config.partitions.iter().enumerate().filter(|(_, one)| one.headroom.is_some());
+    let nodes_of = |one: &Partition| {
+        let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+        nodes.extend((0..snapshot.nodes.len()).filter(|at| one.holds(&snapshot.nodes[*at].name, &snapshot.nodes[*at].features)));
+        nodes
+    };
+    keeping.map(|(partition, one)| (partition, nodes_of(one))).collect()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,7 +76,7 @@ struct Counts {
     all: Vec<u64>,
     /// Of each partition, where any keeps headroom; else empty.
     partitions: Vec<Vec<u64>>,
-    /// On nodes of the first and not of the second partition; idle ones: at the beginning.
+    /// On nodes of the second and not of the first partition.
     outside: Vec<Vec<Vec<u64>>>,
 }
 
@@ -77,11 +89,16 @@ impl Counts {
 
     /// Some of a type on a node, which is in some partitions.
     fn add(&mut self, gpu_type: usize, milli: u64, holds: &[bool], keepers: &[bool]) {
-        self.all[gpu_type] += milli;
+        self.change_on(gpu_type, holds, keepers, |count| count + milli);
+    }
+
+    fn change_on(&mut self, gpu_type: usize, holds: &[bool], keepers: &[bool], change: impl Fn(u64) -> u64) {
+        self.all[gpu_type] = change(self.all[gpu_type]);
         for at in (0..holds.len()).filter(|at| holds[*at]) {
-            self.partitions[at][gpu_type] += milli;
+            self.partitions[at][gpu_type] = change(self.partitions[at][gpu_type]);
             for keeper in (0..keepers.len()).filter(|keeper| keepers[*keeper] && !holds[*keeper]) {
-                self.outside[keeper][at][gpu_type] += milli;
+                let outside = &mut self.outside[keeper][at][gpu_type];
+                *outside = change(*outside);
             }
         }
     }
@@ -107,7 +124,7 @@ impl Counts {
         beyond
     }
 
-    /// A start counts where it certainly is: outside of what others keep as long as there is room.
+    /// What is on nodes that are not known yet counts where it certainly is: outside of what others keep as long as there is room.
     fn change(&mut self, held: &Holding, partition: Option<usize>, change: impl Fn(u64, u64) -> u64) {
         let Self { all, partitions, outside } = self;
         for (gpu_type, milli) in held.each() {
@@ -137,7 +154,7 @@ impl IdleGpus {
         let mut found = Self { idle: none.clone(), coming: Counts::default(), usable: none, is_set_aside: false, promised: BTreeMap::new() };
         let mut last = ("", ALL);
         for node in snapshot.nodes.iter().filter(|node| node.unavailable.is_none()) {
-            let holds: Vec<bool> = config.partitions[..keepers.len()].iter().map(|one| one.holds(&node.name, &node.features)).collect();
+            let holds = holds(node, config, keepers);
             for gpu in node.gpus.iter() {
                 let of_slot = node.free_gpu_milli.get(usize::from(gpu.slot.0)).copied().map_or(0, u64::from);
                 let of_gpu = u64::from(gpu.info.part().milli());
@@ -162,22 +179,7 @@ impl IdleGpus {
 
     /// What a run holds is idle when it has left: where others may have it.
     fn leaves(&mut self, run: &RunningRun, snapshot: &Snapshot, types: &GpuTypes) {
-        let keepers = &keepers(&snapshot.config)[..];
-        for share in &run.shares {
-            let Some(at) = snapshot.place_of(share.node) else { continue };
-            let node = &snapshot.nodes[at];
-            if node.unavailable.is_some() {
-                continue;
-            }
-            let partitions = &snapshot.config.partitions[..keepers.len()];
-            let holds: Vec<bool> = partitions.iter().map(|one| one.holds(&node.name, &node.features)).collect();
-            for grant in &share.gpus.0 {
-                let Some(gpu) = node.gpus.get(usize::from(grant.slot.0)).filter(|gpu| gpu.usable()) else { continue };
-                for gpu_type in [ALL, types.number(&gpu.info.gpu_type)] {
-                    self.coming.add(gpu_type, u64::from(grant.part.milli()), &holds, keepers);
-                }
-            }
-        }
+        each_on(&run.shares, snapshot, types, |gpu_type, milli, holds, keepers| self.coming.add(gpu_type, milli, holds, keepers));
     }
 
     /// Counts as idle what will be when all that leaves has left, and some more runs; nothing of it is for a start now.
@@ -187,18 +189,33 @@ impl IdleGpus {
     }
 
     /// Some runs go for a job: what it takes beyond what they leave is nobody else's. `choice`: it may start in another of its partitions.
+    /// `on`: nodes on which it is to start, where they are known; each gives as much.
+    #[expect(clippy::too_many_arguments, reason = "each says one thing of the job or of what it gets")]
     pub fn promise<'a>(
         &mut self,
         choice: Option<JobId>,
         held: &Holding,
         partition: Option<usize>,
+        on: &[NodeId],
         gone: impl Iterator<Item = &'a RunningRun>,
         snapshot: &Snapshot,
         types: &GpuTypes,
     ) {
         let before = choice.map(|job| (job, self.idle.clone(), self.coming.clone()));
         gone.for_each(|run| self.leaves(run, snapshot, types));
-        self.coming.change(held, partition, u64::saturating_sub);
+        let keepers = &keepers(&snapshot.config)[..];
+        let places = on.iter().filter_map(|node| snapshot.place_of(*node));
+        let places: Vec<usize> = places.filter(|_| !keepers.is_empty()).collect();
+        for node in places.iter().map(|at| &snapshot.nodes[*at]) {
+            let holds = holds(node, &snapshot.config, keepers);
+            for (gpu_type, milli) in held.each() {
+                let each = milli.div_ceil(places.len() as u64);
+                self.coming.change_on(gpu_type, &holds, keepers, |count| count.saturating_sub(each));
+            }
+        }
+        if places.is_empty() {
+            self.coming.change(held, partition, u64::saturating_sub);
+        }
         self.idle.join(&self.coming, u64::min);
         self.is_set_aside = true;
         if let Some((job, idle, coming)) = before {
@@ -230,6 +247,15 @@ impl IdleGpus {
     /// Thousandths of a type, idle or not.
     pub fn usable_of(&self, gpu_type: usize) -> u64 {
         self.usable.all[gpu_type]
+    }
+
+    /// A start, on nodes that are known.
+    pub fn take_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes) {
+        each_on(shares, snapshot, types, |gpu_type, milli, holds, keepers| {
+            for counts in [&mut self.idle, &mut self.coming] {
+                counts.change_on(gpu_type, holds, keepers, |count| count.saturating_sub(milli));
+            }
+        });
     }
 
     pub fn take(&mut self, held: &Holding, partition: Option<usize>) {
@@ -291,6 +317,21 @@ impl IdleGpus {
         None
     }
 
+    /// Why so much may not be taken of what is idle on the nodes of a partition that keeps some; thousandths by type.
+    pub fn kept_in(&self, keeper: usize, taken: &BTreeMap<String, u64>, types: &GpuTypes, config: &ClusterConfig) -> Option<Reason> {
+        let one = config.partitions.get(keeper)?;
+        let all = taken.values().sum();
+        let wanted = |gpu_type: usize| match gpu_type {
+            ALL => all,
+            gpu_type => taken.iter().filter(|(name, _)| types.number(name) == gpu_type).map(|(_, milli)| *milli).sum(),
+        };
+        amounts(one.headroom.as_ref()?, types).find_map(|(gpu_type, kept)| {
+            let (wants, idle) = (wanted(gpu_type), self.idle.partitions.get(keeper)?[gpu_type]);
+            let is_kept = wants > 0 && idle < kept + wants;
+            is_kept.then(|| self.reason(&format!("partition {}", one.name), gpu_type, kept, idle, wants, types))
+        })
+    }
+
     fn reason(&self, keeper: &str, gpu_type: usize, kept: u64, idle: u64, wants: u64, types: &GpuTypes) -> Reason {
         let text = format!(
             "{keeper} keeps {} idle for urgent work: {} and this job needs {}",
@@ -300,6 +341,30 @@ impl IdleGpus {
         );
         Reason::new(ReasonCode::Headroom, text)
     }
+}
+
+/// What is held of GPUs that others may have: of all types and of its own, thousandths, by the partitions that its node is in.
+fn each_on(shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes, mut count: impl FnMut(usize, u64, &[bool], &[bool])) {
+    let keepers = &keepers(&snapshot.config)[..];
+    for share in shares {
+        let Some(at) = snapshot.place_of(share.node) else { continue };
+        let node = &snapshot.nodes[at];
+        if node.unavailable.is_some() {
+            continue;
+        }
+        let holds = holds(node, &snapshot.config, keepers);
+        for grant in &share.gpus.0 {
+            let Some(gpu) = node.gpus.get(usize::from(grant.slot.0)).filter(|gpu| gpu.usable()) else { continue };
+            for gpu_type in [ALL, types.number(&gpu.info.gpu_type)] {
+                count(gpu_type, u64::from(grant.part.milli()), &holds, keepers);
+            }
+        }
+    }
+}
+
+/// Which partitions a node is in; empty where none keeps headroom.
+fn holds(node: &SchedNode, config: &ClusterConfig, keepers: &[bool]) -> Vec<bool> {
+    config.partitions[..keepers.len()].iter().map(|one| one.holds(&node.name, &node.features)).collect()
 }
 
 /// Which partitions keep headroom; empty where none does.

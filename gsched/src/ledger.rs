@@ -17,6 +17,7 @@ use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
 use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Budget, BudgetKind, Limits};
+use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -179,12 +180,15 @@ impl Ledger {
         all
     }
 
-    /// Counts a start; what it holds from then on. `class` is what [`Ledger::check`] said.
-    pub fn take(&mut self, job: &PendingJob, take: &Take, class: Option<RunClass>) -> Holding {
+    /// Counts a start; what it holds from then on. `class` is what [`Ledger::check`] said, `on` what it takes of which nodes.
+    pub fn take(&mut self, job: &PendingJob, take: &Take, class: Option<RunClass>, on: Option<(&[NodeShare], &Snapshot)>) -> Holding {
         let held = self.holding_of(job, take);
         let who = self.who_or_new(&job.spec);
         self.count(&job.spec, who, &held, true);
-        self.idle.take(&held, who.partition);
+        match on {
+            Some((shares, snapshot)) if self.partitions_keep_idle() => self.idle.take_on(shares, snapshot, &self.types),
+            _ => self.idle.take(&held, who.partition),
+        }
         if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
             guarantees.add(&self.tree, account, &held);
         }

@@ -7,6 +7,7 @@ pub mod array_starts;
 pub mod calibration;
 pub mod run_lengths;
 mod consolidate;
+mod freed;
 pub mod quick;
 pub mod why;
 pub mod forecast;

@@ -9,7 +9,8 @@ use crate::claims;
 use crate::cluster::{Cluster, end_after};
 use crate::counted::Counted;
 use crate::fair_tree::Standings;
-use crate::headroom::{KeptNodes, kept_nodes};
+use crate::freed::Freed;
+use crate::headroom::{KeptNodes, kept_idle_on, kept_nodes};
 use crate::ledger::{Ledger, Take};
 use crate::limited::Foretold;
 use crate::preempt::Candidates;
@@ -163,6 +164,7 @@ impl Engine {
         if let Some(reserve) = reserve {
             pass.reserve_left.fill(reserve);
         }
+        pass.know_freed();
         pass.resume_first();
         let order = in_order(snapshot, &pass.ledger);
         let partitions = partitions(snapshot);
@@ -304,6 +306,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) frozen: Option<&'a Ledger>,
     pub(crate) candidates: Option<Candidates<'a>>,
     pub(crate) leaving: Leaving,
+    pub(crate) freed: Freed,
     /// Nobody is limited in anything: jobs need not be held against the ledger.
     pub(crate) unlimited: bool,
     /// Some limit looks at time limits: of two jobs of a line one may be within it.
@@ -320,6 +323,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) refusals: Refusals,
     /// Whole nodes that partitions keep idle.
     pub(crate) kept_nodes: Vec<KeptNodes>,
+    /// Partitions that keep some GPUs idle, with their nodes.
+    pub(crate) kept_idle_on: Vec<(usize, FixedBitSet)>,
     /// Tasks that were started, and whose runs are still to come, by the array with a cap that they are of.
     pub(crate) in_arrays: BTreeMap<JobId, BTreeSet<JobId>>,
     /// What became of jobs that wait in several partitions.
@@ -399,6 +404,7 @@ impl<'a> Pass<'a> {
             frozen: None,
             candidates: None,
             leaving,
+            freed: Freed::new(),
             unlimited,
             minds_time: !unlimited && claims::minds_time(snapshot),
             limited: BTreeMap::new(),
@@ -407,6 +413,7 @@ impl<'a> Pass<'a> {
             later: None,
             refusals: Refusals::default(),
             kept_nodes: kept_nodes(snapshot),
+            kept_idle_on: kept_idle_on(snapshot),
             in_arrays: BTreeMap::new(),
             choices: Choices::default(),
             probes_left: budget.node_probes,
@@ -441,7 +448,8 @@ impl<'a> Pass<'a> {
         self.plan.cut_short = self.is_spent();
         self.engine.probed = budget.node_probes - self.probes_left;
         let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).collect();
-        let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas();
+        // Of runs that end a kept one does not know the nodes.
+        let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas() && !self.ledger.partitions_keep_idle();
         let is_set_aside = self.ledger.is_set_aside();
         let waits = |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
         let may_make = self.frozen.is_some() || self.snapshot.config.scheduler.consolidate;
@@ -619,7 +627,7 @@ impl<'a> Pass<'a> {
             if !is_refused && self.start_one_way(job, id, shape, ways, secs)? {
                 return Ok(());
             }
-            if ways.len() == self.shape(shape).ways.len() {
+            if ways.len() == self.shape(shape).ways.len() && !self.is_bound(job) {
                 self.of_pass(shape).refused_secs = Some(secs);
                 if !is_refused {
                     self.refusals.refuse_now(shape, secs);
@@ -663,7 +671,7 @@ impl<'a> Pass<'a> {
             let longest = self.search(job, shape, |search, ask| search.longest(ask, way, search.snapshot.now, (least, secs)));
             let Some((secs, picked)) = longest else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check_on(job, shape, (&take, secs), &picked) {
+            if let Ok(class) = self.check_on(job, shape, (&take, way, secs), &picked) {
                 self.commit(job, id, shape, way, &picked, (&take, class), Some(secs));
                 return true;
             }
@@ -769,7 +777,7 @@ impl<'a> Pass<'a> {
             }
         }
         if !self.unlimited {
-            let held = self.ledger.take(job, take, class);
+            let held = self.ledger.take(job, take, class, Some((&allocation, self.snapshot)));
             self.foretell_start(job, &held, class, shorter.or(job.limit_secs));
             self.ledger.expect(id, held);
         }
@@ -782,5 +790,6 @@ impl<'a> Pass<'a> {
         }
         self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });
         self.starts_left = self.starts_left.saturating_sub(1);
+        self.takes_freed(job);
     }
 }

@@ -5,7 +5,7 @@
 use crate::cluster::end_after;
 use crate::network::{Network, any_switches_from};
 use crate::pass::{Engine, Pass, Reserved, Wait, Want};
-use crate::placement::{Ask, Picked, in_order};
+use crate::placement::{Ask, Picked, Search, in_order};
 use crate::promised::{Again, Early, Found};
 use crate::quick::Waiting;
 use crate::reason;
@@ -146,6 +146,9 @@ impl Pass<'_> {
         if code == ReasonCode::Resources {
             preempting = self.preempt_for(job, shape);
             preempting = preempting.or_else(|| if first { self.consolidate_for(job, shape) } else { None });
+        }
+        if let Some(reason) = preempting.take_if(|_| self.is_freed_elsewhere(job, shape)) {
+            return reason;
         }
         if preempting.is_some() {
             // What is made free for it is its own, however many wait before it.
@@ -507,6 +510,7 @@ impl Pass<'_> {
         let for_all = from <= self.now;
         let mut from = from.max(self.now);
         let ways = self.shape(shape).ways.len();
+        let bounds = self.bounds(job);
         let notes_early = self.keeps_promises && is_any_alike(self.shape(shape), &self.engine.network);
         for _ in 0..16 {
             let mut best: Option<Earliest> = None;
@@ -516,16 +520,20 @@ impl Pass<'_> {
                 if from >= until {
                     continue;
                 }
-                let found = self.search(job, shape, |search, ask| {
+                let look = |search: &mut Search, ask: &Ask| {
                     let few = search.earliest(ask, way, (from, secs), until);
                     let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some()) else { return few };
                     let until = few.as_ref().map_or(until, |(at, _)| *at);
                     let (on_any, from) = (Ask { most_leaves: None, ..*ask }, from.max(over));
                     let any = if from < until { search.earliest(&on_any, way, (from, secs), until) } else { None };
                     any.or(few)
-                });
+                };
+                let found = match &bounds {
+                    Some(bounds) => self.earliest_within(job, shape, bounds, look),
+                    None => self.search(job, shape, look),
+                };
                 if let Some((at, picked)) = found {
-                    if for_all {
+                    if for_all && bounds.is_none() {
                         self.remember_not_before(job, shape, way, secs, at);
                     }
                     let early = notes_early.then(|| self.engine.early(shape, from, at)).flatten();

@@ -59,45 +59,52 @@ pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
 impl Pass<'_> {
     /// Whether a job could start now if these runs, and those that leave already, were gone.
     pub(crate) fn fits_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
+        self.starts_without(job, shape, gone).is_some()
+    }
+
+    /// Where it could.
+    pub(crate) fn starts_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
         let now = self.snapshot.now;
         let secs = job.held_secs();
         let end = end_after(now, Some(secs));
         let keeps = !self.kept_nodes.is_empty() || self.ledger.keeps_idle();
         let saved = self.without(gone);
         let ways = self.shape(shape).ways.len();
-        let fits = (0..ways).any(|way| match keeps {
+        let found = (0..ways).find_map(|way| match keeps {
             // Beside what must stay idle, too.
-            true => matches!(self.find(job, shape, way, secs), Ok(Some(_))),
-            false => self.search(job, shape, |search, ask| search.pick(ask, way, now, end)).is_some(),
+            true => self.find(job, shape, way, secs).ok().flatten().map(|(picked, ..)| picked),
+            false => self.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
         });
         self.put_back(saved);
-        fits
+        found
     }
 
     /// The same, where it must stand on its account's guarantee then: on GPUs of a type that this has room for.
-    fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
+    fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
         let saved = self.without(gone);
         let secs = job.held_secs();
         let ways = self.shape(shape).ways.len();
-        let is_owed = (0..ways).any(|way| self.find_guaranteed(job, shape, way, secs));
+        let found = (0..ways).find_map(|way| self.find_guaranteed(job, shape, way, secs));
         self.put_back(saved);
-        is_owed
+        found
     }
 
-    fn find_guaranteed(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> bool {
+    fn find_guaranteed(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Option<Picked> {
         let now = self.snapshot.now;
         let end = end_after(now, Some(secs));
-        let Some(liked) = self.search(job, shape, |search, ask| search.pick(ask, way, now, end)) else { return false };
+        let liked = self.search(job, shape, |search, ask| search.pick(ask, way, now, end))?;
         let is_guaranteed = |pass: &Self, picked: &Picked| {
             let class = pass.check(job, &pass.take_of(shape, way, picked, secs));
             matches!(class, Ok(Some(RunClass::Guaranteed)))
         };
-        is_guaranteed(self, &liked)
-            || self.gpu_types(shape).into_iter().any(|kind| {
-                let only = self.nodes_of_type(shape, &kind);
-                let picked = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
-                picked.is_some_and(|picked| is_guaranteed(self, &picked))
-            })
+        if is_guaranteed(self, &liked) {
+            return Some(liked);
+        }
+        self.gpu_types(shape).into_iter().find_map(|kind| {
+            let only = self.nodes_of_type(shape, &kind);
+            let picked = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
+            picked.filter(|picked| is_guaranteed(self, picked))
+        })
     }
 
     /// Takes runs off their nodes; what was before.
@@ -146,12 +153,12 @@ impl Pass<'_> {
             if job.spec.choice() == 0 {
                 self.promise_idle(job, shape, &[]);
             }
-            return Some(preempting(runs));
+            return Some(self.freed_reason(job, preempting(runs)));
         }
         // In another of its partitions its turn has come before.
         let chosen = |job: &PendingJob| self.preempts().filter(|one| one.for_job == job.id).count();
         if job.is_choice() && chosen(job) > 0 {
-            return Some(preempting(chosen(job)));
+            return Some(self.freed_reason(job, preempting(chosen(job))));
         }
         let frozen = self.frozen?;
         // What was started in this pass may have used up what the job is owed.
@@ -164,22 +171,25 @@ impl Pass<'_> {
         let is_open = way.gpus.contains_key(ALL_GPUS) || self.shape(shape).ways.len() > 1;
         let by_type = is_open && class == Some(RunClass::Guaranteed);
         let mut candidates = self.candidates.take()?;
-        let mut fits = |gone: &BTreeSet<RunId>| match by_type {
-            true => self.is_owed_without(job, shape, gone),
-            false => self.fits_without(job, shape, gone),
+        let starts = |pass: &mut Self, gone: &BTreeSet<RunId>| match by_type {
+            true => pass.is_owed_without(job, shape, gone),
+            false => pass.starts_without(job, shape, gone),
         };
-        let victims = candidates.victims(job, &mut fits);
+        let victims = candidates.victims(job, &mut |gone| starts(self, gone).is_some());
         self.candidates = Some(candidates);
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
         let freezes = victims.iter().all(|victim| victim.mode == PreemptMode::Suspend);
         let reason = if freezes { standing_still(victims.len()) } else { preempting(victims.len()) };
+        let gone = victims.iter().map(|victim| victim.run).collect();
+        let there = starts(self, &gone);
         if !self.ledger.claim(job, &victims) {
             return None;
         }
+        there.into_iter().for_each(|there| self.free_for(job, &there));
         victims.iter().for_each(|victim| self.expect_back(victim));
         self.promise_idle(job, shape, &victims);
         self.preempt(job, victims);
-        Some(reason)
+        Some(self.freed_reason(job, reason))
     }
 
     /// When runs may be ended for a job that waits for room, which are left alone until then; `None` where none would help, or some may
@@ -198,7 +208,8 @@ impl Pass<'_> {
         let Some(way) = self.engine.shapes.list[shape as usize].ways.first() else { return };
         let leave = victims.iter().filter(|victim| victim.mode != PreemptMode::Suspend);
         let leave = leave.filter_map(|victim| snapshot.running.binary_search_by_key(&victim.run, |one| one.run).ok());
-        self.ledger.promise_idle(job, &way.take, leave.map(|at| &snapshot.running[at]), snapshot);
+        let on = self.freed_reason(job, Reason::default()).nodes.unwrap_or_default();
+        self.ledger.promise_idle(job, &way.take, &on, leave.map(|at| &snapshot.running[at]), snapshot);
     }
 
     /// What a run holds that is to go is free soon: so the job that it goes for gets its reservation there and then, and nobody

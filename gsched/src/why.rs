@@ -252,7 +252,7 @@ impl Pass<'_> {
                 }
             }
         }
-        if has_room && (!self.kept_nodes.is_empty() || self.is_counted(shape)) {
+        if has_room && (!self.kept_nodes.is_empty() || !self.kept_idle_on.is_empty() || self.is_counted(shape)) {
             found.extend(self.kept_there(job, shape, secs).filter(|kept| found.iter().all(|known| known.code != kept.code)));
         }
         self.hold_own(job, own);

@@ -6,7 +6,8 @@ use super::{Found, Ledger, Take, Who};
 use crate::headroom::IdleGpus;
 use crate::limits::{Holding, milli_text};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
-use gmodel::{JobSpec, Reason, ReasonCode, RunClass};
+use gmodel::{JobSpec, NodeId, Reason, ReasonCode, RunClass};
+use std::collections::BTreeMap;
 
 impl Ledger {
     /// As [`Ledger::check`] where it does not matter that some of what is idle is kept: others may be made to leave more.
@@ -72,9 +73,19 @@ impl Ledger {
 
     /// Whether some of what is idle is kept from anybody.
     pub(crate) fn keeps_idle(&self) -> bool {
-        self.config.partitions.iter().any(|one| one.headroom.is_some())
+        self.partitions_keep_idle()
             || self.policy.qos.values().any(|qos| qos.headroom.is_some())
             || self.policy.accounts.values().any(|account| account.lend_limit.is_some())
+    }
+
+    /// What is idle on which nodes matters then.
+    pub(crate) fn partitions_keep_idle(&self) -> bool {
+        self.config.partitions.iter().any(|one| one.headroom.is_some())
+    }
+
+    /// Why so much may not be taken of what is idle on the nodes of a partition; thousandths by type.
+    pub(crate) fn kept_in(&self, partition: usize, taken: &BTreeMap<String, u64>) -> Option<Reason> {
+        self.idle.kept_in(partition, taken, &self.types, &self.config)
     }
 
     /// What is idle is counted as if some runs had left, besides those that leave already. What was counted before.
@@ -89,18 +100,19 @@ impl Ledger {
     }
 
     /// Some runs go for a job, or others did before: who comes behind it leaves it what it needs beyond what they leave, so that
-    /// it does start then beside what is kept.
+    /// it does start then beside what is kept. `on`: the nodes on which it is to start, where they are known.
     pub(crate) fn promise_idle<'a>(
         &mut self,
         job: &PendingJob,
         take: &Take,
+        on: &[NodeId],
         gone: impl Iterator<Item = &'a RunningRun>,
         snapshot: &Snapshot,
     ) {
         if self.keeps_idle() {
             let held = self.holding_of(job, take);
             let choice = (job.is_choice() && job.positions.is_none()).then_some(job.id);
-            self.idle.promise(choice, &held, self.who(&job.spec).partition, gone, snapshot, &self.types);
+            self.idle.promise(choice, &held, self.who(&job.spec).partition, on, gone, snapshot, &self.types);
         }
     }
 

@@ -482,7 +482,7 @@ mod properties {
                 let job = world(&job).pending.remove(0);
                 let take = take(if step.h100 { "h100" } else { "a100" }, step.gpus);
                 if let Ok(class) = ledger.check(&job, &take) {
-                    ledger.take(&job, &take, class);
+                    ledger.take(&job, &take, class, None);
                     runs.push(run_of(id, &job, step, class));
                     limits_hold(&runs);
                 }

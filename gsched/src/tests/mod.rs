@@ -9,6 +9,7 @@ mod limited;
 mod pools;
 mod promises;
 mod reserved;
+mod mishaps;
 mod rounds;
 mod sharing;
 mod terms;

@@ -125,6 +125,23 @@ impl Pool {
         }
     }
 
+    /// A run ends for no job's sake.
+    pub fn stop(&mut self, run: RunId, comes_back: bool) {
+        self.run(run).leaves_for = None;
+        self.end(run);
+        if comes_back {
+            self.wait(self.jobs[&run.job].0.clone());
+        }
+    }
+
+    /// A node fails, and what ran there waits again.
+    pub fn lose_node(&mut self, at: usize) {
+        let id = self.snapshot.nodes[at].id;
+        self.snapshot.nodes[at].unavailable = Some("down".into());
+        let there = self.snapshot.running.iter().filter(|run| run.shares.iter().any(|share| share.node == id));
+        there.map(|run| run.run).collect::<Vec<_>>().into_iter().for_each(|run| self.stop(run, true));
+    }
+
     fn enter(&mut self, told: &Plan) {
         let now = self.snapshot.now;
         for (id, class) in &told.classes {

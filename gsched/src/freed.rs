@@ -1,0 +1,91 @@
+//! Nodes on which room is being made for jobs: each is to start on its own, and those of others are none of its business.
+//!
+//! Without that the first in order takes what was left for the next, who makes others go once more. Kept in a job's reason from
+//! the pass that chose who goes until it starts. Holds nothing: reservations do.
+
+use crate::pass::Pass;
+use crate::placement::{Ask, Picked, Search, each};
+use crate::shape::ShapeId;
+use crate::snapshot::PendingJob;
+use fixedbitset::FixedBitSet;
+use gmodel::{JobId, NodeId, Reason, ReasonCode, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// By job, and whether it is an array.
+pub(crate) type Freed = BTreeMap<(JobId, bool), Arc<Vec<NodeId>>>;
+
+impl Pass<'_> {
+    /// Those for whom others went before this pass.
+    pub(crate) fn know_freed(&mut self) {
+        let waits = |job: &&PendingJob| job.reason.code == ReasonCode::Preempting && job.is_eligible(self.snapshot.now);
+        let jobs = self.snapshot.pending.iter().filter(waits);
+        self.freed = jobs.filter_map(|job| Some((key(job), job.reason.nodes.clone()?))).collect();
+    }
+
+    /// Others go, and a job is to start here.
+    pub(crate) fn free_for(&mut self, job: &PendingJob, picked: &Picked) {
+        let nodes = each(picked).map(|(at, _)| self.engine.cluster.nodes[at].id).collect();
+        self.freed.insert(key(job), Arc::new(nodes));
+    }
+
+    /// Why a job waits for which others go, with where it is to start.
+    pub(crate) fn freed_reason(&self, job: &PendingJob, reason: Reason) -> Reason {
+        Reason { nodes: self.freed.get(&key(job)).cloned(), ..reason }
+    }
+
+    /// It started.
+    pub(crate) fn takes_freed(&mut self, job: &PendingJob) {
+        self.freed.remove(&key(job));
+    }
+
+    /// One that may not have what was freed for another: what it is refused says nothing of others.
+    pub(crate) fn is_bound(&self, job: &PendingJob) -> bool {
+        !self.freed.is_empty() && (job.reason.code == ReasonCode::Preempting || self.freed.contains_key(&key(job)))
+    }
+
+    /// Whether others go for it elsewhere: it is not to start in this one of its partitions.
+    pub(crate) fn is_freed_elsewhere(&self, job: &PendingJob, shape: ShapeId) -> bool {
+        let up = &self.shape(shape).candidates.up;
+        let is_here = |node: &NodeId| self.engine.cluster.place(*node).is_some_and(|at| up.contains(at));
+        job.is_choice() && self.freed.get(&key(job)).is_some_and(|nodes| !nodes.iter().all(is_here))
+    }
+
+    /// Where a job for which others go looks for nodes: first on those that are freed for it, then on those that are for nobody. `None`:
+    /// anywhere.
+    pub(crate) fn bounds(&self, job: &PendingJob) -> Option<Vec<FixedBitSet>> {
+        if !self.is_bound(job) {
+            return None;
+        }
+        let own = self.freed.get(&key(job));
+        let cluster = &self.engine.cluster;
+        let places = |nodes: &[NodeId]| {
+            let mut set = FixedBitSet::with_capacity(cluster.nodes.len());
+            nodes.iter().filter_map(|node| cluster.place(*node)).for_each(|at| set.insert(at));
+            set
+        };
+        let others = self.freed.iter().filter(|(whose, _)| **whose != key(job)).flat_map(|(_, nodes)| nodes.iter().copied());
+        let mut open = places(&others.collect::<Vec<NodeId>>());
+        open.toggle_range(..);
+        Some(own.map(|own| places(own)).into_iter().chain([open]).collect())
+    }
+
+    /// The earliest start within the bounds of a job; where two are as early on the nodes that are freed for it.
+    pub(crate) fn earliest_within(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        bounds: &[FixedBitSet],
+        look: impl Fn(&mut Search, &Ask) -> Option<(Timestamp, Picked)>,
+    ) -> Option<(Timestamp, Picked)> {
+        let mut found: Vec<(Timestamp, Picked)> = Vec::new();
+        for only in bounds {
+            found.extend(self.search(job, shape, |search, ask| look(search, &Ask { only: Some(only), ..*ask })));
+        }
+        found.into_iter().min_by_key(|(at, _)| *at)
+    }
+}
+
+fn key(job: &PendingJob) -> (JobId, bool) {
+    (job.id, job.positions.is_some())
+}
