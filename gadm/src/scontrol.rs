@@ -23,7 +23,7 @@ Commands:
   show job [17], show node [node1], show partition [main], show reservation, show license, show config
   show hostnames [node[1-3]], show hostlist node1,node2
   hold, uhold, release, requeue, requeuehold, suspend, resume 17[,18]
-  update JobId=17 TimeLimit=4:00:00
+  update JobId=17 TimeLimit=4:00:00, update JobName=train Nice=50 (one's own of that name)
   update NodeName=node1 State=DRAIN Reason='fan'   (DRAIN, RESUME, DOWN)
   create reservation ReservationName=course StartTime=now Duration=60 Users=ada Nodes=node1
   update ReservationName=course Duration=120, delete ReservationName=course
@@ -329,6 +329,12 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
     let Some(nodes) = value("nodename").or(value("node")) else {
         let words = jobs_first(words);
         if words.iter().all(|word| word.contains('=')) {
+            // Without a job its name chooses, where it is not all that is said.
+            if let Some(name) = value("jobname").filter(|_| words.len() > 1) {
+                let jobs = of_name(client, name)?;
+                let changes = words.into_iter().filter(|word| value_of(word, &["jobname"]).is_none());
+                return job::run(client, JobAct::Update { words: jobs.into_iter().chain(changes).collect(), time: None });
+            }
             return Err(match value("partitionname").or(value("partition")) {
                 Some(_) => Failure::usage("partitions are files here (partitions.d); gadm reload puts a change in force"),
                 None => Failure::usage("update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'"),
@@ -351,6 +357,32 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
         "RESUME" | "UNDRAIN" | "IDLE" => node::run(client, NodeAct::Resume { nodes: names }),
         "DOWN" => node::run(client, NodeAct::Down { nodes: names, reason, fenced: false }),
         state => Err(Failure::usage(format_args!("State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"))),
+    }
+}
+
+/// The caller's jobs of a name that are not over, as scontrol takes them.
+fn of_name(client: &mut Client, name: &str) -> Result<Vec<String>, Failure> {
+    #[derive(serde::Serialize)]
+    struct Query<'q> {
+        name: &'q str,
+        user: &'q str,
+        columns: &'static str,
+    }
+    #[derive(serde::Deserialize)]
+    struct Row {
+        shown_id: String,
+    }
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        jobs: Vec<Row>,
+    }
+    let uid = nix::unistd::geteuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
+    let query = Query { name, user: &user, columns: "shown_id" };
+    let rows = client.get::<Answer>(&gwire::client::path_with_query("/v1/jobs", &query))?.jobs;
+    match rows.is_empty() {
+        true => Err(Failure::new(format_args!("No jobs with name {name:?}: {user} has none in the queue"))),
+        false => Ok(rows.into_iter().map(|row| row.shown_id).collect()),
     }
 }
 

@@ -86,6 +86,26 @@ fn jobs_are_changed_with_scontrols_keys() {
 }
 
 #[test]
+fn under_the_name_scontrol_jobs_are_updated_by_their_name() {
+    let sent = |rows: &'static str, words: &[&str]| {
+        let controller = FakeController::start(move |request: &Request| match request.path.starts_with("/v1/jobs?") {
+            true => Answer::ok(format!(r#"{{"schema":1,"jobs":[{rows}]}}"#)),
+            false => answer(request),
+        });
+        let said = controller.run_as("scontrol", GADM, words).text();
+        let requests = controller.requests().into_iter().map(|request| format!("{} {}\n", request.path.split("&user=").next().unwrap_or_default(), request.body));
+        requests.collect::<String>() + &said
+    };
+    let two = sent(r#"{"id":17,"shown_id":"17"},{"id":18,"shown_id":"18_[1-3]"}"#, &["update", "JobName=train", "TimeLimit=2:00:00"]);
+    assert!(two.starts_with("/v1/jobs?columns=shown_id&name=train \n/v1/jobs/update {\"job\":\"17\",") && two.contains("/v1/jobs/update {\"job\":\"18_[1-3]\","), "{two}");
+    let none = sent("", &["update", "JobName=train", "TimeLimit=2:00:00"]);
+    assert!(none.contains("scontrol: error: No jobs with name \"train\"") && !none.contains("/v1/jobs/update"), "{none}");
+    // The name of one job is what changes, and a name alone chooses nothing.
+    assert!(sent("", &["update", "JobId=17", "JobName=train"]).starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"name\":\"train\"}}"));
+    assert!(sent("", &["update", "JobName=train"]).contains("update what?"));
+}
+
+#[test]
 fn under_the_name_scontrol_its_words_do_what_gadms_do() {
     let sent = |words: &[&str]| {
         let controller = FakeController::start(answer);

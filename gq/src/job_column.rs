@@ -44,6 +44,8 @@ pub(crate) enum JobColumn {
     Mem,
     Gpus,
     GpusPerNode,
+    GpusPerJob,
+    GpusPerTask,
     Tres,
     Elapsed,
     TimeLimit,
@@ -118,7 +120,9 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Gpus,             ' ', "gpus",         "GPUS",             "gpus,gpu_count"),
     (JobColumn::Group,            'g', "groupname",    "GROUP",            "user"),
     (JobColumn::Gid,              'G', "groupid",      "GROUP",            "user"),
-    (JobColumn::GpusPerNode,      'b', "tres-per-node","TRES_PER_NODE",    "gpus"),
+    (JobColumn::GpusPerNode,      'b', "tres-per-node","TRES_PER_NODE",    "gpus,gpus_per,gpu_count,nodes"),
+    (JobColumn::GpusPerJob,       ' ', "tres-per-job", "TRES_PER_JOB",     "gpus,gpus_per"),
+    (JobColumn::GpusPerTask,      ' ', "tres-per-task","TRES_PER_TASK",    "gpus,gpus_per"),
     (JobColumn::Tres,             ' ', "tres-alloc",   "TRES_ALLOC",       "cpus,mem_total_bytes,nodes,gpu_count"),
     (JobColumn::Elapsed,          'M', "timeused",     "TIME",             "elapsed_secs"),
     (JobColumn::TimeLimit,        'l', "timelimit",    "TIME_LIMIT",       "time_limit_secs"),
@@ -205,7 +209,7 @@ const COLUMNS: &[Entry] = &[
 ];
 
 /// Names of squeue for what no listing here tells, each with where it is to be had.
-const INSTEAD: [(&str, &str); 11] = [
+const INSTEAD: [(&str, &str); 9] = [
     ("allocsid", "which session a job was submitted from is not kept; allocnodes is the machine"),
     ("associd", "accounts and users have names: account,username"),
     ("cluster", "there is one cluster: scontrol show config names it"),
@@ -213,8 +217,6 @@ const INSTEAD: [(&str, &str); 11] = [
     ("maxcpus", "a job has the CPUs that it asks for: numcpus"),
     ("maxnodes", "how many nodes it would take at most is in gq JOB: NumNodes; here numnodes"),
     ("ntpernode", "how tasks lie on nodes is in gq --json JOB; here numtasks and numnodes"),
-    ("tres-per-job", "gpus are all of a job's GPUs, tres-per-node as they were asked for"),
-    ("tres-per-task", "gpus are all of a job's GPUs; gq --json JOB tells what they were asked for by"),
     ("tres-per-step", "squeue -s and gq -s list steps"),
     ("resvport", "no ports are reserved for steps"),
 ];
@@ -354,8 +356,15 @@ impl JobColumn {
             Self::Mem => Cow::Borrowed(&row.mem),
             Self::Gpus if row.gpus.is_empty() => "0".into(),
             Self::Gpus => all_gpus(&row.gpus, row.gpu_count),
-            Self::GpusPerNode if row.gpus.is_empty() => "N/A".into(),
-            Self::GpusPerNode => format!("gres:gpu:{}", row.gpus).into(),
+            Self::GpusPerNode => match (row.gpus_per.as_deref(), row.nodes) {
+                _ if row.gpus.is_empty() => "N/A".into(),
+                (Some("node"), _) => format!("gres:gpu:{}", row.gpus).into(),
+                // On one node they are all of the job's.
+                (_, 1) => format!("gres:gpu:{}", all_gpus(&row.gpus, row.gpu_count)).into(),
+                _ => "N/A".into(),
+            },
+            Self::GpusPerJob => gpus_by(row, "job").into(),
+            Self::GpusPerTask => gpus_by(row, "task").into(),
             Self::Tres => tres(row.cpus, row.mem_total_bytes, row.nodes, row.gpu_count).into(),
             Self::Elapsed if row.elapsed_secs <= 0 => "0:00".into(),
             Self::Elapsed => squeue_time(row.elapsed_secs.max(0).cast_unsigned()).into(),
@@ -533,6 +542,14 @@ fn switches<'r>(row: &'r QueueRow<'_>) -> (&'r str, &'r str) {
     }
 }
 
+/// What was asked for by that: all of a job's, or a task's.
+fn gpus_by(row: &QueueRow<'_>, scope: &str) -> String {
+    match row.gpus_per.as_deref() {
+        Some(per) if per == scope && !row.gpus.is_empty() => format!("gres:gpu:{}", row.gpus),
+        _ => "N/A".to_owned(),
+    }
+}
+
 /// GPUs on all nodes, with the type: `--gpus-per-node h100:8` on two nodes is `h100:16`. Ranked alternatives, shares
 /// and slices stay as they were asked for.
 fn all_gpus(asked: &str, count: f64) -> Cow<'_, str> {
@@ -599,6 +616,7 @@ mod tests {
             deadline: Some(Instant(gmodel::Timestamp(1))),
             time_min_secs: Some(1),
             prefer: Some(String::new()),
+            gpus_per: Some(String::new()),
             switches: Some(String::new()),
             checkpoint: Some(String::new()),
             last_mark: Some(Default::default()),
@@ -614,6 +632,20 @@ mod tests {
     fn groups_are_those_of_this_machine() {
         assert_eq!((group_of("root", true).as_str(), group_of("root", false).as_str()), ("root", "0"));
         assert_eq!(group_of("no such user", true), "N/A");
+    }
+
+    #[test]
+    fn gpus_are_told_by_what_they_were_asked_for() {
+        let row = |per: &'static str, nodes: u32, gpus: &'static str, gpu_count: f64| {
+            let row = QueueRow { gpus_per: Some(per.into()), nodes, gpus: gpus.into(), gpu_count, ..QueueRow::default() };
+            [JobColumn::GpusPerNode, JobColumn::GpusPerJob, JobColumn::GpusPerTask].map(|column| column.text(&row, &TimeFormat::Standard).into_owned()).join(" ")
+        };
+        assert_eq!(row("node", 2, "h100:8", 16.0), "gres:gpu:h100:8 N/A N/A");
+        assert_eq!(row("job", 2, "h100:16", 16.0), "N/A gres:gpu:h100:16 N/A");
+        assert_eq!(row("job", 1, "2", 2.0), "gres:gpu:2 gres:gpu:2 N/A");
+        assert_eq!(row("task", 1, "h100:1", 4.0), "gres:gpu:h100:4 N/A gres:gpu:h100:1");
+        assert_eq!(row("task", 2, "1", 4.0), "N/A N/A gres:gpu:1");
+        assert_eq!(QueueRow::default().gpus_per, None);
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub(crate) struct QueueRow<'a> {
     #[serde(borrow)]
     pub reservation: Option<Cow<'a, str>>,
     #[serde(borrow)]
+    pub gpus_per: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     pub prefer: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub switches: Option<Cow<'a, str>>,
@@ -104,7 +106,7 @@ bare_row! { QueueRow, Key:
     priority nice nodes nodelist cpus ntasks mem mem_bytes mem_total_bytes gpus gpu_count time_limit_secs elapsed_secs
     submit_time eligible_time start_time end_time exit_code work_dir command stdout stderr stdin comment
     constraint req_nodelist exclude exclusive submit_host tags dependency licences reservation class position deadline
-    checkpoint attempts requeue time_min_secs last_mark prefer switches
+    checkpoint attempts requeue time_min_secs last_mark prefer switches gpus_per
 }
 
 impl QueueRow<'_> {

@@ -129,11 +129,11 @@ impl Change {
     fn add_set(&mut self, verb: Verb, what: What, word: &str) -> Result<(), Failure> {
         let (key, value) = word.split_once('=').unwrap_or(("", word));
         let bare = key.trim_end_matches(['+', '-']).to_ascii_lowercase().replace('_', "");
-        let chooses = match (bare.as_str(), what) {
-            ("" | "name" | "names" | "cluster" | "clusters", _) => true,
-            ("account" | "accounts" | "acct" | "accts" | "user" | "users", What::Record(Kind::Users) | What::Coordinator) => true,
-            _ => false,
-        };
+        let chooses = matches!(
+            (bare.as_str(), what),
+            ("" | "name" | "names" | "cluster" | "clusters", _)
+                | ("account" | "accounts" | "acct" | "accts" | "user" | "users", What::Record(Kind::Users) | What::Coordinator)
+        );
         if verb == Verb::Add && chooses {
             return self.choose(what, word);
         }
