@@ -15,6 +15,8 @@ use std::fmt::Write as _;
 #[derive(Clone, Debug)]
 pub enum Place {
     Given(Hardware),
+    /// Of each cluster, where each account has one of its own.
+    Each(Hardware),
     Sized(Wish),
 }
 
@@ -48,7 +50,7 @@ impl<'a> Experiment<'a> {
         for (account, jobs) in by_cluster(trace, policy.per_account_clusters) {
             let hardware = match (place, &account) {
                 (Place::Sized(wish), _) => Hardware::sized(&jobs, wish),
-                (Place::Given(hardware), None) => hardware.clone(),
+                (Place::Given(hardware), None) | (Place::Each(hardware), _) => hardware.clone(),
                 (Place::Given(hardware), Some(account)) => of_account(hardware, account)?,
             };
             let outcome = run(&jobs, &hardware, &policy.config(&hardware), &policy.settings, clock)?;
@@ -251,6 +253,9 @@ mod tests {
         let sized = Place::Sized(Wish { gpus_per_node: Some(2), ..Wish::of(&trace) });
         let text = starts(&sized, "per_account_clusters = true").unwrap();
         assert!(text.contains("\nb,10.500,10.500,60.500,y/g1,2,finished,0\n"), "{text}");
+        let Place::Given(two) = uniform(1, 2) else { unreachable!() };
+        let text = starts(&Place::Each(two), "per_account_clusters = true").unwrap();
+        assert!(text.contains("\nb,10.500,10.500,60.500,y/n1,2,finished,0\nc,20,100,110,x/n1,1,"), "each has one node of two: {text}");
         let error = starts(&uniform(1, 2), "per_account_clusters = true").unwrap_err();
         assert!(error.contains("no partition \"x\" for the jobs of that account (it has main)"), "{error}");
     }

@@ -32,7 +32,7 @@ pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
     let policy = policy_with(&args.policy, &args.how)?;
     let jobs: Vec<_> = trace.jobs.iter().collect();
     let hardware = match read_place(&args.place, &trace)? {
-        Place::Given(hardware) => hardware,
+        Place::Given(hardware) | Place::Each(hardware) => hardware,
         Place::Sized(wish) => Hardware::sized(&jobs, &wish),
     };
     let mut watch = Watch::new(i64::from(args.every) * 1000);

@@ -167,7 +167,7 @@ pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
     };
     let Some(path) = &place.cluster else {
         return Ok(match place.nodes {
-            Some(count) => Place::Given(Hardware::uniform(count, &shape())),
+            Some(count) => Place::Each(Hardware::uniform(count, &shape())),
             None => Place::Sized(wish),
         });
     };
