@@ -88,7 +88,9 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         return Ok(would_start(&copy, &start.allocation, partition, notes, now));
     }
     let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
-    let reason = reason.unwrap_or_default();
+    // Who is held no pass says anything of.
+    let held = || picture.pending.iter().find(|job| job.id == id).map(|job| job.reason.clone());
+    let reason = reason.or_else(held).unwrap_or_default();
     let going = || plan.preempts.iter().filter(|preempt| tasks.contains(&preempt.for_job.0));
     let give_way = going().count();
     // They stand still within seconds, and their ends say nothing of this job's start.

@@ -35,6 +35,8 @@ async fn why_names_what_is_in_the_way_and_what_would_start_it() {
     let changes = why["changes"].as_array().unwrap();
     assert!(changes.iter().any(|change| change["option"] == "--gpus 1" && change["now"] == true), "{why}");
     // Without the change it waits, with it it starts.
+    let held = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "1"}, "time_limit_secs": 1800, "hold": true}))).await;
+    assert_eq!((&held["reason"], &held["text"]), (&json!("JobHeldUser"), &json!("would wait in partition main (JobHeldUser): held by user:alice")));
     let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "1"}, "time_limit_secs": 1800}))).await;
     assert!(dry["text"].as_str().unwrap().starts_with("would start at once"), "{dry}");
 
