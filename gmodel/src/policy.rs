@@ -257,7 +257,7 @@ pub struct Reservation {
     pub repeat: Repeat,
     pub what: ReservedPart,
     /// Who may use it, those below an account too; `-bob` may not. Names with a minus alone: all but these. With users and accounts
-    /// a job must be of one of both. All empty: nobody (maintenance).
+    /// a job must be of one of each. All empty: nobody (maintenance).
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn rows_are_those_of_a_plain_map_and_a_copy_stays_as_it_was() {
         let (mut rows, mut plain) = (Rows::default(), BTreeMap::new());
-        let name = |number: u64| (format!("a{}", number % 7), if number % 5 == 0 { String::new() } else { format!("u{}", number % 211) });
+        let name = |number: u64| (format!("a{}", number % 7), if number.is_multiple_of(5) { String::new() } else { format!("u{}", number % 211) });
         let print = |rows: &Rows| rows.iter().map(|row| ((row.account.to_string(), row.user.to_string()), (*row.entry).clone())).collect::<BTreeMap<_, _>>();
         for number in (0..4000u64).map(|at| at * 7919 % 4001) {
             let (account, user) = name(number);

@@ -263,7 +263,7 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
             pool.report(1);
         }
         let orders: Vec<String> = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.iter().map(|order| order.uuid.clone()).collect();
-        assert_eq!(orders, [sick.uuid.clone()], "dead: {old_is_dead}");
+        assert_eq!(orders, std::slice::from_ref(&sick.uuid), "dead: {old_is_dead}");
         assert!(pool.missed().is_empty() && pool.history(&well.uuid).contains(&"left"), "dead: {old_is_dead}");
         // What it left is not held against it again.
         pool.nodes[1].retain(|gpu| gpu.uuid != sick.uuid);
