@@ -30,9 +30,8 @@ pub struct Cluster {
     pub makes: Makes,
     pub nodes: Vec<Track>,
     rooms: Rooms,
-    /// What the reservation under way took of rooms, and what it did in the pass before: by place.
-    taken: ByRoom<u32>,
-    taken_before: ByRoom<u32>,
+    /// What the reservation under way takes of rooms.
+    taken: ByRoom<taken::Place>,
     /// Of each node, before this pass.
     base_of: Vec<RoomId>,
     /// Of each node, in this pass.
@@ -436,9 +435,9 @@ impl Cluster {
         self.rooms.in_use()
     }
 
-    /// CPUs that are free now at most on a node with a room.
-    pub(crate) fn cpus_of(&self, room: RoomId) -> u32 {
-        self.rooms.cpus(room)
+    /// Those of them in which so many CPUs may be free now.
+    pub(crate) fn rooms_with_cpus(&self, least: u32) -> impl Iterator<Item = (RoomId, usize)> {
+        self.rooms.with_cpus(least)
     }
 
     /// A room by its number, and the make of the nodes that have it.
@@ -472,12 +471,7 @@ impl Cluster {
 
     /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
     pub(crate) fn end_of_stretch(&self, at: usize) -> usize {
-        let (words, next) = (self.breaks.as_slice(), at + 1);
-        let bits = usize::BITS as usize;
-        let first = words.get(next / bits).map_or(0, |word| word & (usize::MAX << (next % bits)));
-        let later = || words.iter().copied().enumerate().skip(next / bits + 1);
-        let word = std::iter::once((next / bits, first)).chain(later()).find(|(_, word)| *word != 0);
-        word.map_or(self.nodes.len(), |(place, word)| place * bits + word.trailing_zeros() as usize)
+        next_in(&self.breaks, at + 1).unwrap_or(self.nodes.len())
     }
 
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
@@ -554,10 +548,10 @@ impl Cluster {
         // Where no node has a GPU, all of them stand in one set.
         let some = self.by_free.first().filter(|_| self.by_free.len() == 1);
         let mut until = 0;
-        let in_set = some.into_iter().flat_map(FixedBitSet::ones).filter_map(move |at| {
-            let is_next = at >= until;
-            until = if is_next { self.end_of_stretch(at) } else { until };
-            is_next.then_some(at..until)
+        let in_set = std::iter::from_fn(move || {
+            let at = next_in(some?, until)?;
+            until = self.end_of_stretch(at);
+            Some(at..until)
         });
         let any = some.is_none().then(|| self.stretches().filter(|nodes| self.nodes[nodes.start].bucket.is_some()));
         in_set.chain(any.into_iter().flatten())
@@ -626,6 +620,19 @@ impl Iterator for Stretches<'_> {
 #[inline]
 fn are_same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
     a.len() == b.len() && (a.is_empty() || a == b)
+}
+
+/// The first of a set from one on.
+#[inline]
+fn next_in(set: &FixedBitSet, from: usize) -> Option<usize> {
+    let (words, bits) = (set.as_slice(), usize::BITS as usize);
+    let mut place = from / bits;
+    let mut word = words.get(place)? & (usize::MAX << (from % bits));
+    while word == 0 {
+        place += 1;
+        word = *words.get(place)?;
+    }
+    Some(place * bits + word.trailing_zeros() as usize)
 }
 
 /// Notes whether the room of a node is another than that of the one before it.

@@ -170,7 +170,7 @@ impl Looked {
             let mut have = 0;
             let (from, to) = (cluster.now, cluster.now.plus_millis(1));
             let least = shape.least_cpus(way, last);
-            for (id, nodes) in self.rooms(cluster).filter(|(id, _)| cluster.cpus_of(*id) >= least) {
+            for (id, nodes) in self.without_others(cluster.rooms_with_cpus(least)) {
                 let (room, make) = cluster.room_and_make(id);
                 if shape.need(way, last, make).is_some_and(|need| room.fits(need, from, to)) {
                     have += nodes;
@@ -196,9 +196,13 @@ impl Looked {
     }
 
     /// The rooms of nodes that may serve, with how many have each.
-    fn rooms(&self, cluster: &Cluster) -> impl Iterator<Item = (RoomId, usize)> {
+    fn rooms<'c>(&self, cluster: &'c Cluster) -> impl Iterator<Item = (RoomId, usize)> + use<'_, 'c> {
+        self.without_others(cluster.rooms_in_use())
+    }
+
+    fn without_others<R: Iterator<Item = (RoomId, usize)>>(&self, rooms: R) -> impl Iterator<Item = (RoomId, usize)> + use<'_, R> {
         let less = |(room, nodes): (RoomId, usize)| (room, nodes - self.others.get(room).unwrap_or(0) as usize);
-        cluster.rooms_in_use().map(less).filter(|(_, nodes)| *nodes > 0)
+        rooms.map(less).filter(|(_, nodes)| *nodes > 0)
     }
 
     /// How many nodes among some have room now for the smallest part of a way.
@@ -415,8 +419,12 @@ impl Search<'_> {
         let mut left = most;
         // Whether these are enough.
         let mut look = |stretch: Range<usize>| {
+            // Mostly that is known of the room.
+            if !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
+                return false;
+            }
             let here = ask.count(stretch.clone());
-            if here == 0 || !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
+            if here == 0 {
                 return false;
             }
             if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.claim) {

@@ -27,7 +27,9 @@ const MOST_LEFT: usize = 1 << 18;
 /// All rooms that nodes have, and had in this pass; those of reservations in the last pass that made any, too.
 #[derive(Debug, Default)]
 pub struct Rooms {
-    list: Vec<Entry>,
+    list: Vec<Room>,
+    /// Of each; by themselves, since they are asked for more often than what is free in it.
+    facts: Vec<Facts>,
     unused: Vec<RoomId>,
     /// Made in this pass for what starts in it, and for reservations, found again or not; those of the last pass that made any.
     touched: Vec<RoomId>,
@@ -41,20 +43,24 @@ pub struct Rooms {
     /// Of the pass before: a pass makes thousands, and to ask for their memory took longer than to fill it.
     spare: Vec<Room>,
     by_print: BTreeMap<u64, RoomId>,
-    /// How many nodes have each in this pass, and whether it is among those that any had.
-    have: Vec<(u32, bool)>,
+    /// Those that any node had in this pass.
     in_use: Vec<RoomId>,
+    /// Those of them in which a CPU is free now: on a busy cluster few.
+    open: Vec<RoomId>,
     are_counted: bool,
     /// When what is free in those that nodes have next changes by itself.
     next_change: BTreeSet<(Timestamp, RoomId)>,
 }
 
+/// A room but for what is free in it.
 #[derive(Debug)]
-struct Entry {
-    room: Room,
+struct Facts {
     make: MakeId,
     /// Nodes that have it before the pass; of a room that the pass made, how often it was given to a node.
     nodes: u32,
+    /// Nodes that have it in the pass, and whether it is among those that any had; where they are counted.
+    have: u32,
+    is_listed: bool,
     print: u64,
     /// CPUs that are free now at most.
     cpus: u32,
@@ -64,24 +70,34 @@ struct Entry {
     pass: u64,
 }
 
-impl Entry {
-    fn next_change(&self) -> Option<Timestamp> {
-        self.room.profile.steps().get(1).map(|step| step.at)
+impl Facts {
+    /// Of a room that no node has yet.
+    fn new(make: MakeId, cpus: u32) -> Self {
+        Self { make, nodes: 0, have: 0, is_listed: false, print: 0, cpus, birth: 0, pass: 0 }
     }
+}
+
+/// When what is free in a room next changes by itself.
+fn next_change(room: &Room) -> Option<Timestamp> {
+    room.profile.steps().get(1).map(|step| step.at)
 }
 
 impl Rooms {
     pub fn get(&self, id: RoomId) -> &Room {
-        &self.list[id as usize].room
+        &self.list[id as usize]
+    }
+
+    fn facts_of(&mut self, id: RoomId) -> &mut Facts {
+        &mut self.facts[id as usize]
     }
 
     /// CPUs that are free in it now at most.
     pub fn cpus(&self, id: RoomId) -> u32 {
-        self.list[id as usize].cpus
+        self.facts[id as usize].cpus
     }
 
     pub fn make(&self, id: RoomId) -> MakeId {
-        self.list[id as usize].make
+        self.facts[id as usize].make
     }
 
     /// Forgets the rooms that the last pass made, but for those of its reservations.
@@ -92,7 +108,7 @@ impl Rooms {
         if !self.held.is_empty() {
             let before = std::mem::replace(&mut self.held_before, std::mem::take(&mut self.held));
             for id in before {
-                if self.list[id as usize].pass != self.pass {
+                if self.facts[id as usize].pass != self.pass {
                     self.forget(id);
                 }
             }
@@ -104,10 +120,10 @@ impl Rooms {
     }
 
     fn forget(&mut self, id: RoomId) {
-        let entry = &mut self.list[id as usize];
-        (entry.birth, entry.pass) = (0, 0);
+        let facts = self.facts_of(id);
+        (facts.birth, facts.pass) = (0, 0);
         if self.spare.len() < MOST_SPARE {
-            self.spare.push(std::mem::take(&mut entry.room));
+            self.spare.push(std::mem::take(&mut self.list[id as usize]));
         }
         self.unused.push(id);
     }
@@ -115,8 +131,10 @@ impl Rooms {
     /// Counts anew how many nodes have each: stretches of nodes and their rooms.
     pub fn count(&mut self, stretches: impl Iterator<Item = (RoomId, usize)>) {
         for id in self.in_use.drain(..) {
-            self.have[id as usize] = (0, false);
+            let facts = &mut self.facts[id as usize];
+            (facts.have, facts.is_listed) = (0, false);
         }
+        self.open.clear();
         stretches.for_each(|(id, nodes)| self.come(id, nodes));
         self.are_counted = true;
     }
@@ -127,52 +145,59 @@ impl Rooms {
 
     /// So many more nodes have a room.
     fn come(&mut self, id: RoomId, nodes: usize) {
-        if self.have.len() <= id as usize {
-            self.have.resize(id as usize + 1, (0, false));
-        }
-        let (count, is_listed) = &mut self.have[id as usize];
-        *count += nodes as u32;
-        if !std::mem::replace(is_listed, true) {
+        let facts = &mut self.facts[id as usize];
+        facts.have += nodes as u32;
+        if !std::mem::replace(&mut facts.is_listed, true) {
             self.in_use.push(id);
+            if facts.cpus > 0 {
+                self.open.push(id);
+            }
         }
     }
 
     /// So many nodes that had one room in this pass have another.
     pub fn change(&mut self, from: RoomId, to: RoomId, nodes: usize) {
-        let entry = &mut self.list[to as usize];
-        entry.nodes += if entry.pass > 0 { nodes as u32 } else { 0 };
+        let facts = self.facts_of(to);
+        facts.nodes += if facts.pass > 0 { nodes as u32 } else { 0 };
         if self.are_counted {
-            self.have[from as usize].0 -= nodes as u32;
+            self.facts_of(from).have -= nodes as u32;
             self.come(to, nodes);
         }
     }
 
     /// All that nodes have in this pass, with how many have each; counted before.
     pub fn in_use(&self) -> impl Iterator<Item = (RoomId, usize)> {
-        let all = self.in_use.iter().map(|id| (*id, self.have[*id as usize].0 as usize));
-        all.filter(|(_, nodes)| *nodes > 0)
+        self.had(&self.in_use)
+    }
+
+    /// Those of them in which so many CPUs may be free now.
+    pub fn with_cpus(&self, least: u32) -> impl Iterator<Item = (RoomId, usize)> {
+        let some = self.had(if least == 0 { &self.in_use } else { &self.open });
+        some.filter(move |(id, _)| least <= 1 || self.cpus(*id) >= least)
+    }
+
+    fn had<'r>(&'r self, rooms: &'r [RoomId]) -> impl Iterator<Item = (RoomId, usize)> + 'r {
+        rooms.iter().map(|id| (*id, self.facts[*id as usize].have as usize)).filter(|(_, nodes)| *nodes > 0)
     }
 
     /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
     pub fn keep(&mut self, room: Room, make: MakeId) -> RoomId {
         let print = room.print(make);
         if let Some(id) = self.by_print.get(&print).copied() {
-            let there = &mut self.list[id as usize];
-            if there.make == make && there.room.is_as(&room) {
-                there.nodes += 1;
-                return id;
+            if self.make(id) == make && self.get(id).is_as(&room) {
+                return self.keep_again(id);
             }
         }
         let cpus = room.profile.steps()[0].free.cpus;
-        let id = self.add(Entry { room, make, nodes: 1, print, cpus, birth: 0, pass: 0 });
+        let id = self.add(room, Facts { nodes: 1, print, ..Facts::new(make, cpus) });
         self.by_print.entry(print).or_insert(id);
-        self.next_change.extend(self.list[id as usize].next_change().map(|at| (at, id)));
+        self.next_change.extend(next_change(self.get(id)).map(|at| (at, id)));
         id
     }
 
     /// One more node has a room before the pass.
     pub fn keep_again(&mut self, id: RoomId) -> RoomId {
-        self.list[id as usize].nodes += 1;
+        self.facts_of(id).nodes += 1;
         id
     }
 
@@ -183,29 +208,33 @@ impl Rooms {
 
     /// A node has another room before the pass.
     pub fn leave(&mut self, id: RoomId) {
-        let entry = &mut self.list[id as usize];
-        entry.nodes -= 1;
-        if entry.nodes == 0 {
-            if self.by_print.get(&entry.print) == Some(&id) {
-                self.by_print.remove(&entry.print);
+        let facts = &mut self.facts[id as usize];
+        facts.nodes -= 1;
+        if facts.nodes == 0 {
+            facts.birth = 0;
+            if self.by_print.get(&facts.print) == Some(&id) {
+                self.by_print.remove(&facts.print);
             }
-            entry.next_change().map(|at| self.next_change.remove(&(at, id)));
-            self.list[id as usize].birth = 0;
+            next_change(self.get(id)).map(|at| self.next_change.remove(&(at, id)));
             self.unused.push(id);
         }
     }
 
     /// Gives a room a number and a birth.
-    fn add(&mut self, entry: Entry) -> RoomId {
+    fn add(&mut self, room: Room, facts: Facts) -> RoomId {
         self.births += 1;
-        let entry = Entry { birth: self.births, ..entry };
+        let facts = Facts { birth: self.births, ..facts };
         match self.unused.pop() {
             Some(id) => {
-                self.list[id as usize] = entry;
+                let before = &mut self.facts[id as usize];
+                // Whether it is among those that nodes had goes by its number.
+                *before = Facts { have: before.have, is_listed: before.is_listed, ..facts };
+                self.list[id as usize] = room;
                 id
             }
             None => {
-                self.list.push(entry);
+                self.list.push(room);
+                self.facts.push(facts);
                 self.list.len() as RoomId - 1
             }
         }
@@ -214,7 +243,7 @@ impl Rooms {
     /// A room that a pass makes, with at most so many CPUs free now.
     fn add_made(&mut self, room: Room, make: MakeId, cpus: u32) -> RoomId {
         debug_assert!(self.pass > 0, "a pass begins with `begin`");
-        self.add(Entry { room, make, nodes: 0, print: 0, cpus, birth: 0, pass: self.pass })
+        self.add(room, Facts { pass: self.pass, ..Facts::new(make, cpus) })
     }
 
     /// A room that a pass makes, like another so far: to be changed before any search sees it.
@@ -228,28 +257,28 @@ impl Rooms {
 
     /// A room that was added just now.
     pub fn get_mut(&mut self, id: RoomId) -> &mut Room {
-        &mut self.list[id as usize].room
+        &mut self.list[id as usize]
     }
 
     /// A room that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
     /// back, and changes nothing where it fails. Where many are made, one that was never given to anybody else goes over with its
     /// memory: thousands of jobs may wait for one node, and each adds to its timeline.
     pub fn add_changed<T>(&mut self, id: RoomId, nodes: usize, change: impl FnOnce(&mut Room) -> Option<T>) -> Option<(RoomId, T)> {
-        let before = &mut self.list[id as usize];
+        let before = &self.facts[id as usize];
         let goes_over = self.left > MOST_LEFT && before.pass > 0 && before.nodes as usize == nodes;
         let mut room = match goes_over {
-            true => std::mem::take(&mut before.room),
+            true => std::mem::take(&mut self.list[id as usize]),
             false => self.copy_of(id),
         };
         let Some(found) = change(&mut room) else {
             match goes_over {
-                true => self.list[id as usize].room = room,
+                true => self.list[id as usize] = room,
                 false => self.spare.push(room),
             }
             return None;
         };
         if goes_over {
-            self.list[id as usize].birth = 0;
+            self.facts_of(id).birth = 0;
         } else {
             self.left += room.profile.steps().len();
         }
@@ -259,12 +288,12 @@ impl Rooms {
     }
 
     pub fn mark(&self, id: RoomId) -> RoomMark {
-        RoomMark { id, birth: self.list[id as usize].birth }
+        RoomMark { id, birth: self.facts[id as usize].birth }
     }
 
     /// Whether a room is there still.
     pub fn has(&self, mark: RoomMark) -> bool {
-        self.list.get(mark.id as usize).is_some_and(|entry| entry.birth == mark.birth)
+        self.facts.get(mark.id as usize).is_some_and(|facts| facts.birth == mark.birth)
     }
 
     /// Keeps a room that a reservation made in this pass or the last with any; whether it is there still.
@@ -272,10 +301,10 @@ impl Rooms {
         if !self.has(mark) {
             return false;
         }
-        let entry = &mut self.list[mark.id as usize];
-        if entry.pass != self.pass {
-            (entry.pass, entry.nodes) = (self.pass, 0);
-            self.left += entry.room.profile.steps().len();
+        let facts = &mut self.facts[mark.id as usize];
+        if facts.pass != self.pass {
+            (facts.pass, facts.nodes) = (self.pass, 0);
+            self.left += self.list[mark.id as usize].profile.steps().len();
             self.held.push(mark.id);
         }
         true
@@ -444,7 +473,7 @@ mod tests {
         for at in 1..jobs {
             last = add(&mut rooms, last, at);
         }
-        let steps: usize = rooms.list.iter().map(|entry| entry.room.profile.steps().len()).sum();
+        let steps: usize = rooms.list.iter().map(|room| room.profile.steps().len()).sum();
         assert!(steps < MOST_LEFT + 3 * jobs as usize, "{steps} steps for a timeline of {jobs} jobs");
         assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8, "what it was before the pass stays");
         assert_eq!(rooms.add_changed(last, 1, |_| None::<()>), None);

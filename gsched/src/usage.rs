@@ -173,6 +173,13 @@ pub struct Running {
     before: Vec<(i64, u128)>,
 }
 
+/// What is left in a half-life of earlier use, with what runs used before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weighted {
+    epoch: i64,
+    sum: u128,
+}
+
 impl Clock {
     pub fn new(now: Timestamp, half_life_secs: u32) -> Self {
         let (epoch, start) = epoch_of(now.0, half_life_secs);
@@ -372,19 +379,31 @@ impl Decayed {
 
     /// What is left of this and of what runs have used since they began.
     pub fn with(&self, running: &Running, clock: &Clock) -> u64 {
-        let (now, half_life_secs) = (clock.now, clock.half_life_secs);
-        if running.is_empty() {
-            return self.at(now, half_life_secs);
-        }
-        if self.half_life_secs != half_life_secs {
+        self.with_known(running, clock, &mut None)
+    }
+
+    /// The same by somebody who keeps what was found out until one of these changes in more than what runs use at the moment.
+    pub(crate) fn with_known(&self, running: &Running, clock: &Clock, known: &mut Option<Weighted>) -> u64 {
+        if self.half_life_secs != clock.half_life_secs {
+            if running.is_empty() {
+                return self.at(clock.now, clock.half_life_secs);
+            }
             let mut carried = self.clone();
-            carried.carry_over(now, half_life_secs);
+            carried.carry_over(clock.now, clock.half_life_secs);
             return carried.with(running, clock);
         }
+        let before = match known {
+            Some(known) if known.epoch == clock.epoch => known.sum,
+            _ => {
+                let sum = self.weighted_in(clock.epoch, &running.before);
+                *known = Some(Weighted { epoch: clock.epoch, sum });
+                sum
+            }
+        };
         let present = running.micro * clock.weighted - running.not_used;
-        let total = self.weighted_in(clock.epoch, &running.before) + present;
-        let micro_millis = total / u128::from(weight(now.0 - clock.start, half_life_secs));
-        u64::try_from(micro_millis / MICRO_MILLIS).unwrap_or(u64::MAX)
+        // Both at once: 128 bits divide slowly.
+        let one = u128::from(weight(clock.now.0 - clock.start, clock.half_life_secs)) * MICRO_MILLIS;
+        u64::try_from((before + present) / one).unwrap_or(u64::MAX)
     }
 
     fn micro_millis_at(&self, now: Timestamp, half_life_secs: u32) -> u128 {

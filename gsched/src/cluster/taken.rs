@@ -20,6 +20,13 @@ pub(crate) struct Taken {
     nodes: usize,
 }
 
+/// Where what is taken of a room stands: among what was in the pass before, or among what is in this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Before(u32),
+    Now(u32),
+}
+
 /// What is held, each with the nodes that follow each other and hold the same.
 type Holds = Vec<(Hold, Range<usize>)>;
 
@@ -40,9 +47,8 @@ impl Cluster {
         'all: for (nodes, of) in picked {
             if part.replace(*of) != Some(*of) {
                 self.taken.begin();
-                self.taken_before.begin();
                 for (place, known) in before.iter().enumerate().filter(|(_, known)| known.part == *of && self.rooms.has(known.of)) {
-                    self.taken_before.set(known.of.id, place as u32);
+                    self.taken.set(known.of.id, Place::Before(place as u32));
                 }
             }
             let mut at = nodes.start;
@@ -50,14 +56,14 @@ impl Cluster {
                 let stretch = at..self.end_of_stretch(at).min(nodes.end);
                 let room = self.room_of[at];
                 let place = match self.taken.get(room) {
-                    Some(place) => place as usize,
-                    None => {
-                        let known = self.taken_before.get(room).map(|place| &before[place as usize]);
+                    Some(Place::Now(place)) => place as usize,
+                    known => {
+                        let known = known.map(|(Place::Before(place) | Place::Now(place))| &before[place as usize]);
                         let Some(taken) = self.take(*of, room, stretch.len(), known, need(*of, self.nodes[at].make), (from, to)) else {
                             is_there = false;
                             break 'all;
                         };
-                        self.taken.set(room, all.len() as u32);
+                        self.taken.set(room, Place::Now(all.len() as u32));
                         all.push(taken);
                         all.len() - 1
                     }

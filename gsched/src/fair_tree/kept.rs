@@ -7,7 +7,7 @@ use super::{FairTree, GpuWeights, PPM, ShareNode};
 use crate::names::hash;
 use crate::quick::Changes;
 use crate::snapshot::{RunningRun, Snapshot};
-use crate::usage::{Clock, Decayed, Running, UsageBook, UsageEntry};
+use crate::usage::{Clock, Decayed, Running, UsageBook, UsageEntry, Weighted};
 use gmodel::config::ClusterConfig;
 use gmodel::{Policy, RunId, Timestamp};
 use std::collections::BTreeSet;
@@ -54,6 +54,8 @@ struct Person {
     running: Running,
     /// Their row of the book.
     entry: Option<Arc<UsageEntry>>,
+    /// What is left of earlier use; nothing as soon as their runs or their row are others.
+    known: Option<Weighted>,
     /// The last pass in which they had jobs that wait.
     waited: u64,
     is_moving: bool,
@@ -162,7 +164,7 @@ impl Standings {
         let decayed = person.entry.as_ref().map(|entry| &entry.decayed);
         let is_moving = !person.running.is_empty() || decayed.is_some_and(|decayed| !clock.has_half_life_of(decayed));
         let usage = match decayed {
-            Some(decayed) => decayed.with(&person.running, clock),
+            Some(decayed) => decayed.with_known(&person.running, clock, &mut person.known),
             None if is_moving => Decayed::default().with(&person.running, clock),
             None => 0,
         };
@@ -179,7 +181,8 @@ impl Standings {
         if std::mem::take(&mut self.are_stale) || !keeps || !self.read.as_ref().is_some_and(|read| clock.goes_on_from(read)) {
             for at in 0..self.people.len() {
                 if self.people[at].runs > 0 {
-                    (self.people[at].runs, self.people[at].running) = (0, Running::default());
+                    let person = &mut self.people[at];
+                    (person.runs, person.running, person.known) = (0, Running::default(), None);
                     self.is_due(at);
                 }
             }
@@ -212,7 +215,7 @@ impl Standings {
         let micro = weights.rate(snapshot, run);
         let at = self.user(&run.spec.account, &run.spec.user.name);
         let person = &mut self.people[at];
-        person.runs += 1;
+        (person.runs, person.known) = (person.runs + 1, None);
         let since = run.started.filter(|started| clock.is_after(*started));
         match (since, run.started) {
             (Some(since), _) => person.running.add(clock, micro, since),
@@ -226,7 +229,7 @@ impl Standings {
 
     fn leave_run(&mut self, known: &RunUse, clock: &Clock) {
         let person = &mut self.people[known.at];
-        person.runs -= 1;
+        (person.runs, person.known) = (person.runs - 1, None);
         known.since.iter().for_each(|since| person.running.remove(clock, known.micro, *since));
         self.is_due(known.at);
     }
@@ -240,6 +243,7 @@ impl Standings {
         for (account, user, entry) in book.users_since(before.as_deref()) {
             let at = self.user(account, user);
             self.rows += usize::from(self.people[at].entry.replace(entry.clone()).is_none());
+            self.people[at].known = None;
             self.is_due(at);
         }
         self.rows == book.user_count()
