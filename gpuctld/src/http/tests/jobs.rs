@@ -310,3 +310,16 @@ async fn tasks_of_an_array_are_changed_together_and_a_star_is_all_of_it() {
     pool.post(&alice(), "/v1/jobs/update", json!({"job": "1_5", "change": {"priority": 0}})).await;
     assert_eq!(pool.get(&alice(), "/v1/jobs/1_5").await["jobs"][0]["reason"], "JobHeldUser");
 }
+
+#[tokio::test]
+async fn jobs_on_a_node_that_is_not_there_are_asked_for_in_vain() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let job = pool.submit(&alice, json!({})).await;
+    pool.pass().await;
+    pool.running(node, job).await;
+    assert_eq!(column(&pool.get(&alice, "/v1/jobs?nodelist=n1").await, "jobs", "shown_id"), [job.to_string()]);
+    let refused = pool.refused(&alice, "GET", "/v1/jobs?nodelist=n[1-2]", Value::Null).await;
+    assert_eq!(refused, r#"404 not_found: there is no node "n2". Did you mean "n1"?"#);
+}

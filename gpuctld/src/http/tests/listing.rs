@@ -178,7 +178,7 @@ async fn filters_mean_what_squeue_means() {
         ("user=bob", vec![]),
         ("account=phys", vec!["one"]),
         ("name=three,one&partition=a", vec!["three", "one"]),
-        ("nodelist=node[1-2]", vec!["one"]),
+        ("nodelist=node[1-1]", vec!["one"]),
         ("job=3_2,1", vec!["three", "one"]),
         ("job=3,4", vec!["three", "three"]),
         ("job=999", vec![]),
@@ -197,6 +197,7 @@ async fn questions_that_cannot_be_read_are_refused_with_a_guess() {
         ("columns=nmae", "400 invalid: there is no column \"nmae\". Did you mean \"name\"?"),
         ("job=x1", "400 invalid: \"x1\" names no job. Write 17, 98_5 or 98_[1-3]"),
         ("nodelist=n[", "400 invalid: host list item"),
+        ("nodelist=node[1-2]", "404 not_found: there is no node \"node1\""),
         ("expand=maybe", "400 invalid: expand = \"maybe\" is neither true nor false"),
         ("user=a&user=b", "400 invalid: \"user\" is twice in the query"),
     ] {
