@@ -302,6 +302,14 @@ impl ClusterConfig {
 }
 
 impl Partition {
+    pub fn is_open_to_user(&self, user: &str) -> bool {
+        is_named(&self.allow_users, user)
+    }
+
+    pub fn is_open_to_qos(&self, qos: &str) -> bool {
+        is_named(&self.allow_qos, qos)
+    }
+
     pub fn holds(&self, node_name: &str, features: &[String]) -> bool {
         match &self.nodes {
             NodeSelection::All => true,
@@ -309,6 +317,11 @@ impl Partition {
             NodeSelection::Features(wanted) => wanted.iter().all(|f| features.contains(f)),
         }
     }
+}
+
+/// A list of none allows all.
+fn is_named(allowed: &[String], name: &str) -> bool {
+    allowed.is_empty() || allowed.iter().any(|one| one == name)
 }
 
 #[cfg(test)]

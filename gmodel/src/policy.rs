@@ -4,6 +4,7 @@
 //! Where each comes from (TOML, or `gadm` and the database) is the daemon's affair. Words of slurm.conf(5), sacctmgr(1).
 
 use crate::checkpoint::CheckpointSpec;
+use crate::config::Partition;
 use crate::hostlist::Hostlist;
 use crate::idle::IdlePolicy;
 use crate::time::Timestamp;
@@ -593,6 +594,13 @@ impl Policy {
     pub fn is_among(&self, account: &str, named: impl Fn(&str) -> bool) -> bool {
         named(account) || self.lineage(account).iter().any(|above| named(&above.name))
     }
+
+    /// Whether a partition takes jobs that are charged to an account: it, or one above it, is among those that it names; or it names none.
+    pub fn may_charge_in(&self, partition: &Partition, account: &str) -> bool {
+        let allowed = &partition.allow_accounts;
+        allowed.is_empty() || self.is_among(account, |name| allowed.iter().any(|one| one == name))
+    }
+
     /// Whether a reservation is for jobs of a user in an account: with lists of both it must be for the one and for the other.
     pub fn is_reserved_for(&self, reservation: &Reservation, user: &str, account: &str) -> bool {
         let Reservation { users, accounts, .. } = reservation;

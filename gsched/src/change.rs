@@ -5,6 +5,7 @@
 
 use crate::pass::{Engine, Pass};
 use crate::plan::WorkBudget;
+use crate::reason;
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
@@ -177,10 +178,8 @@ fn kinds(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Kind> {
     let others = snapshot.config.partitions.iter().enumerate().filter(|(at, _)| *at != partition);
     let open = others.filter(|(_, one)| {
         let spec = &job.spec;
-        let allows = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
         let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
-        let for_account = one.allow_accounts.is_empty() || snapshot.policy.is_among(&spec.account, |name| allows(&one.allow_accounts, name));
-        !waits_there && for_account && allows(&one.allow_users, &spec.user.name) && allows(&one.allow_qos, &spec.qos)
+        !waits_there && reason::closed_to(spec, one, &snapshot.policy).is_none()
     });
     kinds.push(Kind::each(open.map(|(_, one)| Edit::Partition(one.name.clone()))));
     let given = [

@@ -14,7 +14,7 @@ use crate::timeline::{Amount, Kinds};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
-use gmodel::{GpuPart, Reason, ReasonCode};
+use gmodel::{GpuPart, JobSpec, Policy, Reason, ReasonCode};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -78,6 +78,7 @@ fn each_standing(
         }
         PartitionState::Up | PartitionState::Drain => None,
     })?;
+    tell(closed_to(&job.spec, partition, &snapshot.policy))?;
     let over = partition.max_time_secs.zip(job.limit_secs).filter(|(most, limit)| limit > most);
     tell(over.map(|(most, limit)| {
         let text = format!("asks for {limit} s, partition {:?} allows {most} s", partition.name);
@@ -93,6 +94,21 @@ fn each_standing(
         Reason::new(ReasonCode::DeadLine, format!("needs {secs} s and was to end by {deadline}"))
     }))?;
     tell((job.room == Some(0)).then(array_limit))
+}
+
+/// Why a partition takes no jobs of a user, an account or a QOS: what it allows may be otherwise since they were submitted.
+pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) -> Option<Reason> {
+    let name = &partition.name;
+    if !policy.may_charge_in(partition, &spec.account) {
+        let text = format!("partition {name:?} is for the accounts {} now, not for {}", partition.allow_accounts.join(", "), spec.account);
+        return Some(Reason::new(ReasonCode::AccountNotAllowed, text));
+    }
+    if !partition.is_open_to_qos(&spec.qos) {
+        let text = format!("partition {name:?} is for the QOS {} now, not for {}", partition.allow_qos.join(", "), spec.qos);
+        return Some(Reason::new(ReasonCode::QOSNotAllowed, text));
+    }
+    let is_open = partition.is_open_to_user(&spec.user.name);
+    (!is_open).then(|| Reason::new(ReasonCode::PartitionConfig, format!("partition {name:?} is not open to {} now", spec.user.name)))
 }
 
 pub fn array_limit() -> Reason {

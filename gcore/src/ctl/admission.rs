@@ -112,7 +112,7 @@ fn qos(state: &State, partition: &Partition, account: &str, asked: &str) -> Resu
         let allowed = account.allow_qos.join(", ");
         return denied(format!("account {} may use the QOS {allowed}, not {name}. Choose with --qos.", account.name));
     }
-    if !partition.allow_qos.is_empty() && !partition.allow_qos.iter().any(|allowed| allowed == name) {
+    if !partition.is_open_to_qos(name) {
         let allowed = partition.allow_qos.join(", ");
         return denied(format!("partition {:?} takes the QOS {allowed}, not {name}. Choose with --qos.", partition.name));
     }

@@ -345,15 +345,14 @@ pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Re
 pub(super) fn may_use(state: &State, partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
     let name = &partition.name;
     let denied = |text| Err(Refusal::denied(text));
-    let is_allowed = |name: &str| partition.allow_accounts.iter().any(|allowed| allowed == name);
-    if !partition.allow_accounts.is_empty() && !state.policy.is_among(account, is_allowed) {
+    if !state.policy.may_charge_in(partition, account) {
         let allowed = partition.allow_accounts.join(", ");
         return denied(format!(
             "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. \
              Choose with -A."
         ));
     }
-    if !partition.allow_users.is_empty() && !partition.allow_users.iter().any(|u| u == user) {
+    if !partition.is_open_to_user(user) {
         return denied(format!("partition {name:?} is not open to {user}."));
     }
     Ok(())

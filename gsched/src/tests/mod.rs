@@ -127,6 +127,9 @@ fn partition(words: &[&str]) -> Partition {
         priority_tier: number(words, "tier").unwrap_or(1),
         max_time_secs: number(words, "max_time"),
         headroom_nodes: number(words, "keeps").unwrap_or(0),
+        allow_accounts: get(words, "accounts").into_iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
+        allow_users: get(words, "users").into_iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
+        allow_qos: get(words, "qos").into_iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
         state: if words.contains(&"down") { gmodel::config::PartitionState::Down } else { Default::default() },
         cpus_per_gpu: number(words, "cpus_per_gpu"),
         gpu_sharing: get(words, "sharing").map_or_else(Default::default, |word| serde_json::from_str(&format!("{word:?}")).unwrap()),
@@ -238,6 +241,8 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
             request,
             user: gmodel::job::UserRef { name: get(words, "user").unwrap_or("bob").into(), uid: number(words, "uid").unwrap_or(1000), gid: 1000 },
             reservation: get(words, "reservation").map(str::to_owned),
+            account: get(words, "account").unwrap_or_default().into(),
+            qos: get(words, "qos").unwrap_or_default().into(),
             time_min_secs: number(words, "time_min"),
             licences: get(words, "licences").map_or_else(BTreeMap::new, |text| gmodel::licence::parse(text).unwrap()),
             ..CommonSpec::default()
@@ -563,6 +568,24 @@ fn who_cannot_run_at_all_is_told_why() {
             70 waits: JobHoldMaxRequeue: held by system
             80 waits: PartitionConfig: partition "gone" is not in the configuration
             90 waits: BadConstraints: needs 1 GPU, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+        "#]],
+    );
+}
+
+#[test]
+fn a_partition_that_was_closed_to_somebody_starts_nothing_of_theirs() {
+    check(
+        "partition main accounts=lab,club qos=normal,high users=bob,eve
+         node n1 h100:8
+         job gpus=1 account=lab qos=high
+         job gpus=1 account=guest qos=high
+         job gpus=1 account=lab qos=scavenger
+         job gpus=1 account=lab qos=high user=ada",
+        expect![[r#"
+            10 starts on n1[0]x1
+            20 waits: AccountNotAllowed: partition "main" is for the accounts lab, club now, not for guest
+            30 waits: QOSNotAllowed: partition "main" is for the QOS normal, high now, not for scavenger
+            40 waits: PartitionConfig: partition "main" is not open to ada now
         "#]],
     );
 }
