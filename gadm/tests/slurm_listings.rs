@@ -390,7 +390,7 @@ fn sreport_refuses_what_accounting_does_not_hold() {
         |stderr: sreport: error: reservation utilization: what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle|
         |exit: Some(2)|
     "#]]);
-    check("sreport -t percent user top", expect![[r#"
+    check("sreport -t percent user top start=2026-11-20 end=2026-11-21", expect![[r#"
         |--------------------------------------------------------------------------------|
         |Top 10 Users 2026-11-20T00:00:00 - 2026-11-20T23:59:59 (86400 secs)|
         |Usage reported in Percentage of Total|
