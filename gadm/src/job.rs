@@ -1,6 +1,6 @@
 //! `gadm job`: change, hold, release and requeue jobs, owners their own; suspend and resume them.
 
-use gcli::local_time::{self, TimeFormat};
+use gcli::local_time;
 use gcli::{Failure, Outcome};
 use gmodel::Instant;
 use gmodel::duration::{TimeLimit, squeue_time};
@@ -10,7 +10,6 @@ use gwire::client::{Client, escape};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Write;
 
 /// What to do to jobs.
 #[derive(clap::Subcommand)]
@@ -119,11 +118,7 @@ fn report(answer: &EachResult) -> Outcome {
     let mut failed = false;
     for result in answer.results.iter().filter(|result| !result.ok) {
         failed = true;
-        let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&result.error));
-        match text.contains(&result.job) {
-            true => writeln!(std::io::stderr(), "gadm: {text}")?,
-            false => writeln!(std::io::stderr(), "gadm: job {}: {text}", result.job)?,
-        }
+        gcli::failure::say_of("gadm", result)?;
     }
     Ok(u8::from(failed))
 }
@@ -166,7 +161,7 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
         match client.post_repeatable::<_, Done>("/v1/jobs/update", &request).map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && jobs.len() > 1 => {
-                writeln!(std::io::stderr(), "gadm: {}", failure.text)?;
+                gcli::failure::say("gadm", &failure.text)?;
                 worst = failure.exit;
             }
             Err(failure) => return Err(failure),

@@ -5,7 +5,6 @@ use gmodel::Instant;
 use gmodel::hostlist::Hostlist;
 use gwire::api::{Done, NodeRequest};
 use gwire::client::{Client, escape};
-use std::io::Write;
 
 /// What to do to nodes.
 #[derive(clap::Subcommand)]
@@ -84,7 +83,7 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
         match answer.map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
-                writeln!(std::io::stderr(), "gadm: {}", failure.text)?;
+                gcli::failure::say("gadm", &failure.text)?;
                 worst = failure.exit;
             }
             Err(failure) => return Err(failure),

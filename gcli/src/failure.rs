@@ -4,7 +4,9 @@
 //! (`gq | head`) is no failure.
 
 use crate::local_time::TimeFormat;
+use crate::printable::printable;
 use crate::slurm_name;
+use gwire::api::OneResult;
 use gwire::client::ClientError;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -70,6 +72,23 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// One line on stderr of what could not be done. Who typed a name of Slurm's knows that alone, and its commands say it so.
+pub fn say(program: &str, text: impl Display) -> io::Result<()> {
+    match slurm_name::of(std::env::args_os().next()) {
+        Some(name) => writeln!(io::stderr(), "{name}: error: {text}"),
+        None => writeln!(io::stderr(), "{program}: {text}"),
+    }
+}
+
+/// The same of one of several jobs that were named. The controller's sentence names the job as a rule.
+pub fn say_of(program: &str, result: &OneResult) -> io::Result<()> {
+    let text = TimeFormat::from_env().in_text(&printable(&result.error));
+    match text.contains(&result.job) {
+        true => say(program, text),
+        false => say(program, format_args!("job {}: {text}", result.job)),
+    }
+}
+
 /// Runs a command's main function; what it returns is for the process's own `main` to return. A panic is said in
 /// one line and exits with 255.
 pub fn run<E: Into<ExitCode>>(program: &'static str, main: impl FnOnce() -> Result<E, Failure>) -> ExitCode {
@@ -84,11 +103,7 @@ pub fn run<E: Into<ExitCode>>(program: &'static str, main: impl FnOnce() -> Resu
         Err(failure) => {
             if !failure.text.is_empty() {
                 // Where even stderr is gone there is nobody left to tell.
-                let _ = match slurm_name::of(std::env::args_os().next()) {
-                    // Who typed Slurm's name knows it alone, and its commands say it so.
-                    Some(name) => writeln!(io::stderr(), "{name}: error: {}", failure.text),
-                    None => writeln!(io::stderr(), "{program}: {}", failure.text),
-                };
+                let _ = say(program, &failure.text);
             }
             ExitCode::from(failure.exit)
         }

@@ -4,7 +4,6 @@
 
 use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::signal::{parse_signal, signal_word};
@@ -140,12 +139,7 @@ fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
             }
         } else if !(args.quiet && result.code == "not_found") {
             failed = true;
-            let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&result.error));
-            // The controller's sentence names the job as a rule.
-            match text.contains(&result.job) {
-                true => writeln!(std::io::stderr(), "gdel: {text}")?,
-                false => writeln!(std::io::stderr(), "gdel: job {}: {text}", result.job)?,
-            }
+            gcli::failure::say_of("gdel", result)?;
         }
     }
     if args.verbose && answer.results.is_empty() {

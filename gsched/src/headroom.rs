@@ -23,26 +23,21 @@ pub(crate) struct KeptNodes {
 /// Of all partitions that keep whole nodes.
 pub(crate) fn kept_nodes(snapshot: &Snapshot) -> Vec<KeptNodes> {
     let keeping = snapshot.config.partitions.iter().enumerate().filter(|(_, one)| one.headroom_nodes > 0);
-    let nodes_of = |one: &Partition| {
-        let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
-        nodes.extend((0..snapshot.nodes.len()).filter(|at| {
-            let node = &snapshot.nodes[*at];
-            node.unavailable.is_none() && one.holds(&node.name, &node.features)
-        }));
-        nodes
-    };
-    keeping.map(|(partition, one)| KeptNodes { partition, nodes: nodes_of(one), most: one.headroom_nodes as usize }).collect()
+    keeping.map(|(partition, one)| KeptNodes { partition, nodes: nodes_of(one, snapshot), most: one.headroom_nodes as usize }).collect()
 }
 
 /// Partitions that keep some GPUs idle, with their nodes.
 pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
     let keeping = snapshot.config.partitions.iter().enumerate().filter(|(_, one)| one.headroom.is_some());
-    let nodes_of = |one: &Partition| {
-        let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
-        nodes.extend((0..snapshot.nodes.len()).filter(|at| one.holds(&snapshot.nodes[*at].name, &snapshot.nodes[*at].features)));
-        nodes
-    };
-    keeping.map(|(partition, one)| (partition, nodes_of(one))).collect()
+    keeping.map(|(partition, one)| (partition, nodes_of(one, snapshot))).collect()
+}
+
+/// Those that take work.
+fn nodes_of(partition: &Partition, snapshot: &Snapshot) -> FixedBitSet {
+    let is_there = |node: &SchedNode| node.unavailable.is_none() && partition.holds(&node.name, &node.features);
+    let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+    nodes.extend((0..snapshot.nodes.len()).filter(|at| is_there(&snapshot.nodes[*at])));
+    nodes
 }
 
 #[derive(Clone, Debug, Default)]

@@ -353,9 +353,7 @@ impl Turn<'_> {
         self.said.extend([" Adding User(s)".to_owned()].into_iter().chain(change.names.iter().map(|name| format!("  {name}"))));
         self.said.push(" Associations =".to_owned());
         for (user, account) in new {
-            let default = (change.default_account.as_deref() == Some(&account)).then(|| "default=yes".to_owned());
-            let words = [format!("account={account}")].into_iter().chain(change.set.iter().cloned()).chain(default).collect();
-            policy::user::run(self.client, UserAct::Add(user::Words::of(user.clone(), words)))?;
+            policy::user::run(self.client, UserAct::Add(words_of(change, &user, &account)))?;
             self.said.push(format!("  U = {user:<9} A = {account}"));
         }
         Ok(())
@@ -369,8 +367,7 @@ impl Turn<'_> {
             return Err(Failure::usage("whom? modify user ada where account=vision set maxjobs=10"));
         }
         let entries = known.entries(change);
-        let default = change.default_account.clone();
-        let meant: Vec<_> = match (&default, change.set.is_empty()) {
+        let meant: Vec<_> = match (&change.default_account, change.set.is_empty()) {
             // The account itself says whose default it is.
             (Some(account), true) => entries.into_iter().filter(|(_, of)| of == account).collect(),
             _ => entries,
@@ -378,9 +375,7 @@ impl Turn<'_> {
         self.begin(meant.is_empty(), ("Nothing modified", "nobody of that name may charge that account"), &format!("change {} user(s)?", meant.len()))?;
         self.said.push(" Modified user associations...".to_owned());
         for (user, account) in meant {
-            let as_default = (default.as_deref() == Some(&account)).then(|| "default=yes".to_owned());
-            let words = [format!("account={account}")].into_iter().chain(change.set.iter().cloned()).chain(as_default).collect();
-            policy::user::run(self.client, UserAct::Set(user::Words::of(user.clone(), words)))?;
+            policy::user::run(self.client, UserAct::Set(words_of(change, &user, &account)))?;
             self.said.push(format!("  A = {account:<20} U = {user}"));
         }
         Ok(())
@@ -421,6 +416,13 @@ impl Turn<'_> {
         }
         Ok(())
     }
+}
+
+/// What is set for a user in an account, in `gadm user`'s words.
+fn words_of(change: &Change, user: &str, account: &str) -> user::Words {
+    let as_default = (change.default_account.as_deref() == Some(account)).then(|| "default=yes".to_owned());
+    let words = [format!("account={account}")].into_iter().chain(change.set.iter().cloned()).chain(as_default).collect();
+    user::Words::of(user.to_owned(), words)
 }
 
 fn must_set(change: &Change) -> Result<(), Failure> {

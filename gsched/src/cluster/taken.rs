@@ -58,7 +58,7 @@ impl Cluster {
                 let place = match self.taken.get(room) {
                     Some(Place::Now(place)) => place as usize,
                     known => {
-                        let known = known.map(|(Place::Before(place) | Place::Now(place))| &before[place as usize]);
+                        let known = if let Some(Place::Before(place)) = known { Some(&before[place as usize]) } else { None };
                         let Some(taken) = self.take(*of, room, stretch.len(), known, need(*of, self.nodes[at].make), (from, to)) else {
                             is_there = false;
                             break 'all;
