@@ -27,6 +27,9 @@ mod kept_idle;
 mod shortage;
 pub use shortage::Shortage;
 
+/// Periods of a cap that are looked into, the present one first.
+const MOST_PERIODS: usize = 24;
+
 /// What a job would take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Take {
@@ -431,21 +434,24 @@ impl Ledger {
         for number in who.account.iter().flat_map(|account| self.tree.line(*account)) {
             let budgets = self.accounts[number as usize].budgets.iter();
             for (budget, cap) in budgets.filter(|(budget, _)| budget.kind == BudgetKind::Cap) {
-                let ahead = cap.ahead(held, self.now);
-                if ahead == 0 || cap.used + cap.promised + ahead <= cap.most {
-                    continue;
-                }
+                let Some(beyond) = cap.beyond(held, self.now) else { continue };
+                let (promised, ahead) = (hours_text(beyond.promised), hours_text(beyond.ahead));
+                let spent = match beyond.from {
+                    None => format!(
+                        "{} are used, running jobs may use {promised} more by their time limits, and this job {ahead}; the next period begins {}",
+                        hours_text(cap.used),
+                        cap.end,
+                    ),
+                    Some(begin) => format!(
+                        "of the period that begins {begin}, running jobs may use {promised} by their time limits, and this job {ahead}"
+                    ),
+                };
                 let text = format!(
-                    "account {} may use {} GPU-hours{} {}: {} are used, running jobs may use {} more by their time \
-                     limits, and this job {}; the next period begins {}",
+                    "account {} may use {} GPU-hours{} {}: {spent}",
                     self.tree.name(number),
                     budget.gpu_hours,
                     budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
                     period_text(budget.period),
-                    hours_text(cap.used),
-                    hours_text(cap.promised),
-                    hours_text(ahead),
-                    cap.end,
                 );
                 if !found(Reason::new(ReasonCode::AssocGrpBilling, text)) {
                     return false;
@@ -557,8 +563,7 @@ impl Ledger {
             let page = &mut self.accounts[number as usize];
             change(&mut page.held);
             for (_, budget) in &mut page.budgets {
-                let ahead = budget.ahead(held, now);
-                budget.promised = if add { budget.promised + ahead } else { budget.promised - ahead };
+                budget.count(held, now, add);
             }
             if page.per_user.is_some() || page.has_user_bounds {
                 change(self.pairs.entry((Pair::UserInAccount, number, user)).or_default());
@@ -604,7 +609,10 @@ impl Ledger {
                 let used = self.used_in_period(&snapshot.usage, number, budget);
                 let gpu_type = budget.gpu_type.as_ref().map_or(ALL, |name| self.types.number(name));
                 let most = u128::from(budget.gpu_hours) * GPU_HOUR;
-                (budget.clone(), BudgetUse::new(gpu_type, most, used, snapshot.usage.period_bounds(budget.period, self.now)))
+                let present = snapshot.usage.period_bounds(budget.period, self.now);
+                let following = if budget.kind == BudgetKind::Cap { MOST_PERIODS - 1 } else { 0 };
+                let ends = std::iter::successors(Some(present.1), |end| Some(snapshot.usage.period_bounds(budget.period, *end).1)).skip(1).take(following);
+                (budget.clone(), BudgetUse::new(gpu_type, most, used, present).followed_by(ends))
             });
             let budgets = budgets.collect();
             let page = &mut self.accounts[number as usize];

@@ -50,6 +50,24 @@ pub struct BudgetUse {
     began: u128,
     pub start: Timestamp,
     pub end: Timestamp,
+    /// Of a cap: what runs may use of the periods that follow.
+    later: Vec<Later>,
+}
+
+/// A period that is to come.
+#[derive(Clone, Debug)]
+struct Later {
+    start: Timestamp,
+    end: Timestamp,
+    promised: u128,
+}
+
+/// What a job would use beyond what is left of a period.
+pub struct Beyond {
+    /// The period's begin, where it is to come.
+    pub from: Option<Timestamp>,
+    pub promised: u128,
+    pub ahead: u128,
 }
 
 #[derive(Clone, Debug)]
@@ -381,8 +399,43 @@ impl Level {
 
 impl BudgetUse {
     pub fn new(gpu_type: usize, most: u128, used: u128, (start, end): (Timestamp, Timestamp)) -> Self {
-        Self { gpu_type, most, used, promised: 0, began: 0, start, end }
+        Self { gpu_type, most, used, promised: 0, began: 0, start, end, later: Vec::new() }
     }
+
+    /// With the periods that follow, by their ends.
+    pub fn followed_by(mut self, ends: impl Iterator<Item = Timestamp>) -> Self {
+        let mut start = self.end;
+        self.later.extend(ends.map(|end| Later { start: std::mem::replace(&mut start, end), end, promised: 0 }));
+        self
+    }
+
+    /// Counts what a run may still use, or takes it off.
+    pub fn count(&mut self, held: &Holding, now: Timestamp, add: bool) {
+        let change = |promised: &mut u128, ahead: u128| *promised = if add { *promised + ahead } else { *promised - ahead };
+        let ahead = self.ahead(held, now);
+        change(&mut self.promised, ahead);
+        let milli = u128::from(self.of(held));
+        for period in self.later.iter_mut().take_while(|period| held.until.is_none_or(|until| period.start < until)) {
+            change(&mut period.promised, milli * u128::from(held.millis_within(period.start, period.end)));
+        }
+    }
+
+    /// The first period of which a job that starts now would use more than is left.
+    pub fn beyond(&self, held: &Holding, now: Timestamp) -> Option<Beyond> {
+        let milli = u128::from(self.of(held));
+        let ahead = self.ahead(held, now);
+        if ahead > 0 && self.used + self.promised + ahead > self.most {
+            return Some(Beyond { from: None, promised: self.promised, ahead });
+        }
+        let reached = self.later.iter().filter(|period| milli > 0 && held.until.is_none_or(|until| period.start < until));
+        let mut over = reached.map(|period| Beyond {
+            from: Some(period.start),
+            promised: period.promised,
+            ahead: milli * u128::from(held.millis_within(period.start, period.end)),
+        });
+        over.find(|period| period.promised + period.ahead > self.most)
+    }
+
     /// The same before any run was counted.
     pub fn without_promises(&self) -> Self {
         Self { promised: 0, began: 0, ..self.clone() }

@@ -3,7 +3,7 @@
 //! A limit is asked at the moment of a start, as a pass asks it: those who start later have no say in it. So who is planned to start
 //! before somebody, and runs on, may take what was to be his: `overtaken` says whose start no longer holds. Never looks at nodes.
 
-use super::{Ledger, LimitId, Take, Who};
+use super::{Ledger, LimitId, MOST_PERIODS, Take, Who};
 use crate::limits::{Bound, Holding, Meter, job_exceeds};
 use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, Snapshot};
@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-/// Periods of a budget that are looked into, the present one first.
-const MOST_PERIODS: usize = 24;
 /// Ends of runs after which it is seen whether a guarantee has room.
 const MOST_ENDS: usize = 256;
 /// Times that are tried until no limit of several is in the way.
@@ -137,26 +135,30 @@ impl Cap {
         }
     }
 
-    /// The first time from `from` on at which what a job may use of the period is left of it.
+    /// The first time from `from` on at which what a job may use of each period is left of it.
     fn first(&mut self, budget: &Budget, (gpu_type, most): (usize, u128), wanted: &Holding, usage: &UsageBook, from: Timestamp) -> Option<Timestamp> {
         let milli = u128::from(wanted.of(gpu_type));
-        let mut at = from;
         if milli == 0 {
-            return Some(at);
+            return Some(from);
         }
-        loop {
-            let period = self.period(budget, usage, at)?;
+        self.period(budget, usage, from)?;
+        let (mut at, mut look_at) = (from, from);
+        while let Some(period) = self.period(budget, usage, look_at) {
+            let held = wanted.placed_at(at);
             let left = most.saturating_sub(period.used);
-            if milli * u128::from(wanted.placed_at(at).millis_within(at, period.end)) <= left {
+            let needs = milli * u128::from(held.millis_within(at.max(period.start), period.end));
+            if needs > left {
+                // What is left is enough for the rest of the period from then on.
+                at = period.end.plus_millis(-i64::try_from(left / milli).unwrap_or(i64::MAX)).max(at);
+                look_at = at;
+            } else if held.until.is_none_or(|until| period.end < until) {
+                look_at = period.end;
+            } else {
                 return Some(at);
             }
-            // What is left is enough for the rest of the period from then on.
-            let late = period.end.plus_millis(-i64::try_from(left / milli).unwrap_or(i64::MAX)).max(at);
-            if left / milli > 0 {
-                return Some(late);
-            }
-            at = period.end;
         }
+        // It reaches beyond all periods that are looked into.
+        Some(at).filter(|at| *at == from)
     }
 }
 
@@ -399,9 +401,11 @@ impl Ledger {
         for (account, place, (_, cap)) in self.caps_on(who) {
             let Some(Cap { periods, begins }) = caps.get(&(account, place)) else { continue };
             for period in periods.iter().filter(|period| period.used > cap.most && from < period.end) {
-                let first = (from.max(period.start.plus_millis(-1)), usize::MAX);
-                let later = begins.range((Excluded(first), Excluded((period.end, 0)))).map(|(_, number)| *number);
-                gone.extend(later.filter(|number| booked[*number].held.of(cap.gpu_type) > 0));
+                let later = begins.range((Excluded((from, usize::MAX)), Excluded((period.end, 0)))).map(|(_, number)| *number);
+                gone.extend(later.filter(|number| {
+                    let held = &booked[*number].held;
+                    held.of(cap.gpu_type) > 0 && held.until.is_none_or(|until| period.start < until)
+                }));
             }
         }
         let owed = self.top_of(who).and_then(|top| owed.get(&top)).into_iter().flat_map(|owed| owed.range(later));

@@ -257,6 +257,22 @@ fn a_cap_counts_what_was_used_what_runs_and_what_the_job_may_use() {
 }
 
 #[test]
+fn a_cap_holds_in_the_periods_that_a_job_reaches_into() {
+    // It is noon: the run takes 12 GPU-hours of this day, and 18 of the next.
+    let text = "node n1 h100:8
+         account lab cap=30/day
+         run 1 lab ann 1 on=n1 limit=108000
+         job 2 lab ann 1 limit=86400
+         job 3 lab ann 1 limit=90000
+         job 4 lab ann 1";
+    check(text, expect![[r#"
+        2: None
+        3: AssocGrpBilling: account lab may use 30 GPU-hours a day: of the period that begins 2026-11-21T00:00:00Z, running jobs may use 18 by their time limits, and this job 13
+        4: AssocGrpBilling: account lab may use 30 GPU-hours a day: of the period that begins 2026-11-21T00:00:00Z, running jobs may use 18 by their time limits, and this job 24
+    "#]]);
+}
+
+#[test]
 fn why_lists_everything_that_stands_in_the_way() {
     let snapshot = world(
         "node n1 h100:8

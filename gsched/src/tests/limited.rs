@@ -1,5 +1,6 @@
 //! Starts foretold of those who wait for a limit, a guarantee or the next period of a cap.
 
+use crate::usage::Rate;
 use crate::world::{NOW, world};
 use crate::{PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan};
 use gmodel::policy::{Backfill, JobOrder};
@@ -130,16 +131,24 @@ fn who_waits_for_a_cap_starts_in_its_next_period() {
     assert_eq!(of("job 10 a ann 4 limit=3600"), [(10, Some(midnight - hour / 2))], "what is left is enough for the last half hour of the day");
     assert_eq!(of("job 10 a ann 2 limit=3600\njob 11 a ann 4 limit=3600"), [(10, Some(0)), (11, Some(midnight))]);
     assert_eq!(of("job 10 a ann 2 limit=3600\njob 11 a ann 8 limit=3600\njob 12 a ann 1 limit=3600"), [(10, Some(0)), (11, Some(midnight)), (12, Some(2 * midnight + midnight))]);
-    assert_eq!(of("job 10 a ann 8 limit=36000"), [(10, Some(midnight - hour / 4))], "only what is used of the period is asked");
+    assert_eq!(of("job 10 a ann 1 limit=36000"), [(10, Some(midnight - 2 * hour))], "each of the two days that it reaches into has room");
+    assert_eq!(of("job 10 a ann 1 limit=43200"), [(10, Some(midnight + 16 * hour))], "8 hours in each of the next days");
+    assert_eq!(of("job 10 a ann 1 limit=36000\njob 11 a ann 1 limit=3600"), [(10, Some(midnight + 16 * hour)), (11, Some(0))]);
+    assert_eq!(of("job 10 a ann 1 limit=36000\njob 11 a ann 1 limit=10800"), [(10, Some(midnight - 2 * hour)), (11, Some(3 * midnight))]);
+    assert_eq!(of("job 10 a ann 8 limit=36000"), [(10, None)], "no day has so much");
 }
 
 /// What really becomes of a queue that nobody joins, where every run takes its whole limit.
-fn real_starts(mut snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
-    let mut found = BTreeMap::new();
+fn real_starts(snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
+    real_runs(snapshot).into_iter().map(|(run, _)| (run.run.job, run.placed)).collect()
+}
+
+/// The same, and when each run ended; those that run already, too. What was used is charged.
+fn real_runs(mut snapshot: Snapshot) -> Vec<(RunningRun, Timestamp)> {
+    let mut found = Vec::new();
     for _ in 0..1000 {
         let told = plan(&snapshot, WorkBudget::default());
         for start in &told.starts {
-            found.insert(start.job, snapshot.now);
             let at = snapshot.pending.iter().position(|job| job.id == start.job).unwrap();
             let PendingJob { spec, limit_secs, .. } = snapshot.pending.remove(at);
             for share in &start.allocation {
@@ -158,6 +167,11 @@ fn real_starts(mut snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
         snapshot.now = next;
         let ended = |run: &RunningRun| run.ends_by == Some(next);
         for run in snapshot.running.iter().filter(|run| ended(run)) {
+            found.push((run.clone(), next));
+            let gpus = run.shares.iter().map(|share| 1000 * share.gpus.slots().count() as u64).sum();
+            let rate = Rate { weighted_micro: 0, gpus: [("h100".to_owned(), gpus)].into() };
+            let (account, user) = (&run.spec.account, &run.spec.user.name);
+            Arc::make_mut(&mut snapshot.usage).charge(account, user, &rate, run.started.unwrap_or(next), next, 0);
             for share in &run.shares {
                 let node = snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap();
                 node.free_cpus += share.cpus;
@@ -169,6 +183,35 @@ fn real_starts(mut snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
         snapshot.running.retain(|run| !ended(run));
     }
     found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn no_period_of_a_cap_is_overrun(
+        jobs in prop::collection::vec((0..2usize, 1..9u32, 1..60u32), 1..20),
+        caps in [8..100u64, 20..200u64],
+    ) {
+        let accounts = ["a", "b"];
+        let mut text = format!("node n1 h100:16\naccount lab cap={}/day\naccount a under=lab cap={}/day\naccount b under=lab\n", caps[1], caps[0]);
+        for (at, (account, gpus, hours)) in jobs.into_iter().enumerate() {
+            text.push_str(&format!("job {} {} ann {gpus} limit={}\n", at + 10, accounts[account], hours * 3600));
+        }
+        let runs = real_runs(world(&text));
+        for (account, most) in [("a", caps[0]), ("", caps[1])] {
+            let of_account = runs.iter().filter(|(run, _)| run.spec.account.starts_with(account));
+            let mut used: BTreeMap<i64, i64> = BTreeMap::new();
+            for (run, end) in of_account {
+                let gpus: i64 = run.shares.iter().map(|share| share.gpus.slots().count() as i64).sum();
+                for hour in run.placed.secs() / 3600..end.secs() / 3600 {
+                    *used.entry(hour / 24).or_default() += gpus;
+                }
+            }
+            for (day, used) in used {
+                prop_assert!(used <= most as i64, "{account}: {used} of {most} on day {day}\n{text}");
+            }
+        }
+    }
 }
 
 proptest! {
