@@ -183,10 +183,11 @@ impl Rooms {
     /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
     pub fn keep(&mut self, room: Room, make: MakeId) -> RoomId {
         let print = room.print(make);
-        if let Some(id) = self.by_print.get(&print).copied() {
-            if self.make(id) == make && self.get(id).is_as(&room) {
-                return self.keep_again(id);
-            }
+        if let Some(id) = self.by_print.get(&print).copied()
+            && self.make(id) == make
+            && self.get(id).is_as(&room)
+        {
+            return self.keep_again(id);
         }
         let cpus = room.profile.steps()[0].free.cpus;
         let id = self.add(room, Facts { nodes: 1, print, ..Facts::new(make, cpus) });

@@ -110,7 +110,7 @@ impl StepCgroup {
 
     /// Removes it where nothing is left in it; true when it is gone.
     pub fn remove_left(&self) -> bool {
-        self.place().dirs().fold(true, |gone, dir| is_gone_now(fs::remove_dir(dir)) && gone)
+        self.place().dirs().filter(|dir| !is_gone_now(fs::remove_dir(dir))).count() == 0
     }
 
     fn make(&self, memory_bytes: Option<u64>) -> Result<(), CgroupError> {
