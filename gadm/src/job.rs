@@ -73,7 +73,7 @@ pub(crate) enum JobAct {
 /// Which jobs.
 #[derive(clap::Args)]
 pub(crate) struct Jobs {
-    /// Jobs: 17, 98 (an array), 98_5, 98_[1-3]; to hold or release at most 10,000 waiting tasks of arrays one by one
+    /// Jobs: 17, 98 (an array), 98_5, 98_[1-3]
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<String>,
 }

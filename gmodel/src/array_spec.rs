@@ -145,6 +145,43 @@ impl ArraySpec {
             .flat_map(|range| (range.start..=range.end).step_by(range.step as usize))
     }
 
+    /// The positions here of those of another's indices that are here, too.
+    pub fn positions_of(&self, indices: &ArraySpec) -> RangeSet {
+        let mut found = RangeSet::new();
+        let mut before = 0;
+        for own in &self.ranges {
+            let at = |index: u32| before + (index - own.start) / own.step;
+            let from = indices.ranges.partition_point(|other| other.end < own.start);
+            for other in indices.ranges[from..].iter().take_while(|other| other.start <= own.end) {
+                let last = other.end.min(own.end);
+                let from = |one: &IndexRange, least: u32| one.start + least.saturating_sub(one.start).div_ceil(one.step) * one.step;
+                if other.step == 1 || (other.step == own.step && other.start % own.step == own.start % own.step) {
+                    let first = from(own, other.start);
+                    if first <= last {
+                        found.insert_range(at(first), at(last));
+                    }
+                } else {
+                    let both = (from(other, own.start)..=last).step_by(other.step as usize).filter(|index| own.contains(*index));
+                    both.for_each(|index| found.insert_range(at(index), at(index)));
+                }
+            }
+            before += own.len();
+        }
+        found
+    }
+
+    /// The indices at these positions; `None` where there are none.
+    pub fn at(&self, positions: &RangeSet) -> Option<ArraySpec> {
+        Some(ArraySpec { ranges: self.ranges_at(positions), limit: None }).filter(|found| !found.ranges.is_empty())
+    }
+
+    /// The indices that another does not have; `None` where it has all.
+    pub fn without(&self, other: &ArraySpec) -> Option<ArraySpec> {
+        let mut left = RangeSet::first_n(self.len());
+        self.positions_of(other).runs().for_each(|(first, last)| left.remove_range(first, last));
+        self.at(&left)
+    }
+
     /// Lowest and highest index.
     pub fn bounds(&self) -> (u32, u32) {
         let ends = self.ranges.first().zip(self.ranges.last());
@@ -165,6 +202,11 @@ impl ArraySpec {
     /// more than five indices over more than eleven numbers (`0-12:2`, but `0,2,4,6,8,10`). Only of more than [`MOST_SINGLE`]
     /// indices apart do steps stand among other ranges. Positions behind the last task are left out.
     pub fn text_of(&self, positions: &RangeSet) -> String {
+        text(&without_steps(self.ranges_at(positions)), self.limit)
+    }
+
+    /// Positions behind the last task are left out.
+    fn ranges_at(&self, positions: &RangeSet) -> Vec<IndexRange> {
         let mut pieces = Vec::new();
         let mut before = 0;
         let mut runs = positions.runs().peekable();
@@ -187,7 +229,7 @@ impl ArraySpec {
             }
             before = last + 1;
         }
-        text(&without_steps(canonical(pieces)), self.limit)
+        canonical(pieces)
     }
 }
 
@@ -861,6 +903,24 @@ mod tests {
             prop_assert_eq!(set.to_string().parse::<RangeSet>(), Ok(set.clone()));
             prop_assert_eq!(set.first(), want.first().copied());
             prop_assert_eq!((0..70).filter(|&at| set.contains(at)).count(), want.len());
+        }
+
+        #[test]
+        fn indices_of_another_array_are_found_here(
+            own in prop::collection::vec((0u32..60, 0u32..40, 1u32..6), 1..6),
+            other in prop::collection::vec((0u32..60, 0u32..40, 1u32..6), 1..6),
+        ) {
+            let spec = |parts: &[(u32, u32, u32)]| {
+                let text: Vec<String> = parts.iter().map(|(start, more, step)| format!("{start}-{}:{step}", start + more)).collect();
+                ArraySpec::parse(&text.join(",")).unwrap()
+            };
+            let (own, other) = (spec(&own), spec(&other));
+            let positions: RangeSet = other.iter().filter_map(|index| own.position(index)).collect();
+            prop_assert_eq!(own.positions_of(&other), positions.clone());
+            let both: Vec<u32> = own.at(&positions).map_or(Vec::new(), |both| both.iter().collect());
+            prop_assert_eq!(both, own.iter().filter(|index| other.contains(*index)).collect::<Vec<_>>());
+            let only_there: Vec<u32> = other.without(&own).map_or(Vec::new(), |left| left.iter().collect());
+            prop_assert_eq!(only_there, other.iter().filter(|index| !own.contains(*index)).collect::<Vec<_>>());
         }
 
         #[test]

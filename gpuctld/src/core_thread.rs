@@ -134,7 +134,7 @@ impl CoreHandle {
             return Ok(command);
         }
         let view = self.view().await;
-        let of_targets = targets.iter().filter_map(|target| dependency_of(&view, *target));
+        let of_targets = targets.iter().filter_map(|target| dependency_of(&view, target));
         let conditions = dependency.into_iter().chain(of_targets).flat_map(|dependency| &dependency.conditions);
         let mut names: Vec<JobRef> = conditions.filter_map(|one| forgotten(&view, one)).collect();
         names.dedup();
@@ -361,10 +361,10 @@ fn forgotten(state: &State, condition: &Condition) -> Option<JobRef> {
 }
 
 /// Of a job or array as it was submitted.
-fn dependency_of(state: &State, target: Target) -> Option<&Dependency> {
-    let (Target::Job(id) | Target::Task { array: id, .. }) = target;
-    let array = state.arrays.get(id).map(|array| &array.spec);
-    array.or_else(|| state.jobs.get(id).map(|job| &job.spec))?.dependency.as_ref()
+fn dependency_of<'s>(state: &'s State, target: &Target) -> Option<&'s Dependency> {
+    let (Target::Job(id) | Target::Task { array: id, .. } | Target::Tasks { array: id, .. }) = target;
+    let array = state.arrays.get(*id).map(|array| &array.spec);
+    array.or_else(|| state.jobs.get(*id).map(|job| &job.spec))?.dependency.as_ref()
 }
 
 fn stopping() -> Refusal {

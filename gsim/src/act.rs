@@ -289,7 +289,8 @@ impl Cluster {
             Some(task) => Target::Task { array: task.array, index: task.index },
             None => Target::Job(job.id),
         });
-        let arrays = state.arrays.values().filter(|array| held(&array.holds)).map(|a| Target::Job(a.id));
+        let any_held = |array: &&gcore::ctl::Array| held(&array.holds) || array.apart.iter().any(|one| held(&one.holds));
+        let arrays = state.arrays.values().filter(any_held).map(|a| Target::Job(a.id));
         let targets: Vec<Target> = jobs.chain(arrays).collect();
         if !targets.is_empty() {
             self.ask(root(), Command::Release { targets });
@@ -313,7 +314,7 @@ impl Cluster {
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
             let depends = array.waits.is_some() && array.reason.code == ReasonCode::Dependency;
-            if array.holds.is_empty() && !depends || array.reason.code == gmodel::ReasonCode::None {
+            if !array.not_held().is_empty() && !depends || array.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }
         }

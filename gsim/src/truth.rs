@@ -56,9 +56,9 @@ impl Truth {
                 }
                 self.submitted.insert(*id, (count, request));
             }
-            (Command::Cancel { targets, signal: None }, Reply::Each { results }) => {
-                for (target, result) in targets.iter().zip(results) {
-                    if let (Target::Job(id), None) = (target, &result.refusal)
+            (Command::Cancel { signal: None, .. }, Reply::Each { results }) => {
+                for result in results {
+                    if let (Target::Job(id), None) = (&result.target, &result.refusal)
                         && !self.returned.contains(id)
                     {
                         self.cancelled.insert(*id);

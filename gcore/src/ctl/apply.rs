@@ -32,6 +32,8 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::JobReleased { job, owner, at } => jobs::released(state, *job, owner.as_deref(), *at),
         Event::ArrayHeld { array, mark } => jobs::array_held(array_mut(state, *array), mark),
         Event::ArrayReleased { array, owner, at } => jobs::array_released(state, *array, owner.as_deref(), *at),
+        Event::TasksHeld { array, positions, mark } => jobs::tasks_held(array_mut(state, *array), positions, mark),
+        Event::TasksReleased { array, positions, owner, at } => jobs::tasks_released(state, *array, positions, owner.as_deref(), *at),
         Event::JobUpdated { job, change, .. } => jobs::updated(state, *job, change),
         Event::ArrayUpdated { array, change, .. } => jobs::array_updated(state, *array, change),
         Event::JobCancelled { job, by, text, reason, at } => {

@@ -2,7 +2,7 @@
 //! over when its nodes say so.
 
 use super::command::{Actor, CancelSignal, Refusal, Reply, Target};
-use super::dependency::intersection;
+use super::apart::{intersection, put_in};
 use super::event::Event;
 use super::handle::Tx;
 use super::preempt::order;
@@ -22,7 +22,7 @@ pub(super) fn handle(
     targets: &[Target],
     signal: Option<CancelSignal>,
 ) -> Reply {
-    let mut untouched = BTreeMap::new();
+    let mut untouched: BTreeMap<JobId, RangeSet> = BTreeMap::new();
     let reply = each(tx, targets, |tx, target| {
         let found = find(tx.state, actor, target)?;
         match signal {
@@ -43,9 +43,7 @@ pub(super) fn handle(
 fn cancel(tx: &mut Tx, actor: &Actor, found: Found, untouched: &mut BTreeMap<JobId, RangeSet>) {
     match found {
         Found::Job(id) => cancel_job(tx, actor, id),
-        Found::Untouched { array, position } => {
-            untouched.entry(array).or_default().insert(position);
-        }
+        Found::Untouched { array, positions } => put_in(untouched.entry(array).or_default(), &positions),
         Found::Array(array) => {
             for id in own_tasks(tx.state, array) {
                 cancel_job(tx, actor, id);
@@ -114,7 +112,7 @@ fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
     }
 }
 
-fn send(tx: &mut Tx, target: Target, found: Found, signal: CancelSignal) -> Result<(), Refusal> {
+fn send(tx: &mut Tx, target: &Target, found: Found, signal: CancelSignal) -> Result<(), Refusal> {
     let jobs = match found {
         Found::Job(id) => vec![id],
         Found::Array(id) => own_tasks(tx.state, id),

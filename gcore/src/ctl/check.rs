@@ -127,6 +127,14 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
                 _ => {}
             }
         }
+        let mut together = array.pending.clone();
+        for one in &array.apart {
+            let before = together.len();
+            super::apart::take_out(&mut together, &one.positions);
+            if one.positions.is_empty() || before - together.len() != one.positions.len() || one.holds == array.holds {
+                found.push(format!("tasks {} of array {} are held apart from it, and should not be", one.positions, array.id));
+            }
+        }
         if (pending, live) != (array.own_pending, array.own_live) {
             found.push(format!(
                 "array {} counts {} pending and {} live tasks, there are {pending} and {live}",

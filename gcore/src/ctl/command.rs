@@ -6,6 +6,7 @@
 use super::dependency::PastJob;
 use super::event::{JobChange, PolicyChange};
 use super::state::JoinToken;
+use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::hostlist::Hostlist;
@@ -129,13 +130,15 @@ pub enum Command {
 }
 
 /// A job as a user names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// `17`: a job; when it is the id of an array, all of it.
     Job(JobId),
     /// `98_5`: one task, by array id and index.
     Task { array: JobId, index: u32 },
+    /// `98_[1-3]`: several, answered for by what becomes of them.
+    Tasks { array: JobId, indices: ArraySpec },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! The conditions are those of sbatch(1). Which jobs wait for which is an index of the state, so an end costs only its
 //! dependants. A condition that was met is forgotten, as in Slurm: what is left outlives the jobs it is about.
 
+use super::apart::intersection;
 use super::command::Refusal;
 use super::event::Event;
 use super::handle::Tx;
@@ -565,21 +566,6 @@ fn by_position(waits: &Waits, pending: &RangeSet, of: impl Fn(&Wait) -> RangeSet
     sets.fold(first, |left, set| intersection(&left, &set))
 }
 
-pub(super) fn intersection(one: &RangeSet, other: &RangeSet) -> RangeSet {
-    let mut both = RangeSet::new();
-    let mut others = other.runs().peekable();
-    for (first, last) in one.runs() {
-        while let Some(&(from, to)) = others.peek() {
-            both.insert_range(first.max(from), last.min(to));
-            if to > last {
-                break;
-            }
-            others.next();
-        }
-    }
-    both
-}
-
 /// What an array's waits mean for one of its tasks that gets a record of its own.
 pub(super) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box<Waits>> {
     let waits = array.waits.as_deref()?;
@@ -666,17 +652,17 @@ pub(super) fn reason(state: &State, waits: Option<&Waits>) -> Option<Reason> {
 }
 
 /// What the tasks of an array that may start are, and why the others do not.
-pub(super) fn of_array(state: &State, array: &Array) -> (RangeSet, Option<Reason>) {
-    let Some(waits) = &array.waits else { return (array.pending.clone(), None) };
-    let ready = ready(array);
+pub(super) fn of_array(state: &State, array: &Array, open: RangeSet) -> (RangeSet, Option<Reason>) {
+    let Some(waits) = &array.waits else { return (open, None) };
+    let ready = intersection(&ready(array), &open);
     if !ready.is_empty() {
         return (ready, None);
     }
-    if hopeless(waits, &array.pending).len() == array.pending.len() && never(waits).is_none() {
+    if hopeless(waits, &open).len() == open.len() && never(waits).is_none() {
         let text = "their partners in the other array did not end well: these tasks can never start";
-        return (array.pending.clone(), Some(Reason::new(ReasonCode::DependencyNeverSatisfied, text)));
+        return (open, Some(Reason::new(ReasonCode::DependencyNeverSatisfied, text)));
     }
-    (array.pending.clone(), reason(state, Some(waits)))
+    (open, reason(state, Some(waits)))
 }
 
 /// `job 17 (RUNNING) to end well`.

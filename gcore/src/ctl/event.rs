@@ -39,6 +39,9 @@ pub enum Event {
     JobReleased { job: JobId, owner: Option<String>, at: Timestamp },
     ArrayHeld { array: JobId, mark: Mark },
     ArrayReleased { array: JobId, owner: Option<String>, at: Timestamp },
+    /// Untouched tasks of an array, held together.
+    TasksHeld { array: JobId, positions: RangeSet, mark: Mark },
+    TasksReleased { array: JobId, positions: RangeSet, owner: Option<String>, at: Timestamp },
     JobUpdated {
         job: JobId,
         change: JobChange,
@@ -505,6 +508,8 @@ impl Event {
             Self::WaitsChanged { who: Dependent::Array(id), .. } => of_array(*id),
             Self::ArrayHeld { array, .. }
             | Self::ArrayReleased { array, .. }
+            | Self::TasksHeld { array, .. }
+            | Self::TasksReleased { array, .. }
             | Self::ArrayUpdated { array, .. }
             | Self::TasksCancelled { array, .. }
             | Self::TasksRequeued { array, .. } => of_array(*array),

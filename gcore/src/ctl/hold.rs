@@ -1,9 +1,12 @@
 //! Holding and releasing. Several holds stand side by side, each with its owner and reason.
 
+use super::apart::put_in;
 use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
-use super::targets::{Found, each, few_are_split, find, own_tasks, shown, split};
+use super::state::{Array, State};
+use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
+use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::{JobId, JobState};
 
@@ -23,24 +26,33 @@ impl Holder<'_> {
 }
 
 pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str) -> Result<Reply, Refusal> {
-    few_are_split(tx.state, targets, "held", |found| matches!(found, Found::Untouched { .. }))?;
+    few_are_split(tx.state, targets, "held", |target, found| matches!(found, Found::Untouched { array, .. } if !goes_apart(tx.state, target, *array)))?;
     Ok(each(tx, targets, |tx, target| {
         let found = find(tx.state, holder.actor, target)?;
         let reason = reason.chars().take(1000).collect();
         match found {
             Found::Array(array) => {
                 let held = &tx.state.arrays.get(array).map_or(Vec::new(), |a| a.holds.clone());
-                if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, found), reason) {
+                if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, array), reason) {
                     tx.emit(Event::ArrayHeld { array, mark });
                 }
+                // Of it, those that were let go again.
+                let apart = tx.state.arrays.get(array).map_or(RangeSet::new(), Array::all_apart);
+                hold_tasks(tx, holder, array, &apart, "its array is held");
                 for id in own_tasks(tx.state, array) {
                     hold_job(tx, holder, id, "its array is held".into());
                 }
                 Ok(())
             }
-            Found::Untouched { array, position } => {
-                let id = split(tx, array, position);
-                hold_job(tx, holder, id, reason);
+            Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
+                hold_tasks(tx, holder, array, &positions, &reason);
+                Ok(())
+            }
+            Found::Untouched { array, positions } => {
+                for position in positions.iter() {
+                    let id = split(tx, array, position);
+                    hold_job(tx, holder, id, reason.clone());
+                }
                 Ok(())
             }
             Found::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
@@ -52,13 +64,28 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
     }))
 }
 
-fn owner_name(tx: &Tx, found: Found) -> String {
-    let spec = match found {
-        Found::Job(id) => tx.state.jobs.get(id).map(|job| &job.spec),
-        Found::Array(id) => tx.state.arrays.get(id).map(|array| &array.spec),
-        _ => None,
-    };
-    spec.map_or(String::new(), |spec| spec.user.name.clone())
+fn owner_name(tx: &Tx, array: JobId) -> String {
+    tx.state.arrays.get(array).map_or(String::new(), |array| array.spec.user.name.clone())
+}
+
+/// Whether tasks are held without records of their own.
+fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
+    !is_one_task(target) && state.arrays.get(array).is_some_and(Array::has_room_apart)
+}
+
+/// Holds those of some untouched tasks that the holder has not held yet.
+fn hold_tasks(tx: &mut Tx, holder: Holder, id: JobId, positions: &RangeSet, reason: &str) {
+    let Some(array) = tx.state.arrays.get(id) else { return };
+    let mark = Mark { owner: holder.mark_owner(&array.spec.user.name), reason: reason.to_owned(), since: tx.now };
+    let mut new = RangeSet::new();
+    for one in array.by_holds(positions) {
+        if one.holds.iter().all(|held| held.owner != mark.owner) {
+            put_in(&mut new, &one.positions);
+        }
+    }
+    if !new.is_empty() {
+        tx.emit(Event::TasksHeld { array: id, positions: new, mark });
+    }
 }
 
 fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
@@ -97,8 +124,10 @@ pub(super) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
 }
 
 pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
-    let is_held = |array: JobId| tx.state.arrays.get(array).is_some_and(|array| !array.holds.is_empty());
-    few_are_split(tx.state, targets, "released", |found| matches!(found, Found::Untouched { array, .. } if is_held(array)))?;
+    few_are_split(tx.state, targets, "released", |target, found| match found {
+        Found::Untouched { array, positions } => is_held(tx.state, *array, positions) && !goes_apart(tx.state, target, *array),
+        _ => false,
+    })?;
     Ok(each(tx, targets, |tx, target| match find(tx.state, actor, target)? {
         Found::Array(array) => {
             let tasks = own_tasks(tx.state, array);
@@ -111,7 +140,8 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
             for owner in to_lift(actor, &held, &owner, target)? {
                 tx.emit(Event::ArrayReleased { array, owner: Some(owner), at: tx.now });
             }
-            let mut refused = Ok(());
+            let apart = tx.state.arrays.get(array).map_or(RangeSet::new(), Array::all_apart);
+            let mut refused = release_tasks(tx, actor, array, &apart, target);
             for id in tasks {
                 let pending =
                     tx.state.jobs.get(id).is_some_and(|job| job.state == JobState::Pending);
@@ -121,28 +151,50 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
             }
             refused
         }
-        Found::Untouched { array, position } => {
-            let held = tx.state.arrays.get(array).is_some_and(|array| !array.holds.is_empty());
-            if !held {
-                return Ok(());
+        Found::Untouched { array, positions } if !is_held(tx.state, array, &positions) => Ok(()),
+        Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => release_tasks(tx, actor, array, &positions, target),
+        Found::Untouched { array, positions } => {
+            let owner = owner_name(tx, array);
+            for one in tx.state.arrays.get(array).map_or(Vec::new(), |array| array.by_holds(&positions)) {
+                to_lift(actor, &one.holds, &owner, target)?;
             }
-            let owner = owner_name(tx, Found::Array(array));
-            let marks = tx.state.arrays.get(array).map_or(Vec::new(), |a| a.holds.clone());
-            to_lift(actor, &marks, &owner, target)?;
-            let id = split(tx, array, position);
-            release_job(tx, actor, id, target)
+            positions.iter().try_for_each(|position| {
+                let id = split(tx, array, position);
+                release_job(tx, actor, id, target)
+            })
         }
         Found::Job(id) => release_job(tx, actor, id, target),
         Found::Over => Err(over(target)),
     }))
 }
 
+/// Whether any of some untouched tasks is held.
+fn is_held(state: &State, array: JobId, positions: &RangeSet) -> bool {
+    state.arrays.get(array).is_some_and(|array| array.by_holds(positions).iter().any(|one| !one.holds.is_empty()))
+}
+
+/// Lifts what the actor may of the holds of untouched tasks; refused where another's hold keeps some.
+fn release_tasks(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet, target: &Target) -> Result<(), Refusal> {
+    let Some(array) = tx.state.arrays.get(id) else { return Ok(()) };
+    let (sets, owner) = (array.by_holds(positions), array.spec.user.name.clone());
+    let mut refused = Ok(());
+    for one in sets {
+        match to_lift(actor, &one.holds, &owner, target) {
+            Ok(owners) => owners.into_iter().for_each(|owner| {
+                tx.emit(Event::TasksReleased { array: id, positions: one.positions.clone(), owner: Some(owner), at: tx.now });
+            }),
+            Err(refusal) => refused = refused.and(Err(refusal)),
+        }
+    }
+    refused
+}
+
 /// What is over has no hold to lift.
-fn over(target: Target) -> Refusal {
+fn over(target: &Target) -> Refusal {
     Refusal::conflict(format!("job {} is over: there is nothing to release.", shown(target)))
 }
 
-fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: Target) -> Result<(), Refusal> {
+fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result<(), Refusal> {
     let Some(job) = tx.state.jobs.get(id) else { return Ok(()) };
     if job.state.is_final() {
         return Err(over(target));
@@ -159,7 +211,7 @@ fn to_lift(
     actor: &Actor,
     held: &[Mark],
     job_owner: &str,
-    target: Target,
+    target: &Target,
 ) -> Result<Vec<String>, Refusal> {
     let (mine, as_owner) = (mark_owner(actor, job_owner), format!("user:{}", actor.user));
     let is_own = |mark: &&Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);

@@ -8,6 +8,7 @@
 
 mod admission;
 mod adopt;
+mod apart;
 mod apply;
 mod breaker;
 mod cancel;
@@ -64,6 +65,7 @@ mod wake;
 
 pub use admission::NORMAL_QOS;
 pub use adopt::MAX_ADOPTED;
+pub use apart::Apart;
 pub use apply::apply;
 pub use check::{Violation, check};
 pub use command::{

@@ -111,7 +111,7 @@ fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
         return (free && job.eligible <= tx.now && room).then_some(None);
     }
     let (array, position) = tx.state.array_of(id)?;
-    let waits = !array.holds.is_empty() || !dependency::is_ready(array, position);
+    let waits = !array.holds_of(position).is_empty() || !dependency::is_ready(array, position);
     let free = array.pending.contains(position) && !waits;
     (free && array.eligible <= tx.now && array_has_room(tx, array.id))
         .then_some(Some((array.id, position)))

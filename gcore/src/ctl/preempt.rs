@@ -121,7 +121,7 @@ fn is_waiting(state: &State, id: JobId, now: Timestamp) -> bool {
     }
     state.array_of(id).is_some_and(|(array, position)| {
         let open = array.pending.contains(position) && dependency::is_ready(array, position);
-        open && array.holds.is_empty() && array.eligible <= now
+        open && array.holds_of(position).is_empty() && array.eligible <= now
     })
 }
 

@@ -10,19 +10,20 @@ use super::handle::Tx;
 use super::hold::mark_owner;
 use super::limits;
 use super::state::{Job, State};
-use super::targets::{Found, each, few_are_split, find, own_tasks, shown, split};
+use super::apart::intersection;
+use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
 use gmodel::{JobId, JobSpec, JobState, RunId, Timestamp};
 
 pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool) -> Result<Reply, Refusal> {
-    few_are_split(tx.state, targets, "held", |found| hold && found == Found::Over)?;
+    few_are_split(tx.state, targets, "held", |target, found| hold && *found == Found::Over && is_one_task(target))?;
     Ok(each(tx, targets, |tx, target| {
         let found = find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
-        let (jobs, cancelled) = match found {
-            Found::Job(id) => (vec![id], None),
-            Found::Array(id) => (own_tasks(tx.state, id), tx.state.arrays.get(id).map(|array| (id, array.cancelled.clone()))),
+        let (jobs, cancelled) = match &found {
+            Found::Job(id) => (vec![*id], None),
+            Found::Array(id) => (own_tasks(tx.state, *id), tx.state.arrays.get(*id).map(|array| (*id, array.cancelled.clone()))),
             Found::Untouched { .. } => (Vec::new(), None),
             Found::Over => (Vec::new(), position_of(tx, actor, target)?),
         };
@@ -44,6 +45,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
             match found {
                 _ if !hold => {}
                 Found::Array(_) => hold_array(tx, actor, array),
+                _ if !is_one_task(target) => hold_tasks(tx, actor, array, &positions),
                 // A task whose dependency can never be met may be cancelled again.
                 _ => positions.iter().for_each(|position| {
                     if tx.state.arrays.get(array).is_some_and(|array| array.pending.contains(position)) {
@@ -77,7 +79,7 @@ fn step(tx: &Tx, job: &Job) -> Option<Step> {
 }
 
 /// No word for it is taken where its owner said that it must not run twice, or where the queue has no room for it.
-fn may_run_again(tx: &Tx, actor: &Actor, target: Target, steps: &[(JobId, Step)], cancelled: Option<&(JobId, RangeSet)>) -> Result<(), Refusal> {
+fn may_run_again(tx: &Tx, actor: &Actor, target: &Target, steps: &[(JobId, Step)], cancelled: Option<&(JobId, RangeSet)>) -> Result<(), Refusal> {
     let job = |(id, _): &(JobId, Step)| Some((*id, &tx.state.jobs.get(*id)?.spec));
     let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
     if let Some((id, _)) = steps.iter().filter_map(job).chain(array).find(|(_, spec)| spec.requeue == Some(false)) {
@@ -127,6 +129,22 @@ fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
     }
 }
 
+/// Several tasks that wait again, as far as they do.
+fn hold_tasks(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
+    let Some(array) = tx.state.arrays.get(id) else { return };
+    let mark = mark(tx, actor, &array.spec);
+    let positions = intersection(positions, &array.pending);
+    let has_room = array.has_room_apart();
+    match positions.is_empty() {
+        true => {}
+        false if has_room => tx.emit(Event::TasksHeld { array: id, positions, mark }),
+        false => positions.iter().for_each(|position| {
+            let task = split(tx, id, position);
+            hold_job(tx, actor, task);
+        }),
+    }
+}
+
 fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> Mark {
     Mark { owner: mark_owner(actor, &spec.user.name), reason: "requeued and held".into(), since: tx.now }
 }
@@ -155,19 +173,21 @@ fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<Waits>>, Refusal> {
 }
 
 /// The array of a task that was cancelled with others, and its place there.
-fn position_of(tx: &Tx, actor: &Actor, target: Target) -> Result<Option<(JobId, RangeSet)>, Refusal> {
+fn position_of(tx: &Tx, actor: &Actor, target: &Target) -> Result<Option<(JobId, RangeSet)>, Refusal> {
+    let array = |id: JobId| tx.state.arrays.get(id);
     let place = match target {
-        Target::Job(id) => tx.state.array_of(id),
-        Target::Task { array, index } => tx.state.arrays.get(array).and_then(|array| Some((array, array.tasks.position(index)?))),
+        Target::Job(id) => tx.state.array_of(*id).map(|(array, position)| (array, RangeSet::from_iter([position]))),
+        Target::Task { array: id, index } => array(*id).and_then(|array| Some((array, RangeSet::from_iter([array.tasks.position(*index)?])))),
+        Target::Tasks { array: id, indices } => array(*id).map(|array| (array, array.tasks.positions_of(indices))),
     };
-    let Some((array, position)) = place else { return Ok(None) };
-    find(tx.state, actor, Target::Job(array.id))?;
-    Ok(Some((array.id, RangeSet::from_iter([position]))))
+    let Some((array, positions)) = place else { return Ok(None) };
+    find(tx.state, actor, &Target::Job(array.id))?;
+    Ok(Some((array.id, positions)))
 }
 
 /// Of a job that has left the memory only its record is known.
-fn what_is_left(tx: &Tx, target: Target, refusal: Refusal) -> Refusal {
-    let of_known_array = matches!(target, Target::Task { array, .. } if tx.state.arrays.contains(array));
+fn what_is_left(tx: &Tx, target: &Target, refusal: Refusal) -> Refusal {
+    let of_known_array = matches!(target, Target::Task { array, .. } | Target::Tasks { array, .. } if tx.state.arrays.contains(*array));
     if refusal.code != RefusalCode::NotFound || of_known_array {
         return refusal;
     }

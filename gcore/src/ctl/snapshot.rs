@@ -42,7 +42,10 @@ pub(super) fn compute_nodes(state: &State) -> impl Iterator<Item = &Node> {
 }
 
 pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
-    let (ready, waits) = dependency::of_array(state, array);
+    let free = array.not_held();
+    let all_are_held = free.is_empty();
+    let (ready, waits) = dependency::of_array(state, array, if all_are_held { array.pending.clone() } else { free });
+    let holder = array.holds.iter().chain(array.apart.iter().flat_map(|one| &one.holds)).next();
     PendingJob {
         id: array.id,
         spec: array.spec.clone(),
@@ -52,7 +55,7 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
         limit_secs: array.limit_secs,
         reason: array.reason.clone(),
         particulars: Particulars {
-            held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
+            held_by: holder.filter(|_| all_are_held).map(|mark| mark.owner.as_str().into()),
             positions: Some(ready),
             room: room_of(array),
             dependency: waits,

@@ -3,6 +3,7 @@
 //! Changed only by `apply`. Everything here can be rebuilt from the rows the store keeps; finished
 //! jobs leave it after `min_job_age`.
 
+use super::apart::Apart;
 use super::dependency::{Dependent, Waits};
 use super::idle::{self, IdleSeen, RunIdle};
 use super::late_specs::LateSpecs;
@@ -210,6 +211,9 @@ pub struct Array {
     /// Tasks with records of their own that are over and did not end well. They may be forgotten before the array.
     #[serde(default)]
     pub unsuccessful: u32,
+    /// Pending tasks that are held unlike the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apart: Vec<Apart>,
 }
 
 /// One attempt of a job, from the placement until every node reported clean.

@@ -22,9 +22,9 @@ pub(super) fn start(
     ask: StepAsk,
 ) -> Result<Reply, Refusal> {
     let not_running = || {
-        Refusal::conflict(format!("job {} is not running: steps need its allocation.", shown(target)))
+        Refusal::conflict(format!("job {} is not running: steps need its allocation.", shown(&target)))
     };
-    let id = job_of(tx.state, actor, target)?.ok_or_else(not_running)?;
+    let id = job_of(tx.state, actor, &target)?.ok_or_else(not_running)?;
     let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
     let run = live.and_then(|run| tx.state.runs.get(run)).ok_or_else(not_running)?;
     // A script may be quicker than the reports of its nodes: they hold the step until they have started.
@@ -72,10 +72,10 @@ pub(super) fn end(
     exit: ExitCode,
     used: Option<Usage>,
 ) -> Result<Reply, Refusal> {
-    let id = job_of(tx.state, actor, target)?.ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(target))))?;
+    let id = job_of(tx.state, actor, &target)?.ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(&target))))?;
     let run = tx.state.jobs.get(id).and_then(|job| job.live_run()).and_then(|run| tx.state.runs.get(run));
     let Some(run) = run.filter(|run| step < run.steps) else {
-        return Err(Refusal::conflict(format!("job {} has no step {step}.", shown(target))));
+        return Err(Refusal::conflict(format!("job {} has no step {step}.", shown(&target))));
     };
     let run = run.id;
     tx.emit(Event::StepEnded { run, step, exit, used, at: tx.now });
@@ -83,7 +83,7 @@ pub(super) fn end(
 }
 
 /// The job whose allocation is meant. An array's first task has the array's own number, and arrays run no steps.
-fn job_of(state: &State, actor: &Actor, target: Target) -> Result<Option<JobId>, Refusal> {
+fn job_of(state: &State, actor: &Actor, target: &Target) -> Result<Option<JobId>, Refusal> {
     Ok(match find(state, actor, target)? {
         Found::Job(id) | Found::Array(id) => Some(id),
         Found::Untouched { .. } | Found::Over => None,

@@ -51,7 +51,7 @@ pub(super) fn resume(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<R
     }))
 }
 
-fn live_runs(tx: &Tx, actor: &Actor, target: Target) -> Result<Vec<RunId>, Refusal> {
+fn live_runs(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refusal> {
     let jobs: Vec<JobId> = match find(tx.state, actor, target)? {
         Found::Job(id) => vec![id],
         Found::Array(id) => own_tasks(tx.state, id),

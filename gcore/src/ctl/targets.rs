@@ -3,19 +3,21 @@
 use super::command::{Actor, Refusal, Reply, Target, TargetResult};
 use super::event::Event;
 use super::handle::Tx;
-use super::state::State;
+use super::apart::{intersection, take_out};
+use super::state::{Array, State};
+use gmodel::array_spec::RangeSet;
 use gmodel::{JobId, JobSpec};
 
 /// What a target stands for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A record in `jobs`.
     Job(JobId),
     /// An array as a whole.
     Array(JobId),
-    /// A task that is still like its array.
-    Untouched { array: JobId, position: u32 },
-    /// A task cancelled together with others: it has no record, and is over.
+    /// Tasks that are still like their array.
+    Untouched { array: JobId, positions: RangeSet },
+    /// Tasks cancelled together with others: they have no record, and are over.
     Over,
 }
 
@@ -26,32 +28,35 @@ const MAX_SPLIT: usize = 10_000;
 ///
 /// # Errors
 /// They are more: nothing is done.
-pub(super) fn few_are_split(state: &State, targets: &[Target], verb: &str, is_split: impl Fn(Found) -> bool) -> Result<(), Refusal> {
-    if targets.len() <= MAX_SPLIT {
+pub(super) fn few_are_split(state: &State, targets: &[Target], verb: &str, is_split: impl Fn(&Target, &Found) -> bool) -> Result<(), Refusal> {
+    let named = |target: &Target| if let Target::Tasks { indices, .. } = target { indices.len() as usize } else { 1 };
+    if targets.iter().map(named).sum::<usize>() <= MAX_SPLIT {
         return Ok(());
     }
-    let split: Vec<&Target> = targets.iter().filter(|target| locate(state, **target).is_ok_and(&is_split)).collect();
-    let array = match split.first() {
-        Some(Target::Task { array, .. }) => Some(*array),
-        Some(Target::Job(id)) => state.array_of(*id).map(|(array, _)| array.id),
-        None => None,
-    };
-    match array.filter(|_| split.len() > MAX_SPLIT) {
+    let (mut count, mut first) = (0, None);
+    for target in targets.iter().flat_map(|target| of_one_kind(state, target)) {
+        let Some(found) = locate(state, &target).ok().filter(|found| is_split(&target, found)) else { continue };
+        count += if let Found::Untouched { positions, .. } = &found { positions.len() as usize } else { named(&target) };
+        first = first.or(match target {
+            Target::Task { array, .. } | Target::Tasks { array, .. } => Some(array),
+            Target::Job(id) => state.array_of(id).map(|(array, _)| array.id),
+        });
+    }
+    match first.filter(|_| count > MAX_SPLIT) {
         None => Ok(()),
         Some(array) => Err(Refusal::limit(format!(
-            "{} tasks would be {verb} one by one, and {MAX_SPLIT} is the most of one request. Name the whole array ({array}), or fewer at a time.",
-            split.len()
+            "{count} tasks would be {verb} one by one, and {MAX_SPLIT} is the most of one request. Name the whole array ({array}), or fewer at a time.",
         ))),
     }
 }
 
 /// Finds a target that the actor may change.
-pub(super) fn find(state: &State, actor: &Actor, target: Target) -> Result<Found, Refusal> {
+pub(super) fn find(state: &State, actor: &Actor, target: &Target) -> Result<Found, Refusal> {
     let found = locate(state, target)?;
-    let owner = match found {
-        Found::Job(id) => state.jobs.get(id).map(|job| &job.spec),
+    let owner = match &found {
+        Found::Job(id) => state.jobs.get(*id).map(|job| &job.spec),
         Found::Array(id) | Found::Untouched { array: id, .. } => {
-            state.arrays.get(id).map(|array| &array.spec)
+            state.arrays.get(*id).map(|array| &array.spec)
         }
         Found::Over => None,
     };
@@ -71,7 +76,7 @@ fn may_change(state: &State, actor: &Actor, spec: &JobSpec) -> bool {
     actor.operator || actor.user == spec.user.name || state.policy.coordinates(&actor.user, &spec.account)
 }
 
-fn locate(state: &State, target: Target) -> Result<Found, Refusal> {
+fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
     let unknown = || {
         let text = format!(
             "no job {} in the queue. If it was there, it is over: see `gacct -j {}`.",
@@ -80,39 +85,80 @@ fn locate(state: &State, target: Target) -> Result<Found, Refusal> {
         );
         Refusal::not_found(text)
     };
-    match target {
+    match *target {
         Target::Job(id) if state.arrays.contains(id) => Ok(Found::Array(id)),
         Target::Job(id) if state.jobs.contains(id) => Ok(Found::Job(id)),
         Target::Job(id) => {
             let (array, position) = state.array_of(id).ok_or_else(unknown)?;
-            untouched(array, position).ok_or_else(unknown)
+            untouched(array, RangeSet::from_iter([position])).ok_or_else(unknown)
+        }
+        Target::Tasks { array: id, ref indices } => {
+            let array = state.arrays.get(id).ok_or_else(unknown)?;
+            let positions = array.tasks.positions_of(indices);
+            if positions.is_empty() {
+                return Err(no_task(array, &indices.to_string()));
+            }
+            untouched(array, positions).ok_or_else(unknown)
         }
         Target::Task { array: id, index } => {
             let array = state.arrays.get(id).ok_or_else(unknown)?;
             let Some(position) = array.tasks.position(index) else {
-                let text = format!(
-                    "job {id} has no array task {index}; its tasks are {}.",
-                    array.tasks.text_of(&gmodel::array_spec::RangeSet::first_n(array.len()))
-                );
-                return Err(Refusal::not_found(text));
+                return Err(no_task(array, &index.to_string()));
             };
             let task = array.task_id(position);
             if state.jobs.contains(task) {
                 return Ok(Found::Job(task));
             }
-            untouched(array, position).ok_or_else(unknown)
+            untouched(array, RangeSet::from_iter([position])).ok_or_else(unknown)
         }
     }
 }
 
-fn untouched(array: &super::state::Array, position: u32) -> Option<Found> {
-    if array.pending.contains(position) {
-        Some(Found::Untouched { array: array.id, position })
-    } else if array.cancelled.contains(position) {
-        Some(Found::Over)
+fn no_task(array: &Array, indices: &str) -> Refusal {
+    let all = array.tasks.text_of(&RangeSet::first_n(array.len()));
+    Refusal::not_found(format!("job {} has no array task {indices}; its tasks are {all}.", array.id))
+}
+
+/// Of tasks that are all of one kind.
+fn untouched(array: &Array, positions: RangeSet) -> Option<Found> {
+    let first = positions.first()?;
+    if array.pending.contains(first) {
+        Some(Found::Untouched { array: array.id, positions })
     } else {
-        None
+        array.cancelled.contains(first).then_some(Found::Over)
     }
+}
+
+/// Several tasks as targets of one kind each: those with records one by one, those that wait like their array, those cancelled
+/// with others, those that are over and forgotten, and those that there never were.
+fn of_one_kind(state: &State, target: &Target) -> Vec<Target> {
+    let Target::Tasks { array: id, indices } = target else { return vec![target.clone()] };
+    let Some(array) = state.arrays.get(*id) else { return vec![target.clone()] };
+    let mut left = array.tasks.positions_of(indices);
+    let unknown = left.len() < u64::from(indices.len());
+    let mut parts = Vec::new();
+    for task in own_tasks(state, *id) {
+        let position = (task.0 - id.0) as u32;
+        if left.remove(position) {
+            parts.extend(array.tasks.nth(position).map(|index| Target::Task { array: *id, index }));
+        }
+    }
+    let mut part = |positions: &RangeSet| parts.extend(array.tasks.at(positions).map(|indices| Target::Tasks { array: *id, indices }));
+    for alike in [&array.pending, &array.cancelled] {
+        let both = intersection(&left, alike);
+        take_out(&mut left, &both);
+        part(&both);
+    }
+    part(&left);
+    if unknown {
+        parts.extend(indices.without(&array.tasks).map(|indices| Target::Tasks { array: *id, indices }));
+    }
+    parts
+}
+
+/// Tasks that are named as a set are held as one, as long as their array has room for it.
+pub(super) fn is_one_task(target: &Target) -> bool {
+    !matches!(target, Target::Tasks { .. })
 }
 
 /// Gives an untouched task a record of its own.
@@ -132,19 +178,23 @@ pub(super) fn own_tasks(state: &State, array: JobId) -> Vec<JobId> {
 pub(super) fn each(
     tx: &mut Tx,
     targets: &[Target],
-    mut act: impl FnMut(&mut Tx, Target) -> Result<(), Refusal>,
+    mut act: impl FnMut(&mut Tx, &Target) -> Result<(), Refusal>,
 ) -> Reply {
-    let results = targets
-        .iter()
-        .map(|&target| TargetResult { target, refusal: act(tx, target).err() })
-        .collect();
+    let mut results = Vec::with_capacity(targets.len());
+    for target in targets {
+        for target in of_one_kind(tx.state, target) {
+            let refusal = act(tx, &target).err();
+            results.push(TargetResult { target, refusal });
+        }
+    }
     Reply::Each { results }
 }
 
 /// A target as a user writes it.
-pub(super) fn shown(target: Target) -> String {
+pub(super) fn shown(target: &Target) -> String {
     match target {
         Target::Job(id) => id.to_string(),
         Target::Task { array, index } => format!("{array}_{index}"),
+        Target::Tasks { array, indices } => format!("{array}_[{indices}]"),
     }
 }

@@ -21,13 +21,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: JobChange) -> Result<Reply, Refusal> {
-    let found = find(tx.state, actor, target)?;
+    if matches!(target, Target::Tasks { .. }) {
+        return Err(Refusal::invalid("tasks are changed one by one: each may need a record of its own."));
+    }
+    let found = find(tx.state, actor, &target)?;
     // Slurm's other word for a hold.
     let holds = change.priority.take_if(|priority| *priority == Some(0)).is_some();
-    let old = Old::of(tx.state, found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(target))))?;
-    check_state(&old, target, &change)?;
+    let old = Old::of(tx.state, &found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(&target))))?;
+    check_state(&old, &target, &change)?;
     if holds && old.state != JobState::Pending {
-        return Err(Refusal::conflict(format!("job {} is {}: Priority=0 holds it, and only pending jobs can be held.", shown(target), old.state)));
+        return Err(Refusal::conflict(format!("job {} is {}: Priority=0 holds it, and only pending jobs can be held.", shown(&target), old.state)));
     }
     check_for_operators_only(actor, &change)?;
     if let Some(list) = &change.partition {
@@ -39,16 +42,16 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
     }
     check_texts(&change)?;
     if !actor.operator {
-        check_as_owner(tx.state, &old, target, &partitions, &change)?;
+        check_as_owner(tx.state, &old, &target, &partitions, &change)?;
     }
     let change = admitted(tx, actor, &old, &partitions, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
         return Err(Refusal::invalid("ArrayTaskThrottle is for a whole array: name it by its id alone."));
     }
-    let new_waits = depend_anew(tx, found, &change)?;
+    let new_waits = depend_anew(tx, &found, &change)?;
     let is_more = !holds || change != JobChange::default();
     // A plan made before this does not start them.
-    for id in if is_more { changed(tx, actor, found, &change) } else { Vec::new() } {
+    for id in if is_more { changed(tx, actor, &found, &change) } else { Vec::new() } {
         tx.state.respecified.insert(id, tx.state.seq);
     }
     for (who, waits) in new_waits {
@@ -72,14 +75,14 @@ struct Old<'a> {
 
 impl<'a> Old<'a> {
     /// `None`: a task that was cancelled with others, of which nothing is left.
-    fn of(state: &'a State, found: Found) -> Option<Self> {
+    fn of(state: &'a State, found: &Found) -> Option<Self> {
         match found {
             Found::Job(id) => {
-                let job = state.jobs.get(id).expect("found");
+                let job = state.jobs.get(*id).expect("found");
                 Some(Self { spec: &job.spec, limit_secs: state.limit_in_force(job), nice: job.nice, state: job.state, tasks: 1 })
             }
             Found::Array(id) | Found::Untouched { array: id, .. } => {
-                let array = state.arrays.get(id).expect("found");
+                let array = state.arrays.get(*id).expect("found");
                 let tasks = if matches!(found, Found::Array(_)) { array.pending.len() } else { 1 };
                 Some(Self { spec: &array.spec, limit_secs: array.limit_secs, nice: array.nice, state: JobState::Pending, tasks })
             }
@@ -89,7 +92,7 @@ impl<'a> Old<'a> {
 }
 
 /// What can change of a job that runs, and of one that is over.
-fn check_state(old: &Old, target: Target, change: &JobChange) -> Result<(), Refusal> {
+fn check_state(old: &Old, target: &Target, change: &JobChange) -> Result<(), Refusal> {
     // That it may be requeued can still be said.
     let of_requeue = JobChange { requeue: change.requeue, ..JobChange::default() };
     if (old.state.is_final() || old.state == JobState::Completing) && *change != of_requeue {
@@ -122,7 +125,7 @@ fn check_texts(change: &JobChange) -> Result<(), Refusal> {
 }
 
 /// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a nice value below none.
-fn check_as_owner(state: &State, old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
+fn check_as_owner(state: &State, old: &Old, target: &Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
     if change.partition.is_some() || change.account.is_some() {
         let account = change.account.as_ref().unwrap_or(&old.spec.account);
         // Of those that it waits in already the others will do.
@@ -156,17 +159,17 @@ fn check_as_owner(state: &State, old: &Old, target: Target, partitions: &[&Parti
 }
 
 /// Asserts the change of what was found; the jobs and arrays that are others now.
-fn changed(tx: &mut Tx, actor: &Actor, found: Found, change: &JobChange) -> Vec<JobId> {
+fn changed(tx: &mut Tx, actor: &Actor, found: &Found, change: &JobChange) -> Vec<JobId> {
     let updated = |job: JobId, change: JobChange| Event::JobUpdated { job, change, by: actor.user.clone() };
-    match found {
+    match *found {
         Found::Job(job) => {
             tx.emit(updated(job, change.clone()));
             vec![job]
         }
-        Found::Untouched { array, position } => {
-            let job = split(tx, array, position);
-            tx.emit(updated(job, change.clone()));
-            vec![job]
+        Found::Untouched { array, ref positions } => {
+            let jobs: Vec<JobId> = positions.iter().map(|position| split(tx, array, position)).collect();
+            jobs.iter().for_each(|job| tx.emit(updated(*job, change.clone())));
+            jobs
         }
         Found::Array(array) => {
             tx.emit(Event::ArrayUpdated { array, change: change.clone(), by: actor.user.clone() });
@@ -315,7 +318,7 @@ fn admitted_in(
 type NewWaits = Vec<(Dependent, Option<Box<Waits>>)>;
 
 /// What each of the records meant waits for by a new dependency: nothing yet, if the change has none.
-fn depend_anew(tx: &Tx, found: Found, change: &JobChange) -> Result<NewWaits, Refusal> {
+fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, Refusal> {
     let Some(new) = &change.dependency else { return Ok(Vec::new()) };
     let state = &*tx.state;
     let mut records: Vec<(Dependent, JobId, Arc<JobSpec>, Option<TaskOf>)> = Vec::new();
@@ -323,14 +326,15 @@ fn depend_anew(tx: &Tx, found: Found, change: &JobChange) -> Result<NewWaits, Re
         let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending)?;
         Some((Dependent::Job(id), id, job.spec.clone(), job.task))
     };
-    match found {
+    match *found {
         Found::Job(id) => records.extend(own(id)),
-        Found::Untouched { array, position } => {
+        Found::Untouched { array, ref positions } => {
             let array = state.arrays.get(array).expect("found");
-            let id = array.task_id(position);
-            let index = array.tasks.nth(position).unwrap_or_default();
-            let task = TaskOf { array: array.id, position, index };
-            records.push((Dependent::Job(id), id, array.spec.clone(), Some(task)));
+            for position in positions.iter() {
+                let (id, index) = (array.task_id(position), array.tasks.nth(position).unwrap_or_default());
+                let task = TaskOf { array: array.id, position, index };
+                records.push((Dependent::Job(id), id, array.spec.clone(), Some(task)));
+            }
         }
         Found::Array(id) => {
             let array = state.arrays.get(id).expect("found");

@@ -5,9 +5,9 @@
 use super::Site;
 use super::error::ApiError;
 use super::filter::{JobFilter, words_of_ids};
-use super::lookup::{job_names, targets};
+use super::lookup::{each_task, job_names, targets};
 use super::permission::{Caller, Sight};
-use super::row::{Row, View};
+use super::row::{Row, View, positions};
 use super::targets::{confine, each, own_id};
 use axum::Json;
 use axum::extract::State as Shared;
@@ -85,12 +85,13 @@ fn matching(caller: &Caller, state: &State, filter: &JobFilter) -> Result<Vec<Ta
         return Err(ApiError::denied(text));
     }
     if let Some(jobs) = caller.confined_to() {
-        found.retain(|target| own_id(state, *target).is_some_and(|id| jobs.contains(&id)));
+        found = found.iter().flat_map(each_task).collect();
+        found.retain(|target| own_id(state, target).is_some_and(|id| jobs.contains(&id)));
     }
     Ok(found)
 }
 
-/// Waiting tasks of an array are named one by one: the array's id would mean the running ones too.
+/// Waiting tasks of an array are named as such: the array's id would mean the running ones too.
 fn add_targets(row: &Row, found: &mut Vec<Target>) {
     match row {
         // The first task of an array has the array's id.
@@ -98,12 +99,12 @@ fn add_targets(row: &Row, found: &mut Vec<Target>) {
             Some(task) => Target::Task { array: task.array, index: task.index },
             None => Target::Job(job.id),
         }),
-        Row::Tasks { array, .. } if array.own_pending == 0 && array.own_live == 0 => {
+        Row::Tasks { array, .. } if array.own_pending == 0 && array.own_live == 0 && array.apart.is_empty() => {
             found.push(Target::Job(array.id));
         }
-        Row::Tasks { array, .. } => {
-            let indices = array.pending.iter().filter_map(|position| array.tasks.nth(position));
-            found.extend(indices.map(|index| Target::Task { array: array.id, index }));
+        Row::Tasks { array, alike } => {
+            let indices = array.tasks.at(&positions(array, *alike));
+            found.extend(indices.map(|indices| Target::Tasks { array: array.id, indices }));
         }
         Row::Task { array, position, .. } => {
             let index = array.tasks.nth(*position);

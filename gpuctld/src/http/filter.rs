@@ -9,7 +9,6 @@ use super::query::{Pairs, job_state, words};
 use super::row::{Alike, Row, View, positions};
 use gcore::ctl::{Array, State};
 use gmodel::partition_list::names;
-use gmodel::array_spec::RangeSet;
 use gmodel::hostlist::Hostlist;
 use gmodel::{JobId, JobState};
 use gwire::api::JobQuery;
@@ -176,7 +175,7 @@ fn all_rows<'a>(state: &'a State, take: &mut impl FnMut(Row<'a>)) {
 }
 
 fn rows_of_array<'a>(array: &'a Array, take: &mut impl FnMut(Row<'a>)) {
-    for alike in [Alike::Pending, Alike::Cancelled] {
+    for alike in Alike::all(array) {
         if !positions(array, alike).is_empty() {
             take(Row::Tasks { array, alike });
         }
@@ -221,7 +220,7 @@ fn rows_of_task<'a>(state: &'a State, array: &'a Array, position: u32, take: &mu
         take(Row::Job(job));
         return;
     }
-    for alike in [Alike::Pending, Alike::Cancelled] {
+    for alike in Alike::all(array) {
         if positions(array, alike).contains(position) {
             take(Row::Task { array, position, alike });
         }
@@ -249,7 +248,7 @@ pub(super) fn expanded<'a>(rows: Vec<Row<'a>>) -> Result<Vec<Row<'a>>, ApiError>
     for row in rows {
         match row {
             Row::Tasks { array, alike } => {
-                let set: &RangeSet = positions(array, alike);
+                let set = positions(array, alike);
                 each.extend(set.iter().map(|position| Row::Task { array, position, alike }));
             }
             row => each.push(row),

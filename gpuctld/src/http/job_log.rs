@@ -128,6 +128,11 @@ impl Teller<'_> {
                 format!("task {} of array {array} has a record of its own", self.tasks(&std::iter::once(*position).collect()))
             }
             Event::JobHeld { mark, .. } | Event::ArrayHeld { mark, .. } => held(mark),
+            Event::TasksHeld { positions, mark, .. } => format!("tasks {}: {}", self.tasks(positions), held(mark)),
+            Event::TasksReleased { positions, owner, .. } => match owner {
+                Some(owner) => format!("tasks {}: hold of {owner} taken off", self.tasks(positions)),
+                None => format!("tasks {} released", self.tasks(positions)),
+            },
             Event::JobReleased { owner, .. } | Event::ArrayReleased { owner, .. } => match owner {
                 Some(owner) => format!("hold of {owner} taken off"),
                 None => "released".to_owned(),

@@ -63,22 +63,29 @@ pub(super) fn targets(names: &[JobName]) -> Result<Vec<Target>, ApiError> {
         let text = format!("{count} jobs and tasks are named; {MAX_TARGETS} is the most of one request. Name the whole array");
         return Err(ApiError::limit(text));
     }
-    let mut list = Vec::with_capacity(count as usize);
-    for name in names {
-        match name {
-            JobName::Job(id) => list.push(Target::Job(*id)),
-            JobName::Tasks { array, indices } => {
-                list.extend(indices.iter().map(|index| Target::Task { array: *array, index }));
-            }
-        }
-    }
-    Ok(list)
+    let target = |name: &JobName| match name {
+        JobName::Job(id) => Target::Job(*id),
+        JobName::Tasks { array, indices } => match indices.bounds() {
+            (index, last) if index == last => Target::Task { array: *array, index },
+            _ => Target::Tasks { array: *array, indices: indices.clone().with_limit(None) },
+        },
+    };
+    Ok(names.iter().map(target).collect())
 }
 
-pub(super) fn target_text(target: Target) -> String {
+/// Each task of a set by itself.
+pub(super) fn each_task(target: &Target) -> Vec<Target> {
+    match target {
+        Target::Tasks { array, indices } => indices.iter().map(|index| Target::Task { array: *array, index }).collect(),
+        one => vec![one.clone()],
+    }
+}
+
+pub(super) fn target_text(target: &Target) -> String {
     match target {
         Target::Job(id) => id.to_string(),
         Target::Task { array, index } => format!("{array}_{index}"),
+        Target::Tasks { array, indices } => format!("{array}_[{indices}]"),
     }
 }
 
@@ -104,8 +111,9 @@ pub(super) fn one_row<'a>(state: &'a State, name: &JobName) -> Option<Row<'a>> {
 
 /// An array's own row: its waiting tasks, else a task that lives, else the first.
 fn first_row_of_array<'a>(state: &'a State, array: &'a gcore::ctl::Array) -> Option<Row<'a>> {
-    if !array.pending.is_empty() {
-        return Some(Row::Tasks { array, alike: Alike::Pending });
+    let waiting = Alike::all(array).find(|alike| *alike != Alike::Cancelled && !positions(array, *alike).is_empty());
+    if let Some(alike) = waiting {
+        return Some(Row::Tasks { array, alike });
     }
     let end = array.id.0 + u64::from(array.len().min(MAX_TASKS));
     let mut jobs = state.jobs.range(array.id.0, end).map(|(_, job)| job);
@@ -120,8 +128,7 @@ fn row_of_task<'a>(state: &'a State, array: &'a gcore::ctl::Array, position: u32
     if let Some(job) = state.jobs.get(array.task_id(position)) {
         return Some(Row::Job(job));
     }
-    [Alike::Pending, Alike::Cancelled]
-        .into_iter()
+    Alike::all(array)
         .find(|alike| positions(array, *alike).contains(position))
         .map(|alike| Row::Task { array, position, alike })
 }

@@ -65,7 +65,7 @@ fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Ou
     let mut rows = rows_meant(view, sight, filter);
     rows.truncate(MAX_WHYS);
     let explained = |row: &Row| {
-        let mut why = if row.is_pending() { Engine::default().why_now(picture, entry_of(row).0, WORK) } else { None };
+        let mut why = if row.is_pending() && !row.is_held_apart() { Engine::default().why_now(picture, entry_of(row).0, WORK) } else { None };
         if let Some(why) = why.as_mut().filter(|why| !why.starts_now) {
             why.forecast = at_limits.of(entry_of(row)).cloned();
         }
@@ -87,7 +87,8 @@ fn entry_of(row: &Row) -> Entry {
 
 /// When a row is to start: of an array its next task.
 fn start_of(told: Option<&Forecast>, row: &Row) -> Option<Timestamp> {
-    let one = told?;
+    // What is told of an array is told of those that nobody holds.
+    let one = told.filter(|_| row.holds().is_empty())?;
     match (row, &one.tasks) {
         (Row::Task { position, .. }, Some(tasks)) => tasks.of(*position),
         _ => one.start,
@@ -202,7 +203,7 @@ fn plausible(expected: Option<Timestamp>, at_limits: Option<Timestamp>, now: Tim
 fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast>, now: Timestamp, interval: impl Fn(Option<Timestamp>, Option<Timestamp>) -> Option<StartInterval>) -> Option<LastTaskRow> {
     let Row::Tasks { array, alike } = row else { return None };
     let position = Some(positions(array, *alike)).filter(|waiting| waiting.len() > 1)?.last()?;
-    let last = |told: Option<&Forecast>| told?.tasks.as_ref()?.last();
+    let last = |told: Option<&Forecast>| told.filter(|_| row.holds().is_empty())?.tasks.as_ref()?.last();
     let (at_limits, expected) = (last(at_limits), last(expected));
     let interval = interval(expected, at_limits);
     let expected = plausible(expected, at_limits, now);

@@ -49,7 +49,16 @@ pub(super) enum Row<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Alike {
     Pending,
+    /// Held, or not, unlike the rest of the array: its set of that number.
+    Apart(usize),
     Cancelled,
+}
+
+impl Alike {
+    /// All that tasks of an array are.
+    pub(super) fn all(array: &Array) -> impl Iterator<Item = Self> + use<> {
+        std::iter::once(Self::Pending).chain((0..array.apart.len()).map(Self::Apart)).chain([Self::Cancelled])
+    }
 }
 
 /// A row by its ids: what remains of it while an answer is on its way.
@@ -72,10 +81,12 @@ impl RowKey {
     }
 }
 
-pub(super) fn positions(array: &Array, alike: Alike) -> &RangeSet {
+pub(super) fn positions(array: &Array, alike: Alike) -> Cow<'_, RangeSet> {
     match alike {
-        Alike::Pending => &array.pending,
-        Alike::Cancelled => &array.cancelled,
+        Alike::Pending => array.together(),
+        // An answer that is on its way may be of a set that is no more.
+        Alike::Apart(at) => array.apart.get(at).map_or(Cow::Owned(RangeSet::new()), |one| Cow::Borrowed(&one.positions)),
+        Alike::Cancelled => Cow::Borrowed(&array.cancelled),
     }
 }
 
@@ -140,7 +151,7 @@ impl<'a> Row<'a> {
     pub(super) fn array_tasks(&self) -> Option<String> {
         match self {
             Self::Tasks { array, alike } if positions(array, *alike).len() > 1 => {
-                Some(array.tasks.text_of(positions(array, *alike)))
+                Some(array.tasks.text_of(&positions(array, *alike)))
             }
             _ => None,
         }
@@ -160,7 +171,7 @@ impl<'a> Row<'a> {
         match self {
             Self::Job(job) => job.state,
             Self::Tasks { alike, .. } | Self::Task { alike, .. } => match alike {
-                Alike::Pending => JobState::Pending,
+                Alike::Pending | Alike::Apart(_) => JobState::Pending,
                 Alike::Cancelled => JobState::Cancelled,
             },
         }
@@ -173,8 +184,16 @@ impl<'a> Row<'a> {
     pub(super) fn holds(&self) -> &'a [Mark] {
         match self {
             Self::Job(job) => &job.holds,
+            Self::Tasks { array, alike: Alike::Apart(at) } | Self::Task { array, alike: Alike::Apart(at), .. } => {
+                array.apart.get(*at).map_or(&[], |one| &one.holds)
+            }
             Self::Tasks { array, .. } | Self::Task { array, .. } => &array.holds,
         }
+    }
+
+    /// Held tasks of an array, others of which are not: the queue knows only those.
+    pub(super) fn is_held_apart(&self) -> bool {
+        !self.holds().is_empty() && self.array().is_some_and(|array| !array.not_held().is_empty())
     }
 
     /// The pass's reason; before the first pass, what can be told without one.
@@ -207,7 +226,10 @@ impl<'a> Row<'a> {
 
     pub(super) fn reason_text(&self, view: View) -> Cow<'a, str> {
         if self.is_pending() {
-            return Cow::Borrowed(&self.reason().text);
+            return match self.reason() {
+                Cow::Borrowed(reason) => Cow::Borrowed(&reason.text),
+                Cow::Owned(reason) => Cow::Owned(reason.text.to_string()),
+            };
         }
         let words = |node: &Node| Some(format!("{}: {}", node.name, fence_words(node)?));
         self.lost_node(view.state).and_then(words).unwrap_or_default().into()
@@ -220,10 +242,12 @@ impl<'a> Row<'a> {
         run.members.iter().filter(|member| !member.is_settled()).filter_map(|member| state.nodes.get(member.node)).find(|node| node.fencing.is_some())
     }
 
-    fn reason(&self) -> &'a Reason {
-        match self {
-            Self::Job(job) => &job.reason,
-            Self::Tasks { array, .. } | Self::Task { array, .. } => &array.reason,
+    /// That of an array is of those of its tasks that nobody holds, if there are any.
+    fn reason(&self) -> Cow<'a, Reason> {
+        match (self, self.holds().first()) {
+            (Self::Job(job), _) => Cow::Borrowed(&job.reason),
+            (Self::Tasks { .. } | Self::Task { .. }, Some(hold)) => Cow::Owned(gsched::held_by(&hold.owner)),
+            (Self::Tasks { array, .. } | Self::Task { array, .. }, None) => Cow::Borrowed(&array.reason),
         }
     }
 

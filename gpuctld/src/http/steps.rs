@@ -16,7 +16,7 @@ use crate::store::reader::StoredStep;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Reply, Run, StepAsk, StepNode};
+use gcore::ctl::{Command, Reply, Run, StepAsk, StepNode, Target};
 use gmodel::hostlist::Hostlist;
 use gmodel::run::{RunUse, Usage};
 use gmodel::step_share::StepHold;
@@ -41,10 +41,10 @@ pub(super) async fn start(
 ) -> Result<Json<StepReply>, ApiError> {
     let Json(request) = body?;
     check(&request)?;
-    let [target] = targets(&[job_name(&id)?])?[..] else {
+    let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
         return Err(ApiError::invalid(format!("{id} names several tasks; a step runs in one job")));
     };
-    confine(&site, &caller, &[target]).await?;
+    confine(&site, &caller, std::slice::from_ref(target)).await?;
     let program = request.argv[0].rsplit('/').next().unwrap_or_default();
     let name = if request.name.is_empty() { program } else { &request.name }.to_owned();
     let ask = StepAsk {
@@ -59,7 +59,7 @@ pub(super) async fn start(
         share: request.share.clone(),
         connect: request.connect.clone(),
     };
-    let command = Command::StartStep { target, ask };
+    let command = Command::StartStep { target: target.clone(), ask };
     let (run, step, layout) = match site.core.command(caller.actor.clone(), command).await? {
         Reply::Step { run, step, layout } => (run, step, layout),
         Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
@@ -69,7 +69,7 @@ pub(super) async fn start(
         let order = order(&request, step, &layout, position);
         if let Err(why) = site.app.links.start_step(node.node, run, order).await {
             // What it was given is free again. Tasks that did start end with their grun.
-            let _ = site.core.command(caller.actor, Command::EndStep { target, step, exit: ExitCode::exited(1), used: None }).await;
+            let _ = site.core.command(caller.actor, Command::EndStep { target: target.clone(), step, exit: ExitCode::exited(1), used: None }).await;
             let text = format!("{} did not take its part of step {step} of job {id}: {why}", node.name);
             return Err(ApiError::unavailable(text));
         }
@@ -91,11 +91,11 @@ pub(super) async fn end(
     body: Result<Json<StepEndRequest>, JsonRejection>,
 ) -> Result<Json<Done>, ApiError> {
     let Json(request) = body?;
-    let [target] = targets(&[job_name(&id)?])?[..] else {
+    let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
         return Err(ApiError::invalid(format!("{id} names several tasks; a step is of one job")));
     };
-    confine(&site, &caller, &[target]).await?;
-    site.core.command(caller.actor, Command::EndStep { target, step, exit: request.exit_code, used: request.used }).await?;
+    confine(&site, &caller, std::slice::from_ref(target)).await?;
+    site.core.command(caller.actor, Command::EndStep { target: target.clone(), step, exit: request.exit_code, used: request.used }).await?;
     Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
 }
 

@@ -5,7 +5,7 @@
 use super::Site;
 use super::error::{ApiError, refusal_code};
 use super::filter::words_of_ids;
-use super::lookup::{job_name, job_names, target_text, targets as targets_of};
+use super::lookup::{each_task, job_name, job_names, target_text, targets as targets_of};
 use super::permission::Caller;
 use axum::Json;
 use axum::extract::State as Shared;
@@ -57,7 +57,7 @@ pub(super) async fn resume(caller: Caller, Shared(site): Shared<Site>, body: Bod
 
 pub(super) async fn update(caller: Caller, Shared(site): Shared<Site>, body: Body<UpdateRequest>) -> Result<Json<Done>, ApiError> {
     let Json(request) = body?;
-    let targets = targets_of(&[job_name(request.job.trim())?])?;
+    let targets: Vec<Target> = targets_of(&[job_name(request.job.trim())?])?.iter().flat_map(each_task).collect();
     if targets.len() > MAX_UPDATED {
         return Err(ApiError::invalid(format!("{:?} names more than {MAX_UPDATED} tasks; change fewer, or the whole array", request.job)));
     }
@@ -86,10 +86,10 @@ pub(super) async fn confine(site: &Site, caller: &Caller, targets: &[Target]) ->
         return Ok(());
     }
     let state = site.core.view().await;
-    targets.iter().try_for_each(|target| match own_id(&state, *target) {
+    targets.iter().flat_map(each_task).try_for_each(|target| match own_id(&state, &target) {
         Some(id) => caller.may_act_on(id),
         None => {
-            let shown = target_text(*target);
+            let shown = target_text(&target);
             let text = format!("from a compute node you can act only on your tasks that run there, not on all of array {shown}");
             Err(ApiError::denied(text))
         }
@@ -97,14 +97,15 @@ pub(super) async fn confine(site: &Site, caller: &Caller, targets: &[Target]) ->
 }
 
 /// The one job that a target means; `None` for a whole array.
-pub(super) fn own_id(state: &State, target: Target) -> Option<JobId> {
-    match target {
+pub(super) fn own_id(state: &State, target: &Target) -> Option<JobId> {
+    match *target {
         Target::Job(id) if state.arrays.contains(id) => None,
         Target::Job(id) => Some(id),
         Target::Task { array: id, index } => {
             let Some(array) = state.arrays.get(id) else { return Some(id) };
             array.tasks.position(index).map(|position| array.task_id(position))
         }
+        Target::Tasks { .. } => None,
     }
 }
 
@@ -119,7 +120,7 @@ pub(super) async fn each(site: &Site, caller: Caller, command: Command) -> Resul
 }
 
 fn one(result: TargetResult) -> OneResult {
-    let job = target_text(result.target);
+    let job = target_text(&result.target);
     match result.refusal {
         None => OneResult { job, ok: true, ..OneResult::default() },
         Some(refusal) => OneResult { job, ok: false, code: refusal_code(refusal.code).to_owned(), error: refusal.text },

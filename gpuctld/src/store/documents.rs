@@ -3,7 +3,7 @@
 //! The patterns below name every field, so that a new one cannot be forgotten here.
 
 use gcore::ctl::past::Past;
-use gcore::ctl::{LateSpecs, Waits};
+use gcore::ctl::{Apart, LateSpecs, Waits};
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
 use gmodel::checkpoint::Mark as CheckpointMark;
 use gmodel::array_spec::{ArraySpec, RangeSet};
@@ -160,29 +160,31 @@ pub struct ArrayDocument {
     waits: Option<Box<Waits>>,
     #[serde(default)]
     unsuccessful: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    apart: Vec<Apart>,
 }
 
 impl ArrayDocument {
     pub fn of(array: &Array) -> Self {
         let Array {
             id, spec, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
+            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
         } = array.clone();
         let own = Some(Own::of(&spec));
         Self {
             id, own, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
+            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Array {
         let Self {
             id, own, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
+            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
         } = self;
         let spec = whole(own, common, late);
         Array {
             id, spec, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
+            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
         }
     }
 }

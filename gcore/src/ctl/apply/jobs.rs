@@ -47,6 +47,7 @@ pub(super) fn submitted(
             client_key,
             waits: None,
             unsuccessful: 0,
+            apart: Vec::new(),
         };
         state.next_job = state.next_job.max(id.0 + u64::from(tasks.len()));
         state.index_array(&array);
@@ -79,6 +80,8 @@ pub(super) fn submitted(
 pub(super) fn split(state: &mut State, array: JobId, position: u32) {
     let waits = state.arrays.get(array).and_then(|array| dependency::of_task(state, array, position));
     let array = array_mut(state, array);
+    let holds = array.holds_of(position).to_vec();
+    array.no_longer_apart(&RangeSet::from_iter([position]));
     assert!(array.pending.remove(position), "task {position} of {} is not pending", array.id);
     array.own_pending += 1;
     let index = array.tasks.nth(position).expect("position is in the array");
@@ -87,10 +90,10 @@ pub(super) fn split(state: &mut State, array: JobId, position: u32) {
         spec: array.spec.clone(),
         task: Some(TaskOf { array: array.id, position, index }),
         state: JobState::Pending,
-        reason: array.reason.clone(),
+        reason: if holds.is_empty() { array.reason.clone() } else { reason_of(&holds) },
         submitted: array.submitted,
         eligible: array.eligible,
-        holds: array.holds.clone(),
+        holds,
         attempts: 0,
         live: None,
         limit_secs: array.limit_secs,
@@ -130,12 +133,33 @@ pub(super) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Ti
 pub(super) fn array_held(array: &mut Array, mark: &Mark) {
     array.holds.push(mark.clone());
     array.reason = reason_of(&array.holds);
+    array.tidy_apart();
+}
+
+pub(super) fn tasks_held(array: &mut Array, positions: &RangeSet, mark: &Mark) {
+    array.set_holds(positions, |holds| holds.push(mark.clone()));
+}
+
+/// An array has one time from which it is eligible. The rest of one that was held as a whole is held still: what is let go begins now.
+pub(super) fn tasks_released(state: &mut State, id: JobId, positions: &RangeSet, owner: Option<&str>, at: Timestamp) {
+    let array = array_mut(state, id);
+    let all_were_held = array.not_held().is_empty();
+    array.set_holds(positions, |holds| lift(holds, owner));
+    if all_were_held && !array.not_held().is_empty() {
+        array.reason = Reason::default();
+    }
+    if !array.holds.is_empty() {
+        array.eligible = array.eligible.max(at);
+    }
+    let (eligible, spec) = (array.eligible, array.spec.clone());
+    state.index_begin(id, eligible, eligible, &spec);
 }
 
 pub(super) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
     let array = array_mut(state, id);
     lift(&mut array.holds, owner);
     array.reason = reason_of(&array.holds);
+    array.tidy_apart();
     array.eligible = array.eligible.max(at);
     let (eligible, spec) = (array.eligible, array.spec.clone());
     state.index_begin(id, eligible, eligible, &spec);
@@ -278,6 +302,7 @@ pub(super) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
 
 pub(super) fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str, at: Timestamp) {
     let array = array_mut(state, id);
+    array.no_longer_apart(positions);
     for (first, last) in positions.runs() {
         array.pending.remove_range(first, last);
         array.cancelled.insert_range(first, last);

@@ -259,3 +259,122 @@ fn not_too_many_tasks_are_held_one_by_one() {
     assert_eq!(told("cancel 1 user=alice"), (String::new(), 1));
     assert_eq!(told(&format!("requeue{tasks} held user=alice")), (refusal("held"), 1));
 }
+
+/// Of many tasks half are held: one event, no records.
+#[test]
+fn many_tasks_are_held_as_one_set() {
+    let mut world = World::new();
+    world.line("node n1 h100:1");
+    world.line("submit user=alice gpus=1 time=60 array=0-99999");
+    let before = world.state.seq;
+    world.line("hold 1_[0-49999] user=alice");
+    assert_eq!((world.state.seq.0 - before.0, world.state.jobs.len()), (1, 0));
+    world.line("hold 1_[0-49999:2] user=alice");
+    assert_eq!(world.state.seq.0 - before.0, 1, "they are held already");
+    world.line("plan");
+    assert!(world.state.jobs.contains(JobId(50_001)), "the first that nobody holds starts");
+    world.line("cancel 1_[100-39999] user=alice");
+    world.line("release 1_[0-9] user=alice");
+    let array = world.state.arrays.get(JobId(1)).unwrap();
+    assert_eq!(array.apart.iter().map(|one| one.positions.to_string()).collect::<Vec<_>>(), ["10-99,40000-49999"]);
+    assert_eq!(array.cancelled.to_string(), "100-39999");
+}
+
+#[test]
+fn a_set_of_held_tasks_is_released_by_task_by_set_and_as_a_whole() {
+    check(
+        "node n1 h100:3
+         submit user=alice gpus=1 time=60 array=0-19
+         hold 1_[0-15] user=alice
+         hold 1_[4-7] user=root
+         plan
+         show
+         release 1_2 user=alice
+         release 1_[3-5] user=alice
+         show
+         release 1 user=bob
+         release 1 user=alice
+         show
+         release 1_[4-5] user=root
+         show",
+        expect![[r#"
+            job 1
+            1_[19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[0-3,8-15] alice PENDING, HELD user:alice (because)
+            1_[4-7] alice PENDING, HELD user:alice (because) admin:root (because)
+            1_16 alice RUNNING 17-1 on n1[0]
+            1_17 alice RUNNING 18-1 on n1[1]
+            1_18 alice RUNNING 19-1 on n1[2]
+            1_[3,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[0-1,8-15] alice PENDING, HELD user:alice (because)
+            1_[6-7] alice PENDING, HELD user:alice (because) admin:root (because)
+            1_[4-5] alice PENDING, HELD admin:root (because)
+            1_2 alice PENDING None: 
+            1_16 alice RUNNING 17-1 on n1[0]
+            1_17 alice RUNNING 18-1 on n1[1]
+            1_18 alice RUNNING 19-1 on n1[2]
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 1 is held by root (because); only they or an operator can release it.
+            1_[0-1,3,8-15,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[4-7] alice PENDING, HELD admin:root (because)
+            1_2 alice PENDING None: 
+            1_16 alice RUNNING 17-1 on n1[0]
+            1_17 alice RUNNING 18-1 on n1[1]
+            1_18 alice RUNNING 19-1 on n1[2]
+            1_[0-1,3-5,8-15,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[6-7] alice PENDING, HELD admin:root (because)
+            1_2 alice PENDING None: 
+            1_16 alice RUNNING 17-1 on n1[0]
+            1_17 alice RUNNING 18-1 on n1[1]
+            1_18 alice RUNNING 19-1 on n1[2]
+        "#]],
+    );
+}
+
+/// As before with tasks of their own: what a whole array's hold is let go of starts, the rest is held.
+#[test]
+fn some_tasks_of_a_held_array_are_let_go() {
+    check(
+        "node n1 h100:3
+         submit user=alice gpus=1 time=60 array=0-9 held
+         release 1_[0-3] user=alice
+         show
+         plan
+         show
+         hold 1 user=alice
+         show
+         release 1 user=alice
+         show
+         requeue 1_[0-9] held user=alice
+         cancel 1_[5-12] user=alice
+         requeue 1_[0-9] held user=alice
+         show",
+        expect![[r#"
+            job 1
+            1_[4-9] alice PENDING None: 
+            1_[0-3] alice PENDING, HELD
+            1_[4-9] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[3] alice PENDING, HELD
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_1 alice RUNNING 2-1 on n1[1]
+            1_2 alice RUNNING 3-1 on n1[2]
+            1_[4-9] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[3] alice PENDING, HELD user:alice (its array is held)
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_1 alice RUNNING 2-1 on n1[1]
+            1_2 alice RUNNING 3-1 on n1[2]
+            1_[3-9] alice PENDING None: 
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_1 alice RUNNING 2-1 on n1[1]
+            1_2 alice RUNNING 3-1 on n1[2]
+            refused: job 1_[3-9] waits in the queue, so there is nothing to take back.
+            refused: job 1 has no array task 10-12; its tasks are 0-9.
+            refused: job 1_[3-4] waits in the queue, so there is nothing to take back.
+            1_[3-4] alice PENDING None: 
+            1_[5-9] alice PENDING, HELD user:alice (requeued and held)
+            1_0 alice RUNNING 1-1 on n1[0] HELD user:alice (requeued and held)
+            1_1 alice RUNNING 2-1 on n1[1] HELD user:alice (requeued and held)
+            1_2 alice RUNNING 3-1 on n1[2] HELD user:alice (requeued and held)
+        "#]],
+    );
+}

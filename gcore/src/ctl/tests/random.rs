@@ -171,7 +171,18 @@ fn run_at(world: &World, at: usize) -> Option<RunId> {
 }
 
 fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
-    let targets = |job: u64| vec![Target::Job(JobId(job))];
+    // Every third time some tasks of an array.
+    let state = &world.state;
+    let targets = |job: u64| {
+        let array = state.array_of(JobId(job)).map(|(array, position)| (array.id, position, array.tasks.clone()));
+        match array.filter(|_| job.is_multiple_of(3)) {
+            Some((array, position, tasks)) => {
+                let some = gmodel::array_spec::RangeSet::from_iter((0..tasks.len()).filter(|at| at % 3 != position % 3));
+                vec![tasks.at(&some).map_or(Target::Job(array), |indices| Target::Tasks { array, indices })]
+            }
+            None => vec![Target::Job(JobId(job))],
+        }
+    };
     let command = |user: usize, command| Input::Command { actor: actor(USERS[user]), command };
     let input = match step {
         Step::Submit { user, gpus, nodes, array, options, on } => {

@@ -179,6 +179,9 @@ pub(super) fn actor(name: &str) -> Actor {
 
 pub(super) fn target(word: &str) -> Option<Target> {
     match word.split_once('_') {
+        Some((array, tasks)) if tasks.starts_with('[') => {
+            Some(Target::Tasks { array: array.parse().ok()?, indices: tasks.parse().ok()? })
+        }
         Some((array, index)) => {
             Some(Target::Task { array: array.parse().ok()?, index: index.parse().ok()? })
         }

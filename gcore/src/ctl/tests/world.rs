@@ -401,10 +401,10 @@ impl World {
             "suspend" => Command::Suspend { targets },
             "go-on" => Command::Resume { targets },
             "requeue" => Command::Requeue { targets, hold: words.has("held") },
-            "step" => Command::StartStep { target: targets[0], ask: step_ask(words) },
+            "step" => Command::StartStep { target: targets[0].clone(), ask: step_ask(words) },
             "step-ends" => {
                 let step = words.get("n").map_or(0, |n| n.parse().unwrap());
-                Command::EndStep { target: targets[0], step, exit: gmodel::ExitCode::default(), used: None }
+                Command::EndStep { target: targets[0].clone(), step, exit: gmodel::ExitCode::default(), used: None }
             }
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
@@ -428,7 +428,7 @@ impl World {
                     request: request_change(words),
                     ..JobChange::default()
                 };
-                self.knowing(Command::Update { target: targets[0], change })
+                self.knowing(Command::Update { target: targets[0].clone(), change })
             }
             "drain" => match words.parse::<i64>("by") {
                 Some(secs) => {
@@ -587,9 +587,16 @@ impl World {
     fn queue(&self) -> String {
         let mut out = String::new();
         for array in self.state.arrays.values().filter(|array| !array.pending.is_empty()) {
-            let tasks = array.tasks.text_of(&array.pending);
             let (user, reason) = (&array.spec.user.name, &array.reason);
-            writeln!(out, "{}_[{tasks}] {user} PENDING {}: {}", array.id, reason.code, reason.text).unwrap();
+            if !array.together().is_empty() {
+                let tasks = array.tasks.text_of(&array.together());
+                writeln!(out, "{}_[{tasks}] {user} PENDING {}: {}", array.id, reason.code, reason.text).unwrap();
+            }
+            for one in &array.apart {
+                let tasks = array.tasks.text_of(&one.positions);
+                let holds: Vec<_> = one.holds.iter().map(|mark| format!(" {} ({})", mark.owner, mark.reason)).collect();
+                writeln!(out, "{}_[{tasks}] {user} PENDING, HELD{}", array.id, holds.concat()).unwrap();
+            }
         }
         for job in self.state.jobs.values() {
             write!(out, "{} {} {}", job.shown_id(), job.spec.user.name, job.state).unwrap();

@@ -323,3 +323,31 @@ async fn jobs_on_a_node_that_is_not_there_are_asked_for_in_vain() {
     let refused = pool.refused(&alice, "GET", "/v1/jobs?nodelist=n[1-2]", Value::Null).await;
     assert_eq!(refused, r#"404 not_found: there is no node "n2". Did you mean "n1"?"#);
 }
+
+/// As squeue lists them, by what keeps them; the answer has a line for each set, not for each task.
+#[tokio::test]
+async fn a_set_of_held_tasks_is_one_line_of_its_own() {
+    let pool = Pool::new("");
+    let node = pool.node("node1", Role::Compute, 1).await;
+    pool.submit(&alice(), json!({"array": "0-999", "request": {"gpus": "1"}})).await;
+    let done = pool.post(&alice(), "/v1/jobs/hold", json!({"jobs": ["1_[0-499,2000-2001]"], "reason": "later"})).await;
+    assert_eq!(column(&done, "results", "job"), ["1_[0-499]", "1_[2000-2001]"]);
+    assert_eq!((&done["results"][0]["ok"], &done["results"][1]["code"]), (&json!(true), &json!("not_found")));
+    pool.pass().await;
+    pool.running(node, 501).await;
+    let list = pool.get(&alice(), "/v1/jobs?columns=shown_id,state,reason,priority").await;
+    assert_eq!(column(&list, "jobs", "shown_id"), ["1_[501-999]", "1_[0-499]", "1_500"]);
+    assert_eq!(column(&list, "jobs", "reason")[..2], ["Resources", "JobHeldUser"]);
+    assert!(list["jobs"][1]["priority"] == 0 && list["jobs"][0]["priority"] != 0, "{list}");
+    let task = pool.get(&alice(), "/v1/jobs/1_7").await["jobs"][0].clone();
+    assert_eq!((&task["shown_id"], &task["reason"], &task["holds"][0]["reason"]), (&json!("1_7"), &json!("JobHeldUser"), &json!("later")));
+    let why = pool.get(&alice(), "/v1/jobs/1_7/why").await["jobs"][0].clone();
+    assert_eq!((&why["reason"], &why["starts_now"], why["holds"][0]["owner"].as_str()), (&json!("JobHeldUser"), &json!(false), Some("user:alice")));
+    let log = pool.get(&alice(), "/v1/jobs/1/log").await;
+    assert!(column(&log, "events", "text").iter().any(|text| text.starts_with("tasks 0-499: held by")), "{log}");
+    // A filter means those lines, too; what runs goes on.
+    pool.post(&alice(), "/v1/jobs/release", json!({"jobs": ["1_[10-499]"]})).await;
+    pool.post(&alice(), "/v1/jobs/cancel", json!({"filter": {"state": "PENDING"}})).await;
+    let list = pool.get(&alice(), "/v1/jobs?columns=shown_id,state").await;
+    assert_eq!(column(&list, "jobs", "shown_id"), ["1_500"]);
+}

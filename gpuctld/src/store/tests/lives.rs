@@ -61,6 +61,18 @@ fn a_million_tasks_are_one_row() {
 }
 
 #[test]
+fn held_tasks_of_an_array_come_back_in_its_row() {
+    let mut world = World::new();
+    let id = world.submit(array("0-99999"));
+    let held = vec![Target::Tasks { array: id, indices: "0-49999".parse().unwrap() }];
+    world.command(Command::Hold { targets: held, reason: "later".into(), for_owner: false });
+    world.assert_comes_back();
+    let world = world.reopen();
+    let array = world.state.arrays.get(id).unwrap();
+    assert_eq!((array.apart[0].positions.to_string(), array.holds_of(7)[0].reason.as_str(), array.holds_of(50_000).len()), ("0-49999".into(), "later", 0));
+}
+
+#[test]
 fn an_updated_array_leaves_the_requests_of_its_started_tasks() {
     let mut world = World::new();
     let node = world.add_node("node1", 1);
