@@ -131,6 +131,9 @@ pub(crate) fn check(client: &mut Client, args: &JsonArgs) -> Outcome {
         for violation in &violations {
             writeln!(out, "{}", printable(violation.as_str().unwrap_or_default()))?;
         }
+        for note in value["notes"].as_array().into_iter().flatten() {
+            writeln!(out, "note: {}", printable(note.as_str().unwrap_or_default()))?;
+        }
         let found = match violations.len() {
             0 => "nothing wrong".to_owned(),
             1 => "1 contradiction".to_owned(),

@@ -283,7 +283,8 @@ fn read_change(key: &str, value: &str) -> Result<(&'static str, Value), Failure>
             _ => return Err(number("it is neither yes nor no")),
         },
         "begin" | "deadline" => {
-            let at = local_time::read(value, local_time::now()).map_err(|why| Failure::usage(format_args!("{key}: {why}")))?;
+            let read = if *api == "begin" { local_time::read } else { local_time::read_end };
+            let at = read(value, local_time::now()).map_err(|why| Failure::usage(format_args!("{key}: {why}")))?;
             serde_json::to_value(Instant(at)).map_err(Failure::new)?
         }
         _ => value.into(),
@@ -329,6 +330,7 @@ mod tests {
         assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "timelimit"?"#), "{}", refused.text);
         assert!(read_change("TimeLimit", "junk").unwrap_err().text.starts_with("TimeLimit: time limit \"junk\""));
         assert!(read_change("nice", "x").is_err());
+        assert!(read_change("Deadline", "8").unwrap_err().text.starts_with("Deadline: time \"8\""));
         assert_eq!(read_change("Dependency", "afterok:17").unwrap(), ("dependency", Value::from("afterok:17")));
         assert_eq!(read_change("Priority", "-1").unwrap(), ("priority", Value::Null));
         assert_eq!(read_change("Licenses", "none").unwrap(), ("licences", Value::Null));

@@ -98,6 +98,14 @@ pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     })
 }
 
+/// As [`read`], of what is no begin: a deadline.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_end(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    read(text, now).map_err(|why| why.replacen("begin time", "time", 1))
+}
+
 /// As [`read`], of what has been: a time of day is today's, a day without its year is not a year ahead.
 ///
 /// # Errors

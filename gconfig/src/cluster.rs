@@ -82,7 +82,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         max_array_tasks,
         max_pending_jobs,
         allow_root_jobs: section.boolean("allow_root_jobs", errors).unwrap_or(default.allow_root_jobs),
-        operators: section.texts("operators", errors).unwrap_or_default(),
+        operators: crate::policy::user_names(section, "operators", errors).into_iter().collect(),
         min_job_age_secs,
         kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),
         time_zone: errors.zone.clone().unwrap_or_default(),

@@ -27,7 +27,7 @@ pub fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
     Some(Diagnostics {
         program: CheckProgram {
             program,
-            user: section.text("user", errors).unwrap_or_default(),
+            user: section.user("user", errors).unwrap_or_default(),
             checks: checks(&section, errors),
             timeout_secs,
             peer: String::new(),
@@ -44,7 +44,7 @@ pub fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
 /// gpupool's own, or a path.
 fn program(section: &Section, errors: &mut Errors) -> Option<String> {
     let text = section.text("program", errors)?;
-    if text == BUILTIN || text.starts_with('/') {
+    if text == BUILTIN || text.starts_with('/') && !text.contains('\0') {
         return Some(text);
     }
     let message = format!("program = {text:?} is neither \"{BUILTIN}\" nor an absolute path");

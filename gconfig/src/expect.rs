@@ -27,6 +27,6 @@ fn expected(file: &Section, NamedTable { name, span, table }: &NamedTable, error
         gpus: section.amounts("gpus", errors),
         cpus: section.number("cpus", 1..=65_536, errors),
         mem_bytes: section.size("memory", errors),
-        driver: section.text("driver", errors),
+        driver: section.names("driver", errors).and_then(|names| names.into_iter().next()).map(|(name, _)| name),
     }
 }

@@ -3,7 +3,7 @@
 //! Owns their keys; never who is bounded. The Slurm names of the bounds are in gpuctld.toml(5).
 
 use crate::error::Errors;
-use crate::section::Section;
+use crate::section::{Section, gpu_text};
 use gmodel::policy::{JobLimits, Limits};
 
 const LIMIT_KEYS: [&str; 8] = [
@@ -50,11 +50,16 @@ pub fn keys_with(others: &[&'static str]) -> Vec<&'static str> {
 pub fn job_limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> JobLimits {
     let Some(table) = section.table(key, errors) else { return JobLimits::default() };
     let limits = Section::open(section.source, table, &JOB_LIMIT_KEYS, &format!("[{holder}.{key}]"), errors);
-    JobLimits {
+    let bounds = JobLimits {
         time_secs: limits.limit("max_time", errors).flatten(),
         nodes: limits.number("nodes", 1..=1_000_000, errors),
         cpus: limits.number("cpus", 1..=100_000_000, errors),
         gpus: limits.amounts("gpus", errors),
         min_gpus: limits.amounts("min_gpus", errors),
+    };
+    if let Some((kind, least, most)) = bounds.asks_beyond_its_bound() {
+        let text = format!("min_gpus {kind} is {}, more than gpus with {}: no job could be submitted", gpu_text(least), gpu_text(most));
+        errors.add(section.source, limits.span("min_gpus"), text, "make it gpus or less");
     }
+    bounds
 }

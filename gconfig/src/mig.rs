@@ -39,7 +39,7 @@ fn layout(file: &Section, NamedTable { name, span, table }: &NamedTable, errors:
     MigLayout {
         name: (*name).to_owned(),
         nodes: section.hosts("nodes", errors).unwrap_or_default(),
-        gpu_type: section.text("gpu_type", errors),
+        gpu_type: section.gpu_type("gpu_type", errors),
         gpus: section.number("gpus", 1..=64, errors),
         layout,
     }

@@ -5,7 +5,7 @@
 use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::limits::limits;
-use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
+use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed, user_names};
 use crate::scheduling::PLACEMENTS;
 use crate::section::Section;
 use gmodel::config::{GpuSharing, MigCuts, NodeSelection, Partition, PartitionState};
@@ -186,10 +186,10 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         max_nodes: section.number("max_nodes", 1..=1_000_000, errors),
         priority_tier: section.number("priority_tier", 0..=65_533, errors).unwrap_or(default.priority_tier),
         allow_accounts: section.texts("allow_accounts", errors).unwrap_or_default(),
-        allow_users: section.texts("allow_users", errors).unwrap_or_default(),
+        allow_users: user_names(section, "allow_users", errors).into_iter().collect(),
         cpus_per_gpu: section.number("cpus_per_gpu", 1..=65_536, errors),
-        mem_per_cpu_bytes: section.size("mem_per_cpu", errors),
-        mem_per_gpu_bytes: section.size("mem_per_gpu", errors),
+        mem_per_cpu_bytes: some_memory(section, "mem_per_cpu", errors),
+        mem_per_gpu_bytes: some_memory(section, "mem_per_gpu", errors),
         private_tmp,
         prolog: path("prolog", errors),
         epilog: path("epilog", errors),
@@ -214,13 +214,26 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
     }
 }
 
+/// What jobs get that ask for none: nothing would be enough for no job.
+fn some_memory(section: &Section, key: &str, errors: &mut Errors) -> Option<u64> {
+    let bytes = section.size(key, errors)?;
+    if bytes == 0 {
+        errors.add(section.source, section.span(key), format!("{key} is 0: jobs would get no memory"), "leave it out: jobs get their part of the node's");
+    }
+    Some(bytes)
+}
+
 fn nodes(section: &Section, errors: &mut Errors) -> NodeSelection {
     if section.has("features") {
         if section.has("nodes") {
             let hint = "keep one of them";
             errors.add(section.source, section.span("features"), "nodes and features are both there", hint);
         }
-        return NodeSelection::Features(section.texts("features", errors).unwrap_or_default());
+        let features = section.texts("features", errors);
+        if features.as_ref().is_some_and(Vec::is_empty) {
+            errors.add(section.source, section.span("features"), "features is empty: that is true of every node", "name some, or write nodes = \"ALL\"");
+        }
+        return NodeSelection::Features(features.unwrap_or_default());
     }
     let Some(parts) = section.texts("nodes", errors) else { return NodeSelection::All };
     let text = parts.join(",");

@@ -338,7 +338,7 @@ pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, what: &str, errors
     }
 }
 
-fn user_names(section: &Section, key: &str, errors: &mut Errors) -> BTreeSet<String> {
+pub fn user_names(section: &Section, key: &str, errors: &mut Errors) -> BTreeSet<String> {
     let mut users = BTreeSet::new();
     for (name, span) in section.names(key, errors).unwrap_or_default() {
         if !is_user(&name) {
@@ -407,7 +407,7 @@ fn budgets(section: &Section, account: &str, errors: &mut Errors) -> Vec<Budget>
         let kind = budget.word("kind", &BUDGET_KINDS, errors);
         let gpu_hours = budget.number("gpu_hours", 0..=u32::MAX, errors);
         let period = budget.word("period", &PERIODS, errors);
-        let gpu_type = budget.text("gpu_type", errors).map(|text| text.to_ascii_lowercase());
+        let gpu_type = budget.gpu_type("gpu_type", errors);
         let (Some(kind), Some(gpu_hours), Some(period)) = (kind, gpu_hours, period) else { continue };
         if budgets.iter().any(|other| (other.kind, other.period, &other.gpu_type) == (kind, period, &gpu_type)) {
             errors.add(section.source, span, format!("{what} has the kind and period of another"), "keep one of them");

@@ -161,7 +161,7 @@ fn prices(main: &Section, errors: &mut Errors) -> BTreeMap<String, Vec<Price>> {
         for key in PRICE_KEYS.iter().filter(|key| !section.has(key)) {
             errors.add(main.source, span.clone(), format!("[[price]] has no {key}"), "gpu_type, from and per_gpu_hour are needed");
         }
-        let gpu_type = section.text("gpu_type", errors).map(|text| text.to_ascii_lowercase());
+        let gpu_type = section.gpu_type("gpu_type", errors);
         let from = section.moment("from", errors);
         let milli = section.milli("per_gpu_hour", 0..=1_000_000_000_000, errors);
         let (Some(gpu_type), Some(from), Some(per_gpu_hour_milli)) = (gpu_type, from, milli) else { continue };

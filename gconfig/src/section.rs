@@ -29,6 +29,8 @@ pub struct NamedTable<'a> {
 pub struct Section<'a> {
     pub source: &'a Source,
     table: &'a DeTable<'a>,
+    /// `account.vision.`; nothing in a whole file.
+    path: String,
 }
 
 impl<'a> Section<'a> {
@@ -50,7 +52,8 @@ impl<'a> Section<'a> {
                 errors.add(source, key.span(), format!("unknown key {word:?} in {what}"), hint);
             }
         }
-        Self { source, table }
+        let path = what.strip_prefix('[').map_or(String::new(), |what| format!("{}.", what.trim_matches(['[', ']'])));
+        Self { source, table, path }
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -233,7 +236,7 @@ impl<'a> Section<'a> {
 
     /// The tables `[key.NAME]` in the order of the text, as pairs of name and value.
     pub fn named_tables(&self, key: &str, errors: &mut Errors) -> Vec<NamedTable<'a>> {
-        let Some(table) = self.table(key, errors) else { return Vec::new() };
+        let Some(table) = self.table_as(key, &format!("[{}{key}.NAME]", self.path), errors) else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.iter() {
             match value.get_ref().as_table() {
@@ -241,7 +244,7 @@ impl<'a> Section<'a> {
                 None => {
                     let name: &str = name.get_ref();
                     let text = format!("{key}.{name} is of type {}", value.get_ref().type_str());
-                    errors.add(self.source, value.span(), text, format!("write a table [{key}.{name}]"));
+                    errors.add(self.source, value.span(), text, format!("write a table [{}{key}.{name}]", self.path));
                 }
             }
         }
@@ -294,6 +297,7 @@ impl<'a> Section<'a> {
     pub fn names(&self, key: &str, errors: &mut Errors) -> Option<Vec<(String, Range<usize>)>> {
         let value = self.value(key)?;
         if let Some(text) = value.get_ref().as_str() {
+            self.must_name(text, key, value.span(), errors);
             return Some(vec![(text.to_owned(), value.span())]);
         }
         let Some(array) = value.get_ref().as_array() else {
@@ -303,17 +307,55 @@ impl<'a> Section<'a> {
         let mut texts = Vec::new();
         for item in array.iter() {
             match item.get_ref().as_str() {
-                Some(text) if !text.is_empty() => texts.push((text.to_owned(), item.span())),
-                Some(_) => errors.add(self.source, item.span(), format!("{key} has an empty name"), "leave it out"),
+                Some(text) => {
+                    if self.must_name(text, key, item.span(), errors) {
+                        texts.push((text.to_owned(), item.span()));
+                    }
+                }
                 None => self.wrong_type(item, key, "text in quotes", errors),
             }
         }
         Some(texts)
     }
 
+    fn must_name(&self, text: &str, key: &str, span: Range<usize>, errors: &mut Errors) -> bool {
+        if text.trim().is_empty() {
+            errors.add(self.source, span, format!("{key} has an empty name"), "leave it out");
+            return false;
+        }
+        if text.contains(char::is_control) {
+            errors.add(self.source, span, format!("{key} has the name {text:?}"), "names have letters that can be seen");
+            return false;
+        }
+        true
+    }
+
+    /// A type of GPU, in small letters.
+    pub fn gpu_type(&self, key: &str, errors: &mut Errors) -> Option<String> {
+        let text = self.text(key, errors)?.to_ascii_lowercase();
+        if !crate::cluster::is_name(&text) {
+            errors.add(self.source, self.span(key), format!("{text:?} is no type of GPU"), "as h100");
+            return None;
+        }
+        Some(text)
+    }
+
+    /// An account of the system.
+    pub fn user(&self, key: &str, errors: &mut Errors) -> Option<String> {
+        let text = self.text(key, errors)?;
+        if !crate::policy::is_user(&text) {
+            errors.add(self.source, self.span(key), format!("{text:?} is no name of a user"), "as the system knows it");
+        }
+        Some(text)
+    }
+
     /// An absolute path; empty when `allow_empty`.
     pub fn path(&self, key: &str, allow_empty: bool, errors: &mut Errors) -> Option<PathBuf> {
         let text = self.text(key, errors)?;
+        if text.contains('\0') {
+            errors.add(self.source, self.span(key), format!("{key} = {text:?} is no path"), "no path has a NUL in it");
+            return None;
+        }
         if text.starts_with('/') || text.is_empty() && allow_empty {
             return Some(PathBuf::from(text));
         }
@@ -339,10 +381,14 @@ impl<'a> Section<'a> {
 
     /// A table under a key.
     pub fn table(&self, key: &str, errors: &mut Errors) -> Option<&'a DeTable<'a>> {
+        self.table_as(key, &format!("[{}{key}]", self.path), errors)
+    }
+
+    fn table_as(&self, key: &str, written: &str, errors: &mut Errors) -> Option<&'a DeTable<'a>> {
         let value = self.value(key)?;
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.wrong_type(value, key, &format!("a table [{key}]"), errors);
+            self.wrong_type(value, key, &format!("a table {written}"), errors);
         }
         table
     }

@@ -569,6 +569,13 @@ pub struct Overdrawn<'a> {
     pub sum: u64,
 }
 
+impl JobLimits {
+    /// The first type of which a job must ask more than it may: with both, thousandths.
+    pub fn asks_beyond_its_bound(&self) -> Option<(&str, u64, u64)> {
+        self.min_gpus.as_ref()?.beyond(self.gpus.as_ref()?)
+    }
+}
+
 impl Account {
     /// The first type of which it is guaranteed more than it may hold: with both, thousandths.
     pub fn guaranteed_beyond_limit(&self) -> Option<(&str, u64, u64)> {

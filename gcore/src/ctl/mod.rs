@@ -82,7 +82,7 @@ pub use late_specs::LateSpecs;
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};
 pub use policy::imported as imported_policy;
-pub use policy_check::policy_faults;
+pub use policy_check::{policy_faults, unknown_accounts};
 pub use preempt::checkpoint_of;
 pub use mirror::Mirror;
 pub use reservation::{reservation_of, reservations_over};

@@ -6,6 +6,7 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
+use gmodel::suggest::did_you_mean;
 use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Reservation, ReservedPart};
 use gsched::window::MOST_MAGNETIC;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,26 @@ pub(super) fn new_faults(state: &State, after: &Policy) -> Vec<String> {
 /// What does not go together in the policy in force: files may say otherwise than what was made beside them.
 pub fn policy_faults(state: &State) -> Vec<String> {
     faults(&state.policy, &state.config)
+}
+
+/// Partitions that let in accounts that do not exist, which may be a slip that keeps everybody out: accounts can be made at any
+/// time, so it is no mistake of the files.
+pub fn unknown_accounts(state: &State) -> Vec<String> {
+    let known = &state.policy.accounts;
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let mut notes = Vec::new();
+    for partition in &state.config.partitions {
+        let is_known = |name: &&String| known.contains_key(*name) || **name == state.config.default_account;
+        let unknown = partition.allow_accounts.iter().filter(|name| !is_known(name));
+        for name in unknown {
+            let guess = did_you_mean(name, known.keys().map(String::as_str));
+            let nobody = if partition.allow_accounts.iter().any(|name| is_known(&name)) { "" } else { ", and lets nobody else in" };
+            notes.push(format!("partition {}: allow_accounts names {name:?}, and there is no such account{nobody}.{guess}", partition.name));
+        }
+    }
+    notes
 }
 
 fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
@@ -175,6 +196,9 @@ fn qos_faults(policy: &Policy, qos: &Qos, found: &mut Vec<String>) {
     }
     if qos.preempt.contains(name) {
         found.push(format!("QOS {name} cannot preempt itself."));
+    }
+    if let Some((kind, least, most)) = qos.per_job.asks_beyond_its_bound() {
+        found.push(format!("QOS {name}: a job would have to ask for {} {} and may have {}.", gpus(least), word(kind), gpus(most)));
     }
     if qos.description.len() > MAX_TEXT_BYTES {
         found.push(format!("QOS {name}: its description is longer than {MAX_TEXT_BYTES} bytes."));

@@ -101,7 +101,7 @@ fn hook(section: &Section, errors: &mut Errors) -> Option<Hook> {
         }
     }
     let on_failure = [("refuse", OnFailure::Refuse), ("accept", OnFailure::Accept)];
-    let user = hook.text("user", errors).unwrap_or_default();
+    let user = hook.user("user", errors).unwrap_or_default();
     if user == "root" {
         let hint = "give it an ordinary system user of its own";
         errors.add(section.source, hook.span("user"), "the submission hook may not run as root", hint);

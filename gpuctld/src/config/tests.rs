@@ -908,7 +908,7 @@ fn an_idle_policy_is_read_with_its_times_and_what_does_not_fit_is_shown() {
              --> gpuctld.toml:8:8
               |
             8 | idle = 3
-              |        ^ write a table [idle]
+              |        ^ write a table [qos.a.idle]
         "#]],
     );
 }
@@ -985,6 +985,90 @@ fn checks_in_idle_gaps_have_a_program_and_bounds() {
               |
             4 | checks = ["a b"]
               |           ^^^^^ use up to 64 letters, digits, '_', '-' and '.'
+        "#]],
+    );
+}
+
+#[test]
+fn names_that_name_nothing_and_bounds_that_nobody_can_keep_are_shown() {
+    check(
+        "--- gpuctld.toml\n[[price]]\ngpu_type = \"\"\nfrom = 2026-01-01\nper_gpu_hour = 1\n[mig.a]\nnodes = \"n1\"\ngpu_type = \"h 100\"\nlayout = []\n\
+         [submit_hook]\nprogram = \"/h\"\nuser = \"\"\n[diagnostics]\nprogram = \"builtin\"\nuser = \"a\\u0000\"\n\
+         [account.a]\nuser = 1\n[[account.a.budget]]\nkind = \"cap\"\ngpu_hours = 1\nperiod = \"day\"\ngpu_type = \"\"\n[account.b]\nuser.ada = 3\n\
+         [qos.q.per_job]\ngpus = 4\nmin_gpus = { h100 = 8 }\n\
+         [partition.p]\nallow_accounts = \"\"\nallow_users = [\"a b\"]\nfeatures = []\nmem_per_gpu = 0\n",
+        expect![[r#"
+            error: "" is no type of GPU
+             --> gpuctld.toml:2:12
+              |
+            2 | gpu_type = ""
+              |            ^^ as h100
+
+            error: "h 100" is no type of GPU
+             --> gpuctld.toml:7:12
+              |
+            7 | gpu_type = "h 100"
+              |            ^^^^^^^ as h100
+
+            error: "" is no name of a user
+              --> gpuctld.toml:11:8
+               |
+            11 | user = ""
+               |        ^^ as the system knows it
+
+            error: "a\0" is no name of a user
+              --> gpuctld.toml:14:8
+               |
+            14 | user = "a\u0000"
+               |        ^^^^^^^^^ as the system knows it
+
+            error: user is of type integer
+              --> gpuctld.toml:16:8
+               |
+            16 | user = 1
+               |        ^ write a table [account.a.user.NAME]
+
+            error: "" is no type of GPU
+              --> gpuctld.toml:21:12
+               |
+            21 | gpu_type = ""
+               |            ^^ as h100
+
+            error: user.ada is of type integer
+              --> gpuctld.toml:23:12
+               |
+            23 | user.ada = 3
+               |            ^ write a table [account.b.user.ada]
+
+            error: min_gpus gpu is 8, more than gpus with 4: no job could be submitted
+              --> gpuctld.toml:26:12
+               |
+            26 | min_gpus = { h100 = 8 }
+               |            ^^^^^^^^^^^^ make it gpus or less
+
+            error: allow_accounts has an empty name
+              --> gpuctld.toml:28:18
+               |
+            28 | allow_accounts = ""
+               |                  ^^ leave it out
+
+            error: "a b" is no name of a user
+              --> gpuctld.toml:29:16
+               |
+            29 | allow_users = ["a b"]
+               |                ^^^^^ as the system knows it
+
+            error: features is empty: that is true of every node
+              --> gpuctld.toml:30:12
+               |
+            30 | features = []
+               |            ^^ name some, or write nodes = "ALL"
+
+            error: mem_per_gpu is 0: jobs would get no memory
+              --> gpuctld.toml:31:15
+               |
+            31 | mem_per_gpu = 0
+               |               ^ leave it out: jobs get their part of the node's
         "#]],
     );
 }

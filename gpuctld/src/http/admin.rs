@@ -34,11 +34,12 @@ pub(super) async fn check(caller: Caller, Shared(site): Shared<Site>) -> Result<
     caller.must_administer("the check")?;
     let state = site.core.full_state().await?;
     let (jobs, runs, nodes) = (state.jobs.len(), state.runs.len(), state.nodes.len());
+    let notes = gcore::ctl::unknown_accounts(&state);
     let task = tokio::task::spawn_blocking(move || gcore::ctl::check(&state));
     let found = task.await.map_err(|_| ApiError::unavailable("the check itself failed; this is a bug"))?;
     let violations: Vec<String> = found.iter().map(ToString::to_string).collect();
     let checked = json!({"jobs": jobs, "runs": runs, "nodes": nodes});
-    Ok(Json(json!({"schema": SCHEMA, "ok": violations.is_empty(), "violations": violations, "checked": checked})))
+    Ok(Json(json!({"schema": SCHEMA, "ok": violations.is_empty(), "violations": violations, "notes": notes, "checked": checked})))
 }
 
 /// The configuration in force, defaults filled in.
@@ -79,7 +80,9 @@ pub(super) async fn reload(app: &App, core: &CoreHandle) -> Result<Vec<String>, 
     app.may_have_quotas.store(true, std::sync::atomic::Ordering::Relaxed);
     *app.config.write().expect("no panic while held") = merged;
     tracing::info!(path = %app.config_path.display(), restart = restart.join(","), "configuration reloaded");
-    Ok(restart.iter().map(|key| restart_note(key)).collect())
+    let unknown = gcore::ctl::unknown_accounts(&*core.view().await);
+    unknown.iter().for_each(|note| tracing::warn!("{note}"));
+    Ok(restart.iter().map(|key| restart_note(key)).chain(unknown).collect())
 }
 
 /// The files as they are now.

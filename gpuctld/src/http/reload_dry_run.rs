@@ -9,7 +9,7 @@ use super::{Site, admin, now};
 use crate::config::Config;
 use axum::Json;
 use axum::extract::State as Shared;
-use gcore::ctl::{Input, State, handle, policy_faults, snapshot};
+use gcore::ctl::{Input, State, handle, policy_faults, snapshot, unknown_accounts};
 use gmodel::config::ClusterConfig;
 use gmodel::{JobId, JobSpec, Reason, RunClass, RunId, Timestamp};
 use gsched::{Plan, WorkBudget};
@@ -48,6 +48,7 @@ fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<S
     }
     let known = policy_faults(state);
     notes.extend(policy_faults(&copy).into_iter().filter(|fault| !known.contains(fault)));
+    notes.extend(unknown_accounts(&copy));
     notes.extend(stranded(state, &copy));
     notes.extend(orphaned(state, &copy));
     notes.extend(out_of_sense(state, &copy));

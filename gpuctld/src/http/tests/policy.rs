@@ -458,3 +458,19 @@ async fn a_reservation_shows_on_its_nodes_and_goes_with_its_jobs_or_by_force() {
     pool.post(&root(), "/v1/reservations/pull/remove", json!({"change": {"force": true}})).await;
     assert_eq!(column(&pool.get(&alice(), "/v1/nodes").await, "nodes", "state"), ["MIXED", "IDLE+MAINTENANCE+RESERVED"]);
 }
+
+/// Accounts can be made at any time: a list that names one that is not there is told, not refused.
+#[tokio::test]
+async fn a_partition_for_an_account_that_is_not_there_is_told_of() {
+    let pool = Pool::new("[account.vision]\n[account.nlp]\n");
+    assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([]));
+    write_config(pool.dir.path(), "[account.vision]\n[account.nlp]\n[partition.train]\nallow_accounts = [\"vison\"]\n[partition.all]\nallow_accounts = [\"nlp\", \"default\", \"students\"]\n");
+    let slip = "partition train: allow_accounts names \"vison\", and there is no such account, and lets nobody else in. Did you mean \"vision\"?";
+    let more = "partition all: allow_accounts names \"students\", and there is no such account.";
+    let dry = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await["notes"].to_string();
+    assert!(dry.contains(&slip.replace('"', "\\\"")) && dry.contains(&more.replace('"', "\\\"")), "{dry}");
+    assert_eq!(pool.post(&root(), "/v1/reload", Value::Null).await["notes"], json!([slip, more]));
+    assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([slip, more]));
+    pool.post(&root(), "/v1/accounts/students", json!({"create": true, "change": {}})).await;
+    assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([slip]));
+}
