@@ -60,7 +60,7 @@ struct AccountingArgs {
     #[command(subcommand)]
     sub: Option<Sub>,
     /// These jobs in full: 17, 98_5
-    #[arg(value_name = "JOB", conflicts_with_all = ["jobs", "format", "long", "duplicates"])]
+    #[arg(value_name = "JOB")]
     named: Vec<String>,
     /// These jobs, a line each: 17, 98 (an array), 98_5; or steps of theirs: 17.0
     #[arg(short, long, value_name = "JOBS", alias = "job")]
@@ -187,13 +187,20 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     // sacct shows steps unless it is told not to.
     args.steps |= called == Some("sacct") && !args.allocations;
     let as_sstat = called == Some("sstat");
+    if as_sstat {
+        args.jobs.append(&mut args.named);
+    }
     let now = local_time::now();
     match &args.sub {
         Some(Sub::Report(report)) => return usage_report::run(&mut gcli::connect("gacct")?, report, now),
         Some(Sub::Efficiency(asked)) => return efficiency::run(&mut gcli::connect("gacct")?, asked, now),
         None => {}
     }
-    if !args.named.is_empty() {
+    if let Some(job) = args.named.first() {
+        let listed = [(!args.jobs.is_empty(), "-j"), (!args.format.is_empty(), "-o"), (args.long, "-l"), (args.duplicates, "-D")];
+        if let Some((_, option)) = listed.into_iter().find(|(given, _)| *given) {
+            return Err(Failure::usage(format_args!("a job by itself is shown in full, and {option} is for lines: gacct -j {job}")));
+        }
         return efficiency::records(&mut gcli::connect("gacct")?, &args.named, args.json, efficiency::record);
     }
     if args.helpformat {

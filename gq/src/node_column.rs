@@ -423,6 +423,12 @@ pub(crate) fn is_in_state(state: &str, word: &str) -> bool {
     }
 }
 
+/// What sinfo -t means by idle and mixed: what jobs make of the node, drained or not.
+pub(crate) fn is_based_on(state: &str, word: &str) -> bool {
+    let word = if word == "mix" { "mixed" } else { word };
+    matches!(word, "idle" | "mixed") && base(state).eq_ignore_ascii_case(word)
+}
+
 /// Order of states in a listing: trouble first, then what is in maintenance, then the rest.
 pub(crate) fn state_rank(state: &str) -> (bool, usize) {
     const ORDER: [&str; 9] = ["unknown", "down", "maint", "drained", "draining", "mixed", "allocated", "reserved", "idle"];

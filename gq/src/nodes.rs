@@ -1,6 +1,6 @@
 //! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
 
-use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, is_in_state, long_state, reason};
+use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, is_based_on, is_in_state, long_state, reason};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
 use crate::{difference_listing, health_listing, node_record, queue, record_listing};
@@ -155,7 +155,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         writeln!(std::io::stdout(), "{}", hostlist::compress(expand(names)?))?;
         return Ok(0);
     }
-    let choice = Choice::of(&args)?;
+    let choice = Choice::of(&args, as_sinfo)?;
     let format = sinfo_format(&args, as_sinfo)?;
     let sort = node_column::read_sort(args.sort.as_deref().unwrap_or_default());
     let sort = sort.map_err(|why| Failure::usage(format_args!("--sort: {why}")))?;
@@ -270,10 +270,12 @@ struct Choice {
     only_out: bool,
     /// Only those that answer, or do not.
     answering: Option<bool>,
+    /// As sinfo lists: a drained node without jobs is idle, too.
+    as_sinfo: bool,
 }
 
 impl Choice {
-    fn of(args: &NodeArgs) -> Result<Self, Failure> {
+    fn of(args: &NodeArgs, as_sinfo: bool) -> Result<Self, Failure> {
         let hosts = |text: &str| Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")));
         let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
         let states = args.states.as_deref().map(|text| words(&text.to_lowercase()));
@@ -287,12 +289,13 @@ impl Choice {
             partitions: args.partitions.as_deref().map(words).filter(|names| !names.is_empty()),
             only_out: args.list_reasons,
             answering: if args.responding { Some(true) } else { args.dead.then_some(false) },
+            as_sinfo: as_sinfo || args.partitions.is_some(),
         })
     }
 
     fn takes(&self, node: &NodeRow) -> bool {
         let in_state = |states: &Vec<String>| {
-            states.iter().any(|state| state == "no_respond" && !answers(node) || is_in_state(&node.state, state))
+            states.iter().any(|state| state == "no_respond" && !answers(node) || is_in_state(&node.state, state) || self.as_sinfo && is_based_on(&node.state, state))
         };
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))
             && self.states.as_ref().is_none_or(in_state)

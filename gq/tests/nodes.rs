@@ -136,6 +136,9 @@ fn under_the_name_sinfo_partitions_are_listed_without_being_asked_for() {
         let ours: Vec<&str> = words.iter().copied().chain(["-p"]).collect();
         assert_eq!(controller.run_as("sinfo", GNODES, words), controller.run(GNODES, &ours), "{words:?}");
     }
+    // What jobs make of a node, drained or not; gnodes by itself lists what is free.
+    let idle = |words: &[&str], name: &str| controller.run_as(name, GNODES, words).stdout.contains("n3");
+    assert!(idle(&["-t", "idle"], "sinfo") && !idle(&["-t", "idle"], "gnodes"));
     assert!(controller.run_as("sinfo", GNODES, &["--health"]).exit == Some(1), "no canned answer for it: it is gnodes'");
 }
 

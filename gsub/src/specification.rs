@@ -303,6 +303,9 @@ fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Request, Failure>
     {
         return Err(Failure::usage(format_args!("--nodes {most} and --nodelist, which names {named}: take one of them back")));
     }
+    // As sbatch: a node without a task is none.
+    let few = ntasks.filter(|few| *few < nodes_min && nodes.is_some() && nodelist.as_ref().is_none_or(|named| named.len() <= *few as usize));
+    let (nodes_min, nodes_max) = few.map_or((nodes_min, nodes_max), |few| (few, few));
     Ok(Request {
         nodes_min,
         nodes_max,
@@ -508,6 +511,8 @@ mod tests {
     #[test]
     fn requests_are_kept_in_the_users_terms() {
         check("-N2-4 -n 8 -c 4", expect![[r#"{"nodes_min":2,"nodes_max":4,"ntasks":8,"cpus_per_task":4,"gpu_scope":"job"}"#]]);
+        check("-N2 -n1", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"gpu_scope":"job"}"#]]);
+        check("-N4 -n2 -w n[1-4]", expect![[r#"{"nodes_min":4,"nodes_max":4,"ntasks":2,"gpu_scope":"job","nodelist":"n[1-4]"}"#]]);
         check("-n 8 --ntasks-per-node=3", expect![[r#"{"nodes_min":3,"nodes_max":3,"ntasks":8,"ntasks_per_node":3,"gpu_scope":"job"}"#]]);
         check("--gpus-per-task=h100:1 --mem-per-gpu=10G", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"mem":{"per_gpu":10737418240},"gpus":"h100:1","gpu_scope":"task"}"#]]);
         check("--gres=gpu:a100:2 --mem=0 --exclusive", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"mem":{"per_node":0},"gpus":"a100:2","gpu_scope":"node","exclusive":true}"#]]);

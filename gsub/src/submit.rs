@@ -126,7 +126,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     note_later(variables.iter().chain(&in_script), &mut notes);
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
     notes.decide(&choices);
+    let asked = nodes_and_tasks(&choices);
     let mut submission = build(&mut choices, &work, &submitter()?)?;
+    if let Some((nodes, tasks)) = asked.filter(|(_, tasks)| submission.spec.request.nodes_max == *tasks) {
+        notes.say(&format!("--nodes {nodes} is more than --ntasks {tasks}, and a node without a task is none: the job gets {tasks}"));
+    }
     if as_sbatch {
         submission.name_output_as_sbatch();
     }
@@ -226,6 +230,12 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure>
         given.extend(options);
     }
     Ok(given)
+}
+
+/// As they were asked for, where tasks are fewer than nodes.
+fn nodes_and_tasks(choices: &Choices) -> Option<(u32, u32)> {
+    let number = |name: &str| choices.get(name)?.text().split('-').next()?.parse::<u32>().ok();
+    number("nodes").zip(number("ntasks")).filter(|(nodes, tasks)| tasks < nodes)
 }
 
 fn note_later<'g>(given: impl Iterator<Item = &'g Given>, notes: &mut Notes) {

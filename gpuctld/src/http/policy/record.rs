@@ -143,7 +143,12 @@ fn put(all: &mut Map<String, Value>, key: &str, value: &Value, known: &[&str]) -
 fn add_or_take(all: &mut Map<String, Value>, sign: char, name: &str, value: &Value) -> Result<(), ApiError> {
     let wrong = || ApiError::invalid(format!("{sign}{name} is for lists of names, as {}", LISTS.join(", ")));
     let (Some(have), Some(words)) = (all.get_mut(name).and_then(Value::as_array_mut), value.as_array()) else { return Err(wrong()) };
+    let had_some = !have.is_empty();
     have.retain(|item| !words.contains(item));
+    // An empty list is none of its own.
+    if name == "allow_qos" && sign == '-' && had_some && have.is_empty() {
+        return Err(ApiError::invalid("with the last QOS of the list gone those of the account above would be allowed, or all. Put another there first, or write allow_qos= if that is meant"));
+    }
     if sign == '+' {
         have.extend(words.iter().cloned());
     }
