@@ -46,6 +46,7 @@ pub mod supervise;
 pub mod time;
 pub mod time_zone;
 pub mod topology;
+pub mod trace_chain;
 
 pub use blob_id::BlobId;
 pub use checkpoint::CheckpointSpec;

@@ -5,6 +5,7 @@
 
 use crate::history::History;
 use gcore::ctl::{Input, Mirror, Rows, State, check, handle, snapshot};
+use gmodel::trace_chain::{Break, TraceChain};
 use gmodel::{Seq, Timestamp};
 use gsched::{Engine, Made, Plan, WorkBudget};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,12 @@ pub struct Recorded {
     pub lines: Vec<Line>,
     /// The last line is cut off, as a crash leaves it.
     pub cut_off: bool,
+    /// Where lines are missing, were changed or stand elsewhere: the line, and what is wrong with it.
+    pub breaks: Vec<(usize, String)>,
+    /// Lines of releases that did not number them.
+    pub unnumbered: usize,
+    /// Releases that wrote it, where they said so.
+    pub versions: BTreeSet<String>,
 }
 
 /// What came of it.
@@ -59,6 +66,8 @@ pub struct Replayed {
     pub hash: String,
     /// FNV-1a over every start, preemption, class and cut that was decided, as the trace has them.
     pub decisions_hash: String,
+    /// Lines that do not follow the one before, and why.
+    pub breaks: Vec<(usize, String)>,
     /// The first differences, in words.
     pub differences: Vec<String>,
     pub notes: Vec<String>,
@@ -72,17 +81,81 @@ impl Recorded {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut recorded = Self::default();
         let count = text.lines().count();
-        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            match read_line(at + 1, line) {
-                Ok(line) => recorded.lines.push(line),
+        let (mut chain, mut broken): (_, Option<(usize, String)>) = (None, None);
+        for (at, text_of_line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match read_line(at + 1, text_of_line) {
+                // The next life of the controller ended the line that a crash had cut off, and begins behind it.
+                Ok((_, line)) if broken.is_some() && !line.begins() => break,
+                Ok((head, line)) => {
+                    let is_after_crash = broken.take().is_some();
+                    recorded.follow(&mut chain, &head, &line, text_of_line, is_after_crash);
+                    recorded.lines.push(line);
+                }
                 Err(_) if at + 1 == count && !text.ends_with('\n') => recorded.cut_off = true,
-                Err(error) => return Err(format!("line {}: {error}", at + 1)),
+                Err(error) if broken.is_none() => broken = Some((at + 1, error)),
+                Err(_) => break,
             }
+        }
+        if let Some((number, error)) = broken {
+            return Err(format!("line {number}: {error}"));
         }
         match recorded.lines.first() {
             None => Err("the file holds no inputs; gpuctld writes them with trace = true".into()),
             Some(_) => Ok(recorded),
         }
+    }
+
+    /// Notes where a line does not follow the one before.
+    fn follow(&mut self, chain: &mut Option<TraceChain>, head: &Head, line: &Line, text: &str, is_after_crash: bool) {
+        self.versions.extend(head.version.clone());
+        let before = chain.take();
+        let mut next = before.filter(|_| !line.begins()).unwrap_or_default();
+        let mut wrong = |why: String| self.breaks.push((line.number, why));
+        match next.follow(text) {
+            None => {
+                self.unnumbered += 1;
+                if before.is_some() && !line.begins() {
+                    wrong("has no number: it was not written so".into());
+                }
+            }
+            Some(held) => {
+                match held {
+                    Ok(()) => {}
+                    Err(Break::Missing(1)) => wrong("one line is missing before it".into()),
+                    Err(Break::Missing(count)) => wrong(format!("{count} lines are missing before it")),
+                    Err(Break::Moved) => wrong("stands behind a later one: lines were moved, or are there twice".into()),
+                    Err(Break::Changed) => wrong("was changed since it was written".into()),
+                }
+                let follows = |before: TraceChain| head.after == Some(before.text());
+                if line.begins() && !is_after_crash && before.is_some_and(|before| !follows(before)) {
+                    wrong("the controller's life before it ended otherwise: lines are missing between them".into());
+                }
+                *chain = Some(next);
+            }
+        }
+    }
+
+    /// What is to be said of the file itself.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.cut_off {
+            notes.push("the last line is cut off and left out".into());
+        }
+        if self.unnumbered > 0 {
+            notes.push(format!("{} lines are of a release that did not number them: what is missing among them is not noticed", self.unnumbered));
+        }
+        let here = env!("CARGO_PKG_VERSION");
+        for version in self.versions.iter().filter(|version| *version != here) {
+            notes.push(format!("written by gpuctld {version}, and this is {here}: decisions may be others for that"));
+        }
+        notes
+    }
+}
+
+impl Line {
+    /// A life of the controller begins.
+    fn begins(&self) -> bool {
+        matches!(self.what, What::Loaded(_))
     }
 }
 
@@ -92,6 +165,9 @@ struct Head {
     now: Option<i64>,
     #[serde(default)]
     input: String,
+    /// Of the first line of a life: who wrote it, and the end of the life before.
+    version: Option<String>,
+    after: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -99,7 +175,7 @@ struct Found {
     rows: Box<Rows>,
 }
 
-fn read_line(number: usize, line: &str) -> Result<Line, String> {
+fn read_line(number: usize, line: &str) -> Result<(Head, Line), String> {
     let head: Head = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
     let now = head.now.ok_or("no \"now\"; this is no trace of gpuctld")?;
     let unknown = |error: serde_json::Error| format!("no input that this release knows: {error}");
@@ -107,7 +183,7 @@ fn read_line(number: usize, line: &str) -> Result<Line, String> {
         "loaded" => What::Loaded(serde_json::from_str::<Found>(line).map_err(unknown)?.rows),
         _ => What::Input(serde_json::from_str(line).map_err(unknown)?),
     };
-    Ok(Line { number, now: Timestamp(now), what })
+    Ok((head, Line { number, now: Timestamp(now), what }))
 }
 
 /// Feeds every line to a core that begins with what the trace begins with, or empty, and asks the scheduler again for each plan.
@@ -128,13 +204,10 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
     let wanted: BTreeSet<Seq> = recorded.lines.iter().filter_map(|line| Some(plan_of(line)?.made_from)).collect();
     let mut known: BTreeMap<Seq, State> = BTreeMap::new();
     let mut planner = Planner::default();
-    let mut out = Replayed::default();
+    let mut out = Replayed { notes: recorded.notes(), breaks: recorded.breaks.clone(), ..Replayed::default() };
     let (mut hash, mut decisions) = (Fnv::default(), Fnv::default());
     let mut unknown_nodes = BTreeSet::new();
     let mut events = Vec::new();
-    if recorded.cut_off {
-        out.notes.push("the last line is cut off and left out".into());
-    }
     for line in &recorded.lines {
         let input = match &line.what {
             What::Input(input) => &**input,
@@ -357,7 +430,7 @@ mod tests {
         let text = written().join("\n") + "\n";
         let done = replay(&Recorded::parse(&text).unwrap()).unwrap();
         assert_eq!((done.plans, done.plans_equal, done.starts, done.refused), (4, 4, 6, 0), "{done:?}");
-        assert_eq!((done.plans_unknown, done.notes.len(), done.differences.len()), (0, 0, 0), "{done:?}");
+        assert_eq!((done.plans_unknown, done.notes.len(), done.differences.len()), (0, 1, 0), "{done:?}");
         let again = replay(&Recorded::parse(&text).unwrap()).unwrap();
         assert_eq!((again.hash, again.decisions_hash), (done.hash, done.decisions_hash));
     }
@@ -453,6 +526,48 @@ mod tests {
         assert!(serde_json::to_string(rows).unwrap().contains(used), "{}", serde_json::to_string(rows).unwrap());
     }
 
+    /// As gpuctld writes it: two lives, numbered.
+    fn sealed() -> Vec<String> {
+        let rows = serde_json::to_string(&State::from_rows(Rows::default()).rows()).unwrap();
+        let mut chain = TraceChain::default();
+        let mut first = vec![chain.seal(&format!("{{\"now\":1,\"input\":\"loaded\",\"version\":\"{}\",\"rows\":{rows}}}", env!("CARGO_PKG_VERSION")))];
+        first.extend(written().iter().map(|line| chain.seal(line)));
+        let after = chain.text();
+        chain = TraceChain::default();
+        let second = chain.seal(&format!("{{\"now\":2000000,\"input\":\"loaded\",\"version\":\"0.0.7\",\"after\":\"{after}\",\"rows\":{rows}}}"));
+        first.into_iter().chain([second]).collect()
+    }
+
+    #[test]
+    fn lines_that_are_missing_changed_or_moved_are_said_with_their_number() {
+        let lines = sealed();
+        let read = |lines: &[String]| Recorded::parse(&(lines.join("\n") + "\n")).unwrap();
+        let whole = replay(&read(&lines)).unwrap();
+        assert_eq!((whole.breaks.len(), whole.lives, whole.plans_equal), (0, 2, 4), "{whole:?}");
+        assert_eq!(whole.notes, [format!("written by gpuctld 0.0.7, and this is {}: decisions may be others for that", env!("CARGO_PKG_VERSION"))]);
+        let told = |lines: &[String]| read(lines).breaks.iter().map(|(line, why)| format!("{line}: {why}")).collect::<Vec<_>>();
+        let mut gap = lines.clone();
+        gap.drain(6..8);
+        assert_eq!(told(&gap), ["7: 2 lines are missing before it"]);
+        assert_eq!(told(&lines[1..]), ["1: one line is missing before it"]);
+        let mut end = lines.clone();
+        end.remove(end.len() - 2);
+        assert_eq!(told(&end), [format!("{}: the controller's life before it ended otherwise: lines are missing between them", end.len())]);
+        let mut changed = lines.clone();
+        changed[7] = changed[7].replacen("ada", "bob", 1);
+        assert_eq!(told(&changed), ["8: was changed since it was written"]);
+        let mut moved = lines.clone();
+        moved.swap(7, 8);
+        assert_eq!(told(&moved).len(), 3, "{:?}", told(&moved));
+        // A crash cut a line off; the next life ended it.
+        let mut crashed = lines.clone();
+        let last = crashed.len() - 2;
+        crashed[last].truncate(40);
+        assert_eq!(told(&crashed), Vec::<String>::new());
+        assert!(read(&lines[..3]).notes().is_empty());
+        assert!(Recorded::parse(&written().join("\n")).unwrap().notes()[0].contains("lines are of a release that did not number them"));
+    }
+
     #[test]
     fn a_file_that_is_no_trace_is_refused_with_its_line() {
         let wrong = |text: &str| Recorded::parse(text).unwrap_err();
@@ -468,6 +583,6 @@ mod tests {
     fn a_trace_that_does_not_begin_empty_says_so() {
         let report = r#"{"now":1,"input":"node","node":7,"report":{"report":"gone"}}"#;
         let done = replay(&Recorded::parse(&format!("{{\"now\":1,\"input\":\"started\"}}\n{report}\n")).unwrap()).unwrap();
-        assert!(done.notes[0].starts_with("1 nodes report that the trace does not introduce"), "{:?}", done.notes);
+        assert!(done.notes[1].starts_with("1 nodes report that the trace does not introduce"), "{:?}", done.notes);
     }
 }

@@ -21,10 +21,11 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-/// `gsim replay`. `Ok(false)`: some decision was another.
+/// `gsim replay`. `Ok(false)`: some decision was another, or the trace is not whole.
 pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     let text = read_text(&args.trace)?;
     let recorded = Recorded::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
+    recorded.breaks.iter().for_each(|(line, why)| println!("not whole   line {line}: {why}"));
     let (done, history, state) = replay_with_history(&recorded).map_err(|error| in_file(&args.trace, &error))?;
     println!("inputs      {} ({} refused then and now)", done.inputs, done.refused);
     println!("events      {}, hash {}", done.events, done.hash);
@@ -35,8 +36,13 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     }
     done.notes.iter().for_each(|note| println!("note        {note}"));
     done.differences.iter().for_each(|difference| println!("other       {difference}"));
-    let same = done.plans_equal + done.plans_unknown == done.plans;
-    println!("{}", if same { "the same decisions, bit for bit" } else { "some decisions are others" });
+    let is_whole = done.breaks.is_empty();
+    let same = done.plans_equal + done.plans_unknown == done.plans && is_whole;
+    println!("{}", match (same, is_whole) {
+        (true, _) => "the same decisions, bit for bit",
+        (false, true) => "some decisions are others",
+        (false, false) => "the trace is not as it was written: nothing can be said of the decisions as a whole",
+    });
     let mut document = serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
     if let Some(policy) = &args.policy {
         let told = history.told(&state).map_err(|error| in_file(&args.trace, &error))?;
