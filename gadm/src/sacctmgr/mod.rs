@@ -7,6 +7,7 @@ mod association;
 mod change;
 mod counted;
 mod event;
+mod problem;
 mod qos;
 
 use crate::ruled_table::{self, Column, TableArgs};
@@ -105,6 +106,11 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
             ruled_table::print(&mut out, &columns, &event::rows(&mut client, &asked.events, &cluster)?, args.table)?;
         }
+        Kind::Problems => {
+            let columns = ruled_table::choose(format, problem::COLUMNS, ELSEWHERE)?;
+            let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
+            ruled_table::print(&mut out, &columns, &problem::rows(&mut client, &cluster)?, args.table)?;
+        }
         // A job's end and its accounting are one record.
         Kind::Runaway => writeln!(out, "Runaway Jobs: No runaway jobs found on cluster {}", client.get::<ClusterInfo>("/v1/cluster")?.name)?,
         Kind::Users | Kind::Accounts | Kind::Associations => {
@@ -151,6 +157,7 @@ enum Kind {
     Tres,
     Runaway,
     Events,
+    Problems,
 }
 
 fn list(text: &str) -> impl Iterator<Item = String> {
@@ -158,7 +165,8 @@ fn list(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Each entity with the fewest letters that mean it.
-const ENTITIES: [(&str, usize, Kind); 10] = [
+const ENTITIES: [(&str, usize, Kind); 11] = [
+    ("problems", 1, Kind::Problems),
     ("events", 1, Kind::Events),
     ("tres", 2, Kind::Tres),
     ("runawayjobs", 2, Kind::Runaway),
@@ -172,11 +180,10 @@ const ENTITIES: [(&str, usize, Kind); 10] = [
 ];
 
 /// What sacctmgr lists and we do not, each with where else to look.
-const NOT_LISTED: [(&str, &str); 10] = [
+const NOT_LISTED: [(&str, &str); 9] = [
     ("configuration", "gadm config prints the configuration"),
     ("coordinators", "show user format=User,Coord shows coordinators, gadm user list too"),
     ("federations", "there are no federations: each cluster has a queue of its own"),
-    ("problems", "gadm check looks for contradictions"),
     ("reservations", "scontrol show reservation and gadm reservation list show them"),
     ("resources", "gadm licence list shows licences"),
     ("stats", "gadm diag and sdiag say how the controller is doing"),
@@ -250,8 +257,8 @@ impl Asked {
                 Kind::Users => self.users.extend(list(value)),
                 Kind::Accounts => self.accounts.extend(list(value)),
                 Kind::Events => return Err(self.unknown(word)),
-                Kind::Tres | Kind::Runaway if key.is_empty() => return Err(self.unknown(word)),
-                Kind::Qos | Kind::Cluster | Kind::Tres | Kind::Runaway => self.names.extend(list(value)),
+                Kind::Tres | Kind::Runaway | Kind::Problems if key.is_empty() => return Err(self.unknown(word)),
+                Kind::Qos | Kind::Cluster | Kind::Tres | Kind::Runaway | Kind::Problems => self.names.extend(list(value)),
                 Kind::Associations => return Err(self.unknown(word)),
             },
             _ => return Err(self.unknown(word)),
@@ -261,7 +268,7 @@ impl Asked {
 
     fn unknown(&self, word: &str) -> Failure {
         let known = match self.kind {
-            Kind::Tres | Kind::Runaway => "cluster=",
+            Kind::Tres | Kind::Runaway | Kind::Problems => "cluster=",
             Kind::Events => "nodes=, state=, start=, end=, cluster=",
             Kind::Qos | Kind::Cluster => "name=",
             Kind::Associations => "user=, account=, parent=, cluster=, tree",
@@ -290,6 +297,7 @@ impl Asked {
             (Kind::Cluster, _) => "Cluster",
             (Kind::Tres, _) => "Type,Name,ID",
             (Kind::Runaway, _) => "",
+            (Kind::Problems, _) => problem::USUAL,
             (Kind::Events, _) => event::USUAL,
         }
     }
@@ -324,5 +332,6 @@ mod tests {
             }
         }
         assert!(ruled_table::choose(qos::USUAL, qos::COLUMNS, "").is_ok() && ruled_table::choose(event::USUAL, event::COLUMNS, "").is_ok());
+        assert!(ruled_table::choose(problem::USUAL, problem::COLUMNS, "").is_ok());
     }
 }
