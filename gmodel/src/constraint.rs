@@ -1,6 +1,6 @@
 //! `--constraint`: a condition over a node's features, as in `a100&ib` or `(h100|a100)&nvlink`.
-//! Owns reading, printing and deciding it for one node; never looks at nodes. Slurm's forms that choose among
-//! groups of nodes (`[rack1|rack2]`, `ib*2`) are refused with the reason. Source: sbatch(1).
+//! Owns reading, printing and deciding it for one node; never looks at nodes. `[rack1|rack2]`, all nodes alike in one of them, is
+//! as many conditions, of which the scheduler takes one; `ib*2` is refused with the reason. Source: sbatch(1).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,6 +11,8 @@ use thiserror::Error;
 
 /// Longest text of a constraint.
 pub const MAX_TEXT_BYTES: usize = 1024;
+/// Most parts of brackets.
+pub const MAX_ALTERNATIVES: usize = 8;
 /// Deepest nesting of parentheses.
 pub const MAX_DEPTH: usize = 32;
 
@@ -46,6 +48,44 @@ impl Constraint {
             Some(')') => Err(wrong(Why::Parenthesis)),
             Some(c) => Err(wrong(Why::at(c))),
         }
+    }
+
+    /// What a job's constraint may mean for all of its nodes: one condition, or with `[rack1|rack2]&ib` one for each part of the
+    /// brackets, in their order.
+    ///
+    /// # Errors
+    /// As [`Self::parse`]; brackets that stand beside `|`, within others, or without a choice.
+    pub fn alternatives(text: &str) -> Result<Vec<Self>, ConstraintError> {
+        let wrong = |why| ConstraintError { text: text.chars().take(60).collect(), why };
+        if !Self::has_brackets(text) {
+            return Self::parse(text).map(|one| vec![one]);
+        }
+        let in_brackets = text.split_once('[').and_then(|(before, rest)| Some((before, rest.split_once(']')?)));
+        let Some((before, (inner, after))) = in_brackets else { return Err(wrong(Why::Bracket)) };
+        let (before, after) = (before.trim(), after.trim());
+        let joined = |sign: Option<char>| sign.is_none_or(|sign| "&,".contains(sign));
+        if [before, inner, after].iter().any(|part| part.contains(['[', ']'])) || !joined(before.chars().last()) || !joined(after.chars().next()) {
+            return Err(wrong(Why::Bracket));
+        }
+        let beside = [before.trim_end_matches(['&', ',']), after.trim_start_matches(['&', ','])];
+        let beside: Vec<&str> = beside.into_iter().filter(|part| !part.is_empty()).collect();
+        if beside.iter().any(|part| at_top(part, '|').len() > 1) {
+            return Err(wrong(Why::Mixed));
+        }
+        let choices = at_top(inner, '|');
+        if !(2..=MAX_ALTERNATIVES).contains(&choices.len()) {
+            return Err(wrong(if inner.contains('*') { Why::NodeCount } else { Why::Bracket }));
+        }
+        let whole = |choice: &&str| {
+            let all: Vec<String> = std::iter::once(choice).chain(&beside).map(|part| format!("({part})")).collect();
+            Self::parse(&all.join("&")).map_err(|error| wrong(error.why))
+        };
+        choices.iter().map(whole).collect()
+    }
+
+    /// Whether all nodes are to be alike in one of several features.
+    pub fn has_brackets(text: &str) -> bool {
+        text.contains(['[', ']'])
     }
 
     /// True if a node with these features will do.
@@ -126,7 +166,7 @@ pub enum Why {
     #[error("a | followed by & can be read in two ways. Write (a|b)&c or a|(b&c)")]
     Mixed,
     #[error(
-        "[...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology"
+        "[...] says in which of 2 to {MAX_ALTERNATIVES} features all nodes are alike, once and beside & only, as in [rack1|rack2]&ib"
     )]
     Bracket,
     #[error(
@@ -153,6 +193,16 @@ impl Why {
             bad => Self::BadCharacter { bad },
         }
     }
+}
+
+/// The parts of a text between signs that stand in no parentheses.
+fn at_top(text: &str, sign: char) -> Vec<&str> {
+    let mut depth = 0_i32;
+    let parts = text.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == sign && depth == 0
+    });
+    parts.collect()
 }
 
 struct Reader<'a> {
@@ -332,7 +382,7 @@ mod tests {
         check(
             "[rack1|rack2]",
             expect![[
-                r#"error: constraint "[rack1|rack2]": [...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology"#
+                r#"error: constraint "[rack1|rack2]": [...] says in which of 2 to 8 features all nodes are alike, once and beside & only, as in [rack1|rack2]&ib"#
             ]],
         );
         check(
@@ -354,9 +404,27 @@ mod tests {
         assert!(Constraint::parse(&"a".repeat(MAX_TEXT_BYTES + 1)).is_err());
     }
 
+    #[test]
+    fn brackets_are_a_condition_for_each_of_their_parts() {
+        let read = |text: &str| match Constraint::alternatives(text) {
+            Ok(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(read("a|b"), "a|b");
+        assert_eq!(read("[rack1|rack2|rack3]"), "rack1 or rack2 or rack3");
+        assert_eq!(read("ib&[rack1|(a&b)],(x|y)"), "rack1&ib&(x|y) or a&b&ib&(x|y)");
+        for odd in ["[a]", "[a|b", "a|b]", "[a|[b|c]]", "[a|b]&[c|d]", "x|[a|b]", "[a|b]c", "[]"] {
+            assert!(read(odd).contains("[...] says in which"), "{odd}: {}", read(odd));
+        }
+        assert!(read("x|y&[a|b]").contains("two ways"), "{}", read("x|y&[a|b]"));
+        assert!(read("[a*2&b*1]").contains("*count") && read("[a*2|b*1]").contains("*count"), "{}", read("[a*2|b*1]"));
+        assert!(read("[a||b]").contains("missing"), "{}", read("[a||b]"));
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,30}|[ab()&|*\\[ ]{0,20}") {
+        fn any_text_is_read_or_refused(text in "\\PC{0,30}|[ab()&|*\\[\\], ]{0,20}") {
+            let _ = Constraint::alternatives(&text);
             if let Ok(constraint) = Constraint::parse(&text) {
                 prop_assert_eq!(Constraint::parse(&constraint.to_string()), Ok(constraint.clone()));
                 let json = serde_json::to_string(&constraint).unwrap();

@@ -50,6 +50,9 @@ pub struct CommonSpec {
     /// Of a job that named several, once `partition` is the one of its run: all of them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub partitions: String,
+    /// Only in what the scheduler looks at: `request.constraint` is one of so many alternatives, counted from 0.
+    #[serde(skip)]
+    pub alternative: Option<(u32, u32)>,
     /// Empty means the user's default.
     pub account: String,
     pub qos: String,

@@ -39,9 +39,15 @@ impl CommonSpec {
         }
     }
 
-    /// The place of its one partition in its list; 0 where it named one only.
+    /// The place of its one partition in its list, and of its one constraint among alternatives; 0 where there is one only.
     pub fn choice(&self) -> u32 {
-        names(&self.partitions).position(|name| name == self.partition).map_or(0, |at| at as u32)
+        let place = names(&self.partitions).position(|name| name == self.partition).map_or(0, |at| at as u32);
+        self.alternative.map_or(place, |(at, of)| place * of + at)
+    }
+
+    /// How many choices there are.
+    pub fn choices(&self) -> usize {
+        names(&self.partitions).count().max(1) * self.alternative.map_or(1, |(_, of)| of as usize)
     }
 }
 

@@ -94,7 +94,7 @@ impl RequestChange {
             "gpus_per_task" => self.gpus = Some(gpus(text, GpuScope::Task)?),
             "constraint" => {
                 if !text.is_empty() {
-                    Constraint::parse(text).map_err(|error| error.to_string())?;
+                    Constraint::alternatives(text).map_err(|error| error.to_string())?;
                 }
                 self.constraint = Some(text.to_owned());
             }

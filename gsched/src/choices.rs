@@ -1,7 +1,7 @@
-//! Jobs that wait in several partitions: one start and one reservation (of an array: for each task), one reason, whichever
+//! Jobs that wait in several partitions, or for nodes alike in one of several features (`[rack1|rack2]`): one start and one reservation (of an array: for each task), one reason, whichever
 //! entries were looked at.
 //!
-//! A pass sees such a job once for each partition, in the order of tiers and priorities as any other, and then as the job
+//! A pass sees such a job once for each partition and feature, in the order of tiers and priorities as any other, and then as the job
 //! names them. Source: sbatch(1), `--partition`; slurm.conf(5), `bf_one_resv_per_job`.
 
 use crate::pass::{Pass, Reserved, Wait};
@@ -43,7 +43,7 @@ impl Choices {
     pub fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
         let Some(reason) = reason else { return };
         let said = self.said.entry((job.id, job.positions.is_some())).or_insert_with(|| Said {
-            all: gmodel::partition_list::names(&job.spec.partitions).count(),
+            all: job.spec.choices(),
             before: job.reason.clone(),
             tasks: job.positions.as_ref().map(|tasks| (tasks.len(), JobId(job.id.0 + u64::from(tasks.last().unwrap_or(0))))),
             ..Said::default()

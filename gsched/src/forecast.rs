@@ -51,9 +51,7 @@ impl Engine {
             if jobs.contains(&job.id) {
                 left -= 1;
                 let tasks = job.positions.as_ref().map(|_| ArrayStarts::default());
-                if job.is_choice() {
-                    partitions.insert((job.id, job.spec.choice()), job.spec.partition.clone());
-                }
+                partitions.extend(job.partition_of_several().map(|name| ((job.id, job.spec.choice()), name)));
                 match places.get(&(job.id, tasks.is_some())) {
                     Some(place) => found[*place].ahead = found[*place].ahead.min(*before),
                     None => {

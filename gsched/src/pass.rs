@@ -784,8 +784,8 @@ impl<'a> Pass<'a> {
         if let Some(array) = job.capped_array() {
             self.in_arrays.entry(array).or_default().insert(id);
         }
-        let partition = job.is_choice().then(|| job.spec.partition.clone());
-        if partition.is_some() {
+        let partition = job.partition_of_several();
+        if job.is_choice() {
             self.choices.settled.insert(id);
         }
         self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });

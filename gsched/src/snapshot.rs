@@ -5,6 +5,7 @@ use crate::timeline::UNLIMITED_SECS;
 use crate::usage::UsageBook;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
+use gmodel::constraint::Constraint;
 use gmodel::mig::MigBoard;
 use gmodel::node::GpuEntry;
 use gmodel::partition_list::names;
@@ -184,23 +185,40 @@ impl PendingJob {
         self.particulars.window_secs.unwrap_or(self.held_secs())
     }
 
-    /// One of several partitions is meant, and the others have entries of their own.
+    /// One of several partitions, or of the alternatives of a constraint, is meant, and the others have entries of their own.
     pub fn is_choice(&self) -> bool {
-        !self.spec.partitions.is_empty()
+        !self.spec.partitions.is_empty() || self.spec.alternative.is_some()
     }
 
-    /// One entry for each of its partitions; itself where there is one only.
+    /// Its partition, where it waits in several.
+    pub fn partition_of_several(&self) -> Option<String> {
+        (!self.spec.partitions.is_empty()).then(|| self.spec.partition.clone())
+    }
+
+    /// It has several entries.
+    pub fn has_choices(&self) -> bool {
+        self.spec.waits_in_several() || self.spec.request.constraint.as_deref().is_some_and(Constraint::has_brackets)
+    }
+
+    /// One entry for each of its partitions and each alternative of its constraint; itself where there is one only.
     pub fn in_each_partition(self) -> impl Iterator<Item = Self> {
-        let others: Vec<Self> = match self.spec.waits_in_several() {
-            false => Vec::new(),
-            true => names(&self.spec.partition)
-                .map(|name| {
-                    let mut spec = (*self.spec).clone();
-                    spec.settle_in(name);
-                    Self { spec: Arc::new(spec), ..self.clone() }
-                })
-                .collect(),
-        };
+        let mut others: Vec<Self> = Vec::new();
+        if self.has_choices() {
+            let alternatives = self.spec.request.constraint.as_deref().filter(|text| Constraint::has_brackets(text));
+            let alternatives = alternatives.and_then(|text| Constraint::alternatives(text).ok()).unwrap_or_default();
+            for name in names(&self.spec.partition) {
+                let mut spec = (*self.spec).clone();
+                spec.settle_in(name);
+                for (at, one) in (0..).zip(&alternatives) {
+                    spec.alternative = Some((at, alternatives.len() as u32));
+                    spec.request.constraint = Some(one.to_string());
+                    others.push(Self { spec: Arc::new(spec.clone()), ..self.clone() });
+                }
+                if alternatives.is_empty() {
+                    others.push(Self { spec: Arc::new(spec), ..self.clone() });
+                }
+            }
+        }
         let alone = others.is_empty().then_some(self);
         alone.into_iter().chain(others)
     }

@@ -127,8 +127,11 @@ impl Engine {
         told.sort_by_key(|(choice, here)| (here.why.blockers.len(), *choice));
         let mut rest = told.into_iter().map(|(_, here)| here);
         let Here { why: mut found, help } = rest.next()?;
+        // Of each partition the alternative that is nearest.
+        let mut told_of: BTreeSet<String> = found.partition.clone().into_iter().collect();
         found.elsewhere = rest
             .filter_map(|Here { why, .. }| Some(Elsewhere { partition: why.partition?, ahead: why.ahead, blockers: why.blockers }))
+            .filter(|other| told_of.insert(other.partition.clone()))
             .collect();
         if let Some(help) = help {
             found.changes = self.proved(snapshot, help.now, (job, found.partition.as_deref()), budget);
@@ -168,7 +171,7 @@ impl Engine {
         let mut ahead = 0;
         let partition = &entry.spec.partition;
         self.walk(snapshot, budget, None, &mut |pass, one, place| {
-            if one.id == entry.id && one.spec.partition == *partition {
+            if one.id == entry.id && one.spec.choice() == entry.spec.choice() && one.spec.partition == *partition {
                 found = Some(pass.explain(one, place, ahead));
                 return false;
             }
@@ -193,7 +196,7 @@ impl Pass<'_> {
         {
             room.cut_from = self.cut_from(job, partition, room.until);
         }
-        let partition = job.is_choice().then(|| job.spec.partition.clone());
+        let partition = job.partition_of_several();
         let starts_now = blockers.is_empty();
         // Who does not borrow is told so by what is in the way.
         let is_told = starts_now || blockers.iter().any(|blocker| blocker.code == ReasonCode::Quota);

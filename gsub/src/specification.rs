@@ -321,7 +321,7 @@ fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Request, Failure>
         exclusive: exclusive(choices.take("exclusive"))?,
         nodelist,
         exclude: parsed(filled(choices.take("exclude")), nodes_named)?,
-        constraint: parsed(filled(choices.take("constraint")), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        constraint: parsed(filled(choices.take("constraint")), |text| Constraint::alternatives(text).map(|_| text.to_owned()))?,
         prefer: parsed(filled(choices.take("prefer")), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
         nvlink: choices.take_flag("nvlink"),
         switches: parsed(choices.take("switches"), switches)?,

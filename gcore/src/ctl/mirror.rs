@@ -130,7 +130,7 @@ impl Mirror {
     /// Sets or removes the entries of a job or array: one for each partition that it waits in.
     fn put(&mut self, picture: &mut Snapshot, (id, is_array): (JobId, bool), entry: Option<PendingJob>) {
         let before = self.several.get(&(id, is_array)).copied().unwrap_or(1);
-        if before == 1 && entry.as_ref().is_none_or(|entry| !entry.spec.waits_in_several()) {
+        if before == 1 && entry.as_ref().is_none_or(|entry| !entry.has_choices()) {
             return self.put_one(picture, (id, is_array, 0), entry);
         }
         let mut entries: Vec<Option<PendingJob>> = entry.into_iter().flat_map(PendingJob::in_each_partition).map(Some).collect();

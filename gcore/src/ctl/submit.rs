@@ -472,6 +472,24 @@ pub(super) fn check_nodes(
     if fits_members(state, partition, request) {
         return Ok(());
     }
+    let Some(text) = request.constraint.as_deref().filter(|text| Constraint::has_brackets(text)) else {
+        return could_run(state, partition, request);
+    };
+    // Of several alternatives one is enough.
+    let mut first = None;
+    for one in Constraint::alternatives(text).map_err(|error| Refusal::invalid(error.to_string()))? {
+        let request = Request { constraint: Some(one.to_string()), ..request.clone() };
+        match could_run(state, partition, &request) {
+            Ok(()) => return Ok(()),
+            Err(refusal) => first = first.or(Some(refusal)),
+        }
+    }
+    let why = first.map_or(String::new(), |refusal| refusal.text);
+    Err(Refusal::invalid(format!("--constraint {text}: no part of the brackets would do for all of its nodes. {why}")))
+}
+
+/// Whether the nodes that a request leaves could run it if they did nothing else.
+fn could_run(state: &State, partition: &Partition, request: &Request) -> Result<(), Refusal> {
     let allowed = allowed_nodes(request, partition, member_nodes(state, partition))?;
     let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
     if asked as usize > allowed.len() {
@@ -553,12 +571,13 @@ pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec
     }
     let mut allowed = nodes;
     if let Some(text) = &request.constraint {
-        let wanted = Constraint::parse(text).map_err(|e| Refusal::invalid(e.to_string()))?;
+        let wanted = Constraint::alternatives(text).map_err(|e| Refusal::invalid(e.to_string()))?;
         let known: BTreeSet<&str> =
             allowed.iter().flat_map(|n| n.features.iter().map(String::as_str)).collect();
-        let missing = wanted.features().into_iter().find(|f| !known.contains(f)).map(str::to_owned);
+        let missing = wanted.iter().flat_map(Constraint::features).find(|f| !known.contains(f)).map(str::to_owned);
         let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
-        allowed.retain(|n| wanted.eval(&n.features.iter().map(String::as_str).collect()));
+        // Whether one of several alternatives has enough of them is asked of each by itself.
+        allowed.retain(|n| wanted.iter().any(|one| one.eval(&n.features.iter().map(String::as_str).collect())));
         if let Some(missing) = missing.filter(|_| allowed.is_empty()) {
             return Err(Refusal::invalid(format!(
                 "--constraint {text}: no node of partition {:?} has the feature {missing:?} (there \

@@ -12,7 +12,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use gcore::ctl::{State, snapshot};
 use gmodel::policy::PriorityWeights;
-use gmodel::{Instant, JobId, RunClass, Timestamp};
+use gmodel::{Instant, JobId, JobSpec, RunClass, Timestamp};
 use gsched::fair_tree::{FairTree, LevelFs, PPM, ShareNode};
 use gsched::ledger::Ledger;
 use gsched::priority::{Factors, Ordered, each_once, in_order};
@@ -37,7 +37,8 @@ fn priority_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestam
     let key = |at: usize| (snapshot.pending[at].id, snapshot.pending[at].positions.is_some());
     let mut choices: BTreeMap<(JobId, bool), Vec<(u32, PartitionPriorityRow)>> = BTreeMap::new();
     let weights = &state.config.scheduler.priority;
-    for one in all.iter().filter(|one| snapshot.pending[one.at].is_choice()) {
+    let is_first = |spec: &JobSpec| !spec.partitions.is_empty() && spec.alternative.is_none_or(|(at, _)| at == 0);
+    for one in all.iter().filter(|one| is_first(&snapshot.pending[one.at].spec)) {
         let spec = &snapshot.pending[one.at].spec;
         choices.entry(key(one.at)).or_default().push((spec.choice(), partition_row(&spec.partition, &one.factors, weights)));
     }

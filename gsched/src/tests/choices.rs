@@ -456,12 +456,46 @@ fn the_reason_that_it_has_stays_while_another_is_as_good() {
     }
 }
 
+#[test]
+fn all_nodes_are_alike_in_one_of_the_features_in_brackets() {
+    let told = |constraint: &str, busy: &str| {
+        let picture = picture(&format!(
+            "node n1 h100:2 feature=ib,r1
+             node n2 h100:2 feature=ib,r1
+             node n3 h100:2 feature=ib,r2
+             node n4 h100:2 feature=r2
+             {busy}
+             job nodes=2 gpn=2 constraint={constraint}"
+        ));
+        let plan = plan(&picture, WorkBudget::default());
+        let names = |id| picture.nodes.iter().find(|node| node.id == id).unwrap().name.clone();
+        let starts = plan.starts.first().map(|start| start.allocation.iter().map(|share| names(share.node)).collect::<Vec<_>>().join("+"));
+        (starts, plan.reasons.first().map(|(_, reason)| reason.code.clone()), why(&picture, JobId(10)).unwrap().starts_now)
+    };
+    let starts = |nodes: &str| (Some(nodes.to_owned()), None, true);
+    let waits = (None, Some(ReasonCode::Resources), false);
+    assert_eq!(told("[r1|r2]", ""), starts("n1+n2"));
+    assert_eq!(told("[r2|r1]", ""), starts("n3+n4"), "the first named");
+    let one_is_busy = "running 1 n1 gpus=0 left=60";
+    assert_eq!(told("[r1|r2]", one_is_busy), starts("n3+n4"));
+    assert_eq!(told("ib&[r1|r2]", one_is_busy), waits, "n4 has no ib");
+    let one_of_each = "running 1 n1 gpus=0 left=60\nrunning 2 n3 gpus=0 left=90";
+    assert_eq!(told("[r1|r2]", one_of_each), waits, "two nodes are free, and not alike");
+    assert_eq!(told("(r1|r2)", one_of_each).0, Some("n2+n4".to_owned()));
+}
+
 /// Three partitions over the nodes of a random cluster, which give other CPUs with a GPU, and jobs that name some of them.
 fn in_partitions() -> impl Strategy<Value = Snapshot> {
     let lists = prop::sample::select(vec!["main", "odd", "main,odd", "odd,main", "even,odd,main", "odd,gone"]);
     let cpus = prop::collection::vec(prop::sample::select(vec![None, Some(4), Some(10)]), 3);
     let backfill = prop::sample::select(vec![Backfill::EASY, Backfill::First(3), Backfill::default()]);
+    // Nodes of two kinds, and jobs that want all of theirs to be of one.
+    let alike = prop::sample::select(vec![None, None, Some("[r1|r2]"), Some("[gone|r2|r1]"), Some("r1")]);
+    let lists = (lists, alike);
     (cluster(), prop::collection::vec(lists, 12), any::<bool>(), cpus, backfill).prop_map(|(mut snapshot, lists, tiers, cpus, backfill)| {
+        for (at, node) in snapshot.nodes.iter_mut().enumerate() {
+            node.features.push(if at % 3 == 0 { "r1" } else { "r2" }.to_owned());
+        }
         let part = |name: &str, nodes: &str, priority_tier: u32| Partition {
             name: name.into(),
             nodes: NodeSelection::Names(Hostlist::parse(nodes).unwrap()),
@@ -474,9 +508,10 @@ fn in_partitions() -> impl Strategy<Value = Snapshot> {
         config.partitions.iter_mut().zip(cpus).for_each(|(one, cpus)| one.cpus_per_gpu = cpus);
         snapshot.config = Arc::new(config);
         let jobs = std::mem::take(&mut snapshot.pending);
-        for (mut job, list) in jobs.into_iter().zip(lists) {
+        for (mut job, (list, alike)) in jobs.into_iter().zip(lists) {
             let mut spec = (*job.spec).clone();
             spec.partition = list.into();
+            spec.request.constraint = alike.map(str::to_owned).or(spec.request.constraint.clone());
             // Half of them ask for what the partition gives.
             spec.request.cpus_per_task = spec.request.cpus_per_task.filter(|cpus| *cpus > 10);
             job.spec = Arc::new(spec);
@@ -496,7 +531,12 @@ proptest! {
         prop_assert_eq!(started.len(), told.starts.len(), "nobody starts twice");
         for start in &told.starts {
             let entry = snapshot.pending.iter().rfind(|job| job.id <= start.job).unwrap();
-            prop_assert_eq!(start.partition.is_some(), entry.is_choice());
+            prop_assert_eq!(start.partition.is_some(), entry.partition_of_several().is_some());
+            if entry.spec.alternative.is_some() {
+                let node = |id| snapshot.nodes.iter().find(|node| node.id == id).unwrap();
+                let kinds: BTreeSet<&String> = start.allocation.iter().map(|share| node(share.node).features.last().unwrap()).collect();
+                prop_assert_eq!(kinds.len(), 1, "all nodes are alike");
+            }
         }
         let reasons: Vec<JobId> = told.reasons.iter().chain(&told.array_reasons).map(|(id, _)| *id).collect();
         prop_assert_eq!(reasons.iter().collect::<BTreeSet<_>>().len(), reasons.len(), "nobody has two reasons");
@@ -556,8 +596,8 @@ pub(super) fn what_is_told_is_so(snapshot: &Snapshot, id: JobId) -> Result<Why, 
         let mut changed = snapshot.clone();
         changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
         if matches!(change.edit, crate::Edit::Partition(_)) {
-            let mut first = true;
-            changed.pending.retain(|one| one.id != id || std::mem::take(&mut first));
+            let mut seen = BTreeSet::new();
+            changed.pending.retain(|one| one.id != id || seen.insert(one.spec.alternative));
         }
         prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
     }

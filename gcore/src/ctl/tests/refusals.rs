@@ -278,3 +278,29 @@ fn a_waiting_job_is_not_moved_where_none_is_taken() {
         "#]],
     );
 }
+
+#[test]
+fn nodes_alike_in_one_of_several_features_are_refused_where_no_feature_has_so_many() {
+    check(
+        "node n1 h100:1 feature=r1
+         node n2 h100:1 feature=r1
+         node n3 h100:1 feature=r2
+         submit user=alice gpn=1 nodes=2 constraint=[r1|r2] time=60
+         submit user=alice gpn=1 nodes=2 constraint=[r1|r2] time=60
+         submit user=alice gpn=1 nodes=3 constraint=[r1|r2] time=60
+         submit user=alice gpn=1 nodes=2 constraint=[r2|r1] time=60 array=0-1
+         submit user=alice gpn=1 nodes=1 constraint=[r1*2&r2*1] time=60
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            refused: --constraint [r1|r2]: no part of the brackets would do for all of its nodes. --nodes 3: partition "main" has 2 such nodes.
+            job 3
+            refused: constraint "[r1*2&r2*1]": *count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out
+            3_[0-1] alice PENDING Priority: needs 1 GPU and 1 CPU on each of 2 nodes; jobs of higher priority wait for such resources too
+            1 alice RUNNING 1-1 on n1[0] n2[0]
+            2 alice PENDING Resources: needs 1 GPU and 1 CPU on each of 2 nodes; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
+        "#]],
+    );
+}
