@@ -16,6 +16,15 @@ use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_> {
+    /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
+    pub(crate) fn secs_from(&self, job: &PendingJob, shape: ShapeId, at: Timestamp) -> u32 {
+        self.engine.windows.secs_from(self.shape(shape).claim, at, job.held_secs())
+    }
+
+    pub(crate) fn secs_now(&self, job: &PendingJob, shape: ShapeId) -> u32 {
+        self.secs_from(job, shape, self.snapshot.now)
+    }
+
     /// Ways that no limit stands against, as far as can be said before nodes are known.
     pub(crate) fn allowed_ways(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Result<Vec<usize>, Wait> {
         let ways = 0..self.shape(shape).ways.len();

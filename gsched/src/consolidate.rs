@@ -101,7 +101,7 @@ impl<'a> Pass<'a> {
                 };
                 let open = groups != 0
                     && takes(node)
-                    && self.engine.windows.open(at, Claim::None, now, end)
+                    && self.engine.windows.open(at, Claim::None, (now, end), 0)
                     && rooms[at].as_ref().unwrap_or(cluster.room(at)).fits(&need, now, end);
                 open && rooms[at].get_or_insert_with(|| cluster.room(at).clone()).hold(&need, now, end).is_some()
             })

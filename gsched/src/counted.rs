@@ -294,11 +294,11 @@ impl Pass<'_> {
         None
     }
 
-    /// The first time from `from` on at which a job's reservation has enough left for one of its ways.
-    pub(crate) fn reserved_first(&self, shape: ShapeId, way: usize, from: Timestamp, secs: u32) -> Option<Timestamp> {
+    /// The first time from `from` on at which a job's reservation has enough left for one of its ways until its end.
+    pub(crate) fn reserved_first(&self, shape: ShapeId, way: usize, from: Timestamp, end: impl Fn(Timestamp) -> Timestamp) -> Option<Timestamp> {
         let Some((_, left)) = self.left_of(shape) else { return Some(from) };
         let wanted = &self.shape(shape).ways[way].take.gpus;
-        let has_room = |at: &Timestamp| kinds(wanted).all(|(kind, wants)| wants <= left.least(kind, *at, end_after(*at, Some(secs))));
+        let has_room = |at: &Timestamp| kinds(wanted).all(|(kind, wants)| wants <= left.least(kind, *at, end(*at)));
         let later = left.changes().filter(|at| *at > from);
         std::iter::once(from).chain(later).find(has_room)
     }

@@ -92,7 +92,7 @@ impl Pass<'_> {
             let takes: Vec<Take> = ways.map(|way| self.shape(shape).ways[way].take.clone()).collect();
             from = takes.iter().filter_map(|take| opens(self, take, from)).min()?;
             let found = self.earliest_from(job, shape, from)?;
-            let take = self.take_at(shape, found.way, &found.picked, job.held_secs(), found.at);
+            let take = self.take_at(shape, found.way, &found.picked, self.secs_from(job, shape, found.at), found.at);
             let open = opens(self, &take, found.at)?;
             if open == found.at {
                 return Some(found);

@@ -585,7 +585,7 @@ impl<'a> Pass<'a> {
 
     /// Starts a job or task now, if it can.
     pub(crate) fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
-        let secs = job.held_secs();
+        let secs = self.secs_now(job, shape);
         let ways = self.allowed_ways(job, shape, secs)?;
         let ways = self.reserved_ways(shape, ways, job.spec.time_min_secs.unwrap_or(secs))?;
         self.start_by(job, id, shape, &ways)
@@ -597,7 +597,7 @@ impl<'a> Pass<'a> {
             return self.start_beside(job, id, shape, ways);
         }
         if self.is_full(shape) {
-            self.licences_now(job, job.held_secs())?;
+            self.licences_now(job, self.secs_now(job, shape))?;
             self.of_pass(shape).refused_secs = Some(0);
             return Err(Wait::Room);
         }
@@ -615,7 +615,7 @@ impl<'a> Pass<'a> {
 
     /// Beside all that is reserved.
     fn start_beside(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
-        let secs = job.held_secs();
+        let secs = self.secs_now(job, shape);
         self.licences_now(job, secs)?;
         if self.shape(shape).pass.refused_secs.is_none_or(|refused| secs < refused) {
             if self.is_full(shape) {
@@ -651,7 +651,8 @@ impl<'a> Pass<'a> {
                     return Err(Wait::Limit(Reason::default()));
                 }
                 Ok(Some((picked, take, class))) => {
-                    self.commit(job, id, shape, way, &picked, (&take, class), None);
+                    let shorter = (secs < job.held_secs()).then_some(secs);
+                    self.commit(job, id, shape, way, &picked, (&take, class), shorter);
                     return Ok(true);
                 }
                 Ok(None) => {}
@@ -713,7 +714,8 @@ impl<'a> Pass<'a> {
         let of = &engine.shapes.list[shape as usize];
         let beyond_secs = i64::from(job.window_secs().saturating_sub(job.held_secs()));
         let avoid: Vec<usize> = job.avoid.iter().filter_map(|node: &NodeId| engine.cluster.place(*node)).collect();
-        let ask = Ask { shape: of, avoid: &avoid, only: None, most_leaves: most_leaves(job, self.snapshot.now), beyond_secs };
+        let (most_leaves, least_secs) = (most_leaves(job, self.snapshot.now), job.least_secs());
+        let ask = Ask { shape: of, avoid: &avoid, only: None, most_leaves, beyond_secs, least_secs };
         let mut search = Search {
             cluster: &engine.cluster,
             windows: &engine.windows,

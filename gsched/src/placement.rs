@@ -10,7 +10,7 @@ use crate::score::{Score, Scores};
 use crate::shape::{Candidates, Shape};
 use crate::snapshot::Snapshot;
 use crate::timeline::{Need, UNLIMITED_SECS};
-use crate::window::Windows;
+use crate::window::{Span, Windows};
 use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
 use gmodel::policy::Placement;
@@ -83,6 +83,8 @@ pub struct Ask<'a> {
     pub most_leaves: Option<u32>,
     /// So many seconds more than there must be room for no reservation of others may begin.
     pub beyond_secs: i64,
+    /// The least that must be left of the window of its own reservation.
+    pub least_secs: u32,
 }
 
 /// Nodes in their order, those together that follow each other.
@@ -282,7 +284,7 @@ impl Search<'_> {
     /// Whether reservations let a job be on a node that has room for a time.
     #[inline]
     fn is_open(&self, ask: &Ask, at: usize, from: Timestamp, to: Timestamp) -> bool {
-        self.windows.open(at, ask.shape.claim, from, to.plus_secs(ask.beyond_secs))
+        self.windows.open(at, ask.shape.claim, (from, to), ask.beyond_secs)
     }
 
     /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
@@ -431,7 +433,7 @@ impl Search<'_> {
                 found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
                 left -= here.min(left);
             } else {
-                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.claim, from, to.plus_secs(ask.beyond_secs)));
+                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.claim, (from, to), ask.beyond_secs));
                 let mut open = stretches(open);
                 left -= cut(&mut open, left);
                 found.append(&mut open);
@@ -557,7 +559,7 @@ impl Search<'_> {
         best.map(|(_, at)| at)
     }
 
-    /// The first time at which a way can be served for `secs`, before `until`, and by which nodes.
+    /// The first time at which a way can be served for `secs`, or until the window of its own reservation ends, before `until`, and by which nodes.
     pub fn earliest(
         &mut self,
         ask: &Ask,
@@ -603,7 +605,8 @@ impl Search<'_> {
                     continue;
                 }
             }
-            if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(secs))) {
+            let has_secs = self.windows.secs_from(shape.claim, time, secs);
+            if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(has_secs))) {
                 self.looked.starts.retain(|_| first == Some(time));
                 return Some((time, picked));
             }
@@ -707,13 +710,14 @@ impl Search<'_> {
                 *self.probes_left = self.probes_left.saturating_sub(1);
                 let (room, make) = self.cluster.room_and_make(*room);
                 let Some(need) = ask.shape.need(way, part, make) else { continue };
-                let first = |from, until| room.first(need, from, secs, until);
+                let first = |from, secs, until| room.first(need, from, secs, until);
                 let found = match *at {
                     Some(at) => {
-                        let span = (start.0.max(time), secs + ask.beyond_secs as u32, limit);
+                        let (from, beyond_secs, least_secs) = (start.0.max(time), ask.beyond_secs, ask.least_secs);
+                        let span = Span { from, until: limit, secs, beyond_secs, least_secs };
                         self.windows.first_beside(at, ask.shape.claim, span, first)
                     }
-                    None => first(start.0.max(time), limit),
+                    None => first(start.0.max(time), secs, limit),
                 };
                 *start = match found {
                     Some(found) => (found, true),

@@ -3,6 +3,7 @@
 use crate::pass::Want;
 use crate::timeline::UNLIMITED_SECS;
 use crate::usage::UsageBook;
+use crate::window::least_secs;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::constraint::Constraint;
@@ -183,6 +184,11 @@ impl PendingJob {
     /// For how long reservations must let it run that starts, seconds.
     pub fn window_secs(&self) -> u32 {
         self.particulars.window_secs.unwrap_or(self.held_secs())
+    }
+
+    /// What must be left at least of the window of its own reservation where it starts, seconds: it ends with the window.
+    pub fn least_secs(&self) -> u32 {
+        least_secs(&self.spec, Some(self.window_secs()))
     }
 
     /// One of several partitions, or of the alternatives of a constraint, is meant, and the others have entries of their own.

@@ -365,10 +365,10 @@ impl Count {
         let within = self.0[first..].iter().enumerate().take_while(|(at, (time, _))| *at == 0 || *time < to);
         within.map(|(_, (_, free))| *free).min().unwrap_or(0)
     }
-    /// The first time from `from` on at which so much is free for `secs`.
-    pub fn first(&self, count: u32, from: Timestamp, secs: u32) -> Option<Timestamp> {
+    /// The first time from `from` on at which so much is free until an end.
+    pub fn first(&self, count: u32, from: Timestamp, end: impl Fn(Timestamp) -> Timestamp) -> Option<Timestamp> {
         let later = self.0.iter().map(|(at, _)| *at).filter(|at| *at > from);
-        std::iter::once(from).chain(later).find(|at| self.least(*at, at.plus_secs(i64::from(secs))) >= count)
+        std::iter::once(from).chain(later).find(|at| self.least(*at, end(*at)) >= count)
     }
     /// When so much stops being free; `None`: it stays.
     pub fn until(&self, count: u32, from: Timestamp) -> Option<Timestamp> {
@@ -444,8 +444,8 @@ mod tests {
         let mut count = Count::new(secs(0), 3);
         count.take(secs(0), secs(10), 2);
         count.take(secs(20), secs(30), 3);
-        assert_eq!(count.first(2, secs(0), 10), Some(secs(10)));
-        assert_eq!(count.first(2, secs(0), 11), Some(secs(30)));
+        assert_eq!(count.first(2, secs(0), |at| at.plus_secs(10)), Some(secs(10)));
+        assert_eq!(count.first(2, secs(0), |at| at.plus_secs(11)), Some(secs(30)));
         assert_eq!(count.least(secs(5), secs(21)), 0);
         assert_eq!((count.until(1, secs(0)), count.until(3, secs(12))), (Some(secs(20)), Some(secs(20))));
     }

@@ -388,7 +388,7 @@ impl Pass<'_> {
             let (user, account) = (&job.spec.user.name, &job.spec.account);
             return wait(format!("reservation {name:?} is not for user {user:?} in account {account:?}"));
         }
-        let secs = job.spec.time_min_secs.unwrap_or(job.window_secs());
+        let secs = job.least_secs();
         let one = &reserved.reservation;
         if !one.flex && secs > one.duration_secs {
             return wait(format!("asks for {secs} s, and reservation {name:?} lasts {} s", one.duration_secs));
@@ -409,8 +409,7 @@ impl Pass<'_> {
     pub(crate) fn is_admitted_later(&self, job: &PendingJob, shape: ShapeId) -> bool {
         let Some(own) = self.shape(shape).claim.own() else { return false };
         let reserved = &self.engine.windows.list[own];
-        let secs = job.spec.time_min_secs.unwrap_or(job.window_secs());
-        secs <= reserved.reservation.duration_secs && reserved.admits(job, &self.snapshot.policy)
+        job.least_secs() <= reserved.reservation.duration_secs && reserved.admits(job, &self.snapshot.policy)
     }
 
     /// Compares reservations with those of the pass before, and notes them for the next: not where GPUs are kept by their
@@ -430,7 +429,7 @@ impl Pass<'_> {
 
     pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, earliest: Earliest) -> Option<Timestamp> {
         let Earliest { at, way, picked, early } = earliest;
-        let secs = job.held_secs();
+        let secs = self.secs_from(job, shape, at);
         let to = end_after(at, Some(secs));
         let take = self.foretold.is_some().then(|| self.take_at(shape, way, &picked, secs, at));
         let engine = &mut *self.engine;
@@ -542,9 +541,10 @@ impl Pass<'_> {
             }
             let best = best?;
             let at = best.at;
-            let mut free = self.reserved_first(shape, best.way, at, secs)?;
+            let end = |at: Timestamp| end_after(at, Some(self.secs_from(job, shape, at)));
+            let mut free = self.reserved_first(shape, best.way, at, end)?;
             for (name, count) in &job.spec.licences {
-                free = free.max(self.licences.get(name)?.first(*count, at, secs)?);
+                free = free.max(self.licences.get(name)?.first(*count, at, end)?);
             }
             if free == at {
                 return Some(best);

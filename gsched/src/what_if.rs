@@ -65,7 +65,7 @@ impl Pass<'_> {
     /// Where it could.
     pub(crate) fn starts_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
         let now = self.snapshot.now;
-        let secs = job.held_secs();
+        let secs = self.secs_now(job, shape);
         let end = end_after(now, Some(secs));
         let keeps = !self.kept_nodes.is_empty() || self.ledger.keeps_idle();
         let saved = self.without(gone);
@@ -82,7 +82,7 @@ impl Pass<'_> {
     /// The same, where it must stand on its account's guarantee then: on GPUs of a type that this has room for.
     fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
         let saved = self.without(gone);
-        let secs = job.held_secs();
+        let secs = self.secs_now(job, shape);
         let ways = self.shape(shape).ways.len();
         let found = (0..ways).find_map(|way| self.find_guaranteed(job, shape, way, secs));
         self.put_back(saved);

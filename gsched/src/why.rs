@@ -227,7 +227,7 @@ impl Pass<'_> {
             let later = if is_outside { self.earliest(job, shape) } else { None };
             found.push(Blocker { until: later.map(|found| found.at), ..Blocker::of(reason) });
         }
-        let secs = job.held_secs();
+        let secs = self.secs_now(job, shape);
         found.extend(self.limit_blockers(job, shape));
         let lifted = self.lift_counted(shape);
         // Room and licences that are kept for itself in another partition are not in its way.
@@ -319,7 +319,7 @@ impl Pass<'_> {
     /// Whether nodes have room for a job now; limits and licences left aside.
     pub(crate) fn has_room(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
         let now = self.snapshot.now;
-        let end = crate::cluster::end_after(now, Some(job.held_secs()));
+        let end = crate::cluster::end_after(now, Some(self.secs_now(job, shape)));
         let shortest = job.spec.time_min_secs.map(|secs| crate::cluster::end_after(now, Some(secs)));
         let ways = self.shape(shape).ways.len();
         (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, shortest.unwrap_or(end))).is_some())
@@ -327,7 +327,7 @@ impl Pass<'_> {
 
     /// What is short, or for whom it is kept.
     fn room_blocker(&mut self, job: &PendingJob, shape: ShapeId) -> Blocker {
-        let limit = job.held_secs();
+        let limit = self.secs_now(job, shape);
         let refused = &mut self.of_pass(shape).refused_secs;
         *refused = Some(refused.map_or(limit, |secs| secs.min(limit)));
         let nearest = self.nearest(shape);

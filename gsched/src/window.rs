@@ -22,6 +22,22 @@ const MOST_MEETINGS: usize = 1_000;
 /// Reservations that draw jobs at most.
 pub const MOST_MAGNETIC: usize = 64;
 
+/// A job starts in its reservation as long as so much of the window is left, where it names no least time of its own: it ends with the
+/// window.
+const LEAST_LEFT_SECS: u32 = 60;
+
+/// What is looked for on a node: room for so long, from a time on and before another.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub from: Timestamp,
+    pub until: Timestamp,
+    pub secs: u32,
+    /// So many seconds more than there must be room for no reservation of others may begin.
+    pub beyond_secs: i64,
+    /// The least that is left of the window of its own reservation.
+    pub least_secs: u32,
+}
+
 /// Which reservations jobs may be in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
@@ -139,17 +155,32 @@ impl Windows {
         claim.own().is_some() || (!self.list.is_empty() && self.covered.contains_any_in_range(nodes))
     }
 
-    /// Whether a job may be on a node for that time: in its own reservation, and in no other's way.
+    /// Whether a job may be on a node for that time: in its own reservation, and in no other's way, which may not begin for so many
+    /// seconds more.
     #[inline]
-    pub fn open(&self, node: usize, claim: Claim, from: Timestamp, to: Timestamp) -> bool {
+    pub fn open(&self, node: usize, claim: Claim, (from, to): Window, beyond_secs: i64) -> bool {
         if !self.concern(node, claim) {
             return true;
         }
-        let inside = claim.own().is_none_or(|own| {
-            let reservation = &self.list[own].reservation;
-            reservation.flex || next(reservation, from).is_some_and(|window| window.0 <= from && to <= window.1)
-        });
-        inside && self.blocking(node, claim, from, to).is_none()
+        let mut until = to.plus_secs(beyond_secs);
+        if let Some(own) = self.held_to(claim) {
+            match next(own, from) {
+                Some(window) if window.0 <= from && to <= window.1 => until = until.min(window.1),
+                _ => return false,
+            }
+        }
+        self.blocking(node, claim, from, until).is_none()
+    }
+
+    /// The reservation in whose windows jobs with a claim run, and nowhere else.
+    fn held_to(&self, claim: Claim) -> Option<&Reservation> {
+        Some(&self.list[claim.own()?].reservation).filter(|own| !own.flex)
+    }
+
+    /// How many of so many seconds a job has that starts at a time: in its reservation it ends with the window.
+    pub fn secs_from(&self, claim: Claim, at: Timestamp, secs: u32) -> u32 {
+        let window = self.held_to(claim).and_then(|own| next(own, at)).filter(|window| window.0 <= at);
+        window.map_or(secs, |(_, to)| secs.min(left_secs(at, to)))
     }
 
     /// The windows of a reservation that end after a time, in order; no more than are worth looking at.
@@ -163,42 +194,84 @@ impl Windows {
         })
     }
 
-    /// The first time from `from` on, before `until`, at which `first` finds room on a node that no window takes.
-    pub fn first_beside(
+    /// The first time at which `first` finds room on a node that no window takes. It is asked for a time from one on and before another,
+    /// with room for so many seconds from then on.
+    pub fn first_beside(&self, node: usize, claim: Claim, span: Span, first: impl Fn(Timestamp, u32, Timestamp) -> Option<Timestamp>) -> Option<Timestamp> {
+        if !self.concern(node, claim) {
+            return first(span.from, span.secs, span.until);
+        }
+        let Some(own) = claim.own().filter(|_| self.held_to(claim).is_some()) else {
+            return self.first_between(node, claim, (span, Timestamp(i64::MAX)), &first);
+        };
+        self.of(own, span.from).take_while(|window| window.0 < span.until).find_map(|window| {
+            let from = span.from.max(window.0);
+            // As long as it may; else until the window ends.
+            let last = window.1.plus_secs(-i64::from(span.secs));
+            let whole = Span { from, until: span.until.min(last.plus_millis(1)), ..span };
+            let cut = Span { from: from.max(last.plus_millis(1)), ..span };
+            let found = self.first_between(node, claim, (whole, window.1), &first);
+            found.or_else(|| self.first_cut(node, claim, (cut, window.1), &first))
+        })
+    }
+
+    /// The same beside the windows of others, of a job that ends at a time at the latest.
+    fn first_between(
         &self,
         node: usize,
         claim: Claim,
-        (from, secs, until): (Timestamp, u32, Timestamp),
-        first: impl Fn(Timestamp, Timestamp) -> Option<Timestamp>,
+        (span, end): (Span, Timestamp),
+        first: &impl Fn(Timestamp, u32, Timestamp) -> Option<Timestamp>,
     ) -> Option<Timestamp> {
-        if !self.concern(node, claim) {
-            return first(from, until);
-        }
-        let secs = i64::from(secs);
-        let inside = claim.own().filter(|own| !self.list[*own].reservation.flex);
-        let mut from = from;
+        let mut from = span.from;
         for _ in 0..MOST_WINDOWS {
-            if let Some(own) = inside {
-                let long_enough = |window: &Window| from.max(window.0).plus_secs(secs) <= window.1;
-                let window = self.of(own, from).find(long_enough)?;
-                from = from.max(window.0);
-            }
-            let start = first(from, until)?;
-            let end = start.plus_secs(secs);
-            let out = inside.is_some_and(|own| {
-                next(&self.list[own].reservation, start).is_none_or(|window| start < window.0 || end > window.1)
-            });
-            match self.blocking(node, claim, start, end) {
-                Some((_, window)) => from = window.1,
-                None if out => from = next(&self.list[inside?].reservation, start)?.1.max(start),
-                None => return Some(start),
-            }
-            if from >= until {
+            if from >= span.until {
                 return None;
+            }
+            let start = first(from, span.secs, span.until).filter(|start| *start < span.until)?;
+            match self.blocking(node, claim, start, start.plus_secs(i64::from(span.secs) + span.beyond_secs).min(end)) {
+                Some((_, window)) => from = window.1,
+                None => return Some(start),
             }
         }
         None
     }
+
+    /// The first from which on there is room until its window ends: from then on there always is.
+    fn first_cut(
+        &self,
+        node: usize,
+        claim: Claim,
+        (span, end): (Span, Timestamp),
+        first: &impl Fn(Timestamp, u32, Timestamp) -> Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let has_room = |at: Timestamp| {
+            let soon = at.plus_millis(1);
+            first(at, left_secs(at, end), soon).is_some_and(|at| at < soon) && self.blocking(node, claim, at, end).is_none()
+        };
+        let last = end.plus_secs(-i64::from(span.least_secs)).min(span.until.plus_millis(-1));
+        if last < span.from || !has_room(last) {
+            return None;
+        }
+        let (mut early, mut late) = (span.from, last);
+        while early < late {
+            let middle = early.plus_millis(late.since_millis(early) / 2);
+            match has_room(middle) {
+                true => late = middle,
+                false => early = middle.plus_millis(1),
+            }
+        }
+        Some(late)
+    }
+}
+
+/// Whole seconds from one time to another: one at least.
+fn left_secs(from: Timestamp, to: Timestamp) -> u32 {
+    u32::try_from(to.since_millis(from) / 1000).unwrap_or(0).max(1)
+}
+
+/// What must be left at least of a window of its reservation for a job to start in it, seconds.
+pub fn least_secs(spec: &JobSpec, limit_secs: Option<u32>) -> u32 {
+    spec.time_min_secs.unwrap_or(LEAST_LEFT_SECS).min(limit_secs.unwrap_or(u32::MAX)).max(1)
 }
 
 impl Reserved {
@@ -397,6 +470,31 @@ mod tests {
         assert_eq!(starts(&hourly, "2026-03-29T00:10:00Z", 2), ["2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z"]);
     }
 
+    fn span(from: i64, secs: u32) -> Span {
+        Span { from: Timestamp::from_secs(from), until: Timestamp(i64::MAX), secs, beyond_secs: 0, least_secs: 60 }
+    }
+
+    /// Of a window from 100 to 400 of two that are there.
+    #[test]
+    fn in_its_own_window_a_job_gets_what_is_left_of_it() {
+        let mut nodes = FixedBitSet::with_capacity(1);
+        nodes.insert(0);
+        let reserved = |one: Reservation| Reserved { reservation: one, nodes: nodes.clone(), magnet: None };
+        let other = Reservation { maintenance: true, ..reservation(1000, 50, Repeat::Once) };
+        let windows = Windows { list: vec![reserved(reservation(100, 300, Repeat::Hourly)), reserved(other)], covered: nodes.clone() };
+        // The node is taken until then.
+        let first = |from: i64, secs: u32, taken_until: i64| {
+            let free = |from: Timestamp, _: u32, until: Timestamp| Some(from.max(Timestamp::from_secs(taken_until))).filter(|at| *at < until);
+            windows.first_beside(0, Claim::Own(0), span(from, secs), free).map(Timestamp::secs)
+        };
+        assert_eq!([first(0, 200, 0), first(0, 900, 0)], [Some(100); 2]);
+        assert_eq!([first(0, 200, 200), first(0, 200, 250), first(0, 900, 250)], [Some(200), Some(250), Some(250)]);
+        assert_eq!([first(0, 200, 340), first(0, 200, 341), first(0, 30, 360)], [Some(340), Some(3700), Some(360)]);
+        let secs = |at: i64, secs: u32| windows.secs_from(Claim::Own(0), Timestamp::from_secs(at), secs);
+        assert_eq!([secs(100, 200), secs(250, 200), secs(250, 100), secs(50, 900)], [200, 150, 100, 900]);
+        assert_eq!(windows.secs_from(Claim::None, Timestamp::from_secs(250), 200), 200);
+    }
+
     #[test]
     fn an_hour_between_two_windows_is_found() {
         let mut nodes = FixedBitSet::with_capacity(1);
@@ -404,14 +502,12 @@ mod tests {
         let daily = Reserved { reservation: reservation(7200, 75_600, Repeat::Daily), nodes: nodes.clone(), magnet: None };
         let windows = Windows { list: vec![daily], covered: nodes };
         let first = |from: i64, secs: u32| {
-            let any = |from: Timestamp, _| Some(from);
-            let span = (Timestamp::from_secs(from), secs, Timestamp(i64::MAX));
-            windows.first_beside(0, Claim::None, span, any).map(Timestamp::secs)
+            windows.first_beside(0, Claim::None, span(from, secs), |from, _, _| Some(from)).map(Timestamp::secs)
         };
         assert_eq!(first(0, 7200), Some(0));
         assert_eq!(first(1, 7200), Some(82_800));
         assert_eq!(first(0, 10_801), None, "the gap of three hours never comes");
-        let inside = windows.first_beside(0, Claim::Own(0), (Timestamp::from_secs(0), 3600, Timestamp(i64::MAX)), |from, _| Some(from));
+        let inside = windows.first_beside(0, Claim::Own(0), span(0, 3600), |from, _, _| Some(from));
         assert_eq!(inside.map(Timestamp::secs), Some(7200));
     }
 }

@@ -6,7 +6,7 @@ use crate::measures::{Measures, Setting};
 use crate::policy_file::PolicyFile;
 use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{Fate, JobOutcome, Outcome};
-use gcore::ctl::{CUT_DOWN_TO_SECS, Event, NORMAL_QOS, State};
+use gcore::ctl::{Event, NORMAL_QOS, State};
 use gmodel::gpu_request::GpuKind;
 use gmodel::job::Surroundings;
 use gmodel::node::{Inventory, Role};
@@ -238,8 +238,6 @@ impl Told {
             }
             if asked.reservation.as_ref().is_some_and(|name| !known_reservations.contains_key(name)) {
                 *reservations.entry(asked.reservation.take().unwrap_or_default()).or_default() += 1;
-                // As short as that it may be only since its reservation ends.
-                asked.time_min_secs = asked.time_min_secs.filter(|secs| *secs > CUT_DOWN_TO_SECS);
             }
             let strange: Vec<String> = asked.licences.keys().filter(|name| !policy.scheduler.licences.contains_key(*name)).cloned().collect();
             for name in strange {

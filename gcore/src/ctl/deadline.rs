@@ -19,18 +19,25 @@ pub(super) fn last_start(spec: &JobSpec, limit_secs: Option<u32>) -> Option<Time
     Some(spec.deadline?.plus_secs(-least).plus_millis(1))
 }
 
-/// The limit of a run that starts now: as asked, as the plan shortened it, and no longer than the deadline.
-/// `None`: it cannot start, too little time is left.
+/// The limit of a run that starts now: as asked, as the plan shortened it, and no longer than the deadline, or than what is left of the
+/// window of its reservation. `None`: it cannot start, too little time is left.
 #[allow(clippy::option_option)]
 pub(super) fn run_limit(
     spec: &JobSpec,
     limit_secs: Option<u32>,
     planned: Option<u32>,
+    window_left: Option<u32>,
     now: Timestamp,
 ) -> Option<Option<u32>> {
     let least = least_secs(spec, limit_secs);
     let longest = limit_secs.unwrap_or(u32::MAX);
-    let limit = planned.map_or(limit_secs, |planned| Some(planned.clamp(least.min(longest), longest)));
+    let least_here = window_left.map_or(least, |_| gsched::window::least_secs(spec, limit_secs));
+    let limit = planned.map_or(limit_secs, |planned| Some(planned.clamp(least_here.min(longest), longest)));
+    let limit = match window_left {
+        Some(left) if left < least_here => return None,
+        Some(left) => Some(limit.unwrap_or(u32::MAX).min(left)),
+        None => limit,
+    };
     let Some(deadline) = spec.deadline else { return Some(limit) };
     let left = u32::try_from(deadline.since_secs(now)).unwrap_or(u32::MAX);
     (least <= left).then(|| Some(limit.unwrap_or(u32::MAX).min(left)))

@@ -88,7 +88,7 @@ pub use mirror::Mirror;
 pub use reservation::{reservation_of, reservations_over};
 pub use imex::imex_channel;
 pub use snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
-pub use submit::{CUT_DOWN_TO_SECS, complete};
+pub use submit::complete;
 pub use wake::next_deadline;
 
 pub use event::{Event, JobChange, PolicyChange, Touched};

@@ -66,7 +66,8 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
             None => return,
         },
     };
-    let Some(limit_secs) = deadline::run_limit(spec, limit_secs, start.limit_secs, tx.now) else { return };
+    let window_left = reservation::window_left_secs(tx.state, spec, tx.now);
+    let Some(limit_secs) = deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now) else { return };
     let Some(lives) = still_fits(tx.state, &start.allocation) else { return };
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });

@@ -433,6 +433,13 @@ pub(super) fn admits(state: &State, spec: &JobSpec) -> bool {
     one.is_some_and(|one| state.policy.is_reserved_for(one, &spec.user.name, &spec.account))
 }
 
+/// How much is left of the present window of the reservation that a job names, seconds; none: 0. `None`: it ends with no window.
+pub(super) fn window_left_secs(state: &State, spec: &JobSpec, now: Timestamp) -> Option<u32> {
+    let one = state.policy.reservations.get(asked(spec)?).filter(|one| !one.flex)?;
+    let window = next(one, now).filter(|window| window.0 <= now);
+    Some(window.map_or(0, |(_, to)| u32::try_from(to.since_secs(now)).unwrap_or(0)))
+}
+
 /// The reservations in force that draw a job and have nodes of where it starts; `None` for one that names its own.
 pub(super) fn drawing(state: &State, job: JobId, allocation: &Allocation, now: Timestamp) -> Option<Box<str>> {
     let spec = &state.jobs.get(job)?.spec;

@@ -7,7 +7,6 @@ use super::event::{Event, JobChange, PolicyChange};
 use super::handle::Tx;
 use super::policy;
 use super::reservation::{asked, covers, draws, made};
-use super::submit::{CUT_DOWN_TO_SECS, usual_limit};
 use super::state::State;
 use gmodel::hostlist::Hostlist;
 use gmodel::node::{Link, Role};
@@ -133,16 +132,11 @@ pub(super) fn release(tx: &mut Tx, names: &[String], by: &str) {
         asked(spec).is_some_and(|name| names.iter().any(|one| one == name) && !state.policy.reservations.contains_key(name))
     };
     let by = by.to_owned();
-    // A limit that was cut to the window is the job's own again.
-    let change = |spec: &JobSpec| {
-        let was_cut = spec.time_min_secs.is_some_and(|least| least <= CUT_DOWN_TO_SECS);
-        let time_min_secs = was_cut.then_some(None);
-        JobChange { reservation: Some(String::new()), time_min_secs, limit_secs: was_cut.then(|| usual_limit(state, spec)), ..JobChange::default() }
-    };
+    let change = JobChange { reservation: Some(String::new()), ..JobChange::default() };
     let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending && gone(&job.spec));
-    let jobs = jobs.map(|job| Event::JobUpdated { job: job.id, change: change(&job.spec), by: by.clone() });
+    let jobs = jobs.map(|job| Event::JobUpdated { job: job.id, change: change.clone(), by: by.clone() });
     let arrays = state.arrays.values().filter(|array| !array.pending.is_empty() && gone(&array.spec));
-    let arrays = arrays.map(|array| Event::ArrayUpdated { array: array.id, change: change(&array.spec), by: by.clone() });
+    let arrays = arrays.map(|array| Event::ArrayUpdated { array: array.id, change: change.clone(), by: by.clone() });
     let events: Vec<Event> = jobs.chain(arrays).collect();
     events.into_iter().for_each(|event| tx.emit(event));
 }

@@ -9,6 +9,7 @@ use super::idle::{self, IdleSeen, RunIdle};
 use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
 use super::past::Past;
+use super::reservation::window_left_secs;
 pub use super::stop::Stop;
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
@@ -666,12 +667,14 @@ impl State {
         job.live_run().and_then(|run| self.runs.get(run)).map_or(job.limit_secs, |run| run.limit_secs)
     }
 
-    /// When a run is ended: its limit with what its partition lets runs go over it.
+    /// When a run is ended: its limit with what its partition lets runs go over it, and before the window of its reservation ends.
     pub fn enforced_limit_secs(&self, run: &Run) -> Option<u32> {
         let job = self.jobs.get(run.id.job);
         let partition = job.and_then(|job| self.config.partition(&job.spec.partition));
         let over = partition.map_or(0, |partition| partition.over_time_secs);
-        run.limit_secs.map(|limit| limit.saturating_add(over))
+        let limit = run.limit_secs?;
+        let window_left = job.filter(|_| over > 0).and_then(|job| window_left_secs(self, &job.spec, run.placed));
+        Some(limit.saturating_add(window_left.map_or(over, |left| over.min(left.saturating_sub(limit)))))
     }
 
     /// When a run is over at the latest: unknown while it stands still.

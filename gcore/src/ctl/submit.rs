@@ -128,7 +128,7 @@ pub(super) fn complete_in(
     check_admission(state, partition, actor, spec)?;
     super::gpu_share::check_request(&state.config, partition, &spec.request)?;
     let limit_secs = time_limit(spec, partition, qos_limit_secs(state, spec), notes)?;
-    let limit_secs = left_of_reservation(state, spec, limit_secs, notes);
+    note_window(state, spec, limit_secs, notes);
     limits::check_request(state, spec, partition, limit_secs, now)?;
     limits::check_queue(state, spec, partition, now)?;
     deadline::check(spec, limit_secs, now)?;
@@ -425,30 +425,16 @@ fn time_limit(
     }
 }
 
-/// Where the time that is left of its reservation is a job's limit, the least that it starts with.
-pub const CUT_DOWN_TO_SECS: u32 = 60;
-
-/// The limit of a job outside of its reservation: what it asks for, else its partition's.
-pub(super) fn usual_limit(state: &State, spec: &JobSpec) -> Option<u32> {
-    let partition = state.config.partitions_of(&spec.partition).next();
-    let usual = partition.and_then(|partition| partition.default_time_secs.or(partition.max_time_secs)).unwrap_or(DEFAULT_LIMIT_SECS);
-    Some(spec.time_limit_secs.unwrap_or(usual)).filter(|secs| *secs != u32::MAX)
-}
-
-/// A job that names a reservation and no time, or as much as a window of it or more, does with what is left of its window when it
-/// starts: otherwise it might fit at no time.
-fn left_of_reservation(state: &State, spec: &mut JobSpec, limit_secs: Option<u32>, notes: &mut Vec<String>) -> Option<u32> {
+/// A word on the limit of a job that names a reservation and no time, or as much as a window of it or more: it ends with the window.
+fn note_window(state: &State, spec: &JobSpec, limit_secs: Option<u32>, notes: &mut Vec<String>) {
     let reservation = spec.reservation.as_deref().and_then(|name| state.policy.reservations.get(name));
     let is_cut = |one: &&Reservation| !one.flex && spec.time_limit_secs.is_none_or(|asked| asked >= one.duration_secs);
-    let Some(reservation) = reservation.filter(is_cut) else { return limit_secs };
-    let most = limit_secs.map_or(reservation.duration_secs, |limit| limit.min(reservation.duration_secs));
-    spec.time_min_secs.get_or_insert(most.min(CUT_DOWN_TO_SECS));
+    let Some(reservation) = reservation.filter(is_cut) else { return };
     // Of the time limit one word is said.
     notes.retain(|note| !note.starts_with(NO_TIME));
     let why = if spec.time_limit_secs.is_none() { "without --time" } else { "with so long a --time" };
-    let at_most = squeue_time(u64::from(most));
+    let at_most = squeue_time(u64::from(limit_secs.map_or(reservation.duration_secs, |limit| limit.min(reservation.duration_secs))));
     notes.push(format!("--reservation {}: {why} the job gets what is left of it when it starts, {at_most} at most", reservation.name));
-    Some(most)
 }
 
 /// Refuses what no set of the partition's nodes could ever run, running or not.

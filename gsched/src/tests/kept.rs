@@ -21,7 +21,7 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
         };
         let job = snapshot.pending.iter().rfind(|job| is_meant(job)).unwrap();
         let (id, is_array) = (job.id, job.positions.is_some());
-        let ends_by = job.limit_secs.map(|secs| snapshot.now.plus_secs(i64::from(secs)));
+        let ends_by = start.limit_secs.or(job.limit_secs).map(|secs| snapshot.now.plus_secs(i64::from(secs)));
         let run = RunId::new(start.job, 1);
         let mut entry = RunningRun::new(run, job.spec.clone(), start.allocation.clone(), ends_by);
         entry.placed = snapshot.now;

@@ -56,7 +56,7 @@ fn a_reservation_is_for_its_users_and_for_its_time() {
             10 starts on n1[0,1]x1
             70 starts on n2[0]x1
             20 waits: Reservation: reservation "course" is not for user "bob" in account ""
-            30 waits: Reservation: needs 101 s, and reservation "course" ends at 1970-01-01T00:18:20Z
+            30 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 63 CPUs and 511G of memory
             40 waits: Reservation: reservation "later" begins at 1970-01-01T00:17:30Z
             60 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "later" from 1970-01-01T00:17:30Z to 1970-01-01T00:19:10Z
             50 waits: ReservationDeleted: there is no reservation "none"
@@ -94,6 +94,78 @@ fn gpus_reserved_by_number_are_kept_wherever_they_are() {
             20 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 1 GPU, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:18:20Z
         "#]],
     );
+}
+
+/// Windows of 100 s from now on; what a job needs to start in one is a minute, or what it asks for at least.
+#[test]
+fn a_job_starts_while_its_reservation_lasts_and_ends_with_it() {
+    let starts = |left: i64, job: &str| {
+        let snapshot = picture(&format!(
+            "reservation course nodes=n1 user=alice from={} secs=1000 daily
+             node n1 h100:4
+             job gpus=1 user=alice reservation=course {job}",
+            left - 1000
+        ));
+        let plan = plan(&snapshot, WorkBudget::default());
+        let expected = crate::forecast(&snapshot, &std::collections::BTreeSet::from([gmodel::JobId(10)]))[0].start;
+        (plan.starts.first().map(|start| start.limit_secs), expected.map(|at| at.since_secs(super::NOW)))
+    };
+    assert_eq!(starts(700, "time=700"), (Some(None), Some(0)));
+    assert_eq!(starts(699, "time=700"), (Some(Some(699)), Some(0)), "more than is left, and less than it lasts");
+    assert_eq!(starts(700, "time=5000"), (Some(Some(700)), Some(0)));
+    assert_eq!(starts(700, ""), (Some(Some(700)), Some(0)), "no limit at all");
+    assert_eq!(starts(60, "time=700"), (Some(Some(60)), Some(0)));
+    assert_eq!(starts(59, "time=700"), (None, Some(86_400 + 59 - 1000)));
+    assert_eq!(starts(59, "time=59"), (Some(None), Some(0)));
+    assert_eq!(starts(300, "time=700 time_min=300"), (Some(Some(300)), Some(0)));
+    assert_eq!(starts(299, "time=700 time_min=300"), (None, Some(86_400 + 299 - 1000)));
+}
+
+#[test]
+fn a_job_ends_with_its_reservation_and_before_nobody_elses_start() {
+    // Two of its jobs wait for the node's end at 50 s: neither is cut for the other, and who comes first has its place until the window ends.
+    let text = "reservation course nodes=n[1-2] user=alice from=-900 secs=1000
+         node n1 h100:4
+         node n2 h100:2
+         running 1 n1 gpus=0-1 left=30
+         job gpus=4 user=alice reservation=course time=500
+         job gpus=2 user=alice reservation=course time=500 nodelist=n1
+         job gpus=2 user=alice reservation=course time=500
+         job gpus=1 user=bob time=101
+         job gpus=2 user=alice reservation=course time=30 nodelist=n1";
+    check(text, expect![[r#"
+        30 starts on n2[0,1]x1 for 100 s
+        50 starts on n1[2,3]x1
+        10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:10Z
+        20 waits: Priority: what it needs is kept for job 10
+        40 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-01T00:01:40Z to 1970-01-01T00:18:20Z
+    "#]]);
+    let snapshot = picture(text);
+    let told = crate::forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
+    let told: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW)))).collect();
+    assert_eq!(told, [(10, Some(30)), (20, None), (30, Some(0)), (40, Some(100)), (50, Some(0))]);
+}
+
+#[test]
+fn what_a_job_takes_of_licences_and_gpus_by_number_it_takes_until_its_reservation_ends() {
+    let text = "licence matlab 2
+         reservation demo gpus=3 user=alice secs=100
+         reservation next gpus=3 user=carl from=100 secs=100
+         node n1 h100:4
+         job gpus=1 user=alice reservation=demo time=500 licences=matlab:2
+         job gpus=1 user=alice reservation=demo time=40 licences=matlab:1
+         job gpus=2 user=carl reservation=next time=500 licences=matlab:2
+         job gpus=3 user=alice reservation=demo time=500";
+    check(text, expect![[r#"
+        10 starts on n1[0]x1 for 100 s
+        20 waits: Licenses: needs 1 of licence "matlab"; 0 of 2 are free for as long
+        30 waits: Reservation: reservation "next" begins at 1970-01-01T00:18:20Z
+        40 waits: Reservation: reservation "demo" has 3 GPUs, and 2 are free for as long: this job needs 3
+    "#]]);
+    let snapshot = picture(text);
+    let told = crate::forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
+    let told: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW)))).collect();
+    assert_eq!(told, [(10, Some(0)), (20, None), (30, Some(100)), (40, None)]);
 }
 
 #[test]

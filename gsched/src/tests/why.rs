@@ -190,7 +190,7 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
         Reservation: needs 5 GPUs, and reservation "course" has 4 GPUs
         expected never by what is known on []
     "#]]);
-    check(&queue("job gpus=2 user=alice reservation=course time=301"), 10, expect![[r#"
+    check(&queue("job gpus=2 user=alice reservation=course time=3000 time_min=301"), 10, expect![[r#"
         0 ahead
         Reservation: asks for 301 s, and reservation "course" lasts 300 s
         Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z
@@ -232,11 +232,12 @@ fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit()
     let short = "job gpus=8 user=ann time=900";
     assert_eq!(expected("maint from=1000 secs=500", &format!("{job}\n{short}\n{job}")), [Some(1500), Some(50), Some(1600)], "each by its own limit");
     assert_eq!(expected("maint from=1000 secs=500", &format!("{short}\n{job}\n{short}")), [Some(50), Some(1500), Some(95)]);
-    // Its own must last for its limit.
+    // Its own it ends with, and needs a minute of it.
     let inside = "job gpus=8 user=ann time=2000 reservation=r";
-    assert_eq!(expected("user=ann from=100 secs=1999 daily", inside), [None]);
-    assert_eq!(expected("user=ann from=100 secs=2000 daily", inside), [Some(100)]);
-    assert_eq!(expected("user=ann from=100 secs=2050 daily", &format!("{inside}\n{inside}")), [Some(100), Some(86_500)], "100 s later it ends too soon");
+    assert_eq!(expected("user=ann from=100 secs=59 daily", inside), [None]);
+    assert_eq!(expected("user=ann from=100 secs=60 daily", inside), [Some(100)]);
+    assert_eq!(expected("user=ann from=100 secs=160 daily", &format!("{inside}\n{inside}")), [Some(100), Some(200)]);
+    assert_eq!(expected("user=ann from=100 secs=159 daily", &format!("{inside}\n{inside}")), [Some(100), Some(86_500)], "100 s later it ends too soon");
 }
 
 #[test]

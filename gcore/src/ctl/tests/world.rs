@@ -180,6 +180,13 @@ impl World {
         started
     }
 
+    /// A plan that is entered only so much later, whatever it starts by then.
+    pub fn plan_and_enter_after(&mut self, secs: i64) {
+        let plan = self.planner.plan(&self.state, self.now);
+        self.wait(secs);
+        self.feed(Input::Plan { plan }).unwrap();
+    }
+
     /// Gives away what became free, where that can be said without a pass over the whole queue.
     pub fn quick_plan(&mut self) {
         if let Some(plan) = self.planner.quick(&self.state, self.now) {
