@@ -1,7 +1,7 @@
 //! Reservations of so many GPUs wherever they are: which ones they hold, for whom is not in them, and how many their own jobs take.
 //!
 //! GPUs are set apart anew in each pass: on the smallest node that has enough, the first of those, so that they stand still while runs
-//! come and go, and who waits for whole nodes gets them; else on the nodes with the most free. What jobs of the reservation hold, or are
+//! come and go, and who waits for whole nodes gets them; else on the nodes with the most free. Not where others have windows. What jobs of the reservation hold, or are
 //! promised, counts as theirs. Together these take no more than is reserved, unless it is flexible. Whole GPUs are set apart, or slices
 //! of those that are cut by MIG: not what is left of one of which a job of it has a part.
 
@@ -12,7 +12,7 @@ use crate::room::Hold;
 use crate::shape::ShapeId;
 use crate::snapshot::Snapshot;
 use crate::timeline::{Count, Need, Step};
-use crate::window::{Window, asked};
+use crate::window::{Claim, Window, asked};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
 use gmodel::{Reason, ReasonCode, Timestamp};
@@ -102,18 +102,26 @@ impl Counted {
     fn set_apart(&self, engine: &mut Engine, snapshot: &Snapshot) -> Vec<(usize, Hold)> {
         let windows: Vec<Window> = engine.windows.of(self.reservation, snapshot.now).take(WINDOWS_AHEAD).collect();
         let partition = engine.windows.list[self.reservation].reservation.partition.clone();
+        let usable = usable(engine, snapshot, partition.as_deref());
+        let claim = Claim::Own(self.reservation);
         let mut held: Vec<(usize, Hold)> = Vec::new();
-        for (from, to) in windows {
-            let from = from.max(snapshot.now);
+        for window in windows {
+            let (from, to) = (window.0.max(snapshot.now), window.1);
+            // Where others have no part of the window first: there it stands still while theirs come and go.
+            let shared: Vec<bool> = usable.iter().map(|node| engine.windows.blocking(*node, claim, window.0, to).is_some()).collect();
             let edges = self.parts.iter().flat_map(|part| [part.from, part.to]).filter(|at| from < *at && *at < to);
-            let edges: BTreeSet<Timestamp> = edges.chain([from, to]).collect();
+            let of_others = engine.windows.edges_of_others(claim, (from, to));
+            let edges: BTreeSet<Timestamp> = edges.chain(of_others).chain([from, to]).collect();
             let edges: Vec<Timestamp> = edges.into_iter().collect();
             for (at, next) in edges.iter().copied().zip(edges.iter().copied().skip(1)) {
                 // Where it was before and where it comes back first, so that what is free to others moves as little as can be.
                 let mut liked: Vec<usize> = held.iter().filter(|(_, hold)| hold.to == at).map(|(node, _)| *node).collect();
                 liked.extend(self.parts.iter().filter(|part| part.to == at).map(|part| part.node));
+                let is_open = |node: &usize| engine.windows.blocking(*node, claim, at, next).is_none();
+                let open: Vec<Open> = shared.iter().copied().zip(usable.iter().copied()).filter(|(_, node)| is_open(node)).collect();
+                liked.retain(is_open);
                 for (kind, milli) in self.left.missing(at).into_iter().filter(|(_, milli)| *milli > 0) {
-                    hold_kind(engine, snapshot, partition.as_deref(), (&kind, milli), (at, next), &liked, &mut held);
+                    hold_kind(engine, &open, (&kind, milli), (at, next), &liked, &mut held);
                 }
             }
         }
@@ -325,11 +333,13 @@ impl Pass<'_> {
     }
 }
 
-/// Holds so many thousandths of a kind: on nodes that are liked first, and slices of GPUs that are cut where whole ones are not enough.
+/// A node on which GPUs may be set apart, behind whether others have it in a part of the window.
+type Open = (bool, usize);
+
+/// Holds so many thousandths of a kind on some nodes: on those that are liked first, and slices of GPUs that are cut where whole ones are not enough.
 fn hold_kind(
     engine: &mut Engine,
-    snapshot: &Snapshot,
-    partition: Option<&str>,
+    open: &[Open],
     (kind, milli): (&str, u64),
     (from, mut to): Window,
     liked: &[usize],
@@ -339,13 +349,13 @@ fn hold_kind(
     for whole in [true, false] {
         left -= take_of_each(engine, liked, (kind, whole), left, (from, to), held);
         if whole && left > 0 {
-            let nodes = smallest(engine, snapshot, partition, kind, left);
+            let nodes = smallest(engine, open, kind, left);
             to = take_in_turn(engine, &nodes, kind, left, (from, to), held);
         }
         if left == 0 || to == from {
             return;
         }
-        let others = emptiest(engine, snapshot, partition, (from, to));
+        let others = emptiest(engine, open, (from, to));
         left -= take_of_each(engine, &others, (kind, whole), left, (from, to), held);
     }
 }
@@ -403,16 +413,16 @@ fn take_in_turn(engine: &mut Engine, nodes: &[usize], kind: &str, most: u64, (fr
     to
 }
 
-/// Nodes that would have so many thousandths of a kind in whole GPUs if they were idle, the smallest first.
-fn smallest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, kind: &str, milli: u64) -> Vec<usize> {
+/// Those of some nodes that would have so many thousandths of a kind in whole GPUs if they were idle, the smallest first.
+fn smallest(engine: &Engine, open: &[Open], kind: &str, milli: u64) -> Vec<usize> {
     let all = |at: usize| {
         let last = engine.cluster.room(at).profile.steps().last();
         last.map_or(0, |step| u64::from(step.free.gpus_in(whole_of(engine, at, kind))))
     };
-    let nodes = usable(engine, snapshot, partition).into_iter().map(|at| (all(at), at));
-    let mut nodes: Vec<(u64, usize)> = nodes.filter(|(gpus, _)| gpus * 1000 >= milli).collect();
+    let nodes = open.iter().map(|(shared, at)| (*shared, all(*at), *at));
+    let mut nodes: Vec<(bool, u64, usize)> = nodes.filter(|(_, gpus, _)| gpus * 1000 >= milli).collect();
     nodes.sort_unstable();
-    nodes.into_iter().map(|(_, at)| at).collect()
+    nodes.into_iter().map(|(.., at)| at).collect()
 }
 
 /// Groups of whole GPUs of a kind on a node.
@@ -430,11 +440,11 @@ fn usable(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>) -> Vec<
     (0..snapshot.nodes.len()).filter(of_partition).collect()
 }
 
-fn emptiest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, (from, to): Window) -> Vec<usize> {
-    let mut nodes = usable(engine, snapshot, partition);
-    let free = |at: &usize| engine.cluster.room(*at).profile.least(from, to).all_gpus();
-    nodes.sort_by_key(|at| (std::cmp::Reverse(free(at)), *at));
-    nodes
+fn emptiest(engine: &Engine, open: &[Open], (from, to): Window) -> Vec<usize> {
+    let mut nodes = open.to_vec();
+    let free = |at: usize| engine.cluster.room(at).profile.least(from, to).all_gpus();
+    nodes.sort_by_key(|(shared, at)| (*shared, std::cmp::Reverse(free(*at)), *at));
+    nodes.into_iter().map(|(_, at)| at).collect()
 }
 
 /// Holds up to `most` thousandths of a kind on a node, rounded up: of whole GPUs, or of slices.

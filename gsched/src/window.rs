@@ -139,6 +139,13 @@ impl Windows {
             .min_by_key(|(_, window)| *window)
     }
 
+    /// When windows that keep jobs with a claim off their nodes begin and end, within a time.
+    pub fn edges_of_others(&self, claim: Claim, (from, to): Window) -> Vec<Timestamp> {
+        let others = (0..self.list.len()).filter(|at| !self.list[*at].nodes.is_clear() && self.bars(*at, claim));
+        let windows = others.flat_map(|at| self.of(at, from).take_while(|window| window.0 < to));
+        windows.flat_map(|window| [window.0, window.1]).filter(|at| from < *at && *at < to).collect()
+    }
+
     /// Whether any window decides when a job may be on a node.
     #[inline]
     pub fn concern(&self, node: usize, claim: Claim) -> bool {

@@ -168,6 +168,31 @@ fn what_a_job_takes_of_licences_and_gpus_by_number_it_takes_until_its_reservatio
     assert_eq!(told, [(10, Some(0)), (20, None), (30, Some(100)), (40, None)]);
 }
 
+/// Its GPUs would be nobody's there, and missing elsewhere.
+#[test]
+fn what_is_reserved_by_number_is_set_apart_beside_nodes_that_others_reserve() {
+    let cluster = |more: &str| {
+        format!(
+            "reservation one nodes=n1 user=alice from=0 secs=700
+             reservation some gpus=2 user=dan from=0 secs=900
+             reservation last nodes=n2 user=carl from=800 secs=100
+             node n1 h100:4
+             node n2 h100:4
+             {more}"
+        )
+    };
+    check(&cluster("job gpus=4 user=alice reservation=one time=100\njob gpus=3 user=bob time=100\njob gpus=2 user=bob time=100"), expect![[r#"
+        10 starts on n1[0,1,2,3]x1
+        30 starts on n2[0,1]x1
+        20 waits: Resources: needs 3 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:28:20Z
+    "#]]);
+    // From 700 on there are two nodes, from 800 on the first alone.
+    let snapshot = picture(&cluster("running 1 n1 gpus=0-3 left=750\njob gpus=2 user=dan reservation=some time=900\njob gpus=3 user=bob time=300"));
+    let told = crate::forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
+    let told: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW)), one.nodes.clone())).collect();
+    assert_eq!(told, [(10, Some(750), vec![NodeId(1)]), (20, Some(900), vec![NodeId(1)])]);
+}
+
 #[test]
 fn jobs_of_a_reservation_of_gpus_take_no_more_than_it_has_unless_it_is_flexible() {
     let queue = |reservation: &str| {
