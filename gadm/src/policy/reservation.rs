@@ -97,12 +97,15 @@ pub(crate) struct ReservationRemoval {
     /// Though jobs run in it: they run on, and others may have the rest of its nodes
     #[arg(long)]
     force: bool,
+    /// Only where no job names it
+    #[arg(skip)]
+    unused: bool,
 }
 
 impl ReservationRemoval {
-    /// Of which nobody is asked, and none in which jobs run.
+    /// Of which nobody is asked, and none that jobs are in or name.
     pub(crate) fn of(names: Vec<String>) -> Self {
-        Self { removal: Removal::of(names), force: false }
+        Self { removal: Removal::of(names), force: false, unused: true }
     }
 }
 
@@ -138,7 +141,7 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
             edit(client, &path, false, change)
         }
         ReservationAct::Del(args) => {
-            let how = args.force.then(|| ("force".to_owned(), json!(true))).into_iter().collect();
+            let how = [("force", args.force), ("unused", args.unused)].into_iter().filter(|(_, said)| *said).map(|(how, _)| (how.to_owned(), json!(true))).collect();
             remove_saying(client, "reservations", "reservation", &args.removal, how)
         }
         ReservationAct::List(listing) => list(client, listing.json),

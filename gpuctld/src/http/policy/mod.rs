@@ -23,6 +23,7 @@ use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, PolicyChange, State, imported_policy};
 use gmodel::policy::{Account, Policy, ROOT_ACCOUNT, Reservation};
 use gmodel::suggest::did_you_mean;
+use gmodel::{JobSpec, JobState};
 use gwire::api::{AccountRow, Done, LicenceRow, PolicyEdit, PolicyText, QosRow, ReservationRow, SCHEMA, UserRow};
 use row::{Held, account_row, held_by_account, licence_rows, qos_row, reservation_row, user_row};
 use serde_json::{Value, json};
@@ -304,38 +305,62 @@ pub(super) async fn edit_reservation(caller: Caller, Shared(site): Shared<Site>,
     let is_empty = |one: &Reservation| one.users.is_empty() && one.accounts.is_empty() && !one.maintenance;
     let is_new = is_empty(&reservation) && old.is_none_or(|old| !is_empty(old));
     let note = is_new.then(|| format!("reservation {name} is for nobody: users= and accounts= say for whom, maintenance=yes that it is maintenance"));
-    send_noting(&site, caller, PolicyChange::Reservation { reservation: Box::new(reservation) }, note.into_iter().collect()).await
+    let added = reservation.users.iter().filter(|user| old.is_none_or(|old| !old.users.contains(*user)));
+    let unknown = sense::unknown_users(&state, added.map(|user| user.trim_start_matches('-').to_owned()).collect()).await;
+    let notes = note.into_iter().chain(unknown).collect();
+    send_noting(&site, caller, PolicyChange::Reservation { reservation: Box::new(reservation) }, notes).await
 }
 
 pub(super) async fn remove_reservation(caller: Caller, Shared(site): Shared<Site>, Path(name): Path<String>, body: Body) -> Answer {
-    let force = is_forced(body)?;
+    let [force, unused] = removal(body)?;
     caller.must_administer("editing reservations")?;
     may_edit(&site, &caller, RecordKind::Reservation, &name)?;
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     sense::exists("reservation", &name, state.policy.reservations.keys())?;
     let releases = state.policy.reservations.get(&name).is_some_and(|one| one.release_jobs);
-    let waiting = state.jobs.values().filter(|job| !job.state.is_final() && job.spec.reservation.as_ref() == Some(&name)).count();
+    let waiting = waiting_for(&state, &name);
+    if unused && waiting > 0 {
+        let (jobs, they) = if waiting == 1 { ("1 job waits", "it") } else { (&*format!("{waiting} jobs wait"), "them") };
+        return Err(ApiError::conflict(format!(
+            "reservation {name} is in use: {jobs} for it. Give {they} another (gadm job update reservation=), cancel {they}, or remove it all the same: \
+             gadm reservation del {name}"
+        )));
+    }
     let Json(mut done) = send(&site, caller, PolicyChange::ReservationRemoved { name: name.clone(), force }).await?;
     if waiting > 0 {
-        let jobs = if waiting == 1 { "1 job in the queue names" } else { &format!("{waiting} jobs in the queue name") };
-        let then = if releases { "wait on without it" } else { "will not start" };
-        done.notes.push(format!("{jobs} reservation {name}: those that wait {then}"));
+        let then = match (waiting, releases) {
+            (1, true) => "1 job that waits names it, and waits on without it",
+            (1, false) => "1 job that waits names it, and will not start",
+            (_, true) => &format!("{waiting} jobs that wait name it, and wait on without it"),
+            (_, false) => &format!("{waiting} jobs that wait name it, and will not start"),
+        };
+        done.notes.push(format!("reservation {name}: {then}"));
     }
     Ok(Json(done))
 }
 
-/// `{"change":{"force":true}}`, or nothing.
-fn is_forced(body: Body) -> Result<bool, ApiError> {
+/// Jobs and tasks that wait and name a reservation.
+fn waiting_for(state: &State, name: &str) -> usize {
+    let is_its = |spec: &JobSpec| spec.reservation.as_deref() == Some(name);
+    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending && is_its(&job.spec)).count();
+    let tasks = state.arrays.values().filter(|array| is_its(&array.spec)).map(|array| array.pending.len() as usize);
+    jobs + tasks.sum::<usize>()
+}
+
+/// `{"change":{"force":true}}`, or nothing: whether jobs may run in it; whether none may name it, as `{"unused":true}` says.
+fn removal(body: Body) -> Result<[bool; 2], ApiError> {
+    const KEYS: [&str; 2] = ["force", "unused"];
     let Json(edit) = body?;
-    if let Some(odd) = edit.change.keys().find(|key| *key != "force") {
-        return Err(ApiError::invalid(format!("{odd}: force (true or false) is all that a removal takes")));
+    if let Some(odd) = edit.change.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(ApiError::invalid(format!("{odd}: force and unused (true or false) are all that a removal takes")));
     }
-    match edit.change.get("force") {
+    let said = |key: &str| match edit.change.get(key) {
         None => Ok(false),
-        Some(Value::Bool(force)) => Ok(*force),
-        Some(other) => Err(ApiError::invalid(format!("force is true or false, not {other}"))),
-    }
+        Some(Value::Bool(said)) => Ok(*said),
+        Some(other) => Err(ApiError::invalid(format!("{key} is true or false, not {other}"))),
+    };
+    Ok([said(KEYS[0])?, said(KEYS[1])?])
 }
 
 // licences

@@ -7,6 +7,7 @@ use crate::http::error::ApiError;
 use gcore::ctl::State;
 use gmodel::policy::{ALL_GPUS, Account, AccountUser, GpuAmounts, Limits, Qos, Reservation, ReservedPart};
 use gmodel::suggest::did_you_mean;
+use nix::unistd::User;
 use std::collections::BTreeSet;
 
 pub(super) fn account(state: &State, account: &Account) -> Result<(), ApiError> {
@@ -42,6 +43,18 @@ pub(super) fn reservation(state: &State, reservation: &Reservation) -> Result<()
         ReservedPart::Nodes(hosts) => hosts.iter().try_for_each(|host| exists("node", host, state.node_names.keys())),
         _ => Ok(()),
     }
+}
+
+/// A note of users that neither this host nor any account knows, nor any job is of: they may be known elsewhere, or it is a slip.
+pub(super) async fn unknown_users(state: &State, mut names: Vec<String>) -> Option<String> {
+    let has_jobs = |name: &str| state.jobs.values().any(|job| job.spec.user.name == name);
+    names.retain(|name| !state.policy.accounts.values().any(|account| account.users.contains_key(name)) && !has_jobs(name));
+    // Where the name service does not answer nothing can be said.
+    let is_unknown = |name: &String| matches!(User::from_name(name), Ok(None));
+    let asked = tokio::task::spawn_blocking(move || names.into_iter().filter(is_unknown).collect::<Vec<String>>()).await;
+    let unknown = asked.ok().filter(|names| !names.is_empty())?;
+    let (what, names) = (if unknown.len() == 1 { "user" } else { "users" }, unknown.join(", "));
+    Some(format!("{what} {names}: this host does not know such a name, and no account has it"))
 }
 
 /// What amounts of GPUs are of.

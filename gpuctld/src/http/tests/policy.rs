@@ -352,6 +352,30 @@ async fn licences_and_reservations_are_listed() {
 }
 
 #[tokio::test]
+async fn what_a_reservation_is_for_and_who_waits_for_it_is_said() {
+    let pool = Pool::new("[account.vision.user.eve]\n");
+    pool.node("n1", Role::Compute, 1).await;
+    let window = |users: &[&str]| json!({"start": "2099-01-01T00:00:00Z", "duration_secs": 3600, "node_count": 1, "users": users});
+    let make = |users: &[&str]| json!({"create": true, "change": window(users)});
+    let notes = async |path: &str, body: Value| pool.post(&root(), path, body).await["notes"].clone();
+    assert_eq!(notes("/v1/reservations/known", make(&["root", "eve"])).await, json!([]));
+    pool.post(&root(), "/v1/reservations/known/remove", json!({})).await;
+    let slip = "nobody-of-that-name";
+    let word = format!("user {slip}: this host does not know such a name, and no account has it");
+    assert_eq!(notes("/v1/reservations/r", make(&["root", slip])).await, json!([word]));
+    assert_eq!(notes("/v1/reservations/r", json!({"change": {"duration_secs": 60}})).await, json!([]), "once");
+    assert_eq!(notes("/v1/reservations/r", json!({"change": {"users": ["-a-slip", "-another"]}})).await, json!(["users a-slip, another: this host does not know such a name, and no account has it"]));
+    pool.post(&root(), "/v1/reservations/r", json!({"change": {"users": ["eve"]}})).await;
+    let eve = local(1001, "eve");
+    pool.post(&eve, "/v1/jobs", request(json!({"reservation": "r", "time_limit_secs": 600}))).await;
+    refuses(&pool, "/v1/reservations/r/remove", json!({"change": {"unused": true}}), expect!["409 conflict: reservation r is in use: 1 job waits for it. Give it another (gadm job update reservation=), cancel it, or remove it all the same: gadm reservation del r"]).await;
+    pool.post(&eve, "/v1/jobs", request(json!({"reservation": "r", "time_limit_secs": 600, "array": "0-4"}))).await;
+    refuses(&pool, "/v1/reservations/r/remove", json!({"change": {"unused": true}}), expect!["409 conflict: reservation r is in use: 6 jobs wait for it. Give them another (gadm job update reservation=), cancel them, or remove it all the same: gadm reservation del r"]).await;
+    refuses(&pool, "/v1/reservations/r/remove", json!({"change": {"now": true}}), expect!["400 invalid: now: force and unused (true or false) are all that a removal takes"]).await;
+    assert_eq!(notes("/v1/reservations/r/remove", json!({})).await, json!(["reservation r: 6 jobs that wait name it, and will not start"]));
+}
+
+#[tokio::test]
 async fn a_dry_reload_names_accounts_that_go_with_jobs_and_gpus_that_no_node_has() {
     let pool = Pool::new("[account.vision]\nguaranteed = 2\n[account.idle]\n");
     pool.node("n1", Role::Compute, 4).await;
@@ -454,7 +478,7 @@ async fn a_reservation_shows_on_its_nodes_and_goes_with_its_jobs_or_by_force() {
     assert!(row["jobs"][0]["eligible_time"].is_null(), "{row}");
     refuses(&pool, "/v1/reservations/pull/remove", json!({}), expect!["409 conflict: reservation pull is in use: job 1 runs in it. Wait for the end, or remove it by force (gadm reservation del pull --force): then it runs on, and others may have the rest of its nodes."]).await;
     refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"force": "yes"}}), expect![[r#"400 invalid: force is true or false, not "yes""#]]).await;
-    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"fast": true}}), expect!["400 invalid: fast: force (true or false) is all that a removal takes"]).await;
+    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"fast": true}}), expect!["400 invalid: fast: force and unused (true or false) are all that a removal takes"]).await;
     pool.post(&root(), "/v1/reservations/pull/remove", json!({"change": {"force": true}})).await;
     assert_eq!(column(&pool.get(&alice(), "/v1/nodes").await, "nodes", "state"), ["MIXED", "IDLE+MAINTENANCE+RESERVED"]);
 }
