@@ -16,6 +16,7 @@ mod terms;
 mod textbook;
 mod typed;
 mod why;
+mod windows;
 mod wired;
 
 use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan};
