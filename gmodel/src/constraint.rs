@@ -67,8 +67,8 @@ impl Constraint {
         if [before, inner, after].iter().any(|part| part.contains(['[', ']'])) || !joined(before.chars().last()) || !joined(after.chars().next()) {
             return Err(wrong(Why::Bracket));
         }
-        let beside = [before.trim_end_matches(['&', ',']), after.trim_start_matches(['&', ','])];
-        let beside: Vec<&str> = beside.into_iter().filter(|part| !part.is_empty()).collect();
+        let beside = [before.strip_suffix(['&', ',']), after.strip_prefix(['&', ','])];
+        let beside: Vec<&str> = beside.into_iter().flatten().collect();
         if beside.iter().any(|part| at_top(part, '|').len() > 1) {
             return Err(wrong(Why::Mixed));
         }
@@ -418,7 +418,9 @@ mod tests {
         }
         assert!(read("x|y&[a|b]").contains("two ways"), "{}", read("x|y&[a|b]"));
         assert!(read("[a*2&b*1]").contains("*count") && read("[a*2|b*1]").contains("*count"), "{}", read("[a*2|b*1]"));
-        assert!(read("[a||b]").contains("missing"), "{}", read("[a||b]"));
+        for odd in ["[a||b]", "[a|b]&", "&[a|b]", "[a|b]&&c"] {
+            assert!(read(odd).contains("is missing") || read(odd).contains("is empty"), "{odd}: {}", read(odd));
+        }
     }
 
     proptest! {

@@ -215,7 +215,7 @@ async fn until_told_to_stop(
             _ = signals.interrupt.recv() => return None,
             ended = &mut *ended => return Some(ended),
             _ = signals.hangup.recv() => match app.reload(core).await {
-                Ok(notes) => tracing::info!("configuration read again. {}", notes.join(". ")),
+                Ok(notes) => tracing::info!("configuration read again. {}", notes.iter().map(|note| note.trim_end_matches('.')).collect::<Vec<_>>().join("; ")),
                 Err(e) => tracing::error!("{}", e.text),
             },
         }

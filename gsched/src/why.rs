@@ -123,8 +123,9 @@ impl Engine {
         let entries = || snapshot.pending.iter().filter(|one| one.id == job && one.positions.is_some() == is_array);
         let mut told: Vec<(u32, Here)> =
             entries().filter_map(|entry| Some((entry.spec.choice(), self.why_here(snapshot, entry, budget)?))).collect();
-        // First of all where it would start, then where the least stands in its way, then as it names them.
-        told.sort_by_key(|(choice, here)| (here.why.blockers.len(), *choice));
+        // First of all where it would start, then where the least stands in its way and there are such nodes at all, then as it names them.
+        let is_vain = |here: &Here| here.why.blockers.iter().any(|blocker| blocker.code == ReasonCode::BadConstraints);
+        told.sort_by_key(|(choice, here)| (here.why.blockers.len(), is_vain(here), *choice));
         let mut rest = told.into_iter().map(|(_, here)| here);
         let Here { why: mut found, help } = rest.next()?;
         // Of each partition the alternative that is nearest.

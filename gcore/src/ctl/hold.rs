@@ -38,14 +38,16 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
                 }
                 // Of it, those that were let go again.
                 let apart = tx.state.arrays.get(array).map_or(RangeSet::new(), Array::all_apart);
-                hold_tasks(tx, holder, array, &apart, "its array is held");
+                let mark = Mark { owner: holder.mark_owner(&owner_name(tx, array)), reason: "its array is held".into(), since: tx.now };
+                hold_tasks(tx, array, &apart, mark);
                 for id in own_tasks(tx.state, array) {
                     hold_job(tx, holder, id, "its array is held".into());
                 }
                 Ok(())
             }
             Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
-                hold_tasks(tx, holder, array, &positions, &reason);
+                let mark = Mark { owner: holder.mark_owner(&owner_name(tx, array)), reason, since: tx.now };
+                hold_tasks(tx, array, &positions, mark);
                 Ok(())
             }
             Found::Untouched { array, positions } => {
@@ -73,10 +75,9 @@ fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
     !is_one_task(target) && state.arrays.get(array).is_some_and(Array::has_room_apart)
 }
 
-/// Holds those of some untouched tasks that the holder has not held yet.
-fn hold_tasks(tx: &mut Tx, holder: Holder, id: JobId, positions: &RangeSet, reason: &str) {
+/// Holds those of some untouched tasks that the mark's owner has not held yet.
+pub(super) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: Mark) {
     let Some(array) = tx.state.arrays.get(id) else { return };
-    let mark = Mark { owner: holder.mark_owner(&array.spec.user.name), reason: reason.to_owned(), since: tx.now };
     let mut new = RangeSet::new();
     for one in array.by_holds(positions) {
         if one.holds.iter().all(|held| held.owner != mark.owner) {

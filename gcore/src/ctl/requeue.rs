@@ -7,7 +7,7 @@ use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
 use super::dependency::{self, Asker, Dependent, Waits};
 use super::event::Event;
 use super::handle::Tx;
-use super::hold::mark_owner;
+use super::hold::{hold_tasks, mark_owner};
 use super::limits;
 use super::state::{Job, State};
 use super::apart::intersection;
@@ -45,7 +45,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
             match found {
                 _ if !hold => {}
                 Found::Array(_) => hold_array(tx, actor, array),
-                _ if !is_one_task(target) => hold_tasks(tx, actor, array, &positions),
+                _ if !is_one_task(target) => hold_returned(tx, actor, array, &positions),
                 // A task whose dependency can never be met may be cancelled again.
                 _ => positions.iter().for_each(|position| {
                     if tx.state.arrays.get(array).is_some_and(|array| array.pending.contains(position)) {
@@ -124,20 +124,21 @@ fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
 fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
     let Some(array) = tx.state.arrays.get(id) else { return };
     let mark = mark(tx, actor, &array.spec);
+    let apart = array.all_apart();
     if array.holds.iter().all(|held| held.owner != mark.owner) {
-        tx.emit(Event::ArrayHeld { array: id, mark });
+        tx.emit(Event::ArrayHeld { array: id, mark: mark.clone() });
     }
+    hold_tasks(tx, id, &apart, mark);
 }
 
 /// Several tasks that wait again, as far as they do.
-fn hold_tasks(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
+fn hold_returned(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
     let Some(array) = tx.state.arrays.get(id) else { return };
     let mark = mark(tx, actor, &array.spec);
     let positions = intersection(positions, &array.pending);
     let has_room = array.has_room_apart();
-    match positions.is_empty() {
-        true => {}
-        false if has_room => tx.emit(Event::TasksHeld { array: id, positions, mark }),
+    match has_room {
+        true => hold_tasks(tx, id, &positions, mark),
         false => positions.iter().for_each(|position| {
             let task = split(tx, id, position);
             hold_job(tx, actor, task);
