@@ -31,6 +31,7 @@
 //! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
 //! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
+//! | `GET /v1/policy-events` | -> `{"changes": [`[`PolicyEventRow`]`]}` |
 //! | `GET /v1/diag`, `/v1/check`, `/v1/config` | -> [`serde_json::Value`] |
 //! | `POST /v1/reload`, `POST /v1/backup` | [`BackupRequest`] -> [`Done`] |
 //! | `POST /v1/reload/dry-run` | -> [`Done`]; what the changed files would do to which jobs |
@@ -391,6 +392,7 @@ pub struct EachResult {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OneResult {
+    /// `17`, `98_5`; of tasks that were named together those that fared alike: `98_[0-4,7]`.
     pub job: String,
     pub ok: bool,
     #[serde(skip_serializing_if = "String::is_empty")]

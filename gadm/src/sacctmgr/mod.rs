@@ -9,6 +9,7 @@ mod counted;
 mod event;
 mod problem;
 mod qos;
+mod transaction;
 
 use crate::ruled_table::{self, Column, TableArgs};
 use association::Association;
@@ -106,6 +107,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
             ruled_table::print(&mut out, &columns, &event::rows(&mut client, &asked.events, &cluster)?, args.table)?;
         }
+        Kind::Transactions => {
+            let columns = ruled_table::choose(format, transaction::COLUMNS, ELSEWHERE)?;
+            ruled_table::print(&mut out, &columns, &transaction::rows(&mut client, &asked.transactions)?, args.table)?;
+        }
         Kind::Problems => {
             let columns = ruled_table::choose(format, problem::COLUMNS, ELSEWHERE)?;
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
@@ -143,6 +148,7 @@ struct Asked {
     /// As `cluster=` names them.
     clusters: String,
     events: event::Chosen,
+    transactions: transaction::Chosen,
     format: Option<String>,
 }
 
@@ -158,6 +164,7 @@ enum Kind {
     Runaway,
     Events,
     Problems,
+    Transactions,
 }
 
 fn list(text: &str) -> impl Iterator<Item = String> {
@@ -165,7 +172,7 @@ fn list(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Each entity with the fewest letters that mean it.
-const ENTITIES: [(&str, usize, Kind); 11] = [
+const ENTITIES: [(&str, usize, Kind); 13] = [
     ("problems", 1, Kind::Problems),
     ("events", 1, Kind::Events),
     ("tres", 2, Kind::Tres),
@@ -177,17 +184,18 @@ const ENTITIES: [(&str, usize, Kind); 11] = [
     ("qos", 1, Kind::Qos),
     ("qualityofservices", 3, Kind::Qos),
     ("users", 1, Kind::Users),
+    ("transactions", 1, Kind::Transactions),
+    ("txns", 2, Kind::Transactions),
 ];
 
 /// What sacctmgr lists and we do not, each with where else to look.
-const NOT_LISTED: [(&str, &str); 9] = [
+const NOT_LISTED: [(&str, &str); 8] = [
     ("configuration", "gadm config prints the configuration"),
     ("coordinators", "show user format=User,Coord shows coordinators, gadm user list too"),
     ("federations", "there are no federations: each cluster has a queue of its own"),
     ("reservations", "scontrol show reservation and gadm reservation list show them"),
     ("resources", "gadm licence list shows licences"),
     ("stats", "gadm diag and sdiag say how the controller is doing"),
-    ("transactions", "who changed what is in the controller's log"),
     ("wckeys", "jobs have tags instead: gsub --tag, gacct report --by tag"),
     ("archive", "gadm backup writes a copy of all there is"),
 ];
@@ -250,13 +258,16 @@ impl Asked {
             ("state" | "states", _) if self.kind == Kind::Events => self.events.states.extend(list(&value.to_ascii_lowercase())),
             ("start", _) if self.kind == Kind::Events => self.events.start = Some(value.to_owned()),
             ("end", _) if self.kind == Kind::Events => self.events.end = Some(value.to_owned()),
+            ("actor" | "actors", _) if self.kind == Kind::Transactions => self.transactions.actors.extend(list(value)),
+            ("start", _) if self.kind == Kind::Transactions => self.transactions.start = Some(value.to_owned()),
+            ("end", _) if self.kind == Kind::Transactions => self.transactions.end = Some(value.to_owned()),
             ("user" | "users", _) if of_accounts => self.users.extend(list(value)),
             ("account" | "accounts" | "acct" | "accts", _) if of_accounts => self.accounts.extend(list(value)),
             ("parent" | "parents", _) if of_accounts => self.parents.extend(list(value)),
             ("" | "name" | "names", _) => match self.kind {
                 Kind::Users => self.users.extend(list(value)),
                 Kind::Accounts => self.accounts.extend(list(value)),
-                Kind::Events => return Err(self.unknown(word)),
+                Kind::Events | Kind::Transactions => return Err(self.unknown(word)),
                 Kind::Tres | Kind::Runaway | Kind::Problems if key.is_empty() => return Err(self.unknown(word)),
                 Kind::Qos | Kind::Cluster | Kind::Tres | Kind::Runaway | Kind::Problems => self.names.extend(list(value)),
                 Kind::Associations => return Err(self.unknown(word)),
@@ -269,6 +280,7 @@ impl Asked {
     fn unknown(&self, word: &str) -> Failure {
         let known = match self.kind {
             Kind::Tres | Kind::Runaway | Kind::Problems => "cluster=",
+            Kind::Transactions => "actor=, start=, end=, cluster=",
             Kind::Events => "nodes=, state=, start=, end=, cluster=",
             Kind::Qos | Kind::Cluster => "name=",
             Kind::Associations => "user=, account=, parent=, cluster=, tree",
@@ -298,6 +310,7 @@ impl Asked {
             (Kind::Tres, _) => "Type,Name,ID",
             (Kind::Runaway, _) => "",
             (Kind::Problems, _) => problem::USUAL,
+            (Kind::Transactions, _) => transaction::USUAL,
             (Kind::Events, _) => event::USUAL,
         }
     }
@@ -333,5 +346,6 @@ mod tests {
         }
         assert!(ruled_table::choose(qos::USUAL, qos::COLUMNS, "").is_ok() && ruled_table::choose(event::USUAL, event::COLUMNS, "").is_ok());
         assert!(ruled_table::choose(problem::USUAL, problem::COLUMNS, "").is_ok());
+        assert!(ruled_table::choose(transaction::USUAL, transaction::COLUMNS, "").is_ok());
     }
 }

@@ -259,6 +259,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/report", get(accounting::report))
         .route("/v1/utilization", get(utilization::utilization))
         .route("/v1/node-events", get(utilization::node_events))
+        .route("/v1/policy-events", get(policy::events))
         .route("/v1/trace", get(trace::page))
         .route("/v1/tokens", post(join::token))
         .route("/v1/join", post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))

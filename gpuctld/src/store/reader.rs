@@ -9,6 +9,7 @@ mod gpu_history;
 mod idle;
 mod node_events;
 mod past;
+mod policy_events;
 mod report;
 mod run_fields;
 mod steps;
@@ -29,7 +30,7 @@ use super::open::open_reader;
 use gcore::ctl::{Array, Job, LateSpecs, PastJob};
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, JobSpec, NodeId, RunId, Timestamp};
-use gwire::api::{GpuHistoryRow, NodeEventRow, ReportRow, RunQuery, RunRow};
+use gwire::api::{GpuHistoryRow, NodeEventRow, PolicyEventRow, ReportRow, RunQuery, RunRow};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -278,6 +279,14 @@ impl Reader {
     /// The database does not answer.
     pub async fn node_events(&self, from: Timestamp, to: Timestamp) -> Result<Vec<NodeEventRow>, ReadError> {
         self.ask(move |db| node_events::spells(db, from, to)).await
+    }
+
+    /// Who changed which account, user, QOS or reservation, the oldest first.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn policy_events(&self, from: Timestamp, to: Timestamp) -> Result<Vec<PolicyEventRow>, ReadError> {
+        self.ask(move |db| policy_events::changes(db, from, to)).await
     }
 
     async fn ask<T: Send + 'static>(

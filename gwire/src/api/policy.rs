@@ -287,3 +287,21 @@ pub struct PolicyText {
     /// Of an import: say what would change, and change nothing.
     pub dry_run: bool,
 }
+
+/// A change of an account, user, QOS or reservation by a command.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicyEventRow {
+    pub at: Option<Instant>,
+    /// Whose word it was.
+    pub by: String,
+    /// `set account`, `remove user`, `import policy`.
+    pub action: String,
+    /// Of the record; empty where all were replaced.
+    pub name: String,
+    /// Of a user's record: the account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The record since, as JSON, for people.
+    pub info: String,
+}

@@ -12,6 +12,7 @@ pub(super) use borrow::borrow_note;
 pub(super) use sense::{beyond_the_pool, exists, unheard_of};
 pub(super) use row::{gpus, limits_row, placement_word, preempt_mode_word};
 
+use super::accounting::{in_order, month_of};
 use super::error::ApiError;
 use super::permission::{Caller, Sight};
 use super::query::Pairs;
@@ -63,6 +64,17 @@ fn may_coordinate(caller: &Caller, state: &State, account: &str) -> Result<(), A
     caller.must_administer(&format!("editing account {account}")).map_err(|denied| {
         ApiError::denied(format!("{}; nor is {} a coordinator of the account", denied.text, caller.actor.user))
     })
+}
+
+/// Who changed what of it.
+pub(super) async fn events(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+    caller.must_administer("the history of accounts and QOS")?;
+    let pairs = pairs.only(&["from", "to"])?;
+    let to = pairs.instant("to")?.unwrap_or_else(now);
+    let from = pairs.instant("from")?.unwrap_or_else(|| month_of(to));
+    in_order(Some(from), Some(to))?;
+    let rows = site.core.reader().policy_events(from, to).await?;
+    Ok(Json(json!({"schema": SCHEMA, "changes": rows})))
 }
 
 /// A record must be there to be changed, and not there to be made.

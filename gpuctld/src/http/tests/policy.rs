@@ -498,3 +498,22 @@ async fn a_partition_for_an_account_that_is_not_there_is_told_of() {
     pool.post(&root(), "/v1/accounts/students", json!({"create": true, "change": {}})).await;
     assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([slip]));
 }
+
+#[tokio::test]
+async fn who_changed_what_of_the_policy_is_told_to_operators() {
+    let pool = Pool::new("");
+    pool.post(&root(), "/v1/accounts/vision", json!({"create": true, "change": {"shares": 3}})).await;
+    pool.post(&root(), "/v1/accounts/vision/users/ada", json!({"create": true, "change": {}})).await;
+    pool.post(&root(), "/v1/qos/low", json!({"create": true, "change": {}})).await;
+    pool.post(&root(), "/v1/qos/low/remove", json!({})).await;
+    let told = pool.get(&root(), "/v1/policy-events").await;
+    assert_eq!(column(&told, "changes", "action"), ["set account", "set user", "set qos", "remove qos"]);
+    assert_eq!(column(&told, "changes", "name"), ["vision", "ada", "low", "low"]);
+    let account = &told["changes"][0];
+    assert!(account["by"] == "root" && account["info"].as_str().unwrap().contains("\"shares\":3"), "{account}");
+    assert_eq!(told["changes"][1]["account"], "vision");
+    let before = pool.get(&root(), "/v1/policy-events?from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00Z").await;
+    assert_eq!(before["changes"], json!([]));
+    let text = pool.refused(&alice(), "GET", "/v1/policy-events", Value::Null).await;
+    assert!(text.starts_with("403 denied"), "{text}");
+}

@@ -116,3 +116,6 @@ CREATE TABLE forecasts (
 ) WITHOUT ROWID;
 CREATE INDEX forecasts_open ON forecasts (job) WHERE ended_ms IS NULL;
 CREATE INDEX forecasts_ended ON forecasts (ended_ms) WHERE ended_ms IS NOT NULL;
+
+-- Who changed accounts, users, QOS and reservations: few among very many events.
+CREATE INDEX events_policy ON events (seq) WHERE kind = 'policy_changed';
