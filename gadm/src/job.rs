@@ -38,7 +38,7 @@ pub(crate) enum JobAct {
         #[arg(long)]
         for_owner: bool,
     },
-    /// Lift your hold
+    /// Lift your hold; an operator's lifts the controller's, too
     Release {
         #[command(flatten)]
         jobs: Jobs,

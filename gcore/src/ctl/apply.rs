@@ -74,7 +74,7 @@ pub fn apply(state: &mut State, event: &Event) {
             runs::found_on(state, *run, share, life, *batch);
             let held = run_mut(state, *run);
             held.imex_channel = held.imex_channel.or(*imex_channel);
-            state.policy_since.1 = *at;
+            state.policy_since.1 = state.after_all_placed(*at);
             raise_generations(state, *run);
         }
         Event::RunGo { run, at } => {
@@ -159,14 +159,14 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::PolicyChanged { change, at, .. } => {
             policy::apply(state, change);
-            state.policy_since = (state.seq, *at);
+            state.policy_since = (state.seq, state.after_all_placed(*at));
         }
         Event::Configured { config, at } => {
             state.config = config.clone();
             if *state.usage.zone() != config.time_zone {
                 Arc::make_mut(&mut state.usage).set_zone(config.time_zone.clone());
             }
-            state.policy_since = (state.seq, *at);
+            state.policy_since = (state.seq, state.after_all_placed(*at));
             forget_what_fits(state);
             state.merge_policy();
         }

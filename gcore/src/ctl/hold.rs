@@ -4,6 +4,7 @@ use super::apart::put_in;
 use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
+use super::run_end::SYSTEM;
 use super::state::{Array, State};
 use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
@@ -207,7 +208,8 @@ fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result
     Ok(())
 }
 
-/// Whose marks a release lifts: the actor's own, in either role; for an operator who set none, all there are.
+/// Whose marks a release lifts: the actor's own, in either role, and an operator's also those of the controller itself; for an
+/// operator who set none, all there are.
 fn to_lift(
     actor: &Actor,
     held: &[Mark],
@@ -215,10 +217,10 @@ fn to_lift(
     target: &Target,
 ) -> Result<Vec<String>, Refusal> {
     let (mine, as_owner) = (mark_owner(actor, job_owner), format!("user:{}", actor.user));
-    let is_own = |mark: &&Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
-    let own: Vec<String> = held.iter().filter(is_own).map(|mark| mark.owner.clone()).collect();
-    if held.is_empty() || !own.is_empty() {
-        return Ok(own);
+    let is_own = |mark: &Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
+    let lifted = |mark: &&Mark| is_own(mark) || actor.operator && mark.owner == SYSTEM;
+    if held.is_empty() || held.iter().any(is_own) {
+        return Ok(held.iter().filter(lifted).map(|mark| mark.owner.clone()).collect());
     }
     if actor.operator {
         return Ok(held.iter().map(|mark| mark.owner.clone()).collect());

@@ -15,6 +15,8 @@ use std::collections::BTreeSet;
 
 /// Runs of one job that may fail with their nodes until it is held.
 pub const MAX_NODE_FAILURES: usize = 3;
+/// Who holds a job, or drains a node, that nobody asked for.
+pub(super) const SYSTEM: &str = "system";
 /// Longest wait before a job that failed to start is tried again, seconds.
 const MAX_BACK_OFF_SECS: i64 = 300;
 
@@ -341,5 +343,5 @@ fn too_many(
 }
 
 fn system_hold(now: Timestamp, reason: String) -> Mark {
-    Mark { owner: "system".into(), reason, since: now }
+    Mark { owner: SYSTEM.into(), reason, since: now }
 }

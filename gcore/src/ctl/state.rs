@@ -643,6 +643,11 @@ impl State {
         self.index_waits(who, waits.as_deref());
     }
 
+    /// A time, or a later one by which all runs were placed: the clock may have gone back.
+    pub(super) fn after_all_placed(&self, at: Timestamp) -> Timestamp {
+        self.runs.values().map(|run| run.placed).max().map_or(at, |last| last.max(at))
+    }
+
     pub(super) fn index_run(&mut self, run: &Run) {
         if run.go.is_none() && run.stop.is_none() && run.outcome.is_none() {
             self.preparing.insert((run.placed, run.id));

@@ -4,7 +4,7 @@ use super::world::check;
 use expect_test::expect;
 
 #[test]
-fn three_failing_runs_hold_the_job_with_the_list() {
+fn three_failing_runs_hold_the_job_with_the_list_until_an_operator_releases_it() {
     check(
         "node n1 h100:1
          node n2 h100:1
@@ -25,11 +25,18 @@ fn three_failing_runs_hold_the_job_with_the_list() {
          wait 300
          wait 8
          plan
+         show
+         hold 1 user=root reason=look
+         release 1 user=alice
+         release 1 user=root
+         plan
          show",
         expect![[r#"
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1 alice PENDING JobHoldMaxRequeue: held by system HELD system (3 of its runs failed with their nodes: n1 (the node was rebooted); n2 (gstepd died); n3 (the node was lost))
+            refused: job 1 is held by system (3 of its runs failed with their nodes: n1 (the node was rebooted); n2 (gstepd died); n3 (the node was lost)), root (look); only they or an operator can release it.
+            1 alice RUNNING 1-4 on n4[0]
         "#]],
     );
 }
