@@ -283,14 +283,12 @@ impl Cluster {
         if !hopeless.is_empty() {
             self.ask(root(), Command::Cancel { targets: hopeless, signal: None });
         }
-        let held = |owners: &[gmodel::node::Mark]| owners.iter().any(|mark| !mark.owner.starts_with("user:"));
         let state = &self.controller.state;
-        let jobs = state.jobs.values().filter(|job| held(&job.holds)).map(|job| match job.task {
+        let jobs = state.jobs.values().filter(|job| is_kept(&job.holds)).map(|job| match job.task {
             Some(task) => Target::Task { array: task.array, index: task.index },
             None => Target::Job(job.id),
         });
-        let any_held = |array: &&gcore::ctl::Array| held(&array.holds) || array.apart.iter().any(|one| held(&one.holds));
-        let arrays = state.arrays.values().filter(any_held).map(|a| Target::Job(a.id));
+        let arrays = state.arrays.values().filter(|array| is_any_kept(array)).map(|a| Target::Job(a.id));
         let targets: Vec<Target> = jobs.chain(arrays).collect();
         if !targets.is_empty() {
             self.ask(root(), Command::Release { targets });
@@ -307,14 +305,16 @@ impl Cluster {
         for job in state.jobs.values().filter(|job| !job.state.is_final()) {
             // Who waits for a job rests while that is held; circles are refused.
             let depends = job.waits.is_some() && job.reason.code == ReasonCode::Dependency;
-            let waits = job.state == gmodel::JobState::Pending && (!job.holds.is_empty() || depends);
+            let held = !job.holds.is_empty() && !is_kept(&job.holds);
+            let waits = job.state == gmodel::JobState::Pending && (held || depends);
             if !waits || job.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("job {} is {} ({})", job.shown_id(), job.state, job.reason.code));
             }
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
             let depends = array.waits.is_some() && array.reason.code == ReasonCode::Dependency;
-            if !array.not_held().is_empty() && !depends || array.reason.code == gmodel::ReasonCode::None {
+            let free = !array.not_held().is_empty() || is_any_kept(array);
+            if free && !depends || array.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }
         }
@@ -346,3 +346,11 @@ pub fn actor(user: u8) -> Actor {
     Actor { user: format!("user{user}"), uid, gid: uid, ..Actor::default() }
 }
 
+/// Held by more than its owner: what operators and the controller hold is released in the end.
+fn is_kept(holds: &[gmodel::node::Mark]) -> bool {
+    holds.iter().any(|mark| !mark.owner.starts_with("user:"))
+}
+
+fn is_any_kept(array: &gcore::ctl::Array) -> bool {
+    is_kept(&array.holds) || array.apart.iter().any(|one| is_kept(&one.holds))
+}

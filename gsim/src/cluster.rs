@@ -110,6 +110,8 @@ pub struct Cluster {
     pub trace: Option<Vec<String>>,
     pub violation: Option<String>,
     pub happenings: u64,
+    /// A backup took the place of the store, and that is to be entered: gpuctld does both at once.
+    restoring: bool,
 }
 
 impl Cluster {
@@ -138,6 +140,7 @@ impl Cluster {
             trace: None,
             violation: None,
             happenings: 0,
+            restoring: false,
             scenario,
         };
         cluster.set_up();
@@ -390,12 +393,13 @@ impl Cluster {
         if restore && let Some(backup) = self.controller.backup.clone() {
             self.controller.store = self.controller.store.replaced_by(&backup);
             self.truth.restored();
+            self.restoring = true;
         }
         for input in self.controller.start() {
             self.feed(input);
         }
-        if restore && self.controller.backup.is_some() {
-            self.feed(Input::Command { actor: root(), command: Command::Restore });
+        if self.restoring {
+            self.restoring = self.feed(Input::Command { actor: root(), command: Command::Restore }).is_none();
         }
         let lost = self.truth.lost(&self.controller.store);
         if let Some(job) = lost {
