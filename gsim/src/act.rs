@@ -303,6 +303,9 @@ impl Cluster {
             return vec!["the controller is down".into()];
         }
         for job in state.jobs.values().filter(|job| !job.state.is_final()) {
+            if job.spec.deadline.is_some() {
+                left.push(format!("job {} has a deadline", job.shown_id()));
+            }
             // Who waits for a job rests while that is held; circles are refused.
             let depends = job.waits.is_some() && job.reason.code == ReasonCode::Dependency;
             let held = !job.holds.is_empty() && !is_kept(&job.holds);
@@ -313,7 +316,7 @@ impl Cluster {
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
             let depends = array.waits.is_some() && array.reason.code == ReasonCode::Dependency;
-            let free = !array.not_held().is_empty() || is_any_kept(array);
+            let free = !array.not_held().is_empty() || is_any_kept(array) || array.spec.deadline.is_some();
             if free && !depends || array.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }

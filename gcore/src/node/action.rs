@@ -39,9 +39,9 @@ pub fn actions(state: &NodeState) -> Vec<NodeAction> {
         todo.push(NodeAction::Record { fence: pending.desired.fence, accept });
     }
     // What nobody names any more may still use what new runs were given: after a restore the controller
-    // does not know of it. Nothing is made ready before it is gone.
+    // does not know of it. Nothing is made ready before it is gone, nor before a daemon that was just started knows what that is.
     let in_the_way =
-        state.runs.values().any(|known| !known.named && !matches!(known.phase, RunPhase::Clean(_)));
+        !state.obeyed || state.runs.values().any(|known| !known.named && !matches!(known.phase, RunPhase::Clean(_)));
     for (&run, known) in &state.runs {
         of_run(run, known, in_the_way, &mut todo);
     }

@@ -19,6 +19,8 @@ pub struct NodeState {
     pub fence: Fence,
     /// The spool was read: nothing is obeyed or reported before.
     pub scanned: bool,
+    /// A target was obeyed since: what it does not name any more is known.
+    pub obeyed: bool,
     /// Newest target that came, until it is durable. A newer one takes its place.
     pub pending: Option<Pending>,
     pub runs: BTreeMap<RunId, NodeRun>,
@@ -97,6 +99,7 @@ pub fn apply(state: &mut NodeState, event: &NodeEvent) {
             state.life = life.clone();
             state.fence = *fence;
             state.scanned = true;
+            state.obeyed = false;
             state.pending = None;
             state.runs = runs.iter().map(|(run, found)| (*run, found_run(found))).collect();
         }
@@ -106,6 +109,7 @@ pub fn apply(state: &mut NodeState, event: &NodeEvent) {
         NodeEvent::OldTargetRefused { .. } => {}
         NodeEvent::TargetObeyed { desired, accepted, refused } => {
             state.fence = desired.fence;
+            state.obeyed = true;
             state.pending = None;
             obey(&mut state.runs, desired, accepted, refused);
         }

@@ -36,13 +36,21 @@ fn desired(text: &str) -> Desired {
     }
 }
 
+/// A run that was found running, or `9-1?` one that was only accepted.
+fn found(name: &str) -> (RunId, Found) {
+    match name.strip_suffix('?') {
+        Some(name) => (run(name), Found::Accepted),
+        None => (run(name), Found::Running { started: NOW }),
+    }
+}
+
 fn input(state: &NodeState, line: &str) -> NodeInput {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
         "scanned" => NodeInput::Scanned {
             life: NodeLife { boot: "b".into(), spool: "s".into() },
             fence: Fence { incarnation: 1, generation: 1 },
-            runs: rest.split_whitespace().map(|name| (run(name), Found::Running { started: NOW })).collect(),
+            runs: rest.split_whitespace().map(found).collect(),
         },
         "told" => {
             let desired = desired(rest);
@@ -194,6 +202,25 @@ fn runs_of_an_earlier_controller_live_until_it_says_otherwise() {
             scanned 9-1 10-1 => 9-1 running, 10-1 running | 
             told 2/1: 9-1 go => 9-1 running, 10-1 running | record 2/1 []
             recorded => 9-1 running, 10-1 running | limit 9-1 60; go on 9-1; stop 10-1 Fenced 5s
+        "#]],
+    );
+}
+
+#[test]
+fn nothing_is_made_ready_before_it_is_known_who_is_in_the_way() {
+    // The daemon was killed between a target of a restored controller, that does not know of 9-1, and its end.
+    story(
+        "scanned 9-1 10-1?
+         told 2/1: 10-1 go
+         recorded
+         ended 9-1
+         cleaned 9-1",
+        expect![[r#"
+            scanned 9-1 10-1? => 9-1 running, 10-1 accepted | 
+            told 2/1: 10-1 go => 9-1 running, 10-1 accepted | record 2/1 []
+            recorded => 9-1 running, 10-1 accepted | stop 9-1 Fenced 5s
+            ended 9-1 => 9-1 ended Exited, 10-1 accepted | clean 9-1
+            cleaned 9-1 => 9-1 clean Exited, 10-1 accepted | forget 9-1; prepare 10-1
         "#]],
     );
 }
