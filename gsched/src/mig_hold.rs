@@ -7,7 +7,8 @@ use crate::demand::{Demand, NodeDemand};
 use crate::pass::Pass;
 use crate::preempt_room::usable_nodes;
 use crate::snapshot::{PendingJob, SchedNode, Snapshot};
-use gmodel::{GpuSlot, JobSpec, Timestamp};
+use crate::window::Windows;
+use gmodel::{GpuSlot, Timestamp};
 use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
@@ -76,7 +77,7 @@ impl Pass<'_> {
         if self.held_back.len() >= MOST_HELD {
             return None;
         }
-        self.joins(wanted).or_else(|| self.hold_one_more(job, wanted, starts))
+        self.joins(job, wanted).or_else(|| self.hold_one_more(job, wanted, starts))
     }
 
     /// A slice of a GPU that is being cut, or the GPU that is made whole, counted on for a job that waits.
@@ -93,7 +94,8 @@ impl Pass<'_> {
             };
             snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.being_cut.is_empty()).flat_map(of_node).collect()
         });
-        let may_use = may_use(snapshot, &job.spec);
+        let may_use = may_use(&self.engine.windows, snapshot, job);
+        let now = self.now;
         let serves = |(at, slot, profile): &(usize, GpuSlot, String)| {
             let node = &snapshot.nodes[*at];
             let gpu = &node.gpus[usize::from(slot.0)].info;
@@ -102,16 +104,17 @@ impl Pass<'_> {
                 Some(kind) => wanted.gpus.is_served_by(&gpu.gpu_type, kind.memory_mib, &kind.part()),
                 None => profile.is_empty() && !matches!(wanted.gpus.amount, GpuAmount::Mig { .. }) && wanted.gpus.matches(gpu),
             };
-            fits && may_use(node)
+            fits && may_use(*at, now)
         };
         let place = coming.iter().position(serves);
         place.map(|place| coming.swap_remove(place)).is_some()
     }
 
     /// Beside what a GPU is held back for already.
-    fn joins(&mut self, wanted: &NodeDemand) -> Option<Timestamp> {
-        let snapshot = self.snapshot;
-        self.held_back.iter_mut().find_map(|held| {
+    fn joins(&mut self, job: &PendingJob, wanted: &NodeDemand) -> Option<Timestamp> {
+        let (snapshot, now) = (self.snapshot, self.now);
+        let may_use = may_use(&self.engine.windows, snapshot, job);
+        self.held_back.iter_mut().filter(|held| may_use(held.at, held.empty_at.max(now))).find_map(|held| {
             let node = &snapshot.nodes[held.at];
             let gpu = node.gpus.iter().map(|gpu| &gpu.info).find(|gpu| gpu.uuid == held.uuid);
             let kind = gpu.and_then(|gpu| kind_for(node.mig.kinds_of(gpu), gpu, wanted));
@@ -149,13 +152,14 @@ impl Pass<'_> {
     /// The GPU that is empty first, of those that a cut would make serve a demand.
     fn first_empty(&self, job: &PendingJob, wanted: &NodeDemand) -> Option<Choice> {
         let snapshot = self.snapshot;
-        let may_use = may_use(snapshot, &job.spec);
-        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty() && wanted.cpus <= node.cpus && may_use(node));
+        let may_use = may_use(&self.engine.windows, snapshot, job);
+        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty() && wanted.cpus <= node.cpus);
         let choices = nodes.flat_map(|(at, node)| {
             let whole = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
             whole.filter_map(move |gpu| self.choice(at, &gpu.info, wanted))
         });
-        choices.min_by_key(|choice| (choice.empty_at, choice.at, choice.index))
+        let usable = choices.filter(|choice| may_use(choice.at, choice.empty_at));
+        usable.min_by_key(|choice| (choice.empty_at, choice.at, choice.index))
     }
 
     fn choice(&self, at: usize, gpu: &GpuInfo, wanted: &NodeDemand) -> Option<Choice> {
@@ -192,10 +196,14 @@ fn wanted_of_one(job: &PendingJob, partition: &Partition) -> Option<NodeDemand> 
     (!other).then_some(wanted)
 }
 
-/// Whether a job may run on a node: of those that it names on no other.
-pub(crate) fn may_use<'a>(snapshot: &'a Snapshot, spec: &'a JobSpec) -> impl Fn(&SchedNode) -> bool + 'a {
-    let usable = usable_nodes(snapshot, spec);
-    move |node| usable(node) && spec.request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
+/// Whether a job may run on a node from a time on: of those that it names on no other, and in no window of others.
+pub(crate) fn may_use<'a>(windows: &'a Windows, snapshot: &'a Snapshot, job: &'a PendingJob) -> impl Fn(usize, Timestamp) -> bool + 'a {
+    let usable = usable_nodes(snapshot, &job.spec);
+    move |at, from| {
+        let node = &snapshot.nodes[at];
+        let is_named = job.spec.request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name));
+        usable(node) && is_named && windows.admit(job, &snapshot.policy, at, from)
+    }
 }
 
 /// The smallest kind of slice that serves a demand.

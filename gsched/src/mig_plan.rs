@@ -9,6 +9,7 @@ use crate::pass::Engine;
 use crate::plan::Cut;
 use crate::quick::{Left, Waiting};
 use crate::snapshot::{PendingJob, Snapshot};
+use crate::window::Windows;
 use gmodel::config::{MigCuts, MigLayout};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
@@ -51,6 +52,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut
 /// The GPUs there are, and what is done with them.
 struct Floor<'a> {
     snapshot: &'a Snapshot,
+    windows: &'a Windows,
     /// Nodes with a GPU that can be cut, by their place.
     nodes: BTreeMap<usize, Node<'a>>,
     /// Nodes that are kept for a job.
@@ -130,7 +132,7 @@ impl<'a> Floor<'a> {
             let free = room.profile.free_at(engine.cluster.now);
             nodes.insert(at, Node { cpus: free.cpus, mem_bytes: free.mem_bytes, boards: boards.map(board).collect() });
         }
-        Self { snapshot, nodes, kept: BTreeSet::new() }
+        Self { snapshot, windows: &engine.windows, nodes, kept: BTreeSet::new() }
     }
 
     /// Cuts to layouts of the configuration.
@@ -172,9 +174,9 @@ impl<'a> Floor<'a> {
     fn serve(&mut self, job: &PendingJob, demand: &Demand, may_cut: bool) -> bool {
         let before = self.nodes.clone();
         let mut taken = BTreeSet::new();
-        let may_use = may_use(self.snapshot, &job.spec);
+        let may_use = may_use(self.windows, self.snapshot, job);
         for wanted in &demand.nodes {
-            let allowed = |at: &usize| !taken.contains(at) && may_use(&self.snapshot.nodes[*at]);
+            let allowed = |at: &usize| !taken.contains(at) && may_use(*at, self.snapshot.now);
             let tried = self.nodes.iter().filter(|(at, _)| allowed(at)).filter_map(|(at, node)| {
                 let may_cut = may_cut && !self.kept.contains(at);
                 let (after, cuts) = node.with(wanted, job, may_cut, self.mem_of(*at, wanted))?;

@@ -190,6 +190,16 @@ impl Windows {
         window.map_or(secs, |(_, to)| secs.min(left_secs(at, to)))
     }
 
+    /// Whether reservations let a job start on a node at a time.
+    pub fn admit(&self, job: &PendingJob, policy: &Policy, node: usize, from: Timestamp) -> bool {
+        let claim = self.claim(&job.spec, policy);
+        let own = claim.own().filter(|_| self.held_to(claim).is_some()).map(|own| &self.list[own]);
+        let secs = self.secs_from(claim, from, job.spec.time_min_secs.unwrap_or(job.held_secs()));
+        let beyond_secs = i64::from(job.window_secs().saturating_sub(job.held_secs()));
+        own.is_none_or(|own| (own.nodes.is_clear() || own.nodes.contains(node)) && secs >= job.least_secs().min(job.held_secs()))
+            && self.open(node, claim, (from, from.plus_secs(i64::from(secs))), beyond_secs)
+    }
+
     /// The windows of a reservation that end after a time, in order; no more than are worth looking at.
     pub fn of(&self, own: usize, from: Timestamp) -> impl Iterator<Item = Window> + '_ {
         let reservation = &self.list[own].reservation;

@@ -9,6 +9,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::mig::MigBoard;
 use gmodel::node::{GpuEntry, MigSlice};
+use gmodel::policy::{Reservation, ReservedPart};
 use gmodel::{GpuPart, GpuSlot, JobId, JobSpec, NodeId, Reason, Request, Timestamp};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -370,4 +371,37 @@ fn gpus_are_cut_and_kept_only_on_nodes_with_the_features_that_a_job_asks_for() {
     assert_eq!(cuts(&constrained("-", "-", &[])), [format!("2-0: {seven}")]);
     assert_eq!(cuts(&constrained("1g.10gb,1g.10gb", "-", &[])), [format!("2-0: {seven}")], "what is free elsewhere serves nobody");
     assert_eq!(starts(&constrained("-", "-!", &["1"])), ["2[0]"], "a GPU that could not serve it is not kept for it");
+}
+
+#[test]
+fn gpus_are_cut_and_kept_only_where_reservations_leave_nodes_to_a_job_for_long_enough() {
+    // The job asks for an hour: the first node is another's in half an hour.
+    let reserved = |first: &str, second: &str, more: &[&str]| {
+        let mut snapshot = snapshot(vec![node(1, &[first]), node(2, &[second])], &[&["1g.10gb"], more].concat());
+        let one = Reservation {
+            name: "soon".into(),
+            start: NOW.plus_secs(1800),
+            duration_secs: 7200,
+            what: ReservedPart::Nodes(Hostlist::parse("n1").unwrap()),
+            users: ["eve".to_owned()].into(),
+            ..Reservation::default()
+        };
+        Arc::make_mut(&mut snapshot.policy).reservations.insert(one.name.clone(), one);
+        snapshot.pending[1..].iter_mut().for_each(|job| job.limit_secs = Some(600));
+        snapshot
+    };
+    let seven = ["1g.10gb"; 7].join(",");
+    assert_eq!(cuts(&reserved("-", "-", &[])), [format!("2-0: {seven}")]);
+    assert_eq!(cuts(&reserved("1g.10gb,1g.10gb", "-", &[])), [format!("2-0: {seven}")], "what is free there serves nobody for so long");
+    assert_eq!(starts(&reserved("-", "-!", &["1"])), ["2[0]"], "a GPU that could not serve it is not kept for it");
+    // Of the reservation itself: on its node, while it lasts.
+    let inside = |from: i64, first: &str| {
+        let mut snapshot = reserved(first, "-", &[]);
+        Arc::make_mut(&mut snapshot.policy).reservations.get_mut("soon").unwrap().start = NOW.plus_secs(from);
+        let spec = Arc::make_mut(&mut snapshot.pending[0].spec);
+        (spec.reservation, spec.user.name) = (Some("soon".into()), "eve".into());
+        cuts(&snapshot)
+    };
+    assert_eq!(inside(-7140, "-"), [format!("1-0: {seven}")], "a minute is left of it");
+    assert_eq!((inside(-7141, "-"), inside(60, "-")), (vec![], vec![]));
 }
