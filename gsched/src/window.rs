@@ -355,6 +355,17 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
     }
 }
 
+/// What is said of a job in the present window of its reservation for which no start is known.
+pub fn no_start_text(job: &PendingJob, policy: &Policy, now: Timestamp) -> Option<String> {
+    let own = policy.reservations.get(asked(&job.spec)?).filter(|own| !own.flex)?;
+    let window = next(own, now).filter(|window| window.0 <= now && now.plus_secs(i64::from(job.least_secs())) <= window.1)?;
+    let is_for_it = policy.is_reserved_for(own, &job.spec.user.name, &job.spec.account);
+    is_for_it.then(|| match own.repeat {
+        Repeat::Once => format!("by what is known it does not start before reservation {:?} ends at {}", own.name, window.1),
+        _ => format!("by what is known it does not start in this window of reservation {:?}, nor in those after it", own.name),
+    })
+}
+
 /// The first window of a reservation that ends after a time and meets one of another, with the other's.
 pub fn first_meeting(one: &Reservation, other: &Reservation, after: Timestamp) -> Option<(Window, Window)> {
     let (mut own, mut theirs) = (next(one, after)?, next(other, after)?);

@@ -19,6 +19,7 @@ use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Reason, Timestamp};
 use gsched::calibration::Plans;
+use gsched::window::no_start_text;
 use gsched::{Change, Engine, PendingJob, Why, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::collections::BTreeSet;
@@ -116,6 +117,10 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         text.push_str(&room_text(why, now));
     }
     let entry = picture.pending.iter().find(|job| job.id == id);
+    if start.is_none() && give_way == 0 {
+        let none = entry.and_then(|job| no_start_text(job, &picture.policy, now));
+        text.push_str(&none.map_or(String::new(), |none| format!("; {none}")));
+    }
     let holds = |change: &&Change| {
         let again = entry.zip(asked_for.as_deref()).filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
         again.is_none_or(|(entry, asked_for)| starts_as_asked(state, &actor, (entry, asked_for), change, now))

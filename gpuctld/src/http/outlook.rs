@@ -18,7 +18,8 @@ use gcore::ctl::State;
 use crate::outlook::{Outlook, plans};
 use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::calibration::Plans;
-use gsched::{Change, Engine, Forecast, Why};
+use gsched::window::no_start_text;
+use gsched::{Change, Engine, Forecast, Snapshot, Why};
 use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -68,6 +69,7 @@ fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Ou
         let mut why = if row.is_pending() && !row.is_held_apart() { Engine::default().why_now(picture, entry_of(row).0, WORK) } else { None };
         if let Some(why) = why.as_mut().filter(|why| !why.starts_now) {
             why.forecast = at_limits.of(entry_of(row)).cloned();
+            say_without_start(why, picture, now);
         }
         let mut told = why_row(state, view, row, why, now);
         let plans = start_of(expected.of(entry_of(row)), row).zip(told.expected_start).map(|(expected, Instant(at_limits))| Plans { expected, at_limits });
@@ -75,6 +77,15 @@ fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Ou
         told
     };
     rows.iter().map(explained).collect()
+}
+
+/// Who has no start in its reservation is told so with the last of what is in its way.
+fn say_without_start(why: &mut Why, picture: &Snapshot, now: Timestamp) {
+    let entry = picture.pending.iter().find(|job| job.id == why.job);
+    let none = entry.filter(|_| why.forecast.as_ref().is_some_and(|told| told.start.is_none())).and_then(|job| no_start_text(job, &picture.policy, now));
+    if let Some((last, none)) = why.blockers.last_mut().zip(none) {
+        last.text.push_str(&format!("; {none}"));
+    }
 }
 
 /// By what a row waits in the queue: a task without a record of its own with its array.

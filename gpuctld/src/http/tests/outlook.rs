@@ -48,6 +48,33 @@ async fn why_names_what_is_in_the_way_and_what_would_start_it() {
     assert!(text.starts_with("404 not_found: there is no job 99 in the queue"), "{text}");
 }
 
+#[tokio::test]
+async fn who_has_no_start_before_its_reservation_ends_is_told_so() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let start = crate::http::now().plus_secs(-60).to_string();
+    let window = json!({"start": start, "duration_secs": 3600, "nodes": "n1", "users": ["alice"]});
+    pool.post(&local(0, "root"), "/v1/reservations/course", json!({"create": true, "change": window})).await;
+    let all_of_it = || json!({"request": {"gpus": "4"}, "reservation": "course", "time_limit_secs": 3600});
+    let told = "; by what is known it does not start before reservation \"course\" ends at ";
+    let first = pool.post(&alice, "/v1/jobs/dry-run", request(all_of_it())).await;
+    assert!(first["text"].as_str().unwrap().starts_with("would start at once"), "{first}");
+    let running = pool.submit(&alice, all_of_it()).await;
+    pool.pass().await;
+    pool.running(node, running).await;
+    let second = pool.post(&alice, "/v1/jobs/dry-run", request(all_of_it())).await;
+    assert!(second["expected_start"].is_null() && second["text"].as_str().unwrap().contains(told), "{second}");
+    let waiting = pool.submit(&alice, all_of_it()).await;
+    pool.pass().await;
+    let why = pool.get(&alice, &format!("/v1/jobs/{waiting}/why")).await["jobs"][0].clone();
+    assert!(column(&why, "blockers", "text").last().unwrap().contains(told), "{why}");
+    // Not of who starts when that one is over.
+    let short = json!({"request": {"gpus": "4"}, "time_limit_secs": 60});
+    let outside = pool.post(&alice, "/v1/jobs/dry-run", request(short)).await;
+    assert!(!outside["text"].as_str().unwrap().contains(told), "{outside}");
+}
+
 /// Plans that were made so far.
 fn made(pool: &Pool) -> usize {
     pool.app.foresight().made.load(std::sync::atomic::Ordering::Relaxed)
