@@ -96,12 +96,22 @@ impl Pass<'_> {
         job.is_choice() && job.positions.is_none() && self.choices.settled.contains(&job.id)
     }
 
-    /// Runs that go for a job, unless another of its partitions starts it.
+    /// Runs that go for a job, unless another of its partitions starts it. Of an array they go for the task that is next.
     pub(crate) fn preempt(&mut self, job: &PendingJob, victims: impl IntoIterator<Item = Preempt>) {
+        let for_job = self.next_of(job);
+        let victims = victims.into_iter().map(|one| Preempt { for_job, ..one });
         match job.is_choice() {
             true => self.choices.preempts.extend(victims),
             false => self.plan.preempts.extend(victims),
         }
+    }
+
+    fn next_of(&self, job: &PendingJob) -> JobId {
+        let Some(positions) = &job.positions else { return job.id };
+        let ids = job.ids();
+        let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).filter(|id| ids.contains(id)).collect();
+        let tasks = positions.iter().map(|position| JobId(job.id.0 + u64::from(position)));
+        tasks.into_iter().find(|task| !started.contains(task)).unwrap_or(job.id)
     }
 
     /// All that are to go so far.

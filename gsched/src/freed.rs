@@ -44,6 +44,16 @@ impl Pass<'_> {
         !self.freed.is_empty() && (job.reason.code == ReasonCode::Preempting || self.freed.contains_key(&key(job)))
     }
 
+    /// Whether as many of an array as its cap has room for are to start already where others go for them: tasks with records of their own
+    /// wait beside the rest.
+    pub(crate) fn cap_is_promised(&self, job: &PendingJob) -> bool {
+        let Some(array) = job.capped_array().filter(|_| !self.freed.is_empty()) else { return false };
+        let own = key(job);
+        let beside = self.snapshot.pending.iter().filter(|other| other.capped_array() == Some(array) && other.spec.choice() == 0);
+        let promised = beside.map(key).filter(|other| *other != own && self.freed.contains_key(other)).count();
+        self.array_room(job) as usize <= promised
+    }
+
     /// Whether others go for it elsewhere: it is not to start in this one of its partitions.
     pub(crate) fn is_freed_elsewhere(&self, job: &PendingJob, shape: ShapeId) -> bool {
         let up = &self.shape(shape).candidates.up;

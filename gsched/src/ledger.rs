@@ -681,9 +681,9 @@ impl Ledger {
         let waiting = promised_guarantee(snapshot);
         let mut left = left.clone();
         let is_owed = |job: &&PendingJob| {
-            let has_room = || job.reason.code == ReasonCode::Preempting && !going_for.contains(&job.id);
+            let has_room = || job.reason.code == ReasonCode::Preempting && !job.is_among(&going_for);
             job.spec.choice() == 0
-                && (has_room() || waiting.contains(&job.id))
+                && (has_room() || job.is_among(&waiting))
                 && may_start(job, snapshot.now)
                 && !self.is_outside_quota(&job.spec)
         };

@@ -121,8 +121,8 @@ impl Claims {
         let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.leaves_for).collect();
         if !waiting.is_empty() {
             let owed = promised_guarantee(snapshot);
-            let jobs = snapshot.pending.iter().filter(|job| waiting.contains(&job.id) && job.spec.choice() == 0);
-            jobs.for_each(|job| claims.comes(ledger, job, snapshot.now, owed.contains(&job.id)));
+            let jobs = snapshot.pending.iter().filter(|job| job.is_among(&waiting) && job.spec.choice() == 0);
+            jobs.for_each(|job| claims.comes(ledger, job, snapshot.now, job.is_among(&owed)));
         }
         claims
     }

@@ -36,11 +36,7 @@ impl Pass<'_> {
     }
 
     fn is_pending(&self, id: JobId) -> bool {
-        let holds = |one: &crate::PendingJob| match &one.positions {
-            None => one.id == id,
-            Some(positions) => id.0.checked_sub(one.id.0).is_some_and(|at| u32::try_from(at).is_ok_and(|at| positions.contains(at))),
-        };
-        self.snapshot.pending.iter().any(holds)
+        self.snapshot.pending.iter().any(|one| one.is_or_has(id))
     }
 
     /// Takes the CPUs of a run if all of them are free now.

@@ -15,7 +15,7 @@ use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::sync::Arc;
 
 /// An immutable picture of the cluster.
@@ -189,6 +189,25 @@ impl PendingJob {
     /// What must be left at least of the window of its own reservation where it starts, seconds: it ends with the window.
     pub fn least_secs(&self) -> u32 {
         least_secs(&self.spec, Some(self.window_secs()))
+    }
+
+    /// Whether an id is its own or, of an array, that of a task of it.
+    pub(crate) fn is_or_has(&self, id: JobId) -> bool {
+        match &self.positions {
+            None => self.id == id,
+            Some(positions) => id.0.checked_sub(self.id.0).is_some_and(|at| u32::try_from(at).is_ok_and(|at| positions.contains(at))),
+        }
+    }
+
+    /// All ids that may be its own, with some between that are not.
+    pub(crate) fn ids(&self) -> RangeInclusive<JobId> {
+        let last = self.positions.as_ref().and_then(RangeSet::last).unwrap_or(0);
+        self.id..=JobId(self.id.0 + u64::from(last))
+    }
+
+    /// Whether it is, or has a task, among some.
+    pub(crate) fn is_among(&self, some: &BTreeSet<JobId>) -> bool {
+        some.range(self.ids()).any(|id| self.is_or_has(*id))
     }
 
     /// One of several partitions, or of the alternatives of a constraint, is meant, and the others have entries of their own.

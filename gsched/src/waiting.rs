@@ -194,9 +194,15 @@ impl Pass<'_> {
 
     /// The first of a partition that waits until more is idle keeps what it needs from all behind it, who could take less.
     fn set_aside_for(&mut self, job: &PendingJob, shape: ShapeId) {
-        let of = self.shape(shape);
-        let (partition, take) = (of.partition, of.ways.first().map(|way| way.take.clone()));
-        if let Some(take) = take.filter(|_| !self.set_aside.contains(partition)) {
+        let partition = self.shape(shape).partition;
+        if self.set_aside.contains(partition) {
+            return;
+        }
+        // As much as it would take where it has room now: all of a node, of one that shares with nobody.
+        let (now, secs) = (self.now, job.held_secs());
+        let picked = self.search(job, shape, |search, ask| search.pick(ask, 0, now, end_after(now, Some(secs))));
+        let there = picked.map(|picked| self.take_of(shape, 0, &picked, secs));
+        if let Some(take) = there.or_else(|| self.shape(shape).ways.first().map(|way| way.take.clone())) {
             let is_kept = self.ledger.set_aside(job, &take);
             self.set_aside.set(partition, is_kept);
         }

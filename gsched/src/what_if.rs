@@ -24,8 +24,8 @@ const ENTRY_SECS: i64 = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     pub runs: BTreeSet<RunId>,
-    /// How many leave for a job.
-    pub for_job: BTreeMap<gmodel::JobId, usize>,
+    /// How many leave for each job, or task of an array.
+    for_job: BTreeMap<gmodel::JobId, usize>,
     /// Jobs that will stand on their account's guarantee then.
     owed: BTreeSet<gmodel::JobId>,
 }
@@ -40,6 +40,12 @@ impl Leaving {
             }
         }
         leaving
+    }
+
+    /// How many leave for a job, or for any task of an array; `None`: nobody.
+    pub fn for_job(&self, job: &PendingJob) -> Option<usize> {
+        let count: usize = self.for_job.range(job.ids()).filter(|(id, _)| job.is_or_has(**id)).map(|(_, count)| count).sum();
+        (count > 0).then_some(count)
     }
 }
 
@@ -145,20 +151,28 @@ impl Pass<'_> {
 
     /// Makes others give way to a job that waits for room, where somebody owes it that.
     pub(crate) fn preempt_for(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
-        if let Some(runs) = self.leaving.for_job.get(&job.id) {
-            if job.spec.choice() == 0 && self.leaving.owed.contains(&job.id) {
+        if let Some(runs) = self.leaving.for_job(job) {
+            if job.spec.choice() == 0 && job.is_among(&self.leaving.owed) {
                 self.ledger.claim(job, &[]);
             }
-            let runs = *runs;
             if job.spec.choice() == 0 {
                 self.promise_idle(job, shape, &[]);
             }
             return Some(self.freed_reason(job, preempting(runs)));
         }
+        if self.waits_for_the_rest(job, shape) {
+            if job.spec.choice() == 0 {
+                self.promise_idle(job, shape, &[]);
+            }
+            return Some(self.freed_reason(job, job.reason.clone()));
+        }
         // In another of its partitions its turn has come before.
-        let chosen = |job: &PendingJob| self.preempts().filter(|one| one.for_job == job.id).count();
+        let chosen = |job: &PendingJob| self.preempts().filter(|one| job.is_or_has(one.for_job)).count();
         if job.is_choice() && chosen(job) > 0 {
             return Some(self.freed_reason(job, preempting(chosen(job))));
+        }
+        if self.cap_is_promised(job) {
+            return None;
         }
         let frozen = self.frozen?;
         // What was started in this pass may have used up what the job is owed.
@@ -192,10 +206,17 @@ impl Pass<'_> {
         Some(self.freed_reason(job, reason))
     }
 
+    /// Whether those who went for a job have left, and runs that go for others were counted on, too, which have not yet: what it has is
+    /// its own until then, or those would have gone in vain.
+    fn waits_for_the_rest(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
+        let has_some = job.reason.code == ReasonCode::Preempting && job.reason.nodes.is_some() && !self.leaving.runs.is_empty();
+        has_some && self.fits_without(job, shape, &BTreeSet::new())
+    }
+
     /// When runs may be ended for a job that waits for room, which are left alone until then; `None` where none would help, or some may
     /// be ended now.
     pub(crate) fn may_preempt_from(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
-        let frozen = self.frozen.filter(|_| !self.leaving.for_job.contains_key(&job.id))?;
+        let frozen = self.frozen.filter(|_| self.leaving.for_job(job).is_none())?;
         let way = &self.shape(shape).ways.first()?.take;
         self.ledger.check_but_idle(job, way).ok()?;
         let snapshot = self.snapshot;

@@ -99,6 +99,25 @@ fn guaranteed_demand_takes_back_what_others_keep_idle_besides() {
 }
 
 #[test]
+fn nothing_is_set_aside_for_one_who_can_never_leave_enough_idle() {
+    let starts = |exclusive: bool, kept: u32| {
+        let text = format!(
+            "node n1 h100:4
+             qos urgent headroom={kept}
+             job 10 b ann 2 ago=9
+             job 11 b eve 2"
+        );
+        let mut snapshot = world(&text);
+        let first = snapshot.pending.iter_mut().find(|job| job.id == JobId(10)).unwrap();
+        Arc::make_mut(&mut first.spec).request.exclusive = exclusive;
+        told(&snapshot).0
+    };
+    assert_eq!(starts(false, 1), [10]);
+    assert_eq!(starts(true, 0), [10]);
+    assert_eq!(starts(true, 1), [11], "the first would take all four, whatever else leaves");
+}
+
+#[test]
 fn whole_nodes_that_are_kept_stay_whole_when_others_give_way() {
     let whole = |kept: u32, job: &str| {
         let mut snapshot = world(&format!(
