@@ -119,6 +119,33 @@ fn a_controller_that_is_killed_in_a_preemption_finishes_it() {
     pool.down();
 }
 
+/// Its victim ends while there is no controller, and the next one finds an older job that wants the same.
+#[test]
+fn what_was_freed_for_a_job_is_its_own_though_the_controller_is_killed_meanwhile() {
+    let Some(pool) = Pool::up(1, "h100:2") else { return };
+    pool.reconfigure("gpuctld", "account.vision.guaranteed = 2\naccount.speech.shares = 1\nkill_grace_secs = 600\n");
+    let wait = "until [ -e over ]; do sleep 0.05; done";
+    let victim = "trap 'touch heard' TERM; touch up; until [ -e leave ]; do sleep 0.05; done; touch left";
+    let lent = pool.gsub(&["-A", "speech", "--gpus", "2", "--wrap", victim]);
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    let older = pool.gsub(&["-A", "vision", "--gpus", "1", "--hold", "--wrap", wait]);
+    let owner = pool.gsub(&["-A", "vision", "--gpus", "2", "--wrap", wait]);
+    pool.wait_until("the run has its SIGTERM", || pool.work.join("heard").exists());
+    assert_eq!(pool.run("gadm", &["job", "release", &older.to_string()]).code, 0);
+    pool.kill("gpuctld");
+    pool.write("leave", "");
+    pool.wait_until("it has gone", || pool.work.join("left").exists() && pool.processes_of("node1", &format!("{lent}-1")).is_empty());
+    pool.start("gpuctld");
+    pool.wait_state(owner, Running);
+    assert_eq!((pool.job(older).state, pool.job(lent).state), (Pending, Pending));
+    pool.write("over", "");
+    for id in [older, owner, lent] {
+        pool.wait_state(id, Completed);
+    }
+    pool.check();
+    pool.down();
+}
+
 #[test]
 fn a_drain_with_a_deadline_moves_jobs_after_their_checkpoint() {
     let Some(pool) = Pool::up(2, "h100:1") else { return };

@@ -10,6 +10,7 @@ mod runs;
 pub(super) use jobs::{changed_spec, close_array, reason_of, respecify};
 
 use super::reservation;
+use super::dependency::Dependent;
 use super::event::Event;
 use super::state::{Array, Job, Member, Node, Run, State};
 use super::submit::forget_what_fits;
@@ -51,6 +52,8 @@ pub fn apply(state: &mut State, event: &Event) {
                 array_mut(state, *id).reason = reason.clone();
             }
         }
+        Event::RoomPromised { who: Dependent::Job(id), reason } => job_mut(state, *id).reason = reason.clone(),
+        Event::RoomPromised { who: Dependent::Array(id), reason } => array_mut(state, *id).reason = reason.clone(),
         Event::JobsForgotten { jobs, arrays } => jobs::forgotten(state, jobs, arrays),
         Event::RunPlaced { run, allocation, lives, partition, limit_secs, class, priority, imex_channel, at } => {
             if let Some(name) = partition {

@@ -82,6 +82,8 @@ pub enum Event {
     TasksCancelled { array: JobId, positions: RangeSet, by: String, at: Timestamp },
     /// From the last plan; not stored.
     ReasonsGiven { jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, Reason)> },
+    /// Others go for it, or no longer do: with where it is to start. Unlike other reasons this cannot be found again when they are gone.
+    RoomPromised { who: Dependent, reason: Reason },
     JobsForgotten { jobs: Vec<JobId>, arrays: Vec<JobId> },
 
     // runs
@@ -455,6 +457,7 @@ impl Event {
             // Of what a node says, that a share of it is free.
             Self::RunReported { phase, .. } => matches!(phase, RunPhase::Clean(_)),
             Self::ReasonsGiven { .. }
+            | Self::RoomPromised { .. }
             | Self::NodeObeyed { .. }
             | Self::JobsForgotten { .. }
             | Self::RunPlaced { .. }
@@ -504,8 +507,8 @@ impl Event {
                 Touched { job: Some(*id), array_of_job: true, ..none }
             }
             Self::JobRequeued { job: id, run, .. } => Touched { job: Some(*id), run: *run, array_of_job: true, ..none },
-            Self::WaitsChanged { who: Dependent::Job(id), .. } => job(*id),
-            Self::WaitsChanged { who: Dependent::Array(id), .. } => of_array(*id),
+            Self::WaitsChanged { who: Dependent::Job(id), .. } | Self::RoomPromised { who: Dependent::Job(id), .. } => job(*id),
+            Self::WaitsChanged { who: Dependent::Array(id), .. } | Self::RoomPromised { who: Dependent::Array(id), .. } => of_array(*id),
             Self::ArrayHeld { array, .. }
             | Self::ArrayReleased { array, .. }
             | Self::TasksHeld { array, .. }

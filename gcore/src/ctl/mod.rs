@@ -61,6 +61,7 @@ mod suspend;
 mod targets;
 mod update;
 mod usage;
+mod waiting;
 mod wake;
 
 pub use admission::NORMAL_QOS;

@@ -12,6 +12,7 @@ use super::preempt;
 use super::reservation;
 use super::suspend;
 use super::state::State;
+use super::waiting;
 use gmodel::config::PartitionState;
 use gmodel::partition_list::is_among;
 use gmodel::run::Allocation;
@@ -25,7 +26,12 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
     let priorities: BTreeMap<JobId, i64> = plan.priorities.into_iter().collect();
     if plan.made_from >= as_of {
         suspend::enter(tx, plan.resumes);
+        let promised = waiting::promised_nodes(tx.state, tx.now);
         for start in plan.starts {
+            if let Some(whose) = waiting::whose(tx.state, &promised, &start) {
+                waiting::tell_kept(tx, start.job, whose);
+                continue;
+            }
             if !is_respecified(tx.state, start.job, plan.made_from) {
                 let priority = priorities.get(&start.job).copied();
                 place(tx, start, priority);
@@ -36,16 +42,7 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
         preempt::enter(tx, plan.preempts);
         tx.state.respecified.retain(|_, at| *at > plan.made_from);
     }
-    let mut jobs = plan.reasons;
-    jobs.retain(|(id, reason)| {
-        let job = tx.state.jobs.get(*id).filter(|job| job.state == JobState::Pending);
-        job.is_some_and(|job| job.reason != *reason)
-    });
-    let mut arrays = plan.array_reasons;
-    arrays.retain(|(id, reason)| tx.state.arrays.get(*id).is_some_and(|a| a.reason != *reason));
-    if !(jobs.is_empty() && arrays.is_empty()) {
-        tx.emit(Event::ReasonsGiven { jobs, arrays });
-    }
+    waiting::enter(tx, plan.reasons, plan.array_reasons);
 }
 
 /// Whether the request of a job (or of its array) changed since.

@@ -56,7 +56,8 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
     }
 }
 
-fn nodes_return(state: &State, now: Timestamp) -> bool {
+/// Whether nodes are still to report to a controller that was started just now.
+pub(super) fn nodes_return(state: &State, now: Timestamp) -> bool {
     let missing = |node: &Node| node.role == Role::Compute && node.link == Link::Silent;
     now < state.started.plus_secs(NODES_RETURN_SECS) && state.watched_nodes().any(missing)
 }

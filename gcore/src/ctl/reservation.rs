@@ -3,10 +3,11 @@
 //! A count of nodes becomes nodes once, so that everybody can see which. When a window holds is `gsched::window`'s.
 
 use super::command::Refusal;
-use super::event::{Event, PolicyChange};
+use super::event::PolicyChange;
 use super::handle::Tx;
 use super::policy;
 use super::state::{Job, Node, Run, State};
+use super::waiting;
 use gmodel::constraint::Constraint;
 use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::{GpuEntry, Role};
@@ -501,9 +502,7 @@ pub(super) fn note_deleted(tx: &mut Tx) {
     let jobs: Vec<_> = pending.filter_map(|job| Some((job.id, gone(&job.spec, &job.reason)?))).collect();
     let waiting = state.arrays.values().filter(|array| !array.pending.is_empty());
     let arrays: Vec<_> = waiting.filter_map(|array| Some((array.id, gone(&array.spec, &array.reason)?))).collect();
-    if !(jobs.is_empty() && arrays.is_empty()) {
-        tx.emit(Event::ReasonsGiven { jobs, arrays });
-    }
+    waiting::tell(tx, jobs, arrays);
 }
 
 /// Time passed: what is over goes. What recurs stays as it was made: its hour on the clock is that of the first window, and where

@@ -202,6 +202,7 @@ impl Teller<'_> {
             Event::RunSettled { .. } => "over on all its nodes".to_owned(),
             Event::RunClosed { .. } => "holds nothing any more".to_owned(),
             Event::ReasonsGiven { .. }
+            | Event::RoomPromised { .. }
             | Event::RunIdleSeen { .. }
             | Event::RunIdled { .. }
             | Event::JobsForgotten { .. }

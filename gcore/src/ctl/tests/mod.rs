@@ -16,6 +16,7 @@ mod multi_node;
 mod partitions;
 mod policy;
 mod preemption;
+mod pool;
 mod promises;
 mod random;
 mod requeue;

@@ -20,7 +20,7 @@ use gmodel::policy::{Account, Policy, PreemptMode};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::run::{RunPhase, RunReport, StopWhy, Want};
 use gmodel::step_share::{Per, StepGpus, StepShareAsk};
-use gmodel::{Fence, JobId, NodeId, NodeLife, RunId, Seq, Timestamp};
+use gmodel::{Fence, JobId, NodeId, NodeLife, Reason, RunId, Seq, Timestamp};
 use gsched::{Plan, Preempt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -44,12 +44,16 @@ pub struct World {
     lives: BTreeMap<NodeId, NodeLife>,
     inventories: BTreeMap<NodeId, Inventory>,
     backup: Option<Rows>,
+    /// Reasons as they are in the rows: those of records that an event touched.
+    stored: BTreeMap<Dependent, Reason>,
     /// Brought up to date after every input.
     mirror: Mirror,
     planner: KeptPlanner,
     /// What the store says of forgotten jobs; handed in with each submission and update.
     past: Vec<PastJob>,
     pub out: String,
+    /// Only the invariants are looked at after an input: what events and rows are for others see to.
+    pub is_light: bool,
 }
 
 const START: Timestamp = Timestamp::from_secs(1_000_000);
@@ -71,10 +75,12 @@ impl World {
             lives: BTreeMap::new(),
             inventories: BTreeMap::new(),
             backup: None,
+            stored: BTreeMap::new(),
             mirror: Mirror::default(),
             planner: KeptPlanner::default(),
             past: Vec::new(),
             out: String::new(),
+            is_light: false,
         };
         world.configure();
         world.feed(Input::Started).unwrap();
@@ -93,6 +99,10 @@ impl World {
         let shown = format!("{input:?}");
         let reply = handle(&mut self.state, &mut events, input, self.now);
         assert_eq!(super::check_state(&self.state), [], "after {shown}\nevents {events:#?}");
+        if self.is_light {
+            self.note_stored(&events);
+            return reply;
+        }
         if reply.is_err() {
             assert!(same(&before, &self.state), "refused, and yet changed by {shown}");
         }
@@ -104,12 +114,25 @@ impl World {
         }
         assert!(same(&self.replayed, &self.state), "the events do not give the state after {shown}");
         touched_covers_changes(&before, &self.state, &events, &shown);
+        self.note_stored(&events);
         new_orders_have_a_new_number(&before, &self.state, &shown);
         none_is_forgotten_unwritten(&before, &events, &shown);
         none_is_written_off_before_the_fence(&before, &self.state, &events, &shown);
         self.rows_give_the_state_back(&shown);
         self.mirror_is_the_snapshot(&shown);
         reply
+    }
+
+    fn note_stored(&mut self, events: &[Event]) {
+        for touched in events.iter().map(Event::touched) {
+            if let Some(job) = touched.job.and_then(|id| self.state.jobs.get(id)) {
+                self.stored.insert(Dependent::Job(job.id), job.reason.clone());
+            }
+            let of_job = touched.job.filter(|_| touched.array_of_job).and_then(|id| self.state.jobs.get(id)?.task);
+            if let Some(array) = touched.array.or(of_job.map(|task| task.array)).and_then(|id| self.state.arrays.get(id)) {
+                self.stored.insert(Dependent::Array(array.id), array.reason.clone());
+            }
+        }
     }
 
     fn mirror_is_the_snapshot(&mut self, shown: &str) {
@@ -201,10 +224,13 @@ impl World {
         let shown = format!("{plan:?}");
         self.feed(Input::Plan { plan }).unwrap();
         let is_capped = |id: JobId| self.state.array_of(id).is_some_and(|(array, _)| array.tasks.limit().is_some_and(|most| array.own_live >= most));
-        for id in starts.iter().filter(|id| !is_capped(**id)) {
+        // What a new controller keeps for others until their nodes are back is nobody's.
+        let returns = crate::ctl::preempt::nodes_return(&self.state, self.now);
+        for id in starts.iter().filter(|id| !returns && !is_capped(**id)) {
             assert!(self.state.jobs.get(*id).is_some_and(|job| job.live.is_some()), "job {id} was not started by {shown}");
         }
-        starts
+        let lives = |id: &JobId| self.state.jobs.get(*id).is_some_and(|job| job.live.is_some());
+        starts.into_iter().filter(lives).collect()
     }
 
     /// Time passes; deadlines are met on the way.
@@ -220,7 +246,9 @@ impl World {
     }
 
     /// The controller ends and starts again from its rows.
-    pub fn restart(&mut self, rows: Rows) {
+    pub fn restart(&mut self, mut rows: Rows) {
+        rows.jobs.iter_mut().for_each(|job| job.reason = self.stored[&Dependent::Job(job.id)].clone());
+        rows.arrays.iter_mut().for_each(|array| array.reason = self.stored[&Dependent::Array(array.id)].clone());
         self.state = State::from_rows(through_json(rows));
         self.planner = KeptPlanner::default();
         self.replayed = self.state.clone();

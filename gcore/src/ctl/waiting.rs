@@ -1,0 +1,108 @@
+//! Why jobs wait, as plans say it; and what outlasts the controller of that: for whom others went, and where.
+//!
+//! A reason can be found again by the next pass. That room was made for a job cannot, once those who made it are gone: without it
+//! such a job would make others go once more.
+
+use super::dependency::Dependent;
+use super::event::Event;
+use super::handle::Tx;
+use super::preempt::nodes_return;
+use super::state::State;
+use gmodel::{JobId, JobState, NodeId, Reason, ReasonCode, Timestamp};
+use gsched::Start;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// By node: jobs, or arrays, for which others went there.
+pub(super) type Promised = BTreeMap<NodeId, BTreeSet<Dependent>>;
+
+/// Gives those who wait the reasons of a plan. While nodes are still to report to a new controller nothing can be said of a job that
+/// has room on some, and nobody gives way for others.
+pub(super) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec<(JobId, Reason)>) {
+    if nodes_return(tx.state, tx.now) {
+        let state = &*tx.state;
+        let has_room = |who: Dependent| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
+        jobs.retain(|(id, _)| !has_room(Dependent::Job(*id)));
+        arrays.retain(|(id, _)| !has_room(Dependent::Array(*id)));
+        let untold = |code: ReasonCode| code == ReasonCode::Preempting;
+        let is_served = |who: Dependent| reason_of(state, who).is_some_and(|reason| untold(reason.code));
+        let jobs = jobs.iter_mut().map(|(id, reason)| (Dependent::Job(*id), reason));
+        let arrays = arrays.iter_mut().map(|(id, reason)| (Dependent::Array(*id), reason));
+        for (_, reason) in jobs.chain(arrays).filter(|(who, reason)| untold(reason.code) && !is_served(*who)) {
+            *reason = Reason::new(ReasonCode::Resources, "nobody gives way to it before all nodes have reported to the new controller");
+        }
+    }
+    tell(tx, jobs, arrays);
+}
+
+/// Gives those who wait their newer reasons.
+pub(super) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, Reason)>) {
+    let mut given = (Vec::new(), Vec::new());
+    let each = jobs.into_iter().map(|(id, reason)| (Dependent::Job(id), reason));
+    let each = each.chain(arrays.into_iter().map(|(id, reason)| (Dependent::Array(id), reason)));
+    for (who, reason) in each {
+        let Some(known) = reason_of(tx.state, who).filter(|known| **known != reason) else { continue };
+        let matters = known.nodes != reason.nodes || (known.code == ReasonCode::Preempting) != (reason.code == ReasonCode::Preempting);
+        match who {
+            who if matters => tx.emit(Event::RoomPromised { who, reason }),
+            Dependent::Job(id) => given.0.push((id, reason)),
+            Dependent::Array(id) => given.1.push((id, reason)),
+        }
+    }
+    let (jobs, arrays) = given;
+    if !(jobs.is_empty() && arrays.is_empty()) {
+        tx.emit(Event::ReasonsGiven { jobs, arrays });
+    }
+}
+
+fn reason_of(state: &State, who: Dependent) -> Option<&Reason> {
+    match who {
+        Dependent::Job(id) => state.jobs.get(id).filter(|job| job.state == JobState::Pending).map(|job| &job.reason),
+        Dependent::Array(id) => state.arrays.get(id).map(|array| &array.reason),
+    }
+}
+
+/// Nodes on which jobs have room that others left, while some are still to report to a new controller: those jobs cannot have it
+/// before, and nobody else is to take it meanwhile.
+pub(super) fn promised_nodes(state: &State, now: Timestamp) -> Promised {
+    let mut promised = Promised::new();
+    if !nodes_return(state, now) {
+        return promised;
+    }
+    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| (Dependent::Job(job.id), &job.reason));
+    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| (Dependent::Array(array.id), &array.reason));
+    for (who, nodes) in jobs.chain(arrays).filter_map(|(who, reason)| Some((who, reason.nodes.as_ref()?))) {
+        for node in nodes.iter() {
+            promised.entry(*node).or_default().insert(who);
+        }
+    }
+    promised
+}
+
+/// Of what is promised to others only a start takes: one of them.
+pub(super) fn whose(state: &State, promised: &Promised, start: &Start) -> Option<JobId> {
+    if promised.is_empty() {
+        return None;
+    }
+    let who = waits_as(state, start.job);
+    let mut on = start.allocation.iter().filter_map(|share| promised.get(&share.node));
+    on.find(|whom| !whom.contains(&who)).and_then(|whom| match whom.first()? {
+        Dependent::Job(id) | Dependent::Array(id) => Some(*id),
+    })
+}
+
+/// Why a job does not start where others went for another.
+pub(super) fn tell_kept(tx: &mut Tx, job: JobId, whose: JobId) {
+    let text = format!("what it needs is kept for job {whose}, for which others went, until all nodes have reported to the new controller");
+    let reason = Reason::new(ReasonCode::Priority, text);
+    match waits_as(tx.state, job) {
+        Dependent::Job(id) => tell(tx, vec![(id, reason)], Vec::new()),
+        Dependent::Array(id) => tell(tx, Vec::new(), vec![(id, reason)]),
+    }
+}
+
+fn waits_as(state: &State, job: JobId) -> Dependent {
+    match state.array_of(job) {
+        Some((array, position)) if array.pending.contains(position) => Dependent::Array(array.id),
+        _ => Dependent::Job(job),
+    }
+}
