@@ -272,13 +272,12 @@ impl Cluster {
         if !asleep.is_empty() {
             self.ask(root(), Command::Resume { targets: asleep });
         }
-        let never = [ReasonCode::DependencyNeverSatisfied, ReasonCode::ReservationDeleted];
         let state = &self.controller.state;
-        let jobs = state.jobs.values().filter(|job| never.contains(&job.reason.code)).map(|job| match job.task {
+        let jobs = state.jobs.values().filter(|job| !job.state.is_final() && is_hopeless(job.reason.code)).map(|job| match job.task {
             Some(task) => Target::Task { array: task.array, index: task.index },
             None => Target::Job(job.id),
         });
-        let arrays = state.arrays.values().filter(|array| never.contains(&array.reason.code));
+        let arrays = state.arrays.values().filter(|array| !array.pending.is_empty() && is_hopeless(array.reason.code));
         let hopeless: Vec<Target> = jobs.chain(arrays.map(|array| Target::Job(array.id))).collect();
         if !hopeless.is_empty() {
             self.ask(root(), Command::Cancel { targets: hopeless, signal: None });
@@ -303,11 +302,11 @@ impl Cluster {
             return vec!["the controller is down".into()];
         }
         for job in state.jobs.values().filter(|job| !job.state.is_final()) {
-            if job.spec.deadline.is_some() {
-                left.push(format!("job {} has a deadline", job.shown_id()));
+            if job.spec.deadline.is_some() || is_hopeless(job.reason.code) {
+                left.push(format!("job {} is to be cancelled", job.shown_id()));
             }
             // Who waits for a job rests while that is held; circles are refused.
-            let depends = job.waits.is_some() && job.reason.code == ReasonCode::Dependency;
+            let depends = depends(job.waits.as_deref(), job.reason.code);
             let held = !job.holds.is_empty() && !is_kept(&job.holds);
             let waits = job.state == gmodel::JobState::Pending && (held || depends);
             if !waits || job.reason.code == gmodel::ReasonCode::None {
@@ -315,8 +314,8 @@ impl Cluster {
             }
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
-            let depends = array.waits.is_some() && array.reason.code == ReasonCode::Dependency;
-            let free = !array.not_held().is_empty() || is_any_kept(array) || array.spec.deadline.is_some();
+            let depends = depends(array.waits.as_deref(), array.reason.code);
+            let free = !array.not_held().is_empty() || is_any_kept(array) || array.spec.deadline.is_some() || is_hopeless(array.reason.code);
             if free && !depends || array.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }
@@ -356,4 +355,14 @@ fn is_kept(holds: &[gmodel::node::Mark]) -> bool {
 
 fn is_any_kept(array: &gcore::ctl::Array) -> bool {
     is_kept(&array.holds) || array.apart.iter().any(|one| is_kept(&one.holds))
+}
+
+/// Waits for what never comes: it is cancelled in the end.
+fn is_hopeless(reason: ReasonCode) -> bool {
+    matches!(reason, ReasonCode::DependencyNeverSatisfied | ReasonCode::ReservationDeleted)
+}
+
+/// Waits for others, and not only for a time to come, or in vain.
+fn depends(waits: Option<&gcore::ctl::Waits>, reason: ReasonCode) -> bool {
+    reason == ReasonCode::Dependency && waits.is_some_and(|waits| waits.on.iter().all(|wait| wait.until.is_none() && wait.never.is_none()))
 }
