@@ -320,6 +320,9 @@ impl Cluster {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }
         }
+        if self.fences_open > 0 {
+            left.push("a node is about to be powered off".into());
+        }
         left.extend(state.runs.keys().map(|run| format!("run {run} is left")));
         for machine in &self.machines {
             left.extend(machine.leftovers());

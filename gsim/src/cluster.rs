@@ -104,6 +104,8 @@ pub struct Cluster {
     pub number_of_daemons: u64,
     /// Calls of the fence program that were begun: node, number of the call, life of the controller.
     fence_calls: BTreeSet<(NodeId, u64, u64)>,
+    /// How many of them have not ended.
+    pub fences_open: usize,
     pub requests: Vec<Request>,
     pub truth: Truth,
     /// Lines of what happened, when asked for.
@@ -135,6 +137,7 @@ impl Cluster {
             next_connection: 1,
             number_of_daemons: 0,
             fence_calls: BTreeSet::new(),
+            fences_open: 0,
             requests: Vec::new(),
             truth: Truth::default(),
             trace: None,
@@ -351,6 +354,7 @@ impl Cluster {
             if self.fence_calls.insert((order.node, order.number, epoch)) {
                 self.note(|| format!("the fence program is CALLED for {}: {}", order.name, order.lost));
                 let takes = self.chance.range(0, 40_000);
+                self.fences_open += 1;
                 self.after(takes, Happening::FenceEnds { node: order.node, number: order.number, epoch });
             }
         }
@@ -358,6 +362,7 @@ impl Cluster {
 
     /// It failed, with the node on or off, or the node is off for a while.
     fn fence_ends(&mut self, node: NodeId, number: u64, epoch: u64) {
+        self.fences_open -= 1;
         let Some(machine) = self.machines.iter().position(|one| one.id == node) else { return };
         let in_ten = i64::from(self.scenario.fence_fails.unwrap_or(0));
         let fails = self.now < self.scenario.calm_from && self.chance.range(0, 9) < in_ten;
