@@ -15,6 +15,9 @@ use gmodel::policy::{Account, Limits, Qos};
 use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Sizes of nodes that are tried for who takes them whole, of each kind.
+const MOST_SIZES: usize = 8;
+
 impl Pass<'_> {
     /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
     pub(crate) fn secs_from(&self, job: &PendingJob, shape: ShapeId, at: Timestamp) -> u32 {
@@ -128,7 +131,25 @@ impl Pass<'_> {
         nodes
     }
 
-    /// Nodes for a way, now: those liked best; of another type where a limit says no to theirs.
+    /// For who takes nodes whole: those with fewer GPUs, or CPUs, than the largest, without one size more each time.
+    fn smaller_nodes(&self, shape: ShapeId, way: usize) -> Vec<FixedBitSet> {
+        let of = self.shape(shape);
+        if !of.ways[way].parts.iter().any(|part| part.demand.exclusive) {
+            return Vec::new();
+        }
+        let cluster = &self.engine.cluster;
+        let make = |at: usize| &cluster.makes.list[cluster.nodes[at].make as usize];
+        let sizes: [&dyn Fn(usize) -> usize; 2] = [&|at| make(at).gpus, &|at| make(at).cpus as usize];
+        let up = &of.candidates.up;
+        let smaller = sizes.iter().flat_map(|size| {
+            let all: BTreeSet<usize> = up.ones().map(size).collect();
+            let below = all.into_iter().rev().skip(1).take(MOST_SIZES);
+            below.map(|most| up.ones().filter(|at| size(*at) <= most).collect::<FixedBitSet>())
+        });
+        smaller.collect()
+    }
+
+    /// Nodes for a way, now: those liked best; of another type, or smaller ones, where a limit says no to theirs.
     pub(crate) fn find(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
         let Some(bounds) = self.bounds(job) else { return self.find_among(job, shape, way, secs, None) };
         let mut found = Ok(None);
@@ -155,7 +176,7 @@ impl Pass<'_> {
         let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
         let in_use = (!self.kept_nodes.is_empty()).then(|| self.nodes_in_use(shape));
         let outside = (!self.kept_idle_on.is_empty()).then(|| self.nodes_outside(shape));
-        let choices: Vec<FixedBitSet> = of_types.chain(in_use).chain(outside).collect();
+        let choices: Vec<FixedBitSet> = of_types.chain(in_use).chain(outside).chain(self.smaller_nodes(shape, way)).collect();
         for mut only in choices {
             nodes.into_iter().for_each(|nodes| only.intersect_with(nodes));
             let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));

@@ -437,6 +437,21 @@ fn an_exclusive_job_takes_an_empty_node_whole_and_leaves_it_to_nobody() {
 }
 
 #[test]
+fn a_limit_that_says_no_to_a_whole_large_node_lets_a_small_one_be_taken() {
+    let starts = |nodes: &str, job: &str| {
+        let mut snapshot = picture(&format!("placement spread\n{nodes}\njob exclusive {job}"));
+        Arc::make_mut(&mut snapshot.config).partitions[0].per_user.gpus = Some(gmodel::policy::GpuAmounts::all(3));
+        let plan = plan(&snapshot, WorkBudget::default());
+        plan.starts.first().map(|start| start.allocation.iter().map(|share| share.node.0).collect::<Vec<_>>())
+    };
+    assert_eq!(starts("node n1 h100:4\nnode n2 h100:2", ""), Some(vec![2]));
+    assert_eq!(starts("node n1 h100:2\nnode n2 h100:4", "gpn=2"), Some(vec![1]));
+    assert_eq!(starts("node n1 h100:4\nnode n2 h100:2\nrunning 1 n2 cpus=1 left=60", ""), None, "it is not empty");
+    assert_eq!(starts("node n1 h100:4\nnode n2 h100:4", ""), None);
+    assert_eq!(starts("node n1 h100:4\nnode n2 h100:1\nnode n3 h100:8\nnode n4 h100:2", "nodes=2 gpn=1"), Some(vec![2, 4]));
+}
+
+#[test]
 fn named_nodes_are_taken_all_and_excluded_ones_never() {
     check(
         "node n1 h100:4
