@@ -172,7 +172,7 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
     "#]].assert_eq(&sent(&["update", "ReservationName=course", "Duration=120"]));
     expect![[r#"
         /v1/reservations/course 
-        /v1/reservations/course/remove {"create":false,"change":{}}
+        /v1/reservations/course/remove {"create":false,"change":{"unused":true}}
     "#]].assert_eq(&sent(&["delete", "ReservationName=course"]));
     expect![[r#"
         /v1/reservations/gone 

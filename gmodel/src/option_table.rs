@@ -176,7 +176,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("clusters", Required("NAMES"), Done, "The cluster: there is this one, by its name or as all").short('M').env("SBATCH_CLUSTERS"),
     option("comment", Required("TEXT"), Done, "Remark that listings show"),
     option("consolidate-segments", Flag, Never(NEAR_NODES), "Put segments of nodes close together"),
-    option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib; [rack1|rack2]: all nodes alike in one of them").short('C').env("SBATCH_CONSTRAINT"),
+    option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib; [r1|r2]: all have the same").short('C').env("SBATCH_CONSTRAINT"),
     option("container", Required("PATH"), Later, "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
     option("container-id", Required("ID"), Later, "Name of the OCI container").env("SBATCH_CONTAINER_ID"),
     option("contiguous", Flag, Later, "Nodes next to each other only"),

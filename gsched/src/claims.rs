@@ -132,7 +132,7 @@ impl Pass<'_> {
     }
 
     /// For who takes nodes whole: those with fewer GPUs, or CPUs, than the largest, without one size more each time.
-    fn smaller_nodes(&self, shape: ShapeId, way: usize) -> Vec<FixedBitSet> {
+    pub(crate) fn smaller_nodes(&self, shape: ShapeId, way: usize) -> Vec<FixedBitSet> {
         let of = self.shape(shape);
         if !of.ways[way].parts.iter().any(|part| part.demand.exclusive) {
             return Vec::new();

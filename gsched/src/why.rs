@@ -301,7 +301,8 @@ impl Pass<'_> {
         let choices: Vec<_> = std::iter::once(None).chain(of_types).collect();
         let mut fewest: Option<Vec<Reason>> = None;
         for way in 0..self.shape(shape).ways.len() {
-            for only in &choices {
+            let smaller: Vec<_> = self.smaller_nodes(shape, way).into_iter().map(Some).collect();
+            for only in choices.iter().chain(&smaller) {
                 let pick = |search: &mut crate::placement::Search, ask: &Ask| {
                     search.pick(&Ask { only: only.as_ref(), ..*ask }, way, now, end)
                 };
