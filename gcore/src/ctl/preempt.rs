@@ -56,10 +56,15 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
     }
 }
 
+/// Whether a controller was started just now.
+pub(super) fn is_new(state: &State, now: Timestamp) -> bool {
+    now < state.started.plus_secs(NODES_RETURN_SECS)
+}
+
 /// Whether nodes are still to report to a controller that was started just now.
 pub(super) fn nodes_return(state: &State, now: Timestamp) -> bool {
     let missing = |node: &Node| node.role == Role::Compute && node.link == Link::Silent;
-    now < state.started.plus_secs(NODES_RETURN_SECS) && state.watched_nodes().any(missing)
+    is_new(state, now) && state.watched_nodes().any(missing)
 }
 
 /// Jobs for which runs are being ended already.

@@ -6,7 +6,7 @@
 use super::dependency::Dependent;
 use super::event::Event;
 use super::handle::Tx;
-use super::preempt::nodes_return;
+use super::preempt::{is_new, nodes_return};
 use super::state::State;
 use gmodel::{JobId, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::Start;
@@ -15,14 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// By node: jobs, or arrays, for which others went there.
 pub(super) type Promised = BTreeMap<NodeId, BTreeSet<Dependent>>;
 
-/// Gives those who wait the reasons of a plan. While nodes are still to report to a new controller nothing can be said of a job that
-/// has room on some, and nobody gives way for others.
+/// Gives those who wait the reasons of a plan. While nodes may still be to report to a new controller nothing can be said of a job that
+/// has room on some (the plan may be of before the last of them did), and nobody gives way for others.
 pub(super) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec<(JobId, Reason)>) {
-    if nodes_return(tx.state, tx.now) {
+    if is_new(tx.state, tx.now) {
         let state = &*tx.state;
         let has_room = |who: Dependent| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
         jobs.retain(|(id, _)| !has_room(Dependent::Job(*id)));
         arrays.retain(|(id, _)| !has_room(Dependent::Array(*id)));
+    }
+    if nodes_return(tx.state, tx.now) {
+        let state = &*tx.state;
         let untold = |code: ReasonCode| code == ReasonCode::Preempting;
         let is_served = |who: Dependent| reason_of(state, who).is_some_and(|reason| untold(reason.code));
         let jobs = jobs.iter_mut().map(|(id, reason)| (Dependent::Job(*id), reason));
