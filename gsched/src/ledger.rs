@@ -16,7 +16,7 @@ use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
 use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{Budget, BudgetKind, Limits};
+use gmodel::policy::{Budget, BudgetKind, Limits, Period};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -594,6 +594,8 @@ impl Ledger {
     fn open_accounts(&mut self, snapshot: &Snapshot) {
         let policy = self.policy.clone();
         self.accounts.resize_with(self.tree.len(), AccountPage::default);
+        // The present of each kind, and the ends of those that follow.
+        let mut periods: BTreeMap<Period, ((Timestamp, Timestamp), Vec<Timestamp>)> = BTreeMap::new();
         for account in policy.accounts.values() {
             let Some(number) = self.tree.number(&account.name) else { continue };
             let with_limits = account.users.iter().filter(|(_, user)| user.limits != Default::default());
@@ -609,10 +611,14 @@ impl Ledger {
                 let used = self.used_in_period(&snapshot.usage, number, budget);
                 let gpu_type = budget.gpu_type.as_ref().map_or(ALL, |name| self.types.number(name));
                 let most = u128::from(budget.gpu_hours) * GPU_HOUR;
-                let present = snapshot.usage.period_bounds(budget.period, self.now);
-                let following = if budget.kind == BudgetKind::Cap { MOST_PERIODS - 1 } else { 0 };
-                let ends = std::iter::successors(Some(present.1), |end| Some(snapshot.usage.period_bounds(budget.period, *end).1)).skip(1).take(following);
-                (budget.clone(), BudgetUse::new(gpu_type, most, used, present).followed_by(ends))
+                let bounds = |at: Timestamp| snapshot.usage.period_bounds(budget.period, at);
+                let following = |present: &(Timestamp, Timestamp)| std::iter::successors(Some(present.1), |end| Some(bounds(*end).1)).skip(1);
+                let (present, ends) = periods.entry(budget.period).or_insert_with(|| {
+                    let present = bounds(self.now);
+                    (present, following(&present).take(MOST_PERIODS - 1).collect())
+                });
+                let spent = BudgetUse::new(gpu_type, most, used, *present);
+                (budget.clone(), if budget.kind == BudgetKind::Cap { spent.followed_by(ends) } else { spent })
             });
             let budgets = budgets.collect();
             let page = &mut self.accounts[number as usize];

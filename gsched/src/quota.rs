@@ -403,10 +403,10 @@ impl BudgetUse {
     }
 
     /// With the periods that follow, by their ends.
-    pub fn followed_by(mut self, ends: impl Iterator<Item = Timestamp>) -> Self {
-        let mut start = self.end;
-        self.later.extend(ends.map(|end| Later { start: std::mem::replace(&mut start, end), end, promised: 0 }));
-        self
+    pub fn followed_by(self, ends: &[Timestamp]) -> Self {
+        let starts = std::iter::once(&self.end).chain(ends);
+        let later = starts.zip(ends).map(|(&start, &end)| Later { start, end, promised: 0 }).collect();
+        Self { later, ..self }
     }
 
     /// Counts what a run may still use, or takes it off.

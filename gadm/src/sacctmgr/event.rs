@@ -1,13 +1,14 @@
 //! `sacctmgr show events`: when nodes took no work, in sacctmgr's columns. What happened to the controller is in its log.
 
+use super::month::Span;
 use crate::ruled_table::Column;
 use gcli::Failure;
 use gcli::local_time::{self, TimeFormat};
-use gmodel::{Instant, Timestamp};
+use gmodel::Instant;
 use gwire::api::NodeEventRow;
-use gwire::client::{Client, path_with_query};
+use gwire::client::Client;
 use nix::unistd::User;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 pub(super) const USUAL: &str = "Cluster,NodeName,TimeStart,TimeEnd,State,Reason,User";
 
@@ -49,35 +50,20 @@ pub(super) const COLUMNS: &[Column<Event>] = &[
     Column::right("user", "User", 10, Event::user),
 ];
 
-/// Which events: all that last where no time is said, as sacctmgr has it.
+/// Which events; all where nothing is said.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
     pub nodes: Vec<String>,
     pub states: Vec<String>,
-    pub start: Option<String>,
-    pub end: Option<String>,
 }
 
-pub(super) fn rows(client: &mut Client, chosen: &Chosen, cluster: &str) -> Result<Vec<Event>, Failure> {
-    #[derive(Serialize)]
-    struct Query {
-        from: Instant,
-        to: Instant,
-    }
+pub(super) fn rows(client: &mut Client, chosen: &Chosen, span: &Span, cluster: &str) -> Result<Vec<Event>, Failure> {
     #[derive(Deserialize)]
     struct Answer {
         events: Vec<NodeEventRow>,
     }
-    let now = local_time::now();
-    let read = |what: &str, text: &Option<String>, usual: Timestamp| match text {
-        Some(text) => local_time::read_past(text, now).map_err(|why| Failure::usage(format_args!("{what}={text}: {why}"))),
-        None => Ok(usual),
-    };
     // A month is as much as sacctmgr shows of nodes that came back.
-    let to = read("end", &chosen.end, now.plus_secs(1))?;
-    let from = read("start", &chosen.start, to.plus_secs(-30 * 86_400))?;
-    let query = path_with_query("/v1/node-events", &Query { from: Instant(from), to: Instant(to) });
-    let events = client.get::<Answer>(&query)?.events;
+    let events = client.get::<Answer>(&span.on("/v1/node-events")?)?.events;
     let meant = |row: &NodeEventRow| {
         let of_node = chosen.nodes.is_empty() || chosen.nodes.contains(&row.node);
         of_node && (chosen.states.is_empty() || chosen.states.iter().any(|state| row.state.to_ascii_lowercase().starts_with(state.as_str())))

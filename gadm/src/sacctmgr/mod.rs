@@ -7,6 +7,7 @@ mod association;
 mod change;
 mod counted;
 mod event;
+mod month;
 mod problem;
 mod qos;
 mod transaction;
@@ -32,6 +33,8 @@ Commands (list or show):
   show tres
   show runawayjobs
   show events [start=TIME] [end=TIME] [nodes=NAMES] [state=drain,down]
+  show problem
+  show transactions [start=TIME] [end=TIME] [actor=USERS]
 each with format=COLUMNS, as User,Account%20;
   add account NAMES [parent=NAME] [KEY=VALUE ...]
   add user NAMES account=NAMES [defaultaccount=NAME] [KEY=VALUE ...]
@@ -105,11 +108,11 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         Kind::Events => {
             let columns = ruled_table::choose(format, event::COLUMNS, ELSEWHERE)?;
             let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-            ruled_table::print(&mut out, &columns, &event::rows(&mut client, &asked.events, &cluster)?, args.table)?;
+            ruled_table::print(&mut out, &columns, &event::rows(&mut client, &asked.events, &asked.span, &cluster)?, args.table)?;
         }
         Kind::Transactions => {
             let columns = ruled_table::choose(format, transaction::COLUMNS, ELSEWHERE)?;
-            ruled_table::print(&mut out, &columns, &transaction::rows(&mut client, &asked.transactions)?, args.table)?;
+            ruled_table::print(&mut out, &columns, &transaction::rows(&mut client, &asked.actors, &asked.span)?, args.table)?;
         }
         Kind::Problems => {
             let columns = ruled_table::choose(format, problem::COLUMNS, ELSEWHERE)?;
@@ -148,7 +151,9 @@ struct Asked {
     /// As `cluster=` names them.
     clusters: String,
     events: event::Chosen,
-    transactions: transaction::Chosen,
+    actors: Vec<String>,
+    /// When it happened.
+    span: month::Span,
     format: Option<String>,
 }
 
@@ -241,6 +246,7 @@ impl Asked {
     fn add(&mut self, word: &str) -> Result<(), Failure> {
         let (key, value) = word.split_once('=').map_or(("", word), |(key, value)| (key, value));
         let of_accounts = matches!(self.kind, Kind::Users | Kind::Accounts | Kind::Associations);
+        let happened = matches!(self.kind, Kind::Events | Kind::Transactions);
         match (key.to_ascii_lowercase().as_str(), value.to_ascii_lowercase().as_str()) {
             ("", "where") => {}
             ("", "withassoc" | "withassociations") if of_accounts => self.with_associations = true,
@@ -256,11 +262,9 @@ impl Asked {
                 self.events.nodes.extend(names);
             }
             ("state" | "states", _) if self.kind == Kind::Events => self.events.states.extend(list(&value.to_ascii_lowercase())),
-            ("start", _) if self.kind == Kind::Events => self.events.start = Some(value.to_owned()),
-            ("end", _) if self.kind == Kind::Events => self.events.end = Some(value.to_owned()),
-            ("actor" | "actors", _) if self.kind == Kind::Transactions => self.transactions.actors.extend(list(value)),
-            ("start", _) if self.kind == Kind::Transactions => self.transactions.start = Some(value.to_owned()),
-            ("end", _) if self.kind == Kind::Transactions => self.transactions.end = Some(value.to_owned()),
+            ("actor" | "actors", _) if self.kind == Kind::Transactions => self.actors.extend(list(value)),
+            ("start", _) if happened => self.span.start = Some(value.to_owned()),
+            ("end", _) if happened => self.span.end = Some(value.to_owned()),
             ("user" | "users", _) if of_accounts => self.users.extend(list(value)),
             ("account" | "accounts" | "acct" | "accts", _) if of_accounts => self.accounts.extend(list(value)),
             ("parent" | "parents", _) if of_accounts => self.parents.extend(list(value)),

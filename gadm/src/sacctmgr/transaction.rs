@@ -1,12 +1,12 @@
 //! `sacctmgr show transactions`: who changed which account, user, QOS or reservation, in sacctmgr's columns.
 
+use super::month::Span;
 use crate::ruled_table::Column;
 use gcli::Failure;
-use gcli::local_time::{self, TimeFormat};
-use gmodel::{Instant, Timestamp};
+use gcli::local_time::TimeFormat;
 use gwire::api::PolicyEventRow;
-use gwire::client::{Client, path_with_query};
-use serde::{Deserialize, Serialize};
+use gwire::client::Client;
+use serde::Deserialize;
 
 pub(super) const USUAL: &str = "Time,Action,Actor,Where,Info";
 
@@ -37,34 +37,14 @@ fn of(row: &PolicyEventRow) -> String {
     }
 }
 
-/// Which of them: those of the last month where no time is said.
-#[derive(Debug, Default)]
-pub(super) struct Chosen {
-    pub actors: Vec<String>,
-    pub start: Option<String>,
-    pub end: Option<String>,
-}
-
-pub(super) fn rows(client: &mut Client, chosen: &Chosen) -> Result<Vec<PolicyEventRow>, Failure> {
-    #[derive(Serialize)]
-    struct Query {
-        from: Instant,
-        to: Instant,
-    }
+/// Those of some actors; of all where none is named.
+pub(super) fn rows(client: &mut Client, actors: &[String], span: &Span) -> Result<Vec<PolicyEventRow>, Failure> {
     #[derive(Deserialize)]
     struct Answer {
         changes: Vec<PolicyEventRow>,
     }
-    let now = local_time::now();
-    let read = |what: &str, text: &Option<String>, usual: Timestamp| match text {
-        Some(text) => local_time::read_past(text, now).map_err(|why| Failure::usage(format_args!("{what}={text}: {why}"))),
-        None => Ok(usual),
-    };
-    let to = read("end", &chosen.end, now.plus_secs(1))?;
-    let from = read("start", &chosen.start, to.plus_secs(-30 * 86_400))?;
-    let query = path_with_query("/v1/policy-events", &Query { from: Instant(from), to: Instant(to) });
-    let mut changes = client.get::<Answer>(&query)?.changes;
-    changes.retain(|row| chosen.actors.is_empty() || chosen.actors.contains(&row.by));
+    let mut changes = client.get::<Answer>(&span.on("/v1/policy-events")?)?.changes;
+    changes.retain(|row| actors.is_empty() || actors.contains(&row.by));
     Ok(changes)
 }
 

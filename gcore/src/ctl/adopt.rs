@@ -4,6 +4,7 @@
 //! Only a node whose fence is from before the restore is asked, and what it holds cannot be taken for
 //! started now: the jobs are not requeued, for their scripts may be gone.
 
+use super::SYSTEM;
 use super::event::Event;
 use super::handle::Tx;
 use super::node_report::{take, take_inventory};
@@ -45,7 +46,7 @@ fn take_back_unnamed(tx: &mut Tx, id: NodeId, runs: &[RunReport]) {
     let held: Vec<RunId> =
         tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
     for run in held.into_iter().filter(|run| runs.iter().all(|report| report.run != *run)) {
-        super::cancel::stop(tx, run, StopWhy::Requeued, "system");
+        super::cancel::stop(tx, run, StopWhy::Requeued, SYSTEM);
         let end = RunEnd {
             cause: EndCause::Stopped,
             text: "unknown to its node after a restore".into(),

@@ -77,7 +77,7 @@ pub fn apply(state: &mut State, event: &Event) {
             runs::found_on(state, *run, share, life, *batch);
             let held = run_mut(state, *run);
             held.imex_channel = held.imex_channel.or(*imex_channel);
-            state.policy_since.1 = state.after_all_placed(*at);
+            state.policy_since.1 = state.policy_since.1.max(*at);
             raise_generations(state, *run);
         }
         Event::RunGo { run, at } => {

@@ -1,6 +1,7 @@
 //! `--deadline` and `--time-min`: a job is dropped once it could not end in time, and a run gets no more time than
 //! there is until then.
 
+use super::SYSTEM;
 use super::cancel::cancel_untouched;
 use super::command::Refusal;
 use super::event::Event;
@@ -71,10 +72,10 @@ pub(super) fn drop_late(tx: &mut Tx, id: JobId) {
     {
         let text = words(&job.spec, job.limit_secs);
         let reason = ReasonCode::DeadLine;
-        tx.emit(Event::JobCancelled { job: id, by: "system".into(), text, reason, at: tx.now });
+        tx.emit(Event::JobCancelled { job: id, by: SYSTEM.into(), text, reason, at: tx.now });
     }
     if tx.state.arrays.get(id).is_some_and(|array| late(&array.spec, array.limit_secs)) {
-        cancel_untouched(tx, id, "system");
+        cancel_untouched(tx, id, SYSTEM);
     }
 }
 

@@ -4,6 +4,7 @@
 //! The conditions are those of sbatch(1). Which jobs wait for which is an index of the state, so an end costs only its
 //! dependants. A condition that was met is forgotten, as in Slurm: what is left outlives the jobs it is about.
 
+use super::SYSTEM;
 use super::apart::intersection;
 use super::command::Refusal;
 use super::event::Event;
@@ -499,7 +500,7 @@ pub(super) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
             if job.state == JobState::Pending && kills(tx.state, &job.spec) {
                 let text = format!("its dependency can never be met: {why}");
                 let reason = ReasonCode::DependencyNeverSatisfied;
-                tx.emit(Event::JobCancelled { job: id, by: "system".into(), text, reason, at: tx.now });
+                tx.emit(Event::JobCancelled { job: id, by: SYSTEM.into(), text, reason, at: tx.now });
             }
         }
         Dependent::Array(id) => {
@@ -507,7 +508,7 @@ pub(super) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
             let Some(waits) = &array.waits else { return };
             let positions = hopeless(waits, &array.pending);
             if !positions.is_empty() && kills(tx.state, &array.spec) {
-                tx.emit(Event::TasksCancelled { array: id, positions, by: "system".into(), at: tx.now });
+                tx.emit(Event::TasksCancelled { array: id, positions, by: SYSTEM.into(), at: tx.now });
             }
         }
     }

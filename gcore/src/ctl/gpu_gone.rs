@@ -1,6 +1,7 @@
 //! GPUs that are not where they were: gone, found in another node, or forgotten by an operator's word. Owns who is missed where.
 //! A sick GPU takes its quarantine along; no history is ever lost.
 
+use super::SYSTEM;
 use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::event::{Event, GpuNoteKind};
 use super::handle::{Tx, operator_only};
@@ -41,7 +42,7 @@ pub(super) fn left(tx: &mut Tx, uuid: String, from: NodeId, to: NodeId) {
     let (old, new) = (name(from), name(to));
     if let Some(gpu) = entry(tx.state, from, &uuid).filter(|gpu| is_sick(gpu)) {
         let reason = format!("out of service when it left {old}: {}", gpu.info.fault);
-        tx.emit(Event::GpuOrdered { node: to, uuid: uuid.clone(), what: GpuAction::Quarantine { reason }, by: "system".into(), at: tx.now });
+        tx.emit(Event::GpuOrdered { node: to, uuid: uuid.clone(), what: GpuAction::Quarantine { reason }, by: SYSTEM.into(), at: tx.now });
     }
     let text = format!("it is in {new} now");
     tx.emit(Event::GpuNoted { node: from, uuid, kind: GpuNoteKind::Left, text, automatic: false, at: tx.now });

@@ -1,6 +1,7 @@
 //! What befalls each GPU, read off the difference between two inventories of its node: it appeared, is sick, is noted, is well, is
 //! gone. A GPU that moves takes its history along. Where those are that are gone: `gpu_gone`.
 
+use super::SYSTEM;
 use super::event::{Event, GpuNoteKind};
 use super::{gpu_check, gpu_gone, mig};
 use super::handle::Tx;
@@ -38,7 +39,7 @@ impl Event {
         };
         let automatic = match self {
             Self::GpuNoted { automatic, .. } => *automatic,
-            Self::GpuOrdered { what: GpuAction::Repair, by, .. } => by == "system",
+            Self::GpuOrdered { what: GpuAction::Repair, by, .. } => by == SYSTEM,
             Self::GpuOrdered { what: GpuAction::Quarantine { .. }, by, .. } => by == gpu_check::BY,
             _ => false,
         };

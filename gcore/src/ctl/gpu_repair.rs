@@ -2,6 +2,7 @@
 //! is to boot takes no work until it has. What step is next is the node's word. What is certainly sick goes out of service
 //! without asking, and counts.
 
+use super::SYSTEM;
 use super::breaker::{self, Loss};
 use super::event::{Event, GpuNoteKind};
 use super::gpu_check;
@@ -39,7 +40,7 @@ pub(super) fn look(tx: &mut Tx, id: NodeId) {
     let Some(node) = tx.state.nodes.get(id) else { return };
     let booting = |gpu: &GpuEntry| gpu.info.standing.as_ref().is_some_and(|standing| standing.stage == Stage::Booting);
     if node.drained_for_boot() && node.gpu_orders.is_empty() && !node.gpus.iter().any(|gpu| gpu.present && booting(gpu)) {
-        tx.emit(Event::NodeResumed { node: id, owner: Some(OWNER.into()), by: "system".into(), at: tx.now });
+        tx.emit(Event::NodeResumed { node: id, owner: Some(OWNER.into()), by: SYSTEM.into(), at: tx.now });
     }
 }
 
@@ -59,7 +60,7 @@ fn allow(tx: &mut Tx, id: NodeId) {
             let mark = Mark { owner: OWNER.into(), reason: format!("boots, to mend GPU {uuid}"), since: tx.now };
             tx.emit(Event::NodeDrained { node: id, mark, automatic: true });
         }
-        tx.emit(Event::GpuOrdered { node: id, uuid, what: GpuAction::Repair, by: "system".into(), at: tx.now });
+        tx.emit(Event::GpuOrdered { node: id, uuid, what: GpuAction::Repair, by: SYSTEM.into(), at: tx.now });
     }
 }
 

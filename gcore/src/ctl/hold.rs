@@ -1,10 +1,10 @@
 //! Holding and releasing. Several holds stand side by side, each with its owner and reason.
 
+use super::SYSTEM;
 use super::apart::put_in;
 use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
-use super::run_end::SYSTEM;
 use super::state::{Array, State};
 use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;

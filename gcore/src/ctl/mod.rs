@@ -96,5 +96,8 @@ pub use event::{Event, JobChange, PolicyChange, Touched};
 pub use rows::Rows;
 pub use state::{Array, Job, Node, Run, State};
 
+/// Who acts, holds a job or drains a node where nobody asked for it.
+const SYSTEM: &str = "system";
+
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Three node errors from two users or jobs drain a node (from two users, where a user is what they are about), a failed
 //! prolog does at once; no more than max(1, 10%) of a partition in an hour, whatever the cause.
 
+use super::SYSTEM;
 use super::breaker::{self, Loss};
 use super::event::Event;
 use super::handle::Tx;
@@ -50,7 +51,7 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {
     tx.emit(Event::NodeStruck { node: id, strike });
     let Some(node) = tx.state.nodes.get(id) else { return };
     let enough = is_the_nodes(&node.strikes);
-    let drained = node.drains.iter().any(|mark| mark.owner == "system");
+    let drained = node.drains.iter().any(|mark| mark.owner == SYSTEM);
     if drained || !(at_once || enough) {
         return;
     }
@@ -62,7 +63,7 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {
     } else {
         format!("{} launch errors, the last: {text}", STRIKES)
     };
-    let mark = Mark { owner: "system".into(), reason, since: tx.now };
+    let mark = Mark { owner: SYSTEM.into(), reason, since: tx.now };
     tx.emit(Event::NodeDrained { node: id, mark, automatic: true });
 }
 

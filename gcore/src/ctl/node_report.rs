@@ -1,5 +1,6 @@
 //! What nodes say: hello, run reports, silence; and what follows for the runs they hold.
 
+use super::SYSTEM;
 use super::command::NodeReport;
 use super::event::Event;
 use super::{gpu_history, gpu_order, gpu_repair};
@@ -111,7 +112,7 @@ fn take_back_unheard(tx: &mut Tx, id: NodeId, fence: Fence) {
     for run in held {
         let unheard = tx.state.runs.get(run).and_then(|r| r.member(id)).is_some_and(|m| m.phase.is_none());
         if unheard {
-            super::cancel::stop(tx, run, StopWhy::Requeued, "system");
+            super::cancel::stop(tx, run, StopWhy::Requeued, SYSTEM);
         }
     }
 }

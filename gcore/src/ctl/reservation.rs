@@ -2,6 +2,7 @@
 //!
 //! A count of nodes becomes nodes once, so that everybody can see which. When a window holds is `gsched::window`'s.
 
+use super::SYSTEM;
 use super::command::Refusal;
 use super::event::PolicyChange;
 use super::handle::Tx;
@@ -511,7 +512,7 @@ pub(super) fn pass(tx: &mut Tx) {
     let all = tx.state.own_policy.reservations.values();
     let over: Vec<String> = all.filter(|one| next(one, tx.now).is_none()).map(|one| one.name.clone()).collect();
     for name in over {
-        policy::make(tx, PolicyChange::ReservationRemoved { name, force: true }, "system".into());
+        policy::make(tx, PolicyChange::ReservationRemoved { name, force: true }, SYSTEM.into());
     }
 }
 

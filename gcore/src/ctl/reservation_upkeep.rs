@@ -3,6 +3,7 @@
 //! Looked at once a minute, and only those that `gadm` made: files say what they say. Source: scontrol(1), `PURGE_COMP` and
 //! `STATIC_ALLOC`.
 
+use super::SYSTEM;
 use super::event::{Event, JobChange, PolicyChange};
 use super::handle::Tx;
 use super::policy;
@@ -24,7 +25,7 @@ pub(super) fn look(tx: &mut Tx) {
     for name in names {
         for due in [replaced, idle] {
             let change = tx.state.policy.reservations.get(&name).and_then(|one| due(tx.state, one, tx.now));
-            change.into_iter().for_each(|change| policy::make(tx, change, "system".into()));
+            change.into_iter().for_each(|change| policy::make(tx, change, SYSTEM.into()));
         }
     }
 }
@@ -67,7 +68,7 @@ fn replaced(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyCh
         return None;
     }
     let anew = Reservation { what: ReservedPart::NodeCount(u32::try_from(list.len()).ok()?), ..one.clone() };
-    let mut anew = made(state, now, "system", &state.policy.reservations, anew).ok()?;
+    let mut anew = made(state, now, SYSTEM, &state.policy.reservations, anew).ok()?;
     anew.idle_since = one.idle_since;
     let is_better = matches!(&anew.what, ReservedPart::Nodes(new) if down(new) < down(list));
     is_better.then(|| PolicyChange::Reservation { reservation: Box::new(anew) })

@@ -1,5 +1,6 @@
 //! A run moves on: go when all are ready, stop when one member fails, an outcome when all have ended.
 
+use super::SYSTEM;
 use super::cancel::stop;
 use super::event::Event;
 use super::handle::Tx;
@@ -15,8 +16,6 @@ use std::collections::BTreeSet;
 
 /// Runs of one job that may fail with their nodes until it is held.
 pub const MAX_NODE_FAILURES: usize = 3;
-/// Who holds a job, or drains a node, that nobody asked for.
-pub(super) const SYSTEM: &str = "system";
 /// Longest wait before a job that failed to start is tried again, seconds.
 const MAX_BACK_OFF_SECS: i64 = 300;
 
@@ -36,7 +35,7 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
         if all(run, Member::is_ended) {
             end(tx, id);
         } else if should_stop_rest(run, || no_kill(tx, id), news) {
-            stop(tx, id, StopWhy::Member, "system");
+            stop(tx, id, StopWhy::Member, SYSTEM);
             return;
         } else if run.go.is_none() && run.stop.is_none() && all(run, Member::is_ready) {
             tx.emit(Event::RunGo { run: id, at: tx.now });

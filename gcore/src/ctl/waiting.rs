@@ -18,19 +18,18 @@ pub(super) type Promised = BTreeMap<NodeId, BTreeSet<Dependent>>;
 /// Gives those who wait the reasons of a plan. While nodes may still be to report to a new controller nothing can be said of a job that
 /// has room on some (the plan may be of before the last of them did), and nobody gives way for others.
 pub(super) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec<(JobId, Reason)>) {
-    if is_new(tx.state, tx.now) {
-        let state = &*tx.state;
+    let state = &*tx.state;
+    if is_new(state, tx.now) {
         let has_room = |who: Dependent| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
         jobs.retain(|(id, _)| !has_room(Dependent::Job(*id)));
         arrays.retain(|(id, _)| !has_room(Dependent::Array(*id)));
     }
-    if nodes_return(tx.state, tx.now) {
-        let state = &*tx.state;
-        let untold = |code: ReasonCode| code == ReasonCode::Preempting;
-        let is_served = |who: Dependent| reason_of(state, who).is_some_and(|reason| untold(reason.code));
+    if nodes_return(state, tx.now) {
+        let preempts = |reason: &Reason| reason.code == ReasonCode::Preempting;
+        let is_served = |who: Dependent| reason_of(state, who).is_some_and(preempts);
         let jobs = jobs.iter_mut().map(|(id, reason)| (Dependent::Job(*id), reason));
         let arrays = arrays.iter_mut().map(|(id, reason)| (Dependent::Array(*id), reason));
-        for (_, reason) in jobs.chain(arrays).filter(|(who, reason)| untold(reason.code) && !is_served(*who)) {
+        for (_, reason) in jobs.chain(arrays).filter(|(who, reason)| preempts(reason) && !is_served(*who)) {
             *reason = Reason::new(ReasonCode::Resources, "nobody gives way to it before all nodes have reported to the new controller");
         }
     }

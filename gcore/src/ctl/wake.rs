@@ -1,5 +1,6 @@
 //! Time passing: silent nodes, runs that do not get ready, finished jobs to forget.
 
+use super::SYSTEM;
 use super::cancel::stop;
 use super::deadline::drop_late;
 use super::dependency::{Dependent, look_again};
@@ -41,7 +42,7 @@ pub(super) fn handle(tx: &mut Tx) {
         .map(|(_, run)| *run)
         .collect();
     for run in late {
-        stop(tx, run, StopWhy::PrepareTimeout, "system");
+        stop(tx, run, StopWhy::PrepareTimeout, SYSTEM);
     }
     empty_nodes(tx);
     gpu_repair::wake(tx);

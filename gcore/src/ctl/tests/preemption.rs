@@ -226,10 +226,16 @@ fn a_controller_that_starts_knows_for_whom_others_went() {
         let begin = ["node n1 h100:2", "account lab guaranteed=2 users=alice", "account guest users=bob",
                      "submit user=alice gpus=1 time=60 held", "submit user=bob gpus=2 time=600", "plan", "n1 running 2-1",
                      "submit user=alice gpus=2 time=600", "plan", "n1 stopped 2-1", "release 1"];
-        begin.iter().chain(lines).for_each(|line| world.line(line));
+        for line in begin.iter().chain(lines) {
+            match line.strip_prefix("late ") {
+                Some(line) => world.plan_and_enter_after(line),
+                None => world.line(line),
+            }
+        }
         world.plan().iter().map(|job| job.0).collect::<Vec<_>>()
     };
     assert_eq!(starts(&[]), [3], "the first one is older, and was held");
+    assert_eq!(starts(&["restart", "late n1 hello"]), [3], "a plan of before the last node came says nothing of it");
     assert_eq!(starts(&["restart", "n1 hello"]), [3]);
     assert_eq!(starts(&["restart", "plan", "n1 hello"]), [3], "a pass while its node is not back takes nothing from it");
     assert_eq!(starts(&["cancel 3", "restart", "n1 hello"]), [1], "it is not there any more");

@@ -490,7 +490,7 @@ fn a_plan_that_comes_late_starts_nobody_beyond_the_end_of_a_reservation() {
         for line in ["node n1 h100:2", "reservation course nodes=n1 at=0 for=600 users=alice", "submit user=alice gpus=1 reservation=course"] {
             world.line(line);
         }
-        world.plan_and_enter_after(secs);
+        world.plan_and_enter_after(&format!("wait {secs}"));
         world.state.runs.values().next().map(|run| run.limit_secs)
     };
     assert_eq!([limit_after(0), limit_after(5)], [Some(Some(600)), Some(Some(595))]);

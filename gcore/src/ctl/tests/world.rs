@@ -203,10 +203,10 @@ impl World {
         started
     }
 
-    /// A plan that is entered only so much later, whatever it starts by then.
-    pub fn plan_and_enter_after(&mut self, secs: i64) {
+    /// A plan that is entered only when something else came first, whatever it starts by then.
+    pub fn plan_and_enter_after(&mut self, line: &str) {
         let plan = self.planner.plan(&self.state, self.now);
-        self.wait(secs);
+        self.line(line);
         self.feed(Input::Plan { plan }).unwrap();
     }
 
