@@ -95,7 +95,7 @@ impl Planner {
             core.stats().pass.record_duration(took);
             next_begin = pass.next_begin;
             full_due = Instant::now() + (took * REST_FACTOR).min(LONGEST_REST);
-            // Starts were limited: the rest of the queue is looked at without a wake.
+            // Starts were limited, or left something to others: the rest of the queue is looked at without a wake.
             full_wanted = pass.again;
         }
     }
@@ -168,7 +168,7 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     plan.made = kept.made(now, budget, false);
     plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
-    let again = plan.cut_short && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
+    let again = (plan.cut_short || plan.again) && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
     if kept.traced || !plan.is_empty() {
         let parts = if kept.traced { vec![plan] } else { in_parts(plan) };
         if let Err(refusal) = parts.into_iter().try_for_each(|part| core.plan_blocking(part).map(drop)) {

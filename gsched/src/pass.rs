@@ -446,6 +446,7 @@ impl<'a> Pass<'a> {
         self.preempt_for_choices();
         self.tell_choices();
         self.plan.cut_short = self.is_spent();
+        self.plan.again = !self.counted.is_empty() && !self.plan.starts.is_empty();
         self.engine.probed = budget.node_probes - self.probes_left;
         let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).collect();
         // Of runs that end a kept one does not know the nodes.
@@ -469,7 +470,7 @@ impl<'a> Pass<'a> {
         };
         let Some(slices) = self.slices else { return (self.plan, left) };
         let rest = self.plan.beyond(slices.handed);
-        (Plan { cut_short: self.plan.cut_short, classes: self.plan.classes, resumes: self.plan.resumes, ..rest }, left)
+        (Plan { cut_short: self.plan.cut_short, again: self.plan.again, classes: self.plan.classes, resumes: self.plan.resumes, ..rest }, left)
     }
 
     pub(crate) fn is_spent(&self) -> bool {

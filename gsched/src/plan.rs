@@ -32,6 +32,9 @@ pub struct Plan {
     pub array_reasons: Vec<(JobId, Reason)>,
     /// The budget ran out: later jobs were not looked at in this pass.
     pub cut_short: bool,
+    /// Who starts may move GPUs that are reserved by their number: another pass at once may start somebody where they were.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
     /// Set by a planner whose inputs are traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<Made>,
@@ -54,7 +57,7 @@ impl Plan {
     /// Whether there is nothing in it to be carried out or told.
     pub fn is_empty(&self) -> bool {
         // Every field is named: one that is new has to be thought of.
-        let Self { made_from: _, starts, preempts, resumes, classes, cuts, priorities: _, reasons, array_reasons, cut_short: _, made: _ } = self;
+        let Self { made_from: _, starts, preempts, resumes, classes, cuts, priorities: _, reasons, array_reasons, cut_short: _, again: _, made: _ } = self;
         starts.is_empty()
             && preempts.is_empty()
             && resumes.is_empty()

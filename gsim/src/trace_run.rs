@@ -342,7 +342,7 @@ impl<'a> TraceRun<'a> {
         self.mirror.forget_changes();
         self.out.pass_nanos.push(clock().saturating_sub(begun));
         self.out.passes += 1;
-        let again = plan.cut_short;
+        let again = plan.cut_short || plan.again;
         self.tell(Input::Plan { plan });
         again
     }
