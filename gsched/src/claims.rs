@@ -111,9 +111,14 @@ impl Pass<'_> {
 
     /// Whether nobody has anything of a node now.
     fn is_idle(&self, at: usize) -> bool {
+        self.is_idle_at(at, self.now)
+    }
+
+    /// The same at a time, by what runs and is reserved.
+    pub(crate) fn is_idle_at(&self, at: usize, time: Timestamp) -> bool {
         let cluster = &self.engine.cluster;
         let make = &cluster.makes.list[cluster.nodes[at].make as usize];
-        let free = cluster.room(at).profile.free_at(self.now);
+        let free = cluster.room(at).profile.free_at(time);
         free.cpus == make.all.cpus && free.gpus == make.all.gpus
     }
 

@@ -244,6 +244,16 @@ impl IdleGpus {
         self.usable.all[gpu_type]
     }
 
+    /// The same on the nodes of a partition that keeps some idle.
+    pub fn usable_in(&self, keeper: usize, gpu_type: usize) -> u64 {
+        self.usable.partitions.get(keeper).map_or(0, |counts| counts[gpu_type])
+    }
+
+    /// Whether a partition has no GPUs but on nodes of one that keeps some idle.
+    pub fn is_within(&self, own: usize, keeper: usize) -> bool {
+        self.usable.outside.get(keeper).and_then(|outside| outside.get(own)).is_some_and(|counts| counts[ALL] == 0)
+    }
+
     /// A start, on nodes that are known.
     pub fn take_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes) {
         each_on(shares, snapshot, types, |gpu_type, milli, holds, keepers| {
@@ -336,6 +346,15 @@ impl IdleGpus {
         );
         Reason::new(ReasonCode::Headroom, text)
     }
+}
+
+/// What is held of GPUs that others may have, thousandths by type.
+pub(crate) fn each_type(shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes, mut count: impl FnMut(usize, u64)) {
+    each_on(shares, snapshot, types, |gpu_type, milli, _, _| {
+        if gpu_type != ALL {
+            count(gpu_type, milli);
+        }
+    });
 }
 
 /// What is held of GPUs that others may have: of all types and of its own, thousandths, by the partitions that its node is in.

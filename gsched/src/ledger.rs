@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) mod ahead;
+pub(crate) mod idle_ahead;
 mod kept_idle;
 mod shortage;
 pub use shortage::Shortage;

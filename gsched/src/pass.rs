@@ -733,6 +733,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn commit(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, way: usize, picked: &Picked, (take, class): (&Take, Option<RunClass>), shorter: Option<u32>) {
         let now = self.now;
         let end = end_after(self.snapshot.now, shorter.or(job.limit_secs));
+        let there = self.taken_there(shape, way, picked, (now, shorter.unwrap_or(job.held_secs())));
         let engine = &mut *self.engine;
         engine.promised.start(each(picked).map(|(at, _)| at));
         let of = &engine.shapes.list[shape as usize];
@@ -779,11 +780,7 @@ impl<'a> Pass<'a> {
                 free.take(now, end, *count);
             }
         }
-        if !self.unlimited {
-            let held = self.ledger.take(job, take, class, Some((&allocation, self.snapshot)));
-            self.foretell_start(job, &held, class, shorter.or(job.limit_secs));
-            self.ledger.expect(id, held);
-        }
+        self.count_start(job, id, (take, class), &allocation, there, shorter.or(job.limit_secs));
         if let Some(array) = job.capped_array() {
             self.in_arrays.entry(array).or_default().insert(id);
         }

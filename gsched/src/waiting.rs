@@ -437,7 +437,7 @@ impl Pass<'_> {
         let Earliest { at, way, picked, early } = earliest;
         let secs = self.secs_from(job, shape, at);
         let to = end_after(at, Some(secs));
-        let take = self.foretold.is_some().then(|| self.take_at(shape, way, &picked, secs, at));
+        let there = self.taken_there(shape, way, &picked, (at, secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let may_be_as_before = self.keeps_promises && of.ways.len() == 1;
@@ -456,8 +456,8 @@ impl Pass<'_> {
             self.promise_reserved(shape, &holds);
         }
         self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds });
-        if let Some(take) = take {
-            self.foretell_later(job, shape, self.reserved.len() - 1, &take);
+        if let Some(there) = there {
+            self.foretell_later(job, shape, self.reserved.len() - 1, &there);
         }
         Some(at)
     }

@@ -3,6 +3,7 @@
 //! A limit is asked at the moment of a start, as a pass asks it: those who start later have no say in it. So who is planned to start
 //! before somebody, and runs on, may take what was to be his: `overtaken` says whose start no longer holds. Never looks at nodes.
 
+use super::idle_ahead::{Counted, IdleAhead};
 use super::{Ledger, LimitId, MOST_PERIODS, Take, Who};
 use crate::limits::{Bound, Holding, Meter, job_exceeds};
 use crate::quota::{BudgetUse, Guarantees, Standing};
@@ -22,35 +23,39 @@ const MOST_TIMES: usize = 64;
 /// What runs and what is planned, by the limits that it counts for.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    now: Timestamp,
+    pub(super) now: Timestamp,
     usage: Arc<UsageBook>,
-    booked: Vec<Booked>,
+    pub(super) booked: Vec<Booked>,
     tracks: BTreeMap<LimitId, Track>,
     /// By account, and the place of each cap among its budgets.
     caps: BTreeMap<(u32, usize), Cap>,
     /// What guarantees are for, by the highest account above it; and of that those who do not borrow, by their starts.
     trees: BTreeMap<u32, Vec<usize>>,
     owed: BTreeMap<u32, BTreeSet<(Timestamp, usize)>>,
+    /// What is kept idle beside all.
+    pub(super) idle: IdleAhead,
     /// Nobody takes any more what was to be another's who starts later.
     pub is_fixed: bool,
     /// Steps that were looked at.
-    looked: u64,
+    pub(super) looked: u64,
 }
 
 /// A run, or a start that is planned.
 #[derive(Debug)]
-struct Booked {
-    who: Who,
-    held: Holding,
-    class: Option<RunClass>,
+pub(super) struct Booked {
+    pub who: Who,
+    pub held: Holding,
+    pub class: Option<RunClass>,
+    pub in_quota: bool,
+    pub counted: Counted,
     /// It was taken back.
-    gone: bool,
+    pub gone: bool,
 }
 
 /// What those hold together whom one limit speaks of; each step holds until the next.
 #[derive(Debug, Default)]
-struct Track {
-    steps: BTreeMap<Timestamp, Meter>,
+pub(super) struct Track {
+    pub steps: BTreeMap<Timestamp, Meter>,
     begins: BTreeSet<(Timestamp, usize)>,
 }
 
@@ -77,7 +82,7 @@ impl Track {
         }
     }
 
-    fn change(&mut self, from: Timestamp, until: Option<Timestamp>, change: impl Fn(&mut Meter)) {
+    pub fn change(&mut self, from: Timestamp, until: Option<Timestamp>, change: impl Fn(&mut Meter)) {
         if until.is_some_and(|until| until <= from) {
             return;
         }
@@ -89,7 +94,7 @@ impl Track {
         }
     }
 
-    fn at(&self, time: Timestamp) -> Option<&Meter> {
+    pub fn at(&self, time: Timestamp) -> Option<&Meter> {
         self.steps.range(..=time).next_back().map(|(_, meter)| meter)
     }
 
@@ -172,7 +177,8 @@ impl Ahead {
 impl Ledger {
     /// With what runs, each to its end.
     pub(crate) fn ahead(&self, snapshot: &Snapshot) -> Ahead {
-        let mut ahead = Ahead { now: self.now, usage: snapshot.usage.clone(), ..Ahead::default() };
+        let idle = self.idle_ahead(snapshot);
+        let mut ahead = Ahead { now: self.now, usage: snapshot.usage.clone(), idle, ..Ahead::default() };
         for (account, page) in self.accounts.iter().enumerate() {
             for (place, (_, cap)) in page.budgets.iter().enumerate().filter(|(_, (budget, _))| budget.kind == BudgetKind::Cap) {
                 let present = Spent { start: cap.start, end: cap.end, used: cap.used };
@@ -183,7 +189,8 @@ impl Ledger {
             // A run without a limit is no promise of an end.
             let ends = (run.ends_by.is_some() || run.leaves_by.is_some()).then(|| crate::cluster::end_of(run).max(self.now.plus_secs(1)));
             let held = entry.held.clone().until(ends);
-            self.book(&mut ahead, &run.spec, self.who(&run.spec), held, entry.class);
+            let counted = self.counted_of_run(&ahead.idle, run, &held, snapshot);
+            self.book(&mut ahead, &run.spec, self.who(&run.spec), held, entry.class, counted);
         }
         ahead
     }
@@ -198,8 +205,24 @@ impl Ledger {
         self.holding_of(job, take).placed_at(at)
     }
 
-    /// Counts a run or a start that is planned; its number.
-    pub(crate) fn book(&self, ahead: &mut Ahead, spec: &JobSpec, who: Who, held: Holding, class: Option<RunClass>) -> usize {
+    /// Counts a start, now or planned; its number. `on_kept`: what it takes on the nodes of each partition that keeps GPUs idle. `waits`: when
+    /// it only waits for enough to be idle.
+    #[expect(clippy::too_many_arguments, reason = "each says one thing of the start")]
+    pub(crate) fn book_start(
+        &self,
+        ahead: &mut Ahead,
+        job: &PendingJob,
+        who: Who,
+        held: Holding,
+        class: Option<RunClass>,
+        on_kept: &[Take],
+        waits: Vec<(Timestamp, Timestamp)>,
+    ) -> usize {
+        let counted = self.counted_of_start(ahead, job, who, &held, on_kept, waits);
+        self.book(ahead, &job.spec, who, held, class, counted)
+    }
+
+    fn book(&self, ahead: &mut Ahead, spec: &JobSpec, who: Who, held: Holding, class: Option<RunClass>, counted: Counted) -> usize {
         let number = ahead.booked.len();
         let in_quota = self.guarantees.is_some() && !self.is_outside_quota(spec) && held.gpus > 0;
         if let Some(top) = self.top_of(who).filter(|_| in_quota) {
@@ -208,7 +231,7 @@ impl Ledger {
                 ahead.owed.entry(top).or_default().insert((held.since, number));
             }
         }
-        ahead.booked.push(Booked { who, held, class, gone: false });
+        ahead.booked.push(Booked { who, held, class, in_quota, counted, gone: false });
         self.count_ahead(ahead, number, true);
         number
     }
@@ -226,7 +249,7 @@ impl Ledger {
     }
 
     fn count_ahead(&self, ahead: &mut Ahead, number: usize, add: bool) {
-        let Ahead { now, usage, booked, tracks, caps, .. } = ahead;
+        let Ahead { now, usage, booked, tracks, caps, .. } = &mut *ahead;
         let (now, types) = (*now, self.types.len());
         let Booked { who, held, .. } = &booked[number];
         let begin = (held.since, number);
@@ -241,6 +264,7 @@ impl Ledger {
             ahead.change(budget, cap.gpu_type, held, (now, usage), add);
             if add { ahead.begins.insert(begin) } else { ahead.begins.remove(&begin) };
         }
+        self.count_idle(ahead, number, add);
     }
 
     /// The highest account above somebody.
@@ -300,7 +324,7 @@ impl Ledger {
     }
 
     /// The first of the ends of those who stand on the same guarantees after which these have room.
-    fn guarantee_opens(&self, ahead: &mut Ahead, account: u32, wanted: &Holding, from: Timestamp) -> Option<Timestamp> {
+    pub(super) fn guarantee_opens(&self, ahead: &mut Ahead, account: u32, wanted: &Holding, from: Timestamp) -> Option<Timestamp> {
         if self.is_owed_at(ahead, account, wanted, from, &|_| false) {
             return Some(from);
         }
@@ -327,7 +351,7 @@ impl Ledger {
     }
 
     /// Whether a guarantee has room at a time, with each of those who run then in its class; some are left out.
-    fn is_owed_at(&self, ahead: &mut Ahead, account: u32, wanted: &Holding, at: Timestamp, out: &dyn Fn(usize) -> bool) -> bool {
+    pub(super) fn is_owed_at(&self, ahead: &mut Ahead, account: u32, wanted: &Holding, at: Timestamp, out: &dyn Fn(usize) -> bool) -> bool {
         let budget_of = |number: u32, budget: &Budget| self.budget_at(ahead, number, budget, at, out);
         let Some(mut guarantees) = Guarantees::new(&self.policy, &self.tree, &self.types, at, &budget_of) else { return true };
         let numbers = self.beside(ahead, account).filter(|number| !out(*number));
@@ -344,7 +368,7 @@ impl Ledger {
     }
 
     /// What is used of a guaranteed budget in the period of a time, up to then.
-    fn budget_at(&self, ahead: &Ahead, account: u32, budget: &Budget, at: Timestamp, out: &dyn Fn(usize) -> bool) -> BudgetUse {
+    pub(super) fn budget_at(&self, ahead: &Ahead, account: u32, budget: &Budget, at: Timestamp, out: &dyn Fn(usize) -> bool) -> BudgetUse {
         let known = self.accounts[account as usize].budgets.iter().find(|(one, _)| one == budget);
         let (gpu_type, most) = known.map_or((0, 0), |(_, known)| (known.gpu_type, known.most));
         let (start, end) = ahead.usage.period_bounds(budget.period, at);
@@ -371,6 +395,7 @@ impl Ledger {
             add(ahead.caps.get(&(account, place)).map(|cap| &cap.begins));
         }
         add(self.top_of(*who).and_then(|top| ahead.owed.get(&top)));
+        self.rivals_for_idle(ahead, number).for_each(|begins| add(Some(begins)));
         all.into_iter().take(most).collect()
     }
 
@@ -417,6 +442,13 @@ impl Ledger {
                 gone.insert(number);
             }
         }
+        self.overtaken_beside_kept(ahead, by, (from, until), &mut gone);
         gone
+    }
+
+    /// From when to when a booking holds something.
+    pub(crate) fn span_of(&self, ahead: &Ahead, number: usize) -> (Timestamp, Timestamp) {
+        let held = &ahead.booked[number].held;
+        (held.since.max(ahead.now), held.until.unwrap_or(Timestamp(i64::MAX)))
     }
 }

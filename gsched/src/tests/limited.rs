@@ -138,6 +138,78 @@ fn who_waits_for_a_cap_starts_in_its_next_period() {
     assert_eq!(of("job 10 a ann 8 limit=36000"), [(10, None)], "no day has so much");
 }
 
+#[test]
+fn who_waits_until_more_is_idle_than_is_kept_starts_when_runs_that_leave_enough_end() {
+    let of = |policy: &str, jobs: &str| {
+        told(&format!(
+            "node n1 h100:8
+             node n2 h100:4
+             {policy}
+             run 1 a ann 4 on=n1 limit=300 partition=p
+             run 2 a bob 2 on=n2 limit=600 partition=p
+             account a
+             {jobs}"
+        ))
+    };
+    let urgent = |kept: u32| format!("qos urgent headroom={kept}");
+    assert_eq!(of(&urgent(2), "job 10 a ann 4 limit=50"), [(10, Some(0))]);
+    assert_eq!(of(&urgent(3), "job 10 a ann 4 limit=50"), [(10, Some(300))]);
+    assert_eq!(of(&urgent(7), "job 10 a ann 4 limit=50"), [(10, Some(600))]);
+    assert_eq!(of(&urgent(9), "job 10 a ann 4 limit=50"), [(10, None)], "12 are never idle beside it");
+    assert_eq!(of(&urgent(7), "job 10 a ann 4 limit=50 qos=urgent"), [(10, Some(0))], "it is kept for such");
+    // What the first waits for nobody behind it takes; who is urgent does, and moves it on.
+    let queue = "job 10 a ann 4 limit=50
+job 11 a eve 1 limit=900";
+    assert_eq!(of(&urgent(3), queue), [(10, Some(300)), (11, Some(300))]);
+    assert_eq!(of(&urgent(4), "job 10 a ann 6 limit=50
+job 11 a eve 1 limit=1000"), [(10, Some(300)), (11, Some(350))]);
+    assert_eq!(of(&urgent(4), "job 10 a ann 6 limit=50
+job 11 a eve 1 limit=1000 qos=urgent"), [(10, Some(600)), (11, Some(0))]);
+    // Of a partition: on its nodes, from all but those who stand on their guarantee.
+    let partition = |kept: u32| format!("partition train nodes=n1 headroom={kept}");
+    assert_eq!(of(&partition(4), "job 10 a ann 4 limit=50 partition=train"), [(10, Some(300))]);
+    assert_eq!(of(&partition(4), "job 10 a ann 2 limit=50"), [(10, Some(0))], "n2 keeps nothing");
+    assert_eq!(of(&partition(4), "job 10 a ann 3 limit=50"), [(10, Some(300))], "n1 has room sooner than n2");
+    assert_eq!(of(&partition(6), "job 10 a ann 3 limit=50"), [(10, Some(600))], "on n2");
+    assert_eq!(of(&partition(6), "job 10 a ann 3 limit=50 partition=train"), [(10, None)]);
+    let owed = of(&format!("{}
+account b g=8", partition(4)), "job 10 b eve 4 limit=50 partition=train
+job 11 b eve 4 limit=20 partition=train");
+    assert_eq!(owed, [(10, Some(0)), (11, Some(40))], "each stands on its guarantee, and the second makes room");
+    // Of what accounts do not lend borrowers are told, too.
+    let lent = |lend: u32| of(&format!("account b g=8 lend={lend}"), "job 10 a ann 3 limit=50");
+    assert_eq!((lent(8), lent(5), lent(1)), (vec![(10, Some(0))], vec![(10, Some(0))], vec![(10, Some(300))]));
+}
+
+#[test]
+fn who_would_break_into_a_whole_node_that_is_kept_starts_when_more_nodes_are_idle() {
+    let of = |kept: u32, jobs: &str| {
+        let mut snapshot = world(&format!(
+            "node n1 h100:4
+             node n2 h100:4
+             node n3 h100:4
+             run 1 a ann 3 on=n1 limit=300
+             run 2 a bob 4 on=n2 limit=600
+             {jobs}"
+        ));
+        Arc::make_mut(&mut snapshot.config).partitions[0].headroom_nodes = kept;
+        starts(&snapshot)
+    };
+    assert_eq!(of(0, "job 10 a ann 2 limit=50"), [(10, Some(0))]);
+    assert_eq!(of(1, "job 10 a ann 1 limit=50"), [(10, Some(0))], "beside the run on n1");
+    assert_eq!(of(1, "job 10 a ann 2 limit=50"), [(10, Some(300))]);
+    assert_eq!(of(2, "job 10 a ann 2 limit=50"), [(10, Some(600))]);
+    assert_eq!(of(3, "job 10 a ann 2 limit=50"), [(10, None)]);
+    assert_eq!(of(1, "job 10 a ann 2 limit=50
+job 11 a eve 2 limit=900"), [(10, Some(300)), (11, Some(300))], "two on one node");
+    assert_eq!(of(1, "job 10 a ann 4 limit=50
+job 11 a eve 3 limit=900"), [(10, Some(300)), (11, Some(350))]);
+    let guaranteed = "account a g=4
+account b g=4
+job 10 b eve 2 limit=50";
+    assert_eq!(of(3, guaranteed), [(10, Some(0))]);
+}
+
 /// What really becomes of a queue that nobody joins, where every run takes its whole limit.
 fn real_starts(snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
     real_runs(snapshot).into_iter().map(|(run, _)| (run.run.job, run.placed)).collect()
@@ -220,15 +292,20 @@ proptest! {
     fn who_waits_for_limits_alone_starts_when_it_was_foretold(
         runs in prop::collection::vec((0..2usize, 0..3usize, 1..5u32, 1..20u32), 0..6),
         jobs in prop::collection::vec((0..2usize, 0..3usize, 1..9u32, 1..20u32), 1..10),
-        limit in 4..13u64, user in 1..4u32, group in 4..20u64,
+        limit in 4..13u64, user in 1..4u32, group in 4..20u64, of_qos in 0..20u64, of_partition in 0..20u64, urgent in 0..8u64,
     ) {
         let (accounts, users) = (["a", "b"], ["ann", "bob", "cyd"]);
+        // Some keep so many idle that about as many are left as limits allow.
+        let kept = |of: u64| if of < 10 { 0 } else { 128 - of };
+        let (of_qos, of_partition) = (kept(of_qos), kept(of_partition));
         let mut text = format!("node n1 h100:128\naccount lab grpgpus={group}\naccount a under=lab limit={limit}\naccount b under=lab userjobs={user}\n");
+        text.push_str(&format!("qos urgent headroom={of_qos}\npartition train headroom={of_partition}\n"));
         for (at, (account, user, gpus, tens)) in runs.into_iter().enumerate() {
             text.push_str(&format!("run {} {} {} {gpus} on=n1 limit={}\n", at + 1, accounts[account], users[user], tens * 10));
         }
         for (at, (account, user, gpus, tens)) in jobs.into_iter().enumerate() {
-            text.push_str(&format!("job {} {} {} {gpus} limit={}\n", at + 10, accounts[account], users[user], tens * 10));
+            let qos = if at as u64 == urgent { " qos=urgent" } else { "" };
+            text.push_str(&format!("job {} {} {} {gpus} limit={}{qos}\n", at + 10, accounts[account], users[user], tens * 10));
         }
         let mut snapshot = world(&text);
         let config = Arc::make_mut(&mut snapshot.config);
@@ -237,6 +314,35 @@ proptest! {
         for (job, start) in starts(&snapshot) {
             let real = real.get(&JobId(job)).map(|at| at.since_secs(NOW));
             prop_assert!(real.is_none() || start.is_some_and(|start| Some(start) >= real), "job {job}: {start:?}, really {real:?}\n{text}");
+            prop_assert!(start.is_none() || real.is_some(), "job {job}: {start:?}\n{text}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn who_waits_for_whole_nodes_to_be_idle_starts_when_it_was_foretold(
+        runs in prop::collection::vec(1..20u32, 0..5),
+        jobs in prop::collection::vec((1..4u32, 1..20u32), 1..8),
+        kept in 5..14u32, of_qos in 0..16u32,
+    ) {
+        let mut text: String = (1..17).map(|id| format!("node n{id} h100:8\n")).collect();
+        text.push_str(&format!("account a\nqos urgent headroom={}\n", of_qos * 8));
+        for (at, tens) in runs.into_iter().enumerate() {
+            text.push_str(&format!("run {} a ann 8 on=n{} limit={}\n", at + 1, at + 1, tens * 10));
+        }
+        for (at, (nodes, tens)) in jobs.into_iter().enumerate() {
+            text.push_str(&format!("job {} a bob {} nodes={nodes} limit={}\n", at + 10, nodes * 8, tens * 10));
+        }
+        let mut snapshot = world(&text);
+        let config = Arc::make_mut(&mut snapshot.config);
+        (config.scheduler.order, config.scheduler.backfill) = (JobOrder::Fifo, Backfill::All);
+        config.partitions[0].headroom_nodes = kept;
+        let real = real_starts(snapshot.clone());
+        for (job, start) in starts(&snapshot) {
+            let real = real.get(&JobId(job)).map(|at| at.since_secs(NOW));
+            prop_assert!(real.is_none() || start.is_some_and(|start| Some(start) >= real), "job {job}: {start:?}, really {real:?}, kept {kept}\n{text}");
             prop_assert!(start.is_none() || real.is_some(), "job {job}: {start:?}\n{text}");
         }
     }
