@@ -1,4 +1,4 @@
-//! Changes of a request that would start it: one thing less, shorter, or elsewhere.
+//! Changes of a request that would start it: one thing less, shorter, or elsewhere; where no such change does, two of them.
 //!
 //! Each is tried at the job's turn in the pass, with everybody before it as they are; the least that works comes first.
 //! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
@@ -33,10 +33,15 @@ pub enum Edit {
     /// Of each alternative, in the scope the request has.
     Gpus(u32),
     Nodes(u32),
+    /// `--ntasks`.
+    Tasks(u32),
+    TasksPerNode(u32),
     CpusPerTask(u32),
     CpusPerGpu(u32),
     /// Bytes: of each node, CPU or GPU, as the request counts it.
     Mem(u64),
+    /// `--mem` where nothing is said of it; bytes, instead of so many that it gets then.
+    MemOfNode { bytes: u64, usual: u64 },
     /// `None`: any type.
     GpuType(Option<String>),
     Partition(String),
@@ -44,6 +49,8 @@ pub enum Edit {
     Borrow,
     /// Without `--switches`, `--exclusive`, `--nodelist`, `--exclude`, `--constraint`, `--nvlink`.
     Without(String),
+    /// One after the other.
+    Both(Box<Edit>, Box<Edit>),
 }
 
 /// Counts below what is asked that are tried one by one: with fewer nodes or GPUs it need not fit better.
@@ -51,29 +58,106 @@ const ONE_BY_ONE: u32 = 64;
 /// Of one kind, should the least not be it after all.
 const MOST_OF_KIND: usize = 16;
 
+/// Looks at the job's turn for pairs of changes.
+const MOST_PAIR_LOOKS: usize = 400;
+
+/// Which changes are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// Pairs where there are no others.
+    Singles,
+    Pairs,
+}
+
 /// What would help a job, by the pass at its turn.
 pub(crate) struct Found {
     /// Of each kind those that would start it now, the least first.
     pub now: Vec<Vec<Change>>,
-    /// Where there are none: what would start it soonest.
+    /// They are pairs: there are no others.
+    pub are_pairs: bool,
+    /// Then what would start it soonest, should they not.
     pub later: Option<Change>,
 }
 
-pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize) -> Found {
+pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: Tried) -> Found {
     let now = pass.snapshot.now;
-    let kinds = kinds(job, pass.snapshot, partition);
+    let kinds = kinds(pass, job, partition);
     let works = |pass: &mut Pass, edit: &Edit| {
         let changed = edit.apply(job).and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
         changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).is_empty())
     };
     let mut of_kinds: Vec<Vec<Change>> = Vec::new();
-    for kind in &kinds {
+    for kind in kinds.iter().filter(|_| tried == Tried::Singles) {
         let edits = kind.that(&mut |edit| works(pass, edit));
         of_kinds.push(edits.into_iter().map(|edit| Change::new(job, edit, now)).collect());
     }
     of_kinds.retain(|changes| !changes.is_empty());
-    let later = if of_kinds.is_empty() { soonest(pass, job, partition, &kinds) } else { None };
-    Found { now: of_kinds, later }
+    let mut later = None;
+    let are_pairs = of_kinds.is_empty();
+    if are_pairs {
+        of_kinds = pairs(&kinds, job, &mut |edit| works(pass, edit)).into_iter().map(|edit| vec![Change::new(job, edit, now)]).collect();
+        later = soonest(pass, job, partition, &kinds);
+    }
+    Found { now: of_kinds, are_pairs, later }
+}
+
+/// Pairs of changes of two kinds that work together. Of two amounts as much of the one as works with the least of the other, then as much of
+/// that; and with half of the first.
+fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+    let mut left = MOST_PAIR_LOOKS;
+    let mut looks = |edit: &Edit| {
+        left = left.saturating_sub(1);
+        left > 0 && works(edit)
+    };
+    let amounts: Vec<&Kind> = kinds.iter().filter(|kind| kind.most > 0).collect();
+    let choices: Vec<(usize, &Edit)> = kinds.iter().enumerate().filter(|(_, kind)| kind.most == 0).flat_map(|(at, kind)| kind.each.iter().map(move |edit| (at, edit))).collect();
+    // Where even all together are too few no two of them are enough.
+    let least = |first: Option<&Edit>| {
+        let all = first.cloned().into_iter().chain(amounts.iter().map(|kind| (kind.amount)(1)));
+        all.reduce(|one, next| Edit::Both(Box::new(one), Box::new(next)))
+    };
+    let mut found = Vec::new();
+    if least(None).is_some_and(|least| looks(&least)) {
+        for (at, one) in amounts.iter().enumerate() {
+            for other in &amounts[at + 1..] {
+                found.extend(together(one, other, &mut looks));
+            }
+        }
+    }
+    for (at, (kind, choice)) in choices.iter().enumerate() {
+        if !least(Some(*choice)).is_some_and(|least| looks(&least)) {
+            continue;
+        }
+        let with = |edit: Edit| Edit::Both(Box::new(edit), Box::new((*choice).clone()));
+        for amount in &amounts {
+            let most = amount.most_that(&mut |edit| looks(&with(edit.clone())));
+            found.extend((most > 0).then(|| with((amount.amount)(most))));
+        }
+        let others = choices[at + 1..].iter().filter(|(other, _)| other != kind);
+        found.extend(others.map(|(_, other)| with((*other).clone())).filter(|edit| looks(edit)));
+    }
+    found.sort_by_key(|edit| edit.loss_milli(job));
+    found
+}
+
+/// Two amounts that work together.
+fn together(one: &Kind, other: &Kind, looks: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+    let both = |one: &Edit, other: &Edit| Edit::Both(Box::new(one.clone()), Box::new(other.clone()));
+    let least = (other.amount)(1);
+    if !looks(&both(&(one.amount)(1), &least)) {
+        return Vec::new();
+    }
+    let most = one.most_that(&mut |edit| looks(&both(edit, &least)));
+    let mut found: Vec<(u32, Edit)> = Vec::new();
+    for place in [most, most / 2].into_iter().filter(|place| *place > 0) {
+        let edit = (one.amount)(place);
+        let next = other.most_that(&mut |next| looks(&both(&edit, next)));
+        // Half of the one is of use where it leaves more of the other.
+        if found.iter().all(|(before, _)| next > *before) && next > 0 {
+            found.push((next, both(&edit, &(other.amount)(next))));
+        }
+    }
+    found.into_iter().map(|(_, edit)| edit).collect()
 }
 
 /// Of changes after which only time stands in its way, the least of those that start it first.
@@ -107,22 +191,24 @@ struct Kind {
     /// Then amounts from here down to one: who has room for much has it for less.
     below: u32,
     amount: Box<dyn Fn(u32) -> Edit>,
+    /// The largest amount; 0 where it is none.
+    most: u32,
 }
 
 impl Kind {
     fn each(edits: impl IntoIterator<Item = Edit>) -> Self {
-        Self { each: edits.into_iter().collect(), below: 0, amount: Box::new(Edit::Nodes) }
+        Self { each: edits.into_iter().collect(), below: 0, amount: Box::new(Edit::Nodes), most: 0 }
     }
 
     /// Amounts up to one.
     fn amounts(most: u32, amount: impl Fn(u32) -> Edit + 'static) -> Self {
-        Self { each: Vec::new(), below: most, amount: Box::new(amount) }
+        Self { each: Vec::new(), below: most, amount: Box::new(amount), most }
     }
 
     /// Counts below what is asked.
     fn counts(asked: u32, count: impl Fn(u32) -> Edit + 'static) -> Self {
         let below = asked.saturating_sub(1 + ONE_BY_ONE);
-        Self { each: (below + 1..asked).rev().map(&count).collect(), below, amount: Box::new(count) }
+        Self { each: (below + 1..asked).rev().map(&count).collect(), below, amount: Box::new(count), most: asked.saturating_sub(1) }
     }
 
     /// The changes that work, the least first.
@@ -138,9 +224,14 @@ impl Kind {
         (self.below > 0).then(|| (self.amount)(1))
     }
 
-    /// The largest amount that works, and smaller ones.
-    fn most_below(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
-        let (mut low, mut high) = (0, self.below);
+    /// The largest of all its amounts that works, by halves; 0: none.
+    fn most_that(&self, works: &mut dyn FnMut(&Edit) -> bool) -> u32 {
+        self.largest(self.most, works)
+    }
+
+    /// The largest amount up to one that works; 0: none.
+    fn largest(&self, most: u32, works: &mut dyn FnMut(&Edit) -> bool) -> u32 {
+        let (mut low, mut high) = (0, most);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             match works(&(self.amount)(middle)) {
@@ -148,23 +239,41 @@ impl Kind {
                 false => high = middle - 1,
             }
         }
+        low
+    }
+
+    /// The largest amount that works, and smaller ones.
+    fn most_below(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+        let low = self.largest(self.below, works);
         std::iter::successors(Some(low), |most| Some(most / 2)).take_while(|most| *most > 0).map(&self.amount).collect()
     }
 }
 
-fn kinds(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Kind> {
+fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
+    let snapshot = pass.snapshot;
     let request = &job.spec.request;
     let mut kinds = vec![Kind::each((job.spec.borrow != Some(true)).then_some(Edit::Borrow))];
     let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives);
     let most = gpus.filter_map(|one| if let GpuAmount::Whole(count) = one.amount { Some(count) } else { None }).max();
     kinds.push(Kind::counts(most.unwrap_or(0), Edit::Gpus));
     kinds.push(Kind::counts(request.nodes_min, Edit::Nodes));
+    // Each of its nodes has a task, and as many nodes follow from fewer tasks.
+    let (tasks, per_node) = (request.ntasks.max(1), request.ntasks_per_node);
+    let nodes_of = |tasks: u32| per_node.map_or(1, |per_node| tasks.div_ceil(per_node.max(1)));
+    let fewest = (request.nodes_min.max(1)..tasks).find(|few| nodes_of(*few) == nodes_of(tasks)).unwrap_or(tasks);
+    kinds.push(Kind::amounts(tasks - fewest, move |more| Edit::Tasks(fewest + more - 1)));
+    let of_each = per_node.filter(|_| tasks == 1).unwrap_or(1);
+    kinds.push(Kind::amounts(of_each.saturating_sub(1), Edit::TasksPerNode));
     kinds.push(Kind::amounts(request.cpus_per_task.unwrap_or(1) - 1, Edit::CpusPerTask));
     kinds.push(Kind::amounts(request.cpus_per_gpu.unwrap_or(0).saturating_sub(1), Edit::CpusPerGpu));
     if let MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) = request.mem {
         let unit = mem_unit(bytes);
         let most = (bytes.saturating_sub(1) / unit) as u32;
         kinds.push(Kind::amounts(most, move |units| Edit::Mem(u64::from(units) * unit)));
+    } else if let Some(usual) = usual_mem(pass, job, partition) {
+        let unit = mem_unit(usual);
+        let most = (usual.saturating_sub(1) / unit) as u32;
+        kinds.push(Kind::amounts(most, move |units| Edit::MemOfNode { bytes: u64::from(units) * unit, usual }));
     }
     let minutes = job.held_secs().div_ceil(60);
     kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| Edit::TimeLimit(minutes * 60)));
@@ -192,6 +301,15 @@ fn kinds(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Kind> {
     ];
     kinds.extend(given.into_iter().filter(|(_, given)| *given).map(|(name, _)| Kind::each([Edit::Without(name.into())])));
     kinds
+}
+
+/// The most memory of one node that goes with what else a job asks for.
+fn usual_mem(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u64> {
+    let shape = pass.shape_of(job, partition);
+    let of = pass.shape(shape);
+    let cluster = &pass.engine.cluster;
+    let makes: BTreeSet<u32> = of.in_question().ones().map(|at| cluster.nodes[at].make).collect();
+    makes.into_iter().filter_map(|make| Some(of.need(0, 0, make)?.mem_bytes)).max()
 }
 
 /// What changes of memory are rounded to: whole GiB of what is large, else an eighth of a power of two.
@@ -246,12 +364,19 @@ impl Edit {
                     request.ntasks = request.ntasks.min(per_node * count);
                 }
             }
+            Self::Tasks(count) => request.ntasks = *count,
+            Self::TasksPerNode(count) => request.ntasks_per_node = Some(*count),
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
             Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
                 if let MemAsk::PerNode(asked) | MemAsk::PerCpu(asked) | MemAsk::PerGpu(asked) = &mut request.mem {
                     *asked = *bytes;
                 }
+            }
+            Self::MemOfNode { bytes, .. } => request.mem = MemAsk::PerNode(*bytes),
+            Self::Both(one, other) => {
+                let changed = one.apply(job);
+                return other.apply(changed.as_ref().unwrap_or(job)).or(changed);
             }
             Self::GpuType(kind) => {
                 let kind = kind.clone().map_or(GpuKind::Any, GpuKind::Type);
@@ -292,6 +417,8 @@ impl Edit {
                 let tasks = if tasks == job.spec.request.ntasks { String::new() } else { format!(" --ntasks {tasks}") };
                 format!("--nodes {count}{tasks}")
             }
+            Self::Tasks(count) => format!("--ntasks {count}"),
+            Self::TasksPerNode(count) => format!("--ntasks-per-node {count}"),
             Self::CpusPerTask(count) => format!("--cpus-per-task {count}"),
             Self::CpusPerGpu(count) => format!("--cpus-per-gpu {count}"),
             Self::Mem(bytes) => {
@@ -300,10 +427,12 @@ impl Edit {
                     MemAsk::PerGpu(_) => "--mem-per-gpu",
                     MemAsk::PerNode(_) | MemAsk::Default => "--mem",
                 };
-                match bytes % (1 << 30) {
-                    0 => format!("{name} {}G", bytes >> 30),
-                    _ => format!("{name} {}M", bytes >> 20),
-                }
+                mem_option(name, *bytes)
+            }
+            Self::MemOfNode { bytes, .. } => mem_option("--mem", *bytes),
+            Self::Both(one, other) => {
+                let changed = one.apply(job);
+                both_options(&one.option(job), &other.option(changed.as_ref().unwrap_or(job)))
             }
             Self::Partition(name) => format!("--partition {name}"),
             Self::Borrow => "--borrow".into(),
@@ -322,17 +451,46 @@ impl Edit {
                 part(u64::from(*count), u64::from(most.unwrap_or(1)))
             }
             Self::Nodes(count) => part(u64::from(*count), u64::from(request.nodes_min)),
+            Self::Tasks(count) => part(u64::from(*count), u64::from(request.ntasks)),
+            Self::TasksPerNode(count) => part(u64::from(*count), u64::from(request.ntasks_per_node.unwrap_or(1))),
             Self::CpusPerTask(count) => part(u64::from(*count), u64::from(request.cpus_per_task.unwrap_or(1))),
             Self::CpusPerGpu(count) => part(u64::from(*count), u64::from(request.cpus_per_gpu.unwrap_or(1))),
             Self::Mem(bytes) => match request.mem {
                 MemAsk::PerNode(was) | MemAsk::PerCpu(was) | MemAsk::PerGpu(was) => part(*bytes, was),
                 MemAsk::Default => 0,
             },
+            Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
+            Self::Both(one, other) => one.loss_milli(job) + other.loss_milli(job),
             Self::GpuType(_) => 300,
             Self::Partition(_) => 400,
             Self::Borrow => 50,
             Self::Without(_) => 200,
         }
+    }
+}
+
+fn mem_option(name: &str, bytes: u64) -> String {
+    match bytes % (1 << 30) {
+        0 => format!("{name} {}G", bytes >> 30),
+        _ => format!("{name} {}M", bytes >> 20),
+    }
+}
+
+/// Two changes as they are typed together; of an option that both give the second counts.
+fn both_options(one: &str, other: &str) -> String {
+    let words = |text: &str| text.split(" --").map(|part| part.trim_start_matches("--").to_owned()).collect::<Vec<_>>();
+    let is_typed = |text: &str| !text.starts_with("without ");
+    let name = |part: &str| part.split(' ').next().unwrap_or_default().to_owned();
+    match (is_typed(one), is_typed(other)) {
+        (true, true) => {
+            let later = words(other);
+            let first = words(one).into_iter().filter(|part| later.iter().all(|next| name(next) != name(part)));
+            let all: Vec<String> = first.chain(later.iter().cloned()).map(|part| format!("--{part}")).collect();
+            all.join(" ")
+        }
+        (false, true) => format!("{other} and {one}"),
+        (true, false) => format!("{one} and {other}"),
+        (false, false) => format!("{one} and {}", other.trim_start_matches("without ")),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Looked at when its turn comes in a pass, beside what those before it were given. Decides nothing.
 
-use crate::change::{self, Change};
+use crate::change::{self, Change, Tried};
 use crate::forecast::Forecast;
 use crate::pass::{Engine, Pass, Wait};
 use crate::placement::Ask;
@@ -122,10 +122,11 @@ impl Engine {
         let is_array = entry.positions.is_some();
         let entries = || snapshot.pending.iter().filter(|one| one.id == job && one.positions.is_some() == is_array);
         let mut told: Vec<(u32, Here)> =
-            entries().filter_map(|entry| Some((entry.spec.choice(), self.why_here(snapshot, entry, budget)?))).collect();
+            entries().filter_map(|entry| Some((entry.spec.choice(), self.why_here(snapshot, entry, Tried::Singles, budget)?))).collect();
         // First of all where it would start, then where the least stands in its way and there are such nodes at all, then as it names them.
         let is_vain = |here: &Here| here.why.blockers.iter().any(|blocker| blocker.code == ReasonCode::BadConstraints);
         told.sort_by_key(|(choice, here)| (here.why.blockers.len(), is_vain(here), *choice));
+        let first = told.first().map(|(choice, _)| *choice);
         let mut rest = told.into_iter().map(|(_, here)| here);
         let Here { why: mut found, help } = rest.next()?;
         // Of each partition the alternative that is nearest.
@@ -134,10 +135,17 @@ impl Engine {
             .filter_map(|Here { why, .. }| Some(Elsewhere { partition: why.partition?, ahead: why.ahead, blockers: why.blockers }))
             .filter(|other| told_of.insert(other.partition.clone()))
             .collect();
-        if let Some(help) = help {
-            found.changes = self.proved(snapshot, help.now, (job, found.partition.as_deref()), budget);
-            if found.changes.is_empty() {
+        let mut proofs = MOST_PROOFS;
+        let mut again = help;
+        while let Some(help) = again.take() {
+            let are_pairs = help.are_pairs;
+            found.changes = self.proved(snapshot, help.now, (job, found.partition.as_deref()), &mut proofs, budget);
+            if found.changes.is_empty() && are_pairs {
                 found.changes.extend(help.later);
+            } else if found.changes.is_empty() {
+                // Those that seemed to start it by themselves do not.
+                let entry = entries().find(|entry| Some(entry.spec.choice()) == first);
+                again = entry.and_then(|entry| self.why_here(snapshot, entry, Tried::Pairs, budget)).and_then(|here| here.help);
             }
         }
         Some(found)
@@ -145,21 +153,20 @@ impl Engine {
 
     /// Of each kind the least change with which a pass starts the job, the least first: what jobs there are has a say in
     /// where the others go, so a change counts when the pass with it starts the job.
-    fn proved(&mut self, snapshot: &Snapshot, kinds: Vec<Vec<Change>>, entry: (JobId, Option<&str>), budget: WorkBudget) -> Vec<Change> {
+    fn proved(&mut self, snapshot: &Snapshot, kinds: Vec<Vec<Change>>, entry: (JobId, Option<&str>), proofs: &mut usize, budget: WorkBudget) -> Vec<Change> {
         let mut found = vec![false; kinds.len()];
         let mut all: Vec<(usize, Change)> =
             kinds.into_iter().enumerate().flat_map(|(kind, changes)| changes.into_iter().map(move |change| (kind, change))).collect();
         all.sort_by_key(|(_, change)| change.loss_milli);
         let mut proved = Vec::new();
-        let mut proofs = 0;
         for (kind, change) in all {
             if found[kind] {
                 continue;
             }
-            if proved.len() == MOST_CHANGES || proofs == MOST_PROOFS {
+            if proved.len() == MOST_CHANGES || *proofs == 0 {
                 break;
             }
-            proofs += 1;
+            *proofs -= 1;
             found[kind] = self.starts_with(snapshot, &change.edit, entry, budget);
             proved.extend(found[kind].then_some(change));
         }
@@ -167,13 +174,13 @@ impl Engine {
     }
 
     /// What stands in the way of one entry of the queue, when its turn comes, and what would help.
-    fn why_here(&mut self, snapshot: &Snapshot, entry: &PendingJob, budget: WorkBudget) -> Option<Here> {
+    fn why_here(&mut self, snapshot: &Snapshot, entry: &PendingJob, tried: Tried, budget: WorkBudget) -> Option<Here> {
         let mut found = None;
         let mut ahead = 0;
         let partition = &entry.spec.partition;
         self.walk(snapshot, budget, None, &mut |pass, one, place| {
             if one.id == entry.id && one.spec.choice() == entry.spec.choice() && one.spec.partition == *partition {
-                found = Some(pass.explain(one, place, ahead));
+                found = Some(pass.explain(one, place, tried, ahead));
                 return false;
             }
             ahead += u32::from(one.spec.partition == *partition);
@@ -184,14 +191,14 @@ impl Engine {
 }
 
 impl Pass<'_> {
-    fn explain(&mut self, job: &PendingJob, partition: Option<usize>, ahead: u32) -> Here {
+    fn explain(&mut self, job: &PendingJob, partition: Option<usize>, tried: Tried, ahead: u32) -> Here {
         let mut blockers = self.blockers(job, partition);
         if let (Some(partition), Some(room)) = (partition, blockers.iter_mut().find(|blocker| blocker.nearest.is_some())) {
             let shape = self.shape_of(job, partition);
             let from = self.may_preempt_from(job, shape);
             room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
         }
-        let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition));
+        let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition, tried));
         if let (Some(partition), [room]) = (partition, &mut blockers[..])
             && (room.nearest.is_some() || room.code == ReasonCode::Resources)
         {

@@ -218,7 +218,11 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         ntasks: number(words, "ntasks").unwrap_or(1),
         cpus_per_task: number(words, "cpus"),
         cpus_per_gpu: number(words, "cpg"),
-        mem: number::<u64>(words, "mem").map_or(MemAsk::PerNode(1 << 30), |gib| MemAsk::PerNode(gib << 30)),
+        ntasks_per_node: number(words, "per_node"),
+        mem: match get(words, "mem") {
+            Some("usual") => MemAsk::Default,
+            _ => MemAsk::PerNode(number::<u64>(words, "mem").unwrap_or(1) << 30),
+        },
         gpus: get(words, "gpus").or(per_node).map(|text| GpuAsk::parse(text).unwrap()),
         gpu_scope: if per_node.is_some() { GpuScope::Node } else { GpuScope::Job },
         gpu_mem_mib: number(words, "gpu_mem"),

@@ -426,6 +426,7 @@ fn amounts(job: &PendingJob) -> Vec<Vec<Edit>> {
     vec![
         (1..gpus.max().unwrap_or(0)).rev().map(Edit::Gpus).collect(),
         (1..request.nodes_min).rev().map(Edit::Nodes).collect(),
+        (request.nodes_min..request.ntasks).rev().map(Edit::Tasks).collect(),
         (1..request.cpus_per_task.unwrap_or(1)).rev().map(Edit::CpusPerTask).collect(),
         (1..request.cpus_per_gpu.unwrap_or(1)).rev().map(Edit::CpusPerGpu).collect(),
         (1..minutes).rev().map(|minutes| Edit::TimeLimit(minutes * 60)).collect(),
@@ -482,6 +483,72 @@ fn the_least_change_of_large_amounts_is_found() {
         let told = why(&picture(text), JobId(10)).unwrap();
         assert!(told.changes.iter().any(|change| change.option == option), "{option}: {told:?}");
     }
+}
+
+/// What is proposed to start a job at once, each proposal shown to start it.
+fn proposals(text: &str) -> Vec<String> {
+    let snapshot = picture(text);
+    let job = snapshot.pending.iter().map(|job| job.id).max().unwrap();
+    let told = why(&snapshot, job).unwrap();
+    for change in told.changes.iter().filter(|change| change.starts == NOW) {
+        let mut changed = snapshot.clone();
+        let at = changed.pending.iter().position(|one| one.id == job).unwrap();
+        changed.pending[at] = change.edit.apply(&snapshot.pending[at]).unwrap();
+        assert!(starts(&changed, job), "{change:?}");
+    }
+    told.changes.into_iter().map(|change| if change.starts == NOW { change.option } else { format!("later {}", change.option) }).collect()
+}
+
+#[test]
+fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
+    let busy = |cpus: u32| format!("node n1 h100:8 64c 512G\nnode n2 h100:8 64c 512G\nrunning 1 n1 cpus={cpus} left=600\nrunning 2 n2 cpus=60 left=600\n");
+    assert_eq!(proposals(&format!("{}job ntasks=16", busy(50))), ["--ntasks 14"]);
+    assert_eq!(proposals(&format!("{}job ntasks=16 mem=usual", busy(50))), ["--ntasks 14"], "with the memory that goes with them");
+    assert_eq!(proposals(&format!("{}job cpus=16 mem=usual", busy(50))), ["--cpus-per-task 14"]);
+    assert_eq!(proposals(&format!("{}job ntasks=16 nodes=2", busy(50))), ["--ntasks 9"]);
+    assert_eq!(proposals(&format!("{}job per_node=6 nodes=2", busy(50))), ["--ntasks-per-node 4", "--nodes 1"]);
+    assert_eq!(proposals(&format!("{}job ntasks=8 per_node=4 nodes=2 cpus=2", busy(50))), ["--ntasks 5", "--nodes 1 --ntasks 4", "--cpus-per-task 1"]);
+    // CPUs are free, but not the memory that goes with a share of the node.
+    let full = "node n1 h100:8 64c 512G
+        job gpus=1 mem=500 time=900
+        job gpus=2 mem=usual";
+    assert_eq!(proposals(full), ["--mem 12G"]);
+}
+
+#[test]
+fn where_no_one_change_starts_it_two_together_are_told() {
+    // Four GPUs are free, for an hour.
+    let half = |job: &str| format!("reservation patch maint from=3600 secs=50\nnode n1 h100:8 64c\nrunning 1 n1 gpus=0-3 left=600\n{job}");
+    assert_eq!(proposals(&half("job gpus=8 time=6000")), ["--gpus 4 --time 60"]);
+    assert_eq!(proposals(&half("job gpus=8 time=3600")), ["--gpus 4"], "one is enough");
+    assert_eq!(proposals(&half("job gpus=8 time=6000 held=user:bob")), Vec::<String>::new());
+    // As much of each as goes with the other.
+    let both = "node n1 h100:8 16c
+        running 1 n1 gpus=0-4 cpus=10 left=600
+        job gpus=4 cpus=12";
+    assert_eq!(proposals(both), ["--gpus 3 --cpus-per-task 6"]);
+    // Another type has fewer; what of one option changes is written once.
+    let types = "node n1 h100:4 16c
+        node n2 a100:4 16c
+        running 1 n1 gpus=0-3 left=600
+        running 2 n2 gpus=0 left=600
+        job gpus=h100:4";
+    assert_eq!(proposals(types), ["--gpus a100:3", "--gpus 3"]);
+    let elsewhere = "partition main nodes=n1
+        partition other nodes=n2
+        node n1 h100:4
+        node n2 h100:4
+        running 1 n1 gpus=0-3 left=600
+        running 2 n2 gpus=0 left=600
+        job gpus=4 nodelist=n1";
+    assert_eq!(proposals(elsewhere), ["--gpus 3 --partition other"; 0]);
+    assert_eq!(proposals(&elsewhere.replace(" nodelist=n1", "")), ["--gpus 3 --partition other"]);
+    let named = "node n1 h100:4
+        node n2 h100:4
+        running 1 n1 gpus=0-3 left=600
+        running 2 n2 gpus=0 left=600
+        job gpus=4 nodelist=n1";
+    assert_eq!(proposals(named), ["--gpus 3 and without --nodelist"]);
 }
 
 #[test]
