@@ -8,9 +8,10 @@
 use crate::cluster::{end_after, end_of};
 use crate::limits::{LOST_BY_SLICES, milli_text};
 use crate::pass::{Engine, Pass, Wait};
+use crate::placement::{Ask, Picked, Search, each};
 use crate::room::Hold;
 use crate::shape::ShapeId;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::{Count, Need, Step};
 use crate::window::{Claim, Window, asked};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
@@ -19,6 +20,8 @@ use gmodel::{Reason, ReasonCode, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+/// Searches for one start beside them.
+const MOST_LOOKS: usize = 64;
 /// Windows of a recurring reservation that are kept at once.
 const WINDOWS_AHEAD: usize = 32;
 
@@ -330,6 +333,70 @@ impl Pass<'_> {
                 self.counted[at].add(Part { node, gpu_type: group.gpu_type.clone(), milli, from: hold.from, to: hold.to });
             }
         }
+    }
+}
+
+/// Of a job that is believed to be shorter than its limit: a pass asks for its whole limit.
+impl Pass<'_> {
+    /// Whether GPUs that are set apart for others may begin to be so within its limit.
+    pub(crate) fn may_reach_counted(&self, job: &PendingJob, shape: ShapeId) -> bool {
+        job.window_secs() > job.held_secs() && self.set_apart_beside(shape).next().is_some()
+    }
+
+    fn set_apart_beside(&self, shape: ShapeId) -> impl Iterator<Item = &(usize, Hold)> {
+        let own = self.shape(shape).claim.own();
+        self.counted.iter().filter(move |counted| Some(counted.reservation) != own).flat_map(|counted| &counted.holds)
+    }
+
+    /// The earliest start before a time, as `look` finds it from a time on, at which those GPUs leave it enough for its whole limit.
+    pub(crate) fn earliest_clear(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        (from, until): Window,
+        look: impl Fn(&mut Search, &Ask, Timestamp) -> Option<(Timestamp, Picked)>,
+    ) -> Option<(Timestamp, Picked)> {
+        let mut from = from;
+        let mut only = self.shape(shape).candidates.up.clone();
+        // When the first of the nodes that are left out may be taken again.
+        let mut again: Option<Timestamp> = None;
+        for _ in 0..MOST_LOOKS {
+            let found = self.search(job, shape, |search, ask| look(search, &Ask { only: Some(&only), ..*ask }, from));
+            let found = found.filter(|(at, _)| again.is_none_or(|again| *at <= again));
+            let Some((at, picked)) = found else {
+                from = again.take().filter(|again| *again < until)?;
+                only.clone_from(&self.shape(shape).candidates.up);
+                continue;
+            };
+            let reached: Vec<(usize, Timestamp)> =
+                each(&picked).filter_map(|(node, part)| Some((node, self.reaches_counted(job, shape, (way, part), node, at)?))).collect();
+            if reached.is_empty() {
+                return Some((at, picked));
+            }
+            for (node, end) in reached {
+                only.set(node, false);
+                again = Some(again.map_or(end, |again| again.min(end)));
+            }
+        }
+        None
+    }
+
+    /// When the GPUs that are set apart on a node, and leave a job that starts there too few before its limit ends, are free again.
+    fn reaches_counted(&self, job: &PendingJob, shape: ShapeId, (way, part): (usize, usize), node: usize, at: Timestamp) -> Option<Timestamp> {
+        let make = self.engine.cluster.nodes[node].make;
+        let need = self.shape(shape).need(way, part, make)?;
+        let (believed, end) = (at.plus_secs(i64::from(job.held_secs())), at.plus_secs(i64::from(job.window_secs())));
+        let within: Vec<&Hold> = self.set_apart_beside(shape).filter(|(on, hold)| *on == node && hold.from < end && hold.to > believed).map(|(_, hold)| hold).collect();
+        let all = self.engine.cluster.makes.list[make as usize].all.gpus_in(need.groups);
+        let wants = if need.milli > 0 { 1 } else { u32::from(need.whole()) };
+        let is_short = |hold: &&&Hold| {
+            let begin = hold.from.max(believed);
+            let beside = within.iter().filter(|other| other.from <= begin && begin < other.to);
+            let held: u32 = beside.map(|other| other.amount.gpus_in(need.groups)).sum();
+            held > 0 && (need.exclusive || wants + held > all)
+        };
+        within.iter().filter(is_short).map(|hold| hold.to).max()
     }
 }
 

@@ -525,7 +525,7 @@ impl Pass<'_> {
                 if from >= until {
                     continue;
                 }
-                let look = |search: &mut Search, ask: &Ask| {
+                let look = |search: &mut Search, ask: &Ask, from: Timestamp| {
                     let few = search.earliest(ask, way, (from, secs), until);
                     let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some()) else { return few };
                     let until = few.as_ref().map_or(until, |(at, _)| *at);
@@ -534,8 +534,9 @@ impl Pass<'_> {
                     any.or(few)
                 };
                 let found = match &bounds {
-                    Some(bounds) => self.earliest_within(job, shape, bounds, look),
-                    None => self.search(job, shape, look),
+                    Some(bounds) => self.earliest_within(job, shape, bounds, |search, ask| look(search, ask, from)),
+                    None if self.may_reach_counted(job, shape) => self.earliest_clear(job, shape, way, (from, until), look),
+                    None => self.search(job, shape, |search, ask| look(search, ask, from)),
                 };
                 if let Some((at, picked)) = found {
                     if for_all && bounds.is_none() {

@@ -241,6 +241,35 @@ fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit()
 }
 
 #[test]
+fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_whole_limit() {
+    let mut lengths = crate::run_lengths::RunLengths::default();
+    let whose = |user| crate::run_lengths::Whose { account: "", user, partition: "main" };
+    (0..8).for_each(|_| lengths.note(whose("ann"), Some(2000), 100));
+    let expected = |text: &str| {
+        let picture = picture(text);
+        let told = forecast(&lengths.believed(picture.clone()), &picture.pending.iter().map(|job| job.id).collect());
+        told.iter().map(|one| one.start.map(|at| at.since_secs(NOW))).collect::<Vec<_>>()
+    };
+    let one = |reserved: u32, from: u32, job: &str| {
+        expected(&format!("reservation r user=bob gpus={reserved} from={from} secs=500\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\njob user=ann time=2000 {job}"))
+    };
+    assert_eq!(one(8, 2050, "gpus=8"), [Some(50)]);
+    assert_eq!(one(8, 2049, "gpus=8"), [Some(2549)], "a second is short");
+    assert_eq!((one(4, 1000, "gpus=4"), one(4, 1000, "gpus=5")), (vec![Some(50)], vec![Some(1500)]), "beside four that are set apart");
+    assert_eq!((one(1, 1000, "exclusive"), one(1, 1000, "cpus=4")), (vec![Some(1500)], vec![Some(0)]));
+    // On another node sooner; after the window where that is full for longer.
+    let two = |left: u32| {
+        expected(&format!(
+            "reservation r user=bob gpus=8 from=1000 secs=500\nnode n1 h100:8\nnode n2 h100:9\nrunning 1 n1 gpus=0-7 left=50\nrunning 2 n2 gpus=0-8 left={left}
+             job user=ann time=2000 gpus=8"
+        ))
+    };
+    assert_eq!((two(700), two(3000)), (vec![Some(700)], vec![Some(1500)]));
+    // Its own is for it.
+    assert_eq!(expected("reservation r user=ann gpus=8 from=100 secs=500\nnode n1 h100:8\njob user=ann time=2000 gpus=8 reservation=r"), [Some(100)]);
+}
+
+#[test]
 fn another_type_or_partition_is_proposed() {
     check(
         "partition main nodes=n1
