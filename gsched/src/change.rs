@@ -176,6 +176,8 @@ fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) 
         found.extend(edits.into_iter().map(|edit| (first, edit)));
     }
     found.sort_by_key(|(at, edit)| (*at, edit.loss_milli(job)));
+    // What would start it at once was tried before.
+    found.retain(|(at, _)| *at > pass.snapshot.now);
     let passes = |code: &ReasonCode| matches!(code, ReasonCode::Resources | ReasonCode::Priority | ReasonCode::Licenses | ReasonCode::ReqNodeNotAvail);
     let (at, edit) = found.into_iter().take(MOST_OF_KIND).find(|(_, edit)| {
         let changed = edit.apply(job).and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
@@ -513,6 +515,6 @@ impl Engine {
             left = left.saturating_sub(usize::from(is_of_job(one)));
             !over
         });
-        plan.starts.iter().any(|start| start.job == job)
+        plan.starts.iter().any(|start| entry.is_or_has(start.job))
     }
 }

@@ -18,6 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sizes of nodes that are tried for who takes them whole, of each kind.
 const MOST_SIZES: usize = 8;
 
+/// What is said to a job that would take so much of some nodes: its class, or why not.
+pub(crate) type Check<'a> = &'a dyn Fn(&Pass, &Take, &Picked) -> Result<Option<RunClass>, Reason>;
+
 impl Pass<'_> {
     /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
     pub(crate) fn secs_from(&self, job: &PendingJob, shape: ShapeId, at: Timestamp) -> u32 {
@@ -78,17 +81,22 @@ impl Pass<'_> {
     /// As `check`, for nodes that are known: whole ones that are kept idle are not broken into.
     pub(crate) fn check_on(&self, job: &PendingJob, shape: ShapeId, (take, way, secs): (&Take, usize, u32), picked: &Picked) -> Result<Option<RunClass>, Reason> {
         let class = self.check(job, take)?;
+        self.kept_on(job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
+    }
+
+    /// What of these nodes is kept from a job, whatever limits say: by its reservation, or idle for others.
+    pub(crate) fn kept_on(&self, job: &PendingJob, shape: ShapeId, (take, way, secs): (&Take, usize, u32), picked: &Picked, class: Option<RunClass>) -> Option<Reason> {
         if let Some(short) = self.reserved_short(shape, &take.gpus, secs) {
-            return Err(short);
+            return Some(short);
         }
         if class == Some(RunClass::Guaranteed) || self.ledger.is_urgent(&job.spec) {
-            return Ok(class);
+            return None;
         }
         for (keeper, nodes) in &self.kept_idle_on {
             let there: Picked = each(picked).filter(|(at, _)| nodes.contains(*at)).map(|(at, part)| (at..at + 1, part)).collect();
             let taken = self.take_of(shape, way, &there, secs).gpus;
             if let Some(kept) = self.ledger.kept_in(*keeper, &taken) {
-                return Err(kept);
+                return Some(kept);
             }
         }
         for kept in &self.kept_nodes {
@@ -103,10 +111,10 @@ impl Pass<'_> {
                     plural(kept.most),
                     if idle == 1 { "is" } else { "are" }
                 );
-                return Err(Reason::new(ReasonCode::Headroom, text));
+                return Some(Reason::new(ReasonCode::Headroom, text));
             }
         }
-        Ok(class)
+        None
     }
 
     /// Whether nobody has anything of a node now.
@@ -156,10 +164,15 @@ impl Pass<'_> {
 
     /// Nodes for a way, now: those liked best; of another type, or smaller ones, where a limit says no to theirs.
     pub(crate) fn find(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
-        let Some(bounds) = self.bounds(job) else { return self.find_among(job, shape, way, secs, None) };
+        self.find_by(job, shape, way, secs, &|pass, take, picked| pass.check_on(job, shape, (take, way, secs), picked))
+    }
+
+    /// The same, as `check` allows a job to take so much of some nodes.
+    pub(crate) fn find_by(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, check: Check) -> Found {
+        let Some(bounds) = self.bounds(job) else { return self.find_among(job, shape, way, secs, None, check) };
         let mut found = Ok(None);
         for nodes in &bounds {
-            found = self.find_among(job, shape, way, secs, Some(nodes));
+            found = self.find_among(job, shape, way, secs, Some(nodes), check);
             if matches!(found, Ok(Some(_))) {
                 break;
             }
@@ -167,14 +180,14 @@ impl Pass<'_> {
         found
     }
 
-    fn find_among(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, nodes: Option<&FixedBitSet>) -> Found {
+    fn find_among(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, nodes: Option<&FixedBitSet>, check: Check) -> Found {
         let now = self.now;
         let end = end_after(self.snapshot.now, Some(secs));
         let Some(picked) = self.search(job, shape, |search, ask| search.pick(&Ask { only: nodes, ..*ask }, way, now, end)) else {
             return Ok(None);
         };
         let take = self.take_of(shape, way, &picked, secs);
-        let no = match self.check_on(job, shape, (&take, way, secs), &picked) {
+        let no = match check(self, &take, &picked) {
             Ok(class) => return Ok(Some((picked, take, class))),
             Err(reason) => reason,
         };
@@ -187,7 +200,7 @@ impl Pass<'_> {
             let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
             let Some(picked) = found else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check_on(job, shape, (&take, way, secs), &picked) {
+            if let Ok(class) = check(self, &take, &picked) {
                 return Ok(Some((picked, take, class)));
             }
         }

@@ -174,6 +174,11 @@ impl Ledger {
         }
     }
 
+    /// The class in which a job would run that takes so much, whatever stands against it.
+    pub(crate) fn class_with(&self, job: &PendingJob, take: &Take) -> Option<RunClass> {
+        self.class_for(&job.spec, self.who(&job.spec), &self.holding_of(job, take))
+    }
+
     /// Everything that stands against a job taking so much now.
     pub fn blockers(&self, job: &PendingJob, take: &Take) -> Vec<Reason> {
         let mut all = Vec::new();

@@ -6,7 +6,8 @@
 use crate::change::{self, Change, Tried};
 use crate::forecast::Forecast;
 use crate::pass::{Engine, Pass, Wait};
-use crate::placement::Ask;
+use crate::ledger::Take;
+use crate::placement::{Ask, Picked};
 use crate::plan::WorkBudget;
 use crate::reason;
 use crate::shape::ShapeId;
@@ -264,7 +265,11 @@ impl Pass<'_> {
             }
         }
         if has_room && (!self.kept_nodes.is_empty() || !self.kept_idle_on.is_empty() || self.is_counted(shape)) {
-            found.extend(self.kept_there(job, shape, secs).filter(|kept| found.iter().all(|known| known.code != kept.code)));
+            found.extend(self.kept_there(job, shape, secs, false).filter(|kept| found.iter().all(|known| known.code != kept.code)));
+            if found.is_empty() {
+                // On some nodes limits are in the way, and what is kept on all others.
+                found.extend(self.kept_there(job, shape, secs, true));
+            }
         }
         self.hold_own(job, own);
         self.hold_again(lifted);
@@ -273,12 +278,21 @@ impl Pass<'_> {
     }
 
     /// The whole nodes that are kept idle, where only those have room; the reservation by number, where they hold more than it has.
-    fn kept_there(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<Blocker> {
+    /// `with_limits`: or what else no nodes are free of together.
+    fn kept_there(&mut self, job: &PendingJob, shape: ShapeId, secs: u32, with_limits: bool) -> Option<Blocker> {
         let mut kept = None;
         for way in 0..self.shape(shape).ways.len() {
-            match self.find(job, shape, way, secs) {
+            // Limits are told besides.
+            let check = |pass: &Pass, take: &Take, picked: &Picked| {
+                if with_limits {
+                    return pass.check_on(job, shape, (take, way, secs), picked);
+                }
+                let class = pass.ledger.class_with(job, take);
+                pass.kept_on(job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
+            };
+            match self.find_by(job, shape, way, secs, &check) {
                 Ok(Some(_)) => return None,
-                Err(reason) if matches!(reason.code, ReasonCode::Headroom | ReasonCode::Reservation) => kept = kept.or(Some(Blocker::of(reason))),
+                Err(reason) if with_limits || matches!(reason.code, ReasonCode::Headroom | ReasonCode::Reservation) => kept = kept.or(Some(Blocker::of(reason))),
                 _ => {}
             }
         }

@@ -584,7 +584,8 @@ fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64
 }
 
 pub(super) fn starts(snapshot: &Snapshot, job: JobId) -> bool {
-    plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job)
+    let entries = || snapshot.pending.iter().filter(|one| one.id == job);
+    plan(snapshot, WorkBudget::default()).starts.iter().any(|start| entries().any(|entry| entry.is_or_has(start.job)))
 }
 
 /// A job that is told to start does, one that is not has something in its way, and each change that is proposed starts it.
@@ -595,13 +596,20 @@ pub(super) fn what_is_told_is_so(snapshot: &Snapshot, id: JobId) -> Result<Why, 
     for change in told.changes.iter().filter(|change| change.starts == NOW) {
         let mut changed = snapshot.clone();
         changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
-        if matches!(change.edit, crate::Edit::Partition(_)) {
+        if moves(&change.edit) {
             let mut seen = BTreeSet::new();
             changed.pending.retain(|one| one.id != id || seen.insert(one.spec.alternative));
         }
         prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
     }
     Ok(told)
+}
+
+fn moves(edit: &crate::Edit) -> bool {
+    match edit {
+        crate::Edit::Both(one, other) => moves(one) || moves(other),
+        edit => matches!(edit, crate::Edit::Partition(_)),
+    }
 }
 
 proptest! {

@@ -9,9 +9,10 @@ use crate::{Engine, PendingJob, Plan, SchedNode, Snapshot, WorkBudget, forecast,
 use gmodel::config::GpuSharing;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
+use gmodel::policy::{Account, Budget, BudgetKind, GpuAmounts, Limits, Period, Qos, Reservation, ReservedPart};
 use gmodel::{JobId, ReasonCode, Timestamp};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const POOL: &str = "order fifo
@@ -264,6 +265,100 @@ proptest! {
             }
             if has(ReasonCode::Licenses) && told.blockers.len() == 1 {
                 prop_assert!(starts(&lift(ReasonCode::Licenses), id), "job {}: {:?}", id, told);
+            }
+        }
+    }
+}
+
+/// Things that a policy may keep from the jobs of a pool, one a bit.
+const KEPT: u32 = 8;
+
+/// With idle GPUs and whole nodes that are kept, limits and caps of accounts, a reservation that draws its users' jobs, and arrays with caps.
+fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
+    let has = |bit: u32| which & (1 << bit) != 0;
+    let config = Arc::make_mut(&mut snapshot.config);
+    let one = |name: &str| config.partitions.iter().position(|one| one.name == name).unwrap();
+    let (big, small) = (one("big"), one("small"));
+    config.partitions[big].headroom = has(0).then(|| GpuAmounts::all(amount));
+    config.partitions[small].headroom_nodes = u32::from(has(1)) * (amount as u32 % 4);
+    let policy = Arc::make_mut(&mut snapshot.policy);
+    let headroom = has(2).then(|| GpuAmounts(BTreeMap::from([(if amount % 2 == 0 { "gpu" } else { "h100" }.to_owned(), amount * 1000)])));
+    let spared = (!has(2)).then(|| GpuAmounts::all(0));
+    policy.qos.insert("spared".into(), Qos { name: "spared".into(), headroom: spared, ..Qos::default() });
+    policy.qos.insert("urgent".into(), Qos { name: "urgent".into(), headroom, ..Qos::default() });
+    let cap = Budget { kind: BudgetKind::Cap, gpu_hours: amount / 3, period: Period::Day, gpu_type: None };
+    let group = Limits { gpus: has(4).then(|| GpuAmounts::all(amount)), ..Limits::default() };
+    let account = Account { name: "a".into(), group, budgets: has(3).then_some(cap).into_iter().collect(), ..Account::default() };
+    policy.accounts.insert("a".into(), account);
+    if has(5) {
+        let what = ReservedPart::Nodes(gmodel::hostlist::Hostlist::parse("n5,n7").unwrap());
+        let users = BTreeSet::from(["alice".to_owned()]);
+        let draws = Reservation { name: "draws".into(), start: snapshot.now, duration_secs: 1500, what, users, magnetic: true, ..Reservation::default() };
+        policy.reservations.insert("draws".into(), draws);
+    }
+    for (at, job) in snapshot.pending.iter_mut().enumerate() {
+        let id = job.id.0 / 10;
+        if has(6) && job.positions.is_some() {
+            job.room = Some((id % 3) as u32);
+        }
+        let spec = Arc::make_mut(&mut job.spec);
+        spec.account = if at % 4 == 0 { "free" } else { "a" }.into();
+        spec.qos = if has(7) && id % 3 == 0 { "urgent" } else { "" }.into();
+        if id % 5 == 0 {
+            spec.user.name = "alice".into();
+        }
+    }
+    // Of a job of several partitions all have one owner.
+    let first: BTreeMap<JobId, _> = snapshot.pending.iter().rev().map(|job| (job.id, job.spec.account.clone())).collect();
+    snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).account.clone_from(&first[&job.id]));
+    snapshot
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #[test]
+    fn what_is_told_beside_all_that_is_kept_is_so(
+        jobs in prop::collection::vec(ask(), 2..10), first in 0..KEPT, second in 0..KEPT, third in 0..KEPT + 8, amount in 1u64..24,
+        runs in prop::collection::vec(any::<prop::sample::Index>(), 0..3), windows in any::<bool>(), held in any::<u8>(),
+        backfill in prop::sample::select(vec!["easy", "4", "all"]),
+    ) {
+        let mut snapshot = pool(&jobs, backfill, windows);
+        for which in runs {
+            let all: Vec<JobId> = ids(&snapshot).into_iter().collect();
+            if all.len() > 2 {
+                let alone = only(&snapshot, all[which.index(all.len())]);
+                enter(&mut snapshot, &plan(&alone, WorkBudget::default()));
+            }
+        }
+        let which = [first, second, third].into_iter().filter(|bit| *bit < KEPT).fold(0, |all, bit| all | 1 << bit);
+        let mut snapshot = guarded(snapshot, which, amount);
+        snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.held_by = Some("user:bob".into()));
+        for id in ids(&snapshot) {
+            let told = what_is_told_is_so(&snapshot, id)?;
+            let count = |codes: &[ReasonCode]| told.blockers.iter().filter(|one| codes.contains(&one.code)).count();
+            let limits = [ReasonCode::AssocGrpGRES, ReasonCode::AssocGrpBilling];
+            let others = told.blockers.len();
+            // For this job alone: the others are where they were.
+            let lifted = |lift: &dyn Fn(&mut PendingJob)| {
+                let mut changed = snapshot.clone();
+                changed.pending.iter_mut().filter(|job| job.id == id).for_each(lift);
+                starts(&changed, id)
+            };
+            let free = |job: &mut PendingJob| Arc::make_mut(&mut job.spec).account = "free".into();
+            // What other QOS keep is kept from this one, too.
+            let urgent = |job: &mut PendingJob| Arc::make_mut(&mut job.spec).qos = if which & 4 == 0 { "spared" } else { "urgent" }.into();
+            let uncapped = |job: &mut PendingJob| job.room = None;
+            let unheld = |job: &mut PendingJob| job.held_by = None;
+            let codes: [(&[ReasonCode], &dyn Fn(&mut PendingJob)); 4] = [
+                (&limits, &free),
+                (&[ReasonCode::Headroom], &urgent),
+                (&[ReasonCode::JobArrayTaskLimit], &uncapped),
+                (&[ReasonCode::JobHeldUser], &unheld),
+            ];
+            for (codes, lift) in codes {
+                if count(codes) > 0 {
+                    prop_assert_eq!(lifted(&lift), count(codes) == others, "job {} without {:?}: {:?}", id, codes, told);
+                }
             }
         }
     }

@@ -581,6 +581,27 @@ fn where_no_one_change_starts_it_two_together_are_told() {
 }
 
 #[test]
+fn an_array_of_which_tasks_have_started_is_told_what_starts_the_next() {
+    let mut snapshot = picture("node n1 h100:8\n running 1 n1 gpus=0-5 left=600\n job gpus=4 array=3");
+    snapshot.pending[0].positions = Some("1-2".parse().unwrap());
+    let told = why(&snapshot, JobId(10)).unwrap();
+    assert_eq!(told.changes.iter().map(|change| (&*change.option, change.starts)).collect::<Vec<_>>(), [("--gpus 2", NOW)]);
+}
+
+#[test]
+fn whole_nodes_that_are_kept_are_told_besides_limits() {
+    let mut snapshot = picture("partition main keeps=2\n node n1 h100:8\n node n2 h100:8\n job gpus=2");
+    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(GpuAmounts::all(1));
+    let codes = why(&snapshot, JobId(10)).unwrap().blockers.iter().map(|one| one.code).collect::<Vec<_>>();
+    assert_eq!(codes, [ReasonCode::QOSGrpGRES, ReasonCode::Headroom]);
+    // Each would do, on other nodes.
+    let apart = "partition main keeps=1\n node n1 h100:8\n node n2 h100:2\n running 1 n1 gpus=0 left=60\n job exclusive";
+    let mut snapshot = picture(apart);
+    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(GpuAmounts::all(1));
+    assert!(!why(&snapshot, JobId(10)).unwrap().starts_now);
+}
+
+#[test]
 fn where_nothing_starts_it_now_the_change_that_starts_it_soonest_is_told() {
     // Two GPUs are free in 100 s, until job 10 has them in 600 s.
     check(
