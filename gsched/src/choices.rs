@@ -153,6 +153,17 @@ impl Pass<'_> {
         told
     }
 
+    /// Ways for which its reservation by number has GPUs left, with what it was promised of it in another of its partitions.
+    pub(crate) fn reserved_ways_of(&mut self, job: &PendingJob, shape: ShapeId, ways: Vec<usize>, secs: u32) -> Result<Vec<usize>, Wait> {
+        if !job.is_choice() || !self.is_counted(shape) {
+            return self.reserved_ways(shape, ways, secs);
+        }
+        let own = self.lift_own(job);
+        let ways = self.reserved_ways(shape, ways, secs);
+        self.hold_own(job, own);
+        ways
+    }
+
     /// What a job has reserved in other partitions is not in its own way: taken back while it is looked at. Where each
     /// stands, and what it held.
     pub(crate) fn lift_own(&mut self, job: &PendingJob) -> Vec<(usize, Reserved)> {
@@ -192,6 +203,7 @@ impl Pass<'_> {
         for (hold, nodes) in &lifted.holds {
             nodes.clone().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
+        self.promise_reserved(lifted.counted, &lifted.holds, false);
         for (name, count) in &job.spec.licences {
             self.licences.get_mut(name).into_iter().for_each(|free| free.give(lifted.at, lifted.to, *count));
         }
@@ -207,6 +219,7 @@ impl Pass<'_> {
             for (name, count) in &job.spec.licences {
                 self.licences.get_mut(name).into_iter().for_each(|free| free.take(own.at, own.to, *count));
             }
+            self.promise_reserved(own.counted, &own.holds, true);
             self.reserved[place] = own;
             self.foretell_again(place);
         }
@@ -244,6 +257,12 @@ impl Pass<'_> {
     /// One reservation for each job, and for each task of an array, in the partition that offers the earliest start: this one
     /// takes over what is the latest in others as long as it offers an earlier one.
     pub(crate) fn reserve_choice(&mut self, job: &PendingJob, shape: ShapeId, partition: usize, tasks: u32) {
+        let lifted = self.lift_counted(shape);
+        self.reserve_tasks(job, shape, partition, tasks);
+        self.hold_again(lifted);
+    }
+
+    fn reserve_tasks(&mut self, job: &PendingJob, shape: ShapeId, partition: usize, tasks: u32) {
         for _ in 0..tasks {
             if self.reserve_left[partition] == 0 || self.is_spent() {
                 return;

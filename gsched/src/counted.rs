@@ -18,6 +18,7 @@ use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
 use gmodel::{Reason, ReasonCode, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 /// Searches for one start beside them.
@@ -32,15 +33,16 @@ pub(crate) struct Counted {
     /// What is set apart, by node; nothing while a job of the reservation looks for nodes.
     pub(crate) holds: Vec<(usize, Hold)>,
     is_lifted: bool,
-    /// What its jobs hold or are promised.
+    /// What its jobs hold or are promised, and a print of all of it.
     parts: Vec<Part>,
+    print: u64,
     left: Left,
     /// They may take more than there is.
     flex: bool,
 }
 
 /// What a job of the reservation has on a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Part {
     node: usize,
     gpu_type: String,
@@ -53,8 +55,8 @@ struct Part {
 pub(crate) struct Lifted {
     at: usize,
     holds: Vec<(usize, Hold)>,
-    /// How many parts there were then.
-    parts: usize,
+    /// The print of what its jobs had then.
+    print: u64,
 }
 
 /// What is reserved, and how much of it the reservation's jobs use over time. Thousandths of GPUs.
@@ -78,7 +80,7 @@ impl Counted {
         let ReservedPart::Gpus(amounts) = &one.what else { return None };
         engine.windows.of(reservation, snapshot.now).next()?;
         let left = Left::new(amounts, snapshot.now);
-        let mut counted = Self { reservation, holds: Vec::new(), is_lifted: false, parts: Vec::new(), left, flex: one.flex };
+        let mut counted = Self { reservation, holds: Vec::new(), is_lifted: false, parts: Vec::new(), print: 0, left, flex: one.flex };
         for run in snapshot.running.iter().filter(|run| asked(&run.spec) == Some(&one.name)) {
             let to = end_of(run).max(snapshot.now.plus_secs(1));
             run.shares.iter().for_each(|share| counted.add_share(engine, snapshot, share, (snapshot.now, to)));
@@ -97,8 +99,17 @@ impl Counted {
     }
 
     fn add(&mut self, part: Part) {
-        self.left.take(&part);
+        self.left.count(&part, true);
+        self.print = self.print.wrapping_add(part.print());
         self.parts.push(part);
+    }
+
+    /// Takes back what was promised.
+    fn remove(&mut self, part: &Part) {
+        let Some(at) = self.parts.iter().rposition(|one| one == part) else { return };
+        self.parts.remove(at);
+        self.left.count(part, false);
+        self.print = self.print.wrapping_sub(part.print());
     }
 
     /// Holds what nobody of the reservation has, from one change of that to the next.
@@ -132,6 +143,14 @@ impl Counted {
     }
 }
 
+impl Part {
+    fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
 impl Left {
     fn new(amounts: &GpuAmounts, now: Timestamp) -> Self {
         let named: BTreeMap<String, u64> = amounts.0.iter().filter(|(kind, _)| *kind != ALL_GPUS).map(|(kind, milli)| (kind.clone(), *milli)).collect();
@@ -145,11 +164,14 @@ impl Left {
         if gpu_type == ALL_GPUS || self.named.contains_key(gpu_type) { gpu_type } else { OTHERS }
     }
 
-    fn take(&mut self, part: &Part) {
+    /// `taken`: or given back.
+    fn count(&mut self, part: &Part, taken: bool) {
         let milli = u32::try_from(part.milli).unwrap_or(PLENTY);
         for kind in [self.key(&part.gpu_type), ALL_GPUS] {
-            if let Some(count) = self.unused.get_mut(kind) {
-                count.take(part.from, part.to, milli);
+            match self.unused.get_mut(kind) {
+                Some(count) if taken => count.take(part.from, part.to, milli),
+                Some(count) => count.give(part.from, part.to, milli),
+                None => {}
             }
         }
     }
@@ -222,16 +244,16 @@ impl Pass<'_> {
         let at = self.place_of_counted(shape).filter(|at| !self.counted[*at].is_lifted)?;
         let counted = &mut self.counted[at];
         counted.is_lifted = true;
-        let lifted = Lifted { at, holds: std::mem::take(&mut counted.holds), parts: counted.parts.len() };
+        let lifted = Lifted { at, holds: std::mem::take(&mut counted.holds), print: counted.print };
         release(self.engine, &lifted.holds);
         Some(lifted)
     }
 
     pub(crate) fn hold_again(&mut self, lifted: Option<Lifted>) {
-        let Some(Lifted { at, holds, parts }) = lifted else { return };
+        let Some(Lifted { at, holds, print }) = lifted else { return };
         let counted = &mut self.counted[at];
         counted.is_lifted = false;
-        counted.holds = match counted.parts.len() == parts && took_again(self.engine, &holds) {
+        counted.holds = match counted.print == print && took_again(self.engine, &holds) {
             true => holds,
             false => counted.set_apart(self.engine, self.snapshot),
         };
@@ -322,15 +344,19 @@ impl Pass<'_> {
         }
     }
 
-    /// The same for a job that is promised a start.
-    pub(crate) fn promise_reserved(&mut self, shape: ShapeId, holds: &[(Hold, Range<usize>)]) {
-        let Some(at) = self.place_of_counted(shape) else { return };
+    /// The same for a job that is promised a start, or is no more: `at`, the place of its reservation.
+    pub(crate) fn promise_reserved(&mut self, at: Option<usize>, holds: &[(Hold, Range<usize>)], promised: bool) {
+        let Some(at) = at else { return };
         let cluster = &self.engine.cluster;
         for (hold, node) in holds.iter().flat_map(|(hold, nodes)| nodes.clone().map(move |node| (hold, node))) {
             let groups = &cluster.makes.list[cluster.nodes[node].make as usize].groups;
             for (group, count) in groups.iter().zip(hold.amount.gpus).filter(|(_, count)| *count > 0) {
                 let milli = u64::from(count) * u64::from(group.part.milli());
-                self.counted[at].add(Part { node, gpu_type: group.gpu_type.clone(), milli, from: hold.from, to: hold.to });
+                let part = Part { node, gpu_type: group.gpu_type.clone(), milli, from: hold.from, to: hold.to };
+                match promised {
+                    true => self.counted[at].add(part),
+                    false => self.counted[at].remove(&part),
+                }
             }
         }
     }

@@ -244,6 +244,8 @@ pub struct Reserved {
     pub to: Timestamp,
     /// With the nodes of each, which follow each other. None: it was taken back.
     pub holds: Vec<(Hold, Range<usize>)>,
+    /// The place of the reservation by number of which it is.
+    pub counted: Option<usize>,
 }
 
 impl Reserved {
@@ -588,7 +590,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
         let secs = self.secs_now(job, shape);
         let ways = self.allowed_ways(job, shape, secs)?;
-        let ways = self.reserved_ways(shape, ways, job.spec.time_min_secs.unwrap_or(secs))?;
+        let ways = self.reserved_ways_of(job, shape, ways, job.spec.time_min_secs.unwrap_or(secs))?;
         self.start_by(job, id, shape, &ways)
     }
 

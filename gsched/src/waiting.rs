@@ -451,11 +451,9 @@ impl Pass<'_> {
                 free.take(at, to, *count);
             }
         }
-        // What it has promised in one of its partitions may be taken back in another.
-        if !job.is_choice() {
-            self.promise_reserved(shape, &holds);
-        }
-        self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds });
+        let counted = self.place_of_counted(shape);
+        self.promise_reserved(counted, &holds, true);
+        self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds, counted });
         if let Some(there) = there {
             self.foretell_later(job, shape, self.reserved.len() - 1, &there);
         }

@@ -605,6 +605,29 @@ pub(super) fn what_is_told_is_so(snapshot: &Snapshot, id: JobId) -> Result<Why, 
     Ok(told)
 }
 
+/// Reservations by number know what is promised to jobs of several partitions.
+#[test]
+fn what_one_of_several_partitions_is_promised_of_a_reservation_by_number_is_nobody_elses() {
+    let starts = |second: &str| {
+        let text = format!(
+            "reservation demo gpus=2 user=alice secs=100000
+             partition odd nodes=n1
+             partition even nodes=n2
+             node n1 h100:6
+             node n2 h100:2
+             running 1 n1 gpus=0-5 left=100
+             running 2 n2 gpus=0-1 left=200
+             job gpus=2 user=alice reservation=demo partition=even,odd time=1000
+             {second} partition=odd"
+        );
+        let picture = picture(&text);
+        let told = crate::forecast(&picture, &[10, 20].map(JobId).into());
+        told.iter().map(|one| one.start.unwrap().since_secs(NOW)).collect::<Vec<_>>()
+    };
+    assert_eq!(starts("job gpus=1 user=alice reservation=demo time=50"), [100, 1100], "the first has both");
+    assert_eq!(starts("job gpus=4 user=bob time=50"), [100, 100], "which are set apart no more besides");
+}
+
 fn moves(edit: &crate::Edit) -> bool {
     match edit {
         crate::Edit::Both(one, other) => moves(one) || moves(other),
