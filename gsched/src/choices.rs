@@ -16,7 +16,8 @@ use std::ops::Range;
 /// What a pass found out about them.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
-    /// Jobs, and tasks of arrays, that it started in one of their partitions.
+    /// Jobs, and tasks of arrays, that it started in one of their partitions; and tasks of arrays whose others come later in the pass,
+    /// among those who borrow.
     pub settled: BTreeSet<JobId>,
     /// Those for which room is, or is to be, kept in one of theirs; and whether they are arrays.
     pub kept_for: BTreeSet<(JobId, bool)>,
@@ -52,13 +53,12 @@ impl Choices {
         said.hear(reason, job.spec.choice());
     }
 
-    /// Tasks of an array that started in another of its partitions.
+    /// Tasks of an array that started in another of its partitions, or on what was left of its guarantee.
     pub fn settled_of(&self, job: &PendingJob) -> BTreeSet<JobId> {
-        let last = job.positions.as_ref().and_then(|positions| positions.last());
-        match last.filter(|_| job.is_choice()) {
-            Some(last) => self.settled.range(job.id..=JobId(job.id.0 + u64::from(last))).copied().collect(),
-            None => BTreeSet::new(),
-        }
+        let Some(positions) = &job.positions else { return BTreeSet::new() };
+        let last = JobId(job.id.0 + u64::from(positions.last().unwrap_or(0)));
+        let is_own = |id: &&JobId| positions.contains((id.0 - job.id.0) as u32);
+        self.settled.range(job.id..=last).filter(is_own).copied().collect()
     }
 }
 

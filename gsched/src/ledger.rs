@@ -242,12 +242,14 @@ impl Ledger {
     pub fn meet(&mut self, run: &RunningRun) {
         let Some(held) = self.expected.remove(&run.run.job) else { return };
         let at = self.runs.partition_point(|entry| entry.run < run.run);
-        self.runs.insert(at, Entry::new(run, held));
+        self.runs.insert(at, Entry { class: run.class, ..Entry::new(run, held) });
     }
 
-    /// A run that was counted holds nothing any more. Where there are guarantees or budgets a new ledger says more.
-    pub fn end(&mut self, run: RunId) {
-        let Ok(at) = self.runs.binary_search_by_key(&run, |entry| entry.run) else { return };
+    /// A run that was counted holds nothing any more. `false`: another may stand on the guarantee now that it stood on, which a new
+    /// ledger says; so with budgets.
+    #[must_use]
+    pub fn end(&mut self, run: RunId) -> bool {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |entry| entry.run) else { return true };
         let entry = self.runs.remove(at);
         let who = self.who_or_new(&entry.spec);
         if entry.charged {
@@ -258,6 +260,13 @@ impl Ledger {
         }
         self.count(&entry.spec, who, &entry.held, false);
         self.idle.give(&entry.held, who.partition);
+        let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, entry.class, who.account) else { return true };
+        guarantees.remove(&self.tree, account, &entry.held);
+        let inherits = |other: &Entry| {
+            let account = self.tree.number(&other.spec.account).unwrap_or_default();
+            other.class == Some(RunClass::Borrowed) && self.guarantees.as_ref().is_some_and(|one| one.fits(&self.tree, account, &other.held))
+        };
+        !self.runs.iter().any(inherits)
     }
 
     /// Takes back what a run holds, as if it had ended.

@@ -452,7 +452,7 @@ impl<'a> Pass<'a> {
         self.engine.probed = budget.node_probes - self.probes_left;
         let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).collect();
         // Of runs that end a kept one does not know the nodes.
-        let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas() && !self.ledger.partitions_keep_idle();
+        let keeps = !self.unlimited && !self.minds_time && !self.ledger.partitions_keep_idle();
         let is_set_aside = self.ledger.is_set_aside();
         let waits = |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
         let may_make = self.frozen.is_some() || self.snapshot.config.scheduler.consolidate;
@@ -787,7 +787,7 @@ impl<'a> Pass<'a> {
             self.in_arrays.entry(array).or_default().insert(id);
         }
         let partition = job.partition_of_several();
-        if job.is_choice() {
+        if job.is_choice() || self.guaranteed_only {
             self.choices.settled.insert(id);
         }
         self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });

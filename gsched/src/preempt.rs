@@ -86,12 +86,24 @@ struct Known<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
     runs: Vec<Candidate<'a>>,
+    /// Places in `runs` of those of a kind: what may be ended for a job is told kind by kind.
+    kinds: BTreeMap<Kind<'a>, Vec<usize>>,
     /// Places in `runs`, by node.
     on_node: Vec<Vec<usize>>,
     /// Thousandths of GPUs that are borrowed, by the account whose guarantee they go beyond.
     borrowed: BTreeMap<u32, u64>,
     heirs: Heirs,
     claims: Claims,
+    /// Thousandths of GPUs that may be used, on all nodes.
+    cluster: u64,
+}
+
+/// Runs that give way on the same grounds, but for what is said of each alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind<'a> {
+    class: Option<RunClass>,
+    account: u32,
+    qos: &'a str,
 }
 
 /// Runs to end, by their places in the order of who may be ended, and who stands on their guarantee then.
@@ -160,6 +172,12 @@ struct Candidate<'a> {
     taken: bool,
 }
 
+impl<'a> Candidate<'a> {
+    fn kind(&self) -> Kind<'a> {
+        Kind { class: self.class, account: self.account, qos: &self.run.spec.qos }
+    }
+}
+
 /// On which ground a run gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
@@ -181,14 +199,17 @@ struct Eligible {
 impl<'a> Known<'a> {
     /// With those who may be ended at a time.
     fn new(snapshot: &'a Snapshot, ledger: &'a Ledger, at: Timestamp) -> Self {
+        let gpus = snapshot.nodes.iter().flat_map(|node| node.gpus.iter());
         let mut known = Self {
             snapshot,
             ledger,
             runs: Vec::new(),
+            kinds: BTreeMap::new(),
             on_node: vec![Vec::new(); snapshot.nodes.len()],
             borrowed: BTreeMap::new(),
             heirs: Heirs::new(snapshot, ledger),
             claims: Claims::new(snapshot, ledger),
+            cluster: gpus.filter(|gpu| gpu.usable()).map(|gpu| u64::from(gpu.info.part().milli())).sum(),
         };
         for run in snapshot.running.iter().filter(|run| run.leaves_by.is_none() && !run.charged) {
             let Some((class, gpus)) = ledger.standing_of(run.run) else { continue };
@@ -202,7 +223,9 @@ impl<'a> Known<'a> {
                     known.on_node[node].push(known.runs.len());
                 }
             }
-            known.runs.push(candidate(snapshot, run, account, class, mode, gpus));
+            let run = candidate(snapshot, run, account, class, mode, gpus);
+            known.kinds.entry(run.kind()).or_default().push(known.runs.len());
+            known.runs.push(run);
         }
         let leaving = snapshot.running.iter().filter(|run| run.leaves_by.is_some() || run.charged);
         known.pass_on(leaving.filter(|run| ledger.class_of(run.run) == Some(RunClass::Guaranteed)).collect());
@@ -278,8 +301,13 @@ impl<'a> Known<'a> {
     }
 
     fn stands_on_guarantee(&mut self, heir: RunId) {
-        if let Some(run) = self.runs.iter_mut().find(|run| run.run.run == heir) {
-            run.class = Some(RunClass::Guaranteed);
+        // They stand in the order of their ids, as the snapshot's do.
+        if let Ok(at) = self.runs.binary_search_by_key(&heir, |run| run.run.run) {
+            let mut kind = self.runs[at].kind();
+            self.kinds.entry(kind).or_default().retain(|one| *one != at);
+            self.runs[at].class = Some(RunClass::Guaranteed);
+            kind.class = Some(RunClass::Guaranteed);
+            self.kinds.entry(kind).or_default().push(at);
         }
         let account = self.snapshot.running.binary_search_by_key(&heir, |run| run.run).ok();
         let account = account.and_then(|at| self.ledger.tree().number(&self.snapshot.running[at].spec.account));
@@ -302,20 +330,22 @@ impl<'a> Known<'a> {
             return Vec::new();
         }
         let passes_on = self.heirs.by_lender();
-        let may_go = |run: &Candidate| {
-            let stands = run.class == Some(RunClass::Guaranteed) && run.gpus > 0;
-            let heirs = passes_on.get(&lender_of(self.ledger, run.account)).copied().unwrap_or(0);
+        let mut all: Vec<Eligible> = Vec::new();
+        for (kind, runs) in self.kinds.iter().filter(|(kind, _)| kind.class == Some(RunClass::Guaranteed)) {
+            let lender = lender_of(self.ledger, kind.account);
+            let heirs = passes_on.get(&lender).copied().unwrap_or(0);
             // Its QOS would take back what the exchange took.
-            let gives_back = self.preempts(&run.run.spec.qos, &job.spec.qos);
-            stands && !gives_back && !run.taken && run.mode != PreemptMode::Suspend && heirs >= run.gpus && preempt_exchange::may_borrow(run.run)
-        };
-        let mut all: Vec<Eligible> = (0..self.runs.len())
-            .filter(|at| may_go(&self.runs[*at]))
-            .map(|at| {
-                let excess = self.borrowed.get(&lender_of(self.ledger, self.runs[at].account)).copied();
-                Eligible { at, ground: Ground::Reclaim, excess: excess.unwrap_or(0) }
-            })
-            .collect();
+            if heirs == 0 || self.preempts(kind.qos, &job.spec.qos) {
+                continue;
+            }
+            let may_go = |run: &Candidate| {
+                let is_there = !run.taken && run.mode != PreemptMode::Suspend;
+                is_there && (1..=heirs).contains(&run.gpus) && preempt_exchange::may_borrow(run.run)
+            };
+            let excess = self.borrowed.get(&lender).copied().unwrap_or(0);
+            let of_kind = runs.iter().filter(|at| may_go(&self.runs[**at]));
+            all.extend(of_kind.map(|at| Eligible { at: *at, ground: Ground::Reclaim, excess }));
+        }
         all.sort_by_key(|one| {
             let run = &self.runs[one.at];
             (Reverse(one.excess), run.protected, run.gpus, Reverse(run.run.placed), run.run.run)
@@ -384,29 +414,33 @@ impl<'a> Known<'a> {
         let needs_gpus = gpus_asked(&job.spec.request).1 > 0;
         let mut swap = FairSwap::new(self, job, class);
         let mut all: Vec<Eligible> = Vec::new();
-        for (at, run) in self.runs.iter().enumerate() {
-            // A frozen run keeps its GPUs and memory, and cannot be frozen once more.
-            if run.taken || (run.mode == PreemptMode::Suspend && (needs_gpus || run.run.frozen.is_some())) {
+        for (kind, runs) in &self.kinds {
+            let is_borrowed = kind.class == Some(RunClass::Borrowed);
+            let is_outside = class.is_some() && kind.class.is_none();
+            // Nor does one ground take what the other gives back.
+            let gives_back = self.preempts(kind.qos, &job.spec.qos);
+            let in_pair = pairs.contains(&kind.qos);
+            // One that holds no GPU is of no use to the guarantee, but a pair of QOS may want its CPUs.
+            let grounds = |holds_gpus: bool, swap: &mut FairSwap| match class {
+                Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Some(Ground::Reclaim),
+                Some(RunClass::Guaranteed) if is_outside && needs_gpus && holds_gpus && !gives_back => Some(Ground::Outside),
+                Some(RunClass::Borrowed) if in_pair && (is_borrowed || is_outside) => Some(Ground::Qos),
+                Some(RunClass::Borrowed) if is_borrowed && !gives_back && swap.is_for(kind.account) => Some(Ground::FairShare),
+                Some(RunClass::Guaranteed) | None if in_pair => Some(Ground::Qos),
+                _ => None,
+            };
+            let by_gpus = [grounds(false, &mut swap), grounds(true, &mut swap)];
+            if by_gpus == [None, None] {
                 continue;
             }
-            let is_borrowed = run.class == Some(RunClass::Borrowed);
-            let is_outside = class.is_some() && run.class.is_none();
-            // Nor does one ground take what the other gives back.
-            let gives_back = self.preempts(&run.run.spec.qos, &job.spec.qos);
-            let in_pair = pairs.contains(&&*run.run.spec.qos);
-            let ground = match class {
-                Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Ground::Reclaim,
-                Some(RunClass::Guaranteed) if is_outside && needs_gpus && run.gpus > 0 && !gives_back => Ground::Outside,
-                Some(RunClass::Borrowed) if in_pair && (is_borrowed || is_outside) => Ground::Qos,
-                Some(RunClass::Borrowed) if is_borrowed && !gives_back && swap.is_for(run) => Ground::FairShare,
-                Some(RunClass::Guaranteed) | None if in_pair => Ground::Qos,
-                _ => continue,
-            };
-            let excess = match ground {
-                Ground::Outside => u64::MAX,
-                _ => self.borrowed.get(&lender_of(self.ledger, run.account)).copied().filter(|_| is_borrowed).unwrap_or(0),
-            };
-            all.push(Eligible { at, ground, excess });
+            let borrowed = self.borrowed.get(&lender_of(self.ledger, kind.account)).copied().filter(|_| is_borrowed).unwrap_or(0);
+            for at in runs {
+                let run = &self.runs[*at];
+                // A frozen run keeps its GPUs and memory, and cannot be frozen once more.
+                let stays = run.mode == PreemptMode::Suspend && (needs_gpus || run.run.frozen.is_some());
+                let Some(ground) = by_gpus[usize::from(run.gpus > 0)].filter(|_| !run.taken && !stays) else { continue };
+                all.push(Eligible { at: *at, ground, excess: if ground == Ground::Outside { u64::MAX } else { borrowed } });
+            }
         }
         all.sort_by_key(|one| {
             let run = &self.runs[one.at];
@@ -599,26 +633,26 @@ impl<'a> FairSwap<'a> {
     fn new(candidates: &'a Known<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
         let ledger = candidates.ledger;
         let taker = ledger.tree().number(&job.spec.account).filter(|_| class == Some(RunClass::Borrowed));
-        let gpus = candidates.snapshot.nodes.iter().flat_map(|node| node.gpus.iter());
         Self {
             ledger,
             claims: &candidates.claims,
             taker,
             wants: gpus_counted(&job.spec.request, ledger).1,
-            cluster: gpus.filter(|gpu| gpu.usable()).map(|gpu| u64::from(gpu.info.part().milli())).sum(),
+            cluster: candidates.cluster,
             giver: BTreeMap::new(),
             left: BTreeMap::new(),
         }
     }
 
-    fn is_for(&mut self, run: &Candidate) -> bool {
-        if !self.giver.contains_key(&run.account) {
+    /// Whether an account's runs may be taken.
+    fn is_for(&mut self, account: u32) -> bool {
+        if !self.giver.contains_key(&account) {
             let held = |taker: u32| self.ledger.held_by(taker) + self.claims.coming[taker as usize];
             let may_take = |taker: u32| self.wants > 0 && held(taker) + self.wants <= self.fair_part(taker);
-            let giver = self.sides(run).filter(|(taker, _)| may_take(*taker)).map(|(_, giver)| giver);
-            self.giver.insert(run.account, giver);
+            let giver = self.sides(account).filter(|(taker, _)| may_take(*taker)).map(|(_, giver)| giver);
+            self.giver.insert(account, giver);
         }
-        self.giver[&run.account].is_some()
+        self.giver[&account].is_some()
     }
 
     /// Whether its account can give the run and stays above its fair part; then it is given.
@@ -635,11 +669,11 @@ impl<'a> FairSwap<'a> {
     }
 
     /// The two accounts just below the one that both belong to.
-    fn sides(&self, run: &Candidate) -> Option<(u32, u32)> {
+    fn sides(&self, giver: u32) -> Option<(u32, u32)> {
         let tree = self.ledger.tree();
         let taker = self.taker?;
         let below = |account: u32, other: u32| tree.line(account).take_while(|one| !tree.is_within(other, *one)).last();
-        Some((below(taker, run.account)?, below(run.account, taker)?))
+        Some((below(taker, giver)?, below(giver, taker)?))
     }
 
     /// Thousandths of the cluster's GPUs by shares, over all levels.

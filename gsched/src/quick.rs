@@ -40,7 +40,7 @@ pub struct Changes {
 /// What a full pass leaves for quick ones.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// Brought up to date by the runs that came and went, where no limit is one of time and nobody has a guarantee.
+    /// Brought up to date by the runs that came and went, where no limit is one of time.
     pub ledger: Option<Ledger>,
     /// Who waits for room, in order, of those that were looked at.
     pub waiting: Vec<Waiting>,
@@ -97,12 +97,14 @@ impl Engine {
         self.left = Some(left);
         self.make_ready(snapshot);
         left = self.left.take()?;
+        let mut keeps = left.ledger.is_some();
         let freed = self.take_leave(snapshot, changes, &mut left)?;
+        // A new one knows nothing of starts that are no runs yet.
+        keeps &= left.ledger.is_some() || left.started.is_empty();
         self.cluster.look_again(changes.nodes.iter().copied());
         self.shapes.begin_pass(snapshot.pending.len());
         self.sync_queue(snapshot, Some(changes));
         let mut queue = std::mem::take(&mut self.queue);
-        let keeps = left.ledger.is_some();
         let ledger = left.ledger.take().unwrap_or_else(|| match claims::is_unlimited(snapshot) {
             true => Ledger::new(&nobody(snapshot)),
             false => Ledger::new(snapshot),
@@ -156,7 +158,7 @@ impl Engine {
                 (Some(_), false) => return None,
                 (None, true) => {
                     freed.extend(self.cluster.part_with(*id, now));
-                    left.ledger.iter_mut().for_each(|ledger| ledger.end(*id));
+                    left.ledger.take_if(|ledger| !ledger.end(*id));
                 }
                 (None, false) => {}
             }

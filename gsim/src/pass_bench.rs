@@ -71,7 +71,7 @@ pub struct Bench {
 const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
 
 /// All rows, in the order of the table.
-pub const BENCHES: [Bench; 14] = [
+pub const BENCHES: [Bench; 15] = [
     row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
     row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
     row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
@@ -103,6 +103,17 @@ pub const BENCHES: [Bench; 14] = [
             Some(5.0),
             9,
             limited,
+            Bed::end_one,
+        )
+    },
+    Bench {
+        warm: true,
+        ..row(
+            "next-quotas",
+            "the same with 8 accounts whose runs hold what they are guaranteed, all GPUs together",
+            Some(5.0),
+            9,
+            guaranteed,
             Bed::end_one,
         )
     },
@@ -329,10 +340,18 @@ fn spec(gpus: u32, nodes: u32, limit_secs: u32) -> JobSpec {
 
 /// Every node is held by one job for 10 minutes to 24 hours.
 fn full(nodes: u32, backfill: Backfill) -> Bed {
-    let mut bed = Bed::new(nodes, backfill, Vec::new());
+    full_of(nodes, backfill, Vec::new())
+}
+
+/// The same, of some accounts by turns.
+fn full_of(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Bed {
+    let names: Vec<String> = accounts.iter().map(|account| account.name.clone()).collect();
+    let mut bed = Bed::new(nodes, backfill, accounts);
     let mut prng = Prng::new(7, 1);
-    for _ in 0..nodes {
-        bed.submit(spec(8, 1, prng.range(600, 86_400) as u32)).expect("it fits");
+    for at in 0..nodes as usize {
+        let mut spec = spec(8, 1, prng.range(600, 86_400) as u32);
+        spec.account = at.checked_rem(names.len()).map(|at| names[at].clone()).unwrap_or_default();
+        bed.submit(spec).expect("it fits");
     }
     bed.settle();
     assert_eq!(bed.state.runs.len(), nodes as usize, "every node is busy");
@@ -383,6 +402,14 @@ fn limited() -> Bed {
     config.policy.reservations.insert(window.name.clone(), window);
     let config = Arc::new(config);
     handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
+    bed
+}
+
+/// And where each account is guaranteed an eighth of it and has that.
+fn guaranteed() -> Bed {
+    let account = |at: u32| Account { name: format!("account{at}"), guaranteed: Some(GpuAmounts::all(10_000)), ..Account::default() };
+    let mut bed = full_of(10_000, Backfill::First(100), (0..8).map(account).collect());
+    enqueue(&mut bed, 100_000, 8);
     bed
 }
 

@@ -6,7 +6,7 @@ use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
 use gmodel::policy::{Account, GpuAmounts, Limits, PreemptMode};
-use gmodel::{JobId, Policy, ReasonCode, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, Policy, ReasonCode, RunClass, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
         let ends_by = start.limit_secs.or(job.limit_secs).map(|secs| snapshot.now.plus_secs(i64::from(secs)));
         let run = RunId::new(start.job, 1);
         let mut entry = RunningRun::new(run, job.spec.clone(), start.allocation.clone(), ends_by);
+        entry.class = start.class;
         entry.placed = snapshot.now;
         entry.started = Some(snapshot.now);
         snapshot.running.push(entry);
@@ -189,19 +190,28 @@ proptest! {
 
     /// The ledger that quick passes keep says what one says that counts everything anew.
     #[test]
-    fn a_kept_ledger_says_what_a_new_one_says(mut snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8)) {
+    fn a_kept_ledger_says_what_a_new_one_says(
+        mut snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8),
+        guaranteed in prop::option::of(prop::collection::vec(0u64..5, 2)),
+    ) {
         snapshot.running.sort_by_key(|run| run.run);
+        Arc::make_mut(&mut snapshot.config).partitions[0].preempt_mode = PreemptMode::Off;
         let limits = Limits { gpus: Some(GpuAmounts::all(3)), running_jobs: Some(4), ..Limits::default() };
-        let account = |name: &str| Account { name: name.into(), group: limits.clone(), ..Account::default() };
-        let accounts = ["odd", "even"].map(|name| (name.to_owned(), account(name)));
+        let guaranteed = |at: usize| guaranteed.as_ref().map(|gpus| GpuAmounts::all(gpus[at]));
+        let account = |at: usize, name: &str| Account { name: name.into(), group: limits.clone(), guaranteed: guaranteed(at), ..Account::default() };
+        let accounts = [(0, "odd"), (1, "even")].map(|(at, name)| (name.to_owned(), account(at, name)));
         snapshot.policy = Arc::new(Policy { accounts: accounts.into(), ..Policy::default() });
-        for job in &mut snapshot.pending {
-            let mut spec = (*job.spec).clone();
-            spec.account = if job.id.0 % 20 == 0 { "even" } else { "odd" }.into();
-            job.spec = Arc::new(spec);
-        }
+        let of_account = |spec: &mut Arc<JobSpec>, is_even: bool| {
+            let spec = Arc::make_mut(spec);
+            (spec.partition, spec.account) = ("main".into(), if is_even { "even" } else { "odd" }.into());
+        };
+        snapshot.pending.iter_mut().for_each(|job| of_account(&mut job.spec, job.id.0 % 20 == 0));
+        snapshot.running.iter_mut().for_each(|run| of_account(&mut run.spec, run.run.job.0 % 2 == 0));
         let mut engine = Engine::default();
         let plan = engine.plan(&snapshot, all());
+        for (id, class) in &plan.classes {
+            snapshot.running.iter_mut().filter(|run| run.run == *id).for_each(|run| run.class = Some(*class));
+        }
         let mut met = enter(&mut snapshot, &plan);
         let mut nodes: BTreeSet<_> = plan.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node).collect();
         for which in which {
@@ -428,6 +438,16 @@ fn all_records_of_an_array_count_for_its_cap() {
     assert_eq!(engine.plan(&snapshot, all()).starts.len(), 1);
     let changes = end(&mut snapshot, 0);
     assert_eq!(engine.after(&snapshot, &changes, all()).unwrap().starts.len(), 1);
+}
+
+#[test]
+fn of_an_array_beyond_its_guarantee_each_task_starts_once() {
+    let mut snapshot = picture("node n1 h100:4\njob gpus=1 time=100 array=3 account=lab");
+    let lab = Account { name: "lab".into(), guaranteed: Some(GpuAmounts::all(1)), ..Account::default() };
+    snapshot.policy = Arc::new(Policy { accounts: [("lab".to_owned(), lab)].into(), ..Policy::default() });
+    let starts: Vec<_> = plan(&snapshot, all()).starts.iter().map(|start| (start.job.0, start.class)).collect();
+    // What is beyond it came once more from the first task on, and the fourth GPU was kept for nobody.
+    assert_eq!(starts, [(10, Some(RunClass::Guaranteed)), (11, Some(RunClass::Borrowed)), (12, Some(RunClass::Borrowed))]);
 }
 
 #[test]
