@@ -53,7 +53,7 @@ pub(crate) struct RestoreArgs {
 /// Notes of a change that was made.
 pub(crate) fn say_notes(done: &Done) {
     for note in &done.notes {
-        let _ = writeln!(std::io::stderr(), "gadm: {}", printable(note));
+        let _ = gcli::failure::note("gadm", printable(note));
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! `GPUPOOL_CONFIG` names the file, else `/etc/gpupool/gpupool.toml`; without that file the usual sockets are tried.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use gmodel::suggest::did_you_mean;
 use gwire::client::{Client, DEFAULT_WAIT_SECS};
 use serde::Deserialize;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl ClientConfig {
 pub fn connect(program: &'static str) -> Result<Client, Failure> {
     let config = ClientConfig::load()?;
     let announce = move |socket: &Path| {
-        let _ = writeln!(std::io::stderr(), "{program}: waiting for the controller at {}...", socket.display());
+        let _ = note(program, format_args!("waiting for the controller at {}...", socket.display()));
     };
     Ok(Client::new(config.socket).wait_for(Duration::from_secs(config.wait_secs)).on_wait(announce))
 }

@@ -72,6 +72,11 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// One line on stderr that is no error, behind the name that the command was called by.
+pub fn note(program: &str, text: impl Display) -> io::Result<()> {
+    writeln!(io::stderr(), "{}: {text}", slurm_name::of(std::env::args_os().next()).unwrap_or(program))
+}
+
 /// One line on stderr of what could not be done. Who typed a name of Slurm's knows that alone, and its commands say it so.
 pub fn say(program: &str, text: impl Display) -> io::Result<()> {
     match slurm_name::of(std::env::args_os().next()) {

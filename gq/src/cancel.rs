@@ -4,6 +4,7 @@
 
 use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::failure::note;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::signal::{parse_signal, signal_word};
@@ -133,8 +134,8 @@ fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
         if result.ok {
             if args.verbose {
                 match args.signal {
-                    Some(signal) => writeln!(std::io::stderr(), "gdel: sent {} to job {}", signal_word(signal), result.job)?,
-                    None => writeln!(std::io::stderr(), "gdel: cancelled job {}", result.job)?,
+                    Some(signal) => note("gdel", format_args!("sent {} to job {}", signal_word(signal), result.job))?,
+                    None => note("gdel", format_args!("cancelled job {}", result.job))?,
                 }
             }
         } else if !(args.quiet && result.code == "not_found") {
@@ -143,7 +144,7 @@ fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
         }
     }
     if args.verbose && answer.results.is_empty() {
-        writeln!(std::io::stderr(), "gdel: no job matches")?;
+        note("gdel", "no job matches")?;
     }
     Ok(u8::from(failed))
 }

@@ -364,7 +364,7 @@ fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {
             None => {
                 out.flush()?;
                 let hint = did_you_mean(name, nodes.iter().map(|node| node.name.as_str()));
-                writeln!(std::io::stderr(), "gnodes: there is no node {name:?}.{hint}")?;
+                gcli::failure::say("gnodes", format_args!("there is no node {name:?}.{hint}"))?;
                 exit = gcli::failure::FAILED;
             }
         }

@@ -55,7 +55,7 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outc
     }
     table.finish()?;
     if jobs.is_empty() {
-        writeln!(std::io::stderr(), "gq: no job waits")?;
+        gcli::failure::note("gq", "no job waits")?;
     }
     Ok(0)
 }

@@ -637,7 +637,7 @@ fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
             // The others are shown all the same.
             Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
                 out.flush()?;
-                writeln!(std::io::stderr(), "gq: {}", failure.text)?;
+                gcli::failure::say("gq", failure.text)?;
                 worst = failure.exit;
             }
             Err(failure) => return Err(failure),
@@ -696,6 +696,8 @@ fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
         // What a job that runs or is over has to say is in its record.
         if row.state == JobState::Pending {
             out.write_all(why_text::text(row, &times).as_bytes())?;
+        } else if row.shown_id.contains('[') {
+            out.write_all(why_text::ended(row, &times).as_bytes())?;
         } else {
             for job in &jobs_named(client, &row.shown_id)? {
                 out.write_all(job_record::ended(job, &times).as_bytes())?;

@@ -6,7 +6,6 @@ use crate::choice::Choices;
 use crate::option_words::{Given, Origin};
 use gcli::local_time::TimeFormat;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 /// Notes of one submission.
 #[derive(Debug)]
@@ -57,7 +56,7 @@ impl Drop for Notes {
 
 fn print(text: &str) {
     let text = TimeFormat::from_env().in_text(&gcli::printable::printable(text));
-    let _ = writeln!(std::io::stderr(), "gsub: {text}");
+    let _ = gcli::failure::note("gsub", text);
 }
 
 /// `from job.sh, line 2: --ntasks=2 --job-name=fit`, a line for each place.

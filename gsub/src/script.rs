@@ -2,11 +2,11 @@
 //!
 //! Files are opened by the user's own process. Owns the advice for what is no script; never reads options.
 
-use gcli::Failure;
+use gcli::{Failure, slurm_name};
 use gmodel::directive::{MAX_SCRIPT_BYTES, ScriptError, check_script};
 use gmodel::suggest::did_you_mean;
 use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read};
 use std::path::Path;
 
 /// A script or a command, with what the job is called after it.
@@ -38,11 +38,11 @@ impl Work {
     pub(crate) fn from_stdin() -> Result<Self, Failure> {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
-            let _ = writeln!(std::io::stderr(), "gsub: reading the script from the terminal; end it with Ctrl-D (gsub --help for more)");
+            let _ = gcli::failure::note("gsub", "reading the script from the terminal; end it with Ctrl-D (gsub --help for more)");
         }
         let bytes = read_bounded(stdin.lock()).map_err(|error| Failure::new(format_args!("cannot read the script from stdin: {error}")))?;
         let script = text(bytes, "stdin")?;
-        Ok(Self { script, shown: "stdin".to_owned(), job_name: "gsub".to_owned(), ..Self::default() })
+        Ok(Self { script, shown: "stdin".to_owned(), job_name: slurm_name::of(std::env::args_os().next()).unwrap_or("gsub").to_owned(), ..Self::default() })
     }
 
     /// `--wrap`.

@@ -6,6 +6,7 @@
 use super::source::{Source, Span, Utilization};
 use super::{RULE, Tres, Unit};
 use crate::ruled_table::{self, Column, TableArgs};
+use gcli::failure::note;
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome};
@@ -104,9 +105,9 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Unit, (is_named
     out.flush()?;
     let since = TimeFormat::from_env().print(known_from.0);
     if known_from.0 >= end {
-        writeln!(std::io::stderr(), "gadm: of this time nothing is known: what nodes had is known from {since} on")?;
+        note("gadm", format_args!("of this time nothing is known: what nodes had is known from {since} on"))?;
     } else if known_from.0 > start {
-        writeln!(std::io::stderr(), "gadm: what nodes had is known from {since} on: the time before is not counted")?;
+        note("gadm", format_args!("what nodes had is known from {since} on: the time before is not counted"))?;
     }
     Ok(0)
 }

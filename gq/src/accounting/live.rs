@@ -57,7 +57,8 @@ pub(super) fn list(args: &AccountingArgs, first_only: bool, now: Timestamp) -> O
     out.flush()?;
     if !unknown.is_empty() {
         let ids: Vec<&str> = unknown.iter().map(|step| step.shown_id.as_str()).collect();
-        eprintln!("gacct: nothing is known of {}: a node did not answer, or measures nothing before the end", ids.join(", "));
+        let text = format!("nothing is known of {}: a node did not answer, or measures nothing before the end", ids.join(", "));
+        gcli::failure::note("gacct", text)?;
     }
     match meant.is_empty() && !args.jobs.is_empty() {
         true => Err(Failure::new(format_args!("couldn't get steps for job {}: none of it runs now", args.jobs.join(",")))),
