@@ -9,7 +9,7 @@ use gwire::api::AccountRow;
 use gwire::client::{Client, escape};
 
 /// Words of `gadm account add` and `set`; sacctmgr's spellings beside ours.
-pub(super) const KEYS: [Key; 40] = [
+pub(super) const KEYS: [Key; 42] = [
     ("parent", "parent", Form::Name),
     ("description", "description", Form::Text),
     ("shares", "shares", Form::Count),
@@ -29,6 +29,7 @@ pub(super) const KEYS: [Key; 40] = [
     ("grpjobs", "group.running_jobs", Form::Count),
     ("group.submitted_jobs", "group.submitted_jobs", Form::Count),
     ("grpsubmitjobs", "group.submitted_jobs", Form::Count),
+    ("grpsubmit", "group.submitted_jobs", Form::Count),
     ("group.gpus", "group.gpus", Form::Gpus),
     ("group.cpus", "group.cpus", Form::Count),
     ("grpcpus", "group.cpus", Form::Count),
@@ -41,6 +42,7 @@ pub(super) const KEYS: [Key; 40] = [
     ("maxjobs", "per_user.running_jobs", Form::Count),
     ("per_user.submitted_jobs", "per_user.submitted_jobs", Form::Count),
     ("maxsubmitjobs", "per_user.submitted_jobs", Form::Count),
+    ("maxsubmit", "per_user.submitted_jobs", Form::Count),
     ("per_user.gpus", "per_user.gpus", Form::Gpus),
     ("maxgpus", "per_user.gpus", Form::Gpus),
     ("per_user.cpus", "per_user.cpus", Form::Count),

@@ -9,7 +9,7 @@ use gwire::api::QosRow;
 use gwire::client::{Client, escape};
 use gmodel::duration::squeue_time;
 
-const KEYS: [Key; 64] = [
+const KEYS: [Key; 66] = [
     ("description", "description", Form::Text),
     ("priority", "priority", Form::Count),
     ("usage_factor", "usage_factor", Form::Decimal),
@@ -29,6 +29,7 @@ const KEYS: [Key; 64] = [
     ("grpjobs", "group.running_jobs", Form::Count),
     ("group.submitted_jobs", "group.submitted_jobs", Form::Count),
     ("grpsubmitjobs", "group.submitted_jobs", Form::Count),
+    ("grpsubmit", "group.submitted_jobs", Form::Count),
     ("group.gpus", "group.gpus", Form::Gpus),
     ("grptres", "group.gpus", Form::Gpus),
     ("group.cpus", "group.cpus", Form::Count),
@@ -56,6 +57,7 @@ const KEYS: [Key; 64] = [
     ("per_account.submitted_jobs", "per_account.submitted_jobs", Form::Count),
     ("maxsubmitjobsperaccount", "per_account.submitted_jobs", Form::Count),
     ("maxsubmitjobspa", "per_account.submitted_jobs", Form::Count),
+    ("maxsubmitpa", "per_account.submitted_jobs", Form::Count),
     ("per_account.gpus", "per_account.gpus", Form::Gpus),
     ("maxtresperaccount", "per_account.gpus", Form::Gpus),
     ("maxtrespa", "per_account.gpus", Form::Gpus),
@@ -159,12 +161,12 @@ mod tests {
 
     #[test]
     fn the_short_spellings_of_sacctmgr_are_known() {
-        let words = "MaxSubmitJobsPU=4 MaxSubmitJobsPA=9 MaxJobsPA=2 MaxTRESPJ=gres/gpu=3 MaxWallDurationPerJob=30:00 MinTRESPJ=gres/gpu:h100=1";
+        let words = "GrpSubmit=7 MaxSubmitPU=4 MaxSubmitPA=9 MaxJobsPA=2 MaxTRESPJ=gres/gpu=3 MaxWallDurationPerJob=30:00 MinTRESPJ=gres/gpu:h100=1";
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let change = key_value::read(&words, &KEYS, "QOS").ok();
         assert_eq!(
             serde_json::to_string(&change).unwrap(),
-            r#"{"per_account":{"running_jobs":2,"submitted_jobs":9},"per_job":{"gpus":{"gpu":3.0},"max_time_secs":1800,"min_gpus":{"h100":1.0}},"per_user":{"submitted_jobs":4}}"#
+            r#"{"group":{"submitted_jobs":7},"per_account":{"running_jobs":2,"submitted_jobs":9},"per_job":{"gpus":{"gpu":3.0},"max_time_secs":1800,"min_gpus":{"h100":1.0}},"per_user":{"submitted_jobs":4}}"#
         );
     }
 }

@@ -8,7 +8,7 @@ use gcli::{Failure, Outcome};
 use gwire::api::{AccountRow, Done, PolicyEdit};
 use gwire::client::{Client, escape};
 
-const KEYS: [Key; 18] = [
+const KEYS: [Key; 19] = [
     ("account", "account", Form::Name),
     ("shares", "shares", Form::Count),
     ("fairshare", "shares", Form::Count),
@@ -17,6 +17,7 @@ const KEYS: [Key; 18] = [
     ("maxjobs", "running_jobs", Form::Count),
     ("submitted_jobs", "submitted_jobs", Form::Count),
     ("maxsubmitjobs", "submitted_jobs", Form::Count),
+    ("maxsubmit", "submitted_jobs", Form::Count),
     ("gpus", "gpus", Form::Gpus),
     ("maxgpus", "gpus", Form::Gpus),
     ("grptres", "gpus", Form::Gpus),
