@@ -192,7 +192,7 @@ impl Hardware {
     /// # Errors
     /// The first row that cannot be used, with its line.
     pub fn from_csv(text: &str) -> Result<Self, String> {
-        let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let mut lines = without_mark(text).lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let (_, header) = lines.next().ok_or("line 1: the file is empty")?;
         let header = csv::fields(header)?;
         let at = ["node", "cpus", "mem_mb", "gpus", "gpu_type"]
@@ -225,9 +225,14 @@ impl Hardware {
     }
 }
 
+/// Spreadsheets put a byte order mark before the first column.
+fn without_mark(text: &str) -> &str {
+    text.trim_start_matches('\u{feff}')
+}
+
 /// Whether a text is a CSV of nodes.
 pub fn is_node_csv(text: &str) -> bool {
-    let header = text.lines().next().unwrap_or("");
+    let header = without_mark(text).lines().next().unwrap_or("");
     header.split(',').any(|field| field.trim() == "node") && header.contains(',')
 }
 
@@ -346,6 +351,9 @@ mod tests {
         assert_eq!((hardware.nodes.len(), hardware.gpus(), hardware.cpus()), (2, 8, 128));
         let inventory = hardware.nodes[0].shape.inventory("a");
         assert_eq!((inventory.gpus.len(), &*inventory.gpus[7].uuid, &*inventory.gpus[0].gpu_type), (8, "GPU-a-7", "g2"));
+        let marked = "\u{feff}gpu_type,gpus,node\r\nA100,4,c\r\n";
+        assert!(is_node_csv("\u{feff}node,gpus\n") && is_node_csv(marked));
+        assert_eq!(Hardware::from_csv(marked).unwrap().nodes[0].shape.gpu_type, "a100", "as spreadsheets write it");
         for (bad, expected) in [
             ("node,cpus\na,many\n", "line 2: cpus is \"many\", which is no number"),
             ("node,cpus\na,1\na,1\n", "line 3: node \"a\" is there twice"),
