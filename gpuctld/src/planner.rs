@@ -6,6 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
+use gsched::preempt::next_unprotected;
 use gsched::priority::of_starts;
 use gsched::{Engine, Made, Plan, WorkBudget};
 use std::sync::Arc;
@@ -176,6 +177,7 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
             return Some(Pass { again: false, next_begin });
         }
     }
+    let next_begin = next_begin.into_iter().chain(kept.mirror.picture().and_then(|(snapshot, _)| next_unprotected(snapshot))).min();
     // Its starts are under way: now there is time for what quick passes need. (Traced ones do it themselves: a replay
     // must find the same.)
     if let Some((snapshot, _)) = kept.mirror.picture().filter(|_| !kept.traced) {

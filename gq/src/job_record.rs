@@ -4,7 +4,7 @@
 
 use crate::job_column::{end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::shown_start;
-use gcli::local_time::TimeFormat;
+use gcli::local_time::{TimeFormat, now};
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
@@ -100,8 +100,8 @@ fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("TimeMin", job.time_min_secs.map_or("N/A".to_owned(), |secs| sacct_time(secs.into()))).end();
     let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     record.put("SubmitTime", at(job.submit_time)).put("EligibleTime", at(job.eligible_time)).end();
-    let end = job.end_time.or_else(|| end_by_limit(shown_start(job.state, [job.submit_time, job.eligible_time, job.start_time]), job.time_limit_secs));
-    record.put("StartTime", at(shown_start(job.state, [job.submit_time, job.eligible_time, job.start_time]))).put("EndTime", at(end));
+    let start = shown_start(job.state, job.eligible_time, job.start_time, now());
+    record.put("StartTime", at(start)).put("EndTime", at(job.end_time.or_else(|| end_by_limit(start, job.time_limit_secs))));
     record.put("Deadline", job.deadline.map_or("N/A".to_owned(), |at| times.print(at.0))).end();
 }
 
@@ -172,7 +172,8 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
         record.line("EndText", times.in_text(&job.end_text));
     }
     for hold in &job.holds {
-        record.line("Hold", format_args!("{} since {}: {}", hold.owner, times.print(hold.since.0), hold.reason));
+        let why = if hold.reason.is_empty() { String::new() } else { format!(": {}", hold.reason) };
+        record.line("Hold", format_args!("{} since {}{why}", hold.owner, times.print(hold.since.0)));
     }
     if let Some(position) = job.position {
         record.line("QueuePosition", position);

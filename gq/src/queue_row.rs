@@ -3,7 +3,8 @@
 //! A queue of 100,000 jobs is formatted while it is read, so a row costs no allocation where none is needed.
 
 use crate::bare_row::bare_row;
-use gmodel::{ExitCode, Instant, JobState, ReasonCode};
+use gcli::local_time::now;
+use gmodel::{ExitCode, Instant, JobState, ReasonCode, Timestamp};
 use gwire::api::CheckpointMarkRow;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -111,13 +112,13 @@ bare_row! { QueueRow, Key:
 
 impl QueueRow<'_> {
     pub fn start(&self) -> Option<Instant> {
-        shown_start(self.state, [self.submit_time, self.eligible_time, self.start_time])
+        shown_start(self.state, self.eligible_time, self.start_time, now())
     }
 }
 
 /// When a job started; of one that waits for its time, as squeue has it, when it may.
-pub(crate) fn shown_start(state: JobState, [submitted, eligible, started]: [Option<Instant>; 3]) -> Option<Instant> {
-    let may_later = eligible.filter(|eligible| state == JobState::Pending && submitted.is_some_and(|at| at < *eligible));
+pub(crate) fn shown_start(state: JobState, eligible: Option<Instant>, started: Option<Instant>, now: Timestamp) -> Option<Instant> {
+    let may_later = eligible.filter(|eligible| state == JobState::Pending && eligible.0 > now);
     started.or(may_later)
 }
 
@@ -149,12 +150,13 @@ mod tests {
 
     #[test]
     fn a_job_that_may_not_start_yet_starts_when_it_may() {
-        let [submitted, later] = [1, 9].map(|secs| Some(Instant(gmodel::Timestamp::from_secs(secs))));
-        let start = |state, eligible, started| shown_start(state, [submitted, eligible, started]);
-        assert_eq!(start(JobState::Pending, later, None), later);
-        assert_eq!(start(JobState::Pending, submitted, None), None);
-        assert_eq!(start(JobState::Cancelled, later, None), None);
-        assert_eq!(start(JobState::Running, submitted, later), later);
+        let [submitted, later] = [1, 9].map(|secs| Some(Instant(Timestamp::from_secs(secs))));
+        let start = |state, eligible, started, now| shown_start(state, eligible, started, Timestamp::from_secs(now));
+        assert_eq!(start(JobState::Pending, later, None, 5), later);
+        assert_eq!(start(JobState::Pending, later, None, 9), None, "released or requeued then, and it waits still");
+        assert_eq!(start(JobState::Pending, submitted, None, 5), None);
+        assert_eq!(start(JobState::Cancelled, later, None, 5), None);
+        assert_eq!(start(JobState::Running, submitted, later, 5), later);
     }
 
     #[test]

@@ -5,6 +5,12 @@ use gcli::printable::printable;
 use gwire::api::{BlockerRow, StartInterval, WhyRow};
 use std::fmt::Write;
 
+/// Tasks of an array that are over, together: how they ended.
+pub(crate) fn ended(job: &WhyRow, times: &TimeFormat) -> String {
+    let why = if job.end_text.is_empty() { String::new() } else { format!(": {}", times.in_text(&printable(&job.end_text))) };
+    format!("job {}: {}{why}\n", printable(&job.shown_id), job.state.long())
+}
+
 /// The answer for people. Instants in its sentences are in the machine's time zone.
 pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
     let mut text = format!("job {}: PENDING ({})\n", printable(&job.shown_id), job.reason);
@@ -30,7 +36,7 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
     if let Some(borrows) = &job.borrows {
         let _ = writeln!(text, "  it would start on borrowed GPUs: {}", say(borrows));
     }
-    if job.blockers.is_empty() && !job.starts_now && !job.reason_text.is_empty() {
+    if job.blockers.is_empty() && job.holds.is_empty() && !job.starts_now && !job.reason_text.is_empty() {
         let _ = writeln!(text, "  {}", say(&job.reason_text));
     }
     for hold in &job.holds {

@@ -6,7 +6,7 @@
 use crate::pass::{Engine, Pass};
 use crate::plan::WorkBudget;
 use crate::reason;
-use crate::snapshot::{PendingJob, Snapshot};
+use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
 use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
@@ -47,6 +47,10 @@ pub enum Edit {
     Partition(String),
     /// `--borrow`.
     Borrow,
+    /// So many of a licence.
+    Licence(String, u32),
+    /// So many tasks of its array at once.
+    ArrayCap(u32),
     /// Without `--switches`, `--exclusive`, `--nodelist`, `--exclude`, `--constraint`, `--nvlink`.
     Without(String),
     /// One after the other.
@@ -166,7 +170,7 @@ fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) 
     let starts = |pass: &mut Pass, edit: &Edit| {
         let changed = edit.apply(job)?;
         let place = place_of(pass.snapshot, &changed)?;
-        pass.starts_at(&changed, place).filter(|at| as_is.is_none_or(|as_is| *at < as_is))
+        pass.starts_at(&changed, place).filter(|at| changed.ends_in_time(*at)).filter(|at| as_is.is_none_or(|as_is| *at < as_is))
     };
     let mut found: Vec<(Timestamp, Edit)> = Vec::new();
     for kind in kinds {
@@ -277,6 +281,10 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
         let most = (usual.saturating_sub(1) / unit) as u32;
         kinds.push(Kind::amounts(most, move |units| Edit::MemOfNode { bytes: u64::from(units) * unit, usual }));
     }
+    let licences = job.spec.licences.iter().map(|(name, count)| (name.clone(), *count));
+    kinds.extend(licences.map(|(name, count)| Kind::amounts(count.saturating_sub(1), move |fewer| Edit::Licence(name.clone(), fewer))));
+    let full = job.cap.filter(|_| job.room == Some(0));
+    kinds.push(Kind::each(full.map(|cap| Edit::ArrayCap(cap.running + 1))));
     let minutes = job.held_secs().div_ceil(60);
     kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| Edit::TimeLimit(minutes * 60)));
     let mut types: BTreeSet<String> = BTreeSet::new();
@@ -345,6 +353,7 @@ impl Edit {
     pub fn apply(&self, job: &PendingJob) -> Option<PendingJob> {
         let mut spec: JobSpec = (*job.spec).clone();
         let mut limit_secs = job.limit_secs;
+        let mut particulars = job.particulars.clone();
         let request = &mut spec.request;
         match self {
             Self::TimeLimit(secs) => limit_secs = Some(*secs),
@@ -388,6 +397,12 @@ impl Edit {
             }
             Self::Partition(name) => spec.partition.clone_from(name),
             Self::Borrow => spec.borrow = Some(true),
+            Self::Licence(name, count) => *spec.licences.get_mut(name)? = *count,
+            Self::ArrayCap(most) => {
+                let cap = job.cap.filter(|cap| *most > cap.most.max(cap.running))?;
+                particulars.room = Some(most - cap.running);
+                particulars.cap = Some(ArrayCap { most: *most, ..cap });
+            }
             Self::Without(name) => match name.as_str() {
                 "switches" => request.switches = None,
                 "exclusive" => request.exclusive = false,
@@ -397,8 +412,8 @@ impl Edit {
                 _ => request.nvlink = false,
             },
         }
-        let changed = spec != *job.spec || limit_secs != job.limit_secs;
-        changed.then(|| PendingJob { spec: Arc::new(spec), limit_secs, ..job.clone() })
+        let changed = spec != *job.spec || limit_secs != job.limit_secs || particulars.room != job.room;
+        changed.then(|| PendingJob { spec: Arc::new(spec), limit_secs, particulars, ..job.clone() })
     }
 
     /// As options of gsub.
@@ -438,6 +453,12 @@ impl Edit {
             }
             Self::Partition(name) => format!("--partition {name}"),
             Self::Borrow => "--borrow".into(),
+            Self::Licence(..) => {
+                let changed = self.apply(job).map_or_else(|| job.spec.licences.clone(), |changed| changed.spec.licences.clone());
+                let each: Vec<String> = changed.iter().map(|(name, count)| format!("{name}:{count}")).collect();
+                format!("--licenses {}", each.join(","))
+            }
+            Self::ArrayCap(most) => format!("--array ...%{most}"),
             Self::Without(name) => format!("without --{name}"),
         }
     }
@@ -463,9 +484,10 @@ impl Edit {
             },
             Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
             Self::Both(one, other) => one.loss_milli(job) + other.loss_milli(job),
+            Self::Licence(name, count) => part(u64::from(*count), job.spec.licences.get(name).map_or(0, |was| u64::from(*was))),
             Self::GpuType(_) => 300,
             Self::Partition(_) => 400,
-            Self::Borrow => 50,
+            Self::Borrow | Self::ArrayCap(_) => 50,
             Self::Without(_) => 200,
         }
     }

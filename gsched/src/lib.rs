@@ -62,14 +62,14 @@ pub mod usage;
 pub use array_starts::ArrayStarts;
 pub use demand::{Demand, NodeDemand};
 pub use impossible::impossible;
-pub use pass::{Engine, HandOver, plan, priority};
+pub use pass::{Engine, HandOver, plan};
 pub use reason::held_by;
 pub use change::{Change, Edit};
 pub use forecast::{Forecast, forecast};
 pub use why::{Blocker, Elsewhere, Why, why};
 pub use quick::Changes;
 pub use plan::{Cut, Made, Plan, Preempt, Start, WorkBudget};
-pub use snapshot::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
+pub use snapshot::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 #[cfg(test)]
 mod tests;

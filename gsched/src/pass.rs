@@ -34,7 +34,7 @@ use crate::timeline::Count;
 use crate::what_if::{self, Leaving};
 use crate::window::Windows;
 use fixedbitset::FixedBitSet;
-use gmodel::config::{ClusterConfig, MigCuts, Partition};
+use gmodel::config::{ClusterConfig, MigCuts};
 use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{GpuSlot, JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
@@ -45,13 +45,6 @@ use std::sync::Arc;
 /// Decides which pending jobs start now, and why the others wait.
 pub fn plan(snapshot: &Snapshot, budget: WorkBudget) -> Plan {
     Engine::default().plan(snapshot, budget)
-}
-
-/// Priority as listings show it where there is no snapshot at hand: larger goes first. Tier, then nice.
-pub fn priority(partition: Option<&Partition>, nice: i32) -> u64 {
-    let tier = u64::from(partition.map_or(0, |p| p.priority_tier));
-    let nice = (i64::from(i32::MAX) - i64::from(nice)) as u64;
-    (tier << 33) | nice
 }
 
 /// A budget grows to so many times two to the power of this before a pass is cut short for good.
@@ -548,7 +541,7 @@ impl<'a> Pass<'a> {
             return Some(reason);
         }
         if job.positions.is_none() && self.array_room(job) == 0 {
-            return Some(array_limit());
+            return Some(array_limit(job));
         }
         if self.must_not_pass(self.shape(shape).partition) {
             return Some(self.shape(shape).behind.clone());
@@ -567,7 +560,7 @@ impl<'a> Pass<'a> {
                         break;
                     }
                     if room == 0 {
-                        left = Some((Wait::Limit(array_limit()), 0));
+                        left = Some((Wait::Limit(array_limit(job)), 0));
                         break;
                     }
                     let id = JobId(job.id.0 + u64::from(position));

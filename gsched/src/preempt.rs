@@ -578,6 +578,14 @@ fn preemptible(snapshot: &Snapshot, run: &RunningRun, at: Timestamp) -> Option<P
     (mode != PreemptMode::Off && ran_secs >= least_secs(snapshot, run)).then_some(mode)
 }
 
+/// When the next of the runs that are left alone now, as they have not run long enough, may be ended for who waits.
+pub fn next_unprotected(snapshot: &Snapshot) -> Option<Timestamp> {
+    let somebody_waits = snapshot.pending.iter().any(|job| job.is_eligible(snapshot.now));
+    let until = |run: &RunningRun| run.started.unwrap_or(snapshot.now).plus_secs(least_secs(snapshot, run));
+    let runs = snapshot.running.iter().filter(|run| somebody_waits && until(run) > snapshot.now && run.leaves_by.is_none());
+    runs.filter(|run| mode_of(snapshot, run) != PreemptMode::Off).map(until).min()
+}
+
 /// For how long a run is left alone.
 fn least_secs(snapshot: &Snapshot, run: &RunningRun) -> i64 {
     let qos = snapshot.policy.qos.get(&run.spec.qos);

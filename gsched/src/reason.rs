@@ -9,7 +9,7 @@ use crate::limits::count;
 use crate::make::Make;
 use crate::network;
 use crate::shape::{self, Shape};
-use crate::snapshot::{PendingJob, Snapshot};
+use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
 use crate::timeline::{Amount, Kinds};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
@@ -93,7 +93,7 @@ fn each_standing(
     tell(job.spec.deadline.filter(|deadline| end > *deadline).map(|deadline| {
         Reason::new(ReasonCode::DeadLine, format!("needs {secs} s and was to end by {deadline}"))
     }))?;
-    tell((job.room == Some(0)).then(array_limit))
+    tell((job.room == Some(0)).then(|| array_limit(job)))
 }
 
 /// Why a partition takes no jobs of a user, an account or a QOS: what it allows may be otherwise since they were submitted.
@@ -111,8 +111,13 @@ pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) 
     (!is_open).then(|| Reason::new(ReasonCode::PartitionConfig, format!("partition {name:?} is not open to {} now", spec.user.name)))
 }
 
-pub fn array_limit() -> Reason {
-    let text = "as many tasks of the array run as it allows at once";
+pub fn array_limit(job: &PendingJob) -> Reason {
+    let text = match job.cap {
+        // Those that the pass starts are not counted yet.
+        Some(ArrayCap { most, running }) if running >= most => format!("the array allows {most} at once, and {running} of its tasks run"),
+        Some(ArrayCap { most, .. }) => format!("the array allows {most} of its tasks at once, and as many run"),
+        None => "as many tasks of the array run as it allows at once".to_owned(),
+    };
     Reason::new(ReasonCode::JobArrayTaskLimit, text)
 }
 

@@ -127,12 +127,21 @@ pub struct Particulars {
     pub room: Option<u32>,
     /// Of a task with a record of its own whose array has a cap: that array.
     pub array: Option<JobId>,
+    /// The cap of its array and how many of it run, for people.
+    pub cap: Option<ArrayCap>,
     /// What its dependency says; `None`: met, or there is none.
     pub dependency: Option<Reason>,
     /// When its last run was preempted: it comes back, and is not preempted again at once.
     pub preempted: Option<Timestamp>,
     /// Where its limit is one that it is believed to need: the limit it has. So long its reservation must last, and no other's begin.
     pub window_secs: Option<u32>,
+}
+
+/// How many tasks of an array may run at once, and how many do: more than that where it was lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayCap {
+    pub most: u32,
+    pub running: u32,
 }
 
 impl Usual for Particulars {
@@ -143,6 +152,7 @@ impl Usual for Particulars {
             positions: None,
             room: None,
             array: None,
+            cap: None,
             dependency: None,
             preempted: None,
             window_secs: None,
@@ -189,6 +199,12 @@ impl PendingJob {
     /// What must be left at least of the window of its own reservation where it starts, seconds: it ends with the window.
     pub fn least_secs(&self) -> u32 {
         least_secs(&self.spec, Some(self.window_secs()))
+    }
+
+    /// Whether a run that starts then ends by the deadline, where there is one.
+    pub(crate) fn ends_in_time(&self, start: Timestamp) -> bool {
+        let secs = i64::from(self.spec.time_min_secs.unwrap_or(self.held_secs()));
+        self.spec.deadline.is_none_or(|deadline| start.plus_secs(secs) <= deadline)
     }
 
     /// Whether an id is its own or, of an array, that of a task of it.

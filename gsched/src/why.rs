@@ -199,6 +199,10 @@ impl Pass<'_> {
             let from = self.may_preempt_from(job, shape);
             room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
         }
+        for blocker in &mut blockers {
+            let late = job.spec.deadline.filter(|_| blocker.until.is_some_and(|until| !job.ends_in_time(until)));
+            late.iter().for_each(|deadline| blocker.text.push_str(&format!("; that is too late for its deadline {deadline}")));
+        }
         let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition, tried));
         if let (Some(partition), [room]) = (partition, &mut blockers[..])
             && (room.nearest.is_some() || room.code == ReasonCode::Resources)

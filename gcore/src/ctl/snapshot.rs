@@ -7,7 +7,7 @@ use gmodel::node::Role;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobState, NodeId, Timestamp};
 use gsched::snapshot::Frozen;
-use gsched::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
+use gsched::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 /// Everything a pass needs, and nothing that changes under it.
 pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
@@ -58,6 +58,7 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
             held_by: holder.filter(|_| all_are_held).map(|mark| mark.owner.as_str().into()),
             positions: Some(ready),
             room: room_of(array),
+            cap: cap_of(array),
             dependency: waits,
             ..Particulars::default()
         }
@@ -84,6 +85,7 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
             positions: None,
             room,
             array: job.task.filter(|_| room.is_some()).map(|task| task.array),
+            cap: job.task.and_then(|task| cap_of(state.arrays.get(task.array)?)),
             dependency: dependency::reason(state, job.waits.as_deref()),
             preempted: job.preempted,
             ..Particulars::default()
@@ -129,6 +131,10 @@ pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
 
 fn room_of(array: &Array) -> Option<u32> {
     array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live))
+}
+
+fn cap_of(array: &Array) -> Option<ArrayCap> {
+    array.tasks.limit().map(|most| ArrayCap { most, running: array.own_live })
 }
 
 /// A node as the scheduler sees it.

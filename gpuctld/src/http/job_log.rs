@@ -407,8 +407,11 @@ fn end_words(end: &RunEnd) -> String {
 fn ended(outcome: &Outcome) -> String {
     let text = match outcome.requeue {
         None => with(format!("{}, exit {}", outcome.state, outcome.exit), &outcome.text),
-        Some(at) if outcome.text.is_empty() => format!("requeued, not before {at}: {}", outcome.state),
-        Some(at) => format!("requeued, not before {at}: {}", outcome.text),
+        Some(at) => {
+            let later = if at > outcome.ended { format!(", not before {at}") } else { String::new() };
+            let why = if outcome.text.is_empty() { outcome.state.to_string() } else { outcome.text.clone() };
+            format!("requeued{later}: {why}")
+        }
     };
     let hold = outcome.hold.as_ref().map(|hold| format!("; {}", held(hold)));
     text + &hold.unwrap_or_default()

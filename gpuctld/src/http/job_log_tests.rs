@@ -105,8 +105,10 @@ fn an_end_says_state_exit_and_what_becomes_of_the_job() {
     let at = Timestamp::from_secs(60);
     let told = |outcome| one(&Event::RunEnded { run: run(), outcome, settled: true, at });
     assert_eq!(told(ends(JobState::Failed, ExitCode::exited(9), "")), "FAILED, exit 9:0");
-    let back = Outcome { requeue: Some(at), ..ends(JobState::NodeFail, ExitCode::SUCCESS, "node node1 was lost") };
-    assert_eq!(told(back.clone()), "requeued, not before 1970-01-01T00:01:00Z: node node1 was lost");
+    let back = Outcome { requeue: Some(at.plus_secs(30)), ..ends(JobState::NodeFail, ExitCode::SUCCESS, "node node1 was lost") };
+    assert_eq!(told(back.clone()), "requeued, not before 1970-01-01T00:01:30Z: node node1 was lost");
+    let in_line = Outcome { requeue: Some(at), text: String::new(), ..back.clone() };
+    assert_eq!(told(in_line), "requeued: NODE_FAIL", "it keeps its place");
     let mark = Mark { owner: "system".into(), reason: "it took three nodes down".into(), since: at };
     let held = Outcome { hold: Some(mark), ..back };
     assert!(told(held).ends_with("was lost; held by system: it took three nodes down"));

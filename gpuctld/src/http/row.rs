@@ -430,7 +430,8 @@ impl<'a> Row<'a> {
             Self::Job(job) if !self.is_pending() => job.priority,
             _ => None,
         };
-        placed.map_or_else(|| gsched::priority(self.partition(view), self.nice()), |placed| u64::try_from(placed).unwrap_or(0))
+        // 0 would say that it is held.
+        placed.map_or(1, |placed| u64::try_from(placed).unwrap_or(0))
     }
 
     /// Nodes held, or asked for.

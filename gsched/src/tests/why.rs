@@ -2,7 +2,7 @@
 
 use super::promises::cluster;
 use super::{NOW, picture};
-use crate::{Edit, PendingJob, Snapshot, WorkBudget, forecast, plan, why};
+use crate::{ArrayCap, Edit, PendingJob, Snapshot, WorkBudget, forecast, plan, why};
 use expect_test::{Expect, expect};
 use gmodel::config::PartitionState;
 use gmodel::gpu_request::GpuAmount;
@@ -334,6 +334,10 @@ fn who_may_preempt_runs_later_is_told_from_when() {
         ));
         let why = why(&snapshot, JobId(10)).unwrap();
         let secs = |at: Option<gmodel::Timestamp>| at.map(|at| at.since_secs(crate::world::NOW));
+        if let Some(from) = secs(why.blockers[0].may_preempt_from) {
+            let looked = secs(crate::preempt::next_unprotected(&snapshot));
+            assert!(looked.is_some_and(|at| at <= from), "nobody looks at it then: {looked:?}, {from}");
+        }
         (secs(why.blockers[0].may_preempt_from), secs(why.blockers[0].until), secs(why.forecast.unwrap().start))
     };
     let low = "run 1 a bob 3 on=n1 qos=low ago=100 limit=7200";
@@ -343,6 +347,54 @@ fn who_may_preempt_runs_later_is_told_from_when() {
     assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=off ago=50 limit=7200")), (None, Some(7150), Some(7150)), "one is never ended for others");
     assert_eq!(told("run 1 a bob 3 on=n1 qos=any ago=100 limit=7200"), (None, Some(7100), Some(40)), "it may be now");
     assert_eq!(told("run 1 a bob 3 on=n1 qos=low ago=100 limit=550"), (None, Some(450), Some(450)), "it is over before");
+}
+
+#[test]
+fn an_array_at_its_cap_is_told_of_a_higher_one() {
+    let of = |text: &str, cap: ArrayCap| {
+        let mut snapshot = picture(text);
+        snapshot.pending[0].cap = Some(cap);
+        let told = why(&snapshot, JobId(10)).unwrap();
+        (told.blockers[0].text.clone(), told.changes.iter().map(|change| change.option.clone()).collect::<Vec<_>>())
+    };
+    let (idle, busy) = ("node n1 h100:8\njob gpus=1 array=5 room=0 time=100", "node n1 h100:1\nrunning 1 n1 gpus=0 left=600\njob gpus=1 array=5 room=0 time=100");
+    let (text, changes) = of(idle, ArrayCap { most: 2, running: 2 });
+    assert_eq!((text.as_str(), changes), ("the array allows 2 at once, and 2 of its tasks run", vec!["--array ...%3".to_owned()]));
+    assert_eq!(of(idle, ArrayCap { most: 1, running: 4 }).1, ["--array ...%5"], "the cap was lowered");
+    assert!(of(busy, ArrayCap { most: 1, running: 1 }).1.is_empty(), "there is no room for more");
+}
+
+#[test]
+fn fewer_licences_are_proposed_where_those_are_free() {
+    check(
+        "node n1 h100:8
+         licence matlab 2
+         licence ansys 1
+         job gpus=1 time=1000 licences=ansys:1,matlab:3",
+        10,
+        expect![[r#"
+            0 ahead
+            Licenses: needs 3 of licence "matlab", and there are 2
+            expected never by what is known on []
+            --licenses ansys:1,matlab:2: 1970-01-01T00:16:40Z
+        "#]],
+    );
+}
+
+#[test]
+fn changes_are_of_use_only_before_the_deadline() {
+    let told = |deadline: Option<i64>| {
+        let mut snapshot = picture("node n1 h100:8\nrunning 1 n1 gpus=0-3 left=600\nrunning 2 n1 gpus=4-7 left=9000\njob gpus=8 time=500");
+        let job = &mut snapshot.pending[0];
+        Arc::make_mut(&mut job.spec).deadline = deadline.map(|secs| NOW.plus_secs(secs));
+        let told = why(&snapshot, JobId(10)).unwrap();
+        let late = told.blockers[0].text.contains("that is too late for its deadline");
+        (late, told.changes.iter().map(|change| change.option.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(told(None), (false, vec!["--gpus 4".into()]));
+    assert_eq!(told(Some(1100)), (true, vec!["--gpus 4".into()]), "from 600 to 1100");
+    assert_eq!(told(Some(1099)), (true, vec![]));
+    assert_eq!(told(Some(9500)), (false, vec!["--gpus 4".into()]));
 }
 
 #[test]

@@ -22,10 +22,10 @@ fn no_more_tasks_run_than_the_cap_allows() {
         expect![[r#"
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            1_[6,9%2] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_[6,9%2] alice PENDING JobArrayTaskLimit: the array allows 2 at once, and 2 of its tasks run
             1_0 alice RUNNING 1-1 on n1[0]
             1_3 alice RUNNING 2-1 on n1[1]
-            1_[9%2] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_[9%2] alice PENDING JobArrayTaskLimit: the array allows 2 at once, and 2 of its tasks run
             1_0 alice COMPLETED 0:0
             1_3 alice RUNNING 2-1 on n1[1]
             1_6 alice RUNNING 3-1 on n1[0]
@@ -149,7 +149,7 @@ fn a_requeued_task_keeps_its_index_and_the_cap_holds() {
         expect![[r#"
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            1_[6-9%1] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_[6-9%1] alice PENDING JobArrayTaskLimit: the array allows 1 at once, and 1 of its tasks run
             1_5 alice RUNNING 1-2 on n1[0]
         "#]],
     );
@@ -180,7 +180,7 @@ fn a_held_array_holds_its_requeued_tasks_too() {
             1_0 alice RUNNING 1-2 on n1[0]
             refused: job 1 is held by root (quota); only they or an operator can release it.
             refused: job 1_3 is held by root (quota); only they or an operator can release it.
-            1_[1-3%1] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_[1-3%1] alice PENDING JobArrayTaskLimit: the array allows 1 at once, and 1 of its tasks run
             1_0 alice RUNNING 1-2 on n1[0]
         "#]],
     );

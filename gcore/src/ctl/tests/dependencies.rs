@@ -328,7 +328,7 @@ fn aftercorr_goes_task_by_task() {
         expect![[r#"
             job 1
             job 5
-            1_[3%3] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_[3%3] alice PENDING JobArrayTaskLimit: the array allows 3 at once, and 3 of its tasks run
             5_[0,2-3] alice PENDING Dependency: waits for the task of the same index of array 1 (4 of 4 tasks not over) to end well
             1_0 alice RUNNING 1-1 on n1[0]
             1_1 alice RUNNING 2-1 on n1[1]
@@ -377,7 +377,7 @@ fn aftercorr_cancels_the_tasks_whose_partners_failed_where_asked() {
         expect![[r#"
             job 1
             job 5
-            5_[1,3%1] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            5_[1,3%1] alice PENDING JobArrayTaskLimit: the array allows 1 at once, and 1 of its tasks run
             1_0 alice COMPLETED 0:0
             1_1 alice COMPLETED 0:0
             1_2 alice FAILED 1:0

@@ -469,7 +469,7 @@ fn a_task_of_an_array_that_gave_way_keeps_its_index() {
         expect![[r#"
             job 1
             job 5
-            1_[5-6%2] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_[5-6%2] alice PENDING JobArrayTaskLimit: the array allows 2 at once, and 2 of its tasks run
             1_3 alice RUNNING 1-1 on n1[0]
             1_4 alice PENDING None: 
             5 bob PENDING None: 

@@ -200,7 +200,12 @@ const FIELDS: &[Field] = &[
         run.state = JobState::parse(cells.text(0)?).unwrap_or(JobState::Unknown);
         Ok(())
     }),
-    field!("exit_code", [Course("exit")], |cells, run| { run.exit_code = cells.text(0)?.parse().unwrap_or(ExitCode::SUCCESS); Ok(()) }),
+    // A job that goes on after an earlier attempt has not ended yet.
+    field!("exit_code", [Course("exit"), Course("state")], |cells, run| {
+        let is_over = JobState::parse(cells.text(1)?).is_none_or(JobState::is_final);
+        run.exit_code = cells.text(0)?.parse().ok().filter(|_| is_over).unwrap_or(ExitCode::SUCCESS);
+        Ok(())
+    }),
     field!("end_text", [Course("end_text")], |cells, run| { run.end_text = cells.owned(0)?; Ok(()) }),
     field!("submit_time", [Job("submit_ms")], |cells, run| { run.submit_time = cells.instant(0)?; Ok(()) }),
     field!("start_time", [Course("start_ms")], |cells, run| { run.start_time = cells.instant(0)?; Ok(()) }),

@@ -21,6 +21,24 @@ fn a_run_that_is_placed_and_gone_in_one_commit_is_in_the_accounting() {
 }
 
 #[test]
+fn a_job_that_goes_on_has_no_exit_code_of_an_attempt_before() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let job = world.submit(spec("h100:1"));
+    let exits = |world: &World| {
+        let rows = wait(world.reader().runs(RunQuery { attempts: true, ..all() }, world.now)).unwrap();
+        rows.iter().map(|row| (row.attempt, row.state, row.exit_code)).collect::<Vec<_>>()
+    };
+    world.start(node, job);
+    world.end(node, job);
+    let failed = (1, JobState::Failed, ExitCode::exited(3));
+    assert_eq!(exits(&world), [failed]);
+    world.command(Command::Requeue { targets: vec![Target::Job(job)], hold: false });
+    let waits = wait(world.reader().runs(RunQuery { state: "pd".into(), ..all() }, world.now)).unwrap();
+    assert_eq!((waits[0].state, waits[0].exit_code), (JobState::Pending, ExitCode::SUCCESS));
+}
+
+#[test]
 fn accounting_finds_jobs_by_user_state_id_and_time() {
     let mut world = World::new();
     let node = world.add_node("node1", 8);
