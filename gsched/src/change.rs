@@ -483,8 +483,11 @@ impl Edit {
                 MemAsk::Default => 0,
             },
             Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
-            Self::Both(one, other) => one.loss_milli(job) + other.loss_milli(job),
             Self::Licence(name, count) => part(u64::from(*count), job.spec.licences.get(name).map_or(0, |was| u64::from(*was))),
+            Self::Both(one, other) => {
+                let (one, other) = (one.loss_milli(job), other.loss_milli(job));
+                one + other - one * other / 1000
+            }
             Self::GpuType(_) => 300,
             Self::Partition(_) => 400,
             Self::Borrow | Self::ArrayCap(_) => 50,

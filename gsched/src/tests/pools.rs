@@ -270,6 +270,9 @@ proptest! {
     }
 }
 
+/// Takes one thing out of a job's way.
+type Lift<'a> = &'a dyn Fn(&mut PendingJob);
+
 /// Things that a policy may keep from the jobs of a pool, one a bit.
 const KEPT: u32 = 8;
 
@@ -282,7 +285,7 @@ fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
     config.partitions[big].headroom = has(0).then(|| GpuAmounts::all(amount));
     config.partitions[small].headroom_nodes = u32::from(has(1)) * (amount as u32 % 4);
     let policy = Arc::make_mut(&mut snapshot.policy);
-    let headroom = has(2).then(|| GpuAmounts(BTreeMap::from([(if amount % 2 == 0 { "gpu" } else { "h100" }.to_owned(), amount * 1000)])));
+    let headroom = has(2).then(|| GpuAmounts(BTreeMap::from([(if amount.is_multiple_of(2) { "gpu" } else { "h100" }.to_owned(), amount * 1000)])));
     let spared = (!has(2)).then(|| GpuAmounts::all(0));
     policy.qos.insert("spared".into(), Qos { name: "spared".into(), headroom: spared, ..Qos::default() });
     policy.qos.insert("urgent".into(), Qos { name: "urgent".into(), headroom, ..Qos::default() });
@@ -349,7 +352,7 @@ proptest! {
             let urgent = |job: &mut PendingJob| Arc::make_mut(&mut job.spec).qos = if which & 4 == 0 { "spared" } else { "urgent" }.into();
             let uncapped = |job: &mut PendingJob| job.room = None;
             let unheld = |job: &mut PendingJob| job.held_by = None;
-            let codes: [(&[ReasonCode], &dyn Fn(&mut PendingJob)); 4] = [
+            let codes: [(&[ReasonCode], Lift); 4] = [
                 (&limits, &free),
                 (&[ReasonCode::Headroom], &urgent),
                 (&[ReasonCode::JobArrayTaskLimit], &uncapped),

@@ -572,6 +572,7 @@ fn proposals(text: &str) -> Vec<String> {
     let job = snapshot.pending.iter().map(|job| job.id).max().unwrap();
     let told = why(&snapshot, job).unwrap();
     for change in told.changes.iter().filter(|change| change.starts == NOW) {
+        assert!(change.loss_milli <= 1000, "{change:?}");
         let mut changed = snapshot.clone();
         let at = changed.pending.iter().position(|one| one.id == job).unwrap();
         changed.pending[at] = change.edit.apply(&snapshot.pending[at]).unwrap();
@@ -601,6 +602,7 @@ fn where_no_one_change_starts_it_two_together_are_told() {
     // Four GPUs are free, for an hour.
     let half = |job: &str| format!("reservation patch maint from=3600 secs=50\nnode n1 h100:8 64c\nrunning 1 n1 gpus=0-3 left=600\n{job}");
     assert_eq!(proposals(&half("job gpus=8 time=6000")), ["--gpus 4 --time 60"]);
+    assert_eq!(proposals(&half("job gpus=8 time=60000")), ["--gpus 4 --time 60"]);
     assert_eq!(proposals(&half("job gpus=8 time=3600")), ["--gpus 4"], "one is enough");
     assert_eq!(proposals(&half("job gpus=8 time=6000 held=user:bob")), Vec::<String>::new());
     // As much of each as goes with the other.
