@@ -71,6 +71,11 @@ fn answer(request: &Request) -> Answer {
                 "record": {"partition": "main", "nominal_percent": 90, "intervals": 342, "right": 311, "median_width_secs": 840}},
             "changes": [{"option": "--gpus h100:7", "now": true, "start": "2026-11-20T09:00:00Z", "loss": 0.125}, {"option": "--time 30:00", "now": false, "start": "2026-11-20T12:00:00Z", "loss": 0.5}]
         }]}).to_string()),
+        "/v1/jobs/120/why" => Answer::ok(json!({"schema": 1, "jobs": [
+            {"id": 120, "shown_id": "120_[3-9%2]", "state": "PENDING", "reason": "JobHeldAdmin", "reason_text": "held by admin:root",
+                "holds": [{"owner": "admin:root", "reason": "", "since": "2026-11-20T09:00:00Z"}]},
+            {"id": 220, "shown_id": "120_[100-299999]", "state": "CANCELLED", "reason": "None", "end_text": "cancelled by ada"}
+        ]}).to_string()),
         "/v1/jobs/95/why" => Answer::ok(r#"{"schema":1,"jobs":[{"id":95,"shown_id":"95","state":"RUNNING","reason":"None"}]}"#),
         "/v1/starts" => Answer::ok(json!({"schema": 1, "jobs": [
             {"id": 119, "shown_id": "119", "name": "wrap", "user": "root", "partition": "main", "nodes": 1, "reason": "Resources", "ahead": 0,
@@ -292,6 +297,11 @@ fn why_says_what_stands_against_the_start() {
     "#]]);
     check(GQ, &["--why", "95"], expect![[r#"
         job 95: RUNNING on node2 since 2026-11-20T09:05:27
+    "#]]);
+    check(GQ, &["--why", "120"], expect![[r#"
+        job 120_[3-9%2]: PENDING (JobHeldAdmin)
+          held by admin:root since 2026-11-20T09:00:00
+        job 120_[100-299999]: CANCELLED: cancelled by ada
     "#]]);
     check(GQ, &["--why", "119", "--json"], expect![[r#"
         {"jobs":[{"ahead":12,"blockers":[{"code":"Resources","text":"needs 8 h100 on one node; node07 comes nearest and has 7 of 8 GPUs free, more becomes free there at 2026-11-20T14:20:00Z","until":"2026-11-20T15:00:00Z"},{"code":"AssocGrpGRES","text":"account vision holds 30 of its 32 GPUs"}],"changes":[{"loss":0.125,"now":true,"option":"--gpus h100:7","start":"2026-11-20T09:00:00Z"},{"loss":0.5,"now":false,"option":"--time 30:00","start":"2026-11-20T12:00:00Z"}],"expected_nodes":"node07","expected_start":"2026-11-20T15:00:00Z","id":119,"interval":{"earliest":"2026-11-20T12:00:00Z","latest":"2026-11-20T14:30:00Z","record":{"intervals":342,"median_width_secs":840,"nominal_percent":90,"partition":"main","right":311}},"reason":"Resources","shown_id":"119","state":"PENDING"}],"schema":1}
