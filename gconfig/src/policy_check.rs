@@ -6,14 +6,14 @@
 use crate::error::Errors;
 use crate::policy::{RecordKind, Records};
 use crate::section::gpu_text;
-use gmodel::config::Partition;
+use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::{ALL_GPUS, Policy};
 use gmodel::suggest::closest;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks all that was read. Names of `base` exist too: an import may refer to what is there.
-pub fn check(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
-    mentions(records, partitions, base, |_| true, errors);
+/// Checks all that was read. Names of `base` exist too: an import may refer to what is there. The default account need not be written.
+pub fn check(records: &Records, partitions: &[Partition], base: &Policy, default_account: &str, errors: &mut Errors) {
+    mentions(records, partitions, base, default_account, |_| true, errors);
     tree(records, base, errors);
 }
 
@@ -25,7 +25,7 @@ pub fn check_one(records: &Records, partitions: &[Partition], errors: &mut Error
         RecordKind::Partition => !partitions.is_empty(),
         RecordKind::Reservation => !records.policy.reservations.is_empty(),
     };
-    mentions(records, partitions, &Policy::default(), has_some, errors);
+    mentions(records, partitions, &Policy::default(), &ClusterConfig::default().default_account, has_some, errors);
     tree(records, &Policy::default(), errors);
 }
 
@@ -49,7 +49,14 @@ fn tree(records: &Records, base: &Policy, errors: &mut Errors) {
     }
 }
 
-fn mentions(records: &Records, partitions: &[Partition], base: &Policy, is_here: impl Fn(RecordKind) -> bool, errors: &mut Errors) {
+fn mentions(
+    records: &Records,
+    partitions: &[Partition],
+    base: &Policy,
+    default_account: &str,
+    is_here: impl Fn(RecordKind) -> bool,
+    errors: &mut Errors,
+) {
     for mention in records.mentions.iter().filter(|mention| is_here(mention.kind)) {
         let names: Vec<&str> = match mention.kind {
             RecordKind::Account => records.policy.accounts.keys().chain(base.accounts.keys()).map(|name| &**name).collect(),
@@ -57,7 +64,8 @@ fn mentions(records: &Records, partitions: &[Partition], base: &Policy, is_here:
             RecordKind::Partition => partitions.iter().map(|partition| &*partition.name).collect(),
             RecordKind::Reservation => continue,
         };
-        if names.contains(&&*mention.name) {
+        let is_reserved = mention.kind == RecordKind::Account && mention.by.as_ref().is_some_and(|(by, _)| *by == RecordKind::Reservation);
+        if names.contains(&&*mention.name) || is_reserved && mention.name == default_account {
             continue;
         }
         let (word, name) = (mention.kind.word(), &mention.name);

@@ -20,7 +20,7 @@ use chrono::{DateTime, TimeDelta, TimeZone as _};
 use gconfig::error::{Errors, Source};
 use gconfig::policy::Records;
 use gconfig::{partition, policy, policy_check, topology};
-use gmodel::config::{ClusterConfig, Partition};
+use gmodel::config::ClusterConfig;
 use gmodel::Timestamp;
 use gmodel::policy::Policy;
 use std::collections::BTreeMap;
@@ -126,7 +126,8 @@ impl Config {
             }
         }
         let partitions = partitions.finish();
-        policy_check::check(&records, &partitions, &Policy::default(), &mut errors);
+        let default_account = config.as_ref().map_or_else(|| ClusterConfig::default().default_account, |config: &Config| config.cluster.default_account.clone());
+        policy_check::check(&records, &partitions, &Policy::default(), &default_account, &mut errors);
         policy_check::lasting(&records, &mut errors);
         match config {
             Some(mut config) if errors.is_empty() => {
@@ -178,18 +179,18 @@ enum Part {
     Topology,
 }
 
-/// Accounts, QOS and reservations of a text in the form of `policy.d`. Names of `base` may be mentioned.
+/// Accounts, QOS and reservations of a text in the form of `policy.d`. What a configuration has may be mentioned.
 ///
 /// # Errors
 /// All mistakes, each with its place in the text.
-pub fn read_policy(name: &str, text: &str, partitions: &[Partition], base: &Policy) -> Result<Policy, Vec<ConfigError>> {
+pub fn read_policy(name: &str, text: &str, config: &ClusterConfig) -> Result<Policy, Vec<ConfigError>> {
     let mut errors = Errors::with_local(machine_time);
     let source = Source::new(Path::new(name), text, &mut errors);
     let table = source.parse(&mut errors);
     policy::refuse_other_keys(&source, &table, "policies", &mut errors);
     let mut records = Records::default();
     records.read(&source, &table, &mut errors);
-    policy_check::check(&records, partitions, base, &mut errors);
+    policy_check::check(&records, &config.partitions, &config.policy, &config.default_account, &mut errors);
     if errors.is_empty() { Ok(records.policy) } else { Err(errors.into_sorted()) }
 }
 

@@ -794,7 +794,7 @@ fn the_sites_time_zone_reads_dates_and_an_unknown_one_is_refused() {
 #[test]
 fn a_line_that_is_no_toml_is_told_once_and_no_record_is_meant_by_itself() {
     let told = |text: &str| {
-        let errors = read_policy("p", text, &[], &Policy::default()).unwrap_err();
+        let errors = read_policy("p", text, &ClusterConfig::default()).unwrap_err();
         errors.iter().map(|error| format!("{}: {} ({})\n", error.line, error.message, error.hint)).collect::<String>()
     };
     let once = told("[qos.high]\nusage_factor = 2.x\npriority = -1\n");
@@ -810,14 +810,26 @@ fn what_becomes_of_a_reservation_by_itself_is_not_for_files() {
     let text = format!("[reservation.r]\nstart = {start}\nduration = 60\n{duration}\npurge_idle = 5\nrelease_jobs = true\nmagnetic = true\n");
     let errors = load(&format!("--- policy.d/a.toml\n{text}")).unwrap_err();
     assert_eq!(errors.iter().filter(|error| error.message.contains("is of no use in a file")).count(), 2, "{errors:?}");
-    let read = read_policy("p", &text, &[], &Policy::default()).unwrap();
+    let read = read_policy("p", &text, &ClusterConfig::default()).unwrap();
     let one = &read.reservations["r"];
     assert_eq!((one.purge_idle_secs, one.release_jobs, one.magnetic), (Some(300), true, true));
-    let again = read_policy("p", &policy_text(&read), &[], &Policy::default()).unwrap();
+    let again = read_policy("p", &policy_text(&read), &ClusterConfig::default()).unwrap();
     assert_eq!(again.reservations["r"].purge_idle_secs, Some(300));
     let gpus = text.replace(duration, "gpus = 2");
-    assert!(read_policy("p", &gpus, &[], &Policy::default()).unwrap_err()[0].message.contains("cannot be magnetic"));
-    assert!(read_policy("p", &text.replace("= 5\n", "= \"0:30\"\n"), &[], &Policy::default()).is_err(), "half a minute");
+    assert!(read_policy("p", &gpus, &ClusterConfig::default()).unwrap_err()[0].message.contains("cannot be magnetic"));
+    assert!(read_policy("p", &text.replace("= 5\n", "= \"0:30\"\n"), &ClusterConfig::default()).is_err(), "half a minute");
+}
+
+#[test]
+fn reservations_may_be_for_the_default_account_which_nobody_wrote() {
+    let text = |account: &str| format!("[reservation.r]\nstart = 2026-12-01T06:00:00Z\nduration = 60\nnode_count = 1\naccounts = [\"{account}\"]\n");
+    assert!(read_policy("export", &text("default"), &ClusterConfig::default()).is_ok());
+    let main = "default_account = \"everybody\"\n";
+    assert!(load(&format!("--- gpuctld.toml\n{main}--- policy.d/a.toml\n{}", text("everybody"))).is_ok());
+    let errors = load(&format!("--- gpuctld.toml\n{main}--- policy.d/a.toml\n{}", text("default"))).unwrap_err();
+    assert!(errors[0].message.contains("there is no account \"default\""), "{errors:?}");
+    let parent = "[account.lab]\nparent = \"default\"\n";
+    assert!(read_policy("p", parent, &ClusterConfig::default()).is_err(), "it has no record that could stand above");
 }
 
 #[test]
@@ -830,7 +842,7 @@ fn an_exported_policy_reads_back_the_same() {
     odd.lend_limit = Some(gmodel::policy::GpuAmounts([("1g.10gb".to_owned(), 500), ("gpu".to_owned(), 1000)].into()));
     policy.reservations.get_mut("course").unwrap().start.0 += 7;
     let text = policy_text(&policy);
-    let read = read_policy("export", &text, &config.cluster.partitions, &Policy::default());
+    let read = read_policy("export", &text, &ClusterConfig { policy: Policy::default(), ..config.cluster.clone() });
     let mut read = read.unwrap_or_else(|errors| panic!("{}\n{text}", errors[0]));
     for (name, reservation) in &mut read.reservations {
         reservation.created_by.clone_from(&policy.reservations[name].created_by);

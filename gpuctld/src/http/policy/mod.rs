@@ -403,7 +403,7 @@ pub(super) async fn import(
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     let name = if request.name.is_empty() { "policy" } else { &request.name };
-    let read = read_policy(name, &request.toml, &state.config.partitions, &state.config.policy);
+    let read = read_policy(name, &request.toml, &state.config);
     let mut new = read.map_err(|errors| {
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         ApiError::invalid(format!("the policy stays as it was:\n{}", texts.join("\n")))
