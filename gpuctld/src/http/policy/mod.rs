@@ -21,7 +21,7 @@ use crate::config::{RecordKind, beyond_files, policy_text, read_policy};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, PolicyChange, State, imported_policy};
+use gcore::ctl::{Command, NORMAL_QOS, PolicyChange, State, imported_policy};
 use gmodel::policy::{Account, Policy, ROOT_ACCOUNT, Reservation};
 use gmodel::suggest::did_you_mean;
 use gmodel::{JobSpec, JobState};
@@ -77,6 +77,15 @@ pub(super) async fn events(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
     Ok(Json(json!({"schema": SCHEMA, "changes": rows})))
 }
 
+/// No record of that name, which may be meant by jobs all the same.
+fn not_there<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> ApiError {
+    let made = match what {
+        "qos" if name == NORMAL_QOS => " Jobs that name none have it without a record; gadm qos add normal makes one.".to_owned(),
+        _ => did_you_mean(name, known),
+    };
+    ApiError::not_found(format!("there is no {what} {name:?}.{made}"))
+}
+
 /// A record must be there to be changed, and not there to be made.
 fn check_presence(what: &str, name: &str, create: bool, present: bool, known: impl Iterator<Item = String>) -> Result<(), ApiError> {
     match (create, present) {
@@ -84,8 +93,7 @@ fn check_presence(what: &str, name: &str, create: bool, present: bool, known: im
         (true, false) => check_name(what, name),
         (false, false) => {
             let known: Vec<String> = known.collect();
-            let guess = did_you_mean(name, known.iter().map(String::as_str));
-            Err(ApiError::not_found(format!("there is no {what} {name:?}.{guess}")))
+            Err(not_there(what, name, known.iter().map(String::as_str)))
         }
         (false, true) => Ok(()),
     }

@@ -132,6 +132,5 @@ pub(in crate::http) fn exists<'a>(what: &str, name: &str, mut names: impl Iterat
     if names.any(|known| known == name) {
         return Ok(());
     }
-    let guess = did_you_mean(name, all.map(String::as_str));
-    Err(ApiError::not_found(format!("there is no {what} {name:?}.{guess}")))
+    Err(super::not_there(what, name, all.map(String::as_str)))
 }

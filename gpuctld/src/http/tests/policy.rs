@@ -101,6 +101,15 @@ async fn impossible_edits_say_what_stands_against_them() {
 }
 
 #[tokio::test]
+async fn who_means_the_qos_that_jobs_have_without_a_record_is_told_to_make_it() {
+    let pool = Pool::new("");
+    let new = json!({"create": true, "change": {"preempt": ["normal"]}});
+    refuses(&pool, "/v1/qos/high", new, expect![[r#"404 not_found: there is no qos "normal". Jobs that name none have it without a record; gadm qos add normal makes one."#]]).await;
+    let text = pool.refused(&root(), "POST", "/v1/qos/normal", json!({"change": {"priority": 5}})).await;
+    assert!(text.ends_with("gadm qos add normal makes one."), "{text}");
+}
+
+#[tokio::test]
 async fn users_coordinators_and_operators_edit_what_is_theirs() {
     let pool = Pool::new("operators = [\"ada\"]\n");
     let node = pool.node("n1", Role::Compute, 4).await;
