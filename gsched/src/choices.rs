@@ -144,11 +144,11 @@ impl Pass<'_> {
 
     /// Starts a job that is no array now, if it can: without those who go for it in another of its partitions, too.
     pub(crate) fn start_alone(&mut self, job: &PendingJob, shape: ShapeId) -> Result<(), Wait> {
-        let Some(idle) = self.ledger.lift_promise(job) else { return self.start(job, job.id, shape) };
+        let Some(owed) = self.ledger.lift_owed(job) else { return self.start(job, job.id, shape) };
         self.limited.clear();
         let told = self.start(job, job.id, shape);
         if told.is_err() {
-            self.ledger.put_idle_back(idle);
+            self.ledger.owe_again(owed);
         }
         told
     }

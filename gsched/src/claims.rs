@@ -3,6 +3,7 @@
 //! The ledger says what stands against it; here is what follows for the search. Limits only fill within a pass.
 
 use crate::cluster::{end_after, end_of};
+use crate::headroom::{KeptNodes, When};
 use crate::ledger::Take;
 use crate::pass::{Found, Pass, Wait};
 use crate::placement::{Ask, Picked, count, each};
@@ -11,8 +12,8 @@ use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::Count;
 use fixedbitset::FixedBitSet;
 use gmodel::config::Partition;
-use gmodel::policy::{Account, Limits, Qos};
-use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
+use gmodel::policy::{Account, Limits, PreemptMode, Qos};
+use gmodel::{Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes of nodes that are tried for who takes them whole, of each kind.
@@ -40,7 +41,7 @@ impl Pass<'_> {
         let spec = &job.spec;
         let claim = || {
             let (account, user, qos) = (spec.account.clone(), spec.user.name.clone(), spec.qos.clone());
-            (shape, account, user, qos, spec.borrow, spec.requeue, secs)
+            (shape, account, user, qos, (spec.borrow, spec.requeue, job.preempted.is_some()), secs)
         };
         if !self.limited.is_empty()
             && let Some(reason) = self.limited.get(&claim())
@@ -89,32 +90,62 @@ impl Pass<'_> {
         if let Some(short) = self.reserved_short(shape, &take.gpus, secs) {
             return Some(short);
         }
-        if class == Some(RunClass::Guaranteed) || self.ledger.is_urgent(&job.spec) {
-            return None;
-        }
+        let spares = self.ledger.spares_kept(job, class);
         for (keeper, nodes) in &self.kept_idle_on {
+            let at = match spares {
+                true => When::Now,
+                false if self.ledger.is_left_by_others(job, *keeper) => When::Then,
+                false => continue,
+            };
             let there: Picked = each(picked).filter(|(at, _)| nodes.contains(*at)).map(|(at, part)| (at..at + 1, part)).collect();
             let taken = self.take_of(shape, way, &there, secs).gpus;
-            if let Some(kept) = self.ledger.kept_in(*keeper, &taken) {
+            if let Some(kept) = self.ledger.kept_in(at, *keeper, &taken) {
                 return Some(kept);
             }
         }
+        let owed = if self.kept_nodes.is_empty() { Vec::new() } else { self.owed_nodes(job) };
         for kept in &self.kept_nodes {
-            let taken = each(picked).filter(|(at, _)| kept.nodes.contains(*at) && self.is_idle(*at)).count();
-            let idle = kept.nodes.ones().filter(|at| self.is_idle(*at)).count();
-            if taken > 0 && idle < kept.most + taken {
-                let name = &self.snapshot.config.partitions[kept.partition].name;
-                let plural = |count: usize| if count == 1 { "node" } else { "nodes" };
-                let text = format!(
-                    "partition {name} keeps {} whole {} idle for urgent work: {idle} {} idle and this job would take {taken}",
-                    kept.most,
-                    plural(kept.most),
-                    if idle == 1 { "is" } else { "are" }
-                );
-                return Some(Reason::new(ReasonCode::Headroom, text));
+            let is_idle = |at: usize| kept.nodes.contains(at) && self.is_idle(at);
+            let is_idle_then = |at: usize| kept.nodes.contains(at) && !owed.contains(&at) && (self.is_idle(at) || self.is_left(at));
+            let is_owed = owed.iter().any(|at| kept.nodes.contains(*at));
+            let short = if spares { self.too_few_nodes(kept, picked, &is_idle) } else { None };
+            let short = short.or_else(|| if is_owed { self.too_few_nodes(kept, picked, &is_idle_then) } else { None });
+            if let Some(short) = short {
+                return Some(short);
             }
         }
         None
+    }
+
+    /// Why some nodes may not be taken of those that a partition keeps whole.
+    fn too_few_nodes(&self, kept: &KeptNodes, picked: &Picked, is_idle: &dyn Fn(usize) -> bool) -> Option<Reason> {
+        let taken = each(picked).filter(|(at, _)| is_idle(*at)).count();
+        let idle = kept.nodes.ones().filter(|at| is_idle(*at)).count();
+        if taken == 0 || idle >= kept.most + taken {
+            return None;
+        }
+        let name = &self.snapshot.config.partitions[kept.partition].name;
+        let plural = |count: usize| if count == 1 { "node" } else { "nodes" };
+        let text = format!(
+            "partition {name} keeps {} whole {} idle for urgent work: {idle} {} idle and this job would take {taken}",
+            kept.most,
+            plural(kept.most),
+            if idle == 1 { "is" } else { "are" }
+        );
+        Some(Reason::new(ReasonCode::Headroom, text))
+    }
+
+    /// Nodes of jobs before one for which others go, and which leave whole ones idle.
+    fn owed_nodes(&self, job: &PendingJob) -> Vec<usize> {
+        let owed = self.ledger.owed_to_others(job).filter(|owed| owed.spares);
+        owed.flat_map(|owed| &owed.on).filter_map(|node| self.engine.cluster.place(*node)).collect()
+    }
+
+    /// Whether all who have anything of a node are to leave it.
+    fn is_left(&self, at: usize) -> bool {
+        let goes = |run: RunId| self.leaving.runs.contains(&run) || self.preempts().any(|one| one.run == run && one.mode != PreemptMode::Suspend);
+        let is_new = self.plan.starts.iter().any(|start| start.allocation.iter().any(|share| share.node == self.engine.cluster.nodes[at].id));
+        !is_new && self.engine.cluster.held_on(at).all(|(run, ..)| goes(run))
     }
 
     /// Whether nobody has anything of a node now.

@@ -80,7 +80,8 @@ impl Pass<'_> {
         Some(own.map(|own| places(own)).into_iter().chain([open]).collect())
     }
 
-    /// The earliest start within the bounds of a job; where two are as early on the nodes that are freed for it.
+    /// The earliest start within the bounds of a job: on the nodes that are freed for it, where it has such. Elsewhere there may be room
+    /// before that is kept idle, and what is left for it there would be anybody's.
     pub(crate) fn earliest_within(
         &mut self,
         job: &PendingJob,
@@ -88,11 +89,7 @@ impl Pass<'_> {
         bounds: &[FixedBitSet],
         look: impl Fn(&mut Search, &Ask) -> Option<(Timestamp, Picked)>,
     ) -> Option<(Timestamp, Picked)> {
-        let mut found: Vec<(Timestamp, Picked)> = Vec::new();
-        for only in bounds {
-            found.extend(self.search(job, shape, |search, ask| look(search, &Ask { only: Some(only), ..*ask })));
-        }
-        found.into_iter().min_by_key(|(at, _)| *at)
+        bounds.iter().find_map(|only| self.search(job, shape, |search, ask| look(search, &Ask { only: Some(only), ..*ask })))
     }
 }
 

@@ -10,7 +10,7 @@ use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, NodeId, Policy, Reason, ReasonCode};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes of a partition of which so many are to stay wholly idle.
 #[derive(Debug)]
@@ -38,6 +38,13 @@ fn nodes_of(partition: &Partition, snapshot: &Snapshot) -> FixedBitSet {
     let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
     nodes.extend((0..snapshot.nodes.len()).filter(|at| is_there(&snapshot.nodes[*at])));
     nodes
+}
+
+/// What is idle now, or what will be for others when those who leave have left and those for whom they go have started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    Now,
+    Then,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -177,6 +184,14 @@ impl IdleGpus {
         each_on(&run.shares, snapshot, types, |gpu_type, milli, holds, keepers| self.coming.add(gpu_type, milli, holds, keepers));
     }
 
+    /// One that was to leave may not.
+    pub fn stays(&mut self, run: &RunningRun, snapshot: &Snapshot, types: &GpuTypes) {
+        each_on(&run.shares, snapshot, types, |gpu_type, milli, holds, keepers| {
+            self.coming.change_on(gpu_type, holds, keepers, |count| count.saturating_sub(milli));
+        });
+        self.idle.join(&self.coming, u64::min);
+    }
+
     /// Counts as idle what will be when all that leaves has left, and some more runs; nothing of it is for a start now.
     pub fn go_on_without<'a>(&mut self, gone: impl Iterator<Item = &'a RunningRun>, snapshot: &Snapshot, types: &GpuTypes) {
         gone.for_each(|run| self.leaves(run, snapshot, types));
@@ -235,8 +250,8 @@ impl IdleGpus {
     }
 
     /// Thousandths of a type that nobody holds.
-    pub fn of(&self, gpu_type: usize) -> u64 {
-        self.idle.all[gpu_type]
+    pub fn of(&self, at: When, gpu_type: usize) -> u64 {
+        self.counts(at).all[gpu_type]
     }
 
     /// Thousandths of a type, idle or not.
@@ -283,23 +298,29 @@ impl IdleGpus {
         format!("{count} are idle{beside}")
     }
 
-    /// Why a job may not take so much of what is idle; `ever`: were everything idle. `spare_none`: the partitions' headroom is
-    /// kept from it, too.
+    /// Counts all as idle that takes work.
+    pub fn go_on_idle(&mut self) {
+        self.idle = self.usable.clone();
+        self.coming = self.usable.clone();
+    }
+
+    /// Why a job may not take so much of what is idle, or will be when those who leave have left. `spares`: the partitions whose
+    /// headroom is kept from it, by their place; `qos`: whose headroom is not.
     #[expect(clippy::too_many_arguments, reason = "each says one thing of the job or the policy")]
     pub fn kept(
         &self,
+        at: When,
         held: &Holding,
         partition: Option<usize>,
-        spare_none: bool,
-        ever: bool,
+        spares: &dyn Fn(usize) -> bool,
         qos: &str,
         types: &GpuTypes,
         config: &ClusterConfig,
         policy: &Policy,
     ) -> Option<Reason> {
-        let counts = if ever { &self.usable } else { &self.idle };
-        let own = partition.filter(|own| spare_none && *own < counts.partitions.len());
-        for (keeper, name, headroom) in own.iter().flat_map(|_| keeping(config)) {
+        let counts = self.counts(at);
+        let own = partition.filter(|own| *own < counts.partitions.len());
+        for (keeper, name, headroom) in own.iter().flat_map(|_| keeping(config)).filter(|(keeper, ..)| spares(*keeper)) {
             let own = own?;
             for (gpu_type, kept) in amounts(headroom, types) {
                 let wants = held.of(gpu_type);
@@ -323,7 +344,7 @@ impl IdleGpus {
     }
 
     /// Why so much may not be taken of what is idle on the nodes of a partition that keeps some; thousandths by type.
-    pub fn kept_in(&self, keeper: usize, taken: &BTreeMap<String, u64>, types: &GpuTypes, config: &ClusterConfig) -> Option<Reason> {
+    pub fn kept_in(&self, at: When, keeper: usize, taken: &BTreeMap<String, u64>, types: &GpuTypes, config: &ClusterConfig) -> Option<Reason> {
         let one = config.partitions.get(keeper)?;
         let all = taken.values().sum();
         let wanted = |gpu_type: usize| match gpu_type {
@@ -331,10 +352,17 @@ impl IdleGpus {
             gpu_type => taken.iter().filter(|(name, _)| types.number(name) == gpu_type).map(|(_, milli)| *milli).sum(),
         };
         amounts(one.headroom.as_ref()?, types).find_map(|(gpu_type, kept)| {
-            let (wants, idle) = (wanted(gpu_type), self.idle.partitions.get(keeper)?[gpu_type]);
+            let (wants, idle) = (wanted(gpu_type), self.counts(at).partitions.get(keeper)?[gpu_type]);
             let is_kept = wants > 0 && idle < kept + wants;
             is_kept.then(|| self.reason(&format!("partition {}", one.name), gpu_type, kept, idle, wants, types))
         })
+    }
+
+    fn counts(&self, at: When) -> &Counts {
+        match at {
+            When::Now => &self.idle,
+            When::Then => &self.coming,
+        }
     }
 
     fn reason(&self, keeper: &str, gpu_type: usize, kept: u64, idle: u64, wants: u64, types: &GpuTypes) -> Reason {
@@ -379,6 +407,14 @@ fn each_on(shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes, mut coun
 /// Which partitions a node is in; empty where none keeps headroom.
 fn holds(node: &SchedNode, config: &ClusterConfig, keepers: &[bool]) -> Vec<bool> {
     config.partitions[..keepers.len()].iter().map(|one| one.holds(&node.name, &node.features)).collect()
+}
+
+/// The partitions that keep GPUs idle on any of some nodes, by their place.
+pub(crate) fn keepers_on(nodes: &[NodeId], snapshot: &Snapshot) -> BTreeSet<usize> {
+    let nodes: Vec<&SchedNode> = nodes.iter().filter_map(|node| Some(&snapshot.nodes[snapshot.place_of(*node)?])).collect();
+    let keeps = |one: &Partition| one.headroom.is_some() && nodes.iter().any(|node| one.holds(&node.name, &node.features));
+    let partitions = snapshot.config.partitions.iter().enumerate();
+    partitions.filter(|(_, one)| keeps(one)).map(|(at, _)| at).collect()
 }
 
 /// Which partitions keep headroom; empty where none does.

@@ -25,7 +25,10 @@ use std::sync::Arc;
 pub(crate) mod ahead;
 pub(crate) mod idle_ahead;
 mod kept_idle;
+mod owed;
 mod shortage;
+
+use owed::Owed;
 pub use shortage::Shortage;
 
 /// Periods of a cap that are looked into, the present one first.
@@ -67,6 +70,9 @@ pub struct Ledger {
     runs: Vec<Entry>,
     /// What was counted for jobs that were started and whose runs are still to come.
     expected: BTreeMap<JobId, Holding>,
+    /// To jobs for which others go; and what of guarantees is theirs, each with its account.
+    owed: Vec<Owed>,
+    claimed: BTreeMap<(JobId, bool), (u32, Holding)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -149,6 +155,8 @@ impl Ledger {
             gpu_types: GpuTypesOfNodes::new(snapshot, &types),
             runs: Vec::with_capacity(snapshot.running.len()),
             expected: BTreeMap::new(),
+            owed: Vec::new(),
+            claimed: BTreeMap::new(),
             types,
             config,
             policy,
@@ -228,6 +236,7 @@ impl Ledger {
             && let Some(held) = guaranteed_as(job, account, &guarantees, self, self.now)
         {
             guarantees.add(&self.tree, account, &held);
+            self.claimed.insert((job.id, job.positions.is_some()), (account, held));
         }
         self.guarantees = Some(guarantees);
         true
@@ -385,7 +394,7 @@ impl Ledger {
             && self.caps_hold(who, &held, found)
             && self.licences_hold(&job.spec, found)
             && self.class_is_allowed(&job.spec, who, class, &held, found)
-            && self.idle_is_not_kept(&job.spec, who, class, &held, found);
+            && self.idle_is_not_kept(job, who, class, &held, found);
         class
     }
 

@@ -343,8 +343,8 @@ pub(crate) struct Slices {
     handed: Sizes,
 }
 
-/// A shape on somebody's account: shape, account, user, QOS, borrow, requeue, limit.
-type Claim = (ShapeId, String, String, String, Option<bool>, Option<bool>, u32);
+/// A shape on somebody's account: shape, account, user, QOS; borrow, requeue, whether it gave way before; limit.
+type Claim = (ShapeId, String, String, String, (Option<bool>, Option<bool>, bool), u32);
 
 /// Nodes, what a job takes there, and in which class; `None` where there is no room.
 pub(crate) type Found = Result<Option<(Picked, Take, Option<RunClass>)>, Reason>;
@@ -786,5 +786,6 @@ impl<'a> Pass<'a> {
         self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });
         self.starts_left = self.starts_left.saturating_sub(1);
         self.takes_freed(job);
+        self.keep_those_who_went_for(id);
     }
 }

@@ -105,6 +105,12 @@ impl Room {
         room
     }
 
+    /// Of a node on which nobody has anything, now or later.
+    pub fn idle(make: &Make, now: Timestamp) -> Self {
+        let slots = make.slots.iter().map(|group| if *group == NO_GROUP { 0 } else { WHOLE }).collect();
+        Self { slots, profile: Profile::new(now, make.all, &[], &make.all), shared: Vec::new() }
+    }
+
     fn shared_gpu(&mut self, slot: u16, group: u8, terms: Terms, now: Timestamp) -> &mut SharedGpu {
         let at = self.shared.iter().position(|gpu| gpu.slot == slot).unwrap_or_else(|| {
             let milli = Count::new(now, u32::from(self.slots[usize::from(slot)]));

@@ -192,10 +192,11 @@ impl Pass<'_> {
         Reason::new(code, format!("{needs}; {free}{expected}"))
     }
 
-    /// The first of a partition that waits until more is idle keeps what it needs from all behind it, who could take less.
+    /// The first of a partition that waits until more is idle keeps what it needs from all behind it, who could take less: not
+    /// who would wait still when all of them are gone, until somebody brings a node back or asks for less.
     fn set_aside_for(&mut self, job: &PendingJob, shape: ShapeId) {
         let partition = self.shape(shape).partition;
-        if self.set_aside.contains(partition) {
+        if self.set_aside.contains(partition) || !self.fits_when_idle(job, shape) {
             return;
         }
         // As much as it would take where it has room now: all of a node, of one that shares with nobody.
@@ -203,8 +204,8 @@ impl Pass<'_> {
         let picked = self.search(job, shape, |search, ask| search.pick(ask, 0, now, end_after(now, Some(secs))));
         let there = picked.map(|picked| self.take_of(shape, 0, &picked, secs));
         if let Some(take) = there.or_else(|| self.shape(shape).ways.first().map(|way| way.take.clone())) {
-            let is_kept = self.ledger.set_aside(job, &take);
-            self.set_aside.set(partition, is_kept);
+            self.ledger.set_aside(job, &take);
+            self.set_aside.insert(partition);
         }
     }
 

@@ -5,16 +5,19 @@
 use crate::claims;
 use crate::cluster::{end_after, end_of};
 use crate::headroom::IdleGpus;
+use crate::make::MakeId;
 use crate::pass::Pass;
 use crate::placement::{Ask, Picked};
 use crate::plan::Preempt;
+use crate::room::Room;
 use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::preempt::{self, promised_guarantee, stands_still};
+use fixedbitset::FixedBitSet;
 use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
-use gmodel::{GpuSet, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::{GpuSet, JobId, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.
@@ -25,9 +28,9 @@ const ENTRY_SECS: i64 = 10;
 pub(crate) struct Leaving {
     pub runs: BTreeSet<RunId>,
     /// How many leave for each job, or task of an array.
-    for_job: BTreeMap<gmodel::JobId, usize>,
+    for_job: BTreeMap<JobId, usize>,
     /// Jobs that will stand on their account's guarantee then.
-    owed: BTreeSet<gmodel::JobId>,
+    owed: BTreeSet<JobId>,
 }
 
 impl Leaving {
@@ -46,6 +49,19 @@ impl Leaving {
     pub fn for_job(&self, job: &PendingJob) -> Option<usize> {
         let count: usize = self.for_job.range(job.ids()).filter(|(id, _)| job.is_or_has(**id)).map(|(_, count)| count).sum();
         (count > 0).then_some(count)
+    }
+}
+
+impl Pass<'_> {
+    /// A job starts: runs that were to go for it, and are not gone yet, may be told to stay. Nobody behind it counts on them.
+    pub(crate) fn keep_those_who_went_for(&mut self, job: JobId) {
+        if self.leaving.for_job.remove(&job).is_none() {
+            return;
+        }
+        for run in self.snapshot.running.iter().filter(|run| run.leaves_by.is_some() && run.leaves_for == Some(job)) {
+            self.leaving.runs.remove(&run.run);
+            self.ledger.stays(run, self.snapshot);
+        }
     }
 }
 
@@ -68,6 +84,15 @@ impl Pass<'_> {
         self.starts_without(job, shape, gone).is_some()
     }
 
+    /// Whether a job could start now if nobody had anything of the nodes that take work, nor was promised anything.
+    pub(crate) fn fits_when_idle(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
+        let secs = self.secs_now(job, shape);
+        let saved = self.without_all();
+        let fits = (0..self.shape(shape).ways.len()).any(|way| matches!(self.find(job, shape, way, secs), Ok(Some(_))));
+        self.put_back(saved);
+        fits
+    }
+
     /// Where it could.
     pub(crate) fn starts_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
         let now = self.snapshot.now;
@@ -85,7 +110,7 @@ impl Pass<'_> {
         found
     }
 
-    /// The same, where it must stand on its account's guarantee then: on GPUs of a type that this has room for.
+    /// The same, where it must stand on its account's guarantee then: on GPUs of a type, or nodes of a size, that this has room for.
     fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
         let saved = self.without(gone);
         let secs = self.secs_now(job, shape);
@@ -106,8 +131,9 @@ impl Pass<'_> {
         if is_guaranteed(self, &liked) {
             return Some(liked);
         }
-        self.gpu_types(shape).into_iter().find_map(|kind| {
-            let only = self.nodes_of_type(shape, &kind);
+        let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
+        let choices: Vec<FixedBitSet> = of_types.chain(self.smaller_nodes(shape, way)).collect();
+        choices.into_iter().find_map(|only| {
             let picked = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
             picked.filter(|picked| is_guaranteed(self, picked))
         })
@@ -141,6 +167,27 @@ impl Pass<'_> {
         Before { rooms: saved, idle }
     }
 
+    /// Takes everybody off.
+    fn without_all(&mut self) -> Before {
+        let cluster = &mut self.engine.cluster;
+        let mut idle: BTreeMap<MakeId, RoomId> = BTreeMap::new();
+        let mut saved = Vec::with_capacity(cluster.nodes.len());
+        for at in 0..cluster.nodes.len() {
+            saved.push((at, cluster.room_id(at)));
+            let make = cluster.nodes[at].make;
+            match idle.get(&make) {
+                Some(room) => cluster.set_room(at, *room),
+                None => {
+                    let room = Room::idle(&cluster.makes.list[make as usize], self.now);
+                    *cluster.touch(at) = room;
+                    idle.insert(make, cluster.room_id(at));
+                }
+            }
+            cluster.file(at);
+        }
+        Before { rooms: saved, idle: Some(self.ledger.idle_without_all()) }
+    }
+
     fn put_back(&mut self, before: Before) {
         for (at, room) in before.rooms {
             self.engine.cluster.set_room(at, room);
@@ -152,17 +199,19 @@ impl Pass<'_> {
     /// Makes others give way to a job that waits for room, where somebody owes it that.
     pub(crate) fn preempt_for(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
         if let Some(runs) = self.leaving.for_job(job) {
-            if job.spec.choice() == 0 && job.is_among(&self.leaving.owed) {
-                self.ledger.claim(job, &[]);
-            }
-            if job.spec.choice() == 0 {
-                self.promise_idle(job, shape, &[]);
+            if !self.ledger.is_owed(job) {
+                let class = self.class_owed(job, shape);
+                if job.is_among(&self.leaving.owed) {
+                    self.ledger.claim(job, &[]);
+                }
+                self.owe(job, shape, class, &[]);
             }
             return Some(self.freed_reason(job, preempting(runs)));
         }
         if self.waits_for_the_rest(job, shape) {
-            if job.spec.choice() == 0 {
-                self.promise_idle(job, shape, &[]);
+            if !self.ledger.is_owed(job) {
+                let class = self.class_owed(job, shape);
+                self.owe(job, shape, class, &[]);
             }
             return Some(self.freed_reason(job, job.reason.clone()));
         }
@@ -181,15 +230,18 @@ impl Pass<'_> {
         if frozen.check_but_idle(job, way).ok()? != class {
             return None;
         }
-        // Whether the guarantee has room may depend on the type of the GPUs that others leave.
-        let is_open = way.gpus.contains_key(ALL_GPUS) || self.shape(shape).ways.len() > 1;
+        // Whether the guarantee has room may depend on the type of the GPUs that others leave, and on how many a whole node has.
+        let is_whole = self.shape(shape).ways.iter().any(|way| way.parts.iter().any(|part| part.demand.exclusive));
+        let is_open = way.gpus.contains_key(ALL_GPUS) || self.shape(shape).ways.len() > 1 || is_whole;
         let by_type = is_open && class == Some(RunClass::Guaranteed);
         let mut candidates = self.candidates.take()?;
         let starts = |pass: &mut Self, gone: &BTreeSet<RunId>| match by_type {
             true => pass.is_owed_without(job, shape, gone),
             false => pass.starts_without(job, shape, gone),
         };
-        let victims = candidates.victims(job, &mut |gone| starts(self, gone).is_some());
+        // Those who leave already may be enough: it waits for them as for others that end.
+        let is_enough = !self.leaving.runs.is_empty() && starts(self, &BTreeSet::new()).is_some();
+        let victims = if is_enough { None } else { candidates.victims(job, &mut |gone| starts(self, gone).is_some()) };
         self.candidates = Some(candidates);
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
         let freezes = victims.iter().all(|victim| victim.mode == PreemptMode::Suspend);
@@ -201,7 +253,7 @@ impl Pass<'_> {
         }
         there.into_iter().for_each(|there| self.free_for(job, &there));
         victims.iter().for_each(|victim| self.expect_back(victim));
-        self.promise_idle(job, shape, &victims);
+        self.owe(job, shape, class, &victims);
         self.preempt(job, victims);
         Some(self.freed_reason(job, reason))
     }
@@ -223,14 +275,20 @@ impl Pass<'_> {
         preempt::may_from(snapshot, frozen, job, &mut |gone| self.fits_without(job, shape, gone))
     }
 
-    /// What a job needs beyond what those leave who go for it stays idle for it.
-    fn promise_idle(&mut self, job: &PendingJob, shape: ShapeId, victims: &[Preempt]) {
+    /// The class in which a job is to start for which others went.
+    fn class_owed(&self, job: &PendingJob, shape: ShapeId) -> Option<RunClass> {
+        let way = self.shape(shape).ways.first()?;
+        self.ledger.check_but_idle(job, &way.take).ok()?
+    }
+
+    /// Those behind a job leave it what it needs beyond what those leave who go for it.
+    fn owe(&mut self, job: &PendingJob, shape: ShapeId, class: Option<RunClass>, victims: &[Preempt]) {
         let snapshot = self.snapshot;
         let Some(way) = self.engine.shapes.list[shape as usize].ways.first() else { return };
         let leave = victims.iter().filter(|victim| victim.mode != PreemptMode::Suspend);
         let leave = leave.filter_map(|victim| snapshot.running.binary_search_by_key(&victim.run, |one| one.run).ok());
         let on = self.freed_reason(job, Reason::default()).nodes.unwrap_or_default();
-        self.ledger.promise_idle(job, &way.take, &on, leave.map(|at| &snapshot.running[at]), snapshot);
+        self.ledger.owe(job, (&way.take, class), &on, leave.map(|at| &snapshot.running[at]), snapshot);
     }
 
     /// What a run holds that is to go is free soon: so the job that it goes for gets its reservation there and then, and nobody

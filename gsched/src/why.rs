@@ -233,7 +233,7 @@ impl Pass<'_> {
             found.push(Blocker::of(never.clone()));
             return found;
         }
-        let promised = self.ledger.lift_promise(job);
+        let owed = self.ledger.lift_owed(job);
         let not_admitted = self.not_admitted(job, shape);
         let is_outside = not_admitted.is_some() && self.is_admitted_later(job, shape);
         if let Some(reason) = not_admitted {
@@ -277,7 +277,7 @@ impl Pass<'_> {
         }
         self.hold_own(job, own);
         self.hold_again(lifted);
-        promised.into_iter().for_each(|idle| self.ledger.put_idle_back(idle));
+        owed.into_iter().for_each(|owed| self.ledger.owe_again(owed));
         found
     }
 

@@ -9,6 +9,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::run_end::advance;
 use super::state::{Job, Member, Node, Run, State, Stop, Suspension};
+use super::waiting;
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::node::{Link, Role};
 use gmodel::policy::PreemptMode;
@@ -85,7 +86,14 @@ pub(super) fn release_others(tx: &mut Tx, job: JobId) {
         let obeyed = |member: &Member| tx.state.nodes.get(member.node).map_or(u64::MAX, |node| node.obeyed);
         run.go.is_some() && run.members.iter().all(|member| obeyed(member) < stop.number)
     };
-    let unneeded: Vec<(RunId, bool)> = asked.map(|(run, stop)| (run.id, unheard(run, stop))).collect();
+    let asked: Vec<(&Run, &Stop)> = asked.collect();
+    if asked.is_empty() {
+        return;
+    }
+    // Who is to start there counts on it, too: he was not given others for that reason.
+    let counted_on = waiting::freed_nodes(tx.state);
+    let is_free = |run: &Run| !run.members.iter().any(|member| counted_on.contains(&member.node));
+    let unneeded: Vec<(RunId, bool)> = asked.into_iter().map(|(run, stop)| (run.id, unheard(run, stop) && is_free(run))).collect();
     for (run, called_back) in unneeded {
         tx.emit(Event::RunUnneeded { run, for_job: job, called_back, at: tx.now });
     }

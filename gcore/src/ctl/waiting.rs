@@ -70,26 +70,44 @@ pub(super) fn promised_nodes(state: &State, now: Timestamp) -> Promised {
     if !nodes_return(state, now) {
         return promised;
     }
-    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| (Dependent::Job(job.id), &job.reason));
-    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| (Dependent::Array(array.id), &array.reason));
-    for (who, nodes) in jobs.chain(arrays).filter_map(|(who, reason)| Some((who, reason.nodes.as_ref()?))) {
-        for node in nodes.iter() {
+    for (who, nodes) in freed(state) {
+        for node in nodes {
             promised.entry(*node).or_default().insert(who);
         }
     }
     promised
 }
 
-/// Of what is promised to others only a start takes: one of them.
+/// Nodes on which jobs are to start for which others go, or went.
+pub(super) fn freed_nodes(state: &State) -> BTreeSet<NodeId> {
+    freed(state).flat_map(|(_, nodes)| nodes).copied().collect()
+}
+
+fn freed(state: &State) -> impl Iterator<Item = (Dependent, &[NodeId])> {
+    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| (Dependent::Job(job.id), &job.reason));
+    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| (Dependent::Array(array.id), &array.reason));
+    jobs.chain(arrays).filter_map(|(who, reason)| Some((who, &reason.nodes.as_ref()?[..])))
+}
+
+/// Of what is promised to others only a start takes: one of them. Where something is kept idle they count on what is idle elsewhere, too.
 pub(super) fn whose(state: &State, promised: &Promised, start: &Start) -> Option<JobId> {
     if promised.is_empty() {
         return None;
     }
     let who = waits_as(state, start.job);
     let mut on = start.allocation.iter().filter_map(|share| promised.get(&share.node));
-    on.find(|whom| !whom.contains(&who)).and_then(|whom| match whom.first()? {
+    let there = on.find(|whom| !whom.contains(&who));
+    let anywhere = || promised.values().find(|whom| keeps_idle(state) && !whom.contains(&who));
+    there.or_else(anywhere).and_then(|whom| match whom.first()? {
         Dependent::Job(id) | Dependent::Array(id) => Some(*id),
     })
+}
+
+/// Whether some of what is idle is kept from anybody.
+fn keeps_idle(state: &State) -> bool {
+    state.config.partitions.iter().any(|one| one.headroom.is_some() || one.headroom_nodes > 0)
+        || state.policy.qos.values().any(|qos| qos.headroom.is_some())
+        || state.policy.accounts.values().any(|account| account.lend_limit.is_some())
 }
 
 /// Why a job does not start where others went for another.

@@ -117,6 +117,105 @@ fn nothing_is_set_aside_for_one_who_can_never_leave_enough_idle() {
     assert_eq!(starts(true, 1), [11], "the first would take all four, whatever else leaves");
 }
 
+/// Two GPUs are to stay idle, and of the first's nodes a whole one.
+#[test]
+fn nothing_is_set_aside_for_one_who_waits_for_a_node_that_is_drained() {
+    let starts = |drained: bool, busy: bool| {
+        let mut snapshot = world(
+            "node n1 h100:4
+             node n2 h100:4
+             node n3 h100:2
+             partition train nodes=n1,n2
+             qos urgent headroom=2
+             run 1 b bob 3 on=n1 ago=10 partition=train
+             job 10 b ann 4 ago=9 partition=train
+             job 11 b eve 2",
+        );
+        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = 1;
+        if !busy {
+            let gone = snapshot.running.remove(0);
+            gone.shares.iter().for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
+        }
+        snapshot.nodes[0].unavailable = drained.then(|| "drained".into());
+        told(&snapshot).0
+    };
+    assert_eq!(starts(false, false), [10, 11]);
+    assert_eq!(starts(false, true), [] as [u64; 0], "the run ends, and the first has its turn before the second");
+    assert_eq!(starts(true, false), [11], "nobody knows when the node is back");
+}
+
+#[test]
+fn a_limit_has_room_for_a_job_for_which_others_go_until_it_starts() {
+    let text = |limit: u32| {
+        world(&format!(
+            "node n1 h100:4
+             node n2 h100:4
+             account a limit={limit}
+             account b
+             qos low
+             qos mid
+             qos high preempts=low
+             run 1 b bob 4 on=n1 ago=900 qos=low
+             run 2 b bob 2 on=n2 ago=900 qos=mid
+             job 10 a ann 4 qos=high
+             job 11 a eve 2 qos=low"
+        ))
+    };
+    assert_eq!(told(&text(6)), (vec![11], vec![(1, 10)]));
+    assert_eq!(told(&text(5)), (vec![], vec![(1, 10)]), "both are more than five");
+    let mut later = text(5);
+    later.running[0].leaves_by = Some(later.now.plus_secs(60));
+    later.running[0].leaves_for = Some(JobId(10));
+    later.pending[0].reason = Reason { nodes: Some(Arc::new(vec![NodeId(1)])), ..ReasonCode::Preempting.into() };
+    assert_eq!(told(&later), (vec![], vec![]), "nor while the run goes");
+}
+
+#[test]
+fn nobody_is_made_to_go_where_those_who_leave_already_are_enough() {
+    let ended = |leaving: &str| {
+        of(&format!(
+            "node n1 h100:4
+             node n2 h100:4
+             qos low
+             qos mid
+             qos high preempts=low
+             run 1 b bob 4 on=n1 ago=900 qos=mid {leaving}
+             run 2 b bob 2 on=n2 ago=900 qos=mid
+             run 3 b bob 2 on=n2 ago=900 qos=low
+             job 10 b ann 2 qos=high"
+        ))
+    };
+    assert_eq!(ended(""), (vec![], vec![(3, 10)]));
+    assert_eq!(ended("leaving"), (vec![], vec![]));
+}
+
+/// Guaranteed demand may have them otherwise.
+#[test]
+fn whole_nodes_that_others_left_to_stay_idle_beside_a_job_are_nobodys_until_it_starts() {
+    let starts = |kept: u32| {
+        let mut snapshot = world(
+            "node n1 h100:4
+             node n2 h100:4
+             partition train nodes=n1,n2
+             account a g=4
+             account b
+             qos low
+             qos high preempts=low
+             run 1 b bob 1 on=n1 ago=900 class=b qos=low partition=train leaving=10 toborrow
+             job 10 b ann 4 qos=high partition=train
+             job 11 a eve 1 qos=low partition=train",
+        );
+        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
+        snapshot.pending[0].reason = Reason { nodes: Some(Arc::new(vec![NodeId(1)])), ..ReasonCode::Preempting.into() };
+        let leaving = told(&snapshot);
+        let gone = snapshot.running.remove(0);
+        gone.shares.iter().for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
+        (leaving, told(&snapshot).0)
+    };
+    assert_eq!(starts(0).0, (vec![10, 11], vec![]), "on n2, which is free, and beside the run");
+    assert_eq!(starts(1), ((vec![], vec![]), vec![10, 11]));
+}
+
 #[test]
 fn whole_nodes_that_are_kept_stay_whole_when_others_give_way() {
     let whole = |kept: u32, job: &str| {

@@ -292,6 +292,14 @@ impl Pool {
         let fresh: Vec<&Run> = state.runs.values().filter(|run| !self.seen.contains(&run.id)).collect();
         limits_hold(state, &fresh);
         guarantees_hold(state);
+        // Urgent work takes what is kept for it, whoever counts on that: but for who gave way himself.
+        let is_urgent = |run: &&Run| {
+            let job = state.jobs.get(run.id.job);
+            job.is_some_and(|job| job.preempted.is_none() && state.policy.qos.get(&job.spec.qos).is_some_and(|qos| qos.headroom.is_some()))
+        };
+        if fresh.iter().any(is_urgent) {
+            self.sets.values_mut().for_each(|set| set.is_disturbed = true);
+        }
         // Those who go.
         let mut gone: Vec<(RunId, JobId)> = Vec::new();
         for run in state.runs.values() {
@@ -323,12 +331,10 @@ impl Pool {
             assert!(starts || !waits || set.is_disturbed || !is_seen, "{:?} went for {whom} in vain at {}, now {}: {:?}", set.runs, set.since, self.world.now, state.jobs.get(*whom));
             !(starts || is_seen)
         });
-        // What is to stay idle may be other GPUs when the job's turn comes.
-        let is_open = self.has_window || keeps_idle(state);
         for (run, whom) in gone {
             self.preempted.push((self.world.now, run.job, whom));
-            let now = self.world.now;
-            let set = self.sets.entry(whom).or_insert_with(|| Set { since: now, runs: BTreeSet::new(), is_disturbed: is_open });
+            let (now, has_window) = (self.world.now, self.has_window);
+            let set = self.sets.entry(whom).or_insert_with(|| Set { since: now, runs: BTreeSet::new(), is_disturbed: has_window });
             assert!(set.since == now || set.is_disturbed, "{run} is to go for {whom} too, for whom {:?} go since {}", set.runs, set.since);
             set.runs.insert(run);
         }
@@ -338,9 +344,9 @@ impl Pool {
     /// Each that waits is asked alone.
     fn nobody_waits_on_an_idle_cluster(&self) {
         let state = &self.world.state;
-        // Before a window somebody may have his place, which others are not to delay; and who waits until more is idle has that set aside.
+        // Before a window somebody may have his place, which others are not to delay.
         let windows = !state.policy.reservations.is_empty();
-        if windows || keeps_idle(state) || !state.runs.is_empty() || preempt::nodes_return(state, self.world.now) {
+        if windows || !state.runs.is_empty() || preempt::nodes_return(state, self.world.now) {
             return;
         }
         let waiting = state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| job.id);
@@ -367,12 +373,6 @@ fn held<'a>(state: &State, runs: impl Iterator<Item = &'a Run>) -> (BTreeMap<Str
         }
     }
     (gpus, count)
-}
-
-fn keeps_idle(state: &State) -> bool {
-    state.policy.qos.values().any(|qos| qos.headroom.is_some())
-        || state.policy.accounts.values().any(|account| account.lend_limit.is_some())
-        || state.config.partitions.iter().any(|one| one.headroom.is_some() || one.headroom_nodes > 0)
 }
 
 fn is_within(state: &State, account: &str, other: &str) -> bool {
@@ -417,7 +417,9 @@ fn limits_hold(state: &State, fresh: &[&Run]) {
         USERS.iter().for_each(|user| within(user, &qos.per_user, &|run| of(run) && spec(run).user.name == *user));
     }
     for partition in &state.config.partitions {
-        within(&partition.name, &partition.group, &|run| spec(run).partition == partition.name);
+        // An earlier run of the job, on a node that is gone, may have been in another.
+        let is_last = |run: &Run| state.jobs.get(run.id.job).is_some_and(|job| job.attempts == run.id.attempt);
+        within(&partition.name, &partition.group, &|run| is_last(run) && spec(run).partition == partition.name);
     }
     let licences: u32 = live().map(|run| spec(run).licences.get("matlab").copied().unwrap_or(0)).sum();
     assert!(licences <= 2, "{licences} licences");
