@@ -350,15 +350,9 @@ impl Ledger {
         page.map_or(&[], |page| &page.budgets)
     }
 
-    /// Shares of an account, and of it with its siblings.
-    pub fn shares_among_siblings(&self, account: u32) -> (u64, u64) {
-        let shares = |number: u32| {
-            let known = self.policy.accounts.get(self.tree.name(number));
-            known.map_or(1, |account| u64::from(account.shares))
-        };
-        let parent = self.tree.parent(account);
-        let siblings = (1..self.tree.len() as u32).filter(|one| self.tree.parent(*one) == parent);
-        (shares(account), siblings.map(shares).sum())
+    /// One that only usage or jobs know has one.
+    pub fn shares_of(&self, account: u32) -> u64 {
+        self.policy.accounts.get(self.tree.name(account)).map_or(1, |account| u64::from(account.shares))
     }
 
     /// What a run holds.

@@ -94,8 +94,8 @@ struct Known<'a> {
     borrowed: BTreeMap<u32, u64>,
     heirs: Heirs,
     claims: Claims,
-    /// Thousandths of GPUs that may be used, on all nodes.
-    cluster: u64,
+    /// Thousandths of the cluster's GPUs by shares, over all levels: by account, where there are quotas.
+    fair_parts: Vec<u64>,
 }
 
 /// Runs that give way on the same grounds, but for what is said of each alone.
@@ -199,7 +199,6 @@ struct Eligible {
 impl<'a> Known<'a> {
     /// With those who may be ended at a time.
     fn new(snapshot: &'a Snapshot, ledger: &'a Ledger, at: Timestamp) -> Self {
-        let gpus = snapshot.nodes.iter().flat_map(|node| node.gpus.iter());
         let mut known = Self {
             snapshot,
             ledger,
@@ -209,7 +208,7 @@ impl<'a> Known<'a> {
             borrowed: BTreeMap::new(),
             heirs: Heirs::new(snapshot, ledger),
             claims: Claims::new(snapshot, ledger),
-            cluster: gpus.filter(|gpu| gpu.usable()).map(|gpu| u64::from(gpu.info.part().milli())).sum(),
+            fair_parts: if ledger.has_quotas() { fair_parts(snapshot, ledger) } else { Vec::new() },
         };
         for run in snapshot.running.iter().filter(|run| run.leaves_by.is_none() && !run.charged) {
             let Some((class, gpus)) = ledger.standing_of(run.run) else { continue };
@@ -628,9 +627,9 @@ pub(crate) fn lender_of(ledger: &Ledger, account: u32) -> u32 {
 struct FairSwap<'a> {
     ledger: &'a Ledger,
     claims: &'a Claims,
+    fair_parts: &'a [u64],
     taker: Option<u32>,
     wants: u64,
-    cluster: u64,
     /// By the account of a run: the side that gives, if the other may take.
     giver: BTreeMap<u32, Option<u32>>,
     /// What each account that gives has left to give, by the account below the common one.
@@ -646,7 +645,7 @@ impl<'a> FairSwap<'a> {
             claims: &candidates.claims,
             taker,
             wants: gpus_counted(&job.spec.request, ledger).1,
-            cluster: candidates.cluster,
+            fair_parts: &candidates.fair_parts,
             giver: BTreeMap::new(),
             left: BTreeMap::new(),
         }
@@ -656,7 +655,7 @@ impl<'a> FairSwap<'a> {
     fn is_for(&mut self, account: u32) -> bool {
         if !self.giver.contains_key(&account) {
             let held = |taker: u32| self.ledger.held_by(taker) + self.claims.coming[taker as usize];
-            let may_take = |taker: u32| self.wants > 0 && held(taker) + self.wants <= self.fair_part(taker);
+            let may_take = |taker: u32| self.wants > 0 && held(taker) + self.wants <= self.fair_parts[taker as usize];
             let giver = self.sides(account).filter(|(taker, _)| may_take(*taker)).map(|(_, giver)| giver);
             self.giver.insert(account, giver);
         }
@@ -666,9 +665,10 @@ impl<'a> FairSwap<'a> {
     /// Whether its account can give the run and stays above its fair part; then it is given.
     fn gives(&mut self, run: &Candidate) -> bool {
         let Some(giver) = self.giver.get(&run.account).copied().flatten() else { return false };
-        let stays = self.ledger.held_by(giver).saturating_sub(self.claims.going[giver as usize]);
-        let above = stays.saturating_sub(self.fair_part(giver));
-        let left = self.left.entry(giver).or_insert(above);
+        let left = self.left.entry(giver).or_insert_with(|| {
+            let stays = self.ledger.held_by(giver).saturating_sub(self.claims.going[giver as usize]);
+            stays.saturating_sub(self.fair_parts[giver as usize])
+        });
         let gives = *left >= run.gpus;
         if gives {
             *left -= run.gpus;
@@ -683,16 +683,26 @@ impl<'a> FairSwap<'a> {
         let below = |account: u32, other: u32| tree.line(account).take_while(|one| !tree.is_within(other, *one)).last();
         Some((below(taker, giver)?, below(giver, taker)?))
     }
+}
 
-    /// Thousandths of the cluster's GPUs by shares, over all levels.
-    fn fair_part(&self, account: u32) -> u64 {
-        let tree = self.ledger.tree();
+/// What each account's part of the GPUs that may be used is by shares, in thousandths.
+fn fair_parts(snapshot: &Snapshot, ledger: &Ledger) -> Vec<u64> {
+    let gpus = snapshot.nodes.iter().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.usable());
+    let cluster = gpus.map(|gpu| u64::from(gpu.info.part().milli())).sum();
+    let tree = ledger.tree();
+    let accounts = 0..tree.len() as u32;
+    let shares: Vec<u64> = accounts.clone().map(|account| ledger.shares_of(account)).collect();
+    let mut of_children = vec![0; tree.len()];
+    accounts.clone().filter(|account| *account != ROOT).for_each(|account| of_children[tree.parent(account) as usize] += shares[account as usize]);
+    let part = |whole: u64, one: u32| match of_children[tree.parent(one) as usize] {
+        0 => 0,
+        all => (u128::from(whole) * u128::from(shares[one as usize]) / u128::from(all)) as u64,
+    };
+    let fair_part = |account: u32| {
         let line: Vec<u32> = tree.line(account).collect();
-        line.into_iter().rev().fold(self.cluster, |whole, one| {
-            let (own, all) = self.ledger.shares_among_siblings(one);
-            if all == 0 { 0 } else { (u128::from(whole) * u128::from(own) / u128::from(all)) as u64 }
-        })
-    }
+        line.into_iter().rev().fold(cluster, part)
+    };
+    accounts.map(fair_part).collect()
 }
 
 #[cfg(test)]

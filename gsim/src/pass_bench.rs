@@ -71,10 +71,18 @@ pub struct Bench {
 const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
 
 /// All rows, in the order of the table.
-pub const BENCHES: [Bench; 15] = [
+pub const BENCHES: [Bench; 16] = [
     row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
     row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
     row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
+    row(
+        "pass-quotas",
+        "the first but one of 8 accounts with unequal shares, each guaranteed a sixteenth: half of what runs is borrowed",
+        Some(150.0),
+        9,
+        borrowing,
+        nothing,
+    ),
     row("fill", "filling 1,024 idle nodes with 1,024 jobs of 8 GPUs", Some(50.0), 9, fill, nothing),
     row(
         "long-queue",
@@ -407,9 +415,19 @@ fn limited() -> Bed {
 
 /// And where each account is guaranteed an eighth of it and has that.
 fn guaranteed() -> Bed {
-    let account = |at: u32| Account { name: format!("account{at}"), guaranteed: Some(GpuAmounts::all(10_000)), ..Account::default() };
-    let mut bed = full_of(10_000, Backfill::First(100), (0..8).map(account).collect());
-    enqueue(&mut bed, 100_000, 8);
+    with_quotas(10_000, 100_000, 10_000)
+}
+
+/// A smaller one, where each account has twice what it is guaranteed.
+fn borrowing() -> Bed {
+    with_quotas(1024, 10_000, 512)
+}
+
+fn with_quotas(nodes: u32, pending: u32, gpus: u64) -> Bed {
+    let account =
+        |at: u32| Account { name: format!("account{at}"), guaranteed: Some(GpuAmounts::all(gpus)), shares: 1 + at, ..Account::default() };
+    let mut bed = full_of(nodes, Backfill::First(100), (0..8).map(account).collect());
+    enqueue(&mut bed, pending, 8);
     bed
 }
 
