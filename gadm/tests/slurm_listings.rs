@@ -307,11 +307,11 @@ fn sreport_says_what_became_of_the_cluster_as_slurms_does() {
     "#]]);
     check("sreport -n -t hours cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=cluster,allocated,idle", expect![[r#"
         |     pool        3        2 |
-        |stderr: gadm: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
+        |stderr: sreport: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
     "#]]);
     check("sreport -n -t percent cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=reported", expect![[r#"
         |  83.33% |
-        |stderr: gadm: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
+        |stderr: sreport: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
     "#]]);
     check("sreport -n -t percent cluster utilization start=2026-11-18 end=2026-11-19 format=reported", expect![[r#"
         |   0.00% |
