@@ -168,7 +168,7 @@ impl IdleGpus {
                 if last.0 != name {
                     last = (name, types.number(name));
                 }
-                for gpu_type in [ALL, last.1] {
+                for gpu_type in all_and(last.1) {
                     found.idle.add(gpu_type, idle, &holds, keepers);
                     found.usable.add(gpu_type, usable, &holds, keepers);
                 }
@@ -397,11 +397,16 @@ fn each_on(shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes, mut coun
         let holds = holds(node, &snapshot.config, keepers);
         for grant in &share.gpus.0 {
             let Some(gpu) = node.gpus.get(usize::from(grant.slot.0)).filter(|gpu| gpu.usable()) else { continue };
-            for gpu_type in [ALL, types.number(&gpu.info.gpu_type)] {
+            for gpu_type in all_and(types.number(&gpu.info.gpu_type)) {
                 count(gpu_type, u64::from(grant.part.milli()), &holds, keepers);
             }
         }
     }
+}
+
+/// What a GPU of a type counts as: one whose type is not known counts among all, and once.
+fn all_and(gpu_type: usize) -> impl Iterator<Item = usize> {
+    std::iter::once(ALL).chain((gpu_type != ALL).then_some(gpu_type))
 }
 
 /// Which partitions a node is in; empty where none keeps headroom.

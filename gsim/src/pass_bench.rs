@@ -71,7 +71,7 @@ pub struct Bench {
 const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
 
 /// All rows, in the order of the table.
-pub const BENCHES: [Bench; 16] = [
+pub const BENCHES: [Bench; 17] = [
     row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
     row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
     row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
@@ -81,6 +81,14 @@ pub const BENCHES: [Bench; 16] = [
         Some(150.0),
         9,
         borrowing,
+        nothing,
+    ),
+    row(
+        "pass-headroom",
+        "the same 10,000 without accounts where 16 nodes are idle, and as many GPUs are kept so for urgent work",
+        Some(150.0),
+        9,
+        kept_idle,
         nothing,
     ),
     row("fill", "filling 1,024 idle nodes with 1,024 jobs of 8 GPUs", Some(50.0), 9, fill, nothing),
@@ -421,6 +429,19 @@ fn guaranteed() -> Bed {
 /// A smaller one, where each account has twice what it is guaranteed.
 fn borrowing() -> Bed {
     with_quotas(1024, 10_000, 512)
+}
+
+/// One where what is idle is kept: each job has room and may not take it.
+fn kept_idle() -> Bed {
+    let mut bed = full(1024, Backfill::First(100));
+    let ended: Vec<RunId> = bed.state.runs.values().take(16).map(|run| run.id).collect();
+    ended.into_iter().for_each(|run| bed.end(run));
+    let mut config = (*bed.state.config).clone();
+    config.partitions[0].headroom = Some(GpuAmounts::all(16 * 8));
+    let config = Arc::new(config);
+    handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
+    enqueue(&mut bed, 10_000, 0);
+    bed
 }
 
 fn with_quotas(nodes: u32, pending: u32, gpus: u64) -> Bed {

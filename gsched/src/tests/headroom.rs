@@ -44,6 +44,12 @@ fn others_give_way_until_what_is_kept_stays_idle_beside_the_job() {
 }
 
 #[test]
+fn gpus_of_no_known_type_are_idle_once() {
+    let of_four = |gpus: u32| of(&format!("node n1 gpu:4\npartition train nodes=n1 headroom=2\njob 10 b ann {gpus} partition=train")).0;
+    assert_eq!((of_four(2), of_four(3)), (vec![10], vec![]));
+}
+
+#[test]
 fn who_has_room_and_leaves_too_little_idle_makes_others_leave_as_much_as_is_missing() {
     let text = |headroom: u32, job: &str| {
         format!(
