@@ -315,7 +315,7 @@ fn sreport_says_what_became_of_the_cluster_as_slurms_does() {
     "#]]);
     check("sreport -n -t percent cluster utilization start=2026-11-18 end=2026-11-19 format=reported", expect![[r#"
         |   0.00% |
-        |stderr: gadm: of this time nothing is known: what nodes had is known from 2026-11-20T00:00:00 on|
+        |stderr: sreport: of this time nothing is known: what nodes had is known from 2026-11-20T00:00:00 on|
     "#]]);
 }
 

@@ -32,6 +32,13 @@ pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
     keeping.map(|(partition, one)| (partition, nodes_of(one, snapshot))).collect()
 }
 
+/// Whether some of what is idle is kept from anybody: as headroom, or not lent.
+pub(crate) fn keeps_idle(config: &ClusterConfig, policy: &Policy) -> bool {
+    config.partitions.iter().any(|one| one.headroom.is_some())
+        || policy.qos.values().any(|qos| qos.headroom.is_some())
+        || policy.accounts.values().any(|account| account.lend_limit.is_some())
+}
+
 /// Those that take work.
 fn nodes_of(partition: &Partition, snapshot: &Snapshot) -> FixedBitSet {
     let is_there = |node: &SchedNode| node.unavailable.is_none() && partition.holds(&node.name, &node.features);

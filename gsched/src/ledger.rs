@@ -5,7 +5,7 @@
 
 use self::shortage::period_text;
 use crate::account_tree::AccountTree;
-use crate::headroom::IdleGpus;
+use crate::headroom::{self, IdleGpus};
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds};
 use crate::names::Names;
 use crate::plan::Preempt;
@@ -65,6 +65,8 @@ pub struct Ledger {
     guarantees: Option<Guarantees>,
     licences: BTreeMap<String, Licence>,
     idle: IdleGpus,
+    /// Some of it is kept from somebody.
+    keeps_idle: bool,
     gpu_types: GpuTypesOfNodes,
     /// In the order of the snapshot's runs, which is that of their ids.
     runs: Vec<Entry>,
@@ -152,6 +154,7 @@ impl Ledger {
             guarantees: None,
             licences: config.scheduler.licences.iter().map(|(name, all)| (name.clone(), Licence { all: *all, used: 0 })).collect(),
             idle: IdleGpus::new(snapshot, &types),
+            keeps_idle: headroom::keeps_idle(&config, &policy),
             gpu_types: GpuTypesOfNodes::new(snapshot, &types),
             runs: Vec::with_capacity(snapshot.running.len()),
             expected: BTreeMap::new(),

@@ -144,7 +144,7 @@ impl Engine {
     /// Takes runs that are over off their nodes; which nodes.
     fn take_leave(&mut self, snapshot: &Snapshot, changes: &Changes, left: &mut Left) -> Option<BTreeSet<usize>> {
         let now = self.cluster.now;
-        let mut freed = BTreeSet::new();
+        let (mut freed, mut over) = (BTreeSet::new(), Vec::new());
         for id in &changes.runs {
             let run = snapshot.running.binary_search_by_key(id, |run| run.run).ok().map(|at| &snapshot.running[at]);
             let known = self.cluster.knows(*id);
@@ -158,11 +158,13 @@ impl Engine {
                 (Some(_), false) => return None,
                 (None, true) => {
                     freed.extend(self.cluster.part_with(*id, now));
-                    left.ledger.take_if(|ledger| !ledger.end(*id));
+                    over.push(*id);
                 }
                 (None, false) => {}
             }
         }
+        // Those that came may inherit what these stood on.
+        left.ledger.take_if(|ledger| !over.into_iter().all(|id| ledger.end(id)));
         for id in &changes.nodes {
             let at = self.cluster.place(*id)?;
             // What is free must be what is known to be free: anything else has other causes.

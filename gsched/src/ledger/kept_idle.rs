@@ -27,7 +27,7 @@ impl Ledger {
     /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.
     pub(super) fn idle_is_not_kept(&self, job: &PendingJob, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
         let spec = &*job.spec;
-        if held.gpus == 0 {
+        if held.gpus == 0 || !self.keeps_idle {
             return true;
         }
         if class == Some(RunClass::Borrowed)
@@ -71,9 +71,7 @@ impl Ledger {
 
     /// Whether some of what is idle is kept from anybody.
     pub(crate) fn keeps_idle(&self) -> bool {
-        self.partitions_keep_idle()
-            || self.policy.qos.values().any(|qos| qos.headroom.is_some())
-            || self.policy.accounts.values().any(|account| account.lend_limit.is_some())
+        self.keeps_idle
     }
 
     /// What is idle on which nodes matters then.

@@ -70,7 +70,8 @@ fn may_coordinate(caller: &Caller, state: &State, account: &str) -> Result<(), A
 pub(super) async fn events(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
     caller.must_administer("the history of accounts and QOS")?;
     let pairs = pairs.only(&["from", "to"])?;
-    let to = pairs.instant("to")?.unwrap_or_else(now);
+    // What was changed just now is told as well.
+    let to = pairs.instant("to")?.unwrap_or_else(|| now().plus_secs(1));
     let from = pairs.instant("from")?.unwrap_or_else(|| month_of(to));
     in_order(Some(from), Some(to))?;
     let rows = site.core.reader().policy_events(from, to).await?;
