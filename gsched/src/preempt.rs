@@ -170,6 +170,8 @@ struct Candidate<'a> {
     protected: u64,
     /// Already to be ended for another job of this pass.
     taken: bool,
+    /// Its place among all by what is lost, then the smallest, then the latest: who goes first where nothing else decides.
+    rank: usize,
 }
 
 impl<'a> Candidate<'a> {
@@ -226,9 +228,25 @@ impl<'a> Known<'a> {
             known.kinds.entry(run.kind()).or_default().push(known.runs.len());
             known.runs.push(run);
         }
+        known.rank();
         let leaving = snapshot.running.iter().filter(|run| run.leaves_by.is_some() || run.charged);
         known.pass_on(leaving.filter(|run| ledger.class_of(run.run) == Some(RunClass::Guaranteed)).collect());
         known
+    }
+
+    /// Every job has many to choose from: those of a kind stand in the order in which they go.
+    fn rank(&mut self) {
+        let mut places: Vec<usize> = (0..self.runs.len()).collect();
+        places.sort_unstable_by_key(|at| {
+            let run = &self.runs[*at];
+            (run.protected, run.gpus, Reverse(run.run.placed), run.run.run)
+        });
+        for (rank, at) in places.into_iter().enumerate() {
+            self.runs[at].rank = rank;
+        }
+        for places in self.kinds.values_mut() {
+            places.sort_unstable_by_key(|at| self.runs[*at].rank);
+        }
     }
 
     fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
@@ -345,10 +363,7 @@ impl<'a> Known<'a> {
             let of_kind = runs.iter().filter(|at| may_go(&self.runs[**at]));
             all.extend(of_kind.map(|at| Eligible { at: *at, ground: Ground::Reclaim, excess }));
         }
-        all.sort_by_key(|one| {
-            let run = &self.runs[one.at];
-            (Reverse(one.excess), run.protected, run.gpus, Reverse(run.run.placed), run.run.run)
-        });
+        all.sort_by_key(|one| (Reverse(one.excess), self.runs[one.at].rank));
         all
     }
 
@@ -441,10 +456,7 @@ impl<'a> Known<'a> {
                 all.push(Eligible { at: *at, ground, excess: if ground == Ground::Outside { u64::MAX } else { borrowed } });
             }
         }
-        all.sort_by_key(|one| {
-            let run = &self.runs[one.at];
-            (Reverse(one.excess), run.protected, run.gpus, Reverse(run.run.placed), run.run.run)
-        });
+        all.sort_by_key(|one| (Reverse(one.excess), self.runs[one.at].rank));
         all.retain(|one| one.ground != Ground::FairShare || swap.gives(&self.runs[one.at]));
         all
     }
@@ -613,6 +625,7 @@ fn candidate<'a>(
         lost: gpu_secs(unsaved_secs),
         protected: gpu_secs(unsaved_secs.min(most_secs)),
         taken: false,
+        rank: 0,
     }
 }
 
