@@ -122,7 +122,7 @@ impl History {
                 ..JobOutcome::default()
             });
         }
-        let trace = Trace { jobs };
+        let trace = Trace { jobs, ..Trace::default() };
         let setting = Setting { policy: "as it was".into(), cluster: hardware.describe(), notes: Vec::new() };
         let all: Vec<&TraceJob> = trace.jobs.iter().collect();
         let measures = Measures::of(setting, &[(&all[..], &outcome)]);

@@ -6,6 +6,7 @@
 
 use crate::csv;
 use gmodel::JobSpec;
+use gmodel::suggest::closest;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ const MAX_ERRORS: usize = 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     pub jobs: Vec<TraceJob>,
+    /// Columns that are not ours, each with the one that may be meant.
+    pub passed_over: Vec<String>,
 }
 
 /// One row.
@@ -107,7 +110,7 @@ impl Trace {
         if jobs.is_empty() {
             return Err(one(at + 1, "the file has a header and no rows".into()));
         }
-        Ok(Self { jobs })
+        Ok(Self { jobs, passed_over: columns.passed_over })
     }
 
     /// Milliseconds from the first to the last submission.
@@ -156,6 +159,7 @@ const MAX_SECS: f64 = 1e10;
 struct Columns {
     at: [Option<usize>; 15],
     count: usize,
+    passed_over: Vec<String>,
 }
 
 impl Columns {
@@ -171,7 +175,12 @@ impl Columns {
                 return Err(format!("no column {needed:?}; a trace has the columns {}", COLUMNS.join(",")));
             }
         }
-        Ok(Self { at, count: fields.len() })
+        // Of those that are there none is meant by another.
+        let free = || COLUMNS.iter().zip(at).filter(|(_, place)| place.is_none()).map(|(name, _)| *name);
+        let others = fields.iter().map(|field| field.trim()).filter(|field| !COLUMNS.contains(field));
+        let guess = |name: &str| closest(name, free()).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
+        let passed_over = others.take(MAX_ERRORS).map(|name| format!("{name:.60?}{}", guess(name))).collect();
+        Ok(Self { at, count: fields.len(), passed_over })
     }
 
     fn row(&self, line: &str, number: usize, names: &mut Names) -> Result<TraceJob, String> {
@@ -295,6 +304,10 @@ mod tests {
     fn columns_may_stand_in_any_order_and_others_are_passed_over() {
         let trace = Trace::parse("note,run_s,submit_s\n\"a, b\",5,1\n").unwrap();
         assert_eq!((trace.jobs[0].submit_ms, trace.jobs[0].run_ms), (1000, Some(5000)));
+        assert_eq!(trace.passed_over, ["\"note\""]);
+        let trace = Trace::parse("job_id,submit_s,run_s,time_limit,gpu\n1,1,5,9,1\n").unwrap();
+        assert_eq!(trace.passed_over, ["\"time_limit\" (did you mean \"time_limit_s\"?)", "\"gpu\" (did you mean \"gpus\"?)"]);
+        assert_eq!(trace.jobs[0].limit_ms, None);
     }
 
     #[test]

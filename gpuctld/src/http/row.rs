@@ -90,6 +90,14 @@ pub(super) fn positions(array: &Array, alike: Alike) -> Cow<'_, RangeSet> {
     }
 }
 
+fn covers(all: &RangeSet, part: &RangeSet) -> bool {
+    let mut ranges = all.runs().peekable();
+    part.runs().all(|(first, last)| {
+        while ranges.next_if(|(_, end)| *end < first).is_some() {}
+        ranges.peek().is_some_and(|(start, end)| *start <= first && last <= *end)
+    })
+}
+
 impl<'a> Row<'a> {
     pub(super) fn key(&self) -> RowKey {
         match *self {
@@ -368,8 +376,14 @@ impl<'a> Row<'a> {
             Self::Tasks { array, .. } | Self::Task { array, .. } => array.waits.as_deref(),
         };
         let Some(waits) = waits.filter(|_| self.is_pending()) else { return String::new() };
+        // An array may wait task by task.
+        let all_failed = |failed: &RangeSet| match self {
+            Self::Job(_) => false,
+            Self::Task { position, .. } => failed.contains(*position),
+            Self::Tasks { array, alike } => covers(failed, &positions(array, *alike)),
+        };
         let one = |wait: &gcore::ctl::Wait| {
-            let fate = if wait.never.is_some() { "failed" } else { "unfulfilled" };
+            let fate = if wait.never.is_some() || all_failed(&wait.failed) { "failed" } else { "unfulfilled" };
             format!("{}({fate})", wait.condition)
         };
         waits.on.iter().map(one).collect::<Vec<_>>().join(if waits.any { "?" } else { "," })

@@ -141,7 +141,7 @@ pub(super) async fn account(caller: Caller, shared: Shared<Site>, Path(name): Pa
 async fn list_accounts(caller: Caller, Shared(site): Shared<Site>, only: Option<String>) -> Result<Json<Value>, ApiError> {
     let state = site.core.view().await;
     if let Some(name) = &only {
-        sense::exists("account", name, state.policy.accounts.keys())?;
+        sense::account_exists(&state, name)?;
     }
     let (config, held) = (site.app.config(), held_by_account(&state));
     let chosen = state.policy.accounts.values().filter(|account| only.as_ref().is_none_or(|name| *name == account.name));
@@ -183,6 +183,9 @@ pub(super) async fn edit_account(caller: Caller, Shared(site): Shared<Site>, Pat
     may_coordinate(&caller, &state, if edit.create { parent } else { &name })?;
     may_edit(&site, &caller, RecordKind::Account, &name)?;
     let old = state.policy.accounts.get(&name);
+    if !edit.create {
+        sense::account_exists(&state, &name)?;
+    }
     check_presence("account", &name, edit.create, old.is_some(), state.policy.accounts.keys().cloned())?;
     let config = site.app.config();
     let row = old.map(|account| account_row(account, None, &config)).unwrap_or_default();
@@ -200,7 +203,7 @@ pub(super) async fn remove_account(caller: Caller, Shared(site): Shared<Site>, P
     let state = site.core.view().await;
     may_coordinate(&caller, &state, &name)?;
     may_edit(&site, &caller, RecordKind::Account, &name)?;
-    sense::exists("account", &name, state.policy.accounts.keys())?;
+    sense::account_exists(&state, &name)?;
     sense::nothing_is_below(&state, &name)?;
     send(&site, caller, PolicyChange::AccountRemoved { name }).await
 }
@@ -218,7 +221,7 @@ pub(super) async fn edit_user(
     if user != caller.actor.user {
         may_coordinate(&caller, &state, &name)?;
     }
-    sense::exists("account", &name, state.policy.accounts.keys())?;
+    sense::account_exists(&state, &name)?;
     may_edit(&site, &caller, RecordKind::Account, &name)?;
     let old = state.policy.accounts.get(&name).and_then(|account| account.users.get(&user));
     match (edit.create, old) {
@@ -245,7 +248,7 @@ pub(super) async fn remove_user(
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     may_coordinate(&caller, &state, &name)?;
-    sense::exists("account", &name, state.policy.accounts.keys())?;
+    sense::account_exists(&state, &name)?;
     may_edit(&site, &caller, RecordKind::Account, &name)?;
     sense::exists(&format!("user in account {name}"), &user, state.policy.accounts[&name].users.keys())?;
     let last = state.policy.accounts[&name].users.len() == 1;

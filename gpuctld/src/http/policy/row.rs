@@ -12,7 +12,7 @@ use gmodel::{Instant, NodeId, RunClass, Timestamp, hostlist};
 use gwire::api::{
     AccountRow, BudgetRow, Gpus, JobLimitsRow, LicenceRow, LimitsRow, QosRow, ReservationRow, UserRow,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// As `off`, `requeue`, ...
 pub(in crate::http) fn preempt_mode_word(mode: PreemptMode) -> &'static str {
@@ -232,11 +232,14 @@ pub(super) fn licence_rows(state: &State) -> Vec<LicenceRow> {
             *used.entry(name).or_default() += count;
         }
     }
-    let row = |(name, total): (&String, &u32)| {
-        let used = used.get(name.as_str()).copied().unwrap_or(0);
-        LicenceRow { name: name.clone(), total: *total, used, free: total.saturating_sub(used) }
+    let totals = &state.config.scheduler.licences;
+    // What was taken out of the file is still held by those who have it.
+    let names: BTreeSet<&str> = totals.keys().map(String::as_str).chain(used.keys().copied()).collect();
+    let row = |name: &str| {
+        let (total, used) = (totals.get(name).copied().unwrap_or(0), used.get(name).copied().unwrap_or(0));
+        LicenceRow { name: name.to_owned(), total, used, free: total.saturating_sub(used) }
     };
-    state.config.scheduler.licences.iter().map(row).collect()
+    names.into_iter().map(row).collect()
 }
 
 #[cfg(test)]

@@ -127,6 +127,16 @@ pub(in crate::http) fn beyond_the_pool(state: &State, old: Option<&Account>, new
     kinds.into_iter().find_map(|kind| too_many(kind, tops.iter().map(|one| one.amount(kind)).sum()))
 }
 
+/// The account of jobs that name none needs no record, and can be given nothing without one.
+pub(super) fn account_exists(state: &State, name: &str) -> Result<(), ApiError> {
+    if name == state.config.default_account && !state.policy.accounts.contains_key(name) {
+        return Err(ApiError::not_found(format!(
+            "there is no account {name:?}. Jobs of users without an account have it without a record; gadm account add {name} makes one."
+        )));
+    }
+    exists("account", name, state.policy.accounts.keys())
+}
+
 pub(in crate::http) fn exists<'a>(what: &str, name: &str, mut names: impl Iterator<Item = &'a String> + Clone) -> Result<(), ApiError> {
     let all = names.clone();
     if names.any(|known| known == name) {

@@ -110,6 +110,23 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
 }
 
 #[tokio::test]
+async fn of_an_array_that_waits_task_by_task_each_task_says_what_became_of_its_partner() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 1).await;
+    pool.submit(&alice(), json!({"array": "0-3%2"})).await;
+    let second = pool.submit(&alice(), json!({"array": "0-3", "dependency": "aftercorr:1"})).await;
+    pool.pass().await;
+    let running = pool.get(&alice(), "/v1/jobs?state=RUNNING").await;
+    for row in running["jobs"].as_array().unwrap() {
+        let id = row["id"].as_u64().unwrap();
+        pool.running(node, id).await;
+        pool.ended(node, id, ExitCode::exited(1)).await;
+    }
+    let list = pool.get(&alice(), &format!("/v1/jobs?job={second}&expand=true")).await;
+    assert_eq!(column(&list, "jobs", "dependency"), ["aftercorr:1(failed)", "aftercorr:1(failed)", "aftercorr:1(unfulfilled)", "aftercorr:1(unfulfilled)"]);
+}
+
+#[tokio::test]
 async fn what_the_scheduler_was_asked_for_is_shown() {
     let pool = Pool::new("[licences]\nmatlab = 4\n[[account.a.budget]]\nkind = \"guaranteed\"\ngpu_hours = 1\nperiod = \"day\"\n");
     pool.node("n1", Role::Compute, 1).await;

@@ -90,6 +90,10 @@ async fn impossible_edits_say_what_stands_against_them() {
     }
     refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
     refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
+    let unwritten = "404 not_found: there is no account \"default\". Jobs of users without an account have it without a record; gadm account add default makes one.";
+    for path in ["/v1/accounts/default", "/v1/accounts/default/users/ada"] {
+        assert_eq!(pool.refused(&root(), "POST", path, set(json!({}))).await, unwritten);
+    }
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
     // What is being made is no guess at what is meant.
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["urgnt"]})), expect![[r#"404 not_found: there is no qos "urgnt"."#]]).await;
@@ -358,6 +362,14 @@ async fn licences_and_reservations_are_listed() {
     assert_eq!(column(&list, "reservations", "created_by")[0], "root");
     pool.post(&root(), "/v1/reservations/always/remove", json!({})).await;
     assert_eq!(column(&pool.get(&root(), "/v1/reservations").await, "reservations", "name"), ["past"]);
+    let id = pool.submit(&alice(), json!({"licences": {"matlab": 3}})).await;
+    pool.pass().await;
+    // Who has one of a kind that was taken out of the file holds it still.
+    write_config(pool.dir.path(), "[licences]\nansys = 1\n");
+    pool.post(&root(), "/v1/reload", Value::Null).await;
+    let list = pool.get(&alice(), "/v1/licences").await;
+    let held = json!({"name": "matlab", "total": 0, "used": 3, "free": 0});
+    assert_eq!(list["licences"], json!([{"name": "ansys", "total": 1, "used": 0, "free": 1}, held]), "job {id} holds what is no more");
 }
 
 #[tokio::test]

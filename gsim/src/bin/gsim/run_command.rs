@@ -118,6 +118,9 @@ fn distinct(policies: &mut [PolicyFile]) {
 pub fn read_trace(place: &Where) -> Result<Trace, String> {
     let text = read_text(&place.trace)?;
     let mut trace = Trace::parse(&text).map_err(|errors| in_file(&place.trace, &errors))?;
+    if !trace.passed_over.is_empty() {
+        eprintln!("gsim: {}: columns passed over: {}", place.trace.display(), trace.passed_over.join(", "));
+    }
     if let Some(rows) = place.rows {
         trace.jobs.truncate(rows as usize);
     }
