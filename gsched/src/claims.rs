@@ -161,10 +161,12 @@ impl Pass<'_> {
         free.cpus == make.all.cpus && free.gpus == make.all.gpus
     }
 
-    fn nodes_in_use(&self, shape: ShapeId) -> FixedBitSet {
+    /// Without the whole nodes of partitions that keep such.
+    pub(crate) fn nodes_not_whole(&self, shape: ShapeId, time: Timestamp) -> FixedBitSet {
         let mut nodes = self.shape(shape).candidates.up.clone();
-        let idle: Vec<usize> = nodes.ones().filter(|at| self.is_idle(*at)).collect();
-        idle.into_iter().for_each(|at| nodes.set(at, false));
+        let is_kept = |at: usize| self.kept_nodes.iter().any(|kept| kept.nodes.contains(at));
+        let whole: Vec<usize> = nodes.ones().filter(|at| is_kept(*at) && self.is_idle_at(*at, time)).collect();
+        whole.into_iter().for_each(|at| nodes.set(at, false));
         nodes
     }
 
@@ -173,6 +175,37 @@ impl Pass<'_> {
         let mut nodes = self.shape(shape).candidates.up.clone();
         self.kept_idle_on.iter().for_each(|(_, kept)| nodes.difference_with(kept));
         nodes
+    }
+
+    /// For who needs several nodes, and would take too many of those that partitions keep idle: some of these, as many as may be, and
+    /// others. `is_kept`: too much is, still.
+    pub(crate) fn pick_beside_kept(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        (way, from, end): (usize, Timestamp, Timestamp),
+        (liked, among): (&Picked, Option<&FixedBitSet>),
+        is_kept: &dyn Fn(&Self, &Picked) -> bool,
+    ) -> Option<Picked> {
+        if count(liked) < 2 {
+            return None;
+        }
+        let mut others = self.nodes_not_whole(shape, from);
+        self.kept_idle_on.iter().for_each(|(_, kept)| others.difference_with(kept));
+        let kept: Vec<usize> = each(liked).map(|(at, _)| at).filter(|at| !others.contains(*at)).collect();
+        among.into_iter().for_each(|among| others.intersect_with(among));
+        let (mut fewest, mut most) = (0, kept.len());
+        while fewest < most {
+            let some = (fewest + most) / 2;
+            let mut only = others.clone();
+            only.extend(kept[..some].iter().copied());
+            match self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, from, end)) {
+                None => fewest = some + 1,
+                Some(picked) if is_kept(self, &picked) => most = some,
+                found => return found,
+            }
+        }
+        None
     }
 
     /// For who takes nodes whole: those with fewer GPUs, or CPUs, than the largest, without one size more each time.
@@ -223,7 +256,7 @@ impl Pass<'_> {
             Err(reason) => reason,
         };
         let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
-        let in_use = (!self.kept_nodes.is_empty()).then(|| self.nodes_in_use(shape));
+        let in_use = (!self.kept_nodes.is_empty()).then(|| self.nodes_not_whole(shape, now));
         let outside = (!self.kept_idle_on.is_empty()).then(|| self.nodes_outside(shape));
         let choices: Vec<FixedBitSet> = of_types.chain(in_use).chain(outside).chain(self.smaller_nodes(shape, way)).collect();
         for mut only in choices {
@@ -232,6 +265,18 @@ impl Pass<'_> {
             let Some(picked) = found else { continue };
             let take = self.take_of(shape, way, &picked, secs);
             if let Ok(class) = check(self, &take, &picked) {
+                return Ok(Some((picked, take, class)));
+            }
+        }
+        if no.code == ReasonCode::Headroom && !(self.kept_nodes.is_empty() && self.kept_idle_on.is_empty()) {
+            let said = |pass: &Self, picked: &Picked| {
+                let take = pass.take_of(shape, way, picked, secs);
+                check(pass, &take, picked).map(|class| (take, class))
+            };
+            let found = self.pick_beside_kept(job, shape, (way, now, end), (&picked, nodes), &|pass, picked| said(pass, picked).is_err());
+            if let Some(picked) = found
+                && let Ok((take, class)) = said(self, &picked)
+            {
                 return Ok(Some((picked, take, class)));
             }
         }

@@ -208,22 +208,25 @@ impl Pass<'_> {
         let (way, at) = (found.way, found.at);
         let secs = self.secs_from(job, shape, at);
         // On nodes that are in use, or of no partition that keeps anything there.
-        let mut beside = self.shape(shape).candidates.up.clone();
-        let idle: Vec<usize> = beside.ones().filter(|node| self.kept_nodes.iter().any(|kept| kept.nodes.contains(*node)) && self.is_idle_at(*node, at)).collect();
-        idle.into_iter().for_each(|node| beside.set(node, false));
+        let mut beside = self.nodes_not_whole(shape, at);
         let mut outside = beside.clone();
         self.kept_idle_on.iter().for_each(|(_, kept)| outside.difference_with(kept));
-        if let Some(bounds) = self.bounds(job) {
+        let open = self.bounds(job).map(|bounds| {
             let mut open = FixedBitSet::with_capacity(beside.len());
             bounds.iter().for_each(|nodes| open.union_with(nodes));
-            [&mut beside, &mut outside].into_iter().for_each(|nodes| nodes.intersect_with(&open));
-        }
+            open
+        });
+        open.iter().for_each(|open| [&mut beside, &mut outside].into_iter().for_each(|nodes| nodes.intersect_with(open)));
+        let end = end_after(at, Some(secs));
         for only in [&beside, &outside] {
-            let end = end_after(at, Some(secs));
             let picked = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(only), ..*ask }, way, at, end));
             if let Some(picked) = picked.filter(|picked| self.leaves_kept(job, shape, (way, at), picked)) {
                 return Ok(Earliest { picked, early: None, ..found });
             }
+        }
+        let is_kept = |pass: &Self, picked: &Picked| !pass.leaves_kept(job, shape, (way, at), picked);
+        if let Some(picked) = self.pick_beside_kept(job, shape, (way, at, end), (&found.picked, open.as_ref()), &is_kept) {
+            return Ok(Earliest { picked, early: None, ..found });
         }
         let soon = at.plus_millis(1);
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));

@@ -244,6 +244,29 @@ fn whole_nodes_that_are_kept_stay_whole_when_others_give_way() {
     assert_eq!(whole(2, "job 10 b ann 1 qos=high"), (vec![], vec![]), "that would be one node too few");
 }
 
+/// It would like those best that are kept: of them it takes as many as may go, and others.
+#[test]
+fn who_needs_several_nodes_takes_what_may_go_of_those_that_are_kept_and_others() {
+    let starts = |kept: u32, nodes: u32, busy: &str| {
+        let mut snapshot = world(&format!(
+            "node n1 h100:4
+             node n2 h100:4
+             node n3 h100:4
+             node n4 h100:4
+             partition odd nodes=n1,n3
+             {busy}
+             job 10 b ann {} nodes={nodes}",
+            2 * nodes
+        ));
+        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
+        told(&snapshot).0
+    };
+    assert_eq!((starts(0, 3, ""), starts(1, 3, ""), starts(2, 3, "")), (vec![10], vec![10], vec![]));
+    assert_eq!((starts(1, 2, ""), starts(2, 2, ""), starts(1, 4, "")), (vec![10], vec![10], vec![]));
+    let busy = "run 1 b bob 2 on=n3 ago=900 partition=odd";
+    assert_eq!((starts(1, 3, busy), starts(1, 4, busy)), (vec![10], vec![]), "beside the run on n3");
+}
+
 /// Between the order to go and the start, and at it.
 #[test]
 fn nobody_takes_meanwhile_what_the_job_counts_on() {

@@ -325,7 +325,7 @@ proptest! {
     fn who_waits_for_whole_nodes_to_be_idle_starts_when_it_was_foretold(
         runs in prop::collection::vec(1..20u32, 0..5),
         jobs in prop::collection::vec((1..4u32, 1..20u32), 1..8),
-        kept in 5..14u32, of_qos in 0..16u32,
+        kept in 5..18u32, of_qos in 0..18u32,
     ) {
         let mut text: String = (1..17).map(|id| format!("node n{id} h100:8\n")).collect();
         text.push_str(&format!("account a\nqos urgent headroom={}\n", of_qos * 8));
