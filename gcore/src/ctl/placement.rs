@@ -86,8 +86,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
 
 /// Only where there are quotas, and not outside of them. What a plan does not say is borrowed: it may be more.
 fn class_of(state: &State, spec: &JobSpec, planned: Option<RunClass>) -> Option<RunClass> {
-    let outside = state.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota);
-    (state.policy.has_quotas() && !outside).then(|| planned.unwrap_or(RunClass::Borrowed))
+    (state.policy.has_quotas() && !preempt::is_outside_quota(state, spec)).then(|| planned.unwrap_or(RunClass::Borrowed))
 }
 
 /// Attempts skipped by a restore: nodes may hold runs that the backup does not know.

@@ -213,13 +213,18 @@ pub(super) fn classify(tx: &mut Tx, classes: Vec<(RunId, RunClass)>) {
     }
 }
 
-/// When nobody is guaranteed anything any more, no run has a class.
+/// Runs of a QOS that neither count against guarantees nor borrow.
+pub(super) fn is_outside_quota(state: &State, spec: &JobSpec) -> bool {
+    state.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota)
+}
+
+/// When nobody is guaranteed anything any more, no run has a class; nor one whose QOS is outside of quotas now.
 pub(super) fn declassify(tx: &mut Tx) {
-    if tx.state.policy.has_quotas() {
-        return;
-    }
-    let classed = tx.state.runs.values().filter(|run| run.class.is_some() && run.outcome.is_none());
-    for run in classed.map(|run| run.id).collect::<Vec<_>>() {
+    let state = &*tx.state;
+    let quotas = state.policy.has_quotas();
+    let is_outside = |run: &Run| state.jobs.get(run.id.job).is_some_and(|job| is_outside_quota(state, &job.spec));
+    let classed = state.runs.values().filter(|run| run.class.is_some() && run.outcome.is_none());
+    for run in classed.filter(|run| !quotas || is_outside(run)).map(|run| run.id).collect::<Vec<_>>() {
         tx.emit(Event::RunClassed { run, class: None });
     }
 }
@@ -267,9 +272,9 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
             found.push(format!("run {} is preempted for nobody", run.id));
         }
         let Some(job) = state.jobs.get(run.id.job).filter(|_| run.placed > since && run.outcome.is_none()) else { continue };
-        let outside = state.policy.qos.get(&job.spec.qos).is_some_and(|qos| qos.outside_quota);
-        if run.class.is_some() && !quotas {
-            found.push(format!("run {} is {:?} and there are no quotas", run.id, run.class));
+        let outside = is_outside_quota(state, &job.spec);
+        if run.class.is_some() && (!quotas || outside) {
+            found.push(format!("run {} is {:?} and there are no quotas for it", run.id, run.class));
         }
         if run.class.is_none() && quotas && !outside {
             found.push(format!("run {} has no class and there are quotas", run.id));

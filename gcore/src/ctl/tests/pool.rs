@@ -436,9 +436,7 @@ fn guarantees_hold(state: &State) {
     for account in state.policy.accounts.values() {
         let Some(most) = &account.guaranteed else { continue };
         let stands = |run: &&Run| run.class == Some(RunClass::Guaranteed) && run.outcome.is_none() && run.stop.is_none();
-        let is_outside = |qos: &str| state.policy.qos.get(qos).is_some_and(|qos| qos.outside_quota);
-        let is_of = |job: &Job| is_within(state, &job.spec.account, &account.name) && !is_outside(&job.spec.qos);
-        let of = |run: &&Run| state.jobs.get(run.id.job).is_some_and(is_of);
+        let of = |run: &&Run| state.jobs.get(run.id.job).is_some_and(|job| is_within(state, &job.spec.account, &account.name));
         let (gpus, _) = held(state, state.runs.values().filter(stands).filter(of));
         for (kind, most) in &most.0 {
             let has = gpus.get(kind).copied().unwrap_or(0);

@@ -641,3 +641,33 @@ fn a_job_that_was_to_borrow_keeps_no_guarantee_from_a_run_while_others_go_for_it
         "#]],
     );
 }
+
+#[test]
+fn a_run_whose_qos_is_set_outside_of_quotas_has_no_class_until_it_is_within_them_again() {
+    check(
+        "node n1 h100:4
+         account lab guaranteed=2 users=alice
+         qos low
+         submit user=alice gpus=2 time=600 qos=low
+         submit user=alice gpus=2 time=600
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         classes
+         qos low outside_quota
+         classes
+         plan
+         classes
+         qos low
+         plan
+         classes",
+        expect![[r#"
+            job 1
+            job 2
+            1-1 Guaranteed, 2-1 Borrowed
+            1-1 none, 2-1 Borrowed
+            1-1 none, 2-1 Guaranteed
+            1-1 Borrowed, 2-1 Guaranteed
+        "#]],
+    );
+}
