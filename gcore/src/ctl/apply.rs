@@ -161,10 +161,13 @@ pub fn apply(state: &mut State, event: &Event) {
             state.tokens.remove(hash);
         }
         Event::PolicyChanged { change, at, .. } => {
+            let before = state.policy.reservations.clone();
             policy::apply(state, change);
             state.policy_since = (state.seq, state.after_all_placed(*at));
+            tell_of_windows(state, &before);
         }
         Event::Configured { config, at } => {
+            let before = state.policy.reservations.clone();
             state.config = config.clone();
             if *state.usage.zone() != config.time_zone {
                 Arc::make_mut(&mut state.usage).set_zone(config.time_zone.clone());
@@ -172,6 +175,7 @@ pub fn apply(state: &mut State, event: &Event) {
             state.policy_since = (state.seq, state.after_all_placed(*at));
             forget_what_fits(state);
             state.merge_policy();
+            tell_of_windows(state, &before);
         }
         Event::Restored { incarnation, next_job, .. } => {
             state.incarnation = *incarnation;
@@ -194,6 +198,21 @@ pub fn apply(state: &mut State, event: &Event) {
 }
 
 /// What the nodes of a run should do has changed.
+/// Runs in reservations that are otherwise than before may end at another time.
+fn tell_of_windows(state: &mut State, before: &reservation::Reservations) {
+    if *before == state.policy.reservations {
+        return;
+    }
+    let differs = |name: &str| before.get(name) != state.policy.reservations.get(name);
+    let is_in = |run: &&Run| state.jobs.get(run.id.job).and_then(|job| reservation::asked(&job.spec)).is_some_and(differs);
+    let runs: Vec<RunId> = state.runs.values().filter(|run| run.outcome.is_none()).filter(is_in).map(|run| run.id).collect();
+    for run in runs {
+        // Its record is as before; what the planner and its nodes know of it is not.
+        run_mut(state, run);
+        raise_generations(state, run);
+    }
+}
+
 fn raise_generations(state: &mut State, id: RunId) {
     let generation = state.seq.0;
     for member in &state.runs.get(id).expect("run exists").members {

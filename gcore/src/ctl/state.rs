@@ -672,14 +672,15 @@ impl State {
         job.live_run().and_then(|run| self.runs.get(run)).map_or(job.limit_secs, |run| run.limit_secs)
     }
 
-    /// When a run is ended: its limit with what its partition lets runs go over it, and before the window of its reservation ends.
+    /// When a run is ended: its limit with what its partition lets runs go over it, and before the window of its reservation ends in
+    /// which it was placed, as that stands now.
     pub fn enforced_limit_secs(&self, run: &Run) -> Option<u32> {
         let job = self.jobs.get(run.id.job);
         let partition = job.and_then(|job| self.config.partition(&job.spec.partition));
         let over = partition.map_or(0, |partition| partition.over_time_secs);
-        let limit = run.limit_secs?;
-        let window_left = job.filter(|_| over > 0).and_then(|job| window_left_secs(self, &job.spec, run.placed));
-        Some(limit.saturating_add(window_left.map_or(over, |left| over.min(left.saturating_sub(limit)))))
+        let longest = run.limit_secs?.saturating_add(over);
+        let window_left = job.and_then(|job| window_left_secs(self, &job.spec, run.placed));
+        Some(window_left.filter(|left| *left > 0).map_or(longest, |left| longest.min(left)))
     }
 
     /// When a run is over at the latest: unknown while it stands still.

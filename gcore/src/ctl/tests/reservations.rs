@@ -1,7 +1,7 @@
 //! Reservations: their nodes, what stands in their way, how they come and go.
 
 use super::world::{World, check};
-use crate::ctl::reservation_of;
+use crate::ctl::{desired, reservation_of};
 use expect_test::expect;
 use gsched::window::next;
 use proptest::prelude::*;
@@ -480,6 +480,40 @@ fn no_run_goes_over_its_limit_beyond_the_end_of_its_reservation() {
     std::sync::Arc::make_mut(&mut world.state.config).partitions.iter_mut().for_each(|one| one.over_time_secs = 50);
     let enforced: Vec<_> = world.state.runs.values().map(|run| world.state.enforced_limit_secs(run)).collect();
     assert_eq!(enforced, [Some(600), Some(600), Some(550), Some(600)]);
+}
+
+/// Its nodes are told anew. One that is skipped or moved is another window, and one that is gone is none: then a run has its limit.
+#[test]
+fn a_run_in_a_reservation_that_is_made_shorter_ends_with_it() {
+    let after = |change: &str| {
+        let mut world = World::new();
+        for line in ["node n1 h100:8", "reservation course nodes=n1 at=0 for=600 users=alice daily", "submit user=alice gpus=1 reservation=course time=500",
+            "submit user=alice gpus=1 reservation=course time=100", "plan", "wait 60"]
+        {
+            world.line(line);
+        }
+        let node = world.state.nodes.keys().next().unwrap();
+        let before = desired(&world.state, node).fence;
+        if !change.is_empty() {
+            world.line(change);
+        }
+        let told = desired(&world.state, node);
+        assert_eq!(told.fence > before, !change.is_empty(), "{change}: {}", world.out);
+        (told.runs.iter().map(|run| run.limit_secs.unwrap()).collect::<Vec<_>>(), world.state.runs.values().map(|run| run.limit_secs).collect::<Vec<_>>())
+    };
+    let own = vec![Some(500), Some(100)];
+    assert_eq!(after(""), (vec![500, 100], own.clone()));
+    assert_eq!(after("reservation course nodes=n1 at=-60 for=300 users=alice daily"), (vec![300, 100], own.clone()));
+    assert_eq!(after("reservation course nodes=n1 at=-60 for=61 users=alice daily"), (vec![61, 61], own.clone()));
+    for other in [
+        "reservation course nodes=n1 at=-60 for=900 users=alice daily",
+        "reservation course nodes=n1 at=-60 for=300 users=alice daily flex",
+        "reservation course nodes=n1 at=-60 for=300 users=alice daily skip=300",
+        "reservation course nodes=n1 at=10 for=300 users=alice daily",
+        "reservation course gone force",
+    ] {
+        assert_eq!(after(other), (vec![500, 100], own.clone()), "{other}");
+    }
 }
 
 /// Between plan and entry the window goes on, or ends.
