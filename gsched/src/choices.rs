@@ -207,6 +207,7 @@ impl Pass<'_> {
         for (name, count) in &job.spec.licences {
             self.licences.get_mut(name).into_iter().for_each(|free| free.give(lifted.at, lifted.to, *count));
         }
+        self.use_cap(job, (lifted.at, lifted.to), false);
         lifted
     }
 
@@ -219,6 +220,7 @@ impl Pass<'_> {
             for (name, count) in &job.spec.licences {
                 self.licences.get_mut(name).into_iter().for_each(|free| free.take(own.at, own.to, *count));
             }
+            self.use_cap(job, (own.at, own.to), true);
             self.promise_reserved(own.counted, &own.holds, true);
             self.reserved[place] = own;
             self.foretell_again(place);

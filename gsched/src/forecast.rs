@@ -3,8 +3,9 @@
 //! A conservative pass over the whole queue: each job in order gets the earliest start that delays none before it. The
 //! real start is mostly sooner, as runs end before their limits.
 
-use crate::array_starts::ArrayStarts;
+use crate::array_starts::{ArrayStarts, Row};
 use crate::cluster::end_of;
+use crate::in_turn::tasks_of;
 use crate::pass::Engine;
 use crate::plan::WorkBudget;
 use crate::snapshot::{PendingJob, Snapshot};
@@ -88,7 +89,8 @@ impl Engine {
             let Some(array) = snapshot.pending.iter().find(|job| job.id == told.job && job.positions.is_some()) else { continue };
             let reserved = left.reserved.iter().filter(|one| one.is_array && one.job == array.id && !one.holds.is_empty());
             let at_once = plan.starts.iter().filter(|start| is_task(array, start.job));
-            let planned = reserved.map(|one| one.at).chain(at_once.map(|_| snapshot.now)).collect();
+            let planned = reserved.map(|one| Row { from: one.at, tasks: tasks_of(array, one) });
+            let planned = planned.chain(at_once.map(|_| Row { from: snapshot.now, tasks: 1 })).collect();
             let starts = starts_of_tasks(snapshot, array, planned);
             told.start = told.start.or(array.positions.as_ref().and_then(|waiting| starts.of(waiting.first()?)));
             told.tasks = Some(starts);
@@ -119,7 +121,7 @@ fn is_task(array: &PendingJob, task: JobId) -> bool {
     position.is_some_and(|position| array.positions.as_ref().is_some_and(|waiting| waiting.contains(position)))
 }
 
-fn starts_of_tasks(snapshot: &Snapshot, array: &PendingJob, planned: Vec<Timestamp>) -> ArrayStarts {
+fn starts_of_tasks(snapshot: &Snapshot, array: &PendingJob, planned: Vec<Row>) -> ArrayStarts {
     let waiting = array.positions.clone().unwrap_or_default();
     let last = JobId(array.id.0 + u64::from(waiting.last().unwrap_or(0)));
     let alike = |spec: &JobSpec| spec.name == array.spec.name && spec.user == array.spec.user;
@@ -127,7 +129,6 @@ fn starts_of_tasks(snapshot: &Snapshot, array: &PendingJob, planned: Vec<Timesta
     let own = snapshot.running[from..].iter().take_while(|run| run.run.job <= last).filter(|run| !run.charged && alike(&run.spec));
     let ends: Vec<Timestamp> = own.map(|run| end_of(run).max(snapshot.now)).collect();
     // Nothing is known of those that are held, or wait for another job, a time or a limit of others.
-    let waits_for_itself = array.room == Some(0) && array.held_by.is_none() && array.dependency.is_none();
-    let is_known = !planned.is_empty() || waits_for_itself;
-    ArrayStarts::new(snapshot.now, waiting, planned, &ends, array.limit_secs.filter(|_| is_known))
+    let length_secs = array.limit_secs.filter(|_| !planned.is_empty());
+    ArrayStarts::new(snapshot.now, waiting, planned, &ends, length_secs)
 }

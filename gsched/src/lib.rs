@@ -8,6 +8,7 @@ pub mod calibration;
 pub mod run_lengths;
 mod consolidate;
 mod freed;
+mod in_turn;
 pub mod quick;
 pub mod why;
 pub mod forecast;

@@ -5,6 +5,7 @@
 //! one of them, and takes what was to be his, moves him on. Nothing of it is done in a pass that decides.
 
 use crate::cluster::end_after;
+use crate::in_turn::{in_a_row, tasks_of};
 use crate::ledger::{Take, Who};
 use crate::ledger::ahead::Ahead;
 use crate::limits::Holding;
@@ -432,14 +433,16 @@ impl Pass<'_> {
         anew.dedup_by_key(|one| one.place);
         let jobs: Vec<(Planned, &PendingJob)> =
             anew.into_iter().filter_map(|one| Some((one, self.snapshot.job_near(&one.want).filter(|job| !job.is_choice())?))).collect();
+        let mut rows: Vec<PendingJob> = Vec::with_capacity(jobs.len());
         for (planned, job) in jobs.iter().rev() {
-            self.lift_reserved(job, planned.place);
+            let was = self.lift_reserved(job, planned.place);
+            rows.push(in_a_row(job, tasks_of(job, &was)));
         }
         if let Some(foretold) = &mut self.foretold {
             foretold.moved += jobs.len();
             foretold.ahead.is_fixed = foretold.moved >= MOST_MOVED;
         }
-        for (planned, job) in jobs {
+        for ((planned, _), job) in jobs.iter().zip(rows.iter().rev()) {
             if self.is_spent() {
                 return;
             }

@@ -11,6 +11,7 @@ use crate::counted::Counted;
 use crate::fair_tree::Standings;
 use crate::freed::Freed;
 use crate::headroom::{KeptNodes, kept_idle_on, kept_nodes};
+use crate::in_turn::InTurn;
 use crate::ledger::{Ledger, Take};
 use crate::limited::Foretold;
 use crate::preempt::Candidates;
@@ -293,6 +294,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) foretells: bool,
     /// And what is known then of limits, where anybody has some.
     pub(crate) foretold: Option<Box<Foretold>>,
+    /// And how many tasks may run at once over time, of arrays with a cap.
+    pub(crate) in_turn: InTurn,
     /// Place of the job at hand among the pending.
     pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
@@ -393,6 +396,7 @@ impl<'a> Pass<'a> {
             is_silent: false,
             foretells: false,
             foretold: None,
+            in_turn: InTurn::default(),
             at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
@@ -522,8 +526,11 @@ impl<'a> Pass<'a> {
             return None;
         }
         let policy = &self.snapshot.config.partitions[partition];
-        if let Some(reason) = standing(job, policy, self.snapshot) {
-            return Some(reason);
+        let standing = standing(job, policy, self.snapshot);
+        // Who waits for others of its array is planned behind them.
+        let waits_in_turn = |reason: &Reason| self.foretells && reason.code == ReasonCode::JobArrayTaskLimit;
+        if let Some(reason) = standing.as_ref().filter(|reason| !waits_in_turn(reason)) {
+            return Some(reason.clone());
         }
         let shape = self.shape_of(job, partition);
         if let Some(never) = &self.shape(shape).never {
@@ -541,6 +548,9 @@ impl<'a> Pass<'a> {
             return Some(reason);
         }
         if job.positions.is_none() && self.array_room(job) == 0 {
+            if self.foretells {
+                self.follow(job, shape, 0, self.reserved.len());
+            }
             return Some(array_limit(job));
         }
         if self.must_not_pass(self.shape(shape).partition) {
@@ -548,12 +558,14 @@ impl<'a> Pass<'a> {
         }
         self.reserve_rivals(job, shape);
         let lifted = self.lift_counted(shape);
+        let (before, mut started) = (self.reserved.len(), 0);
         let left = match &job.positions {
             None => self.start_alone(job, shape).err().map(|wait| (wait, 1)),
             Some(positions) => {
                 let elsewhere = self.choices.settled_of(job);
                 let mut room = self.array_room(job);
                 let mut left = None;
+                started = elsewhere.len() as u32;
                 let open = positions.iter().filter(|position| !elsewhere.contains(&JobId(job.id.0 + u64::from(*position))));
                 for (done, position) in (elsewhere.len() as u32..).zip(open) {
                     if self.starts_left == 0 {
@@ -570,11 +582,16 @@ impl<'a> Pass<'a> {
                         break;
                     }
                     room -= 1;
+                    started += 1;
                 }
                 left
             }
         };
+        let is_capped = left.as_ref().is_some_and(|(_, tasks)| *tasks == 0);
         let reason = left.map(|(wait, tasks)| self.wait(job, shape, wait, tasks));
+        if self.foretells && job.positions.is_some() && reason.is_some() && (is_capped || self.reserved.len() > before) {
+            self.follow(job, shape, started, before);
+        }
         self.hold_again(lifted);
         reason
     }
@@ -775,6 +792,7 @@ impl<'a> Pass<'a> {
                 free.take(now, end, *count);
             }
         }
+        self.use_cap(job, (now, end), true);
         self.count_start(job, id, (take, class), &allocation, there, shorter.or(job.limit_secs));
         if let Some(array) = job.capped_array() {
             self.in_arrays.entry(array).or_default().insert(id);

@@ -19,7 +19,7 @@ use gmodel::{Reason, ReasonCode, Timestamp};
 use std::ops::Range;
 
 /// Tasks of one array that get reservations where all jobs do.
-const MOST_RESERVED_TASKS: u32 = 128;
+pub(crate) const MOST_RESERVED_TASKS: u32 = 128;
 
 impl Engine {
     /// Whether fewer nodes than a shape needs have room for it at this moment: then it starts for no time at all.
@@ -452,6 +452,7 @@ impl Pass<'_> {
                 free.take(at, to, *count);
             }
         }
+        self.use_cap(job, (at, to), true);
         let counted = self.place_of_counted(shape);
         self.promise_reserved(counted, &holds, true);
         self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds, counted });
@@ -511,12 +512,15 @@ impl Pass<'_> {
         let secs = job.held_secs();
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
         // What somebody may not have before says nothing of others.
-        let for_all = from <= self.now;
+        let mut for_all = from <= self.now;
         let mut from = from.max(self.now);
         let ways = self.shape(shape).ways.len();
         let bounds = self.bounds(job);
         let notes_early = self.keeps_promises && is_any_alike(self.shape(shape), &self.engine.network);
         for _ in 0..16 {
+            let open = self.cap_opens(job, from, secs)?;
+            for_all &= open <= from;
+            from = open;
             let mut best: Option<Earliest> = None;
             for way in 0..ways {
                 let until = best.as_ref().map_or(horizon, |best| best.at);
@@ -552,9 +556,11 @@ impl Pass<'_> {
             for (name, count) in &job.spec.licences {
                 free = free.max(self.licences.get(name)?.first(*count, at, end)?);
             }
+            free = free.max(self.cap_opens(job, at, secs)?);
             if free == at {
                 return Some(best);
             }
+            for_all = false;
             from = free;
         }
         None

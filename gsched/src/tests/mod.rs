@@ -4,6 +4,7 @@
 mod backfill;
 mod choices;
 mod headroom;
+mod in_turn;
 mod kept;
 mod limited;
 mod pools;

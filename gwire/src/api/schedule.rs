@@ -245,7 +245,7 @@ pub struct StartRow {
     pub last_task: Option<LastTaskRow>,
 }
 
-/// When the last waiting task of an array is expected to start: others that wait are in its way too, so only roughly.
+/// When the last waiting task of an array is expected to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastTaskRow {
