@@ -242,7 +242,8 @@ impl Pass<'_> {
     }
 
     /// A reservation is gone for good: others may have its time.
-    fn forget_not_before(&mut self) {
+    pub(crate) fn forget_not_before(&mut self) {
+        self.refusals.forget();
         for shape in &mut self.engine.shapes.list {
             shape.pass.not_before.clear();
             shape.pass.not_before_window.clear();

@@ -17,7 +17,7 @@ use crate::timeline::UNLIMITED_SECS;
 use crate::waiting::Earliest;
 use fixedbitset::FixedBitSet;
 use gmodel::run::NodeShare;
-use gmodel::{JobId, Reason, ReasonCode, RunClass, Timestamp};
+use gmodel::{JobId, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::Excluded;
 
@@ -55,6 +55,9 @@ pub(crate) struct Foretold {
     breaking: BTreeSet<(Timestamp, usize)>,
     /// When the job at hand waits only for more to be idle.
     waits: Vec<(Timestamp, Timestamp)>,
+    /// Runs that go for some when they have run long enough, and of how many jobs it was looked for them.
+    pub leave_later: BTreeSet<RunId>,
+    pub looked_later: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,14 @@ impl Pass<'_> {
             if self.is_spent() || self.reserve(job, shape).is_none() {
                 return;
             }
+        }
+    }
+
+    /// Who waits for something else may wait for a limit besides.
+    pub(crate) fn note_limits(&mut self, job: &PendingJob, shape: ShapeId) {
+        let is_limited = !self.limit_blockers(job, shape).is_empty();
+        if let Some(foretold) = self.foretold.as_mut().filter(|_| is_limited) {
+            foretold.put_off.insert(job.id);
         }
     }
 

@@ -542,8 +542,9 @@ impl<'a> Pass<'a> {
     /// The same for a job that nothing stands against that lasts.
     pub(crate) fn consider_shape(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
         if let Some(reason) = self.not_admitted(job, shape) {
-            if self.foretells && self.is_admitted_later(job, shape) && self.limit_blockers(job, shape).is_empty() {
-                self.reserve(job, shape);
+            if self.foretells && self.is_admitted_later(job, shape) {
+                self.note_limits(job, shape);
+                self.follow(job, shape, 0, self.reserved.len());
             }
             return Some(reason);
         }

@@ -48,11 +48,24 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// When runs may first be ended for a job for which none may be now, as they have not run long enough yet; `fits` as in [`victims`].
+/// As [`victims`], of those who may be ended at a time, but for some.
+pub(crate) fn victims_at(
+    snapshot: &Snapshot,
+    ledger: &Ledger,
+    job: &PendingJob,
+    (at, others): (Timestamp, &BTreeSet<RunId>),
+    fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
+) -> Option<Vec<Preempt>> {
+    Known::new(snapshot, ledger, at).without(others).victims(job, fits)
+}
+
+/// When runs, but for some, may first be ended for a job for which none may be now, as they have not run long enough yet; `fits` as in
+/// [`victims`].
 pub(crate) fn may_from(
     snapshot: &Snapshot,
     ledger: &Ledger,
     job: &PendingJob,
+    others: &BTreeSet<RunId>,
     fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
 ) -> Option<Timestamp> {
     let protected_until = |run: &RunningRun| {
@@ -62,7 +75,7 @@ pub(crate) fn may_from(
     let times: BTreeSet<Timestamp> = snapshot.running.iter().filter_map(protected_until).filter(|at| *at > snapshot.now).collect();
     let times: Vec<Timestamp> = times.into_iter().collect();
     let mut are_enough = |at: Timestamp| {
-        let known = Known::new(snapshot, ledger, at);
+        let known = Known::new(snapshot, ledger, at).without(others);
         let eligible = known.eligible(job);
         !eligible.is_empty() && fits(&eligible.iter().map(|one| known.runs[one.at].run.run).collect())
     };
@@ -247,6 +260,12 @@ impl<'a> Known<'a> {
         for places in self.kinds.values_mut() {
             places.sort_unstable_by_key(|at| self.runs[*at].rank);
         }
+    }
+
+    /// Some are to go for others already.
+    fn without(mut self, others: &BTreeSet<RunId>) -> Self {
+        self.runs.iter_mut().filter(|run| others.contains(&run.run.run)).for_each(|run| run.taken = true);
+        self
     }
 
     fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {

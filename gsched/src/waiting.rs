@@ -146,6 +146,9 @@ impl Pass<'_> {
         if code == ReasonCode::Resources {
             preempting = self.preempt_for(job, shape);
             preempting = preempting.or_else(|| if first { self.consolidate_for(job, shape) } else { None });
+            if preempting.is_none() {
+                self.expect_later(job, shape);
+            }
         }
         if let Some(reason) = preempting.take_if(|_| self.is_freed_elsewhere(job, shape)) {
             return reason;

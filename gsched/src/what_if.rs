@@ -22,6 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.
 const ENTRY_SECS: i64 = 10;
+/// Jobs that wait for room of which a plan that foretells sees for whom runs may go later.
+const MOST_LATER: usize = 64;
 
 /// Runs that leave already, and for whom.
 #[derive(Debug, Default)]
@@ -252,7 +254,7 @@ impl Pass<'_> {
             return None;
         }
         there.into_iter().for_each(|there| self.free_for(job, &there));
-        victims.iter().for_each(|victim| self.expect_back(victim));
+        victims.iter().for_each(|victim| self.expect_back(victim, self.snapshot.now));
         self.owe(job, shape, class, &victims);
         self.preempt(job, victims);
         Some(self.freed_reason(job, reason))
@@ -271,8 +273,33 @@ impl Pass<'_> {
         let frozen = self.frozen.filter(|_| self.leaving.for_job(job).is_none())?;
         let way = &self.shape(shape).ways.first()?.take;
         self.ledger.check_but_idle(job, way).ok()?;
-        let snapshot = self.snapshot;
-        preempt::may_from(snapshot, frozen, job, &mut |gone| self.fits_without(job, shape, gone))
+        let (snapshot, others) = (self.snapshot, self.go_for_others());
+        preempt::may_from(snapshot, frozen, job, &others, &mut |gone| self.fits_without(job, shape, gone))
+    }
+
+    /// Runs that go for those before it in this pass, now or later.
+    fn go_for_others(&self) -> BTreeSet<RunId> {
+        let later = self.foretold.iter().flat_map(|foretold| foretold.leave_later.iter().copied());
+        self.preempts().map(|one| one.run).chain(later).collect()
+    }
+
+    /// Where starts are foretold: runs that are left alone for a while yet leave for a job when that is over, if it has no room before.
+    pub(crate) fn expect_later(&mut self, job: &PendingJob, shape: ShapeId) {
+        let (snapshot, Some(frozen), Some(foretold)) = (self.snapshot, self.frozen, &mut self.foretold) else { return };
+        if foretold.looked_later >= MOST_LATER {
+            return;
+        }
+        foretold.looked_later += 1;
+        let Some(from) = self.may_preempt_from(job, shape) else { return };
+        if self.earliest(job, shape).is_some_and(|found| found.at <= from) {
+            return;
+        }
+        let others = self.go_for_others();
+        let victims = preempt::victims_at(snapshot, frozen, job, (from, &others), &mut |gone| self.fits_without(job, shape, gone));
+        let victims = victims.unwrap_or_default();
+        victims.iter().for_each(|victim| self.expect_back(victim, from));
+        self.foretold.iter_mut().for_each(|foretold| foretold.leave_later.extend(victims.iter().map(|victim| victim.run)));
+        self.forget_not_before();
     }
 
     /// The class in which a job is to start for which others went.
@@ -291,16 +318,16 @@ impl Pass<'_> {
         self.ledger.owe(job, (&way.take, class), &on, leave.map(|at| &snapshot.running[at]), snapshot);
     }
 
-    /// What a run holds that is to go is free soon: so the job that it goes for gets its reservation there and then, and nobody
+    /// What a run holds that is to go from then on is free soon after: so the job that it goes for gets its reservation there and then, and nobody
     /// behind it takes what else it needs there meanwhile.
-    fn expect_back(&mut self, victim: &Preempt) {
+    fn expect_back(&mut self, victim: &Preempt, from: Timestamp) {
         let running = &self.snapshot.running;
         let run = running.binary_search_by_key(&victim.run, |one| one.run).ok().map(|at| &running[at]);
         let Some(run) = run.filter(|_| victim.mode != PreemptMode::Suspend) else { return };
         let config = &self.snapshot.config;
         let checkpoint = run.spec.checkpoint.as_ref().or(config.scheduler.preempt.default_checkpoint.as_ref());
         let grace_secs = i64::from(checkpoint.map_or(0, |one| one.grace_secs)) + i64::from(config.kill_grace_secs);
-        let soon = self.snapshot.now.plus_secs(grace_secs + ENTRY_SECS);
+        let soon = from.plus_secs(grace_secs + ENTRY_SECS);
         let end = end_of(run);
         let cluster = &mut self.engine.cluster;
         for share in run.shares.iter().filter(|_| soon < end) {

@@ -3,7 +3,8 @@
 use crate::usage::Rate;
 use crate::world::{NOW, world};
 use crate::{PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan};
-use gmodel::policy::{Backfill, JobOrder};
+use gmodel::hostlist::Hostlist;
+use gmodel::policy::{Backfill, JobOrder, Repeat, Reservation, ReservedPart};
 use gmodel::{JobId, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,34 @@ fn however_many_move_one_on_the_plan_has_an_end() {
 fn a_run_without_an_end_and_a_limit_of_nothing_foretell_no_start() {
     assert_eq!(told("node n1 h100:8\naccount a limit=4\nrun 1 a ann 4 on=n1\njob 10 a ann 1 limit=50"), [(10, None)]);
     assert_eq!(told("node n1 h100:8\naccount a grpjobs=0\njob 10 a ann 1 limit=50"), [(10, None)]);
+}
+
+#[test]
+fn who_waits_for_the_window_of_its_reservation_and_for_a_limit_starts_when_both_let_it() {
+    let of = |account: &str, secs: u32, repeat: Repeat, tasks: Option<u32>| {
+        let mut snapshot = world(&format!(
+            "node n1 h100:8
+             node n2 h100:8
+             {account}
+             run 1 a ann 4 on=n2 limit={secs}
+             job 10 a ann 2 limit=50
+             job 11 a ann 4 limit=50"
+        ));
+        let what = ReservedPart::Nodes(Hostlist::parse("n1").unwrap());
+        let one = Reservation { name: "r".into(), start: NOW.plus_secs(100), duration_secs: 1000, repeat, what, users: ["ann".to_owned()].into(), ..Reservation::default() };
+        Arc::make_mut(&mut snapshot.policy).reservations.insert("r".into(), one);
+        for job in &mut snapshot.pending {
+            Arc::make_mut(&mut job.spec).reservation = Some("r".into());
+        }
+        snapshot.pending[0].positions = tasks.map(gmodel::array_spec::RangeSet::first_n);
+        starts(&snapshot)
+    };
+    assert_eq!(of("account a limit=12", 300, Repeat::Once, None), [(10, Some(100)), (11, Some(100))]);
+    assert_eq!(of("account a limit=4", 300, Repeat::Once, None), [(10, Some(300)), (11, Some(350))]);
+    assert_eq!(of("account a limit=4", 2000, Repeat::Once, None), [(10, None), (11, None)], "then the window is over");
+    assert_eq!(of("account a limit=4", 2000, Repeat::Hourly, None), [(10, Some(3700)), (11, Some(3750))]);
+    assert_eq!(of("account a\nqos urgent headroom=11", 300, Repeat::Once, None), [(10, Some(300)), (11, Some(350))], "of 16 five may be taken");
+    assert_eq!(of("account a limit=4", 300, Repeat::Once, Some(5)), [(10, Some(300)), (11, Some(450))], "two tasks at a time, and the last alone");
 }
 
 #[test]

@@ -341,12 +341,32 @@ fn who_may_preempt_runs_later_is_told_from_when() {
         (secs(why.blockers[0].may_preempt_from), secs(why.blockers[0].until), secs(why.forecast.unwrap().start))
     };
     let low = "run 1 a bob 3 on=n1 qos=low ago=100 limit=7200";
-    assert_eq!(told(low), (Some(500), Some(7100), Some(7100)));
-    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=low ago=50 limit=7200")), (Some(550), Some(7150), Some(7150)), "both must go");
-    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=any ago=50 limit=7200")), (Some(500), Some(7150), Some(7150)));
+    // Then 30 s to be killed, and a little to enter the plan.
+    assert_eq!(told(low), (Some(500), Some(7100), Some(540)));
+    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=low ago=50 limit=7200")), (Some(550), Some(7150), Some(590)), "both must go");
+    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=any ago=50 limit=7200")), (Some(500), Some(7150), Some(540)));
     assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=off ago=50 limit=7200")), (None, Some(7150), Some(7150)), "one is never ended for others");
     assert_eq!(told("run 1 a bob 3 on=n1 qos=any ago=100 limit=7200"), (None, Some(7100), Some(40)), "it may be now");
     assert_eq!(told("run 1 a bob 3 on=n1 qos=low ago=100 limit=550"), (None, Some(450), Some(450)), "it is over before");
+}
+
+/// Nobody counts on runs that go for who comes before.
+#[test]
+fn runs_that_may_be_ended_later_go_for_one_only() {
+    let snapshot = crate::world::world(
+        "node n1 h100:4
+         qos low min=600 mode=requeue
+         qos high preempts=low
+         run 1 a bob 2 on=n1 qos=low ago=100 limit=7200
+         run 2 a bob 2 on=n1 qos=low ago=0 limit=7200
+         job 10 a ann 2 qos=high limit=1000
+         job 11 a ann 2 qos=high limit=100
+         job 12 a ann 2 qos=high limit=100
+         job 13 a ann 2 limit=100",
+    );
+    let all = snapshot.pending.iter().map(|job| job.id).collect();
+    let starts: Vec<_> = forecast(&snapshot, &all).iter().map(|one| one.start.map(|at| at.since_secs(crate::world::NOW))).collect();
+    assert_eq!(starts, [540, 640, 740, 840].map(Some), "the second run for the second job, after which there is room for the others");
 }
 
 #[test]
