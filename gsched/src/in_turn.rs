@@ -1,11 +1,13 @@
-//! Tasks of an array that wait for others of it, in plans that foretell: each starts as one before it ends, as many side by side as its
-//! cap allows. Many that follow each other take their place as one, so that a million cost little more than a hundred.
+//! Tasks of an array: those that start now; and in plans that foretell those that wait for others of it. Each starts as one before it
+//! ends, as many side by side as its cap allows. Many that follow each other take their place as one, so that a million cost little more
+//! than a hundred.
 //!
 //! A pass that decides keeps nothing for them: they have their turn in the passes that come.
 
 use crate::array_starts::{Row, nth_of};
 use crate::cluster::end_of;
-use crate::pass::{Pass, Reserved};
+use crate::pass::{Pass, Reserved, Wait};
+use crate::reason::array_limit;
 use crate::shape::ShapeId;
 use crate::snapshot::{ArrayCap, Particulars, PendingJob, Snapshot};
 use crate::timeline::{Count, UNLIMITED_SECS};
@@ -30,6 +32,31 @@ pub(crate) struct InTurn {
 }
 
 impl Pass<'_> {
+    /// Starts as many tasks of an array as can start now: why the next waits, with how many of those that its cap lets start, and how many
+    /// have had their turn.
+    pub(crate) fn start_tasks(&mut self, job: &PendingJob, positions: &RangeSet, shape: ShapeId) -> (Option<(Wait, u32)>, u32) {
+        let elsewhere = self.choices.settled_of(job);
+        let mut room = self.array_room(job);
+        let mut done = elsewhere.len() as u32;
+        let open = positions.iter().filter(|position| !elsewhere.contains(&JobId(job.id.0 + u64::from(*position))));
+        for position in open {
+            if self.starts_left == 0 {
+                break;
+            }
+            if room == 0 {
+                return (Some((Wait::Limit(array_limit(job)), 0)), done);
+            }
+            let id = JobId(job.id.0 + u64::from(position));
+            if let Err(wait) = self.start(job, id, shape) {
+                let tasks = (positions.len() as u32).saturating_sub(done).min(room);
+                return (Some((wait, tasks)), done);
+            }
+            room -= 1;
+            done += 1;
+        }
+        (None, done)
+    }
+
     /// Plans the tasks of an array, or a task of one with a record of its own, that are neither started nor among the reservations from a
     /// place on.
     pub(crate) fn follow(&mut self, job: &PendingJob, shape: ShapeId, started: u32, before: usize) {

@@ -559,34 +559,10 @@ impl<'a> Pass<'a> {
         }
         self.reserve_rivals(job, shape);
         let lifted = self.lift_counted(shape);
-        let (before, mut started) = (self.reserved.len(), 0);
-        let left = match &job.positions {
-            None => self.start_alone(job, shape).err().map(|wait| (wait, 1)),
-            Some(positions) => {
-                let elsewhere = self.choices.settled_of(job);
-                let mut room = self.array_room(job);
-                let mut left = None;
-                started = elsewhere.len() as u32;
-                let open = positions.iter().filter(|position| !elsewhere.contains(&JobId(job.id.0 + u64::from(*position))));
-                for (done, position) in (elsewhere.len() as u32..).zip(open) {
-                    if self.starts_left == 0 {
-                        break;
-                    }
-                    if room == 0 {
-                        left = Some((Wait::Limit(array_limit(job)), 0));
-                        break;
-                    }
-                    let id = JobId(job.id.0 + u64::from(position));
-                    if let Err(wait) = self.start(job, id, shape) {
-                        let tasks = (positions.len() as u32).saturating_sub(done).min(room);
-                        left = Some((wait, tasks));
-                        break;
-                    }
-                    room -= 1;
-                    started += 1;
-                }
-                left
-            }
+        let before = self.reserved.len();
+        let (left, started) = match &job.positions {
+            None => (self.start_alone(job, shape).err().map(|wait| (wait, 1)), 0),
+            Some(positions) => self.start_tasks(job, positions, shape),
         };
         let is_capped = left.as_ref().is_some_and(|(_, tasks)| *tasks == 0);
         let reason = left.map(|(wait, tasks)| self.wait(job, shape, wait, tasks));
