@@ -366,14 +366,15 @@ impl Cluster {
         self.runs.insert(at, known);
     }
 
-    /// A run is over: what it held is free. Its nodes.
-    pub(crate) fn part_with(&mut self, run: RunId, now: Timestamp) -> Vec<usize> {
-        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return Vec::new() };
+    /// A run is over: what it held is free. Its nodes, and what it held of them.
+    pub(crate) fn part_with(&mut self, run: RunId, now: Timestamp) -> (Vec<usize>, Vec<NodeShare>) {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return Default::default() };
         let known = self.runs.remove(at);
         self.leaving -= usize::from(known.leaves);
         self.frozen -= usize::from(known.frozen);
         self.usual.run_goes(known.sort);
         let places: Vec<usize> = known.nodes.iter().filter_map(|node| self.place(*node)).collect();
+        let mut shares = Vec::with_capacity(places.len());
         for at in &places {
             let mut room = self.room(*at).clone();
             let track = &mut self.nodes[*at];
@@ -381,12 +382,12 @@ impl Cluster {
             for held in track.held.iter().filter(|held| held.run == run) {
                 room.leave(make, &held.share, now, held.end);
             }
-            track.held.retain(|held| held.run != run);
+            shares.extend(track.held.extract_if(.., |held| held.run == run).map(|held| held.share));
             *self.touch(*at) = room;
             self.file(*at);
             self.stale.push(*at);
         }
-        places
+        (places, shares)
     }
 
     /// Sorts the runs anew: makes or partitions are others. Those who wait come again.

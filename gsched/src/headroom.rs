@@ -285,6 +285,15 @@ impl IdleGpus {
         });
     }
 
+    /// The end of one.
+    pub fn give_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes) {
+        each_on(shares, snapshot, types, |gpu_type, milli, holds, keepers| {
+            for counts in [&mut self.idle, &mut self.coming] {
+                counts.add(gpu_type, milli, holds, keepers);
+            }
+        });
+    }
+
     pub fn take(&mut self, held: &Holding, partition: Option<usize>) {
         [&mut self.idle, &mut self.coming].into_iter().for_each(|counts| counts.change(held, partition, u64::saturating_sub));
     }

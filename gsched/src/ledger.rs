@@ -257,10 +257,10 @@ impl Ledger {
         self.runs.insert(at, Entry { class: run.class, ..Entry::new(run, held) });
     }
 
-    /// A run that was counted holds nothing any more. `false`: another may stand on the guarantee now that it stood on, which a new
+    /// A run that was counted holds its shares no more. `false`: another may stand on the guarantee now that it stood on, which a new
     /// ledger says; so with budgets.
     #[must_use]
-    pub fn end(&mut self, run: RunId) -> bool {
+    pub fn end(&mut self, run: RunId, shares: &[NodeShare], snapshot: &Snapshot) -> bool {
         let Ok(at) = self.runs.binary_search_by_key(&run, |entry| entry.run) else { return true };
         let entry = self.runs.remove(at);
         let who = self.who_or_new(&entry.spec);
@@ -271,7 +271,10 @@ impl Ledger {
             }
         }
         self.count(&entry.spec, who, &entry.held, false);
-        self.idle.give(&entry.held, who.partition);
+        match self.partitions_keep_idle() {
+            true => self.idle.give_on(shares, snapshot, &self.types),
+            false => self.idle.give(&entry.held, who.partition),
+        }
         let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, entry.class, who.account) else { return true };
         guarantees.remove(&self.tree, account, &entry.held);
         let inherits = |other: &Entry| {

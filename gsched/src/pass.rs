@@ -448,8 +448,7 @@ impl<'a> Pass<'a> {
         self.plan.again = !self.counted.is_empty() && !self.plan.starts.is_empty();
         self.engine.probed = budget.node_probes - self.probes_left;
         let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).collect();
-        // Of runs that end a kept one does not know the nodes.
-        let keeps = !self.unlimited && !self.minds_time && !self.ledger.partitions_keep_idle();
+        let keeps = !self.unlimited && !self.minds_time;
         let is_set_aside = self.ledger.is_set_aside();
         let waits = |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
         let may_make = self.frozen.is_some() || self.snapshot.config.scheduler.consolidate;

@@ -157,14 +157,15 @@ impl Engine {
                 }
                 (Some(_), false) => return None,
                 (None, true) => {
-                    freed.extend(self.cluster.part_with(*id, now));
-                    over.push(*id);
+                    let (places, shares) = self.cluster.part_with(*id, now);
+                    freed.extend(places);
+                    over.push((*id, shares));
                 }
                 (None, false) => {}
             }
         }
         // Those that came may inherit what these stood on.
-        left.ledger.take_if(|ledger| !over.into_iter().all(|id| ledger.end(id)));
+        left.ledger.take_if(|ledger| !over.iter().all(|(id, shares)| ledger.end(*id, shares, snapshot)));
         for id in &changes.nodes {
             let at = self.cluster.place(*id)?;
             // What is free must be what is known to be free: anything else has other causes.

@@ -5,6 +5,8 @@ use super::{NOW, picture};
 use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
+use gmodel::config::{NodeSelection, Partition};
+use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Account, GpuAmounts, Limits, PreemptMode};
 use gmodel::{JobId, JobSpec, Policy, ReasonCode, RunClass, RunId, Timestamp};
 use proptest::prelude::*;
@@ -192,21 +194,28 @@ proptest! {
     #[test]
     fn a_kept_ledger_says_what_a_new_one_says(
         mut snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8),
-        guaranteed in prop::option::of(prop::collection::vec(0u64..5, 2)),
+        guaranteed in prop::option::of(prop::collection::vec(0u64..5, 2)), kept_idle in prop::option::of((0u64..4, 0u64..3)),
     ) {
         snapshot.running.sort_by_key(|run| run.run);
-        Arc::make_mut(&mut snapshot.config).partitions[0].preempt_mode = PreemptMode::Off;
+        let partitions = &mut Arc::make_mut(&mut snapshot.config).partitions;
+        partitions[0].preempt_mode = PreemptMode::Off;
+        let side = Partition { name: "side".into(), nodes: NodeSelection::Names(Hostlist::parse("n1").unwrap()), ..partitions[0].clone() };
+        partitions.push(Partition { is_default: false, ..side });
+        if let Some((main, side)) = kept_idle {
+            (partitions[0].headroom, partitions[1].headroom) = (Some(GpuAmounts::all(main)), Some(GpuAmounts::all(side)));
+        }
         let limits = Limits { gpus: Some(GpuAmounts::all(3)), running_jobs: Some(4), ..Limits::default() };
         let guaranteed = |at: usize| guaranteed.as_ref().map(|gpus| GpuAmounts::all(gpus[at]));
         let account = |at: usize, name: &str| Account { name: name.into(), group: limits.clone(), guaranteed: guaranteed(at), ..Account::default() };
         let accounts = [(0, "odd"), (1, "even")].map(|(at, name)| (name.to_owned(), account(at, name)));
         snapshot.policy = Arc::new(Policy { accounts: accounts.into(), ..Policy::default() });
-        let of_account = |spec: &mut Arc<JobSpec>, is_even: bool| {
+        let of_account = |spec: &mut Arc<JobSpec>, is_even: bool, partition: &str| {
             let spec = Arc::make_mut(spec);
-            (spec.partition, spec.account) = ("main".into(), if is_even { "even" } else { "odd" }.into());
+            (spec.partition, spec.account) = (partition.into(), if is_even { "even" } else { "odd" }.into());
         };
-        snapshot.pending.iter_mut().for_each(|job| of_account(&mut job.spec, job.id.0 % 20 == 0));
-        snapshot.running.iter_mut().for_each(|run| of_account(&mut run.spec, run.run.job.0 % 2 == 0));
+        let partition = |job: JobId| if job.0 % 30 == 0 { "side" } else { "main" };
+        snapshot.pending.iter_mut().for_each(|job| of_account(&mut job.spec, job.id.0 % 20 == 0, partition(job.id)));
+        snapshot.running.iter_mut().for_each(|run| of_account(&mut run.spec, run.run.job.0 % 2 == 0, "main"));
         let mut engine = Engine::default();
         let plan = engine.plan(&snapshot, all());
         for (id, class) in &plan.classes {
@@ -223,7 +232,8 @@ proptest! {
             let mut changes = end(&mut snapshot, known[which.index(known.len())]);
             changes.runs.append(&mut met);
             changes.nodes.append(&mut nodes);
-            let quick = engine.after(&snapshot, &changes, all()).unwrap();
+            // None where something is set aside until more is idle.
+            let Some(quick) = engine.after(&snapshot, &changes, all()) else { break };
             nodes.extend(quick.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
             met = enter(&mut snapshot, &quick);
             let (kept, new) = (engine.left.as_ref().unwrap().ledger.as_ref().unwrap(), Ledger::new(&snapshot));
