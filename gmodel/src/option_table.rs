@@ -239,7 +239,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("ntasks-per-gpu", Required("COUNT"), Done, "Tasks for each GPU: --ntasks then says how many GPUs, or the GPUs how many tasks"),
     option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node"),
     option("ntasks-per-socket", Required("COUNT"), Later, "Tasks on each socket, at most"),
-    option("nvlink", Flag, Done, "GPUs that NVLink joins: of a node in one island, of several in one domain").ours(),
+    option("nvlink", Optional("off"), Done, "GPUs that NVLink joins: of a node in one island, of several in one domain").ours(),
     option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory"),
     option("open-mode", Required("append|truncate"), Done, "How output files are opened").env("SBATCH_OPEN_MODE"),
     option("output", Required("FILE"), Done, "File for stdout: %j id, %A_%a array and index, %x name, %u user, %N node").short('o').env("SBATCH_OUTPUT"),

@@ -76,6 +76,7 @@ pub fn rough_size(bytes: u64) -> String {
         .unwrap_or(&UNITS[3]);
     let tenths = (u128::from(bytes) * 10 + u128::from(unit_bytes / 2)) / u128::from(*unit_bytes);
     match (tenths / 10, tenths % 10) {
+        (0, 0) => "0".to_owned(),
         (whole, 0) => format!("{whole}{unit}"),
         (whole, _) if whole >= 100 => format!("{}{unit}", (tenths + 5) / 10),
         (whole, tenth) => format!("{whole}.{tenth}{unit}"),
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(rough_size(85_520_809_984), "79.6G");
         assert_eq!(rough_size(1 << 30), "1G");
         assert_eq!(rough_size(300 << 20), "300M");
-        assert_eq!(rough_size(700), "0.7K");
+        assert_eq!((rough_size(700), rough_size(52), rough_size(50)), ("0.7K".into(), "0.1K".into(), "0".into()));
         assert_eq!(rough_size(u64::MAX), "16777216T");
         assert_eq!(exact_size(700), "1K");
         assert_eq!(exact_size(u64::MAX).len(), 18);

@@ -10,6 +10,7 @@ use crate::{job_record, output_file, priority_listing, sprio, start_listing, ste
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
+use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::{Instant, JobState};
@@ -676,6 +677,9 @@ fn copy_line(mut body: impl Read, out: &mut impl Write) -> Result<(), Failure> {
 #[derive(Deserialize)]
 struct WhyAnswer {
     jobs: Vec<WhyRow>,
+    /// That are meant, too.
+    #[serde(default)]
+    more: u64,
 }
 
 fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
@@ -686,9 +690,9 @@ fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
         return Ok(0);
     }
     // A job that has left the queue says how it ended.
-    let told = match client.get::<WhyAnswer>(&job_path(job, "/why")) {
-        Ok(answer) => answer.jobs,
-        Err(error) if error.code() == "not_found" => vec![WhyRow { shown_id: job.to_owned(), state: JobState::Unknown, ..WhyRow::default() }],
+    let (told, more) = match client.get::<WhyAnswer>(&job_path(job, "/why")) {
+        Ok(answer) => (answer.jobs, answer.more),
+        Err(error) if error.code() == "not_found" => (vec![WhyRow { shown_id: job.to_owned(), state: JobState::Unknown, ..WhyRow::default() }], 0),
         Err(error) => return Err(error.into()),
     };
     let times = TimeFormat::from_env();
@@ -703,6 +707,10 @@ fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
                 out.write_all(job_record::ended(job, &times).as_bytes())?;
             }
         }
+    }
+    if more > 0 {
+        let array = printable(job.split('_').next().unwrap_or_default());
+        writeln!(out, "and {more} more of job {array}: ask for one of them by its number, as in gq --why {array}_7")?;
     }
     out.flush()?;
     Ok(0)

@@ -28,10 +28,12 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
         format!("{what}{until}{}{}\n", from.unwrap_or_default(), cut.unwrap_or_default())
     };
     let there = job.partition.as_ref().map(|name| format!("in {}: ", printable(name))).unwrap_or_default();
-    job.blockers.iter().for_each(|blocker| text.push_str(&format!("  {there}{}", line(blocker))));
+    let of = |gpus: Option<&String>| gpus.map(|gpus| format!("for {}: ", printable(gpus))).unwrap_or_default();
+    let mut tell = |place: &str, blockers: &[BlockerRow]| blockers.iter().for_each(|blocker| text.push_str(&format!("  {place}{}", line(blocker))));
+    tell(&format!("{there}{}", of(job.alternative.as_ref())), &job.blockers);
+    job.alternatives.iter().for_each(|other| tell(&format!("{there}{}", of(Some(&other.gpus))), &other.blockers));
     for other in &job.elsewhere {
-        let name = printable(&other.partition);
-        other.blockers.iter().for_each(|blocker| text.push_str(&format!("  in {name}: {}", line(blocker))));
+        tell(&format!("in {}: {}", printable(&other.partition), of(other.alternative.as_ref())), &other.blockers);
     }
     if let Some(borrows) = &job.borrows {
         let _ = writeln!(text, "  it would start on borrowed GPUs: {}", say(borrows));
@@ -70,8 +72,10 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             None => continue,
         };
         let words = if place == 0 { "it would start" } else { "or" };
-        let with = if change.option.starts_with("without ") { "" } else { "with " };
-        let _ = writeln!(text, "  {words} {when} {with}{}", printable(&change.option));
+        // What is no option of gsub is changed of the job as it waits; of a task's array, whose cap it is.
+        let array = job.shown_id.split('_').next().unwrap_or_default();
+        let with = if change.option.starts_with("--") { String::new() } else { format!("gadm job update {} ", printable(array)) };
+        let _ = writeln!(text, "  {words} {when} with {with}{}", printable(&change.option));
     }
     text
 }

@@ -76,6 +76,12 @@ fn answer(request: &Request) -> Answer {
                 "holds": [{"owner": "admin:root", "reason": "", "since": "2026-11-20T09:00:00Z"}]},
             {"id": 220, "shown_id": "120_[100-299999]", "state": "CANCELLED", "reason": "None", "end_text": "cancelled by ada"}
         ]}).to_string()),
+        "/v1/jobs/121/why" => Answer::ok(json!({"schema": 1, "more": 14, "jobs": [{
+            "id": 121, "shown_id": "121_[3-9%2]", "state": "PENDING", "reason": "JobArrayTaskLimit", "alternative": "l4:8",
+            "blockers": [{"code": "Resources", "text": "needs 8 l4 on one node"}],
+            "alternatives": [{"gpus": "h100:4", "blockers": [{"code": "AssocGrpGRES", "text": "account vision holds 30 of its 32 GPUs"}]}],
+            "changes": [{"option": "Gpus=l4:4|h100:4 ArrayTaskThrottle=3", "now": true, "start": "2026-11-20T09:00:00Z", "loss": 0.5}]
+        }]}).to_string()),
         "/v1/jobs/95/why" => Answer::ok(r#"{"schema":1,"jobs":[{"id":95,"shown_id":"95","state":"RUNNING","reason":"None"}]}"#),
         "/v1/starts" => Answer::ok(json!({"schema": 1, "jobs": [
             {"id": 119, "shown_id": "119", "name": "wrap", "user": "root", "partition": "main", "nodes": 1, "reason": "Resources", "ahead": 0,
@@ -302,6 +308,14 @@ fn why_says_what_stands_against_the_start() {
         job 120_[3-9%2]: PENDING (JobHeldAdmin)
           held by admin:root since 2026-11-20T09:00:00
         job 120_[100-299999]: CANCELLED: cancelled by ada
+    "#]]);
+    // Of each kind of GPUs by itself; and a change that the array takes as it waits.
+    check(GQ, &["--why", "121"], expect![[r#"
+        job 121_[3-9%2]: PENDING (JobArrayTaskLimit)
+          for l4:8: Resources: needs 8 l4 on one node
+          for h100:4: AssocGrpGRES: account vision holds 30 of its 32 GPUs
+          it would start at once with gadm job update 121 Gpus=l4:4|h100:4 ArrayTaskThrottle=3
+        and 14 more of job 121: ask for one of them by its number, as in gq --why 121_7
     "#]]);
     check(GQ, &["--why", "119", "--json"], expect![[r#"
         {"jobs":[{"ahead":12,"blockers":[{"code":"Resources","text":"needs 8 h100 on one node; node07 comes nearest and has 7 of 8 GPUs free, more becomes free there at 2026-11-20T14:20:00Z","until":"2026-11-20T15:00:00Z"},{"code":"AssocGrpGRES","text":"account vision holds 30 of its 32 GPUs"}],"changes":[{"loss":0.125,"now":true,"option":"--gpus h100:7","start":"2026-11-20T09:00:00Z"},{"loss":0.5,"now":false,"option":"--time 30:00","start":"2026-11-20T12:00:00Z"}],"expected_nodes":"node07","expected_start":"2026-11-20T15:00:00Z","id":119,"interval":{"earliest":"2026-11-20T12:00:00Z","latest":"2026-11-20T14:30:00Z","record":{"intervals":342,"median_width_secs":840,"nominal_percent":90,"partition":"main","right":311}},"reason":"Resources","shown_id":"119","state":"PENDING"}],"schema":1}

@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub edit: Edit,
-    /// As options of gsub: `--time 1:30:00`.
+    /// As options of gsub, `--time 90`; of an array at its cap as gadm job update takes it: `ArrayTaskThrottle=5`.
     pub option: String,
     pub starts: Timestamp,
     /// How much of the request it gives up, thousandths: changes are sorted by it.
@@ -99,7 +99,9 @@ pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: T
     let mut later = None;
     let are_pairs = of_kinds.is_empty();
     if are_pairs {
-        of_kinds = pairs(&kinds, job, &mut |edit| works(pass, edit)).into_iter().map(|edit| vec![Change::new(job, edit, now)]).collect();
+        let pairs = pairs(&kinds, job, &mut |edit| works(pass, edit));
+        // What cannot be typed together is no help.
+        of_kinds = pairs.into_iter().filter(|edit| edit.option(job).is_some()).map(|edit| vec![Change::new(job, edit, now)]).collect();
         later = soonest(pass, job, partition, &kinds);
     }
     Found { now: of_kinds, are_pairs, later }
@@ -344,7 +346,7 @@ impl Pass<'_> {
 
 impl Change {
     fn new(job: &PendingJob, edit: Edit, starts: Timestamp) -> Self {
-        Self { option: edit.option(job), loss_milli: edit.loss_milli(job), starts, edit }
+        Self { option: edit.option(job).unwrap_or_default(), loss_milli: edit.loss_milli(job), starts, edit }
     }
 }
 
@@ -416,9 +418,9 @@ impl Edit {
         changed.then(|| PendingJob { spec: Arc::new(spec), limit_secs, particulars, ..job.clone() })
     }
 
-    /// As options of gsub.
-    fn option(&self, job: &PendingJob) -> String {
-        match self {
+    /// As it is typed.
+    fn option(&self, job: &PendingJob) -> Option<String> {
+        Some(match self {
             Self::TimeLimit(secs) => format!("--time {}", secs.div_euclid(60)),
             Self::Gpus(_) | Self::GpuType(_) => {
                 let changed = self.apply(job).and_then(|job| job.spec.request.gpus.clone());
@@ -449,7 +451,13 @@ impl Edit {
             Self::MemOfNode { bytes, .. } => mem_option("--mem", *bytes),
             Self::Both(one, other) => {
                 let changed = one.apply(job);
-                both_options(&one.option(job), &other.option(changed.as_ref().unwrap_or(job)))
+                let (first, second) = (one.option(job)?, other.option(changed.as_ref().unwrap_or(job))?);
+                match job.positions.is_some() {
+                    _ if is_of_gsub(&first) && is_of_gsub(&second) => both_options(&first, &second),
+                    // Of an array all waiting tasks are meant.
+                    true => format!("{} {}", as_update(&first)?, as_update(&second)?),
+                    false => return None,
+                }
             }
             Self::Partition(name) => format!("--partition {name}"),
             Self::Borrow => "--borrow".into(),
@@ -458,9 +466,14 @@ impl Edit {
                 let each: Vec<String> = changed.iter().map(|(name, count)| format!("{name}:{count}")).collect();
                 format!("--licenses {}", each.join(","))
             }
-            Self::ArrayCap(most) => format!("--array ...%{most}"),
-            Self::Without(name) => format!("without --{name}"),
-        }
+            Self::ArrayCap(most) => format!("ArrayTaskThrottle={most}"),
+            // What its script says is put aside by what is typed.
+            Self::Without(name) => match name.as_str() {
+                "switches" => "--switches 0".to_owned(),
+                "exclusive" | "nvlink" => format!("--{name}=off"),
+                _ => format!("--{name}="),
+            },
+        })
     }
 
     fn loss_milli(&self, job: &PendingJob) -> u32 {
@@ -503,23 +516,56 @@ fn mem_option(name: &str, bytes: u64) -> String {
     }
 }
 
-/// Two changes as they are typed together; of an option that both give the second counts.
-fn both_options(one: &str, other: &str) -> String {
-    let words = |text: &str| text.split(" --").map(|part| part.trim_start_matches("--").to_owned()).collect::<Vec<_>>();
-    let is_typed = |text: &str| !text.starts_with("without ");
-    let name = |part: &str| part.split(' ').next().unwrap_or_default().to_owned();
-    match (is_typed(one), is_typed(other)) {
-        (true, true) => {
-            let later = words(other);
-            let first = words(one).into_iter().filter(|part| later.iter().all(|next| name(next) != name(part)));
-            let all: Vec<String> = first.chain(later.iter().cloned()).map(|part| format!("--{part}")).collect();
-            all.join(" ")
-        }
-        (false, true) => format!("{other} and {one}"),
-        (true, false) => format!("{one} and {other}"),
-        (false, false) => format!("{one} and {}", other.trim_start_matches("without ")),
-    }
+fn is_of_gsub(option: &str) -> bool {
+    option.starts_with("--")
 }
+
+/// Options, each without its hyphens.
+fn each_option(text: &str) -> impl Iterator<Item = &str> {
+    text.split(" --").map(|part| part.trim_start_matches("--"))
+}
+
+/// Two changes as options of one line; of an option that both give the second counts.
+fn both_options(one: &str, other: &str) -> String {
+    let name = |part: &str| part.split([' ', '=']).next().unwrap_or_default().to_owned();
+    let first = each_option(one).filter(|part| each_option(other).all(|next| name(next) != name(part)));
+    let all: Vec<String> = first.chain(each_option(other)).map(|part| format!("--{part}")).collect();
+    all.join(" ")
+}
+
+/// Options as gadm job update takes them; `None`: not all can be changed of a job that waits.
+fn as_update(option: &str) -> Option<String> {
+    if !is_of_gsub(option) {
+        return Some(option.to_owned());
+    }
+    let key = |part: &str| {
+        let (name, value) = part.split_once([' ', '=']).unwrap_or((part, "yes"));
+        let (_, key) = UPDATES.iter().find(|(known, _)| *known == name)?;
+        Some(format!("{key}={}", if value.is_empty() { "none" } else { value }))
+    };
+    Some(each_option(option).map(key).collect::<Option<Vec<String>>>()?.join(" "))
+}
+
+/// Options of gsub by what gadm job update calls them.
+const UPDATES: [(&str, &str); 17] = [
+    ("time", "TimeLimit"),
+    ("gpus", "Gpus"),
+    ("gpus-per-node", "GpusPerNode"),
+    ("gpus-per-task", "GpusPerTask"),
+    ("nodes", "NumNodes"),
+    ("ntasks", "NumTasks"),
+    ("ntasks-per-node", "NtasksPerNode"),
+    ("cpus-per-task", "CpusPerTask"),
+    ("mem", "Mem"),
+    ("mem-per-cpu", "MemPerCpu"),
+    ("mem-per-gpu", "MemPerGpu"),
+    ("partition", "Partition"),
+    ("borrow", "Borrow"),
+    ("licenses", "Licenses"),
+    ("nodelist", "NodeList"),
+    ("exclude", "ExcNodeList"),
+    ("constraint", "Features"),
+];
 
 impl Engine {
     /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was

@@ -308,10 +308,11 @@ impl IdleGpus {
         self.is_set_aside = true;
     }
 
-    /// What is idle, in words.
-    pub fn idle_text(&self, count: &str) -> String {
+    /// What is idle, in words, by how much that is: thousandths.
+    pub fn idle_text(&self, count: &str, milli: u64) -> String {
         let beside = if self.is_set_aside { " beside what a job before it waits for" } else { "" };
-        format!("{count} are idle{beside}")
+        let are = if (1..=1000).contains(&milli) { "is" } else { "are" };
+        format!("{count} {are} idle{beside}")
     }
 
     /// Counts all as idle that takes work.
@@ -385,7 +386,7 @@ impl IdleGpus {
         let text = format!(
             "{keeper} keeps {} idle for urgent work: {} and this job needs {}",
             types.text(gpu_type, kept),
-            self.idle_text(&milli_text(idle)),
+            self.idle_text(&milli_text(idle), idle),
             milli_text(wants)
         );
         Reason::new(ReasonCode::Headroom, text)

@@ -67,7 +67,7 @@ pub use pass::{Engine, HandOver, plan};
 pub use reason::held_by;
 pub use change::{Change, Edit};
 pub use forecast::{Forecast, forecast};
-pub use why::{Blocker, Elsewhere, Why, why};
+pub use why::{Alternative, Blocker, Elsewhere, Why, why};
 pub use quick::Changes;
 pub use plan::{Cut, Made, Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};

@@ -12,11 +12,12 @@ use crate::plan::WorkBudget;
 use crate::reason;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use gmodel::gpu_request::GpuAmount;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk};
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The whole answer to `gq --why`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,12 @@ pub struct Why {
     /// The others, as it names them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Elsewhere>,
+    /// Of a job that takes one kind of GPUs or another (`l4:8|h100:4`) the kind that this is about: where the least stands in its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternative: Option<String>,
+    /// The others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
     /// It would start in the next pass; then there are no blockers.
     pub starts_now: bool,
     /// Jobs of its partition whose turn is before its own.
@@ -48,8 +55,19 @@ pub struct Why {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elsewhere {
     pub partition: String,
+    /// Of several kinds of GPUs the one that is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternative: Option<String>,
     /// Jobs there whose turn is before its own.
     pub ahead: u32,
+    pub blockers: Vec<Blocker>,
+}
+
+/// What stands in the way of a job that would take such GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alternative {
+    /// `h100:4`.
+    pub gpus: String,
     pub blockers: Vec<Blocker>,
 }
 
@@ -133,7 +151,7 @@ impl Engine {
         // Of each partition the alternative that is nearest.
         let mut told_of: BTreeSet<String> = found.partition.clone().into_iter().collect();
         found.elsewhere = rest
-            .filter_map(|Here { why, .. }| Some(Elsewhere { partition: why.partition?, ahead: why.ahead, blockers: why.blockers }))
+            .filter_map(|Here { why, .. }| Some(Elsewhere { partition: why.partition?, alternative: why.alternative, ahead: why.ahead, blockers: why.blockers }))
             .filter(|other| told_of.insert(other.partition.clone()))
             .collect();
         let mut proofs = MOST_PROOFS;
@@ -194,6 +212,15 @@ impl Engine {
 impl Pass<'_> {
     fn explain(&mut self, job: &PendingJob, partition: Option<usize>, tried: Tried, ahead: u32) -> Here {
         let mut blockers = self.blockers(job, partition);
+        let mut alternatives = match partition {
+            Some(partition) if !blockers.is_empty() => self.by_alternative(job, partition),
+            _ => Vec::new(),
+        };
+        let mut alternative = None;
+        if !alternatives.is_empty() {
+            let first = alternatives.remove(0);
+            (alternative, blockers) = (Some(first.gpus), first.blockers);
+        }
         if let (Some(partition), Some(room)) = (partition, blockers.iter_mut().find(|blocker| blocker.nearest.is_some())) {
             let shape = self.shape_of(job, partition);
             let from = self.may_preempt_from(job, shape);
@@ -215,8 +242,27 @@ impl Pass<'_> {
         let is_told = starts_now || blockers.iter().any(|blocker| blocker.code == ReasonCode::Quota);
         let borrows = if is_told { None } else { self.ledger.borrows(job).map(|short| short.text) };
         let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
-        let why = Why { job: job.id, partition, elsewhere, starts_now, ahead, blockers, borrows, forecast, changes };
+        let why = Why { job: job.id, partition, elsewhere, alternative, alternatives, starts_now, ahead, blockers, borrows, forecast, changes };
         Here { why, help }
+    }
+
+    /// Of a job that takes one kind of GPUs or another, what stands in the way of each: of those that there are the fewest first.
+    fn by_alternative(&mut self, job: &PendingJob, partition: usize) -> Vec<Alternative> {
+        let several = job.spec.request.gpus.as_ref().filter(|ask| ask.alternatives.len() > 1);
+        let kinds = several.into_iter().flat_map(|ask| &ask.alternatives);
+        let alone = |gpus: &GpuAlternative| {
+            let mut spec = (*job.spec).clone();
+            spec.request.gpus = Some(GpuAsk { alternatives: vec![gpus.clone()] });
+            PendingJob { spec: Arc::new(spec), ..job.clone() }
+        };
+        let mut all: Vec<Alternative> =
+            kinds.map(|gpus| Alternative { gpus: gpus.to_string(), blockers: self.blockers(&alone(gpus), Some(partition)) }).collect();
+        if all.iter().any(|one| one.blockers.is_empty()) {
+            return Vec::new();
+        }
+        let is_vain = |one: &Alternative| one.blockers.iter().any(|blocker| matches!(blocker.code, ReasonCode::PartitionConfig | ReasonCode::BadConstraints));
+        all.sort_by_key(|one| (is_vain(one), one.blockers.len()));
+        all
     }
 
     /// Everything that must go before a job starts, at this point of a pass.

@@ -197,8 +197,11 @@ fn deadline(given: Option<Given>, now: Timestamp) -> Result<Option<Timestamp>, F
     Ok(Some(at))
 }
 
-/// `1` or `1@30:00`.
-fn switches(text: &str) -> Result<Switches, String> {
+/// `1` or `1@30:00`; 0: any, as in Slurm.
+fn switches(text: &str) -> Result<Option<Switches>, String> {
+    if text == "0" {
+        return Ok(None);
+    }
     let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, Some(wait)));
     let wait_secs = match wait {
         None => None,
@@ -207,7 +210,7 @@ fn switches(text: &str) -> Result<Switches, String> {
             limit.secs().map(|secs| u32::try_from(secs).unwrap_or(u32::MAX))
         }
     };
-    Ok(Switches { most: count(most)?, wait_secs })
+    Ok(Some(Switches { most: count(most)?, wait_secs }))
 }
 
 /// The value of an option by its parser.
@@ -275,7 +278,7 @@ fn no_kill(given: Option<Given>) -> Result<bool, Failure> {
 /// What is asked of each GPU is refused where no GPU is asked for; `--gpus 0` and variables, which hold for many jobs, put it aside.
 fn per_gpu_without_gpus(gpus: &GpuOptions, choices: &Choices) -> Result<(), Failure> {
     let of_gpus = ["gpu-mem", "cpus-per-gpu", "mem-per-gpu", "nvlink"];
-    let odd = of_gpus.iter().find_map(|name| choices.get(name).filter(|given| given.origin.rank() != 1));
+    let odd = of_gpus.iter().find_map(|name| choices.get(name).filter(|given| given.origin.rank() != 1 && given.text() != "off"));
     match odd {
         Some(given) if !gpus.asked => {
             Err(given.origin.fail(format_args!("--{}: the job asks for no GPU. Add --gpus 1, or leave this out", given.option.name)))
@@ -323,8 +326,8 @@ fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Request, Failure>
         exclude: parsed(filled(choices.take("exclude")), nodes_named)?,
         constraint: parsed(filled(choices.take("constraint")), |text| Constraint::alternatives(text).map(|_| text.to_owned()))?,
         prefer: parsed(filled(choices.take("prefer")), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
-        nvlink: choices.take_flag("nvlink"),
-        switches: parsed(choices.take("switches"), switches)?,
+        nvlink: nvlink(choices.take("nvlink"))?,
+        switches: parsed(choices.take("switches"), switches)?.flatten(),
     })
 }
 
@@ -363,10 +366,20 @@ fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
     match given {
         None => Ok(false),
         Some(given) if given.value.is_none() => Ok(true),
+        Some(given) if given.text() == "off" => Ok(false),
         Some(given) => Err(given.fail(format_args!(
-            "{:?} is not known here: a node is shared with all or with none. Write --exclusive alone",
+            "{:?} is not known here: a node is shared with all or with none. Write --exclusive alone, or --exclusive=off",
             given.text()
         ))),
+    }
+}
+
+fn nvlink(given: Option<Given>) -> Result<bool, Failure> {
+    match given {
+        None => Ok(false),
+        Some(given) if given.value.is_none() => Ok(true),
+        Some(given) if given.text() == "off" => Ok(false),
+        Some(given) => Err(given.fail(format_args!("{:?} is not known here. Write --nvlink, or --nvlink=off", given.text()))),
     }
 }
 
@@ -545,7 +558,8 @@ mod tests {
         check("--mem 1.5G", expect![[r#"2: --mem: size "1.5G" has a fraction. Use the next smaller unit, as in 1536M for 1.5G"#]]);
         check("-w ./nodes", expect![[r#"2: --nodelist: "./nodes" looks like a file. Write the nodes themselves: node[01-03,7]"#]]);
         check("-w node[1-1000000000]", expect!["2: --nodelist: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"]);
-        check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone"#]]);
+        check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone, or --exclusive=off"#]]);
+        check("--gpus=2 --nvlink=on", expect![[r#"2: --nvlink: "on" is not known here. Write --nvlink, or --nvlink=off"#]]);
         check("--gpu-mem=40G", expect!["2: --gpu-mem: the job asks for no GPU. Add --gpus 1, or leave this out"]);
         check("-N3 --gpus=8 --gpus-per-node=4", expect!["2: --gpus: 8 at --gpus-per-node 4 make 2 nodes, and --nodes asks for 3. Leave one of the three out"]);
         check("-n3 --gpus=8 --gpus-per-task=2", expect!["2: --gpus: 8 at --gpus-per-task 2 make 4 tasks, and --ntasks asks for 3. Leave one of the three out"]);
@@ -573,6 +587,14 @@ mod tests {
         check("--kill-on-invalid-dep=maybe", expect![[r#"2: --kill-on-invalid-dep: "maybe" is neither yes nor no"#]]);
         check("--checkpoint=KILL@10", expect![[r#"2: --checkpoint: "KILL@10": KILL and STOP cannot be answered. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
         check("--prefer=a&&b", expect![[r#"2: --prefer: constraint "a&&b": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
+    }
+
+    #[test]
+    fn what_a_script_asks_for_is_put_aside_by_what_is_typed() {
+        let plain = submission(&["--hold"]).unwrap();
+        for typed in ["--exclusive=off", "--nvlink=off", "--switches=0"] {
+            assert_eq!(submission(&["--hold", typed]).unwrap().spec, plain.spec, "{typed}");
+        }
     }
 
     #[test]

@@ -128,8 +128,7 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).filter(holds).map(|change| change_row(change, now)).collect();
     if let Some(change) = changes.first().filter(|_| give_way == 0) {
         let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
-        let with = if change.option.starts_with("without ") { "" } else { "with " };
-        text.push_str(&format!("; {with}{} it would start {when}", change.option));
+        text.push_str(&format!("; with {} it would start {when}", change.option));
     }
     Ok(DryRun {
         schema: SCHEMA,

@@ -20,7 +20,7 @@ use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::calibration::Plans;
 use gsched::window::no_start_text;
 use gsched::{Change, Engine, Forecast, Snapshot, Why};
-use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
+use gwire::api::{OtherGpusRow, BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -38,12 +38,12 @@ pub(super) async fn why(caller: Caller, Shared(site): Shared<Site>, Path(id): Pa
     let _turn = site.app.foresight().turn().await;
     let outlook = site.app.outlook().clone();
     let task = tokio::task::spawn_blocking(move || why_rows(&foreseen, &Sight::of(&caller, &foreseen.state), &filter, &outlook));
-    let rows = task.await.map_err(|_| ApiError::unavailable("the answer could not be worked out; this is a bug"))?;
+    let (rows, more) = task.await.map_err(|_| ApiError::unavailable("the answer could not be worked out; this is a bug"))?;
     if rows.is_empty() {
         let text = format!("there is no job {id} in the queue that you may see. `gacct -j {id}` says how it ended, if it ran");
         return Err(ApiError::not_found(text));
     }
-    Ok(Json(json!({"schema": SCHEMA, "jobs": rows})))
+    Ok(Json(json!({"schema": SCHEMA, "jobs": rows, "more": more})))
 }
 
 /// What is meant and visible, those that wait first.
@@ -60,10 +60,12 @@ fn entries(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp, mos
     rows.iter().take(most).filter(|row| row.is_pending()).map(|row| entry_of(row).0).collect()
 }
 
-fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Outlook) -> Vec<WhyRow> {
+/// And how many more are meant.
+fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Outlook) -> (Vec<WhyRow>, usize) {
     let Foreseen { state, picture, now, at_limits, expected } = foreseen;
     let (view, now) = (View::new(state, *now), *now);
     let mut rows = rows_meant(view, sight, filter);
+    let more = rows.len().saturating_sub(MAX_WHYS);
     rows.truncate(MAX_WHYS);
     let explained = |row: &Row| {
         let mut why = if row.is_pending() && !row.is_held_apart() { Engine::default().why_now(picture, entry_of(row).0, WORK) } else { None };
@@ -76,7 +78,7 @@ fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Ou
         told.interval = plans.and_then(|plans| outlook.interval(&row.spec().partition, row.eligible(), plans, now));
         told
     };
-    rows.iter().map(explained).collect()
+    (rows.iter().map(explained).collect(), more)
 }
 
 /// Who has no start in its reservation is told so with the last of what is in its way.
@@ -128,6 +130,8 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
         told.starts_now = why.starts_now;
         told.partition.clone_from(&why.partition);
         told.elsewhere = why.elsewhere.iter().map(elsewhere_row).collect();
+        told.alternative.clone_from(&why.alternative);
+        told.alternatives = why.alternatives.iter().map(|one| OtherGpusRow { gpus: one.gpus.clone(), blockers: rows_of(&one.blockers) }).collect();
         told.ahead = why.ahead;
         told.blockers = blocker_rows(&why);
         told.borrows.clone_from(&why.borrows);
@@ -146,7 +150,7 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
 }
 
 fn elsewhere_row(one: &gsched::Elsewhere) -> ElsewhereRow {
-    ElsewhereRow { partition: one.partition.clone(), ahead: one.ahead, blockers: rows_of(&one.blockers) }
+    ElsewhereRow { partition: one.partition.clone(), alternative: one.alternative.clone(), ahead: one.ahead, blockers: rows_of(&one.blockers) }
 }
 
 pub(super) fn blocker_rows(why: &Why) -> Vec<BlockerRow> {

@@ -53,7 +53,7 @@ impl Ledger {
             let text = || {
                 format!(
                     "{} and accounts keep {} of them by their lending limits; this job would borrow {}",
-                    self.idle.idle_text(&self.types.text(gpu_type, idle)),
+                    self.idle.idle_text(&self.types.text(gpu_type, idle), idle),
                     milli_text(kept),
                     milli_text(milli)
                 )

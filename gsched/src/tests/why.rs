@@ -45,7 +45,7 @@ fn a_job_that_names_its_node_is_told_of_that_one() {
             0 ahead
             Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 2 of 4 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
             expected 1970-01-01T00:26:40Z on [1]
-            without --nodelist: 1970-01-01T00:16:40Z
+            --nodelist=: 1970-01-01T00:16:40Z
             --gpus 2: 1970-01-01T00:16:40Z
         "#]],
     );
@@ -60,7 +60,7 @@ fn a_job_that_names_its_node_is_told_of_that_one() {
             0 ahead
             Resources: needs 4 GPUs, 1 CPU and 1G of memory on each of 2 nodes; n1 comes nearest and has 2 of 4 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
             expected 1970-01-01T00:26:40Z on [1, 2]
-            without --nodelist: 1970-01-01T00:16:40Z
+            --nodelist=: 1970-01-01T00:16:40Z
             --gpus 4: 1970-01-01T00:16:40Z
         "#]],
     );
@@ -138,7 +138,7 @@ fn of_a_job_that_names_its_nodes_only_those_are_spoken_of() {
             Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 7 of 8 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
             expected 1970-01-01T00:26:40Z on [1]
             --gpus 7: 1970-01-01T00:16:40Z
-            without --nodelist: 1970-01-01T00:16:40Z
+            --nodelist=: 1970-01-01T00:16:40Z
         "#]],
     );
 }
@@ -370,6 +370,20 @@ fn runs_that_may_be_ended_later_go_for_one_only() {
 }
 
 #[test]
+fn what_is_in_the_way_of_each_kind_of_gpus_is_told_by_itself() {
+    let mut snapshot = picture("node n1 l4:8\nnode n2 h100:8\nrunning 1 n1 gpus=0 left=600\njob gpus=l4:8|h100:4|a100:1 time=100");
+    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(crate::world::amounts("h100:2"));
+    let told = why(&snapshot, JobId(10)).unwrap();
+    let codes = |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
+    assert_eq!((told.alternative.as_deref(), codes(&told.blockers)), (Some("l4:8"), vec![ReasonCode::Resources]));
+    let others: Vec<_> = told.alternatives.iter().map(|one| (&*one.gpus, codes(&one.blockers))).collect();
+    assert_eq!(others, [("h100:4", vec![ReasonCode::QOSGrpGRES]), ("a100:1", vec![ReasonCode::PartitionConfig])]);
+    let one = picture("node n1 l4:8\nrunning 1 n1 gpus=0 left=600\njob gpus=l4:8 time=100");
+    let told = why(&one, JobId(10)).unwrap();
+    assert_eq!((told.alternative, told.alternatives.len()), (None, 0));
+}
+
+#[test]
 fn an_array_at_its_cap_is_told_of_a_higher_one() {
     let of = |text: &str, cap: ArrayCap| {
         let mut snapshot = picture(text);
@@ -379,9 +393,16 @@ fn an_array_at_its_cap_is_told_of_a_higher_one() {
     };
     let (idle, busy) = ("node n1 h100:8\njob gpus=1 array=5 room=0 time=100", "node n1 h100:1\nrunning 1 n1 gpus=0 left=600\njob gpus=1 array=5 room=0 time=100");
     let (text, changes) = of(idle, ArrayCap { most: 2, running: 2 });
-    assert_eq!((text.as_str(), changes), ("the array allows 2 at once, and 2 of its tasks run", vec!["--array ...%3".to_owned()]));
-    assert_eq!(of(idle, ArrayCap { most: 1, running: 4 }).1, ["--array ...%5"], "the cap was lowered");
+    assert_eq!((text.as_str(), changes), ("the array allows 2 at once, and 2 of its tasks run", vec!["ArrayTaskThrottle=3".to_owned()]));
+    assert_eq!(of(idle, ArrayCap { most: 1, running: 4 }).1, ["ArrayTaskThrottle=5"], "the cap was lowered");
     assert!(of(busy, ArrayCap { most: 1, running: 1 }).1.is_empty(), "there is no room for more");
+    // Two things that gadm job update takes together, and one that it does not know.
+    let few = "node n1 h100:8\nrunning 1 n1 gpus=0-5 left=600\njob gpus=4 array=5 room=0 time=100";
+    assert_eq!(of(few, ArrayCap { most: 1, running: 1 }).1, ["Gpus=2 ArrayTaskThrottle=2"]);
+    let named = "node n1 h100:8\nnode n2 h100:8\nrunning 1 n1 gpus=0-7 left=600\njob gpus=4 array=5 room=0 time=100 nodelist=n1";
+    assert_eq!(of(named, ArrayCap { most: 1, running: 1 }).1, ["ArrayTaskThrottle=2 NodeList=none"]);
+    let cut = "node n1 h100:8 8c\nrunning 1 n1 cpus=6 left=600\njob gpus=2 cpg=2 array=5 room=0 time=100";
+    assert_eq!(of(cut, ArrayCap { most: 1, running: 1 }).1, ["Gpus=1 ArrayTaskThrottle=2"], "and not --cpus-per-gpu 1");
 }
 
 #[test]
@@ -651,7 +672,7 @@ fn where_no_one_change_starts_it_two_together_are_told() {
         running 1 n1 gpus=0-3 left=600
         running 2 n2 gpus=0 left=600
         job gpus=4 nodelist=n1";
-    assert_eq!(proposals(named), ["--gpus 3 and without --nodelist"]);
+    assert_eq!(proposals(named), ["--gpus 3 --nodelist="]);
 }
 
 #[test]

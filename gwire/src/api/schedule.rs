@@ -132,6 +132,12 @@ pub struct WhyRow {
     /// What stands in its way in the others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<ElsewhereRow>,
+    /// Of a job that takes one kind of GPUs or another the kind that is meant: where the least stands in its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alternative: Option<String>,
+    /// What stands in the way of the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<OtherGpusRow>,
     /// It starts in the next pass of the scheduler; then nothing stands in its way.
     pub starts_now: bool,
     /// Waiting jobs of its partition whose turn is before its own.
@@ -160,7 +166,18 @@ pub struct WhyRow {
 #[serde(default)]
 pub struct ElsewhereRow {
     pub partition: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alternative: Option<String>,
     pub ahead: u32,
+    pub blockers: Vec<BlockerRow>,
+}
+
+/// What stands in a job's way that would take such GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OtherGpusRow {
+    /// `h100:4`.
+    pub gpus: String,
     pub blockers: Vec<BlockerRow>,
 }
 
@@ -204,7 +221,7 @@ pub struct NearestRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChangeRow {
-    /// As an option of gsub: `--time 1:30:00`.
+    /// As options of gsub, `--time 90`, or as gadm job update takes it: `ArrayTaskThrottle=5`.
     pub option: String,
     /// It would start with the next pass.
     pub now: bool,
