@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 mod taken;
-pub(crate) use taken::Taken;
+pub(crate) use taken::{Holds, Taken};
 
 /// All nodes of a cluster, in the order of the snapshot.
 #[derive(Debug, Default)]

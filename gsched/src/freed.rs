@@ -3,7 +3,8 @@
 //! Without that the first in order takes what was left for the next, who makes others go once more. Kept in a job's reason from
 //! the pass that chose who goes until it starts. Holds nothing: reservations do.
 
-use crate::pass::Pass;
+use crate::cluster::Holds;
+use crate::pass::{Engine, Pass};
 use crate::placement::{Ask, Picked, Search, each};
 use crate::shape::ShapeId;
 use crate::snapshot::PendingJob;
@@ -11,6 +12,9 @@ use fixedbitset::FixedBitSet;
 use gmodel::{JobId, NodeId, Reason, ReasonCode, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A run is over so long after it was to be, at most: what it does before its limit counts.
+const LATE_SECS: i64 = 60;
 
 /// By job, and whether it is an array.
 pub(crate) type Freed = BTreeMap<(JobId, bool), Arc<Vec<NodeId>>>;
@@ -27,6 +31,23 @@ impl Pass<'_> {
     pub(crate) fn free_for(&mut self, job: &PendingJob, picked: &Picked) {
         let nodes = each(picked).map(|(at, _)| self.engine.cluster.nodes[at].id).collect();
         self.freed.insert(key(job), Arc::new(nodes));
+    }
+
+    /// What is idle already where others go for a job is its own from shortly before it starts: runs take a while to begin, and one that
+    /// is to be over just then would still be there. `None`: nothing is freed for it.
+    pub(crate) fn hold_idle_part(&mut self, job: &PendingJob, shape: ShapeId, way: usize, picked: &Picked, at: Timestamp) -> Option<Holds> {
+        let (now, from) = (self.now, self.now.max(at.plus_secs(-LATE_SECS)));
+        let freed = self.freed.get(&key(job)).filter(|_| now < at)?.clone();
+        let Engine { shapes, cluster, .. } = &mut *self.engine;
+        let of = &shapes.list[shape as usize];
+        let mut holds = Vec::new();
+        for (node, part) in each(picked) {
+            let track = &cluster.nodes[node];
+            let need = of.need(way, part, track.make).filter(|need| freed.contains(&track.id) && need.milli == 0);
+            let Some(need) = need.filter(|need| cluster.fits(node, need, from, at)) else { continue };
+            holds.extend(cluster.touch(node).hold(need, from, at).map(|hold| (hold, node..node + 1)));
+        }
+        Some(holds)
     }
 
     /// Why a job waits for which others go, with where it is to start.

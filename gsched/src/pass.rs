@@ -6,7 +6,7 @@
 
 use crate::choices::Choices;
 use crate::claims;
-use crate::cluster::{Cluster, end_after};
+use crate::cluster::{Cluster, Holds, end_after};
 use crate::counted::Counted;
 use crate::fair_tree::Standings;
 use crate::freed::Freed;
@@ -26,7 +26,6 @@ use crate::refusals::Refusals;
 use crate::queue::Queue;
 use crate::rails;
 use crate::quick::{Changes, Left, Waiting};
-use crate::room::Hold;
 use crate::rooms::RoomId;
 use crate::score::Scores;
 use crate::shape::{OfPass, Shape, ShapeId, Shapes};
@@ -40,7 +39,6 @@ use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{GpuSlot, JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Decides which pending jobs start now, and why the others wait.
@@ -236,15 +234,15 @@ pub struct Reserved {
     pub choice: u32,
     pub at: Timestamp,
     pub to: Timestamp,
-    /// With the nodes of each, which follow each other. None: it was taken back.
-    pub holds: Vec<(Hold, Range<usize>)>,
+    /// From then on, or shortly before. None: it was taken back.
+    pub holds: Holds,
     /// The place of the reservation by number of which it is.
     pub counted: Option<usize>,
 }
 
 impl Reserved {
     pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.holds.iter().flat_map(|(_, nodes)| nodes.clone())
+        self.holds.iter().filter(|(hold, _)| hold.from == self.at).flat_map(|(_, nodes)| nodes.clone())
     }
 
     /// Whether it holds something of any of some nodes.

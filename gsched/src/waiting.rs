@@ -446,7 +446,7 @@ impl Pass<'_> {
         let of = &engine.shapes.list[shape as usize];
         let may_be_as_before = self.keeps_promises && of.ways.len() == 1;
         let before = if may_be_as_before { engine.promised.taken_before((job.id, shape, secs), at) } else { Vec::new() };
-        let (holds, taken) = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), (at, to), &before)?;
+        let (mut holds, taken) = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), (at, to), &before)?;
         if self.keeps_promises {
             engine.promised.make((job.id, shape, secs), at, together(&picked), early, taken);
         }
@@ -458,6 +458,9 @@ impl Pass<'_> {
         self.use_cap(job, (at, to), true);
         let counted = self.place_of_counted(shape);
         self.promise_reserved(counted, &holds, true);
+        if counted.is_none() {
+            holds.extend(self.hold_idle_part(job, shape, way, &picked, at).into_iter().flatten());
+        }
         self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds, counted });
         if let Some(there) = there {
             self.foretell_later(job, shape, self.reserved.len() - 1, &there);

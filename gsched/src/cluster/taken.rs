@@ -28,7 +28,7 @@ pub(super) enum Place {
 }
 
 /// What is held, each with the nodes that follow each other and hold the same.
-type Holds = Vec<(Hold, Range<usize>)>;
+pub(crate) type Holds = Vec<(Hold, Range<usize>)>;
 
 impl Cluster {
     /// Takes what a job needs of the nodes picked for a time to come; `None` when it is not there. Nodes that were alike

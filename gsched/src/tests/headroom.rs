@@ -407,6 +407,27 @@ fn each_starts_where_others_went_for_it() {
     assert_eq!(told(&snapshot).0, [10], "unless that cannot start");
 }
 
+/// Runs take a while to begin: one that is to be over just when the job starts would still be there, and go for it too.
+#[test]
+fn who_would_be_over_just_when_others_have_left_for_a_job_does_not_start_beside_them() {
+    let starts = |asks: u32, secs: u32, grace: u32| {
+        let mut snapshot = world(&format!(
+            "node n1 h100:4
+             node n2 h100:6
+             qos low
+             qos high preempts=low
+             run 1 b bob 4 on=n1 ago=900 qos=low
+             job 10 b ann 8 nodes=2 qos=high
+             job 11 b eve {asks} qos=low limit={secs}"
+        ));
+        Arc::make_mut(&mut snapshot.config).kill_grace_secs = grace;
+        told(&snapshot)
+    };
+    assert_eq!(starts(4, 20, 30), (vec![], vec![(1, 10)]));
+    assert_eq!(starts(2, 20, 30), (vec![11], vec![(1, 10)]), "there is room beside it");
+    assert_eq!((starts(4, 200, 300).0, starts(4, 280, 300).0), (vec![11], vec![]), "long before that it may");
+}
+
 /// Who stands still keeps its GPUs.
 #[test]
 fn a_run_that_is_only_suspended_leaves_nothing_idle() {
