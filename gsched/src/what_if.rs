@@ -100,16 +100,24 @@ impl Pass<'_> {
         let now = self.snapshot.now;
         let secs = self.secs_now(job, shape);
         let end = end_after(now, Some(secs));
-        let keeps = !self.kept_nodes.is_empty() || self.ledger.keeps_idle();
+        let is_checked = !self.kept_nodes.is_empty() || self.ledger.keeps_idle() || (!self.unlimited && self.is_open(shape));
         let saved = self.without(gone);
         let ways = self.shape(shape).ways.len();
-        let found = (0..ways).find_map(|way| match keeps {
-            // Beside what must stay idle, too.
+        let found = (0..ways).find_map(|way| match is_checked {
+            // Beside what must stay idle, and within its limits on those nodes, too.
             true => self.find(job, shape, way, secs).ok().flatten().map(|(picked, ..)| picked),
             false => self.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
         });
         self.put_back(saved);
         found
+    }
+
+    /// Whether it is known only on its nodes what a job takes of limits and guarantees: GPUs of any type, in one of several ways, or all of
+    /// whole nodes.
+    fn is_open(&self, shape: ShapeId) -> bool {
+        let ways = &self.shape(shape).ways;
+        let is_whole = || ways.iter().any(|way| way.parts.iter().any(|part| part.demand.exclusive));
+        ways.len() > 1 || ways.iter().any(|way| way.take.gpus.contains_key(ALL_GPUS)) || is_whole()
     }
 
     /// The same, where it must stand on its account's guarantee then: on GPUs of a type, or nodes of a size, that this has room for.
@@ -232,10 +240,8 @@ impl Pass<'_> {
         if frozen.check_but_idle(job, way).ok()? != class {
             return None;
         }
-        // Whether the guarantee has room may depend on the type of the GPUs that others leave, and on how many a whole node has.
-        let is_whole = self.shape(shape).ways.iter().any(|way| way.parts.iter().any(|part| part.demand.exclusive));
-        let is_open = way.gpus.contains_key(ALL_GPUS) || self.shape(shape).ways.len() > 1 || is_whole;
-        let by_type = is_open && class == Some(RunClass::Guaranteed);
+        // Whether the guarantee has room may depend on where others leave.
+        let by_type = self.is_open(shape) && class == Some(RunClass::Guaranteed);
         let mut candidates = self.candidates.take()?;
         let starts = |pass: &mut Self, gone: &BTreeSet<RunId>| match by_type {
             true => pass.is_owed_without(job, shape, gone),

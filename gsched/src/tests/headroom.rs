@@ -428,6 +428,30 @@ fn who_would_be_over_just_when_others_have_left_for_a_job_does_not_start_beside_
     assert_eq!((starts(4, 200, 300).0, starts(4, 280, 300).0), (vec![11], vec![]), "long before that it may");
 }
 
+#[test]
+fn nobody_goes_from_where_a_limit_of_the_job_has_no_room() {
+    let ended = |limit: &str, job: &str| {
+        let mut snapshot = world(&format!(
+            "node n1 h100:4
+             node n2 a100:2
+             account a {limit}
+             account b
+             qos low
+             qos mid
+             qos high preempts=low
+             run 1 b bob 4 on=n1 ago=900 qos=low
+             run 2 b bob 1 on=n2 ago=900 qos=mid
+             job 10 a ann {job} qos=high"
+        ));
+        if job == "1" {
+            Arc::make_mut(&mut snapshot.pending[0].spec).request.exclusive = true;
+        }
+        told(&snapshot).1
+    };
+    assert_eq!((ended("usergpus=4", "1"), ended("usergpus=3", "1")), (vec![(1, 10)], vec![]), "all of n1 are four");
+    assert_eq!((ended("usergpus=h100:2", "2"), ended("usergpus=h100:1", "2")), (vec![(1, 10)], vec![]));
+}
+
 /// Who stands still keeps its GPUs.
 #[test]
 fn a_run_that_is_only_suspended_leaves_nothing_idle() {
