@@ -316,8 +316,10 @@ impl Pool {
         self.sets.retain(|whom, set| {
             let is_still = |run: &RunId| state.runs.get(*run).is_some_and(|run| run.stop.is_some() && !run.is_clean());
             // It may count on those who go for others, too.
-            let reason = state.jobs.get(*whom).filter(|job| job.state == JobState::Pending).map(|job| &job.reason);
-            let reason = reason.or_else(|| Some(&state.array_of(*whom)?.0.reason));
+            let reason = match state.jobs.get(*whom) {
+                Some(job) => (job.state == JobState::Pending).then_some(&job.reason),
+                None => state.array_of(*whom).map(|(array, _)| &array.reason),
+            };
             let waits_on = reason.is_some_and(|reason| reason.code == ReasonCode::Preempting);
             let others_go = || state.runs.values().any(|run| run.stop.is_some() && !run.is_clean());
             if set.runs.iter().any(is_still) || (waits_on && others_go()) {
