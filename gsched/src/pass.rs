@@ -526,8 +526,9 @@ impl<'a> Pass<'a> {
         let standing = standing(job, policy, self.snapshot);
         // Who waits for others of its array is planned behind them.
         let waits_in_turn = |reason: &Reason| self.foretells && reason.code == ReasonCode::JobArrayTaskLimit;
-        if let Some(reason) = standing.as_ref().filter(|reason| !waits_in_turn(reason)) {
-            return Some(reason.clone());
+        let lasts = standing.filter(|reason| !waits_in_turn(reason));
+        if lasts.is_some() {
+            return lasts;
         }
         let shape = self.shape_of(job, partition);
         if let Some(never) = &self.shape(shape).never {
