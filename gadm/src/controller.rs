@@ -1,6 +1,7 @@
 //! The controller itself: reload, backup, restore, how it is doing, whether its state holds together.
 
 use crate::sandbox;
+use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
@@ -60,12 +61,12 @@ pub(crate) fn say_notes(done: &Done) {
 pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
     if args.dry_run {
         let done: Done = client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
-        let mut out = stdout()?;
+        let (mut out, times) = (stdout()?, TimeFormat::from_env());
         if args.json {
             writeln!(out, "{}", serde_json::to_string(&done).map_err(Failure::new)?)?;
         }
         for note in done.notes.iter().filter(|_| !args.json) {
-            writeln!(out, "{}", printable(note))?;
+            writeln!(out, "{}", times.in_text(&printable(note)))?;
         }
         out.flush()?;
         return Ok(0);

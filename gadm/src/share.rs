@@ -150,11 +150,10 @@ fn in_words(row: &ShareRow, all: &[ShareRow], half_life_secs: u64, times: &TimeF
         let (shares, usage) = (siblings.iter().map(|one| one.raw_shares).sum::<u32>(), siblings.iter().map(|one| one.raw_usage).sum::<u64>());
         let _ = writeln!(
             text,
-            "  {who}: {} of {shares} shares ({:.6}); {} of {} GPU-hours ({:.6}); level fair share {:.6} / {:.6} = {}",
+            "  {who}: {} of {shares} shares ({:.6}); {} ({:.6}); level fair share {:.6} / {:.6} = {}",
             row.raw_shares,
             row.norm_shares,
-            hours(row.raw_usage),
-            hours(usage),
+            part_of(row.raw_usage, usage),
             row.effective_usage,
             row.norm_shares,
             row.effective_usage,
@@ -184,8 +183,14 @@ fn in_words(row: &ShareRow, all: &[ShareRow], half_life_secs: u64, times: &TimeF
     text
 }
 
-fn hours(gpu_secs: u64) -> String {
-    format!("{:.1}", gpu_secs as f64 / 3600.0)
+/// `12.5 of 40.0 GPU-hours`; in seconds while hours would say nothing of the part.
+fn part_of(gpu_secs: u64, all: u64) -> String {
+    const IN_SECONDS: u64 = 10 * 3600;
+    if all < IN_SECONDS {
+        return format!("{gpu_secs} of {all} GPU-seconds");
+    }
+    let hours = |secs: u64| secs as f64 / 3600.0;
+    format!("{:.1} of {:.1} GPU-hours", hours(gpu_secs), hours(all))
 }
 
 #[cfg(test)]
@@ -210,12 +215,12 @@ mod tests {
             ..ShareRow::default()
         };
         let all = [
-            row(0, "root", None, 1, 14_400),
-            row(1, "nlp", None, 1, 3_600),
-            row(1, "top", None, 3, 10_800),
-            row(2, "vision", None, 2, 10_800),
-            row(3, "vision", Some("ada"), 1, 7_200),
-            row(3, "vision", Some("eve"), 3, 3_600),
+            row(0, "root", None, 1, 36_060),
+            row(1, "nlp", None, 1, 3_660),
+            row(1, "top", None, 3, 32_400),
+            row(2, "vision", None, 2, 32_400),
+            row(3, "vision", Some("ada"), 1, 18_000),
+            row(3, "vision", Some("eve"), 3, 14_400),
         ];
         let later = OutlookRow { at: Some(Instant(Timestamp::from_secs(1_795_165_527))), fair_share: 0.75, ..OutlookRow::default() };
         let ada = ShareRow { outlook: vec![later], ..all[4].clone() };
@@ -223,9 +228,9 @@ mod tests {
         let text = text.split_once(" at ").unwrap().0;
         expect_test::expect![[r#"
             ada in vision:
-              top: 3 of 4 shares (0.500000); 3.0 of 4.0 GPU-hours (0.250000); level fair share 0.500000 / 0.250000 = 2.000000
-              vision: 2 of 2 shares (0.500000); 3.0 of 3.0 GPU-hours (0.250000); level fair share 0.500000 / 0.250000 = 2.000000
-              ada: 1 of 4 shares (0.500000); 2.0 of 3.0 GPU-hours (0.250000); level fair share 0.500000 / 0.250000 = 2.000000
+              top: 3 of 4 shares (0.500000); 9.0 of 10.0 GPU-hours (0.250000); level fair share 0.500000 / 0.250000 = 2.000000
+              vision: 2 of 2 shares (0.500000); 32400 of 32400 GPU-seconds (0.250000); level fair share 0.500000 / 0.250000 = 2.000000
+              ada: 1 of 4 shares (0.500000); 18000 of 32400 GPU-seconds (0.250000); level fair share 0.500000 / 0.250000 = 2.000000
               accounts are ranked by level fair share, level by level, then their users: ada has rank 1, 2 is the best; fair share 1 / 2 = 0.500000
               if ada runs nothing and the others go on as of late: 0.750000"#]]
         .assert_eq(text);

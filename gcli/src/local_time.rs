@@ -83,12 +83,12 @@ pub fn month_start(now: Timestamp) -> Timestamp {
     instant_of(CivilTime { day: 1, hour: 0, minute: 0, second: 0, ..civil })
 }
 
-/// The instant meant by a text such as `now-1hour`, `2026-11-20`, `16:00`.
+/// The instant meant by a text such as `now-1hour`, `2026-11-20`, `16:00`, and by those that listings and `--json` print.
 ///
 /// # Errors
 /// What is wrong with the text, with forms that would do.
 pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    if let Some(at) = seconds_of_unix(text) {
+    if let Some(at) = seconds_of_unix(text).or_else(|| with_offset(text)) {
         return Ok(at);
     }
     let begin = BeginTime::parse(text).map_err(|error| error.to_string())?;
@@ -124,6 +124,15 @@ pub fn read_past(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 fn seconds_of_unix(text: &str) -> Option<Timestamp> {
     let secs: i64 = text.trim().strip_prefix("uts")?.parse().ok()?;
     (0..1 << 40).contains(&secs).then(|| Timestamp::from_secs(secs))
+}
+
+/// `2027-01-09T06:00:00Z`, as `--json` has instants, or with the hours from UTC: `2027-01-09T06:00+01:00`.
+fn with_offset(text: &str) -> Option<Timestamp> {
+    let text = text.trim().to_ascii_uppercase();
+    let text = text.strip_suffix('Z').map_or_else(|| text.clone(), |utc| format!("{utc}+00:00"));
+    let forms = ["%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M%:z"];
+    let at = forms.iter().find_map(|form| DateTime::parse_from_str(&text, form).ok())?;
+    Some(Timestamp(at.timestamp_millis()))
 }
 
 fn civil(at: Timestamp) -> CivilTime {
@@ -185,6 +194,10 @@ mod tests {
         assert_eq!(read_past("00:00", now), Ok(midnight(now)));
         assert_eq!((read("uts1795165527", now), read_past("uts1795165527", now)), (Ok(now), Ok(now)));
         assert!(read("uts-5", now).is_err() && read("uts99999999999999", now).is_err());
+        let (utc, east) = ("2026-11-20T09:05:27Z", "2026-11-20T10:05:27.000+01:00");
+        assert_eq!((read(utc, now), read(east, now), read_past(utc, now)), (Ok(now), Ok(now), Ok(now)));
+        assert_eq!(read("2026-11-20t10:05+01:00", now), Ok(now.plus_secs(-27)));
+        assert!(read("2026-11-31T10:05Z", now).is_err() && read("10:05Z", now).is_err());
         let day_before = now.plus_secs(-24 * 3600);
         assert_eq!(read_past("yesterday", now), Ok(midnight(day_before)));
         assert!(read("soon", now).unwrap_err().contains("Try now+1hour"));

@@ -248,8 +248,21 @@ impl NodeColumn {
                 let idle = total - busy - out;
                 if self == Self::NodesBusyIdle { format!("{busy}/{idle}") } else { format!("{busy}/{idle}/{out}/{total}") }
             }
-            (_, None) => "n/a".to_owned(),
+            (column, None) => column.of_no_node().to_owned(),
             (column, Some(node)) => column.of_node(node, times),
+        }
+    }
+
+    /// What a column that tells nodes apart prints where there is none, as sinfo 22.05.8 does.
+    fn of_no_node(self) -> &'static str {
+        match self {
+            Self::NodeHost | Self::NodeAddress | Self::Reservation => "",
+            Self::Cpus | Self::Memory | Self::MemoryAllocated | Self::Weight => "0",
+            Self::Gres | Self::GresUsed | Self::Features | Self::ActiveFeatures => "(null)",
+            Self::Reason => "none",
+            Self::ReasonUser | Self::ReasonUserAndUid | Self::ReasonTime => "Unknown",
+            Self::Version | Self::CpuLoad | Self::Sockets | Self::MemoryFree => "N/A",
+            _ => "n/a",
         }
     }
 

@@ -482,10 +482,7 @@ fn partitioned(
     if args.long && !args.noheader {
         writeln!(out, "{}", local_time::banner(local_time::now()))?;
     }
-    let narrowed = args.states.is_some() || args.nodes.is_some() || args.list_reasons || args.responding || args.dead;
-    let partitions: Vec<PartitionRow> =
-        partitions.iter().filter(|partition| !narrowed || nodes.iter().any(|node| node.partitions.contains(&partition.name))).cloned().collect();
-    let mut shown = lines(&format, &partitions, nodes, args.by_node, sort, !args.noheader, &times);
+    let mut shown = lines(&format, partitions, nodes, args.by_node, sort, !args.noheader, &times);
     if args.list_reasons {
         // A node of several partitions has one reason.
         let mut seen = std::collections::BTreeSet::new();

@@ -110,7 +110,8 @@ fn line(format: &NodeFormat, text: impl Fn(NodeColumn) -> String) -> String {
     line
 }
 
-/// A partition's nodes, those that print alike together; trouble first. A partition without nodes has one empty group.
+/// A partition's nodes, those that print alike together; trouble first. A partition without any, or without any that is
+/// asked for, has one empty group where the line names partitions: sinfo prints `0 n/a`.
 fn groups<'a>(
     format: &NodeFormat,
     partition: &'a PartitionRow,
@@ -134,7 +135,8 @@ fn groups<'a>(
     if !by_node {
         groups.sort_by_key(|(_, group)| state_rank(&group.nodes[0].state));
     }
-    if groups.is_empty() && !by_node {
+    let names_it = || columns(format).any(|column| matches!(column, NodeColumn::Partition | NodeColumn::PartitionName));
+    if groups.is_empty() && !by_node && names_it() {
         return vec![Group { partition, nodes: Vec::new() }];
     }
     groups.into_iter().map(|(_, group)| group).collect()

@@ -146,6 +146,7 @@ fn under_the_name_sinfo_partitions_are_listed_without_being_asked_for() {
 fn formats_print_what_sinfo_printed() {
     check(&["-h", "-n", "node2", "-o", "%P|%a|%l|%D|%t|%T|%N|%c|%m|%C|%f|%F|%w|%R|%n"], expect![[r#"
         main*|up|1-00:00:00|1|mix|mixed|node2|16|8000|4/12/0/16|a100|1/0/0/1|1|main|node2
+        long|down|infinite|0|n/a|n/a||0|0|0/0/0/0|(null)|0/0/0/0|0|long|
     "#]]);
     check(&["-h", "-N", "-n", "n1,node2", "-O", "NodeList,AllocMem,Memory,CPUsState,StateLong"], expect![[r#"
         n1                  0                   8000                0/16/0/16           idle                
@@ -154,7 +155,10 @@ fn formats_print_what_sinfo_printed() {
     check(&["-h", "-N", "-n", "node2", "-O", "nodehost:30,gres:30,gresused:40,statelong"], expect![[r#"
         node2                         gpu:h100:2                    gpu:h100:1                              mixed               
     "#]]);
-    check(&["-h", "-o", "%P,%m", "-n", "n1"], expect!["main*,8000\n"]);
+    check(&["-h", "-o", "%P,%m", "-n", "n1"], expect![[r#"
+        main*,8000
+        long,0
+    "#]]);
     check(&["-h", "-N", "-l", "-p", "long"], expect![[r#"
         n3             1      long     drained    16     8000 gpu:h100:2           fan replaced on Monday
     "#]]);
@@ -229,6 +233,18 @@ fn lines_are_sorted_and_narrowed_as_sinfo_does_it() {
     check(&["-d", "-h", "-o", "%N"], expect![[r#"
         n10
     "#]]);
+    // Where a line names partitions, sinfo has one for each that has none of the nodes asked for.
+    check(&["-p", "-h", "-t", "fail"], expect![[r#"
+        main*        up 1-00:00:00      0    n/a 
+        long       down   infinite      0    n/a 
+    "#]]);
+    check(&["-h", "-t", "fail", "-o", "%P %D %t %N|%c|%m|%G|%f|%E|%C|%F"], expect![[r#"
+        main* 0 n/a |0|0|(null)|(null)|none|0/0/0/0|0/0/0/0
+        long 0 n/a |0|0|(null)|(null)|none|0/0/0/0|0/0/0/0
+    "#]]);
+    for words in [&["-h", "-t", "fail", "-o", "%D %a"][..], &["-h", "-t", "fail", "-N"]] {
+        check(words, expect![""]);
+    }
     check(&["-a", "-h", "--state=all", "--partition=long", "-o", "%N %L %v"], expect![[r#"
         n3 n/a 0.1.0
     "#]]);

@@ -5,7 +5,7 @@
 use crate::cluster::Cluster;
 use crate::demand::{Demand, GpuDemand, MemDemand};
 use crate::impossible::{could_be_cut, unfit_of};
-use crate::limits::count;
+use crate::limits::{count, secs_text};
 use crate::make::Make;
 use crate::network;
 use crate::shape::{self, Shape};
@@ -81,7 +81,7 @@ fn each_standing(
     tell(closed_to(&job.spec, partition, &snapshot.policy))?;
     let over = partition.max_time_secs.zip(job.limit_secs).filter(|(most, limit)| limit > most);
     tell(over.map(|(most, limit)| {
-        let text = format!("asks for {limit} s, partition {:?} allows {most} s", partition.name);
+        let text = format!("asks for {}, partition {:?} allows {}", secs_text(limit), partition.name, secs_text(most));
         Reason::new(ReasonCode::PartitionTimeLimit, text)
     }))?;
     let nodes = job.spec.request.nodes_min;

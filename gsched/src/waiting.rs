@@ -3,6 +3,7 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
+use crate::limits::secs_text;
 use crate::network::{Network, any_switches_from};
 use crate::pass::{Engine, Pass, Reserved, Wait, Want};
 use crate::placement::{Ask, Picked, Search, in_order};
@@ -401,7 +402,7 @@ impl Pass<'_> {
         let secs = job.least_secs();
         let one = &reserved.reservation;
         if !one.flex && secs > one.duration_secs {
-            return wait(format!("asks for {secs} s, and reservation {name:?} lasts {} s", one.duration_secs));
+            return wait(format!("asks for {}, and reservation {name:?} lasts {}", secs_text(secs), secs_text(one.duration_secs)));
         }
         match crate::window::next(one, self.snapshot.now) {
             None => wait(format!("reservation {name:?} is over")),

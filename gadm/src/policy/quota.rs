@@ -159,7 +159,8 @@ fn in_words(account: &AccountRow) -> String {
         text.push_str(&format!("limit: {all} of {most} {} held\n", word(gpu_type)));
     }
     for (gpu_type, most) in account.lend_limit.iter().flatten() {
-        text.push_str(&format!("lends: at most {most} {} at once\n", word(gpu_type)));
+        let what = if *most == 1.0 && gpu_type == "gpu" { "GPU" } else { word(gpu_type) };
+        text.push_str(&format!("lends: at most {most} {what} at once\n"));
     }
     for budget in &account.budgets {
         let what = if budget.kind == "cap" { "nothing starts beyond" } else { "runs are borrowed beyond" };

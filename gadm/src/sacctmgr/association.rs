@@ -185,11 +185,7 @@ pub(super) fn rows(client: &mut Client, asked: &Asked, words: &[&str]) -> Result
 
 /// QOS that exist, the usual one among them.
 fn qos_names(client: &mut Client) -> Result<Vec<String>, Failure> {
-    let mut names: Vec<String> = qos::rows(client, &[])?.into_iter().map(|qos| qos.name).collect();
-    if !names.iter().any(|name| name == NORMAL) {
-        names.insert(0, NORMAL.to_owned());
-    }
-    Ok(names)
+    Ok(qos::rows(client, &[])?.into_iter().map(|qos| qos.name).collect())
 }
 
 /// Who may administer, where the caller may know.

@@ -1,6 +1,6 @@
 //! QOS in sacctmgr's columns. What a QOS holds here and sacctmgr has no column for (`headroom`, `array_tasks`, ...) `gadm qos show` prints.
 
-use super::association::tres;
+use super::association::{NORMAL, tres};
 use crate::ruled_table::Column;
 use gcli::Failure;
 use gmodel::duration::sacct_time;
@@ -77,13 +77,16 @@ pub(super) fn running(limits: &LimitsRow) -> String {
     limits.running_gpu_hours.map(|hours| format!("gres/gpu={}", hours * 60)).unwrap_or_default()
 }
 
-/// The QOS of these names, or all.
+/// The QOS of these names, or all: also the usual one, which jobs have whether or not somebody made it.
 pub(super) fn rows(client: &mut Client, names: &[String]) -> Result<Vec<QosRow>, Failure> {
     #[derive(Deserialize)]
     struct Answer {
         qos: Vec<QosRow>,
     }
     let mut rows = client.get::<Answer>("/v1/qos")?.qos;
+    if !rows.iter().any(|row| row.name == NORMAL) {
+        rows.insert(0, QosRow { name: NORMAL.to_owned(), usage_factor: 1.0, ..QosRow::default() });
+    }
     rows.retain(|row| names.is_empty() || names.contains(&row.name));
     Ok(rows)
 }

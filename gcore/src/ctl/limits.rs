@@ -179,8 +179,9 @@ pub(super) fn check_queue(state: &State, spec: &JobSpec, partition: &Partition, 
         if let Some(most) = held.limits.submits_per_minute
             && let Some(wait_secs) = state.minutes.wait_secs(&subject, most, now)
         {
+            let often = if most == 1 { "once".to_owned() } else { format!("{most} times") };
             return limit(format!(
-                "{subject} may submit {most} times in a minute and has done so. Try again in {wait_secs} s; an array \
+                "{subject} may submit {often} in a minute and has done so. Try again in {wait_secs} s; an array \
                  counts once."
             ));
         }

@@ -61,7 +61,7 @@ pub(super) fn handle(
         }
     }
     let id = JobId(tx.state.next_job);
-    let waits = open_dependency(tx, id, &spec)?;
+    let waits = open_dependency(tx, id, &spec, &mut notes)?;
     let who = if spec.array.is_some() { Dependent::Array(id) } else { Dependent::Job(id) };
     let spec = tx.state.late_specs.share(spec);
     let noted = spec.clone();
@@ -74,17 +74,17 @@ pub(super) fn handle(
     Ok(Reply::Submitted { id, notes, repeated: false })
 }
 
-/// What of a submission's dependency is not met. One that can never be met is refused where it would be cancelled.
-fn open_dependency(tx: &Tx, id: JobId, spec: &JobSpec) -> Result<Option<Box<Waits>>, Refusal> {
+/// What of a submission's dependency is not met. One that can never be met is no mistake, as the other may have failed a moment
+/// ago: the job is cancelled where that is wanted, as if it had been there when the other ended.
+fn open_dependency(tx: &Tx, id: JobId, spec: &JobSpec, notes: &mut Vec<String>) -> Result<Option<Box<Waits>>, Refusal> {
     let Some(dependency) = &spec.dependency else { return Ok(None) };
     let asker = Asker { id, spec, task: None };
     let waits = resolve(tx.state, &tx.past, tx.now, dependency, asker)?;
-    match waits.as_deref().and_then(never) {
-        Some(why) if kills(tx.state, spec) => {
-            Err(Refusal::invalid(format!("--dependency {dependency}: {why}, so it can never be met.")))
-        }
-        _ => Ok(waits),
+    if let Some(why) = waits.as_deref().and_then(never) {
+        let so = if kills(tx.state, spec) { "it is cancelled" } else { "it never starts" };
+        notes.push(format!("--dependency {dependency}: {why}, so {so}"));
     }
+    Ok(waits)
 }
 
 /// A submission with its defaults, checked as far as it can be without making it.

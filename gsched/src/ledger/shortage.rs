@@ -29,14 +29,16 @@ impl Shortage {
 }
 
 impl Ledger {
-    /// Why a job that waits would borrow; `None` where its account's guarantee has room for it as things are.
+    /// Why a job that waits would borrow; `None` where its account's guarantee has room for it as things are. Of the types that it
+    /// may have, told of one that the guarantee is large enough for.
     pub fn borrows(&self, job: &PendingJob) -> Option<Shortage> {
         let guarantees = self.guarantees.as_ref().filter(|_| !self.is_outside_quota(&job.spec))?;
         let who = self.who(&job.spec);
         if guaranteed_as(job, who.account?, guarantees, self, self.now).is_some() {
             return None;
         }
-        asked(job, self, self.now).first().map(|held| self.shortage(&job.spec, who, held))
+        let each = asked(job, self, self.now).into_iter().map(|held| self.shortage(&job.spec, who, &held));
+        each.min_by_key(|short| short.for_good)
     }
 
     /// Why a job would borrow: what of its account's guarantee has no room for it.

@@ -192,7 +192,7 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
     "#]]);
     check(&queue("job gpus=2 user=alice reservation=course time=3000 time_min=301"), 10, expect![[r#"
         0 ahead
-        Reservation: asks for 301 s, and reservation "course" lasts 300 s
+        Reservation: asks for 301 s, and reservation "course" lasts 5 min
         Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z
         expected never by what is known on []
     "#]]);
@@ -473,6 +473,28 @@ fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
     assert_eq!(borrows(10).unwrap(), "account a is guaranteed 4 GPUs, and this job needs 5");
     assert_eq!(borrows(11).unwrap(), "account lab is guaranteed 8 GPUs, of which 8 are used or guaranteed to accounts below it, and this job needs 2");
     assert_eq!((borrows(12), borrows(13)), (None, None), "the one is told by what is in its way, the other stands on its guarantee");
+}
+
+#[test]
+fn who_may_have_any_type_is_told_of_one_that_the_guarantee_is_large_enough_for() {
+    // All h100 of lab are a's; of l4 b may stand on two.
+    let snapshot = crate::world::world(
+        "node n1 h100:4
+         node n2 l4:8
+         account lab g=h100:4,gpu:6
+         account a under=lab g=h100:4
+         account b under=lab g=2
+         run 1 b bob 1 on=n2
+         run 2 a ann 4 on=n1
+         run 3 a ann 7 on=n2
+         job 10 b bob 2
+         job 11 b bob h100:2
+         job 12 b bob 3",
+    );
+    let borrows = |job| why(&snapshot, JobId(job)).unwrap().borrows.unwrap();
+    assert_eq!(borrows(10), "account b is guaranteed 2 GPUs and uses 1 of them, and this job needs 2");
+    assert_eq!(borrows(11), "account lab is guaranteed 4 h100, of which 4 are guaranteed to accounts below it, and this job needs 2");
+    assert_eq!(borrows(12), "account b is guaranteed 2 GPUs, and this job needs 3");
 }
 
 /// A snapshot in which more stands in the way of some jobs.

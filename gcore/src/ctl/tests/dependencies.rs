@@ -89,6 +89,7 @@ fn a_failure_lets_afternotok_go_and_leaves_afterok_as_impossible() {
          config kill=yes
          submit user=alice time=60 dep=afterok:1
          submit user=alice time=60 dep=afterok:1 kill=no
+         submit user=alice array=0-1 time=60 dep=afterok:1
          update 2 user=alice dep=none
          plan
          show",
@@ -105,15 +106,20 @@ fn a_failure_lets_afternotok_go_and_leaves_afterok_as_impossible() {
             4 alice PENDING DependencyNeverSatisfied: its dependency can never be met: job 3 ended CANCELLED
             5 alice RUNNING 5-1 on n1[]
             6 alice RUNNING 6-1 on n1[]
-            refused: --dependency afterok:1: job 1 ended FAILED, so it can never be met.
             job 7
+              note: --dependency afterok:1: job 1 ended FAILED, so it is cancelled
+            job 8
+              note: --dependency afterok:1: job 1 ended FAILED, so it never starts
+            job 9
+              note: --dependency afterok:1: job 1 ended FAILED, so it is cancelled
             1 alice FAILED 7:0
             2 alice RUNNING 2-1 on n1[]
             3 alice CANCELLED 0:0 (its dependency can never be met: job 1 ended FAILED) (system)
             4 alice PENDING DependencyNeverSatisfied: its dependency can never be met: job 3 ended CANCELLED
             5 alice RUNNING 5-1 on n1[]
             6 alice RUNNING 6-1 on n1[]
-            7 alice PENDING DependencyNeverSatisfied: its dependency can never be met: job 1 ended FAILED
+            7 alice CANCELLED 0:0 (its dependency can never be met: job 1 ended FAILED) (system)
+            8 alice PENDING DependencyNeverSatisfied: its dependency can never be met: job 1 ended FAILED
         "#]],
     );
 }
@@ -529,9 +535,11 @@ fn what_was_forgotten_is_asked_of_the_store() {
             refused: --dependency: job 1 is neither in the queue nor in the records of finished jobs.
             job 5
             job 6
+              note: --dependency afterok:2: not all tasks of array 2 ended well, so it never starts
             job 7
             job 8
             job 9
+              note: --dependency afterok:2_1: task 3 was cancelled or did not end well, so it never starts
             refused: --dependency: array 2 has no task 5; it has 0-2.
             job 10
             10_[1] alice PENDING DependencyNeverSatisfied: their partners in the other array did not end well: these tasks can never start
