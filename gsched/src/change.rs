@@ -131,11 +131,9 @@ fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool)
         }
     }
     for (at, (kind, choice)) in choices.iter().enumerate() {
-        if !least(Some(*choice)).is_some_and(|least| looks(&least)) {
-            continue;
-        }
         let with = |edit: Edit| Edit::Both(Box::new(edit), Box::new((*choice).clone()));
-        for amount in &amounts {
+        let may_be_enough = least(Some(*choice)).is_some_and(|least| looks(&least));
+        for amount in amounts.iter().filter(|_| may_be_enough) {
             let most = amount.most_that(&mut |edit| looks(&with(edit.clone())));
             found.extend((most > 0).then(|| with((amount.amount)(most))));
         }

@@ -400,7 +400,7 @@ fn an_array_at_its_cap_is_told_of_a_higher_one() {
     let few = "node n1 h100:8\nrunning 1 n1 gpus=0-5 left=600\njob gpus=4 array=5 room=0 time=100";
     assert_eq!(of(few, ArrayCap { most: 1, running: 1 }).1, ["Gpus=2 ArrayTaskThrottle=2"]);
     let named = "node n1 h100:8\nnode n2 h100:8\nrunning 1 n1 gpus=0-7 left=600\njob gpus=4 array=5 room=0 time=100 nodelist=n1";
-    assert_eq!(of(named, ArrayCap { most: 1, running: 1 }).1, ["ArrayTaskThrottle=2 NodeList=none"]);
+    assert_eq!(of(named, ArrayCap { most: 1, running: 1 }).1, ["NodeList=none ArrayTaskThrottle=2"]);
     let cut = "node n1 h100:8 8c\nrunning 1 n1 cpus=6 left=600\njob gpus=2 cpg=2 array=5 room=0 time=100";
     assert_eq!(of(cut, ArrayCap { most: 1, running: 1 }).1, ["Gpus=1 ArrayTaskThrottle=2"], "and not --cpus-per-gpu 1");
 }
