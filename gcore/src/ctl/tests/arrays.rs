@@ -299,13 +299,13 @@ fn a_set_of_held_tasks_is_released_by_task_by_set_and_as_a_whole() {
          show",
         expect![[r#"
             job 1
-            1_[19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             1_[0-3,8-15] alice PENDING, HELD user:alice (because)
             1_[4-7] alice PENDING, HELD user:alice (because) admin:root (because)
             1_16 alice RUNNING 17-1 on n1[0]
             1_17 alice RUNNING 18-1 on n1[1]
             1_18 alice RUNNING 19-1 on n1[2]
-            1_[3,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[3,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             1_[0-1,8-15] alice PENDING, HELD user:alice (because)
             1_[6-7] alice PENDING, HELD user:alice (because) admin:root (because)
             1_[4-5] alice PENDING, HELD admin:root (because)
@@ -315,13 +315,13 @@ fn a_set_of_held_tasks_is_released_by_task_by_set_and_as_a_whole() {
             1_18 alice RUNNING 19-1 on n1[2]
             refused: job 1 belongs to alice; you are bob. Ask them or an operator.
             refused: job 1 is held by root (because); only they or an operator can release it.
-            1_[0-1,3,8-15,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[0-1,3,8-15,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             1_[4-7] alice PENDING, HELD admin:root (because)
             1_2 alice PENDING None: 
             1_16 alice RUNNING 17-1 on n1[0]
             1_17 alice RUNNING 18-1 on n1[1]
             1_18 alice RUNNING 19-1 on n1[2]
-            1_[0-1,3-5,8-15,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[0-1,3-5,8-15,19] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             1_[6-7] alice PENDING, HELD admin:root (because)
             1_2 alice PENDING None: 
             1_16 alice RUNNING 17-1 on n1[0]
@@ -353,12 +353,12 @@ fn some_tasks_of_a_held_array_are_let_go() {
             job 1
             1_[4-9] alice PENDING None: 
             1_[0-3] alice PENDING, HELD
-            1_[4-9] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[4-9] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             1_[3] alice PENDING, HELD
             1_0 alice RUNNING 1-1 on n1[0]
             1_1 alice RUNNING 2-1 on n1[1]
             1_2 alice RUNNING 3-1 on n1[2]
-            1_[4-9] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0K of memory; room is expected by 1970-01-12T13:47:40Z
+            1_[4-9] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 61 CPUs and 0 of memory; room is expected by 1970-01-12T13:47:40Z
             1_[3] alice PENDING, HELD user:alice (its array is held)
             1_0 alice RUNNING 1-1 on n1[0]
             1_1 alice RUNNING 2-1 on n1[1]
