@@ -20,7 +20,7 @@ use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::calibration::Plans;
 use gsched::window::no_start_text;
 use gsched::{Change, Engine, Forecast, Snapshot, Why};
-use gwire::api::{OtherGpusRow, BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
+use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, OtherGpusRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

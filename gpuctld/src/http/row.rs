@@ -90,9 +90,10 @@ pub(super) fn positions(array: &Array, alike: Alike) -> Cow<'_, RangeSet> {
     }
 }
 
+/// Whether all of a part are among them; not of none.
 fn covers(all: &RangeSet, part: &RangeSet) -> bool {
     let mut ranges = all.runs().peekable();
-    part.runs().all(|(first, last)| {
+    !part.is_empty() && part.runs().all(|(first, last)| {
         while ranges.next_if(|(_, end)| *end < first).is_some() {}
         ranges.peek().is_some_and(|(start, end)| *start <= first && last <= *end)
     })

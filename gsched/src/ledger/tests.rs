@@ -197,6 +197,15 @@ fn headroom_is_for_those_who_may_use_it_and_for_guaranteed_demand() {
             5: Headroom: partition train keeps 4 GPUs idle for urgent work: 8 are idle and this job needs 5
         "#]],
     );
+    check(
+        "node n1 h100:8
+         partition train nodes=n1 headroom=1
+         run 1 b bob 7 on=n1
+         job 2 b bob 1 partition=train",
+        expect![[r#"
+            2: Headroom: partition train keeps 1 GPU idle for urgent work: 1 is idle and this job needs 1
+        "#]],
+    );
 }
 
 #[test]

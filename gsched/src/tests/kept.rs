@@ -269,7 +269,7 @@ proptest! {
         let mut met = enter(&mut snapshot, &first);
         prop_assume!(!snapshot.running.is_empty());
         let count = snapshot.running.len();
-            let mut changes = end(&mut snapshot, which.index(count));
+        let mut changes = end(&mut snapshot, which.index(count));
         let before = starts(&snapshot);
         changes.runs.append(&mut met);
         changes.nodes.extend(first.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
