@@ -29,6 +29,7 @@ kernel=$(find_kernel)
 [ -x "$kernel" ] || not_run "no user-mode Linux kernel: apt-get download user-mode-linux has failed"
 program=${1:-$(cd "$(dirname "$0")/../.." && test_program)}
 [ -x "$program" ] || { echo "gsys/tests/uml.sh: the test program did not compile" >&2; exit 1; }
+program=$(realpath "$program")
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -44,6 +45,9 @@ mount -t sysfs sysfs /sys
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
+# The program may lie below /tmp or /var/tmp, which the next mounts cover.
+mkdir /dev/shm/program
+mount --bind "$(dirname "$program")" /dev/shm/program
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /var/tmp
 case $1 in
@@ -60,7 +64,7 @@ v1)
 esac
 cd /tmp
 echo "guest: \$(uname -r), cgroup $1"
-"$program" --test-threads=1 --color=never </dev/null 2>&1
+"/dev/shm/program/$(basename "$program")" --test-threads=1 --color=never </dev/null 2>&1
 echo "guest: tests ended with \$?"
 echo o > /proc/sysrq-trigger
 sleep 60
@@ -78,6 +82,7 @@ for shape in v2 v1; do
     if ! grep -q 'guest: tests ended with 0' "$work/console"; then
         failed=1
         tail -n 60 "$work/console"
+        echo "gsys/tests/uml.sh: the kernel tests under cgroup $shape failed" >&2
     fi
 done
 exit "$failed"
