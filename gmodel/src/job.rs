@@ -326,7 +326,7 @@ impl MemAsk {
 pub struct Launch {
     /// The script's text. Empty id when `argv` is a command (`gsub -- cmd args`).
     pub script: BlobId,
-    /// Arguments after the script, or the command with its arguments.
+    /// Arguments after the script, or the command with its arguments. Once accepted, of long ones the beginning: all are in the blob.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
     /// Path of the script as given, for display; empty for stdin or `--wrap`.

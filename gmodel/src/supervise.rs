@@ -132,6 +132,9 @@ pub enum FromStep {
     Unknown,
 }
 
+/// Tasks that a step may have on one node. Each holds three pipes of gstepd's and, while it starts, two descriptors more.
+pub const MAX_NODE_TASKS: u32 = 1024;
+
 /// Tasks to start in a run on one node, for `grun`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

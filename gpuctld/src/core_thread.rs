@@ -11,6 +11,7 @@ mod gpu_log;
 pub use batch::{Core, CoreParts, now};
 
 use crate::histogram::Histogram;
+use crate::launch_texts;
 use crate::store::Blob;
 use crate::store::reader::Reader;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, Reply, State, Target};
@@ -98,7 +99,7 @@ impl CoreHandle {
         self.ask(Input::Command { actor, command }, Vec::new()).await
     }
 
-    /// Accepts a job. Script and environment are hashed here, off the core thread, and written in the
+    /// Accepts a job. Script, environment and long arguments are hashed here, off the core thread, and written in the
     /// transaction of the job.
     ///
     /// # Errors
@@ -112,6 +113,7 @@ impl CoreHandle {
             spec.launch.script = blob.id();
             blobs.push(blob);
         }
+        let environment = launch_texts::packed(environment, &mut spec.launch.argv);
         let blob = make_blob(environment.into_bytes()).await;
         spec.launch.environment = blob.id();
         blobs.push(blob);

@@ -3,6 +3,7 @@
 //! Built on the connection's own task, off the core thread. A run whose order cannot be made is reported as a
 //! failed launch, so that it never waits for an order that does not come.
 
+use crate::launch_texts;
 use crate::store::reader::Reader;
 use gcore::ctl::{checkpoint_of, imex_channel};
 use gcore::ctl::state::{Node, Run, State};
@@ -30,9 +31,10 @@ pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader)
             Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
         };
         orders.push(match texts {
-            Ok((script, environment)) => {
+            Ok((script, environment, arguments)) => {
                 let order = order(state, node, run, &job.spec);
-                Ok(LaunchOrder { script, environment, ..order })
+                let argv = arguments.unwrap_or_else(|| job.spec.launch.argv.clone());
+                Ok(LaunchOrder { script, environment, argv, ..order })
             }
             Err(text) => Err(failed(run.id, text)),
         });
@@ -46,7 +48,7 @@ pub fn failed(run: RunId, text: String) -> RunReport {
     RunReport::new(run, RunPhase::Clean(end.into()))
 }
 
-/// Everything but script and environment.
+/// Everything but script, environment and arguments.
 fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder {
     let config = &state.config;
     let partition = config.partition(&spec.partition).cloned().unwrap_or_default();
@@ -78,7 +80,6 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         gpus,
         gpu_rails,
         imex_channel: imex_channel(state, run, node),
-        argv: launch.argv.clone(),
         work_dir: launch.work_dir.clone(),
         submit_dir: launch.submit_dir.clone(),
         submit_host: launch.submit_host.clone(),
@@ -147,11 +148,11 @@ fn order_gpus(state: &State, node: Option<&Node>, share: &NodeShare) -> (Vec<Ord
     (gpus.into_iter().map(|(_, gpu)| gpu).collect(), rails)
 }
 
-/// Script and environment of a launch, from its blobs in that order.
+/// Script, environment and, where they are long, arguments of a launch, from its blobs in that order.
 fn texts(
     launch: &gmodel::job::Launch,
     blobs: Vec<Option<Vec<u8>>>,
-) -> Result<(String, Vec<String>), String> {
+) -> Result<(String, Vec<String>, Option<Vec<String>>), String> {
     let mut blobs = blobs.into_iter();
     let mut text = |id: &BlobId, what: &str| match blobs.next().flatten() {
         Some(bytes) => String::from_utf8(bytes).map_err(|_| format!("the stored {what} is not text")),
@@ -160,8 +161,8 @@ fn texts(
     };
     let script = text(&launch.script, "script")?;
     let environment = text(&launch.environment, "environment")?;
-    let variables = environment.split('\0').filter(|variable| !variable.is_empty());
-    Ok((script, variables.map(str::to_owned).collect()))
+    let (environment, arguments) = launch_texts::unpacked(&environment);
+    Ok((script, environment, arguments))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod histogram;
 mod http;
 mod idle_program;
 mod launch_orders;
+mod launch_texts;
 mod listen;
 mod metrics;
 mod node_changes;

@@ -493,9 +493,8 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let number = self.links.inner.next_question.fetch_add(1, Ordering::Relaxed);
         let frame = match about {
             About::Step(step, asker) => {
-                self.write(&ToNode::Step { run, step: *step }).await?;
-                let _ = asker.send(Ok(()));
-                return Ok(());
+                let sent = self.write(&ToNode::Step { run, step: *step }).await;
+                return answer_asker(sent, asker);
             }
             About::Log(_) => ToNode::ReadLog { question: number, run },
             About::Use(_) => ToNode::ReadUse { question: number, run },
@@ -513,6 +512,20 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         timeout(SILENCE, frame::write(self.sink, frame)).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
         Ok(())
     }
+}
+
+/// Tells the asker what became of a frame. One that is too large was not begun: it is the asker's error, and no end of the connection.
+fn answer_asker(sent: Result<(), LinkEnd>, asker: Asker<()>) -> Result<(), LinkEnd> {
+    let (told, goes_on) = match sent {
+        Err(LinkEnd::Frame(FrameError::TooLarge { announced, max_bytes })) => {
+            let text = format!("its order takes {announced} bytes on its way to the node, and {max_bytes} are the most. Pass less of the environment with --export, and data in files");
+            (Err(text), Ok(()))
+        }
+        Err(end) => (Err(format!("the node's connection ended: {end}")), Err(end)),
+        Ok(()) => (Ok(()), Ok(())),
+    };
+    let _ = asker.send(told); // the asker may have gone
+    goes_on
 }
 
 /// Whether all that is new is that runs are not named any more which are clean on the node.
@@ -550,4 +563,30 @@ fn too_large(run: RunId, bytes: usize) -> gmodel::run::RunReport {
             "script and environment take {bytes} bytes or more on their way to the node; {ORDER_BYTES} are possible. Control characters take six each"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_order_that_no_frame_holds_is_its_askers_error_and_the_connection_goes_on() {
+        let (mut near, far) = tokio::io::duplex(64 << 20);
+        let step = |bytes: usize| ToNode::Step {
+            run: RunId::new(gmodel::JobId(1), 1),
+            step: StepOrder { argv: vec!["x".repeat(bytes)], ..StepOrder::default() },
+        };
+        for (bytes, fits) in [(MAX_FRAME_BYTES as usize, false), (100, true)] {
+            let (asker, answer) = oneshot::channel();
+            let sent = frame::write(&mut near, &step(bytes)).await.map_err(LinkEnd::from);
+            answer_asker(sent, asker).expect("the connection goes on");
+            let told = answer.await.unwrap();
+            assert_eq!(told.is_ok(), fits, "{told:?}");
+            assert!(fits || told.unwrap_err().contains("and 16777216 are the most"));
+        }
+        drop(near);
+        let mut frames = FrameReader::new(far);
+        assert_eq!(frames.next::<ToNode>().await.unwrap(), Some(step(100)), "nothing of the first was written");
+        assert_eq!(frames.next::<ToNode>().await.unwrap(), None);
+    }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use gmodel::ExitCode;
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::{Setup, StepInput, StepOrder, StepOutput, StepStream};
+use gmodel::supervise::{MAX_NODE_TASKS, Setup, StepInput, StepOrder, StepOutput, StepStream};
 use gsys::cgroup::StepCgroup;
 use gsys::cpu::Affinity;
 use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stdio};
@@ -31,8 +31,6 @@ use crate::step_link::StepLink;
 use crate::task_binding::{self, TaskBinding};
 use crate::task_input::{StepInputs, TaskInput};
 
-/// Each task holds three pipes and, while it starts, two descriptors more.
-const MAX_TASKS: usize = 1024;
 /// grun has to take the connection, and at the end the last output, within this time.
 const GRUN_PATIENCE_SECS: u32 = 10;
 /// What was killed at the end of a step, and sits in a system call so long, is the job's to end.
@@ -108,8 +106,8 @@ impl Steps {
         }
         let mut link = StepLink::open(&order.connect)?;
         link.send(&StepOutput::Hello { step: order.step, node_index: order.node_index, key: order.key.clone() });
-        let too_many = order.ranks.len() > MAX_TASKS;
-        let bound = too_many.then(|| format!("{} tasks on one node, and {MAX_TASKS} are the most", order.ranks.len()));
+        let too_many = order.ranks.len() > MAX_NODE_TASKS as usize;
+        let bound = too_many.then(|| format!("{} tasks on one node, and {MAX_NODE_TASKS} are the most", order.ranks.len()));
         let refusal = refusal.or(bound);
         let until = now.plus_secs(GRUN_PATIENCE_SECS);
         let phase = match &refusal {

@@ -579,3 +579,19 @@ fn linked_gpus_are_given_where_the_driver_says_that_they_are_linked() {
     pool.run("gsub", &["--gpus", "0.5", "--wrap", "true"]).fails_with(1, "gives GPUs whole");
     pool.down();
 }
+
+#[test]
+fn arguments_of_a_hundred_kilobytes_reach_the_script_and_the_record_has_their_beginning() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let script = pool.write("job.sh", "#!/bin/sh\necho $# \"$1\" \"$5000\" \"${5000}\" > words\n");
+    let words: Vec<String> = (0..5000).map(|at| format!("/data/set/part-{at}.txt")).collect();
+    let mut args = vec!["-o", "/dev/null", script.to_str().unwrap()];
+    args.extend(words.iter().map(String::as_str));
+    let id = pool.gsub(&args);
+    pool.wait_state(id, Completed);
+    assert_eq!(pool.file("words"), format!("5000 /data/set/part-0.txt {}000 /data/set/part-4999.txt\n", words[4]));
+    // A command is shown as far as it is kept.
+    let command = pool.gsub(&[&["-H", "--", "echo"], &args[3..]].concat());
+    let shown = pool.job(command).command;
+    assert!(shown.starts_with("echo /data/set/part-0.txt ") && shown.ends_with("...") && shown.len() < 5000, "{shown}");
+}

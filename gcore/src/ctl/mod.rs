@@ -44,6 +44,7 @@ mod placement;
 mod policy;
 mod policy_check;
 mod preempt;
+mod request_size;
 mod requeue;
 mod reservation;
 mod reservation_upkeep;

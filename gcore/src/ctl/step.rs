@@ -10,9 +10,11 @@ use super::targets::{Found, find, shown};
 use gmodel::hostlist::Hostlist;
 use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::StepHold;
+use gmodel::supervise::MAX_NODE_TASKS;
 use gmodel::{ExitCode, JobId};
+use std::collections::BTreeSet;
 
-/// Tasks one step may have.
+/// Tasks one step may have. Their ranks are lists of 4 bytes each in memory, of at most 6 in a frame: no bound above it is needed there.
 pub const MAX_STEP_TASKS: u32 = 65_536;
 
 pub(super) fn start(
@@ -106,11 +108,14 @@ fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Re
     }
     let mut places: Vec<usize> = places.into_iter().take(wanted as usize).collect();
     places.sort_unstable();
+    let most_each = ask.ntasks_per_node.unwrap_or(MAX_NODE_TASKS).min(MAX_NODE_TASKS);
+    let room = most_each.saturating_mul(wanted).min(MAX_STEP_TASKS);
     let Some(total) = ask.ntasks else {
         let own = |place: usize| ask.ntasks_per_node.unwrap_or(held[place].1).max(1);
-        return Ok(places.into_iter().map(|place| (place, own(place))).collect());
+        let tasks: Vec<(usize, u32)> = places.into_iter().map(|place| (place, own(place))).collect();
+        check_counts(&tasks, ask)?;
+        return Ok(tasks);
     };
-    let room = ask.ntasks_per_node.map_or(MAX_STEP_TASKS, |each| each.saturating_mul(wanted).min(MAX_STEP_TASKS));
     if total < wanted || total > room {
         return Err(Refusal::invalid(format!("-n {total} on {wanted} node(s): ask for {wanted} to {room} tasks.")));
     }
@@ -118,11 +123,30 @@ fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Re
     Ok(places.into_iter().enumerate().map(|(at, place)| (place, each(at))).collect())
 }
 
+/// Nothing is laid out before the sum is known to be within its bounds: a list of ranks is as long as its number.
+fn check_counts(tasks: &[(usize, u32)], ask: &StepAsk) -> Result<(), Refusal> {
+    let total: u64 = tasks.iter().map(|(_, count)| u64::from(*count)).sum();
+    let most = tasks.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    if total <= u64::from(MAX_STEP_TASKS) && most <= MAX_NODE_TASKS {
+        return Ok(());
+    }
+    let (nodes, each) = (tasks.len() as u32, (MAX_STEP_TASKS / tasks.len() as u32).min(MAX_NODE_TASKS));
+    Err(Refusal::invalid(match ask.ntasks_per_node {
+        Some(asked) => format!(
+            "--ntasks-per-node {asked} on {nodes} node(s): {total} tasks, and a step has at most {MAX_STEP_TASKS}, {MAX_NODE_TASKS} of them on a node. Ask for 1 to {each} on each."
+        ),
+        None => format!(
+            "the job has {total} tasks here, up to {most} on a node, and a step has at most {MAX_STEP_TASKS}, {MAX_NODE_TASKS} of them on a node. Say how many with -n."
+        ),
+    }))
+}
+
 /// Places of the nodes that a step may be on, those it must be on first, and how many the latter are.
 pub(super) fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize>, u32), Refusal> {
-    let names = |list: &Option<Hostlist>| -> Vec<String> { list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect() };
+    // Sets: a list may name one node 65,536 times.
+    let names = |list: &Option<Hostlist>| -> BTreeSet<String> { list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect() };
     let (must, out) = (names(&ask.nodelist), names(&ask.exclude));
-    if let Some(stranger) = must.iter().find(|name| out.contains(name) || held.iter().all(|(known, _)| known != *name)) {
+    if let Some(stranger) = must.iter().find(|name| out.contains(*name) || held.iter().all(|(known, _)| known != *name)) {
         let all: Vec<&str> = held.iter().map(|(name, _)| name.as_str()).collect();
         let text = format!("--nodelist: {stranger:?} is not a node of the job, or is excluded. It holds {}.", gmodel::hostlist::compress(&all));
         return Err(Refusal::invalid(text));
@@ -212,7 +236,7 @@ mod tests {
     fn what_the_allocation_has_no_room_for_is_refused() {
         check("N=4", "-N 4: the job holds 3 node(s).");
         check("N=3 x=n1", "-N 3: the job holds 3 node(s) and 2 are left after --exclude.");
-        check("N=2 n=1", "-n 1 on 2 node(s): ask for 2 to 65536 tasks.");
+        check("N=2 n=1", "-n 1 on 2 node(s): ask for 2 to 2048 tasks.");
         check("N=2 n=5 each=2", "-n 5 on 2 node(s): ask for 2 to 4 tasks.");
         check("N=0", "-N 0: the job holds 3 node(s).");
         check("w=n[1-2] N=1", "-N 1: --nodelist names 2 nodes. Leave -N out.");
@@ -220,6 +244,23 @@ mod tests {
         check("x=n[1-3]", "--relative or --exclude leaves no node of the job.");
         check("r=3", "--relative or --exclude leaves no node of the job.");
         check("r=1 N=3", "-N 3: the job holds 3 node(s) and 2 are left after --relative and --exclude.");
+    }
+
+    #[test]
+    fn a_step_of_too_many_tasks_is_refused_however_it_asks_for_them() {
+        let most = "and a step has at most 65536, 1024 of them on a node. Ask for 1 to 1024 on each.";
+        check("each=4294967295", &format!("--ntasks-per-node 4294967295 on 3 node(s): 12884901885 tasks, {most}"));
+        check("N=1 each=60000000", &format!("--ntasks-per-node 60000000 on 1 node(s): 60000000 tasks, {most}"));
+        check("n=4294967295 each=4294967295", "-n 4294967295 on 1 node(s): ask for 1 to 1024 tasks.");
+        check("n=3073", "-n 3073 on 3 node(s): ask for 3 to 3072 tasks.");
+        check("N=1 each=1024", "n1:1024");
+        let of_job = |tasks: u32, nodes: usize| {
+            let held = vec![("n1".to_owned(), tasks); nodes];
+            layout(&held, &StepAsk::default()).map(|tasks| tasks.len()).map_err(|refusal| refusal.text)
+        };
+        assert_eq!(of_job(1024, 64), Ok(64));
+        assert!(of_job(1024, 65).unwrap_err().starts_with("the job has 66560 tasks here, up to 1024 on a node"));
+        assert!(of_job(u32::MAX, 1).unwrap_err().ends_with("Say how many with -n."));
     }
 
     #[test]

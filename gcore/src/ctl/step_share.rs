@@ -3,10 +3,11 @@
 
 use super::command::{Refusal, StepAsk};
 use super::state::{Run, State};
-use super::step::{MAX_STEP_TASKS, usable};
+use super::step::usable;
 use gmodel::run::NodeShare;
 use gmodel::size::rough_size;
 use gmodel::step_share::{Per, StepGpus, StepHoldOnNode, StepShareAsk};
+use gmodel::supervise::MAX_NODE_TASKS;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -56,7 +57,7 @@ pub(super) fn find(
     }
     let (places, named) = usable(held, ask)?;
     let total = shared.iter().map(|(_, count)| *count).sum();
-    let search = |nodes| Search { places: &places, named: named as usize, most_each: ask.ntasks_per_node.unwrap_or(MAX_STEP_TASKS), share, total, nodes };
+    let search = |nodes| Search { places: &places, named: named as usize, most_each: ask.ntasks_per_node.unwrap_or(MAX_NODE_TASKS), share, total, nodes };
     let usual_nodes = Some(shared.len() as u32);
     // Without a number of tasks it is the job's own, on all its nodes.
     let is_fixed = ask.nodes.is_some() || ask.ntasks.is_none();
@@ -212,7 +213,7 @@ impl Room {
             Some((Per::Step, count)) if count % nodes != 0 || count / nodes > has => Some(0),
             _ => None,
         };
-        let most = u64::from(MAX_STEP_TASKS);
+        let most = u64::from(MAX_NODE_TASKS);
         let all = [by_cpus.map(|count| count as u64), by_mem, by_gpus.map(u64::from)];
         all.into_iter().flatten().fold(most, u64::min) as u32
     }

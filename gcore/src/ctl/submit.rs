@@ -9,6 +9,7 @@ use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, kills, never, 
 use super::event::Event;
 use super::handle::Tx;
 use super::limits;
+use super::request_size;
 use super::several_partitions;
 use super::snapshot::sched_node;
 use super::state::{ClientKey, Node, State};
@@ -101,6 +102,7 @@ pub fn complete(
     spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
     check_user(config, actor)?;
     check_texts(&spec)?;
+    request_size::check(&spec)?;
     check_numbers(state, &spec)?;
     spread(&mut spec.request);
     if spec.partition.is_empty() {

@@ -9,6 +9,7 @@ use super::event::{Event, JobChange};
 use super::handle::Tx;
 use super::hold::{Holder, hold};
 use super::limits;
+use super::request_size;
 use super::state::{State, TaskOf};
 use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal, takes_submissions};
 use super::targets::{Found, find, own_tasks, shown, split};
@@ -251,6 +252,9 @@ fn admitted(tx: &Tx, actor: &Actor, old: &Old, partitions: &[&Partition], mut ch
     let mut wanted = Arc::new(old.spec.clone());
     changed_spec(&mut wanted, &change);
     let wanted = Arc::unwrap_or_clone(wanted);
+    if wanted != *old.spec {
+        request_size::check(&wanted)?;
+    }
     if asks(&change) {
         check_counts(&wanted.request)?;
         let mut taken: Option<JobSpec> = None;

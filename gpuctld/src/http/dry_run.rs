@@ -10,6 +10,7 @@ use super::permission::Caller;
 use super::policy::borrow_note;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
+use crate::launch_texts;
 use crate::outlook::Outlook;
 use axum::Json;
 use axum::extract::State as Shared;
@@ -44,7 +45,8 @@ pub(super) async fn dry_run(
 ///
 /// # Errors
 /// It would be refused.
-async fn foresee(site: &Site, actor: &Actor, spec: JobSpec) -> Result<DryRun, ApiError> {
+async fn foresee(site: &Site, actor: &Actor, mut spec: JobSpec) -> Result<DryRun, ApiError> {
+    launch_texts::shorten(&mut spec.launch.argv);
     let command = Command::Submit { spec: Box::new(spec), client_key: None };
     let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;

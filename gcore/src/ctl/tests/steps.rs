@@ -143,7 +143,7 @@ fn what_the_job_never_has_is_refused() {
             refused: 3 tasks with 1 GPU each: more than the job has there; n1 has 2 GPUs
             refused: 1 task with 1 a100 GPU a node: more than the job has there; n1 has 0 a100 GPUs
             refused: 1 task with 100000 GPUs: more than the job has there; n1 has 2 GPUs
-            refused: 65536 tasks with 4294967295 CPUs each: more than the job has there; n1 has 4 CPUs
+            refused: -n 65536 on 1 node(s): ask for 1 to 1024 tasks.
             refused: 1 task with 1 CPU each, 3906T a node: more than the job has there; n1 has 4 CPUs, 512G
             refused: 2 tasks with 1 GPU each, 300G a GPU: more than the job has there; n1 has 2 GPUs, 512G
             refused: 1 task with 2 GPUs a node, 300G a GPU: more than the job has there; n1 has 2 GPUs, 512G
