@@ -116,19 +116,19 @@ impl GpuUseTotals {
             return *self;
         }
         GpuUseTotals {
-            sampled_ms: self.sampled_ms + other.sampled_ms,
-            idle_ms: self.idle_ms + other.idle_ms,
-            busy_percent_ms: self.busy_percent_ms + other.busy_percent_ms,
-            busy_told_ms: self.busy_told_ms + other.busy_told_ms,
-            memory_percent_ms: self.memory_percent_ms + other.memory_percent_ms,
-            memory_told_ms: self.memory_told_ms + other.memory_told_ms,
+            sampled_ms: self.sampled_ms.saturating_add(other.sampled_ms),
+            idle_ms: self.idle_ms.saturating_add(other.idle_ms),
+            busy_percent_ms: self.busy_percent_ms.saturating_add(other.busy_percent_ms),
+            busy_told_ms: self.busy_told_ms.saturating_add(other.busy_told_ms),
+            memory_percent_ms: self.memory_percent_ms.saturating_add(other.memory_percent_ms),
+            memory_told_ms: self.memory_told_ms.saturating_add(other.memory_told_ms),
             memory_peak_bytes: self.memory_peak_bytes.max(other.memory_peak_bytes),
             power_peak_mw: self.power_peak_mw.max(other.power_peak_mw),
             temperature_peak_c: self.temperature_peak_c.max(other.temperature_peak_c),
-            energy_mj: self.energy_mj + other.energy_mj,
-            nvlink_kib: self.nvlink_kib + other.nvlink_kib,
-            pcie_kib: self.pcie_kib + other.pcie_kib,
-            slowed_ms: self.slowed_ms + other.slowed_ms,
+            energy_mj: self.energy_mj.saturating_add(other.energy_mj),
+            nvlink_kib: self.nvlink_kib.saturating_add(other.nvlink_kib),
+            pcie_kib: self.pcie_kib.saturating_add(other.pcie_kib),
+            slowed_ms: self.slowed_ms.saturating_add(other.slowed_ms),
             idle_now_ms: self.idle_now_ms.min(other.idle_now_ms),
         }
     }

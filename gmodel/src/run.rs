@@ -235,10 +235,10 @@ pub struct Usage {
 impl Usage {
     /// Sum over nodes; the peak is the largest of any node, as sacct's MaxRSS.
     pub fn add(&mut self, other: &Self) {
-        self.cpu_user_micros += other.cpu_user_micros;
-        self.cpu_system_micros += other.cpu_system_micros;
+        self.cpu_user_micros = self.cpu_user_micros.saturating_add(other.cpu_user_micros);
+        self.cpu_system_micros = self.cpu_system_micros.saturating_add(other.cpu_system_micros);
         self.peak_memory_bytes = self.peak_memory_bytes.max(other.peak_memory_bytes);
-        self.oom_kills += other.oom_kills;
+        self.oom_kills = self.oom_kills.saturating_add(other.oom_kills);
         self.gpu = self.gpu.merge(&other.gpu);
     }
 }

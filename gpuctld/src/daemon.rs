@@ -231,6 +231,11 @@ fn end_of(ended: CoreEnd, state_dir: &Path) -> ExitCode {
             tracing::info!("stopped; the database is in one file");
             ExitCode::SUCCESS
         }
+        Ok(Err(e)) if !e.is_of_disk() => {
+            let e = anyhow::Error::from(e);
+            tracing::error!("{e:#}. Nothing that was acknowledged is lost. This is a bug: please report it with the lines above");
+            ExitCode::from(EXIT_BUG)
+        }
         Ok(Err(e)) => {
             let e = anyhow::Error::from(e);
             tracing::error!(

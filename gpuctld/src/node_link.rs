@@ -8,6 +8,7 @@ use crate::http::{self, Later};
 use crate::launch_orders;
 use crate::node_changes::NodeChanges;
 use crate::pki::NodeIdentity;
+use gcore::ctl::node_words::bounded_use;
 use gcore::ctl::state::State;
 use gcore::ctl::{MAX_ADOPTED, NodeReport, desired};
 use gmodel::launch_order::LaunchOrder;
@@ -167,7 +168,7 @@ impl NodeLinks {
         if hello.protocol != PROTOCOL {
             return Err(LinkEnd::Refused(format!(
                 "gpud {} speaks protocol {}; this gpuctld ({}) speaks {PROTOCOL}. Install gpud of this release or the one before",
-                hello.release,
+                hello.release.chars().take(40).collect::<String>(),
                 hello.protocol,
                 env!("CARGO_PKG_VERSION")
             )));
@@ -223,7 +224,7 @@ impl NodeLinks {
             node,
             Live { serial, life: hello.life.clone(), heard: heard.clone(), replaced: replaced.clone(), questions },
         );
-        tracing::info!(node = identity.name, release = hello.release, runs = hello.runs.len(), "connected");
+        tracing::info!(node = identity.name, release = hello.release.chars().take(40).collect::<String>(), runs = hello.runs.len(), "connected");
         let waiting = Waiting::default();
         let end = match self.take_hello(frames, sink, node, hello).await {
             Ok(()) => {
@@ -289,8 +290,12 @@ impl NodeLinks {
         heard: &Mutex<Instant>,
         waiting: &Waiting,
     ) -> Result<std::convert::Infallible, LinkEnd> {
+        let mut told = Pace::new(Instant::now());
         loop {
             let frame = timeout(SILENCE, frames.next()).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
+            if let Some(ToController::Inventory { .. } | ToController::Idle { .. }) = &frame {
+                tokio::time::sleep(told.wait(Instant::now())).await;
+            }
             *heard.lock().expect("no panic while held") = Instant::now();
             let report = match frame.ok_or(LinkEnd::Closed)? {
                 ToController::Runs { runs } => NodeReport::Runs { runs },
@@ -306,7 +311,7 @@ impl NodeLinks {
                 }
                 ToController::Use { question, used, error } => {
                     if let Some(About::Use(asker)) = waiting.lock().expect("no panic while held").remove(&question) {
-                        let _ = asker.send(if error.is_empty() { Ok(used) } else { Err(error) });
+                        let _ = asker.send(if error.is_empty() { Ok(bounded_use(used)) } else { Err(error) });
                     }
                     continue;
                 }
@@ -528,6 +533,28 @@ fn answer_asker(sent: Result<(), LinkEnd>, asker: Asker<()>) -> Result<(), LinkE
     goes_on
 }
 
+/// How often a node may say what is written down each time that it says something else: its inventory, and idle GPUs. Beyond that its
+/// connection waits, and with it only this node.
+struct Pace {
+    /// When all that was said is paid for.
+    paid: Instant,
+}
+
+impl Pace {
+    const EACH: Duration = Duration::from_secs(5);
+    const AT_ONCE: u32 = 40;
+
+    fn new(now: Instant) -> Self {
+        Self { paid: now }
+    }
+
+    /// How long what is said now has to wait.
+    fn wait(&mut self, now: Instant) -> Duration {
+        self.paid = self.paid.max(now) + Self::EACH;
+        self.paid.saturating_duration_since(now + Self::EACH * Self::AT_ONCE).min(Self::EACH)
+    }
+}
+
 /// Whether all that is new is that runs are not named any more which are clean on the node.
 fn only_lets_go(state: &State, node: NodeId, last: &Desired, new: &Desired) -> bool {
     let is_clean = |run: RunId| state.runs.get(run).and_then(|run| run.member(node)).is_none_or(|member| member.is_clean());
@@ -568,6 +595,24 @@ fn too_large(run: RunId, bytes: usize) -> gmodel::run::RunReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_says_new_things_all_the_time_is_heard_every_few_seconds() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut now = start;
+        let mut waited = Duration::ZERO;
+        for said in 1..=100 {
+            let wait = pace.wait(now);
+            assert!(said > Pace::AT_ONCE || wait.is_zero(), "{said}");
+            waited += wait;
+            now += wait;
+        }
+        assert_eq!(waited, Pace::EACH * (100 - Pace::AT_ONCE));
+        // One that is heard every half a minute never waits.
+        let mut pace = Pace::new(start);
+        assert!((0..1000).all(|at| pace.wait(start + Duration::from_secs(30 * at)).is_zero()));
+    }
 
     #[tokio::test]
     async fn an_order_that_no_frame_holds_is_its_askers_error_and_the_connection_goes_on() {

@@ -39,6 +39,7 @@ mod mirror;
 mod node_admin;
 mod node_health;
 mod node_report;
+pub mod node_words;
 pub mod past;
 mod placement;
 mod policy;

@@ -3,7 +3,7 @@
 use super::SYSTEM;
 use super::command::NodeReport;
 use super::event::Event;
-use super::{gpu_history, gpu_order, gpu_repair};
+use super::{gpu_history, gpu_order, gpu_repair, node_words};
 use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
@@ -20,7 +20,7 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
     if !tx.state.nodes.contains(id) {
         return;
     }
-    match report {
+    match node_words::bounded(tx.state, id, report, tx.now) {
         NodeReport::Hello { life, fence, inventory, runs } => {
             outgrow(tx, fence);
             hello(tx, id, life, inventory, runs);

@@ -3,6 +3,7 @@
 //! Only what cannot be worked out; everything else follows from it, as at every boot.
 
 use super::gpu_gone;
+use super::node_words::{bound_gpu, bound_inventory};
 use super::state::{Array, Job, JoinToken, Node, Run, State};
 use gmodel::{NodeId, Policy, Seq, Timestamp};
 use gsched::usage::UsageBook;
@@ -66,6 +67,7 @@ impl State {
         for mut node in rows.nodes {
             node.generation = rows.seq.0;
             node.runs.clear();
+            bound(&mut node);
             state.node_names.insert(node.name.clone(), node.id);
             let id = node.id;
             state.nodes.insert(id, node);
@@ -95,6 +97,16 @@ impl State {
         state.gone = gpu_gone::gone(&state);
         state
     }
+}
+
+/// A database of before the bounds may hold what no machine has.
+fn bound(node: &mut Node) {
+    let mut inventory = (*node.inventory).clone();
+    bound_inventory(&mut inventory);
+    if inventory != *node.inventory {
+        node.inventory = Arc::new(inventory);
+    }
+    Arc::make_mut(&mut node.gpus).iter_mut().for_each(|gpu| bound_gpu(&mut gpu.info));
 }
 
 /// What was used, as a list of account, user and entry.

@@ -4,6 +4,7 @@
 use super::command::{Actor, Refusal, Reply, StepAsk, StepNode, Target};
 use super::event::Event;
 use super::handle::Tx;
+use super::node_words::bounded_usage;
 use super::state::State;
 use super::step_share;
 use super::targets::{Found, find, shown};
@@ -80,6 +81,7 @@ pub(super) fn end(
         return Err(Refusal::conflict(format!("job {} has no step {step}.", shown(&target))));
     };
     let run = run.id;
+    let used = used.map(bounded_usage);
     tx.emit(Event::StepEnded { run, step, exit, used, at: tx.now });
     Ok(Reply::Done)
 }

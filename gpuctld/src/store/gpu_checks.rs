@@ -2,6 +2,7 @@
 //! `gpu_checks`; of each GPU the newest are kept, and what is judged by is in the rows of the nodes.
 
 use super::WriteFailure;
+use super::write::whole;
 use gcore::ctl::Event;
 use rusqlite::{Connection, params};
 
@@ -13,7 +14,7 @@ pub fn write(db: &Connection, seq: u64, event: &Event) -> Result<(), WriteFailur
     let Event::GpuChecked { node, uuid, gave_way_to: None, report, at, .. } = event else { return Ok(()) };
     let report = serde_json::to_string(report)?;
     db.prepare_cached("INSERT INTO gpu_checks (uuid, at_ms, seq, node, report) VALUES (?1,?2,?3,?4,?5)")?
-        .execute(params![uuid, at.0, seq, node.0, report])?;
+        .execute(params![uuid, at.0, whole(seq), node.0, report])?;
     db.prepare_cached(
         "DELETE FROM gpu_checks WHERE uuid = ?1 AND seq <= (SELECT seq FROM gpu_checks WHERE uuid = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
     )?

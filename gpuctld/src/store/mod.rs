@@ -83,6 +83,13 @@ enum WriteFailure {
     Record(#[from] serde_json::Error),
 }
 
+impl WriteError {
+    /// The database or its disk failed; else a record could not be written as it was, which is a bug.
+    pub fn is_of_disk(&self) -> bool {
+        matches!(self.source, WriteFailure::Sqlite(rusqlite::Error::SqliteFailure(..)))
+    }
+}
+
 impl Store {
     /// Opens the database in `state_dir`, making or migrating it, and reads the live rows.
     ///

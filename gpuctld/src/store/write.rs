@@ -6,7 +6,7 @@ use super::{Batch, Blob, Store, WriteFailure, gpu_checks, gpu_history, gpu_use, 
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::gpu_use::GpuUseTotals;
-use gmodel::run::Allocation;
+use gmodel::run::{Allocation, NodeShare};
 use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
 use rusqlite::{Connection, params, params_from_iter};
 use serde::Serialize;
@@ -164,10 +164,10 @@ fn write_event(db: &Connection, seq: u64, event: &Event, now: Timestamp) -> Resu
     let job = rows.run.map(|run| run.job).or(rows.job).or(rows.array);
     db.prepare_cached("INSERT INTO events (seq, at, kind, job, attempt, node, doc) VALUES (?1,?2,?3,?4,?5,?6,?7)")?
         .execute(params![
-            seq,
+            whole(seq),
             now.0,
             kind_of(&doc),
-            job.map(|job| job.0),
+            job.map(|job| whole(job.0)),
             rows.run.map(|run| run.attempt),
             node.map(|node| node.0),
             doc,
@@ -197,10 +197,10 @@ fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
                 state=?11, start_ms=?13, end_ms=?14, attempt=?15, limit_secs=?16, exit=?17, end_text=?18, doc=?19",
         )?
         .execute(params![
-            job.id.0,
+            whole(job.id.0),
             !over,
             spec_id,
-            job.task.map(|task| task.array.0),
+            job.task.map(|task| whole(task.array.0)),
             job.task.map(|task| task.index),
             spec.user.name,
             spec.account,
@@ -238,7 +238,7 @@ fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, n
              ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8, cancelled_ms=coalesce(?9, cancelled_ms)",
         )?
         .execute(params![
-            array.id.0,
+            whole(array.id.0),
             !over,
             spec_id,
             array.len(),
@@ -308,15 +308,16 @@ fn insert_run(
             *gpus.entry(gpu_type).or_default() += u64::from(grant.part.milli());
         }
     }
-    let cpus: u64 = allocation.iter().map(|share| u64::from(share.cpus)).sum();
-    let mem_bytes: u64 = allocation.iter().map(|share| share.mem_bytes).sum();
+    let sum = |of: fn(&NodeShare) -> u64| whole(allocation.iter().map(of).fold(0, u64::saturating_add));
+    let cpus = sum(|share| u64::from(share.cpus));
+    let mem_bytes = sum(|share| share.mem_bytes);
     db.prepare_cached(
         "INSERT INTO runs (job, attempt, live, user, account, partition, qos, name, tags, state, placed_ms,
             cpus, mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes)
          VALUES (?1,?2,1,?3,?4,?5,?6,?7,?8,'RUNNING',?9,?10,?11,?12,?13,?14,'0:0','',0,0)",
     )?
     .execute(params![
-        id.job.0,
+        whole(id.job.0),
         id.attempt,
         spec.user.name,
         spec.account,
@@ -347,7 +348,7 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
                 suspended_ms=coalesce(?7, suspended_ms), suspended_since_ms=?8
              WHERE job=?1 AND attempt=?2",
         )?
-        .execute(params![id.job.0, id.attempt, run.is_some(), started, doc, class, stood_still, since])?;
+        .execute(params![whole(id.job.0), id.attempt, run.is_some(), started, doc, class, stood_still, since])?;
         return Ok(());
     };
     let started = outcome.started.or(run.and_then(|run| run.started)).map(|at| at.0);
@@ -359,7 +360,7 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
          WHERE job=?1 AND attempt=?2",
     )?
     .execute(params![
-        id.job.0,
+        whole(id.job.0),
         id.attempt,
         run.is_some(),
         outcome.state.long(),
@@ -367,17 +368,17 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         outcome.ended.0,
         exit_text(outcome.exit),
         outcome.text,
-        outcome.usage.cpu_user_micros + outcome.usage.cpu_system_micros,
-        outcome.usage.peak_memory_bytes,
+        whole(outcome.usage.cpu_user_micros.saturating_add(outcome.usage.cpu_system_micros)),
+        whole(outcome.usage.peak_memory_bytes),
         doc,
         class,
-        outcome.lost_gpu_secs,
+        whole(outcome.lost_gpu_secs),
         run.map(|run| run.suspended_by(outcome.ended)),
     ])?;
     write_gpu_use(db, id, &outcome.usage.gpu)?;
     if !outcome.idle_spells.is_empty() {
         let spells = serde_json::to_string(&outcome.idle_spells)?;
-        db.prepare_cached("UPDATE runs SET idle_spells=?3 WHERE job=?1 AND attempt=?2")?.execute((id.job.0, id.attempt, spells))?;
+        db.prepare_cached("UPDATE runs SET idle_spells=?3 WHERE job=?1 AND attempt=?2")?.execute((whole(id.job.0), id.attempt, spells))?;
     }
     Ok(usage_sums::recount(db, id, counted)?)
 }
@@ -468,10 +469,10 @@ fn write_meta(db: &Connection, state: &State) -> Result<()> {
     db.prepare_cached("UPDATE meta SET release=?1, incarnation=?2, next_job=?3, next_node=?4, seq=?5")?
         .execute((
             env!("CARGO_PKG_VERSION"),
-            state.incarnation,
-            state.next_job,
+            whole(state.incarnation),
+            whole(state.next_job),
             state.next_node,
-            state.seq.0,
+            whole(state.seq.0),
         ))?;
     Ok(())
 }
@@ -518,6 +519,15 @@ impl KnownBlobs {
         self.days.insert(sha, day);
         false
     }
+}
+
+/// SQLite's integers have a sign. What is larger is a value that no one should have let in: a wrong figure in one row, and no end of the
+/// controller.
+pub(super) fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or_else(|_| {
+        tracing::error!(value, "a figure is beyond what the database can hold and is cut; this is a bug");
+        i64::MAX
+    })
 }
 
 fn exit_text(exit: ExitCode) -> String {

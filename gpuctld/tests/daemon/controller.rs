@@ -109,6 +109,10 @@ impl Controller {
         Client::new(&self.socket)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.process.id()).unwrap());
         nix::sys::signal::kill(pid, signal).unwrap();

@@ -3,6 +3,7 @@
 mod controller;
 mod crash;
 mod disk;
+mod lies;
 mod link;
 mod node;
 mod operation;
