@@ -161,7 +161,7 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
         match client.post_repeatable::<_, Done>("/v1/jobs/update", &request).map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && jobs.len() > 1 => {
-                gcli::failure::say("gadm", &failure.text)?;
+                gcli::failure::say_failure("gadm", &failure)?;
                 worst = failure.exit;
             }
             Err(failure) => return Err(failure),

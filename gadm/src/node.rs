@@ -83,7 +83,7 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
         match answer.map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
-                gcli::failure::say("gadm", &failure.text)?;
+                gcli::failure::say_failure("gadm", &failure)?;
                 worst = failure.exit;
             }
             Err(failure) => return Err(failure),

@@ -41,7 +41,7 @@ struct Args {
     /// All there is, as is usual
     #[arg(short, long)]
     all: bool,
-    /// All details, as is usual
+    /// Of jobs also what they hold of each node, and the highest exit code of their steps
     #[arg(short, long)]
     details: bool,
     /// Only errors are said, as is usual
@@ -70,7 +70,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let jobs = || job_names(rest);
     let mut on_jobs = |act: JobAct| job::run(&mut client, act);
     match command.to_ascii_lowercase().as_str() {
-        "show" => show(&mut client, rest, args.oneliner),
+        "show" => show(&mut client, rest, Manner { oneliner: args.oneliner, details: args.details }),
         "hold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new(), for_owner: false }),
         "uhold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new(), for_owner: true }),
         "release" => on_jobs(JobAct::Release { jobs: jobs()? }),
@@ -163,7 +163,14 @@ fn is_job_key(key: &str) -> bool {
 /// What `show` can be asked for, as scontrol spells it; beginnings are enough.
 const SHOWN: [&str; 10] = ["jobs", "nodes", "partitions", "hostnames", "hostlist", "hostlistsorted", "config", "reservations", "licenses", "steps"];
 
-fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
+/// How records are shown.
+#[derive(Clone, Copy)]
+struct Manner {
+    oneliner: bool,
+    details: bool,
+}
+
+fn show(client: &mut Client, words: &[String], Manner { oneliner, details }: Manner) -> Outcome {
     let (entity, names) = words.split_first().ok_or_else(|| Failure::usage("show what? job, node, partition, hostnames, hostlist, config"))?;
     // `show job=17`, as some write it.
     let (entity, value) = entity.split_once('=').map_or((entity.as_str(), None), |(entity, value)| (entity, Some(value.to_owned())));
@@ -175,7 +182,7 @@ fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
     };
     let found = SHOWN.iter().find(|known| **known == lower).or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
     let records = match found.copied() {
-        Some("jobs") => gq::record_listing::jobs(client, &names.iter().flat_map(|names| between_commas(names)).map(str::to_owned).collect::<Vec<_>>())?,
+        Some("jobs") => gq::record_listing::jobs(client, &names.iter().flat_map(|names| between_commas(names)).map(str::to_owned).collect::<Vec<_>>(), details)?,
         Some("nodes") => gq::record_listing::nodes(client, &names)?,
         Some("partitions") => gq::record_listing::partitions(client, &split(&names))?,
         Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),

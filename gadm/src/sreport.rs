@@ -36,8 +36,6 @@ each with start=TIME end=TIME (else yesterday), accounts=NAMES, users=NAMES, for
 
 This is gpupool: gacct report --help has more, by partition, GPU type and tag too.";
 
-const ADVICE: &command_line::Advice = &[(&["-v", "--verbose"], "gacct report --by account,user,gpu-type says more")];
-
 #[derive(Parser)]
 #[command(name = "sreport", version, about = "sreport's reports of use, by gadm", after_help = EXAMPLES)]
 struct Args {
@@ -146,7 +144,7 @@ impl Tres {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
-    let matches = command_line::parse_advising(Args::command(), words, ADVICE)?;
+    let matches = command_line::parse_advising(Args::command(), words, &[])?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
     let named = args.tres.clone().or_else(|| std::env::var("SREPORT_TRES").ok()).filter(|list| !list.is_empty());
     let tres = tres(named.as_deref())?;

@@ -15,10 +15,7 @@ use std::io::Write;
 
 const ELSEWHERE: &str = "--helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets";
 
-const ADVICE: &command_line::Advice = &[
-    (&["-v", "--verbose"], "gadm share -u NAME says in words how a standing comes about"),
-    (&["-m", "--partition"], "nobody's shares are by partition"),
-];
+const ADVICE: &command_line::Advice = &[(&["-m", "--partition"], "nobody's shares are by partition")];
 
 #[derive(Parser)]
 #[command(name = "sshare", version, about = "sshare's listing, by gadm", disable_help_flag = true,

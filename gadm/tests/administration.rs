@@ -122,16 +122,16 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
     assert!(sent(&["show", "config"]).contains("MinJobAge               = 0 sec"));
     expect![[r#"
         stderr: scontrol: error: Name= chooses no jobs here; name them: 17,18 or JobId=17
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&sent(&["hold", "Name=x"]));
     expect![[r#"
         stderr: scontrol: error: State=FAIL is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&sent(&["update", "NodeName=n1", "State=FAIL"]));
     assert!(sent(&["uhold", "17"]).starts_with(r#"/v1/jobs/hold {"jobs":["17"],"reason":"","hold":false,"for_owner":true}"#));
     expect![[r#"
         stderr: scontrol: error: State=SpecialExit marks no jobs here: requeuehold puts them back and holds them
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&sent(&["requeuehold", "State=SpecialExit", "17"]));
     assert!(sent(&["reconfigure", "now"]).contains("reconfigure takes no words, and \"now\" is one"));
     expect![[r#"
@@ -191,15 +191,15 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
     "#]].assert_eq(&sent(&["create", "reservation", "Users=ada,bob", "PartitionName=main", "Flags=MAGNETIC"]));
     expect![[r#"
         stderr: scontrol: error: whom is it for? Users=ada or Accounts=vision; ReservationName=course names it
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&sent(&["create", "reservation", "Nodes=n1"]));
     expect![[r#"
         stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&sent(&["create", "partition", "PartitionName=x"]));
     expect![[r#"
         stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&sent(&["delete", "partition=x"]));
     // Of a job it is another word.
     assert!(sent(&["update", "JobId=17", "ReservationName=course"]).starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"reservation\":\"course\"}}"));
@@ -235,7 +235,7 @@ fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made()
     "#]].assert_eq(&said("sshare", &["-U", "-u", "ada", "--format", "Account%20", "--noheader"]));
     expect![[r#"
         |stderr: sacctmgr: error: whom, and into which account? add user ada account=vision
-        |exit: Some(2)
+        |exit: Some(1)
     "#]].assert_eq(&said("sacctmgr", &["add", "user", "eve"]));
     assert!(said("sshare", &["-U", "--format", "FairShare,Nosuch"]).contains("there is no column \"Nosuch\" here"));
     // What would choose something is not passed over.

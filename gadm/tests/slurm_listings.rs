@@ -130,11 +130,11 @@ fn sshare_chooses_users_accounts_and_columns() {
 fn sshare_refuses_what_it_cannot_show() {
     check("sshare -o account,GrpTRESMins", expect![[r#"
         |stderr: sshare: error: there is no column "GrpTRESMins" here: --helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sshare -m", expect![[r#"
         |stderr: sshare: error: -m: nobody's shares are by partition|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sshare -M other", expect![[r#"
         |stderr: sshare: error: --clusters other: this is cluster "pool", and its controller knows no other. GPUPOOL_CONFIG names another configuration|
@@ -216,7 +216,7 @@ fn sacctmgr_lists_qos_as_slurms_does() {
 fn sacctmgr_says_what_is_elsewhere() {
     check("sacctmgr show qos format=max", expect![[r#"
         |stderr: sacctmgr: error: "max" may be maxtres or maxtrespernode: write more of it|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sacctmgr show tres", expect![[r#"
         |    Type            Name     ID |
@@ -231,11 +231,11 @@ fn sacctmgr_says_what_is_elsewhere() {
     "#]]);
     check("sacctmgr show qos user=ada", expect![[r#"
         |stderr: sacctmgr: error: "user=ada" chooses nothing here. Known are name= and format=|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sacctmgr modify user ada", expect![[r#"
         |stderr: sacctmgr: error: what is to be set? modify account vision set maxjobs=10|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
 }
 
@@ -372,15 +372,15 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
     "#]]);
     check("sreport -T cpu,gres/gpu job sizes", expect![[r#"
         |stderr: sreport: error: sizes are of one thing: ask for each with a --tres of its own|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sreport job sizes grouping=16,4", expect![[r#"
         |stderr: sreport: error: grouping=16,4: write where groups begin, smaller ones first: 50,250; or individual|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sreport job sizesbyaccountandwckey", expect![[r#"
         |stderr: sreport: error: job sizesbyaccountandwckey: sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
 }
 
@@ -388,7 +388,7 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
 fn sreport_refuses_what_accounting_does_not_hold() {
     check("sreport reservation utilization", expect![[r#"
         |stderr: sreport: error: reservation utilization: what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sreport -t percent user top start=2026-11-20 end=2026-11-21", expect![[r#"
         |--------------------------------------------------------------------------------|
@@ -402,15 +402,15 @@ fn sreport_refuses_what_accounting_does_not_hold() {
     "#]]);
     check("sreport cluster utilization nodes=n1", expect![[r#"
         |stderr: sreport: error: "nodes=n1" chooses nothing here. Known are start=, end= and format=|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sreport user top format=login,energy", expect![[r#"
         |stderr: sreport: error: there is no column "energy" here: Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
     check("sreport user top nodes=n1", expect![[r#"
         |stderr: sreport: error: "nodes=n1" chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount=|
-        |exit: Some(2)|
+        |exit: Some(1)|
     "#]]);
 }
 
@@ -511,11 +511,11 @@ fn sacctmgr_changes_nothing_that_is_not_there_nor_unasked() {
     "#]].assert_eq(&edits("sacctmgr -i modify user eve set maxjobs=3"));
     expect![[r#"
         stderr: sacctmgr: error: what is to be set? modify account vision set maxjobs=10
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&edits("sacctmgr -i modify account vision set"));
     expect![[r#"
         stderr: sacctmgr: error: which? modify account NAME set KEY=VALUE
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&edits("sacctmgr -i modify account set maxjobs=3"));
     expect![[r#"
          Nothing deleted
@@ -524,6 +524,6 @@ fn sacctmgr_changes_nothing_that_is_not_there_nor_unasked() {
     "#]].assert_eq(&edits("sacctmgr -i delete qos nosuch"));
     expect![[r#"
         stderr: sacctmgr: error: delete nlp? Say -i; there is no terminal to ask on
-        exit: Some(2)
+        exit: Some(1)
     "#]].assert_eq(&edits("sacctmgr delete account nlp"));
 }

@@ -2,7 +2,8 @@
 //!
 //! `GPUPOOL_CONFIG` names the file, else `/etc/gpupool/gpupool.toml`; without that file the usual sockets are tried.
 
-use crate::failure::{Failure, note};
+use crate::command_line::is_talking;
+use crate::failure::{Failure, note, say_waiting};
 use gmodel::suggest::did_you_mean;
 use gwire::client::{Client, DEFAULT_WAIT_SECS};
 use serde::Deserialize;
@@ -80,9 +81,16 @@ impl ClientConfig {
 pub fn connect(program: &'static str) -> Result<Client, Failure> {
     let config = ClientConfig::load()?;
     let announce = move |socket: &Path| {
-        let _ = note(program, format_args!("waiting for the controller at {}...", socket.display()));
+        let _ = say_waiting(program, format_args!("waiting for the controller at {}...", socket.display()));
     };
-    Ok(Client::new(config.socket).wait_for(Duration::from_secs(config.wait_secs)).on_wait(announce))
+    let client = Client::new(config.socket).wait_for(Duration::from_secs(config.wait_secs)).on_wait(announce);
+    if !is_talking() {
+        return Ok(client);
+    }
+    let socket = client.socket().to_owned();
+    Ok(client.on_request(move |method, path| {
+        let _ = note(program, format_args!("{method} {path} of the controller at {}", socket.display()));
+    }))
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 use crate::failure::{Failure, USAGE};
 use crate::slurm_name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// As [`parse`]; of an option that does not exist `explain` may know more than that.
 ///
@@ -60,7 +62,6 @@ pub type Advice = [(&'static [&'static str], &'static str)];
 const EVERYWHERE: &Advice = &[
     (&["--federation", "--local", "--sibling", "--allclusters"], "there are no federations: each cluster has a queue of its own"),
     (&["--yaml"], "there is no YAML; --json prints all there is"),
-    (&["--usage"], "--help says it all"),
     (&["--wckey", "--wckeys"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
     (&["--noconvert"], "sizes are exact already: none is rounded"),
 ];
@@ -71,10 +72,41 @@ const EVERYWHERE: &Advice = &[
 /// # Errors
 /// As [`parse`].
 pub fn parse_advising(command: Command, words: impl IntoIterator<Item = OsString>, advice: &Advice) -> Result<ArgMatches, Failure> {
-    parse_explained(command.infer_long_args(true).args_override_self(true), words, |odd| {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let command = talking(command).infer_long_args(true).args_override_self(true);
+    if words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--usage") {
+        let called = words.first().and_then(|word| Path::new(word).file_name()?.to_str()).unwrap_or_default().to_owned();
+        let usage = command.bin_name(called).render_usage();
+        writeln!(std::io::stdout(), "{usage}")?;
+        return Err(Failure::silent(0));
+    }
+    let matches = parse_explained(command, words, |odd| {
         let found = advice.iter().chain(EVERYWHERE).find(|(words, _)| words.contains(&odd));
         found.map(|(_, text)| format!("{odd}: {text}"))
-    })
+    })?;
+    if matches.try_get_one::<u8>(TALK).ok().flatten().is_some_and(|times| *times > 0) {
+        IS_TALKING.store(true, Ordering::Relaxed);
+    }
+    Ok(matches)
+}
+
+/// The option by which a command tells what it asks of whom.
+const TALK: &str = "talk";
+/// Whether this command was called with it.
+static IS_TALKING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the requests of this command are to be told as they go out.
+pub(crate) fn is_talking() -> bool {
+    IS_TALKING.load(Ordering::Relaxed)
+}
+
+/// The command with the options that all of Slurm's listings have: `--usage`, and `-v` where it has none of its own.
+pub fn talking(command: Command) -> Command {
+    let has = |command: &Command, short, long| command.get_arguments().any(|arg| arg.get_short() == Some(short) || arg.get_long() == Some(long));
+    let talk = Arg::new(TALK).short('v').long("verbose").action(ArgAction::Count).help("Say what is asked of the controller, on stderr");
+    let usage = Arg::new("usage").long("usage").action(ArgAction::SetTrue).help("Say in one line how it is called");
+    let command = if has(&command, 'v', "verbose") { command } else { command.arg(talk) };
+    if command.get_arguments().any(|arg| arg.get_long() == Some("usage")) { command } else { command.arg(usage) }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod local_time;
 pub mod pages;
 pub mod printable;
 pub mod slurm_name;
+pub mod slurm_words;
 pub mod table;
 
 pub use client_config::connect;

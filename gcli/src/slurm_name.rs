@@ -8,12 +8,13 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Slurm's commands, each with ours that stands in for it.
-pub const NAMES: [(&str, &str); 13] = [
+pub const NAMES: [(&str, &str); 14] = [
     ("sbatch", "gsub"),
     ("squeue", "gq"),
     ("sprio", "gq"),
     ("sacct", "gacct"),
     ("sstat", "gacct"),
+    ("seff", "gacct"),
     ("scancel", "gdel"),
     ("sinfo", "gnodes"),
     ("srun", "grun"),

@@ -269,7 +269,7 @@ fn identity_of(stream: &TlsStream<TcpStream>) -> Option<NodeIdentity> {
 
 fn refusal(status: StatusCode, text: &str) -> Response<Body> {
     let code = if status == StatusCode::FORBIDDEN { "denied" } else { "invalid" };
-    let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into() };
+    let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into(), ..gwire::api::ErrorBody::default() };
     let body = serde_json::to_vec(&body).expect("strings are JSON");
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;

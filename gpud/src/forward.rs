@@ -216,7 +216,7 @@ fn unavailable(text: &str) -> Response<Body> {
 }
 
 fn refusal(status: StatusCode, code: &str, error: String) -> Response<Body> {
-    let body = ErrorBody { schema: SCHEMA, code: code.into(), error };
+    let body = ErrorBody { schema: SCHEMA, code: code.into(), error, ..ErrorBody::default() };
     let bytes = serde_json::to_vec(&body).unwrap_or_default();
     let mut response = Response::new(Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed());
     *response.status_mut() = status;

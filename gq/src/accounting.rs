@@ -8,6 +8,7 @@ use crate::job_filter::{own_name, states, unknown_user, user_name};
 use crate::queue::copy_json;
 use crate::run_column::{self, Manner, RunColumn, Units};
 use crate::run_line::{Key, RunLine};
+use crate::seff;
 use crate::usage_report::{self, ReportArgs};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::column_format::Spec;
@@ -47,7 +48,6 @@ const ADVICE: &command_line::Advice = &[
     (&["-L"], "there are no federations: each cluster has a queue of its own"),
     (&["-R", "--reason"], "gq -t PD -o '%i %r' shows why jobs wait; gacct -o jobid,reason why they ended"),
     (&["-U", "--use-local-uid"], "names are kept, not numbers"),
-    (&["-v", "--verbose"], "gq --log JOB says what became of a job"),
     (&["-w", "-W"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
     (&["-x", "--associations"], "-u and -A choose; gadm account list shows accounts and their users"),
     (&["--array", "--expand-patterns"], "tasks that ran have lines of their own already; file names are as gq JOB shows them"),
@@ -172,7 +172,7 @@ enum Sub {
 
 /// The command line as clap knows it.
 pub fn command() -> clap::Command {
-    AccountingArgs::command()
+    command_line::talking(AccountingArgs::command())
 }
 
 /// `gacct` itself.
@@ -182,6 +182,9 @@ pub fn command() -> clap::Command {
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let called = slurm_name::of(words.first());
+    if called == Some("seff") {
+        return seff::main(words);
+    }
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     // sacct shows steps unless it is told not to.

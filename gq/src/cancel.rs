@@ -5,13 +5,18 @@
 use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::failure::note;
+use gcli::slurm_words::Cause;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::signal::{parse_signal, signal_word};
-use gwire::api::{CancelRequest, EachResult, JobQuery, JobRow};
+use gmodel::RefusalKind;
+use gwire::api::{CancelRequest, EachResult, JobQuery, JobRow, OneResult};
 use gwire::client::{Client, path_with_query};
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
+
+/// As `-s` and the API have it.
+const SIGKILL: u8 = 9;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,7 +69,7 @@ struct CancelArgs {
 
 /// The command line as clap knows it.
 pub fn command() -> clap::Command {
-    CancelArgs::command()
+    command_line::talking(CancelArgs::command())
 }
 
 /// `gdel` itself.
@@ -75,11 +80,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let as_scancel = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
-    let mut args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    // Programs cancel what may be over already, and scancel is content with that.
-    args.quiet |= as_scancel && !args.verbose && args.signal.is_none();
+    let args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if args.jobs.is_empty() && args.filter.is_empty() {
-        return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w"));
+        let failure = Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w");
+        return Err(failure.because(Cause::Said("scancel: error: No job identification provided".to_owned())));
     }
     if let Some(flag) = args.filter.blank() {
         return Err(Failure::usage(format_args!("--{flag} is empty: that names no job, and is not taken for all of them")));
@@ -119,10 +123,22 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     {
         return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
     }
-    report(&answer, &args)
+    report(&answer, &args, as_scancel)
 }
 
-fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
+/// What `scancel -v` says of each job before it is done: `Terminating batch job 17`.
+fn terminating(args: &CancelArgs, job: &str) -> String {
+    let what = if args.batch { "batch " } else if args.full { "full " } else { "" };
+    match args.signal {
+        None => format!("Terminating {what}job {job}"),
+        Some(signal) => format!("Signal {signal} to {what}job {job}"),
+    }
+}
+
+fn report(answer: &EachResult, args: &CancelArgs, as_scancel: bool) -> Outcome {
+    // Programs cancel what may be over already, and scancel is content with that, however KILL was asked for.
+    let forgives = as_scancel && args.signal.is_none_or(|signal| signal == SIGKILL);
+    let is_gone = |result: &OneResult| result.code == "not_found" || result.about == RefusalKind::JobOver;
     if args.json {
         let mut out = stdout()?;
         serde_json::to_writer(&mut out, answer).map_err(Failure::new)?;
@@ -131,16 +147,22 @@ fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
     }
     let mut failed = false;
     for result in &answer.results {
+        if as_scancel && args.verbose {
+            note("scancel", terminating(args, &result.job))?;
+        }
         if result.ok {
-            if args.verbose {
+            if args.verbose && !as_scancel {
                 match args.signal {
                     Some(signal) => note("gdel", format_args!("sent {} to job {}", signal_word(signal), result.job))?,
                     None => note("gdel", format_args!("cancelled job {}", result.job))?,
                 }
             }
         } else if !(args.quiet && result.code == "not_found") {
-            failed = true;
-            gcli::failure::say_of("gdel", result)?;
+            let forgiven = forgives && is_gone(result);
+            failed |= !forgiven;
+            if args.verbose || !forgiven {
+                gcli::failure::say_of("gdel", result)?;
+            }
         }
     }
     if args.verbose && answer.results.is_empty() {

@@ -164,7 +164,8 @@ fn spent(run: &RunRow, line: &mut impl FnMut(&str, String)) {
     }
 }
 
-fn gpu_lines(used: &GpuUseRow, line: &mut impl FnMut(&str, String)) {
+/// What the GPUs of a job did.
+pub(crate) fn gpu_lines(used: &GpuUseRow, line: &mut impl FnMut(&str, String)) {
     line("GPU Idle", sacct_time(used.idle_secs));
     line("GPU Memory Utilized", format!("{} at most on one GPU", rounded_size(used.memory_peak_bytes)));
     line("GPU Power", format!("{:.0} W and {} C at most", used.power_peak_watts, used.temperature_peak_c));

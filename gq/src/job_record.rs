@@ -8,16 +8,22 @@ use gcli::local_time::{TimeFormat, now};
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
-use gmodel::{Instant, hostlist};
-use gwire::api::JobRow;
+use gmodel::{ExitCode, Instant, hostlist};
+use gwire::api::{HeldRow, JobRow};
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
 /// The record, several lines and a blank one.
 pub(crate) fn text(job: &JobRow, times: &TimeFormat) -> String {
+    with_details(job, times, None)
+}
+
+/// The same with what `scontrol show job -d` adds: the highest exit code of its steps, and what it holds of each node.
+pub(crate) fn with_details(job: &JobRow, times: &TimeFormat, derived_exit_code: Option<ExitCode>) -> String {
     let mut record = Record { text: String::new(), line_empty: true };
     identity(&mut record, job);
-    state(&mut record, job, times);
-    request(&mut record, job);
+    state(&mut record, job, times, derived_exit_code);
+    request(&mut record, job, derived_exit_code.is_some());
     files(&mut record, job);
     ours(&mut record, job, times);
     let mut text = record.text;
@@ -88,10 +94,13 @@ fn identity(record: &mut Record, job: &JobRow) {
     record.put("Priority", job.priority).put("Nice", job.nice).put("Account", &job.account).put("QOS", &job.qos).end();
 }
 
-fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
+fn state(record: &mut Record, job: &JobRow, times: &TimeFormat, derived_exit_code: Option<ExitCode>) {
     record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", or_null(&job.dependency)).end();
     record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts(job.attempts, job.state)).put("BatchFlag", 1).put("Reboot", 0);
     record.put("ExitCode", job.exit_code).end();
+    if let Some(derived) = derived_exit_code {
+        record.line("DerivedExitCode", derived);
+    }
     let limit = match job.time_limit_secs {
         None | Some(u32::MAX) => time_limit(None),
         Some(secs) => sacct_time(secs.into()),
@@ -105,7 +114,7 @@ fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("Deadline", job.deadline.map_or("N/A".to_owned(), |at| times.print(at.0))).end();
 }
 
-fn request(record: &mut Record, job: &JobRow) {
+fn request(record: &mut Record, job: &JobRow, details: bool) {
     record.put("Partition", &job.partition).put("AllocNode", &job.submit_host).end();
     record.put("ReqNodeList", or_null(&job.req_nodelist)).put("ExcNodeList", or_null(&job.exclude)).end();
     record.line("NodeList", &job.nodelist);
@@ -116,6 +125,9 @@ fn request(record: &mut Record, job: &JobRow) {
     record.put("NumNodes", job.nodes).put("NumCPUs", job.cpus).put("NumTasks", job.ntasks);
     record.put("CPUs/Task", cpus_per_task).put("ReqB:S:C:T", "0:0:*:*").end();
     record.line("TRES", tres(job.cpus, job.mem_total_bytes, job.nodes, job.gpu_count));
+    if details && !job.held.is_empty() {
+        held(record, job);
+    }
     let mem = if job.mem.is_empty() { exact_size(job.mem_bytes) } else { job.mem.clone() };
     record.put("MinCPUsNode", cpus_per_task);
     match job.mem_per.as_str() {
@@ -125,7 +137,12 @@ fn request(record: &mut Record, job: &JobRow) {
     };
     record.put("MinTmpDiskNode", 0).end();
     record.put("Features", or_null(&job.constraint)).put("DelayBoot", "00:00:00").end();
-    record.put("OverSubscribe", if job.exclusive { "NO" } else { "OK" }).put("Contiguous", 0);
+    let others = match job.later.contains_key("oversubscribe") {
+        _ if job.exclusive => "NO",
+        true => "YES",
+        false => "OK",
+    };
+    record.put("OverSubscribe", others).put("Contiguous", 0);
     record.put("Licenses", or_null(&job.licences)).put("Network", "(null)").end();
     if !job.gpus.is_empty() {
         let key = match job.gpus_per.as_deref() {
@@ -151,6 +168,40 @@ fn request(record: &mut Record, job: &JobRow) {
     if let Some(channel) = job.imex_channel {
         record.line("IMEXChannel", channel);
     }
+}
+
+/// Nodes of which it holds the same, with how much. Which CPUs these are its nodes decide.
+fn held(record: &mut Record, job: &JobRow) {
+    let gres = |node: &str| {
+        let of_node = job.gpus_held.iter().filter_map(|held| held.split_once(':').filter(|(name, _)| *name == node));
+        let of_kind = of_node.filter_map(|(_, rest)| rest.rsplit_once(':'));
+        of_kind.map(|(kind, places)| (kind.to_owned(), count(places), places.to_owned())).collect::<Vec<_>>()
+    };
+    let mut all: BTreeMap<String, usize> = BTreeMap::new();
+    for (kind, count, _) in job.held.iter().flat_map(|held| gres(&held.node)) {
+        *all.entry(kind).or_default() += count;
+    }
+    let all: Vec<String> = all.iter().map(|(kind, count)| format!("gpu:{kind}:{count}")).collect();
+    record.line("JOB_GRES", or_null(&all.join(",")));
+    let of_node = |held: &HeldRow| {
+        let gres: Vec<String> = gres(&held.node).iter().map(|(kind, count, places)| format!("gpu:{kind}:{count}(IDX:{places})")).collect();
+        (held.mem_bytes >> 20, held.cpus, gres.join(","))
+    };
+    for alike in job.held.chunk_by(|one, next| of_node(one) == of_node(next)) {
+        let (mem, _, gres) = of_node(&alike[0]);
+        record.text.push_str("  ");
+        record.put("Nodes", hostlist::compress(alike.iter().map(|held| held.node.as_str())));
+        record.put("CPU_IDs", "N/A").put("Mem", mem).line("GRES", gres);
+    }
+}
+
+/// How many places are named: `0-3,5`; slices by their own, `0.4,1.0`.
+fn count(places: &str) -> usize {
+    let one = |place: &str| match place.split_once('-').map(|(first, last)| (first.parse::<usize>(), last.parse::<usize>())) {
+        Some((Ok(first), Ok(last))) if first <= last => last - first + 1,
+        _ => 1,
+    };
+    places.split(',').map(one).sum()
 }
 
 fn files(record: &mut Record, job: &JobRow) {
@@ -226,4 +277,27 @@ fn standing(record: &mut Record, job: &JobRow, times: &TimeFormat) {
 
 fn or_null(text: &str) -> &str {
     if text.is_empty() { "(null)" } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_say_what_is_held_of_each_node_with_nodes_alike_on_one_line() {
+        let held = |node: &str, cpus| HeldRow { node: node.to_owned(), cpus, mem_bytes: 300 << 20 };
+        let job = JobRow {
+            held: vec![held("n1", 4), held("n2", 4), held("n3", 4)],
+            gpus_held: ["n1:h100:1-2", "n2:h100:1-2", "n3:a100:3g.40gb:0.4,1.0"].map(str::to_owned).into(),
+            ..JobRow::default()
+        };
+        let times = TimeFormat::from_env();
+        let told = with_details(&job, &times, Some(ExitCode::exited(3)));
+        assert!(told.contains(
+            "\n   JOB_GRES=gpu:a100:3g.40gb:2,gpu:h100:4\n     Nodes=n[1-2] CPU_IDs=N/A Mem=300 GRES=gpu:h100:2(IDX:1-2)\n     \
+             Nodes=n3 CPU_IDs=N/A Mem=300 GRES=gpu:a100:3g.40gb:2(IDX:0.4,1.0)\n   MinCPUsNode="
+        ), "{told}");
+        assert!(told.contains("ExitCode=0:0\n   DerivedExitCode=3:0\n"), "{told}");
+        assert!(!text(&job, &times).contains("JOB_GRES"), "only where details are asked for");
+    }
 }

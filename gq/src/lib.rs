@@ -24,6 +24,7 @@ pub mod record_listing;
 mod reservation_record;
 mod run_column;
 mod run_line;
+mod seff;
 mod sprio;
 mod start_listing;
 mod step_listing;

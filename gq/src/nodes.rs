@@ -11,8 +11,9 @@ use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::size::rough_size;
 use gmodel::suggest::did_you_mean;
-use gwire::api::{NodeRow, PartitionRow};
-use gwire::client::Client;
+use gmodel::JobState;
+use gwire::api::{JobQuery, NodeRow, PartitionRow};
+use gwire::client::{Client, path_with_query};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::io::Write;
@@ -33,19 +34,24 @@ Examples:
 Columns of -o and -O:
 ";
 
-const STATES: [&str; 17] =
-    ["maint", "reserved", "resv", "idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "no_respond", "unknown", "unk", "all"];
+/// Where a beginning fits several, the first is meant, as in sinfo.
+const STATES: [&str; 19] = [
+    "unknown", "unk", "down", "idle", "allocated", "mixed", "drain", "drained", "draining", "drng", COMPLETING, "comp", "maint", "reserved", "resv", "alloc", "mix",
+    "no_respond", "all",
+];
+/// Nodes that hold jobs which are ending.
+const COMPLETING: &str = "completing";
 
 /// States of Slurm's nodes that none is ever in here.
-const NEVER: [&str; 12] = [
-    "fail", "failing", "failg", "future", "futr", "inval", "perfctrs", "npc", "power_down", "powered_down", "powering_down", "powering_up",
+const NEVER: [&str; 25] = [
+    "error", "future", "futr", "fail", "failing", "failg", "invalid_reg", "perfctrs", "npc", "planned", "plnd", "power_down", "powered_down", "powering_down",
+    "powering_up", "pow_dn", "pow_up", "power_drain", "power_up", "reboot_requested", "reboot_issued", "boot", "blocked", "cloud", "dynamic",
 ];
 
 /// Options of sinfo that gnodes does not have.
 const ADVICE: &command_line::Advice = &[
     (&["-F", "--future"], "nodes come by joining; none is declared before"),
     (&["--hide"], "no partition is hidden; -p chooses some"),
-    (&["-v", "--verbose"], "gnodes NODE shows all of a node"),
 ];
 
 #[derive(Parser)]
@@ -132,7 +138,7 @@ struct NodeArgs {
 
 /// The command line as clap knows it.
 pub fn command() -> clap::Command {
-    NodeArgs::command().after_help(format!("{EXAMPLES}{}", node_column::help()))
+    command_line::talking(NodeArgs::command().after_help(format!("{EXAMPLES}{}", node_column::help())))
 }
 
 /// `gnodes` itself.
@@ -155,14 +161,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         writeln!(std::io::stdout(), "{}", hostlist::compress(expand(names)?))?;
         return Ok(0);
     }
-    let choice = Choice::of(&args, as_sinfo)?;
+    let mut choice = Choice::of(&args, as_sinfo)?;
     let format = sinfo_format(&args, as_sinfo)?;
     let sort = node_column::read_sort(args.sort.as_deref().unwrap_or_default());
     let sort = sort.map_err(|why| Failure::usage(format_args!("--sort: {why}")))?;
     let mut client = gcli::connect("gnodes")?;
     args.cluster.check(&mut client)?;
+    choice.ask_completing(&mut client)?;
     let Some(secs) = args.iterate else { return show(&mut client, &args, &choice, format, &sort) };
     loop {
+        choice.ask_completing(&mut client)?;
         writeln!(std::io::stdout(), "{}", local_time::banner(local_time::now()))?;
         show(&mut client, &args, &choice, format.clone(), &sort)?;
         writeln!(std::io::stdout())?;
@@ -265,7 +273,9 @@ fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, b
 /// Which nodes are meant.
 struct Choice {
     nodes: Option<Hostlist>,
-    states: Option<Vec<String>>,
+    states: Option<Vec<&'static str>>,
+    /// Nodes with jobs that are ending, where these are asked for.
+    completing: Vec<String>,
     partitions: Option<Vec<String>>,
     only_out: bool,
     /// Only those that answer, or do not.
@@ -278,30 +288,59 @@ impl Choice {
     fn of(args: &NodeArgs, as_sinfo: bool) -> Result<Self, Failure> {
         let hosts = |text: &str| Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")));
         let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
-        let states = args.states.as_deref().map(|text| words(&text.to_lowercase()));
-        if let Some(unknown) = states.iter().flatten().find(|state| !STATES.contains(&state.as_str()) && !NEVER.contains(&state.as_str())) {
-            let hint = did_you_mean(unknown, STATES);
-            return Err(Failure::usage(format_args!("{unknown:?} is no state of a node.{hint} States are {}", STATES.join(", "))));
-        }
+        let states = args.states.as_deref().map(|text| words(&text.to_lowercase()).iter().map(|word| state_named(word)).collect::<Result<Vec<_>, _>>());
         Ok(Self {
             nodes: args.nodes.as_deref().map(hosts).transpose()?,
-            states,
+            states: states.transpose()?,
             partitions: args.partitions.as_deref().map(words).filter(|names| !names.is_empty()),
+            completing: Vec::new(),
             only_out: args.list_reasons,
             answering: if args.responding { Some(true) } else { args.dead.then_some(false) },
             as_sinfo: as_sinfo || args.partitions.is_some(),
         })
     }
 
+    /// Asks which nodes hold jobs that are ending, if that is what is wanted.
+    fn ask_completing(&mut self, client: &mut Client) -> Result<(), Failure> {
+        #[derive(serde::Deserialize)]
+        struct Job {
+            nodelist: String,
+        }
+        if self.states.as_ref().is_some_and(|states| states.contains(&COMPLETING)) {
+            let query = JobQuery { state: JobState::Completing.long().to_owned(), columns: "nodelist".to_owned(), ..JobQuery::default() };
+            let jobs: Vec<Job> = list(client, &path_with_query("/v1/jobs", &query))?;
+            self.completing = jobs.iter().filter_map(|job| hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok()).flatten().collect();
+        }
+        Ok(())
+    }
+
     fn takes(&self, node: &NodeRow) -> bool {
-        let in_state = |states: &Vec<String>| {
-            states.iter().any(|state| state == "no_respond" && !answers(node) || is_in_state(&node.state, state) || self.as_sinfo && is_based_on(&node.state, state))
+        let in_state = |states: &Vec<&'static str>| {
+            states.iter().any(|state| match *state {
+                "no_respond" => !answers(node),
+                COMPLETING => self.completing.contains(&node.name),
+                state => is_in_state(&node.state, state) || self.as_sinfo && is_based_on(&node.state, state),
+            })
         };
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))
             && self.states.as_ref().is_none_or(in_state)
             && self.partitions.as_ref().is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
             && (!self.only_out || reason(node) != "none")
             && self.answering.is_none_or(|answering| answering == answers(node))
+    }
+}
+
+/// A state by its name or the beginning of it.
+fn state_named(word: &str) -> Result<&'static str, Failure> {
+    let known = || STATES.into_iter().chain(NEVER);
+    let found = known().find(|state| *state == word).or_else(|| known().find(|state| state.starts_with(word)));
+    match found {
+        Some("comp") => Ok(COMPLETING),
+        Some(state) => Ok(state),
+        None => {
+            let hint = did_you_mean(word, STATES);
+            Err(Failure::usage(format_args!("{word:?} is no state of a node.{hint} States are {}", STATES.join(", "))))
+        }
     }
 }
 
@@ -502,6 +541,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn states_are_named_by_their_beginnings() {
+        let named = |word| state_named(word).map_err(|failure| failure.exit);
+        assert_eq!(["idle", "comp", "completing", "mai", "al", "dr", "drained", "plnd", "unk"].map(named), [
+            Ok("idle"), Ok("completing"), Ok("completing"), Ok("maint"), Ok("allocated"), Ok("drain"), Ok("drained"), Ok("plnd"), Ok("unk")
+        ]);
+        assert_eq!(named("nosuch"), Err(gcli::failure::USAGE));
     }
 
     #[test]

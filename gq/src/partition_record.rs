@@ -26,7 +26,7 @@ pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
         format!("MinNodes=0 MaxNodes={} MaxCPUsPerNode=UNLIMITED", partition.max_nodes.map_or("UNLIMITED".to_owned(), |nodes| nodes.to_string())),
         format!("Nodes={}", hostlist::compress(names)),
         format!("PriorityJobFactor={} PriorityTier={}", partition.priority_factor, partition.priority_tier),
-        format!("PreemptMode={} Placement={} GpuSharing={}", partition.preempt_mode.to_uppercase(), partition.placement, partition.gpu_sharing.to_uppercase()),
+        format!("OverSubscribe=NO PreemptMode={} Placement={} GpuSharing={}", partition.preempt_mode.to_uppercase(), partition.placement, partition.gpu_sharing.to_uppercase()),
         format!(
             "State={} TotalCPUs={} TotalNodes={} GPUs={}",
             state_word(&partition.state),

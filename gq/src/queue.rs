@@ -11,9 +11,10 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
 use gcli::printable::printable;
+use gcli::slurm_words::Cause;
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
-use gmodel::{Instant, JobState};
+use gmodel::{Instant, JobState, RefusalKind};
 use gwire::api::{JobQuery, JobRow, LogText, StartRow, WhyRow};
 use gwire::client::{Client, escape, path_with_query};
 use serde::Deserialize;
@@ -55,6 +56,7 @@ const LONG: &[JobColumn] = &[
 const SQUEUE_USUAL: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
 const SQUEUE_LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
 const SQUEUE_STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
+const ONLY_STATE: &str = "%.18i %.2t";
 const SQUEUE_START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
 const WATCH_SECS: u64 = 2;
 
@@ -82,8 +84,6 @@ const ADVICE: &command_line::Advice = &[
     (&["-F"], "there are no federations: each cluster has a queue of its own"),
     (&["--hide"], "no partition is hidden; -p chooses some"),
     (&["--nodefile"], "-w names nodes: gq -w \"$(paste -sd, FILE)\""),
-    (&["-v", "--verbose"], "gq --why JOB and gq --log JOB say more"),
-    (&["--only-job-state"], "gq -h -o '%i %T' prints states"),
 ];
 
 #[derive(Parser)]
@@ -165,6 +165,9 @@ struct QueueArgs {
     /// A job's script
     #[arg(long, value_name = "JOB", group = "about_one")]
     script: Option<String>,
+    /// Ids and states alone. Narrowed by -j and -t only; a job that is not there is no error
+    #[arg(long, conflicts_with_all = ["jobs", "about_one", "steps", "long", "start", "prio", "by_partition", "licenses", "noconvert", "watch"])]
+    only_job_state: bool,
     /// One line of JSON with all columns
     #[arg(long)]
     json: bool,
@@ -175,7 +178,7 @@ struct QueueArgs {
 
 /// The command line as clap knows it, for the man page and completions too.
 pub fn command() -> clap::Command {
-    QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help()))
+    command_line::talking(QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help())))
 }
 
 /// `gq` itself.
@@ -242,6 +245,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
 impl QueueArgs {
     /// `--start` and `--prio` list the jobs that are named, too; what is about one job has no others beside it.
     fn settle_jobs(&mut self) -> Result<(), Failure> {
+        let narrows = JobFilter { states: Vec::new(), ..self.filter.clone() };
+        if self.only_job_state && !narrows.is_empty() {
+            return Err(Failure::usage("--only-job-state is narrowed by -j and -t alone: leave the other filters out, or use -o '%i %t' with them"));
+        }
         if self.start || self.prio {
             self.job_list.append(&mut self.jobs);
         }
@@ -299,6 +306,7 @@ impl Listing {
             (.., true) => SQUEUE_LONG,
             _ => SQUEUE_USUAL,
         };
+        let letters = letters.or_else(|| (args.only_job_state && names.is_none()).then(|| ONLY_STATE.to_owned()));
         let letters = letters.or_else(|| (as_squeue && names.is_none()).then(|| of_squeue.to_owned()));
         let shape = if args.json {
             Shape::Json
@@ -326,7 +334,7 @@ impl Listing {
             Shape::Table(columns) => job_column::keys(columns.iter().copied().chain([JobColumn::State]).chain(sorted_by)),
             Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
         };
-        let only_job = (filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
+        let only_job = (!args.only_job_state && filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
         Ok(Self {
             query,
             shape,
@@ -388,10 +396,10 @@ impl Listing {
                 self.print_header()?;
                 Ok(0)
             }
-            Some(job) if count == 0 => Err(Failure::new(format_args!(
-                "{}job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}",
-                if self.as_squeue { "Invalid job id specified: " } else { "" }
-            ))),
+            Some(job) if count == 0 => {
+                let failure = Failure::new(format_args!("job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"));
+                Err(failure.because(Cause::Refused { about: RefusalKind::Job, subject: job.clone() }))
+            }
             _ => Ok(0),
         }
     }
@@ -602,7 +610,8 @@ pub(crate) fn jobs_named(client: &mut Client, job: &str) -> Result<Vec<JobRow>, 
         jobs.push(row.map_err(|error| Failure::new(format_args!("the record of job {job} cannot be read: {error}")))?);
     }
     if jobs.is_empty() {
-        return Err(Failure::new(format_args!("job {job}: there is no such job")));
+        let cause = Cause::Refused { about: RefusalKind::Job, subject: job.to_owned() };
+        return Err(Failure::new(format_args!("job {job}: there is no such job")).because(cause));
     }
     Ok(jobs)
 }
@@ -638,7 +647,7 @@ fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
             // The others are shown all the same.
             Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
                 out.flush()?;
-                gcli::failure::say("gq", failure.text)?;
+                gcli::failure::say_failure("gq", &failure)?;
                 worst = failure.exit;
             }
             Err(failure) => return Err(failure),

@@ -10,15 +10,18 @@ use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gmodel::node::Role;
 use gmodel::suggest::did_you_mean;
-use gwire::api::{JobQuery, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow};
+use gmodel::ExitCode;
+use gwire::api::{JobQuery, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow, RunQuery, RunRow};
 use gwire::client::{Client, path_with_query};
+use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Records of these jobs, finished ones too; without names of all that the queue has or had a moment ago.
+/// Records of these jobs, finished ones too; without names of all that the queue has or had a moment ago. With `details` what
+/// they hold of each node, and the exit code of their steps.
 ///
 /// # Errors
 /// There is no such job.
-pub fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
+pub fn jobs(client: &mut Client, names: &[String], details: bool) -> Result<Vec<String>, Failure> {
     let mut jobs: Vec<JobRow> = Vec::new();
     for name in names {
         jobs.extend(jobs_named(client, name)?);
@@ -27,7 +30,26 @@ pub fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failur
         jobs = list(client, &path_with_query("/v1/jobs", &JobQuery { state: "all".to_owned(), ..JobQuery::default() }))?;
     }
     let times = TimeFormat::from_env();
-    Ok(jobs.iter().map(|job| job_record::text(job, &times)).collect())
+    if !details {
+        return Ok(jobs.iter().map(|job| job_record::text(job, &times)).collect());
+    }
+    let derived = derived_exit_codes(client, &jobs)?;
+    Ok(jobs.iter().map(|job| job_record::with_details(job, &times, Some(derived.get(&job.shown_id).copied().unwrap_or_default()))).collect())
+}
+
+/// Jobs whose steps are asked for at once.
+const JOBS_AT_ONCE: usize = 200;
+
+/// The highest exit code of each job's steps, as accounting has it; of what never ran none.
+fn derived_exit_codes(client: &mut Client, jobs: &[JobRow]) -> Result<BTreeMap<String, ExitCode>, Failure> {
+    let mut codes = BTreeMap::new();
+    let ran: Vec<&str> = jobs.iter().filter(|job| job.attempts > 0).map(|job| job.shown_id.as_str()).collect();
+    for some in ran.chunks(JOBS_AT_ONCE) {
+        let query = RunQuery { job: some.join(","), detail: true, columns: "shown_id,detail,steps".to_owned(), ..RunQuery::default() };
+        let rows: Vec<RunRow> = list(client, &path_with_query("/v1/runs", &query))?;
+        codes.extend(rows.into_iter().filter_map(|run| Some((run.shown_id, run.detail?.derived_exit_code))));
+    }
+    Ok(codes)
 }
 
 /// Records of these nodes (`node[1-3]`), or of all that run jobs.

@@ -24,8 +24,6 @@ Columns of -o and -S, small letters for factors from 0 to 1, capitals for factor
 Jobs that are held, too early or wait for another job are not listed, as in sprio; one of several partitions has a line for each.
 SPRIO_FORMAT is as -o. This is gpupool: gq --prio says more, gq --why what stands in a job's way.";
 
-const ADVICE: &command_line::Advice = &[(&["-v", "--verbose"], "gq --why JOB says more")];
-
 #[derive(Parser)]
 #[command(name = "sprio", version, about = "sprio's listing, by gq", after_help = COLUMNS, disable_help_flag = true)]
 struct Args {
@@ -74,7 +72,7 @@ struct Answer {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
-    let matches = command_line::parse_advising(Args::command(), words, ADVICE)?;
+    let matches = command_line::parse_advising(Args::command(), words, &[])?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
     let keys = sort_keys(&args.sort)?;
     let query = query(&args)?;

@@ -281,7 +281,7 @@ fn host_lists_are_expanded_and_folded_as_scontrol_does_it() {
 #[test]
 fn mistakes_are_refused_with_a_guess() {
     check(&["-t", "drian"], expect![[r#"
-        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are maint, reserved, resv, idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, no_respond, unknown, unk, all
+        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are unknown, unk, down, idle, allocated, mixed, drain, drained, draining, drng, completing, comp, maint, reserved, resv, alloc, mix, no_respond, all
         exit: Some(2)
     "#]]);
     check(&["-n", "node[1-1000000000]"], expect![[r#"
@@ -370,7 +370,7 @@ fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
            MinNodes=0 MaxNodes=UNLIMITED MaxCPUsPerNode=UNLIMITED
            Nodes=n1
            PriorityJobFactor=7 PriorityTier=1
-           PreemptMode=REQUEUE Placement=pack GpuSharing=
+           OverSubscribe=NO PreemptMode=REQUEUE Placement=pack GpuSharing=
            State=UP TotalCPUs=80 TotalNodes=5 GPUs=10
            TRES=cpu=80,mem=40000M,node=5,gres/gpu=10
            Headroom=gpu:2

@@ -97,7 +97,7 @@ fn answer(request: &Request) -> Answer {
             r#""lines":["node2: 2026-11-20T09:05:27Z run 1 prepared\u001b[2J"]}"#)),
         "/v1/jobs/95/script" => Answer::Json(200, "#!/bin/sh\nhostname\n".into()),
         "/v1/jobs/cancel" => Answer::ok(match serde_json::from_str::<Value>(&request.body).unwrap()["jobs"][0].as_str() {
-            Some("999999") => r#"{"schema":1,"results":[{"job":"999999","ok":false,"code":"not_found","error":"there is no job 999999"}]}"#,
+            Some("999999") => r#"{"schema":1,"results":[{"job":"999999","ok":false,"code":"not_found","error":"there is no job 999999","about":"job"}]}"#,
             Some(_) => r#"{"schema":1,"results":[{"job":"95","ok":true},{"job":"98_5","ok":true}]}"#,
             None => r#"{"schema":1,"results":[]}"#,
         }),
@@ -184,8 +184,69 @@ fn a_filter_that_names_nothing_cancels_nothing() {
 fn under_the_name_scancel_jobs_that_are_over_are_no_failure() {
     let controller = FakeController::start(answer);
     assert_eq!(controller.run_as("scancel", GDEL, &["999999"]).text(), "");
-    assert_eq!(controller.run_as("scancel", GDEL, &["-v", "999999"]).exit, Some(1));
+    assert_eq!(controller.run_as("scancel", GDEL, &["-s", "KILL", "999999"]).text(), "");
+    expect![[r#"
+        stderr: scancel: Terminating job 999999
+        stderr: scancel: error: Kill job error on job id 999999: Invalid job id specified
+        stderr: scancel: error: there is no job 999999
+    "#]].assert_eq(&controller.run_as("scancel", GDEL, &["-v", "999999"]).text());
+    expect![[r#"
+        stderr: scancel: error: Kill job error on job id 999999: Invalid job id specified
+        stderr: scancel: error: there is no job 999999
+        exit: Some(1)
+    "#]].assert_eq(&controller.run_as("scancel", GDEL, &["-s", "USR1", "999999"]).text());
+    expect![[r#"
+        stderr: scancel: Signal 10 to full job 95
+        stderr: scancel: Signal 10 to full job 98_5
+    "#]].assert_eq(&controller.run_as("scancel", GDEL, &["-v", "-f", "-s", "USR1", "95", "98_5"]).text());
+    expect![[r#"
+        stderr: scancel: error: No job identification provided
+        stderr: scancel: error: which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w
+        exit: Some(1)
+    "#]].assert_eq(&controller.run_as("scancel", GDEL, &[]).text());
     assert_eq!(controller.run(GDEL, &["999999"]).exit, Some(1));
+    assert_eq!(controller.run(GDEL, &["-s", "KILL", "999999"]).exit, Some(1), "gdel says what it did not find");
+}
+
+#[test]
+fn ids_and_states_alone_are_listed_as_squeue_does() {
+    let controller = FakeController::start(answer);
+    let text = |words: &[&str]| controller.run_as("squeue", GQ, words).text();
+    expect![[r#"
+                     JOBID ST
+                        97 PD
+                        95  R
+    "#]].assert_eq(&text(&["--only-job-state", "-j", "97,95"]));
+    assert_eq!(text(&["-h", "--only-job-state", "--jobs", "95", "-o", "%T"]), "RUNNING\n");
+    assert_eq!(text(&["-h", "--only-job-state", "-j", "999999"]), "", "a job that is not there is no error");
+    let refused = controller.run_as("squeue", GQ, &["--only-job-state", "-u", "ada"]);
+    assert!(refused.exit == Some(1) && refused.stderr.contains("narrowed by -j and -t alone"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_is_asked_of_whom_is_said_when_that_is_wanted() {
+    let controller = FakeController::start(answer);
+    let ran = controller.run_as("squeue", GQ, &["-v", "-h", "-j", "95", "-o", "%i"]);
+    assert_eq!((ran.stdout.as_str(), ran.exit), ("95\n", Some(0)));
+    assert!(ran.stderr.starts_with("squeue: GET /v1/jobs?") && ran.stderr.contains(" of the controller at /"), "{}", ran.stderr);
+    for (name, program) in [("squeue", GQ), ("scancel", GDEL), ("sprio", GQ)] {
+        let usage = controller.run_as(name, program, &["--usage"]);
+        assert!(usage.exit == Some(0) && usage.stdout.starts_with(&format!("Usage: {name} [OPTIONS]")), "{usage:?}");
+    }
+}
+
+#[test]
+fn under_slurms_names_its_first_line_says_that_no_controller_answers() {
+    let controller = FakeController::start(answer);
+    std::fs::write(controller.config(), "socket = \"/nonexistent/gpuctld.sock\"\n").unwrap();
+    for (name, program, words, first) in [
+        ("squeue", GQ, &["-h"][..], "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"),
+        ("scancel", GDEL, &["17"], "scancel: error: Kill job error on job id 17: Unable to contact slurm controller (connect failure)\n"),
+    ] {
+        let ran = controller.run_as(name, program, words);
+        assert!(ran.exit == Some(1) && ran.stderr.starts_with(first), "{}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("\n{name}: error: no controller answers at /nonexistent/gpuctld.sock")), "ours comes after it: {}", ran.stderr);
+    }
 }
 
 #[test]
@@ -554,7 +615,7 @@ fn squeue_of_a_job_that_is_over_is_an_error_once_it_is_forgotten() {
     let text = |words: &[&str]| controller.run_as("squeue", GQ, words).text();
     assert_eq!(text(&["-h", "-j", "9"]), "");
     assert_eq!(text(&["-j", "9", "-o", "%i %T"]), "JOBID STATE\n");
-    let gone = "stderr: squeue: error: Invalid job id specified: job 10 is not in the queue. Finished jobs: gq 10, or gacct -j 10\nexit: Some(1)\n";
+    let gone = "stderr: slurm_load_jobs error: Invalid job id specified\nstderr: squeue: error: job 10 is not in the queue. Finished jobs: gq 10, or gacct -j 10\nexit: Some(1)\n";
     assert_eq!(text(&["-j", "10"]), gone);
     let own = "stderr: gq: job 9 is not in the queue. Finished jobs: gq 9, or gacct -j 9\nexit: Some(1)\n";
     assert_eq!(controller.run(GQ, &["-j", "9"]).text(), own);
@@ -664,15 +725,11 @@ fn sprio_refuses_what_it_cannot_show() {
     "#]]);
     check(&["-o", "%i %Z"], expect![[r#"
         stderr: sprio: error: format "%i %Z": there is no column %Z. --help lists them
-        exit: Some(2)
+        exit: Some(1)
     "#]]);
     check(&["-S", "n"], expect![[r#"
         stderr: sprio: error: Invalid sort specification: "n" is no column's letter. Try u,-y; --help lists them
-        exit: Some(2)
-    "#]]);
-    check(&["-v"], expect![[r#"
-        stderr: sprio: error: -v: gq --why JOB says more
-        exit: Some(2)
+        exit: Some(1)
     "#]]);
 }
 

@@ -38,7 +38,7 @@ impl Origin {
     /// A failure that says where the mistake is. In a script it is a refusal, else a wrong command line.
     pub(crate) fn fail(&self, why: impl fmt::Display) -> Failure {
         let exit = if self.rank() == 0 { FAILED } else { USAGE };
-        Failure { exit, text: format!("{self}{why}") }
+        Failure { exit, ..Failure::new(format_args!("{self}{why}")) }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Files are opened by the user's own process. Owns the advice for what is no script; never reads options.
 
+use gcli::slurm_words::Cause;
 use gcli::{Failure, slurm_name};
 use gmodel::directive::{MAX_SCRIPT_BYTES, ScriptError, check_script};
 use gmodel::suggest::did_you_mean;
@@ -63,7 +64,8 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     let file = File::open(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::new(format_args!("cannot open {shown}: there is no such file.{}", similar(path))),
         _ => Failure::new(format_args!("cannot open {shown}: {error}")),
-    })?;
+    });
+    let file = file.map_err(|failure| failure.because(Cause::Said(format!("sbatch: error: Unable to open file {shown}"))))?;
     let metadata = file.metadata().map_err(|error| Failure::new(format_args!("cannot read {shown}: {error}")))?;
     if metadata.is_dir() {
         return Err(Failure::new(format_args!("{shown} is a directory. Name the script in it")));

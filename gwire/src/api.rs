@@ -70,7 +70,7 @@ pub use trace::*;
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
-use gmodel::{ExitCode, Instant, JobId, JobState, ReasonCode};
+use gmodel::{ExitCode, Instant, JobId, JobState, ReasonCode, RefusalKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -83,12 +83,18 @@ pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 pub const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// Body of every answer that is not 2xx.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub schema: u32,
     /// `not_found`, `denied`, `invalid`, `conflict`, `limit`, `unavailable`.
     pub code: String,
     pub error: String,
+    /// What the refusal is about, where more is known than its code: `partition`, `policy_limit`, `job`.
+    #[serde(default, skip_serializing_if = "RefusalKind::is_other")]
+    pub about: RefusalKind,
+    /// The name of what it is about: the partition that is not there, the limit in Slurm's spelling.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub subject: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -253,6 +259,9 @@ pub struct JobRow {
     /// Held GPUs by node: `node1:h100:0-3`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus_held: Vec<String>,
+    /// CPUs and memory it holds of each node, its first node first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<HeldRow>,
     /// The weakest way within what it holds of each node: `node1:NV18`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpu_links: Vec<String>,
@@ -337,6 +346,14 @@ pub struct JobRow {
     pub idle_exempt: bool,
 }
 
+/// What a job holds of one node beside GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldRow {
+    pub node: String,
+    pub cpus: u32,
+    pub mem_bytes: u64,
+}
+
 /// A checkpoint that its job marked as safe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -399,6 +416,9 @@ pub struct OneResult {
     pub code: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// As in an [`ErrorBody`].
+    #[serde(skip_serializing_if = "RefusalKind::is_other")]
+    pub about: RefusalKind,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ pub use row_stream::RowStream;
 
 use crate::api::ErrorBody;
 use exchange::{Connection, Head};
+use gmodel::RefusalKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read};
@@ -38,6 +39,7 @@ pub struct Client {
     socket: PathBuf,
     wait: Duration,
     on_wait: Box<dyn Fn(&Path)>,
+    on_request: Box<dyn Fn(&str, &str)>,
     connection: Option<Connection>,
 }
 
@@ -55,7 +57,7 @@ pub enum ClientError {
     Lost { source: io::Error },
     /// The controller said no. `code` is one of [`ErrorBody`]'s.
     #[error("{text}")]
-    Refused { status: u16, code: String, text: String },
+    Refused { status: u16, code: String, text: String, about: RefusalKind, subject: String },
     /// The answer is not what the contract says; a bug, or another program's socket.
     #[error("the answer from {} cannot be read: {why}", socket.display())]
     Unreadable { socket: PathBuf, why: String },
@@ -97,6 +99,7 @@ impl Client {
             socket: socket.into(),
             wait: Duration::from_secs(DEFAULT_WAIT_SECS),
             on_wait: Box::new(|_| ()),
+            on_request: Box::new(|_, _| ()),
             connection: None,
         }
     }
@@ -110,6 +113,12 @@ impl Client {
     /// Called once for each wait that takes longer than a moment.
     pub fn on_wait(mut self, announce: impl Fn(&Path) + 'static) -> Self {
         self.on_wait = Box::new(announce);
+        self
+    }
+
+    /// Called with method and path before each request goes out.
+    pub fn on_request(mut self, announce: impl Fn(&str, &str) + 'static) -> Self {
+        self.on_request = Box::new(announce);
         self
     }
 
@@ -183,6 +192,7 @@ impl Client {
     /// Sends a request and reads the head of its answer; refusals become errors.
     fn send(&mut self, method: &str, path: &str, body: Option<&[u8]>, repeat: Repeat) -> Result<Body<'_>, ClientError> {
         let mut patience = Patience::new(self.wait);
+        (self.on_request)(method, path);
         let head = loop {
             let mut connection = match self.connection.take().filter(Connection::is_usable) {
                 Some(kept) => kept,
@@ -282,12 +292,12 @@ fn read_refusal(connection: &mut Connection, head: Head) -> ClientError {
     let status = head.status;
     let text = read_all(Body::new(connection, head), MAX_ERROR_BYTES).unwrap_or_default();
     match serde_json::from_slice::<ErrorBody>(&text) {
-        Ok(body) => ClientError::Refused { status, code: body.code, text: body.error },
+        Ok(body) => ClientError::Refused { status, code: body.code, text: body.error, about: body.about, subject: body.subject },
         // Not from our handlers: a proxy, or axum's own 404 and 405.
         Err(_) => {
             let text = String::from_utf8_lossy(&text).trim().chars().take(300).collect::<String>();
             let text = if text.is_empty() { format!("the controller answered with HTTP status {status}") } else { text };
-            ClientError::Refused { status, code: String::new(), text }
+            ClientError::Refused { status, code: String::new(), text, about: RefusalKind::Other, subject: String::new() }
         }
     }
 }

@@ -47,7 +47,6 @@ This is gpupool: gadm account, user, qos and quota have more.";
 
 const ADVICE: &command_line::Advice = &[
     (&["-r", "--readonly"], "it only reads anyway"),
-    (&["-v", "--verbose"], "gadm account show NAME and gadm qos show NAME say all that is set"),
 ];
 
 #[derive(Parser)]

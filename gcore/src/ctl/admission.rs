@@ -7,7 +7,7 @@ use super::state::State;
 use gmodel::config::Partition;
 use gmodel::policy::{Account, Policy, reserved_for};
 use gmodel::suggest::did_you_mean;
-use gmodel::JobSpec;
+use gmodel::{JobSpec, RefusalKind};
 
 /// The QOS of jobs that name none where nobody says otherwise. It exists without a record.
 pub const NORMAL_QOS: &str = "normal";
@@ -26,7 +26,7 @@ pub(super) fn admit(
     reservation(state, spec)?;
     checkpoint(state, spec)?;
     if spec.priority.is_some() && !actor.operator {
-        return denied("only operators may set a --priority.");
+        return denied(RefusalKind::Access, "only operators may set a --priority.");
     }
     notes.extend(borrowing(state, spec));
     Ok(())
@@ -46,13 +46,13 @@ fn account(state: &State, user: &str, asked: &str) -> Result<String, Refusal> {
             return Ok(default.clone());
         }
         let hint = did_you_mean(asked, policy.accounts.keys().map(String::as_str));
-        return invalid(format!("there is no account {asked:?}.{hint} {}", allowed_text(policy, user, default)));
+        return invalid(RefusalKind::Account, format!("there is no account {asked:?}.{hint} {}", allowed_text(policy, user, default)));
     };
     if let Some(closed) = policy.lineage(asked).iter().find(|account| account.closed) {
-        return denied(format!("account {} is closed. {}", closed.name, allowed_text(policy, user, default)));
+        return denied(RefusalKind::Account, format!("account {} is closed. {}", closed.name, allowed_text(policy, user, default)));
     }
     if !may_charge(policy, user, account) {
-        return denied(format!("{user} is not in account {asked}. {}", allowed_text(policy, user, default)));
+        return denied(RefusalKind::Account, format!("{user} is not in account {asked}. {}", allowed_text(policy, user, default)));
     }
     Ok(asked.to_owned())
 }
@@ -68,7 +68,7 @@ fn default_account(policy: &Policy, user: &str, default: &str) -> Result<String,
     match policy.accounts.get(default) {
         None => Ok(default.to_owned()),
         Some(account) if open(account) && may_charge(policy, user, account) => Ok(default.to_owned()),
-        Some(_) => denied(format!("{user} has no default account: choose with -A. {}", allowed_text(policy, user, default))),
+        Some(_) => denied(RefusalKind::Account, format!("{user} has no default account: choose with -A. {}", allowed_text(policy, user, default))),
     }
 }
 
@@ -105,16 +105,16 @@ fn qos(state: &State, partition: &Partition, account: &str, asked: &str) -> Resu
     if !policy.qos.is_empty() && !policy.qos.contains_key(name) && name != NORMAL_QOS {
         let hint = did_you_mean(name, policy.qos.keys().map(String::as_str));
         let names: Vec<&str> = policy.qos.keys().map(String::as_str).collect();
-        return invalid(format!("there is no QOS {name:?}.{hint} There are: {}.", names.join(", ")));
+        return invalid(RefusalKind::Qos, format!("there is no QOS {name:?}.{hint} There are: {}.", names.join(", ")));
     }
     let of_account = line.iter().find(|account| !account.allow_qos.is_empty());
     if let Some(account) = of_account.filter(|account| !account.allow_qos.iter().any(|allowed| allowed == name)) {
         let allowed = account.allow_qos.join(", ");
-        return denied(format!("account {} may use the QOS {allowed}, not {name}. Choose with --qos.", account.name));
+        return denied(RefusalKind::Qos, format!("account {} may use the QOS {allowed}, not {name}. Choose with --qos.", account.name));
     }
     if !partition.is_open_to_qos(name) {
         let allowed = partition.allow_qos.join(", ");
-        return denied(format!("partition {:?} takes the QOS {allowed}, not {name}. Choose with --qos.", partition.name));
+        return denied(RefusalKind::Qos, format!("partition {:?} takes the QOS {allowed}, not {name}. Choose with --qos.", partition.name));
     }
     Ok(name.to_owned())
 }
@@ -124,12 +124,12 @@ fn licences(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     for (name, wanted) in &spec.licences {
         match known.get(name) {
             Some(all) if wanted <= all => {}
-            Some(all) => return invalid(format!("--licenses {name}:{wanted}: this cluster has {all} in all.")),
+            Some(all) => return invalid(RefusalKind::Licence, format!("--licenses {name}:{wanted}: this cluster has {all} in all.")),
             None => {
                 let hint = did_you_mean(name, known.keys().map(String::as_str));
                 let names: Vec<&str> = known.keys().map(String::as_str).collect();
                 let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-                return invalid(format!("--licenses {name}: there is no such licence.{hint} There are: {names}."));
+                return invalid(RefusalKind::Licence, format!("--licenses {name}: there is no such licence.{hint} There are: {names}."));
             }
         }
     }
@@ -142,16 +142,16 @@ fn reservation(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     let Some(reservation) = state.policy.reservations.get(name) else {
         let names = state.policy.reservations.keys();
         let hint = did_you_mean(name, names.map(String::as_str));
-        return invalid(format!("--reservation {name}: there is no such reservation.{hint}"));
+        return invalid(RefusalKind::Reservation, format!("--reservation {name}: there is no such reservation.{hint}"));
     };
     if !state.policy.is_reserved_for(reservation, user, account) {
         let who = reserved_for(&reservation.users, &reservation.accounts);
         let who = if who.is_empty() { "maintenance, not for jobs".into() } else { format!("for {who}") };
-        return denied(format!("--reservation {name}: it is {who}; this job is of {user} in account {account}."));
+        return denied(RefusalKind::ReservationAccess, format!("--reservation {name}: it is {who}; this job is of {user} in account {account}."));
     }
     match &reservation.partition {
         Some(partition) if *partition != spec.partition => {
-            invalid(format!("--reservation {name} is in partition {partition:?}, this job in {:?}.", spec.partition))
+            invalid(RefusalKind::Reservation, format!("--reservation {name} is in partition {partition:?}, this job in {:?}.", spec.partition))
         }
         _ => Ok(()),
     }
@@ -162,7 +162,7 @@ fn checkpoint(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     match &spec.checkpoint {
         Some(checkpoint) if checkpoint.grace_secs > most => {
             let asked = checkpoint.grace_secs;
-            invalid(format!("--checkpoint asks for {asked} s of grace; this cluster gives {most} s at most."))
+            invalid(RefusalKind::Other, format!("--checkpoint asks for {asked} s of grace; this cluster gives {most} s at most."))
         }
         _ => Ok(()),
     }
@@ -196,10 +196,10 @@ fn borrowing(state: &State, spec: &JobSpec) -> Option<String> {
     })
 }
 
-fn denied<T>(text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::denied(text))
+fn denied<T>(about: RefusalKind, text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::denied(text).about(about))
 }
 
-fn invalid<T>(text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::invalid(text))
+fn invalid<T>(about: RefusalKind, text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::invalid(text).about(about))
 }

@@ -10,7 +10,7 @@ use super::state::{Run, Stop};
 use super::targets::{Found, each, find, own_tasks, shown};
 use gmodel::array_spec::RangeSet;
 use gmodel::run::{NumberedSignal, StopWhy};
-use gmodel::{JobId, JobState, ReasonCode, RunId};
+use gmodel::{JobId, JobState, ReasonCode, RefusalKind, RunId};
 use std::collections::BTreeMap;
 
 /// Signals a run keeps in its record; the oldest delivered ones matter to nobody.
@@ -113,6 +113,7 @@ fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
 }
 
 fn send(tx: &mut Tx, target: &Target, found: Found, signal: CancelSignal) -> Result<(), Refusal> {
+    let found_over = matches!(found, Found::Over);
     let jobs = match found {
         Found::Job(id) => vec![id],
         Found::Array(id) => own_tasks(tx.state, id),
@@ -128,7 +129,8 @@ fn send(tx: &mut Tx, target: &Target, found: Found, signal: CancelSignal) -> Res
             "job {} is not running: only running jobs take signals. To cancel it, leave out --signal.",
             shown(target)
         );
-        return Err(Refusal::conflict(text));
+        let over = found_over || !jobs.is_empty() && jobs.iter().all(|id| tx.state.jobs.get(*id).is_none_or(|job| job.state.is_final()));
+        return Err(Refusal::conflict(text).about(if over { RefusalKind::JobOver } else { RefusalKind::JobPending }));
     }
     for run in live {
         let sent = tx.state.runs.get(run).map_or(0, next_number);

@@ -15,7 +15,7 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{RunReport, Usage};
 use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareAsk};
-use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
+use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RefusalKind, RunId, Timestamp};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -221,6 +221,11 @@ pub struct TargetResult {
 pub struct Refusal {
     pub code: RefusalCode,
     pub text: String,
+    #[serde(default, skip_serializing_if = "RefusalKind::is_other")]
+    pub about: RefusalKind,
+    /// What is refused, by name, where the kind has one: a partition, a limit.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub subject: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,13 +245,21 @@ pub enum RefusalCode {
 
 impl Refusal {
     pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), about: RefusalKind::Other, subject: String::new() }
+    }
+    /// The same, of this kind.
+    pub fn about(self, about: RefusalKind) -> Self {
+        Self { about, ..self }
+    }
+    /// The same, of a thing with a name.
+    pub fn naming(self, subject: impl Into<String>) -> Self {
+        Self { subject: subject.into(), ..self }
     }
     pub fn invalid(text: impl Into<String>) -> Self {
         Self::new(RefusalCode::Invalid, text)
     }
     pub fn denied(text: impl Into<String>) -> Self {
-        Self::new(RefusalCode::Denied, text)
+        Self::new(RefusalCode::Denied, text).about(RefusalKind::Access)
     }
     pub fn not_found(text: impl Into<String>) -> Self {
         Self::new(RefusalCode::NotFound, text)

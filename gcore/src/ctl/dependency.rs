@@ -12,7 +12,7 @@ use super::handle::Tx;
 use super::state::{Array, Job, State, TaskOf};
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::dependency::{Condition, Dependency, JobRef, Kind};
-use gmodel::{JobId, JobSpec, JobState, Reason, ReasonCode, Timestamp};
+use gmodel::{JobId, JobSpec, JobState, Reason, ReasonCode, RefusalKind, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -160,7 +160,7 @@ pub(super) fn resolve_again(tx: &Tx, who: Dependent, asker: Asker, ran: bool) ->
     match waits {
         Some(waits) if closes_circle(tx.state, who, &waits) => {
             let text = format!("--dependency {dependency}: what job {} would wait for waits for it.", who.id());
-            Err(Refusal::conflict(text))
+            Err(Refusal::conflict(text).about(RefusalKind::Dependency))
         }
         waits => Ok(waits),
     }
@@ -205,7 +205,7 @@ fn new_wait(
 /// The record that decides, and whether it is a whole array.
 fn locate(state: &State, past: &[PastJob], job: JobRef) -> Result<(JobId, bool), Refusal> {
     let JobRef { id, index } = job;
-    let not_found = |text: String| Err(Refusal::not_found(text));
+    let not_found = |text: String| Err(Refusal::not_found(text).about(RefusalKind::Dependency));
     if id.0 >= state.next_job {
         return not_found(format!("--dependency: there has never been a job {id}; the next will be {}.", state.next_job));
     }
@@ -238,7 +238,8 @@ fn all_have_partners(state: &State, past: &[PastJob], of: JobId, asker: Asker) -
         Some(index) => Err(Refusal::invalid(format!(
             "--dependency aftercorr:{of}: task {index} has no partner there; array {of} has {theirs}. \
              Submit the same indices, or use afterok:{of} to wait for all of it."
-        ))),
+        ))
+        .about(RefusalKind::Dependency)),
         None => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use super::command::Refusal;
 use super::state::{Node, State};
 use gmodel::config::{ClusterConfig, GpuSharing, Partition, PartitionState};
 use gmodel::gpu_request::GpuAmount;
-use gmodel::{GpuPart, GpuSet, NodeId, Request, RunId};
+use gmodel::{GpuPart, GpuSet, NodeId, RefusalKind, Request, RunId};
 use std::collections::BTreeMap;
 
 /// The smallest part under MPS: a server has some 48 clients at most, and each process of a job is one.
@@ -13,7 +13,7 @@ const LEAST_MPS_MILLI: u32 = 50;
 
 /// Why the partition gives no such part of a GPU, and what would work.
 pub(super) fn check_request(config: &ClusterConfig, partition: &Partition, request: &Request) -> Result<(), Refusal> {
-    let invalid = |text: String| Err(Refusal::invalid(text));
+    let invalid = |text: String| Err(Refusal::invalid(text).about(RefusalKind::Gpus));
     let alternatives = request.gpus.iter().flat_map(|ask| &ask.alternatives);
     for one in alternatives {
         let GpuAmount::Share { milli } = one.amount else { continue };

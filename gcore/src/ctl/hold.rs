@@ -9,7 +9,7 @@ use super::state::{Array, State};
 use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
-use gmodel::{JobId, JobState};
+use gmodel::{JobId, JobState, RefusalKind};
 
 /// Whose hold it is to be.
 #[derive(Clone, Copy)]
@@ -59,10 +59,10 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
                 Ok(())
             }
             Found::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
-            Found::Job(_) | Found::Over => Err(Refusal::conflict(format!(
-                "job {} is not pending: only pending jobs can be held.",
-                shown(target)
-            ))),
+            Found::Job(_) | Found::Over => {
+                let text = format!("job {} is not pending: only pending jobs can be held.", shown(target));
+                Err(Refusal::conflict(text).about(RefusalKind::JobRuns))
+            }
         }
     }))
 }
@@ -193,7 +193,7 @@ fn release_tasks(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet, ta
 
 /// What is over has no hold to lift.
 fn over(target: &Target) -> Refusal {
-    Refusal::conflict(format!("job {} is over: there is nothing to release.", shown(target)))
+    Refusal::conflict(format!("job {} is over: there is nothing to release.", shown(target))).about(RefusalKind::JobOver)
 }
 
 fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result<(), Refusal> {
@@ -226,10 +226,7 @@ fn to_lift(
         return Ok(held.iter().map(|mark| mark.owner.clone()).collect());
     }
     let by: Vec<_> = held.iter().map(who_and_why).collect();
-    Err(Refusal::new(
-        super::command::RefusalCode::Denied,
-        format!("job {} is held by {}; only they or an operator can release it.", shown(target), by.join(", ")),
-    ))
+    Err(Refusal::denied(format!("job {} is held by {}; only they or an operator can release it.", shown(target), by.join(", "))))
 }
 
 /// `carol (because)`.

@@ -10,7 +10,7 @@ use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::partition_list::is_among;
 use gmodel::policy::{GpuAmounts, Limits};
-use gmodel::{JobSpec, Timestamp};
+use gmodel::{JobSpec, RefusalKind, Timestamp};
 use gsched::Demand;
 use gsched::limits::{Bound, GpuTypes, Holding, Scope, job_exceeds};
 use std::collections::{BTreeMap, VecDeque};
@@ -105,6 +105,17 @@ impl Held<'_> {
         self.scope.subject(self.account, &spec.user.name, &spec.qos, &spec.partition)
     }
 
+    /// What Slurm calls the limit on jobs in the queue of such a scope. A partition's limits are those of its own QOS there.
+    const fn submit_limit(&self) -> &'static str {
+        match self.scope {
+            Scope::Account => "AssocGrpSubmitJobsLimit",
+            Scope::UserInAccount => "AssocMaxSubmitJobLimit",
+            Scope::Qos | Scope::Partition => "QOSGrpSubmitJobsLimit",
+            Scope::UserInQos | Scope::UserInPartition => "QOSMaxSubmitJobPerUserLimit",
+            Scope::AccountInQos | Scope::AccountInPartition => "MaxSubmitJobsPerAccount",
+        }
+    }
+
     /// Jobs that count against it, not over yet.
     fn jobs(&self, state: &State, spec: &JobSpec) -> u64 {
         state.tally.count(|who| self.counts(state, spec, who))
@@ -163,15 +174,15 @@ fn queue_has_room(state: &State, held: &Held, spec: &JobSpec, tasks: u64) -> Res
          some have ended.",
         held.subject(spec)
     );
-    Err(Refusal::limit(text))
+    Err(Refusal::limit(text).about(RefusalKind::PolicyLimit).naming(held.submit_limit()))
 }
 
 /// Refuses a submission that is beyond what somebody may have queued or submit at once.
 pub(super) fn check_queue(state: &State, spec: &JobSpec, partition: &Partition, now: Timestamp) -> Result<(), Refusal> {
     let tasks = spec.array.as_ref().map_or(1, |array| array.len());
-    let limit = |text: String| Err(Refusal::limit(text));
     for held in held(state, spec, partition) {
         let subject = held.subject(spec);
+        let limit = |text: String| Err(Refusal::limit(text).about(RefusalKind::PolicyLimit).naming(held.submit_limit()));
         if let Some(most) = held.limits.array_tasks.filter(|most| spec.array.is_some() && tasks > *most) {
             return limit(format!("{subject} may submit arrays of {most} tasks; this one has {tasks}. Split it."));
         }
@@ -225,7 +236,7 @@ pub(super) fn check_request(
     match first {
         Some(reason) => {
             let text = format!("{}, so it could never start ({}).", reason.text, reason.code);
-            Err(Refusal::limit(text))
+            Err(Refusal::limit(text).about(RefusalKind::PolicyLimit).naming(reason.code.to_string()))
         }
         None => Ok(()),
     }

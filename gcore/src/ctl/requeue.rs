@@ -15,7 +15,7 @@ use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, s
 use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
-use gmodel::{JobId, JobSpec, JobState, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, JobState, RefusalKind, RunId, Timestamp};
 
 pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool) -> Result<Reply, Refusal> {
     few_are_split(tx.state, targets, "held", |target, found| hold && *found == Found::Over && is_one_task(target))?;
@@ -31,7 +31,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
         let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
         if steps.is_empty() && cancelled.is_none() {
             let text = format!("job {} waits in the queue, so there is nothing to take back.", shown(target));
-            return Err(Refusal::conflict(text));
+            return Err(Refusal::conflict(text).about(RefusalKind::JobPending));
         }
         may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
         let waits = steps.iter().map(|(id, step)| waits_again(tx, *id, *step)).collect::<Result<Vec<_>, Refusal>>()?;

@@ -8,7 +8,7 @@ use super::state::State;
 use super::submit::{NO_TIME, complete_in, partition_or_refusal};
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::{MAX_PARTITIONS, names};
-use gmodel::{JobSpec, Timestamp};
+use gmodel::{JobSpec, RefusalKind, Timestamp};
 use std::collections::BTreeSet;
 
 /// Settles account, QOS and limit, and which partitions it waits in. One time limit holds in all of them: where none is
@@ -78,10 +78,14 @@ pub(super) fn complete(
 /// Nobody takes it: in one sentence where all say the same.
 fn of_all(list: &[String], refusals: Vec<(&str, Refusal)>) -> Refusal {
     let texts: BTreeSet<&str> = refusals.iter().map(|(_, refusal)| &*refusal.text).collect();
-    let code = refusals.first().map_or(RefusalCode::Invalid, |(_, refusal)| refusal.code);
+    let (code, about, subject) = match refusals.first() {
+        Some((_, refusal)) => (refusal.code, refusal.about, refusal.subject.clone()),
+        None => (RefusalCode::Invalid, RefusalKind::Partition, String::new()),
+    };
+    let refused = |text: String| Refusal::new(code, text).about(about).naming(subject);
     if texts.len() <= 1 {
-        return Refusal::new(code, texts.into_iter().collect::<String>());
+        return refused(texts.into_iter().collect());
     }
     let each: Vec<String> = refusals.iter().map(|(name, refusal)| format!("{name}: {}", refusal.text)).collect();
-    Refusal::new(code, format!("none of the partitions {} takes the job. {}", list.join(", "), each.join(" ")))
+    refused(format!("none of the partitions {} takes the job. {}", list.join(", "), each.join(" ")))
 }

@@ -18,7 +18,7 @@ use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::names;
-use gmodel::{JobId, JobSpec, Request, Timestamp, UserRef};
+use gmodel::{JobId, JobSpec, RefusalKind, Request, Timestamp, UserRef};
 use gsched::SchedNode;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -197,15 +197,16 @@ pub(super) fn check_counts(request: &gmodel::Request) -> Result<(), Refusal> {
     let per_node = request.ntasks_per_node.unwrap_or(1);
     if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
         let (least, most) = (request.nodes_min, request.nodes_max);
-        return Err(Refusal::invalid(format!("--nodes {least}-{most}: ask for at least one, smaller first")));
+        return Err(Refusal::invalid(format!("--nodes {least}-{most}: ask for at least one, smaller first")).about(RefusalKind::NodeCount));
     }
     if request.nodes_max > MAX_NODES || request.ntasks > MAX_TASKS || per_node > MAX_TASKS {
         return Err(Refusal::invalid(format!(
             "a job may have {MAX_NODES} nodes and {MAX_TASKS} tasks at most"
-        )));
+        ))
+        .about(if request.nodes_max > MAX_NODES { RefusalKind::NodeCount } else { RefusalKind::TaskCount }));
     }
     if request.ntasks == 0 || request.cpus_per_task == Some(0) || per_node == 0 {
-        return Err(Refusal::invalid("tasks and CPUs are counted from 1"));
+        return Err(Refusal::invalid("tasks and CPUs are counted from 1").about(RefusalKind::TaskCount));
     }
     Ok(())
 }
@@ -220,14 +221,16 @@ fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
             "the array has {} tasks; this cluster allows {}. Split it.",
             array.len(),
             config.max_array_tasks
-        )));
+        ))
+        .about(RefusalKind::Array));
     }
     let records = state.jobs.len() + state.arrays.len();
     if records >= config.max_pending_jobs as usize {
         return Err(Refusal::limit(format!(
             "{records} jobs are in the queue, as many as this cluster allows. Try later, or \
              submit an array, which counts once."
-        )));
+        ))
+        .about(RefusalKind::QueueFull));
     }
     Ok(())
 }
@@ -279,7 +282,8 @@ fn widen(state: &State, partition: &Partition, request: &mut Request) -> Result<
                 request.ntasks,
                 nodes.len(),
                 partition.name
-            )));
+            ))
+            .about(RefusalKind::NodeConfiguration));
         }
         None => {}
     }
@@ -293,7 +297,7 @@ fn no_default(config: &ClusterConfig) -> Refusal {
     } else {
         format!("no default partition is set; name one with -p: {}", names.join(", "))
     };
-    Refusal::invalid(text)
+    Refusal::invalid(text).about(RefusalKind::NoPartition)
 }
 
 pub(super) fn partition_or_refusal<'a>(
@@ -304,14 +308,15 @@ pub(super) fn partition_or_refusal<'a>(
         let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
         let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
         let text = format!("no partition {name:?}.{hint} There are: {}.", names.join(", "));
-        Refusal::invalid(text)
+        Refusal::invalid(text).about(RefusalKind::Partition).naming(name)
     })
 }
 
 pub(super) fn takes_submissions(partition: &Partition) -> Result<(), Refusal> {
     match partition.state {
         PartitionState::Drain | PartitionState::Inactive => {
-            Err(Refusal::unavailable(format!("partition {:?} takes no submissions now.", partition.name)))
+            let text = format!("partition {:?} takes no submissions now.", partition.name);
+            Err(Refusal::unavailable(text).about(RefusalKind::PartitionClosed))
         }
         _ => Ok(()),
     }
@@ -337,7 +342,8 @@ fn check_admission(
 pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Result<(), Refusal> {
     match partition.max_nodes {
         Some(most) if request.nodes_min > most => {
-            Err(Refusal::invalid(format!("--nodes {}: partition {:?} allows {most} a job.", request.nodes_min, partition.name)))
+            let text = format!("--nodes {}: partition {:?} allows {most} a job.", request.nodes_min, partition.name);
+            Err(Refusal::invalid(text).about(RefusalKind::NodeCount))
         }
         _ => Ok(()),
     }
@@ -346,16 +352,14 @@ pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Re
 /// Whether the partition is open to a user and an account.
 pub(super) fn may_use(state: &State, partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
     let name = &partition.name;
-    let denied = |text| Err(Refusal::denied(text));
+    let denied = |text, about| Err(Refusal::denied(text).about(about));
     if !state.policy.may_charge_in(partition, account) {
         let allowed = partition.allow_accounts.join(", ");
-        return denied(format!(
-            "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. \
-             Choose with -A."
-        ));
+        let text = format!("partition {name:?} is for the accounts {allowed}; this job is charged to {account}. Choose with -A.");
+        return denied(text, RefusalKind::Account);
     }
     if !partition.is_open_to_user(user) {
-        return denied(format!("partition {name:?} is not open to {user}."));
+        return denied(format!("partition {name:?} is not open to {user}."), RefusalKind::PartitionAccess);
     }
     Ok(())
 }
@@ -408,7 +412,8 @@ fn time_limit(
                     "--time {asked}: partition {:?} allows at most {}.",
                     partition.name,
                     shown(most)
-                )))
+                ))
+                .about(RefusalKind::TimeLimit))
             }
             _ => Ok(Some(asked)),
         },
@@ -465,7 +470,7 @@ pub(super) fn check_nodes(
     };
     // Of several alternatives one is enough.
     let mut first = None;
-    for one in Constraint::alternatives(text).map_err(|error| Refusal::invalid(error.to_string()))? {
+    for one in Constraint::alternatives(text).map_err(|error| Refusal::invalid(error.to_string()).about(RefusalKind::Feature))? {
         let request = Request { constraint: Some(one.to_string()), ..request.clone() };
         match could_run(state, partition, &request) {
             Ok(()) => return Ok(()),
@@ -473,7 +478,7 @@ pub(super) fn check_nodes(
         }
     }
     let why = first.map_or(String::new(), |refusal| refusal.text);
-    Err(Refusal::invalid(format!("--constraint {text}: no part of the brackets would do for all of its nodes. {why}")))
+    Err(Refusal::invalid(format!("--constraint {text}: no part of the brackets would do for all of its nodes. {why}")).about(RefusalKind::NodeConfiguration))
 }
 
 /// Whether the nodes that a request leaves could run it if they did nothing else.
@@ -488,10 +493,11 @@ fn could_run(state: &State, partition: &Partition, request: &Request) -> Result<
             why.unwrap_or_default(),
             partition.name,
             allowed.len()
-        )));
+        ))
+        .about(RefusalKind::NodeConfiguration));
     }
     if let Some(text) = gsched::impossible(request, partition, &allowed) {
-        return Err(Refusal::invalid(text));
+        return Err(Refusal::invalid(text).about(RefusalKind::NodeConfiguration));
     }
     enough_below_switches(state, partition, request, &allowed)
 }
@@ -508,7 +514,8 @@ fn enough_below_switches(state: &State, partition: &Partition, request: &Request
         "--switches {asked}: below {which} partition {:?} has {} such nodes at most, and {} are needed. {advice} how long to wait for it: \
          --switches {asked}@30:00.",
         partition.name, few.most, few.needed
-    )))
+    ))
+    .about(RefusalKind::NodeConfiguration))
 }
 
 /// Whether the nodes as they are remembered have room for a request that asks for none by name. What they lack is said of the
@@ -551,15 +558,16 @@ pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec
             return Err(Refusal::invalid(format!(
                 "--nodelist: {name:?} is not a node of partition {:?}.{hint}",
                 partition.name
-            )));
+            ))
+            .about(RefusalKind::NodeName));
         }
         if request.exclude.as_ref().is_some_and(|exclude| exclude.contains(name)) {
-            return Err(Refusal::invalid(format!("--nodelist and --exclude both name {name}. Take it out of one of them.")));
+            return Err(Refusal::invalid(format!("--nodelist and --exclude both name {name}. Take it out of one of them.")).about(RefusalKind::NodeName));
         }
     }
     let mut allowed = nodes;
     if let Some(text) = &request.constraint {
-        let wanted = Constraint::alternatives(text).map_err(|e| Refusal::invalid(e.to_string()))?;
+        let wanted = Constraint::alternatives(text).map_err(|e| Refusal::invalid(e.to_string()).about(RefusalKind::Feature))?;
         let known: BTreeSet<&str> =
             allowed.iter().flat_map(|n| n.features.iter().map(String::as_str)).collect();
         let missing = wanted.iter().flat_map(Constraint::features).find(|f| !known.contains(f)).map(str::to_owned);
@@ -572,7 +580,8 @@ pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec
                  are: {}).",
                 partition.name,
                 if known.is_empty() { "none".into() } else { known.join(", ") }
-            )));
+            ))
+            .about(RefusalKind::Feature));
         }
     }
     if let Some(exclude) = &request.exclude {
@@ -582,7 +591,8 @@ pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec
         return Err(Refusal::invalid(format!(
             "no node of partition {:?} is left after --constraint, --exclude and --nodelist.",
             partition.name
-        )));
+        ))
+        .about(RefusalKind::NodeConfiguration));
     }
     Ok(allowed)
 }

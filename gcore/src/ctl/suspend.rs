@@ -9,7 +9,7 @@ use super::event::Event;
 use super::handle::{Tx, operator_only};
 use super::state::{Run, State, Suspension};
 use super::targets::{Found, each, find, own_tasks, shown};
-use gmodel::{JobId, JobState, RunId, Timestamp};
+use gmodel::{JobId, JobState, RefusalKind, RunId, Timestamp};
 
 /// Operators only: its owner would keep GPUs from others for nothing.
 pub(super) fn suspend(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
@@ -60,7 +60,7 @@ fn live_runs(tx: &Tx, actor: &Actor, target: &Target) -> Result<Vec<RunId>, Refu
     let live = jobs.iter().filter_map(|id| tx.state.jobs.get(*id)?.live_run());
     let live: Vec<RunId> = live.filter(|run| tx.state.runs.get(*run).is_some_and(|run| run.outcome.is_none())).collect();
     if live.is_empty() {
-        return Err(Refusal::conflict(format!("job {} is not running.", shown(target))));
+        return Err(Refusal::conflict(format!("job {} is not running.", shown(target))).about(RefusalKind::JobPending));
     }
     Ok(live)
 }

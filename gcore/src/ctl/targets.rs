@@ -6,7 +6,7 @@ use super::handle::Tx;
 use super::apart::{intersection, take_out};
 use super::state::{Array, State};
 use gmodel::array_spec::RangeSet;
-use gmodel::{JobId, JobSpec};
+use gmodel::{JobId, JobSpec, RefusalKind};
 
 /// What a target stands for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
             shown(target),
             shown(target)
         );
-        Refusal::not_found(text)
+        Refusal::not_found(text).about(RefusalKind::Job).naming(shown(target))
     };
     match *target {
         Target::Job(id) if state.arrays.contains(id) => Ok(Found::Array(id)),
@@ -116,7 +116,7 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
 
 fn no_task(array: &Array, indices: &str) -> Refusal {
     let all = array.tasks.text_of(&RangeSet::first_n(array.len()));
-    Refusal::not_found(format!("job {} has no array task {indices}; its tasks are {all}.", array.id))
+    Refusal::not_found(format!("job {} has no array task {indices}; its tasks are {all}.", array.id)).about(RefusalKind::Job)
 }
 
 /// Of tasks that are all of one kind.

@@ -17,7 +17,7 @@ use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::{MAX_PARTITIONS, names};
 use gmodel::request_change::RequestChange;
-use gmodel::{JobId, JobSpec, JobState};
+use gmodel::{JobId, JobSpec, JobState, RefusalKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
     let found = find(tx.state, actor, &target)?;
     // Slurm's other word for a hold.
     let holds = change.priority.take_if(|priority| *priority == Some(0)).is_some();
-    let old = Old::of(tx.state, &found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(&target))))?;
+    let old = Old::of(tx.state, &found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(&target))).about(RefusalKind::JobOver))?;
     check_state(&old, &target, &change)?;
     if holds && old.state != JobState::Pending {
-        return Err(Refusal::conflict(format!("job {} is {}: Priority=0 holds it, and only pending jobs can be held.", shown(&target), old.state)));
+        return Err(Refusal::conflict(format!("job {} is {}: Priority=0 holds it, and only pending jobs can be held.", shown(&target), old.state)).about(RefusalKind::JobRuns));
     }
     check_for_operators_only(actor, &change)?;
     if let Some(list) = &change.partition {
@@ -97,11 +97,12 @@ fn check_state(old: &Old, target: &Target, change: &JobChange) -> Result<(), Ref
     // That it may be requeued can still be said.
     let of_requeue = JobChange { requeue: change.requeue, ..JobChange::default() };
     if (old.state.is_final() || old.state == JobState::Completing) && *change != of_requeue {
-        return Err(Refusal::conflict(format!("job {} is {}; nothing of it can change any more.", shown(target), old.state)));
+        return Err(Refusal::conflict(format!("job {} is {}; nothing of it can change any more.", shown(target), old.state)).about(RefusalKind::JobOver));
     }
     match waiting_only(change) {
         Some(what) if old.state != JobState::Pending => {
-            Err(Refusal::conflict(format!("job {} is running: its {what} can only change while it is pending.", shown(target))))
+            let text = format!("job {} is running: its {what} can only change while it is pending.", shown(target));
+            Err(Refusal::conflict(text).about(RefusalKind::JobRuns))
         }
         _ => Ok(()),
     }
@@ -147,7 +148,8 @@ fn check_as_owner(state: &State, old: &Old, target: &Target, partitions: &[&Part
         }
         let mut said = partitions.iter().map(|partition| match partition.max_time_secs {
             Some(most) if limit.is_none_or(|new| new > most) => {
-                Err(Refusal::denied(format!("partition {:?} allows at most {}.", partition.name, squeue_time(u64::from(most)))))
+                let text = format!("partition {:?} allows at most {}.", partition.name, squeue_time(u64::from(most)));
+                Err(Refusal::denied(text).about(RefusalKind::TimeLimit))
             }
             _ => Ok(()),
         });
@@ -221,7 +223,7 @@ fn each_once(list: &str) -> Result<String, Refusal> {
     let mut seen = BTreeSet::new();
     let names: Vec<&str> = names(list).filter(|name| seen.insert(*name)).collect();
     match names.len() {
-        0 => Err(Refusal::invalid(format!("Partition={list}: that names none."))),
+        0 => Err(Refusal::invalid(format!("Partition={list}: that names none.")).about(RefusalKind::Partition)),
         1..=MAX_PARTITIONS => Ok(names.join(",")),
         many => Err(Refusal::limit(format!("{many} partitions, and {MAX_PARTITIONS} are the most."))),
     }

@@ -9,7 +9,7 @@ use super::json_row::chosen;
 use super::lookup::job_names;
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, job_state, words};
-use super::row::{Alike, Row, RowKey, View};
+use super::row::{Alike, Row, RowKey, View, positions};
 use super::run_column::{COLUMNS, RunColumn};
 use super::run_list::{Moment, RunBody, RunList, Shown};
 use super::steps::StepsOf;
@@ -78,7 +78,12 @@ fn waiting_keys(filter: &JobFilter, query: &RunQuery, view: View, sight: &Sight)
     let mut keys = Vec::new();
     filter.each(view, sight, |row| {
         if row.submitted() <= until && !(query.attempts && row.attempts() > 0) {
-            keys.push((RunKey { id: row.id(), attempt: Some(row.attempts()) }, row.key()));
+            // Tasks that wait together come behind those of their array that ran.
+            let id = match row {
+                Row::Tasks { array, alike } => array.task_id(positions(array, alike).last().unwrap_or(0)).0,
+                _ => row.id(),
+            };
+            keys.push((RunKey { id, attempt: Some(row.attempts()) }, row.key()));
         }
     });
     keys

@@ -64,6 +64,7 @@ pub(super) const COLUMNS: &[JobColumn] = &[
         GpuScope::Task => out.quoted("task"),
     }),
     column!("gpus_held", |row, view, out| out.list_unless_empty(&row.gpus_held(view))),
+    column!("held", |row, view, out| out.list_unless_empty(&row.held(view))),
     column!("gpu_links", |row, view, out| out.list_unless_empty(&row.gpu_links(view))),
     column!("imex_channel", |row, view, out| out.some(row.run(view).and_then(|run| run.imex_channel))),
     column!("time_limit_secs", |row, view, out| out.some(row.limit_secs(view))),

@@ -8,6 +8,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use gcore::ctl::{Refusal, RefusalCode};
+use gmodel::RefusalKind;
 use gwire::api::{ErrorBody, SCHEMA};
 
 /// A request that is not carried out, and why.
@@ -17,32 +18,42 @@ pub struct ApiError {
     pub status: StatusCode,
     pub code: &'static str,
     pub text: String,
+    pub about: RefusalKind,
+    /// The name of what it is about, or empty.
+    pub subject: String,
 }
 
 impl ApiError {
+    fn new(status: StatusCode, code: &'static str, text: impl Into<String>) -> Self {
+        Self { status, code, text: text.into(), about: RefusalKind::Other, subject: String::new() }
+    }
+    /// The same, of this kind and of the thing with this name.
+    pub fn about(self, about: RefusalKind, subject: impl Into<String>) -> Self {
+        Self { about, subject: subject.into(), ..self }
+    }
     pub fn not_found(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::NOT_FOUND, code: "not_found", text: text.into() }
+        Self::new(StatusCode::NOT_FOUND, "not_found", text)
     }
     pub fn denied(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::FORBIDDEN, code: "denied", text: text.into() }
+        Self { about: RefusalKind::Access, ..Self::new(StatusCode::FORBIDDEN, "denied", text) }
     }
     pub fn invalid(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, code: "invalid", text: text.into() }
+        Self::new(StatusCode::BAD_REQUEST, "invalid", text)
     }
     pub fn conflict(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::CONFLICT, code: "conflict", text: text.into() }
+        Self::new(StatusCode::CONFLICT, "conflict", text)
     }
     pub fn limit(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::TOO_MANY_REQUESTS, code: "limit", text: text.into() }
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "limit", text)
     }
     pub fn unavailable(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::SERVICE_UNAVAILABLE, code: "unavailable", text: text.into() }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text)
     }
     pub fn wrong_method(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::METHOD_NOT_ALLOWED, code: "invalid", text: text.into() }
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", text)
     }
     pub fn too_large(text: impl Into<String>) -> Self {
-        Self { status: StatusCode::PAYLOAD_TOO_LARGE, code: "limit", text: text.into() }
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "limit", text)
     }
 }
 
@@ -60,15 +71,16 @@ pub(super) fn refusal_code(code: RefusalCode) -> &'static str {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { code, text } = refusal;
-        match code {
+        let Refusal { code, text, about, subject } = refusal;
+        let error = match code {
             RefusalCode::NotFound => Self::not_found(text),
             RefusalCode::Denied => Self::denied(text),
             RefusalCode::Invalid => Self::invalid(text),
             RefusalCode::Conflict => Self::conflict(text),
             RefusalCode::Limit => Self::limit(text),
             RefusalCode::Unavailable | RefusalCode::Unknown => Self::unavailable(text),
-        }
+        };
+        error.about(about, subject)
     }
 }
 
@@ -97,7 +109,7 @@ impl From<JsonRejection> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody { schema: SCHEMA, code: self.code.to_owned(), error: self.text };
+        let body = ErrorBody { schema: SCHEMA, code: self.code.to_owned(), error: self.text, about: self.about, subject: self.subject };
         (self.status, Json(body)).into_response()
     }
 }

@@ -16,7 +16,7 @@ use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::State;
 use crate::outlook::{Outlook, plans};
-use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
+use gmodel::{Instant, JobId, NodeId, ReasonCode, RefusalKind, Timestamp, hostlist};
 use gsched::calibration::Plans;
 use gsched::window::no_start_text;
 use gsched::{Change, Engine, Forecast, Snapshot, Why};
@@ -41,7 +41,7 @@ pub(super) async fn why(caller: Caller, Shared(site): Shared<Site>, Path(id): Pa
     let (rows, more) = task.await.map_err(|_| ApiError::unavailable("the answer could not be worked out; this is a bug"))?;
     if rows.is_empty() {
         let text = format!("there is no job {id} in the queue that you may see. `gacct -j {id}` says how it ended, if it ran");
-        return Err(ApiError::not_found(text));
+        return Err(ApiError::not_found(text).about(RefusalKind::Job, id));
     }
     Ok(Json(json!({"schema": SCHEMA, "jobs": rows, "more": more})))
 }

@@ -15,7 +15,7 @@ use gmodel::pattern::{self, PatternContext};
 use gmodel::duration::sacct_time;
 use gmodel::run::NodeShare;
 use gmodel::{ExitCode, Instant, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
-use gwire::api::CheckpointMarkRow;
+use gwire::api::{CheckpointMarkRow, HeldRow};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -598,6 +598,16 @@ impl<'a> Row<'a> {
             texts.extend(by_kind.iter().map(|(kind, places)| format!("{}:{kind}:{}", node.name, places.join(","))));
         }
         texts
+    }
+
+    /// CPUs and memory by node.
+    pub(super) fn held(&self, view: View) -> Vec<HeldRow> {
+        let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);
+        let of_share = |share: &NodeShare| {
+            let node = view.state.nodes.get(share.node)?;
+            Some(HeldRow { node: node.name.clone(), cpus: share.cpus, mem_bytes: share.mem_bytes })
+        };
+        shares.filter_map(of_share).collect()
     }
 
     /// How the GPUs held of each node are joined, several whole ones: `node1:NV18`.

@@ -75,9 +75,11 @@ impl RunList {
         let waiting = waiting.into_iter().map(|(key, row)| (key, Entry::Waiting(row)));
         let mut keyed: Vec<(RunKey, Entry)> = stored.chain(made).chain(waiting).collect();
         keyed.sort_by_key(|(key, _)| *key); // made of runs that are in order
-        // One that began since the state was read is in the database already.
+        // One that began since the state was read is in the database already. The tasks of an array that wait together are none of
+        // these: their line stands behind a task that may have begun.
+        let is_one = |entry: &Entry| matches!(entry, Entry::Waiting(RowKey::Job(_) | RowKey::Task(..)));
         keyed.dedup_by(|later, kept| {
-            let same = later.0.id == kept.0.id && matches!((&kept.1, &later.1), (Entry::Stored(_), Entry::Waiting(_)));
+            let same = later.0.id == kept.0.id && matches!(kept.1, Entry::Stored(_)) && is_one(&later.1);
             same && kept.0.attempt.is_none()
         });
         keyed.drain(..keyed.len().saturating_sub(most));

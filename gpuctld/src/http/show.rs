@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use gcore::ctl::State;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::JobSpec;
-use gmodel::{JobId, JobState, Timestamp};
+use gmodel::{JobId, JobState, RefusalKind, Timestamp};
 use gwire::api::{JobQuery, JobRow, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -93,6 +93,7 @@ async fn answer(site: &Site, caller: &Caller, name: &JobName, shown: &str) -> Re
 fn unknown(shown: &str) -> ApiError {
     let shown: String = shown.chars().take(40).collect();
     ApiError::not_found(format!("there is no job {shown} that you may see. `gq` lists what waits and runs, `gacct` what is over"))
+        .about(RefusalKind::Job, shown)
 }
 
 /// All rows of a name. Tasks that have left memory are added from accounting.

@@ -123,7 +123,7 @@ fn one(result: TargetResult) -> OneResult {
     let job = target_text(&result.target);
     match result.refusal {
         None => OneResult { job, ok: true, ..OneResult::default() },
-        Some(refusal) => OneResult { job, ok: false, code: refusal_code(refusal.code).to_owned(), error: refusal.text },
+        Some(refusal) => OneResult { job, ok: false, code: refusal_code(refusal.code).to_owned(), error: refusal.text, about: refusal.about },
     }
 }
 

@@ -59,3 +59,20 @@ async fn a_column_that_nobody_asked_for_still_hides_what_is_private() {
     assert_eq!(column(&pool.get(&alice, "/v1/runs?columns=name").await, "runs", "name"), ["alice"]);
     assert_eq!(column(&pool.get(&local(0, "root"), "/v1/runs?columns=name").await, "runs", "name"), ["alice", "bob"]);
 }
+
+#[tokio::test]
+async fn tasks_that_wait_are_listed_behind_those_of_their_array_that_ran() {
+    let (pool, alice) = (Pool::new(""), local(1000, "alice"));
+    let node = pool.node("node1", Role::Compute, 1).await;
+    // The first task has the number of its array, and so has the line of those that wait.
+    let array = pool.submit(&alice, json!({"array": "5-8%1", "request": {"gpus": "1"}})).await;
+    let other = pool.submit(&alice, json!({})).await;
+    pool.pass().await;
+    pool.running(node, array).await;
+    let listed = async |query: &str| column(&pool.get(&alice, &format!("/v1/runs?{query}")).await, "runs", "shown_id");
+    assert_eq!(listed(&format!("job={array}")).await, [format!("{array}_5"), format!("{array}_[6-8%1]")]);
+    assert_eq!(listed(&format!("job={array}&steps=true&detail=true")).await, [format!("{array}_5"), format!("{array}_[6-8%1]")]);
+    assert_eq!(listed("state=PENDING").await, [format!("{array}_[6-8%1]"), other.to_string()]);
+    let waiting = pool.get(&alice, &format!("/v1/runs?job={array}&steps=true")).await["runs"][1].clone();
+    assert_eq!((&waiting["state"], waiting["steps"].as_array().map(Vec::len)), (&json!("PENDING"), None), "{waiting}");
+}

@@ -30,6 +30,8 @@ async fn what_waits_comes_first_then_what_runs() {
     assert_eq!(column(&list, "jobs", "nodelist"), ["", "", "", "node1"]);
     let running = &list["jobs"][3];
     assert_eq!(running["gpus_held"], json!(["node1:h100:0-1"]));
+    let held = &running["held"][0];
+    assert!(held["node"] == "node1" && held["cpus"].as_u64() > Some(0) && held["mem_bytes"].as_u64() > Some(0), "{held}");
     assert_eq!((&running["gpus"], &running["gpu_count"]), (&json!("h100:2"), &json!(2.0)));
     assert_eq!(list["jobs"][2]["priority"], 0);
 }
@@ -62,6 +64,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         mem_per: "x".into(),
         gpus_per: Some("x".into()),
         gpus_held: vec!["x".into()],
+        held: vec![gwire::api::HeldRow::default()],
         gpu_links: vec!["x".into()],
         imex_channel: Some(1),
         time_limit_secs: Some(1),

@@ -1,0 +1,72 @@
+//! What a refusal is about, apart from its sentence: the sentences that programs for Slurm look for depend on it.
+//!
+//! Owns the kinds and their names on the wire. Which sentence belongs to a kind is the commands' affair.
+
+use serde::{Deserialize, Serialize};
+
+/// The subject matter of a refusal, as far as Slurm has an error of its own for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// No job of this id is in the queue.
+    Job,
+    /// The job is over.
+    JobOver,
+    /// The job runs, and the change is for pending jobs.
+    JobRuns,
+    /// The job waits, and the request is for running jobs.
+    JobPending,
+    /// No such partition.
+    Partition,
+    /// No partition is named and none is the default.
+    NoPartition,
+    /// The partition takes no submissions.
+    PartitionClosed,
+    /// The partition is not open to this user or account.
+    PartitionAccess,
+    /// No node, or too few nodes, could ever run the request.
+    NodeConfiguration,
+    /// More or fewer nodes than a job may have.
+    NodeCount,
+    TaskCount,
+    /// A node that is named is not there, or not in the partition.
+    NodeName,
+    Feature,
+    TimeLimit,
+    Account,
+    Qos,
+    /// A limit of an account, QOS or user. The subject is its name in Slurm's spelling.
+    PolicyLimit,
+    /// The queue holds as many jobs as it may.
+    QueueFull,
+    Licence,
+    Reservation,
+    ReservationAccess,
+    Dependency,
+    Array,
+    Gpus,
+    /// The user may not do this.
+    Access,
+    /// None of these; also a kind that a newer controller knows.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+impl RefusalKind {
+    /// Not worth a word on the wire.
+    pub fn is_other(&self) -> bool {
+        *self == Self::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_travel_by_name_and_unknown_ones_are_read() {
+        assert_eq!(serde_json::to_string(&RefusalKind::PolicyLimit).unwrap(), r#""policy_limit""#);
+        assert_eq!(serde_json::from_str::<RefusalKind>(r#""of_a_newer_release""#).unwrap(), RefusalKind::Other);
+    }
+}
