@@ -44,6 +44,9 @@ struct Args {
     /// Of jobs also what they hold of each node, and the highest exit code of their steps
     #[arg(short, long)]
     details: bool,
+    /// Jobs as one line of JSON, with the keys that squeue --json has
+    #[arg(long)]
+    json: bool,
     /// Only errors are said, as is usual
     #[arg(short = 'Q', long)]
     quiet: bool,
@@ -62,6 +65,9 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(Args::command(), words, &[])?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
     let (command, rest) = args.words.split_first().expect("one is required");
+    if args.json && !command.eq_ignore_ascii_case("show") {
+        return Err(Failure::usage(format_args!("--json is of what is shown, and {command} shows nothing")));
+    }
     let mut client = gcli::connect("scontrol")?;
     args.cluster.check(&mut client)?;
     if let (["ping" | "reconfigure" | "version"], Some(odd)) = ([command.to_ascii_lowercase().as_str()], rest.first()) {
@@ -70,7 +76,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let jobs = || job_names(rest);
     let mut on_jobs = |act: JobAct| job::run(&mut client, act);
     match command.to_ascii_lowercase().as_str() {
-        "show" => show(&mut client, rest, Manner { oneliner: args.oneliner, details: args.details }),
+        "show" => show(&mut client, rest, Manner { oneliner: args.oneliner, details: args.details, json: args.json }),
         "hold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new(), for_owner: false }),
         "uhold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new(), for_owner: true }),
         "release" => on_jobs(JobAct::Release { jobs: jobs()? }),
@@ -168,9 +174,10 @@ const SHOWN: [&str; 10] = ["jobs", "nodes", "partitions", "hostnames", "hostlist
 struct Manner {
     oneliner: bool,
     details: bool,
+    json: bool,
 }
 
-fn show(client: &mut Client, words: &[String], Manner { oneliner, details }: Manner) -> Outcome {
+fn show(client: &mut Client, words: &[String], Manner { oneliner, details, json }: Manner) -> Outcome {
     let (entity, names) = words.split_first().ok_or_else(|| Failure::usage("show what? job, node, partition, hostnames, hostlist, config"))?;
     // `show job=17`, as some write it.
     let (entity, value) = entity.split_once('=').map_or((entity.as_str(), None), |(entity, value)| (entity, Some(value.to_owned())));
@@ -181,8 +188,14 @@ fn show(client: &mut Client, words: &[String], Manner { oneliner, details }: Man
         _ => lower.replace("licence", "license"),
     };
     let found = SHOWN.iter().find(|known| **known == lower).or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
+    let jobs = || names.iter().flat_map(|names| between_commas(names)).map(str::to_owned).collect::<Vec<_>>();
+    match found.copied() {
+        Some("jobs") if json => return gq::record_listing::print_jobs_json(client, &jobs()),
+        _ if json => return Err(Failure::usage(format_args!("--json is of jobs here, and {entity} is none: gnodes --json, gnodes -p --json"))),
+        _ => {}
+    }
     let records = match found.copied() {
-        Some("jobs") => gq::record_listing::jobs(client, &names.iter().flat_map(|names| between_commas(names)).map(str::to_owned).collect::<Vec<_>>(), details)?,
+        Some("jobs") => gq::record_listing::jobs(client, &jobs(), details)?,
         Some("nodes") => gq::record_listing::nodes(client, &names)?,
         Some("partitions") => gq::record_listing::partitions(client, &split(&names))?,
         Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),

@@ -63,7 +63,6 @@ const EVERYWHERE: &Advice = &[
     (&["--federation", "--local", "--sibling", "--allclusters"], "there are no federations: each cluster has a queue of its own"),
     (&["--yaml"], "there is no YAML; --json prints all there is"),
     (&["--wckey", "--wckeys"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
-    (&["--noconvert"], "sizes are exact already: none is rounded"),
 ];
 
 /// As [`parse`]. Options can be shortened as long as they are clear (`--part`) and given again (the last counts, or lists

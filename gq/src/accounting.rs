@@ -8,7 +8,7 @@ use crate::job_filter::{own_name, states, unknown_user, user_name};
 use crate::queue::copy_json;
 use crate::run_column::{self, Manner, RunColumn, Units};
 use crate::run_line::{Key, RunLine};
-use crate::seff;
+use crate::{seff, slurm_json};
 use crate::usage_report::{self, ReportArgs};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::column_format::Spec;
@@ -215,12 +215,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     match args.live || as_sstat {
         // `-a` of sstat are all steps.
         true => live::list(&args, as_sstat && !args.allusers, now),
-        false => list(&args, now),
+        false => list(&args, called == Some("sacct"), now),
     }
 }
 
 /// A line for each job, while they come.
-fn list(args: &AccountingArgs, now: Timestamp) -> Outcome {
+fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
     let columns = columns(args)?;
     let named = Named::of(&args.jobs.join(","));
@@ -234,6 +234,9 @@ fn list(args: &AccountingArgs, now: Timestamp) -> Outcome {
         return Err(Failure::usage("-i, -I, -k and -K choose lines, not rows of JSON: leave them out"));
     }
     let span = args.truncate.then_some(Span { from: query.from, to: query.to });
+    if args.json && as_sacct {
+        return slurm_json::runs(&mut client, &query);
+    }
     if args.json {
         copy_json(&mut client, &path_with_query("/v1/runs", &query), &mut out)?;
         out.flush()?;

@@ -48,7 +48,7 @@ struct CancelArgs {
     #[arg(short, long, value_name = "SIGNAL", value_parser = |text: &str| parse_signal(text).map_err(|error| error.to_string()))]
     signal: Option<u8>,
     /// The signal is for the script's shell only
-    #[arg(short, long, requires = "signal")]
+    #[arg(short, long)]
     batch: bool,
     /// The signal is for the script's shell too, and all that it started. Without a signal the whole job is ended anyway
     #[arg(short, long, conflicts_with = "batch")]
@@ -80,7 +80,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let as_scancel = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
-    let args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let mut args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if args.batch && args.signal.is_none() {
+        // What scancel sends where nothing else is said.
+        args.signal = Some(as_scancel.then_some(SIGKILL).ok_or_else(|| Failure::usage("-b sends the script's shell a signal, and none is named: gdel -b -s KILL 17"))?);
+    }
     if args.jobs.is_empty() && args.filter.is_empty() {
         let failure = Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w");
         return Err(failure.because(Cause::Said("scancel: error: No job identification provided".to_owned())));

@@ -172,27 +172,31 @@ fn request(record: &mut Record, job: &JobRow, details: bool) {
 
 /// Nodes of which it holds the same, with how much. Which CPUs these are its nodes decide.
 fn held(record: &mut Record, job: &JobRow) {
-    let gres = |node: &str| {
-        let of_node = job.gpus_held.iter().filter_map(|held| held.split_once(':').filter(|(name, _)| *name == node));
-        let of_kind = of_node.filter_map(|(_, rest)| rest.rsplit_once(':'));
-        of_kind.map(|(kind, places)| (kind.to_owned(), count(places), places.to_owned())).collect::<Vec<_>>()
-    };
-    let mut all: BTreeMap<String, usize> = BTreeMap::new();
-    for (kind, count, _) in job.held.iter().flat_map(|held| gres(&held.node)) {
-        *all.entry(kind).or_default() += count;
+    let mut all: BTreeMap<&str, usize> = BTreeMap::new();
+    for (kind, places) in job.held.iter().flat_map(|held| gpus_on(job, &held.node)) {
+        *all.entry(kind).or_default() += count(places);
     }
     let all: Vec<String> = all.iter().map(|(kind, count)| format!("gpu:{kind}:{count}")).collect();
     record.line("JOB_GRES", or_null(&all.join(",")));
-    let of_node = |held: &HeldRow| {
-        let gres: Vec<String> = gres(&held.node).iter().map(|(kind, count, places)| format!("gpu:{kind}:{count}(IDX:{places})")).collect();
-        (held.mem_bytes >> 20, held.cpus, gres.join(","))
-    };
+    let of_node = |held: &HeldRow| (held.mem_bytes >> 20, held.cpus, gres_on(job, &held.node));
     for alike in job.held.chunk_by(|one, next| of_node(one) == of_node(next)) {
         let (mem, _, gres) = of_node(&alike[0]);
         record.text.push_str("  ");
         record.put("Nodes", hostlist::compress(alike.iter().map(|held| held.node.as_str())));
         record.put("CPU_IDs", "N/A").put("Mem", mem).line("GRES", gres);
     }
+}
+
+/// Kinds of GPUs that it holds of a node, each with their places.
+fn gpus_on<'j>(job: &'j JobRow, node: &'j str) -> impl Iterator<Item = (&'j str, &'j str)> {
+    let of_node = job.gpus_held.iter().filter_map(move |held| held.split_once(':').filter(|(name, _)| *name == node));
+    of_node.filter_map(|(_, rest)| rest.rsplit_once(':'))
+}
+
+/// `gpu:h100:2(IDX:1-2)`; empty without GPUs.
+pub(crate) fn gres_on(job: &JobRow, node: &str) -> String {
+    let one = |(kind, places): (&str, &str)| format!("gpu:{kind}:{}(IDX:{places})", count(places));
+    gpus_on(job, node).map(one).collect::<Vec<_>>().join(",")
 }
 
 /// How many places are named: `0-3,5`; slices by their own, `0.4,1.0`.

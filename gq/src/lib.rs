@@ -25,6 +25,7 @@ mod reservation_record;
 mod run_column;
 mod run_line;
 mod seff;
+mod slurm_json;
 mod sprio;
 mod start_listing;
 mod step_listing;

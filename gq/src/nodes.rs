@@ -113,6 +113,9 @@ struct NodeArgs {
     /// Show it again every so many seconds
     #[arg(short, long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     iterate: Option<u64>,
+    /// Sizes in the units they are counted in, as is usual
+    #[arg(long)]
+    noconvert: bool,
     /// Print the names that a host list stands for, one a line; without LIST those of the job around it
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = "", exclusive = true)]
     hostnames: Option<String>,

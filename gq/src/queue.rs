@@ -6,7 +6,7 @@ use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::{self, JobFilter};
 use crate::bare_row;
 use crate::queue_row::{Key, QueueRow};
-use crate::{job_record, output_file, priority_listing, sprio, start_listing, step_listing, why_text};
+use crate::{job_record, output_file, priority_listing, slurm_json, sprio, start_listing, step_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
@@ -376,6 +376,13 @@ impl Listing {
     fn print(&self, client: &mut Client) -> Outcome {
         let path = path_with_query("/v1/jobs", &self.query);
         let count = match &self.shape {
+            Shape::Json if self.as_squeue => {
+                let rows = slurm_json::jobs_of(client, &self.query)?;
+                return match &self.only_job {
+                    Some(job) if rows.is_empty() && !is_remembered(client, job)? => Err(not_in_queue(job)),
+                    _ => slurm_json::print_jobs(client, &rows),
+                };
+            }
             Shape::Json => {
                 let mut out = stdout()?;
                 copy_json(client, &path, &mut out)?;
@@ -396,10 +403,7 @@ impl Listing {
                 self.print_header()?;
                 Ok(0)
             }
-            Some(job) if count == 0 => {
-                let failure = Failure::new(format_args!("job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"));
-                Err(failure.because(Cause::Refused { about: RefusalKind::Job, subject: job.clone() }))
-            }
+            Some(job) if count == 0 => Err(not_in_queue(job)),
             _ => Ok(0),
         }
     }
@@ -512,6 +516,11 @@ impl Listing {
         sorted.iter().try_for_each(each)?;
         Ok(sorted.len())
     }
+}
+
+fn not_in_queue(job: &str) -> Failure {
+    let failure = Failure::new(format_args!("job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"));
+    failure.because(Cause::Refused { about: RefusalKind::Job, subject: job.to_owned() })
 }
 
 /// Whether the controller still has it in memory, over or not.

@@ -4,7 +4,7 @@
 
 use crate::nodes::{list, named};
 use crate::queue::jobs_named;
-use crate::{job_record, node_record, partition_record, reservation_record};
+use crate::{job_record, node_record, partition_record, reservation_record, slurm_json};
 use gcli::{Failure, Outcome};
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
@@ -22,19 +22,33 @@ use std::io::Write;
 /// # Errors
 /// There is no such job.
 pub fn jobs(client: &mut Client, names: &[String], details: bool) -> Result<Vec<String>, Failure> {
-    let mut jobs: Vec<JobRow> = Vec::new();
-    for name in names {
-        jobs.extend(jobs_named(client, name)?);
-    }
-    if names.is_empty() {
-        jobs = list(client, &path_with_query("/v1/jobs", &JobQuery { state: "all".to_owned(), ..JobQuery::default() }))?;
-    }
+    let jobs = rows(client, names)?;
     let times = TimeFormat::from_env();
     if !details {
         return Ok(jobs.iter().map(|job| job_record::text(job, &times)).collect());
     }
     let derived = derived_exit_codes(client, &jobs)?;
     Ok(jobs.iter().map(|job| job_record::with_details(job, &times, Some(derived.get(&job.shown_id).copied().unwrap_or_default()))).collect())
+}
+
+/// The same jobs as Slurm writes them in JSON.
+///
+/// # Errors
+/// There is no such job.
+pub fn print_jobs_json(client: &mut Client, names: &[String]) -> Outcome {
+    let jobs = rows(client, names)?;
+    slurm_json::print_jobs(client, &jobs)
+}
+
+fn rows(client: &mut Client, names: &[String]) -> Result<Vec<JobRow>, Failure> {
+    if names.is_empty() {
+        return list(client, &path_with_query("/v1/jobs", &JobQuery { state: "all".to_owned(), ..JobQuery::default() }));
+    }
+    let mut jobs = Vec::new();
+    for name in names {
+        jobs.extend(jobs_named(client, name)?);
+    }
+    Ok(jobs)
 }
 
 /// Jobs whose steps are asked for at once.

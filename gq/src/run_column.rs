@@ -165,6 +165,7 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::PlannedCpuRaw, "PlannedCPURAW", 13, &["detail", "start_time", "cpus"]),
     (RunColumn::Priority,     "Priority",     10, &["detail"]),
     (RunColumn::Qos,          "QOS",          10, &["qos"]),
+    (RunColumn::NotMeasured("QOSRAW"), "QOSRAW", 10, &[]),
     (RunColumn::Reason,       "Reason",       30, &["end_text"]),
     (RunColumn::NotMeasured("ReqCPUFreq"), "ReqCPUFreq", 10, &[]),
     (RunColumn::NotMeasured("ReqCPUFreqGov"), "ReqCPUFreqGov", 13, &[]),
@@ -243,9 +244,8 @@ pub(crate) fn keys<'c>(columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>)
 }
 
 /// Fields of sacct and sstat for what is not told here, each with what is.
-const INSTEAD: [(&str, &str); 3] = [
+const INSTEAD: [(&str, &str); 2] = [
     ("DBIndex", "JobIDRaw is the number of a record"),
-    ("QOSRAW", "QOS have names: QOS"),
     ("Pids", "scontrol listpids and ps on the node tell processes"),
 ];
 

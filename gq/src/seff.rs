@@ -60,7 +60,8 @@ fn text(run: &RunRow, cluster: &str, group: &str) -> String {
     let mut line = |key: &str, value: String| {
         let _ = writeln!(text, "{key}: {}", printable(&value)); // to a String: cannot fail
     };
-    let (state, exit) = (run.state.long(), run.exit_code.shell_code());
+    // Of a signal seff knows nothing: its code is 0.
+    let (state, exit) = (run.state.long(), run.exit_code.code);
     let under_way = matches!(run.state, JobState::Pending | JobState::Running);
     line("Job ID", run.id.to_string());
     if run.array_id.is_some() {

@@ -212,11 +212,8 @@ fn under_the_name_scancel_jobs_that_are_over_are_no_failure() {
 fn ids_and_states_alone_are_listed_as_squeue_does() {
     let controller = FakeController::start(answer);
     let text = |words: &[&str]| controller.run_as("squeue", GQ, words).text();
-    expect![[r#"
-                     JOBID ST
-                        97 PD
-                        95  R
-    "#]].assert_eq(&text(&["--only-job-state", "-j", "97,95"]));
+    let listed = "             JOBID ST\n                97 PD\n                95  R\n";
+    assert_eq!(text(&["--only-job-state", "-j", "97,95"]), listed);
     assert_eq!(text(&["-h", "--only-job-state", "--jobs", "95", "-o", "%T"]), "RUNNING\n");
     assert_eq!(text(&["-h", "--only-job-state", "-j", "999999"]), "", "a job that is not there is no error");
     let refused = controller.run_as("squeue", GQ, &["--only-job-state", "-u", "ada"]);

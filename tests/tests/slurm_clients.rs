@@ -15,7 +15,7 @@ fn programs_that_call_slurm_find_what_they_look_for() {
     let mut wrong = String::new();
     for call in calls() {
         match call {
-            Call::Wait { job, state } => pool.wait_until(&format!("job {job} is {state}"), || {
+            Call::Wait { job, state } => pool.wait_until(&format!("{wrong}job {job} is {state}"), || {
                 pool.find_job(job).is_some_and(|found| found.state.long() == state)
             }),
             Call::Run { line, wanted } => {
