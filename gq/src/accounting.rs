@@ -407,7 +407,7 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
     };
     let jobs_named = !args.jobs.is_empty();
     let names = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name);
-    let user = match names.collect::<Result<Vec<_>, _>>()?.join(",") {
+    let user = match names.collect::<Vec<_>>().join(",") {
         // Root looks after everybody's jobs; jobs that are named need no user.
         none if none.is_empty() && !(args.allusers || jobs_named || Uid::current().is_root()) => own_name()?,
         names => names,

@@ -9,7 +9,7 @@ use nix::unistd::{Uid, User};
 /// Filters; several of them narrow each other, values in one are alternatives.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct JobFilter {
-    /// Jobs of these users
+    /// Jobs of these users, by name or number
     #[arg(short, long, value_name = "USERS", alias = "users")]
     pub user: Vec<String>,
     /// Your own jobs
@@ -72,11 +72,11 @@ impl JobFilter {
     /// The filters as the API takes them.
     ///
     /// # Errors
-    /// States nobody knows, node lists that are none, a user without a name.
+    /// States nobody knows, node lists that are none.
     pub(crate) fn query(&self) -> Result<JobQuery, Failure> {
         let mut users: Vec<String> = Vec::new();
         for user in self.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()) {
-            users.push(user_name(user)?);
+            users.push(user_name(user));
         }
         if self.me {
             users.push(own_name()?);
@@ -144,15 +144,15 @@ pub(crate) fn states(list: &str) -> Result<String, Failure> {
     }
 }
 
-/// The name of a user given by name or number.
-pub(crate) fn user_name(user: &str) -> Result<String, Failure> {
-    let Ok(uid) = user.parse::<u32>() else { return Ok(user.to_owned()) };
-    name_of(Uid::from_raw(uid))
+/// The name of a user given by name or number; a number without a name is asked for as it is, for its user's jobs outlive it.
+pub(crate) fn user_name(user: &str) -> String {
+    let of_number = user.parse::<u32>().ok().and_then(|uid| User::from_uid(Uid::from_raw(uid)).ok().flatten());
+    of_number.map_or_else(|| user.to_owned(), |found| found.name)
 }
 
-/// The first of these users that this machine does not know; where it cannot tell, none.
+/// The first of these names that this machine does not know; where it cannot tell, none.
 pub(crate) fn unknown_user(users: &str) -> Option<&str> {
-    users.split(',').filter(|user| !user.is_empty()).find(|user| matches!(User::from_name(user), Ok(None)))
+    users.split(',').filter(|user| !user.is_empty() && user.parse::<u32>().is_err()).find(|user| matches!(User::from_name(user), Ok(None)))
 }
 
 /// Whose process this is.
@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn a_user_whom_nobody_knows_is_found() {
         assert_eq!(unknown_user("root,no-such-user-here,root"), Some("no-such-user-here"));
-        assert_eq!((unknown_user("root"), unknown_user("")), (None, None));
+        assert_eq!((unknown_user("root"), unknown_user(""), unknown_user("4200000001")), (None, None, None));
+        assert_eq!(["0", "4200000001", "ada"].map(user_name), ["root", "4200000001", "ada"]);
     }
 
     #[test]

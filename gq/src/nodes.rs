@@ -371,8 +371,12 @@ fn json(client: &mut Client, args: &NodeArgs, choice: &Choice) -> Outcome {
         let mut rows = client.rows("/v1/nodes")?;
         write!(out, "{{\"schema\":{},\"nodes\":[", gwire::api::SCHEMA)?;
         let mut first = true;
+        let mut there = Vec::new();
         while let Some(text) = rows.next_row()? {
             let node: NodeRow = serde_json::from_slice(text).map_err(Failure::new)?;
+            if names.is_some() {
+                there.push(node.name.clone());
+            }
             if choice.takes(&node) && names.as_ref().is_none_or(|names| names.contains(&node.name)) {
                 if !std::mem::take(&mut first) {
                     out.write_all(b",")?;
@@ -381,9 +385,22 @@ fn json(client: &mut Client, args: &NodeArgs, choice: &Choice) -> Outcome {
             }
         }
         out.write_all(b"]}\n")?;
+        out.flush()?;
+        return say_unknown(names.iter().flat_map(Hostlist::iter), &there);
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Says which of these names no node has; the exit code.
+fn say_unknown<'a>(names: impl Iterator<Item = &'a str>, there: &[String]) -> Outcome {
+    let mut exit = 0;
+    for name in names.filter(|name| !there.iter().any(|node| node == name)) {
+        let hint = did_you_mean(name, there.iter().map(String::as_str));
+        gcli::failure::say("gnodes", format_args!("there is no node {name:?}.{hint}"))?;
+        exit = gcli::failure::FAILED;
+    }
+    Ok(exit)
 }
 
 /// The nodes named on the command line; None for no names.

@@ -110,7 +110,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
 }
 
 fn query(args: &Args) -> Result<JobQuery, Failure> {
-    let users: Vec<String> = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name).collect::<Result<_, _>>()?;
+    let users: Vec<String> = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name).collect();
     let jobs: Vec<&str> = args.jobs.iter().flat_map(|list| list.split(',')).filter(|job| !job.is_empty()).collect();
     Ok(JobQuery { user: users.join(","), job: jobs.join(","), partition: args.partition.join(","), ..JobQuery::default() })
 }

@@ -46,6 +46,8 @@ pub(super) struct JobFilter {
     /// `None` is all.
     ids: Option<Vec<JobName>>,
     users: Vec<String>,
+    /// Those of `users` that are numbers.
+    uids: Vec<u32>,
     partitions: Vec<String>,
     accounts: Vec<String>,
     qos: Vec<String>,
@@ -90,6 +92,7 @@ impl JobFilter {
         };
         Ok(Self {
             ids: if ids.is_empty() { None } else { Some(job_names(&ids)?) },
+            uids: words(&query.user).iter().filter_map(|word| word.parse().ok()).collect(),
             users: words(&query.user),
             partitions: words(&query.partition),
             accounts: words(&query.account),
@@ -138,7 +141,7 @@ impl JobFilter {
         let spec = row.spec();
         let among = |list: &[String], value: &str| list.is_empty() || list.iter().any(|word| word == value);
         self.states.has(row.state())
-            && among(&self.users, &spec.user.name)
+            && (among(&self.users, &spec.user.name) || self.uids.contains(&spec.user.uid))
             && (self.partitions.is_empty() || names(&spec.partition).any(|name| among(&self.partitions, name)))
             && among(&self.accounts, &spec.account)
             && among(&self.qos, &spec.qos)

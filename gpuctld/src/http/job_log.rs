@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::lookup::job_name;
 use super::permission::{Caller, must_own};
 use super::show::found;
-use super::{Site, now};
+use super::Site;
 use crate::store::reader::HistoryLine;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Waits, idle_part_words as idle_words};
@@ -23,7 +23,11 @@ use gmodel::signal::signal_name;
 use gmodel::{Instant, JobId, JobSpec, NodeId, RunClass, RunId};
 use gwire::api::{LogEvent, LogText, SCHEMA};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Runs of a job whose nodes are asked, the newest.
+const LOGGED_RUNS: u32 = 20;
 
 /// What the controller and the nodes did for a job. Nodes that do not answer are said, not waited for.
 pub(super) async fn log(
@@ -38,30 +42,35 @@ pub(super) async fn log(
     let node_name = |id: NodeId| state.nodes.get(id).map_or_else(|| format!("node {id}"), |node| node.name.clone());
     let events = events(&history, &spec, &node_name);
     let mut lines = Vec::new();
-    if run.attempts > 0 {
-        let nodes = match run.nodes.is_empty() {
-            false => run.nodes,
-            true => last_nodes(&site, run.job).await?,
-        };
-        for name in nodes {
-            let Some(node) = state.node_by_name(&name) else { continue };
-            let text = match node.link {
-                gmodel::node::Link::Up => site.app.links.read_log(node.id, RunId::new(run.job, run.attempts)).await,
+    let runs = match run.attempts {
+        0 => Vec::new(), // a task without a record has its array's id, which is another task's
+        _ => site.core.reader().nodes_of_runs(run.job, LOGGED_RUNS).await?,
+    };
+    let several = runs.len() > 1;
+    // A node that did not answer once is not waited for again.
+    let mut silent = BTreeMap::<String, String>::new();
+    for (attempt, nodelist) in runs {
+        let nodes = Hostlist::parse(&nodelist).unwrap_or_default();
+        for name in nodes.iter() {
+            let Some(node) = state.node_by_name(name) else { continue };
+            let of_run = if several { format!("{name} run {attempt}") } else { name.to_owned() };
+            let text = match (node.link, silent.get(name)) {
+                (_, Some(why)) => Err(why.clone()),
+                (gmodel::node::Link::Up, None) => site.app.links.read_log(node.id, RunId::new(run.job, attempt)).await,
                 _ => Err("the node is not connected".to_owned()),
             };
             match text {
-                Ok(text) => lines.extend(text.lines().map(|line| format!("{name}: {line}"))),
-                Err(why) => lines.push(format!("{name}: no log: {why}")),
+                Ok(text) => lines.extend(text.lines().map(|line| format!("{of_run}: {line}"))),
+                Err(why) => {
+                    lines.push(format!("{of_run}: no log: {why}"));
+                    if why.contains("did not answer") {
+                        silent.insert(name.to_owned(), why);
+                    }
+                }
             }
         }
     }
     Ok(axum::Json(LogText { schema: SCHEMA, events, lines }))
-}
-
-async fn last_nodes(site: &Site, job: JobId) -> Result<Vec<String>, ApiError> {
-    let run = site.core.reader().last_run(job, now()).await?;
-    let list = run.and_then(|run| Hostlist::parse(&run.nodelist).ok());
-    Ok(list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect())
 }
 
 type NodeName<'a> = &'a dyn Fn(NodeId) -> String;

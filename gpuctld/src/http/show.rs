@@ -17,7 +17,6 @@ use axum::extract::{Path, State as Shared};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use gcore::ctl::State;
-use gmodel::hostlist::Hostlist;
 use gmodel::job::JobSpec;
 use gmodel::{JobId, JobState, RefusalKind, Timestamp};
 use gwire::api::{JobQuery, JobRow, RunQuery, RunRow, SCHEMA};
@@ -245,11 +244,11 @@ pub(super) async fn script(caller: Caller, Shared(site): Shared<Site>, Path(id):
     }
 }
 
-/// The spec of a job and its last attempt; 0 when it never ran.
+/// The spec of a job and how often it ran.
 pub(super) async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(JobSpec, RunOf), ApiError> {
     let state = site.core.view().await;
     if let Some(row) = one_row(&state, name) {
-        let run = RunOf { job: JobId(row.id()), attempts: row.attempts(), nodes: nodes_of(&state, &row) };
+        let run = RunOf { job: JobId(row.id()), attempts: row.attempts() };
         return Ok((row.spec().clone(), run));
     }
     let reader = site.core.reader();
@@ -260,27 +259,16 @@ pub(super) async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(J
     match stored {
         None => Err(unknown(shown)),
         Some(StoredJob::Array(array)) => {
-            Ok(((*array.spec).clone(), RunOf { job: array.id, attempts: 0, nodes: Vec::new() }))
+            Ok(((*array.spec).clone(), RunOf { job: array.id, attempts: 0 }))
         }
         Some(StoredJob::Job(job)) => {
-            let last = reader.last_run(job.id, now()).await?;
-            let list = last.map(|run| run.nodelist).filter(|list| !list.is_empty());
-            let names = list.and_then(|list| Hostlist::parse(&list).ok());
-            let nodes = names.iter().flat_map(Hostlist::iter).map(str::to_owned).collect();
-            Ok(((*job.spec).clone(), RunOf { job: job.id, attempts: job.attempts, nodes }))
+            Ok(((*job.spec).clone(), RunOf { job: job.id, attempts: job.attempts }))
         }
     }
 }
 
-/// The last attempt of a job and where it was.
+/// A job and how often it ran.
 pub(super) struct RunOf {
     pub(super) job: JobId,
     pub(super) attempts: u32,
-    pub(super) nodes: Vec<String>,
-}
-
-fn nodes_of(state: &State, row: &Row) -> Vec<String> {
-    let view = View::new(state, now());
-    let shares = row.run(view).map(|run| run.allocation.iter()).into_iter().flatten();
-    shares.filter_map(|share| state.nodes.get(share.node)).map(|node| node.name.clone()).collect()
 }

@@ -213,6 +213,21 @@ impl Reader {
         Ok(self.last_runs(vec![id], now).await?.pop())
     }
 
+    /// Attempt and host list of the newest runs of a job, the oldest of them first.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn nodes_of_runs(&self, job: JobId, most: u32) -> Result<Vec<(u32, String)>, ReadError> {
+        self.ask(move |db| {
+            let sql = "SELECT attempt, nodelist FROM runs WHERE job = ?1 ORDER BY attempt DESC LIMIT ?2";
+            let mut statement = db.prepare_cached(sql)?;
+            let mut runs = statement.query_map((job.0, most), |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<Vec<_>>>()?;
+            runs.reverse();
+            Ok(runs)
+        })
+        .await
+    }
+
     /// The last attempts of several jobs, in their order; jobs that are not there are left out.
     ///
     /// # Errors

@@ -138,7 +138,7 @@ impl Filter {
             filter.jobs(&query.job)?;
         }
         let states = states(&query.state)?;
-        filter.any("j.user", &query.user)?;
+        filter.users(&query.user)?;
         filter.any("j.account", &query.account)?;
         filter.partitions(&query.partition)?;
         filter.any("j.qos", &query.qos)?;
@@ -206,6 +206,24 @@ impl Filter {
         let places: Vec<String> =
             words.iter().map(|word| format!("?{}", self.value(Value::from((*word).to_owned())))).collect();
         self.conditions.push_str(&format!(" AND {column} IN ({})", places.join(",")));
+        Ok(())
+    }
+
+    /// By name, or by number, which stays a job's own when its name is gone.
+    fn users(&mut self, list: &str) -> Answer<()> {
+        let conditions = self.conditions.len();
+        self.any("j.user", list)?;
+        let uids: Vec<String> =
+            list.split(',').filter_map(|word| word.trim().parse::<u32>().ok()).map(|uid| uid.to_string()).collect();
+        if uids.is_empty() {
+            return Ok(());
+        }
+        let named = self.conditions.split_off(conditions);
+        let named = named.trim_start_matches(" AND ");
+        self.conditions.push_str(&format!(
+            " AND ({named} OR j.spec IN (SELECT id FROM specs WHERE json_extract(CAST(doc AS TEXT), '$.user.uid') IN ({})))",
+            uids.join(",")
+        ));
         Ok(())
     }
 

@@ -84,7 +84,7 @@ fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) ->
     let first = positions.first()?;
     let spec = &*array.spec;
     let listed = |list: &str, word: &str| list.is_empty() || list.split(',').any(|one| one.trim() == word);
-    let asked = listed(&query.user, &spec.user.name)
+    let asked = (listed(&query.user, &spec.user.name) || listed(&query.user, &spec.user.uid.to_string()))
         && listed(&query.account, &spec.account)
         && names(&spec.partition).any(|name| listed(&query.partition, name))
         && listed(&query.qos, &spec.qos)
