@@ -8,7 +8,7 @@ use gmodel::array_spec::MAX_TASKS;
 use gmodel::config::{ClusterConfig, LostNode, Privacy};
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 41] = [
+pub const KEYS: [&str; 42] = [
     "cluster",
     "state_dir",
     "socket",
@@ -17,6 +17,7 @@ pub const KEYS: [&str; 41] = [
     "min_free",
     "node_cert_days",
     "keep_scripts_days",
+    "keep_jobs_days",
     "trace",
     "operators",
     "privacy",

@@ -9,6 +9,7 @@ mod disk;
 mod gpu_log;
 
 pub use batch::{Core, CoreParts, now};
+pub use disk::make_room_to_start;
 
 use crate::histogram::Histogram;
 use crate::launch_texts;
@@ -21,7 +22,7 @@ use gmodel::{BlobId, JobSpec, NodeId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
@@ -87,6 +88,11 @@ pub struct CoreStats {
     pub disk_free_bytes: AtomicU64,
     /// Bytes of the write-ahead log, as last seen.
     pub wal_bytes: AtomicU64,
+    /// Bytes of the database, and of those that are free in it to be used again, as last seen.
+    pub database_bytes: AtomicU64,
+    pub database_free_bytes: AtomicU64,
+    /// What the look at its pages found.
+    pub damage: OnceLock<String>,
 }
 
 impl CoreHandle {

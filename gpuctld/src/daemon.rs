@@ -4,7 +4,7 @@
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
 use crate::config::Config;
-use crate::core_thread::{Core, CoreHandle, CoreParts, now};
+use crate::core_thread::{Core, CoreHandle, CoreParts, make_room_to_start, now};
 use crate::http::{self, App, LiveSettings};
 use crate::idle_program::Warning;
 use crate::listen::{self, Site};
@@ -14,7 +14,7 @@ use crate::pki::Pki;
 use crate::outlook::{self, Outlook};
 use crate::planner;
 use crate::site_orders;
-use crate::store::{self, Store, WriteError, maintenance};
+use crate::store::{self, Store, WriteError, maintenance, page_check};
 use crate::trace_file::TraceFile;
 use crate::user_names::UserNames;
 use anyhow::Context;
@@ -24,6 +24,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,14 +44,23 @@ const SOCKET_THREADS: usize = 4;
 /// Runs until SIGTERM or SIGINT.
 pub fn run(config_path: PathBuf, config: Config) -> ExitCode {
     log_to_stderr();
+    let restore = restore_command(&config_path);
     match start_and_serve(config_path, config) {
         Ok(code) => code,
         Err(e) => {
             tracing::error!("{e:#}");
+            if e.downcast_ref::<store::OpenError>().is_some_and(store::OpenError::asks_for_restore) {
+                tracing::error!("to restore: {restore}");
+            }
             let database = e.downcast_ref::<store::OpenError>().is_some() || e.downcast_ref::<WriteError>().is_some();
             if database { ExitCode::from(EXIT_DATABASE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// The command that an administrator types.
+fn restore_command(config_path: &Path) -> String {
+    format!("gpuctld restore --config {} --from FILE", config_path.display())
 }
 
 fn start_and_serve(config_path: PathBuf, config: Config) -> anyhow::Result<ExitCode> {
@@ -79,7 +89,8 @@ struct Threads {
 impl Threads {
     /// Recovers the state and starts the threads.
     fn start(config: &Config) -> anyhow::Result<Self> {
-        let (store, state) = Store::open(&config.state_dir, &config.cluster.name)?;
+        make_room_to_start(&config.state_dir);
+        let (store, state) = Store::open(&config.state_dir, &config.cluster.name, config.cluster.min_job_age_secs)?;
         let database = store.path().to_owned();
         let node_changes = NodeChanges::default();
         let (wake, planner) = planner::channel(config.trace);
@@ -98,6 +109,7 @@ impl Threads {
             trace,
         });
         own.take(vec![Input::Configure { config: Arc::new(config.cluster.clone()) }, Input::Started])?;
+        own.mark();
         tracing::info!(jobs, runs, nodes, database = %database.display(), "recovered");
         let (tell, ended) = oneshot::channel();
         let core_thread = std::thread::Builder::new().name("core".into()).spawn(move || {
@@ -113,11 +125,21 @@ impl Threads {
     fn start_maintenance(&self) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
         let (stop, stopped) = mpsc::channel();
         let (database, core) = (self.database.clone(), self.core.clone());
-        let keep_scripts_days = self.live.keep_scripts_days.clone();
+        let live = self.live.clone();
         let thread = std::thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || maintenance::run(&database, &core, &keep_scripts_days, &stopped))?;
+            .spawn(move || maintenance::run(&database, &core, &live, &stopped))?;
         Ok((thread, stop))
+    }
+
+    /// The look at every page; it ends by itself, and soon after the word is given.
+    fn start_page_check(&self) -> std::io::Result<Arc<AtomicBool>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (database, core, stopped) = (self.database.clone(), self.core.clone(), stop.clone());
+        std::thread::Builder::new()
+            .name("page-check".into())
+            .spawn(move || page_check::run(&database, core.stats(), &stopped))?;
+        Ok(stop)
     }
 
     /// The thread that learns how starts turn out; it ends when the sender is dropped.
@@ -138,10 +160,12 @@ async fn serve(
     mut threads: Threads,
 ) -> anyhow::Result<ExitCode> {
     let core = threads.core.clone();
+    let restore = restore_command(&config_path);
     let links = NodeLinks::new(core.clone(), threads.node_changes.clone());
     let tls = Arc::new(pki.server_config(&host_names(&config))?);
     let app = App::new(config_path, config.clone(), pki, Arc::new(links.clone()), threads.live.clone());
     let maintenance = threads.start_maintenance()?;
+    let stop_page_check = threads.start_page_check()?;
     let learning = threads.start_outlook(app.outlook())?;
     let (stop, stopping) = watch::channel(false);
     let fencing = tokio::spawn(site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()));
@@ -168,6 +192,7 @@ async fn serve(
         let _ = tokio::time::timeout(GRACE, program).await;
     }
     drop((maintenance.1, learning.1));
+    stop_page_check.store(true, Relaxed);
     let ended = match ended {
         Some(ended) => ended,
         None => {
@@ -183,7 +208,7 @@ async fn serve(
         maintenance.0.join()
     })
     .await;
-    Ok(end_of(ended, &config.state_dir))
+    Ok(end_of(ended, &config.state_dir, &restore))
 }
 
 struct Signals {
@@ -225,7 +250,7 @@ async fn until_told_to_stop(
 type CoreEnd = Result<Result<(), WriteError>, oneshot::error::RecvError>;
 
 /// What the process ends with, said in words.
-fn end_of(ended: CoreEnd, state_dir: &Path) -> ExitCode {
+fn end_of(ended: CoreEnd, state_dir: &Path, restore: &str) -> ExitCode {
     match ended {
         Ok(Ok(())) => {
             tracing::info!("stopped; the database is in one file");
@@ -235,6 +260,10 @@ fn end_of(ended: CoreEnd, state_dir: &Path) -> ExitCode {
             let e = anyhow::Error::from(e);
             tracing::error!("{e:#}. Nothing that was acknowledged is lost. This is a bug: please report it with the lines above");
             ExitCode::from(EXIT_BUG)
+        }
+        Ok(Err(e)) if e.is_damage() => {
+            tracing::error!("{:#}: {}: {restore}. What was not yet written was not acknowledged. Jobs go on", anyhow::Error::from(e), store::DAMAGED);
+            ExitCode::from(EXIT_DATABASE)
         }
         Ok(Err(e)) => {
             let e = anyhow::Error::from(e);

@@ -47,6 +47,12 @@ enum Command {
         #[arg(long, default_value = CONFIG)]
         config: PathBuf,
     },
+    /// Make the database and the certificates of a new cluster, once, before its first start
+    New {
+        /// The controller's TOML, which names the cluster and the state directory
+        #[arg(long, default_value = CONFIG)]
+        config: PathBuf,
+    },
     /// Read the configuration and show every mistake in it, with its place
     Check {
         /// The controller's TOML
@@ -67,7 +73,7 @@ enum Command {
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
     let path = match &command {
-        Command::Run { config } | Command::Check { config } | Command::Restore { config, .. } => config,
+        Command::Run { config } | Command::New { config } | Command::Check { config } | Command::Restore { config, .. } => config,
     };
     let config = match Config::load(path) {
         Ok(config) => config,
@@ -85,6 +91,19 @@ fn main() -> ExitCode {
             raise_open_files();
             daemon::run(path, config)
         }
+        Command::New { .. } => match store::Store::make(&config.state_dir, &config.cluster.name)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| pki::Pki::open(&config.state_dir, &config.cluster.name))
+        {
+            Ok(_) => {
+                println!("cluster {} is made in {}: start gpuctld", config.cluster.name, config.state_dir.display());
+                ExitCode::SUCCESS
+            }
+            Err(e) => {
+                eprintln!("gpuctld: {e:#}");
+                ExitCode::FAILURE
+            }
+        },
         Command::Check { config: path } => {
             let count = config.cluster.partitions.len();
             println!("{}: {count} partition{}, no mistakes", path.display(), if count == 1 { "" } else { "s" });

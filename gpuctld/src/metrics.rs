@@ -120,6 +120,10 @@ pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up:
     out.one("gpupool_views_total", "counter", "Views of the state made for readers", load(&stats.views));
     out.one("gpupool_disk_free_bytes", "gauge", "Bytes free where the database is", load(&stats.disk_free_bytes));
     out.one("gpupool_wal_bytes", "gauge", "Size of the write-ahead log", load(&stats.wal_bytes));
+    out.one("gpupool_database_bytes", "gauge", "Size of the database", load(&stats.database_bytes));
+    out.one("gpupool_database_free_bytes", "gauge", "Bytes of the database that are free to be used again", load(&stats.database_free_bytes));
+    let damaged = f64::from(u8::from(stats.damage.get().is_some()));
+    out.one("gpupool_database_damaged", "gauge", "1 when pages of the database are not what was written: restore a backup", damaged);
     for (name, help, histogram) in histograms(stats) {
         let family = format!("gpupool_{name}_seconds");
         out.family(&family, "histogram", help);
@@ -170,6 +174,9 @@ pub fn diag(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Durat
         "inputs_per_commit": {"mean": tenths(batch.sum, batch.count), "max": batch.max},
         "disk_free_bytes": stats.disk_free_bytes.load(Relaxed),
         "wal_bytes": stats.wal_bytes.load(Relaxed),
+        "database_bytes": stats.database_bytes.load(Relaxed),
+        "database_free_bytes": stats.database_free_bytes.load(Relaxed),
+        "database_damage": stats.damage.get(),
         "times": times,
         "requests": routes,
     })

@@ -159,6 +159,7 @@ fn build(
     mem_bytes: u64,
 ) -> anyhow::Result<()> {
     write_controller(sandbox)?;
+    make_cluster(sandbox)?;
     daemon::spawn(sandbox, "gpuctld")?;
     daemon::wait_for_controller(sandbox)?;
     let client_toml = format!("socket = {}\n", toml_text(&sandbox.socket()));
@@ -330,6 +331,17 @@ fn simulated_minors(dir: &Path) -> anyhow::Result<Vec<u32>> {
     let text = fs::read_to_string(dir.join("state.json"))?;
     let state: State = serde_json::from_str(&text).context("state.json of nvml-sim")?;
     Ok(state.gpus.into_iter().map(|gpu| gpu.minor).collect())
+}
+
+/// Database and certificates, as before a controller's first start.
+fn make_cluster(sandbox: &Sandbox) -> anyhow::Result<()> {
+    let config = sandbox.home("gpuctld").join("gpuctld.toml");
+    let mut command = Command::new(sandbox.record.programs.join("gpuctld"));
+    let output = command.args(["new", "--config"]).arg(config).stdin(Stdio::null()).output().context("cannot run gpuctld new")?;
+    if !output.status.success() {
+        bail!("the cluster could not be made: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
 }
 
 /// Invites the node and lets it join, as an administrator would.

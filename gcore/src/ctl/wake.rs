@@ -74,7 +74,7 @@ pub(super) fn handle(tx: &mut Tx) {
 }
 
 /// So many finished jobs, and so many arrays, stay in memory for all of `min_job_age_secs`; of more the oldest leave at `CROWDED_AGE_SECS`.
-const KEPT_FINISHED: usize = 10_000;
+pub const KEPT_FINISHED: usize = 10_000;
 const CROWDED_AGE_SECS: u32 = 60;
 
 fn age_secs(state: &State, is_crowded: bool) -> i64 {

@@ -32,6 +32,8 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
         node_cert_days: section.number("node_cert_days", 1..=3650, errors).unwrap_or(90),
         keep_scripts_days: section.number("keep_scripts_days", 0..=3650, errors).unwrap_or(30),
+        // Above the longest min_job_age_secs: what is in memory is in the database.
+        keep_jobs_days: section.number("keep_jobs_days", 2..=36_500, errors).unwrap_or(365),
         submit_hook: hook(&section, errors),
         fence: site_program(&section, "fence_program", "fence_timeout_secs", errors),
         idle: site_program(&section, "idle_program", "idle_timeout_secs", errors),

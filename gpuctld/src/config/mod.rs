@@ -49,6 +49,8 @@ pub struct Config {
     pub node_cert_days: u32,
     /// Scripts and environments are removed this long after the job's end.
     pub keep_scripts_days: u32,
+    /// Jobs, their runs and their history are removed this long after their end; sums of use stay.
+    pub keep_jobs_days: u32,
     /// A site's program that may check or change submissions.
     pub submit_hook: Option<Hook>,
     /// Powers a lost node off before its jobs go on elsewhere.

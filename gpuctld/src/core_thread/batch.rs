@@ -1,6 +1,6 @@
 //! The core thread's loop: take inputs, handle each, one commit for all, then answers, view, nodes, planner.
 //!
-//! Nothing is answered before the commit that holds its facts; a commit that fails ends the process.
+//! Nothing is answered before the commit that holds its facts; a commit that fails, with the reserve given up too, ends the process.
 
 use super::disk::Disk;
 use super::gpu_log;
@@ -13,7 +13,7 @@ use crate::store::reader::Reader;
 use crate::store::{Batch, Store, WriteError};
 use crate::trace_file::TraceFile;
 use gcore::ctl::{Event, Input, Refusal, Reply, State, handle, next_deadline};
-use gmodel::Timestamp;
+use gmodel::{NodeId, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
@@ -30,6 +30,10 @@ const DEADLINE_PAUSE: Duration = Duration::from_millis(20);
 const WAKE_PAUSE: Duration = Duration::from_millis(100);
 /// Longest sleep: the disk is looked at even when nothing happens.
 const IDLE: Duration = Duration::from_secs(5);
+
+/// How often a batch is written into the given-up reserve, and the time between.
+const FULL_TRIES: u32 = 10;
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The thread's own half. `run` it on a thread of its own.
 pub struct Core {
@@ -138,7 +142,11 @@ impl Core {
             let (stop, finish_checkpoint) = (owed.stop, owed.finish_checkpoint);
             self.commit(batch, owed)?;
             if finish_checkpoint {
-                self.store.checkpoint()?;
+                match self.store.checkpoint() {
+                    // The log holds all of it, and is brought home when there is room.
+                    Err(e) if e.is_full() => tracing::warn!("no room for a checkpoint: {e}"),
+                    done => done?,
+                }
             }
             if stop {
                 break;
@@ -231,7 +239,7 @@ impl Core {
             let begun = Instant::now();
             let of_gpus = gpu_log::lines(&self.state, &batch.events);
             let changed = if batch.events.iter().any(Event::is_stored) {
-                let changed = self.store.write(&self.state, batch)?;
+                let changed = self.write(&batch)?;
                 stats.commit.record_duration(begun.elapsed());
                 stats.commits.fetch_add(1, Relaxed);
                 changed
@@ -251,6 +259,27 @@ impl Core {
         stats.disk_free_bytes.store(self.disk.free_bytes(), Relaxed);
         self.release(owed);
         Ok(())
+    }
+
+    /// Writes a batch; into the reserve where the disk is full.
+    fn write(&mut self, batch: &Batch) -> Result<Vec<NodeId>, WriteError> {
+        let mut written = self.store.write(&self.state, batch);
+        if written.as_ref().is_err_and(WriteError::is_full) && self.disk.give_up_reserve() {
+            // Some file systems give freed bytes out a moment later.
+            for _ in 0..FULL_TRIES {
+                written = self.store.write(&self.state, batch);
+                if !written.as_ref().is_err_and(WriteError::is_full) {
+                    break;
+                }
+                std::thread::sleep(FULL_PAUSE);
+            }
+        }
+        written
+    }
+
+    /// Notes how far the database has come, before anyone is answered.
+    pub fn mark(&self) {
+        self.store.mark();
     }
 
     fn release(&mut self, owed: Owed) {

@@ -57,6 +57,7 @@ pub(super) async fn config(caller: Caller, Shared(site): Shared<Site>) -> Result
         "min_free_bytes": config.min_free_bytes,
         "node_cert_days": config.node_cert_days,
         "keep_scripts_days": config.keep_scripts_days,
+        "keep_jobs_days": config.keep_jobs_days,
         "submit_hook": hook,
         "trace": config.trace,
         "cluster": serde_json::to_value(&config.cluster).unwrap_or(Value::Null),

@@ -108,6 +108,7 @@ pub trait NodeLinks: Send + Sync {
 pub struct LiveSettings {
     pub min_free_bytes: Arc<AtomicU64>,
     pub keep_scripts_days: Arc<AtomicU64>,
+    pub keep_jobs_days: Arc<AtomicU64>,
 }
 
 impl LiveSettings {
@@ -115,12 +116,14 @@ impl LiveSettings {
         Self {
             min_free_bytes: Arc::new(AtomicU64::new(config.min_free_bytes)),
             keep_scripts_days: Arc::new(AtomicU64::new(u64::from(config.keep_scripts_days))),
+            keep_jobs_days: Arc::new(AtomicU64::new(u64::from(config.keep_jobs_days))),
         }
     }
 
     fn set(&self, config: &Config) {
         self.min_free_bytes.store(config.min_free_bytes, Relaxed);
         self.keep_scripts_days.store(u64::from(config.keep_scripts_days), Relaxed);
+        self.keep_jobs_days.store(u64::from(config.keep_jobs_days), Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 //! A restore raises the incarnation, so that nodes report before they obey, and skips job ids, so that none given
 //! out since the backup is given again. The database that was there is kept beside the restored one.
 
+use super::high_water::{HIGH_WATER, HighWater};
 use super::maintenance::check_file;
 use super::open::{DATABASE, OpenError, StateLock, check_header, open_reader, open_writer};
 use super::{Batch, Store};
@@ -91,8 +92,10 @@ pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<Pa
         Err(e) => return Err(damaged(e.to_string())),
     }
     let database = state_dir.join(DATABASE);
-    // Restoring twice from one backup must not give the same incarnation twice.
+    // Restoring twice from one backup must not give the same incarnation twice, nor an id that a lost database gave.
+    let mark = HighWater::read(state_dir).map_err(|source| BackupError::Io { path: state_dir.join(HIGH_WATER), source })?.unwrap_or_default();
     let (incarnation, next_job) = counters(&database);
+    let (incarnation, next_job) = (incarnation.max(mark.incarnation), next_job.max(mark.next_job));
     let work_dir = state_dir.join("restore");
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -106,6 +109,9 @@ pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<Pa
     raise(&work_dir, cluster, incarnation, next_job)?;
     let kept = keep_former(&database).map_err(io(&database))?;
     settle(&copied, &database).map_err(io(&database))?;
+    // After the database: one of a higher incarnation is never behind.
+    let mark = state_dir.join(HIGH_WATER);
+    settle(&work_dir.join(HIGH_WATER), &mark).map_err(io(&mark))?;
     std::fs::remove_dir_all(&work_dir).map_err(io(&work_dir))?;
     drop(lock);
     Ok(kept)
@@ -113,14 +119,14 @@ pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<Pa
 
 /// Enters `Command::Restore` into the copy, above what the present database has seen.
 fn raise(work_dir: &Path, cluster: &str, incarnation: u64, next_job: u64) -> Result<(), BackupError> {
-    let (mut store, mut state) = Store::open(work_dir, cluster)?;
+    let (mut store, mut state) = Store::open(work_dir, cluster, 0)?;
     state.incarnation = state.incarnation.max(incarnation);
     state.next_job = state.next_job.max(next_job.saturating_sub(RESTORE_GAP));
     let mut batch = Batch { now: now(), ..Batch::default() };
     let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
     let input = Input::Command { actor, command: Command::Restore };
     handle(&mut state, &mut batch.events, input, batch.now)?;
-    store.write(&state, batch)?;
+    store.write(&state, &batch)?;
     store.close()?;
     Ok(())
 }
@@ -136,15 +142,15 @@ fn counters(database: &Path) -> (u64, u64) {
 
 /// Renames the database and its log; a log without its file is worth nothing, and beside another it is poison.
 fn keep_former(database: &Path) -> std::io::Result<Option<PathBuf>> {
-    if !database.exists() {
-        return Ok(None);
-    }
     let kept = suffixed(database, &format!(".before-restore-{}", now().0));
     for end in ["-wal", "-shm"] {
         let log = suffixed(database, end);
         if log.exists() {
             std::fs::rename(&log, suffixed(&kept, end))?;
         }
+    }
+    if !database.exists() {
+        return Ok(None);
     }
     std::fs::rename(database, &kept)?;
     Ok(Some(kept))

@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn forecasts_are_there_after_a_restart_with_what_came_of_them() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = crate::store::Store::open(dir.path(), "test").unwrap();
+        let (store, _) = crate::store::Store::open_or_make(dir.path()).unwrap();
         let path = store.path().to_owned();
         let at = Timestamp::from_secs;
         let line = |job, age, interval| Open {

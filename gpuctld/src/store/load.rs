@@ -5,11 +5,11 @@ use super::documents::{ArrayDocument, JobDocument};
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
 use gcore::ctl::LateSpecs;
-use gcore::ctl::Rows;
+use gcore::ctl::{KEPT_FINISHED, Rows};
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
 use gsched::usage::{UsageBook, UsageEntry};
-use rusqlite::{Connection, Row, Statement};
+use rusqlite::{Connection, OptionalExtension, Row, Statement};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -42,7 +42,7 @@ impl From<rusqlite::Error> for LoadError {
     }
 }
 
-/// Jobs that ended so long before the last event are back in memory after a start: listings show them, and a client
+/// Jobs that ended within this before the last event are back in memory after a start whatever `min_job_age` says: a client
 /// whose answer was lost with the old process finds its job by its key.
 const RECENT_MILLIS: i64 = 120_000;
 /// The newest of them; a pool that ends more in two minutes forgets the others early.
@@ -75,7 +75,7 @@ fn arrays_since(since: i64) -> String {
 
 const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
-pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
+pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError> {
     let (incarnation, seq, next_job, next_node): (u64, u64, u64, u32) =
         db.query_row("SELECT incarnation, seq, next_job, next_node FROM meta", [], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
@@ -87,9 +87,7 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         read: db.prepare(REQUEST)?,
         ids: SpecIds::starting_after(last_spec.unwrap_or(0)),
     };
-    let last_event: Option<i64> =
-        db.query_row("SELECT (SELECT at FROM events ORDER BY seq DESC LIMIT 1)", [], |row| row.get(0))?;
-    let since = last_event.unwrap_or(0) - RECENT_MILLIS;
+    let since = remembered_since(db, min_job_age_secs)?;
     let arrays: Vec<Array> = each(db, &arrays_since(since), |row| {
         let document: ArrayDocument = document(row, 0, "array")?;
         Ok(document.with_spec(requests.get(row)?, &mut requests.late))
@@ -117,6 +115,19 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage, automatic_drains, automatic_gpus,
     };
     Ok(Loaded { state: State::from_rows(rows), specs: requests.ids })
+}
+
+/// Jobs that ended since then are back in memory: those within `min_job_age` of the last event, and of very many the newest, as
+/// a controller that runs forgets them.
+fn remembered_since(db: &Connection, min_job_age_secs: u32) -> Result<i64, LoadError> {
+    let last_event: Option<i64> =
+        db.query_row("SELECT (SELECT at FROM events ORDER BY seq DESC LIMIT 1)", [], |row| row.get(0))?;
+    let last_event = last_event.unwrap_or(0);
+    let aged = last_event - i64::from(min_job_age_secs) * 1000;
+    let crowded: Option<i64> = db
+        .query_row("SELECT end_ms FROM jobs WHERE end_ms >= ?1 ORDER BY end_ms DESC LIMIT 1 OFFSET ?2", (aged, i64::try_from(KEPT_FINISHED).unwrap_or(i64::MAX)), |row| row.get(0))
+        .optional()?;
+    Ok(crowded.map_or(aged, |end| end + 1).min(last_event - RECENT_MILLIS))
 }
 
 fn usage_row(row: &Row<'_>) -> Result<(String, String, UsageEntry), LoadError> {

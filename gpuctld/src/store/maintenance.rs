@@ -1,12 +1,13 @@
-//! The checkpoint thread: brings the write-ahead log home while the core thread goes on, and removes what is past
-//! its time: scripts and environments `keep_scripts_days` after their last use, and history after a year.
+//! The checkpoint thread: brings the write-ahead log home while the core thread goes on, notes how far the database has come, adds
+//! older runs to the sums of use, and has removed what is past its time.
 //!
 //! Channels: owns the receiving end of `stop`; asks the core thread by `CoreHandle` to finish a checkpoint.
 
 use super::open::open_reader;
-use super::usage_sums;
+use super::retention::{self, Keep};
+use super::{high_water, is_damage, usage_sums};
 use crate::core_thread::{CoreHandle, now};
-use gmodel::Timestamp;
+use crate::http::LiveSettings;
 use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,23 +20,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const CHECKPOINT_ABOVE: u64 = 16 << 20;
 /// Above this the core thread is asked for the rest, so that the log can start anew.
 const FINISH_ABOVE: u64 = 64 << 20;
+/// After the start, and from then on.
+const PRUNE_FIRST: Duration = Duration::from_secs(5);
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
-/// Rows removed in one transaction: the core thread waits that long at most.
-const PRUNE_ROWS: u32 = 200;
-const PRUNE_PAUSE: Duration = Duration::from_millis(20);
-/// Runs added to the sums in one transaction, and transactions between two looks at the log.
+/// Runs added to the sums in one transaction, transactions between two looks at the log, and the core thread's turn between them.
 const COUNTED_ROWS: u32 = 200;
 const COUNTED_SLICES: u32 = 50;
+const COUNTED_PAUSE: Duration = Duration::from_millis(20);
+/// The high-water mark is written after so many events, and after any in so long a time.
+const MARK_EVENTS: u64 = 1000;
+const MARK_EVERY: Duration = Duration::from_secs(5);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEP_EVENTS_DAYS: i64 = 365;
-const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
 
 /// Runs until `stop` is dropped. Trouble is logged and tried again: the log only grows meanwhile.
-pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: &Receiver<()>) {
+pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<()>) {
     let log = wal_of(path);
-    let mut pruned = Instant::now();
+    let mut next_prune = Instant::now() + PRUNE_FIRST;
     let mut last_size = 0;
     let mut sums_complete = false;
+    let mut marked = Marked { events: 0, at: Instant::now() };
     loop {
         match stop.recv_timeout(LOOK_EVERY) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -43,6 +46,8 @@ pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: 
         }
         let size = log.metadata().map_or(0, |m| m.len());
         core.stats().wal_bytes.store(size, Relaxed);
+        core.stats().database_bytes.store(path.metadata().map_or(0, |m| m.len()), Relaxed);
+        marked.look(path, core);
         if size > CHECKPOINT_ABOVE && size != last_size {
             checkpoint(path, core, size);
         }
@@ -50,15 +55,51 @@ pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: 
         if !sums_complete {
             match count_older(path) {
                 Ok(complete) => sums_complete = complete,
-                Err(e) => tracing::warn!("cannot add older runs to the sums of use: {e}"),
+                Err(e) => warn(path, "cannot add older runs to the sums of use", &e),
             }
         }
-        if pruned.elapsed() > PRUNE_EVERY {
-            pruned = Instant::now();
-            let keep = i64::try_from(keep_scripts_days.load(Relaxed)).unwrap_or(i64::MAX / MILLIS_PER_DAY);
-            if let Err(e) = prune(path, now(), keep) {
-                tracing::warn!("cannot prune {}: {e}", path.display());
+        if sums_complete && Instant::now() >= next_prune {
+            next_prune = Instant::now() + PRUNE_EVERY;
+            let days = |setting: &AtomicU64| i64::try_from(setting.load(Relaxed)).unwrap_or(i64::MAX);
+            let keep = Keep { scripts_days: days(&live.keep_scripts_days), jobs_days: days(&live.keep_jobs_days) };
+            match retention::prune(path, now(), keep) {
+                Ok(0) => {}
+                Ok(removed) => tracing::info!("removed {removed} jobs that ended more than {} days ago (keep_jobs_days)", keep.jobs_days),
+                Err(e) => warn(path, "cannot remove what is past its time", &e),
             }
+        }
+    }
+}
+
+/// Says what went wrong, and that it is no disk trouble where the file is damaged.
+fn warn(path: &Path, what: &str, error: &rusqlite::Error) {
+    if error.sqlite_error_code().is_some_and(is_damage) {
+        return tracing::error!("{what}: {}: {error}: {}", path.display(), super::DAMAGED);
+    }
+    tracing::warn!("{what}: {}: {error}", path.display());
+}
+
+/// When the high-water mark was written last.
+struct Marked {
+    events: u64,
+    at: Instant,
+}
+
+impl Marked {
+    fn look(&mut self, path: &Path, core: &CoreHandle) {
+        let new = core.stats().events.load(Relaxed) - self.events;
+        if new == 0 || new < MARK_EVENTS && self.at.elapsed() < MARK_EVERY {
+            return;
+        }
+        *self = Self { events: self.events + new, at: Instant::now() };
+        let written = open_reader(path).and_then(|db| {
+            high_water::mark(&db, path);
+            let pages = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+            core.stats().database_free_bytes.store(pages("freelist_count")?.saturating_mul(pages("page_size")?), Relaxed);
+            Ok(())
+        });
+        if let Err(e) = written {
+            warn(path, "cannot read how far the database has come", &e);
         }
     }
 }
@@ -70,7 +111,7 @@ fn count_older(path: &Path) -> rusqlite::Result<bool> {
         if usage_sums::count_older(&db, COUNTED_ROWS)? == 0 {
             return Ok(true);
         }
-        std::thread::sleep(PRUNE_PAUSE);
+        std::thread::sleep(COUNTED_PAUSE);
     }
     Ok(false)
 }
@@ -85,45 +126,7 @@ fn checkpoint(path: &Path, core: &CoreHandle, size: u64) {
     match done {
         Ok(_) if size > FINISH_ABOVE => core.finish_checkpoint(),
         Ok(_) => {}
-        Err(e) => tracing::warn!("checkpoint of {}: {e}", path.display()),
-    }
-}
-
-/// Removes what is past its time, a few rows at a time.
-pub(super) fn prune(path: &Path, now: Timestamp, keep_scripts_days: i64) -> rusqlite::Result<()> {
-    let db = open_writer(path)?;
-    let today = now.0.div_euclid(MILLIS_PER_DAY);
-    // A job that waits longer than that still needs its script.
-    const BLOBS: &str = "DELETE FROM blobs WHERE rowid IN (
-        SELECT rowid FROM blobs WHERE last_use < ?1 AND sha NOT IN (
-            SELECT script FROM specs WHERE script IS NOT NULL AND id IN (
-                SELECT spec FROM jobs WHERE live = 1 UNION SELECT spec FROM arrays WHERE live = 1)
-            UNION SELECT script FROM jobs WHERE live = 1 AND script IS NOT NULL
-            UNION SELECT script FROM arrays WHERE live = 1 AND script IS NOT NULL
-            UNION SELECT environment FROM specs WHERE environment IS NOT NULL AND id IN (
-                SELECT spec FROM jobs WHERE live = 1 UNION SELECT spec FROM arrays WHERE live = 1))
-        LIMIT ?2)";
-    const EVENTS: &str =
-        "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE at < ?1 ORDER BY seq LIMIT ?2)";
-    in_steps(&db, BLOBS, today - keep_scripts_days)?;
-    // Only while the oldest one is too old: `at` has no index and needs none.
-    let oldest = |db: &Connection| {
-        db.query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| row.get::<_, i64>(0))
-    };
-    let before = now.0 - KEEP_EVENTS_DAYS * MILLIS_PER_DAY;
-    if oldest(&db).is_ok_and(|at| at < before) {
-        in_steps(&db, EVENTS, before)?;
-    }
-    Ok(())
-}
-
-fn in_steps(db: &Connection, sql: &str, before: i64) -> rusqlite::Result<()> {
-    loop {
-        let removed = db.prepare_cached(sql)?.execute((before, PRUNE_ROWS))?;
-        if removed < PRUNE_ROWS as usize {
-            return Ok(());
-        }
-        std::thread::sleep(PRUNE_PAUSE); // the core thread's turn
+        Err(e) => warn(path, "cannot make a checkpoint", &e),
     }
 }
 

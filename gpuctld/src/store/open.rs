@@ -3,6 +3,7 @@
 //! Numbered migrations go forward only, each in one transaction; the number is SQLite's `user_version`.
 
 use super::SCHEMA;
+use super::high_water::{HIGH_WATER, HighWater};
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -23,6 +24,7 @@ const MIGRATIONS: [&str; SCHEMA as usize] =
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
     include_str!("migrations/0004.sql"),
+    include_str!("migrations/0005.sql"),
 ];
 /// Another connection (pruning, a checkpoint) holds the write lock for milliseconds at most.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -56,9 +58,19 @@ pub enum OpenError {
     )]
     Damaged { path: PathBuf, detail: String },
     #[error(
-        "{0} is gone or empty, though this controller has served from there before (its certificates are in pki beside it). A new one would give job ids a second time. Restore the newest backup: gpuctld restore --from FILE. To begin anew, without nodes and jobs, move the whole directory away"
+        "{path} is damaged: it is behind what this controller has committed: {detail}. Served so, it would lose jobs and give ids a second time. Put back what is missing{log}, or restore the newest backup: gpuctld restore --from FILE. To go on from this file as it is: gpuctld restore --from {path}; nodes then report their runs and ids are skipped"
+    )]
+    Behind { path: PathBuf, detail: String, log: &'static str },
+    #[error(
+        "{0} is gone or empty, though this controller has served from there before (pki or high-water is beside it). A new one would give job ids a second time. Restore the newest backup: gpuctld restore --from FILE. To begin anew, without nodes and jobs, move the whole directory away"
     )]
     Lost(PathBuf),
+    #[error(
+        "there is no cluster in {0}. For the first start of a new one: gpuctld new, once, and then start this again. If there was one: is the directory's disk mounted? A backup is put there by gpuctld restore --from FILE"
+    )]
+    NoCluster(PathBuf),
+    #[error("{0} holds a cluster already ({1} is there): gpuctld run serves it. To begin anew, without its nodes and jobs, move the whole directory away")]
+    ClusterThere(PathBuf, &'static str),
     #[error("cannot open {path}")]
     Io {
         path: PathBuf,
@@ -82,6 +94,10 @@ impl OpenError {
             }
             _ => Self::Sqlite { path, source: error },
         }
+    }
+    /// A backup helps.
+    pub fn asks_for_restore(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Behind { .. } | Self::Lost(_))
     }
     pub(super) fn io(path: &Path, source: std::io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
@@ -120,14 +136,34 @@ impl StateLock {
     }
 }
 
-/// A database that was here once is not made anew. It is on disk before the certificates are made, at the first start.
-pub fn check_not_lost(path: &Path) -> Result<(), OpenError> {
-    let served_before = path.with_file_name(crate::pki::FOLDER).is_dir();
-    match std::fs::metadata(path) {
-        Ok(file) if file.len() > 0 => Ok(()),
-        Ok(_) if served_before => Err(OpenError::Lost(path.to_owned())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && served_before => Err(OpenError::Lost(path.to_owned())),
-        _ => Ok(()),
+/// Whether there is a database to open. One is made by [`check_new`]'s caller only, never at an ordinary start.
+pub fn check_there(path: &Path) -> Result<(), OpenError> {
+    if path.metadata().is_ok_and(|file| file.len() > 0) {
+        return Ok(());
+    }
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let served_before = [crate::pki::FOLDER, HIGH_WATER].iter().any(|name| dir.join(name).exists());
+    Err(if served_before { OpenError::Lost(path.to_owned()) } else { OpenError::NoCluster(dir.to_owned()) })
+}
+
+/// Whether a cluster may be made in a directory. A database of no bytes is left by a `gpuctld new` that was killed.
+pub fn check_new(state_dir: &Path) -> Result<(), OpenError> {
+    let there = [DATABASE, crate::pki::FOLDER, HIGH_WATER].into_iter().find(|name| {
+        let found = state_dir.join(name).metadata();
+        found.is_ok_and(|file| *name != DATABASE || file.len() > 0)
+    });
+    there.map_or(Ok(()), |name| Err(OpenError::ClusterThere(state_dir.to_owned(), name)))
+}
+
+/// Whether a database is as new as its directory's mark says.
+fn check_not_behind(db: &Connection, path: &Path, schema: u32, log_was_there: bool) -> Result<(), OpenError> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let Some(mark) = HighWater::read(dir).map_err(|e| OpenError::io(&dir.join(HIGH_WATER), e))? else { return Ok(()) };
+    let found = HighWater::of_any_schema(db, schema).map_err(|e| OpenError::sqlite(path, e))?;
+    let log = if log_was_there { "" } else { " (there is no log beside it, gpupool.db-wal)" };
+    match mark.doubts(&found) {
+        Some(detail) => Err(OpenError::Behind { path: path.to_owned(), detail, log }),
+        None => Ok(()),
     }
 }
 
@@ -194,8 +230,11 @@ fn make_private(path: &Path) -> Result<(), OpenError> {
 fn open_migrated(path: &Path, cluster: &str) -> Result<Connection, OpenError> {
     let sqlite = |e| OpenError::sqlite(path, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let log_was_there = path.with_file_name(format!("{DATABASE}-wal")).metadata().is_ok_and(|log| log.len() > 0);
     let db = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     db.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
+    // A file that is refused below stays as it is, and so does its log.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sqlite)?;
     // The log may hold a newer schema than the header did.
     let found: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
     if found > SCHEMA {
@@ -207,6 +246,10 @@ fn open_migrated(path: &Path, cluster: &str) -> Result<Connection, OpenError> {
     if found == 0 && tables > 0 {
         return Err(OpenError::Foreign(path.to_owned()));
     }
+    if found > 0 {
+        check_not_behind(&db, path, found, log_was_there)?;
+    }
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(sqlite)?;
     if found == 0 {
         db.pragma_update(None, "page_size", NEW_PAGE_BYTES).map_err(sqlite)?;
     }

@@ -214,7 +214,7 @@ static UPSERT: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-fn key_number(db: &Connection, key: &Key) -> rusqlite::Result<i64> {
+pub fn key_number(db: &Connection, key: &Key) -> rusqlite::Result<i64> {
     let words = [&key.account, &key.user, &key.partition, &key.class, &key.gpus, &key.tags];
     let found = db
         .prepare_cached(

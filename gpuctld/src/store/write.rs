@@ -19,7 +19,7 @@ const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
 /// Blobs whose row is known to be of today; above this the memory starts anew.
 const KNOWN_BLOBS: usize = 4096;
 
-pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeId>> {
+pub fn write(store: &mut Store, state: &State, batch: &Batch) -> Result<Vec<NodeId>> {
     store.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     for blob in &batch.blobs {
         store.blobs.put(&store.db, blob, batch.now)?;
@@ -260,7 +260,9 @@ fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, n
 /// The row of what a request has in common with others.
 fn write_spec(store: &mut Store, spec: &JobSpec) -> Result<i64> {
     let (id, new) = store.specs.number(spec);
-    if new {
+    // One that no job had any more was pruned, or was written in a batch that was rolled back.
+    let known = || store.db.prepare_cached("SELECT 1 FROM specs WHERE id = ?1")?.exists([id]);
+    if new || !known()? {
         store
             .db
             .prepare_cached(

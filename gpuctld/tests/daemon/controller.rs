@@ -56,8 +56,12 @@ impl Site {
         command
     }
 
-    /// Starts the controller and waits until it answers.
+    /// Starts the controller, of a new cluster where nothing is, and waits until it answers.
     pub fn start(&self) -> Controller {
+        if !self.dir.path().join("state").exists() {
+            let (status, said) = self.run_to_end(&["new"]);
+            assert_eq!(status, 0, "{said}");
+        }
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         let process = self.command(&["run"]).stderr(log).stdin(Stdio::null()).spawn().unwrap();
         let mut controller = Controller { process, socket: self.socket() };

@@ -79,6 +79,111 @@ fn a_damaged_database_points_to_backup_and_restore_and_a_restore_helps() {
 }
 
 #[test]
+fn a_cluster_is_made_once_and_by_its_word_only() {
+    let site = Site::new();
+    let (status, said) = site.run_to_end(&["run"]);
+    assert!(status == EXIT_DATABASE && said.contains("there is no cluster in") && said.contains("gpuctld new"), "{status} {said}");
+    let (status, said) = site.run_to_end(&["new"]);
+    assert!(status == 0 && said.contains("cluster test is made in"), "{status} {said}");
+    let (status, said) = site.run_to_end(&["new"]);
+    assert!(status == 1 && said.contains("holds a cluster already"), "{status} {said}");
+    let id = site.start().client().submit(&job("x"));
+    // What is left of it when its disk is not mounted, and when only its database went.
+    let state = site.dir.path().join("state");
+    let aside = site.dir.path().join("aside");
+    std::fs::rename(&state, &aside).unwrap();
+    std::fs::create_dir(&state).unwrap();
+    let (status, said) = site.run_to_end(&["run"]);
+    assert!(status == EXIT_DATABASE && said.contains("is the directory's disk mounted?"), "{status} {said}");
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::rename(&aside, &state).unwrap();
+    assert_eq!(site.start().client().job_ids(), [id]);
+    std::fs::remove_file(site.database()).unwrap();
+    for words in ["run", "new"] {
+        let (status, said) = site.run_to_end(&[words]);
+        assert!(status != 0 && (said.contains("gone or empty") || said.contains("holds a cluster already")), "{status} {said}");
+    }
+}
+
+#[test]
+fn a_database_without_its_log_or_from_before_is_refused_and_a_restore_gives_no_id_twice() {
+    let site = Site::new();
+    let controller = site.start();
+    let first = controller.client().submit(&job("x"));
+    assert_eq!(controller.stop(), 0);
+    let copy = site.dir.path().join("copy.db");
+    std::fs::copy(site.database(), &copy).unwrap();
+    let controller = site.start();
+    let last = controller.client().submit(&job("in the log only"));
+    controller.kill();
+    let log = site.database().with_extension("db-wal");
+    let refused = |what: &str, words: &[&str]| {
+        let (status, said) = site.run_to_end(&["run"]);
+        assert_eq!(status, EXIT_DATABASE, "{what}: {said}");
+        let restore = format!("gpuctld restore --config {} --from FILE", site.config().display());
+        for words in words.iter().copied().chain(["is damaged", "behind what this controller has committed", &restore]) {
+            assert!(said.contains(words), "{what}: {words:?} is not in {said}");
+        }
+    };
+    let aside = site.dir.path().join("log");
+    std::fs::rename(&log, &aside).unwrap();
+    refused("no log", &["no log beside it"]);
+    // The log comes back: all is there.
+    std::fs::rename(&aside, &log).unwrap();
+    let _ = std::fs::remove_file(site.database().with_extension("db-shm"));
+    let controller = site.start();
+    assert_eq!(controller.client().job_ids(), [first, last]);
+    assert_eq!(controller.stop(), 0);
+    std::fs::copy(&copy, site.database()).unwrap();
+    refused("an older copy", &[]);
+    refused("still", &[]);
+    let (status, said) = site.run_to_end(&["restore", "--from", site.database().to_str().unwrap()]);
+    assert_eq!(status, 0, "{said}");
+    let controller = site.start();
+    assert_eq!(controller.client().job_ids(), [first]);
+    let next = controller.client().submit(&job("y"));
+    assert!(next > last + 900_000, "id {next} may have been given out before");
+    // Killed and started again it is no older than itself.
+    controller.kill();
+    assert_eq!(site.start().client().job_ids(), [first, next]);
+}
+
+#[test]
+fn a_page_that_is_not_what_was_written_is_called_damage_whenever_it_is_met() {
+    let site = Site::new();
+    let controller = site.start();
+    let mut client = controller.client();
+    for number in 0..60 {
+        let id = client.submit(&job(&format!("x{number}")));
+        if number < 20 {
+            client.post("/v1/jobs/cancel", &serde_json::json!({"jobs": [id.to_string()]}));
+        }
+    }
+    assert_eq!(controller.stop(), 0);
+    let whole = std::fs::read(site.database()).unwrap();
+    let page = usize::from(u16::from_be_bytes([whole[16], whole[17]]));
+    // Pages of trees; the bytes of long values have nothing that could be wrong.
+    let is_tree = |at: &usize| [2, 5, 10, 13].contains(&whole[*at * page]);
+    let trees: Vec<usize> = (1..whole.len() / page).filter(is_tree).collect();
+    assert!(trees.len() > 15, "{} pages", trees.len());
+    for at in trees {
+        let mut bytes = whole.clone();
+        bytes[at * page..(at + 1) * page].fill(0);
+        std::fs::write(site.database(), &bytes).unwrap();
+        let log = std::fs::File::create(site.dir.path().join("log")).unwrap();
+        let mut process = site.command(&["run"]).stderr(log).spawn().unwrap();
+        wait_until(|| ["is damaged", "every page is sound"].iter().any(|words| site.log().contains(words)), || format!("a word about page {at}: {}", site.log()));
+        assert!(site.log().contains("is damaged") && site.log().contains("restore"), "page {at}: {}", site.log());
+        process.kill().unwrap();
+        process.wait().unwrap();
+        for end in ["db-wal", "db-shm"] {
+            let _ = std::fs::remove_file(site.database().with_extension(end));
+        }
+        let _ = std::fs::remove_file(site.dir.path().join("state/high-water"));
+    }
+}
+
+#[test]
 fn sighup_reads_the_configuration_and_keeps_the_old_one_when_it_is_wrong() {
     let site = Site::new();
     let controller = site.start();
@@ -124,6 +229,7 @@ fn systemd_does_not_start_again_what_cannot_use_its_database() {
 #[test]
 fn systemd_is_told_when_recovery_is_complete() {
     let site = Site::new();
+    assert_eq!(site.run_to_end(&["new"]).0, 0);
     let path = site.dir.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(crate::controller::PATIENCE)).unwrap();

@@ -63,7 +63,7 @@ impl Pool {
         let path = dir.path().join("gpuctld.toml");
         let config = Config::load(&path).unwrap_or_else(|errors| panic!("{}", errors[0]));
         let config = Arc::new(config);
-        let (store, state) = Store::open(dir.path(), &config.cluster.name).unwrap();
+        let (store, state) = Store::open_or_make(dir.path()).unwrap();
         let live = LiveSettings::of(&config);
         let parts = CoreParts {
             state,

@@ -6,7 +6,7 @@
 //! thousandths of a GPU, as its run row says. Runs that never started are not charged.
 
 use super::{Answer, ReadFailure};
-use crate::store::usage_sums::{Amounts, HOUR_MILLIS, Key, SpentRun, of_hours};
+use crate::store::usage_sums::{Amounts, HOUR_MILLIS, Key, SpentRun, key_of, of_hours};
 use gmodel::policy::Price;
 use gmodel::{JobId, Timestamp};
 use gwire::api::ReportRow;
@@ -55,6 +55,7 @@ pub fn report(
         )));
     }
     let period = Period { from, to, now, prices, by_cpus: by.iter().any(|group| group == "cpus") };
+    period.check_kept(db)?;
     let book = period.book(db)?;
     let repeated = period.repeated(db, by)?;
     grouped(&book, by, &repeated, !prices.is_empty())
@@ -73,6 +74,23 @@ impl Period<'_> {
         Kind { key: run.key.clone(), cpus: if self.by_cpus { run.cpus } else { 0 } }
     }
 
+    /// Of runs that are gone only the sums by whole hours are there.
+    fn check_kept(&self, db: &Connection) -> Answer<()> {
+        let pruned: i64 = db.query_row("SELECT pruned_before_ms FROM meta", [], |row| row.get(0))?;
+        let gone = |what: String, hint: &str| {
+            let until = Timestamp(pruned);
+            Err(ReadFailure::Question(format!("{what}, and of those that ended before {until} only the sums of whole hours are kept (keep_jobs_days). {hint}")))
+        };
+        if self.by_cpus && self.from.0 < pruned {
+            return gone("a report by cpus reads the runs themselves".into(), "Begin later, or leave cpus out");
+        }
+        let within = |at: &Timestamp| at.0.rem_euclid(HOUR_MILLIS) != 0 && at.0 - at.0.rem_euclid(HOUR_MILLIS) < pruned;
+        match self.pieces().iter().flat_map(|(from, to)| [*from, *to]).find(within) {
+            Some(at) => gone(format!("{at} is within an hour, which is cut by the runs themselves"), "Begin and end at whole hours of UTC"),
+            None => Ok(()),
+        }
+    }
+
     fn book(&self, db: &Connection) -> Answer<Book> {
         if self.by_cpus {
             return self.book_of_runs(db);
@@ -89,6 +107,9 @@ impl Period<'_> {
                 book.entry(self.kind(&run)).or_default().runs += 1;
             }
         })?;
+        if self.from.0 == hour * HOUR_MILLIS {
+            carried(db, hour, |key, runs| book.entry(Kind { key, cpus: 0 }).or_default().runs += runs)?;
+        }
         // What has no sums: runs that still run, and those of an older release that were not added yet.
         let open = "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1";
         let older = "r.summed = 0 AND r.end_ms IS NOT NULL AND r.start_ms < ?1";
@@ -190,8 +211,38 @@ impl Period<'_> {
                 *more.entry(group).or_default() += count - 1;
             }
         }
+        self.repeated_and_gone(db, by, &mut more)?;
         Ok(more)
     }
+
+    /// As [`Self::repeated`], of jobs that are no longer kept.
+    fn repeated_and_gone(&self, db: &Connection, by: &[String], more: &mut BTreeMap<Vec<String>, i64>) -> Answer<()> {
+        let sql = "SELECT p.job, k.account, k.user, k.partition, k.class, k.gpus, k.tags FROM pruned_repeats p JOIN usage_keys k ON k.id = p.key
+            WHERE p.end_ms >= ?1 AND p.start_ms < ?2 ORDER BY p.job";
+        let mut runs = BTreeMap::<(u64, Vec<String>), i64>::new();
+        let mut statement = db.prepare_cached(sql)?;
+        let mut rows = statement.query((self.from.0, self.to.0))?;
+        while let Some(row) = rows.next()? {
+            let (job, kind) = (row.get(0)?, Kind { key: key_of(row, 1)?, cpus: 0 });
+            groups(&kind, by).into_iter().for_each(|(group, _)| *runs.entry((job, group)).or_default() += 1);
+        }
+        for ((_, group), count) in runs {
+            *more.entry(group).or_default() += count - 1;
+        }
+        Ok(())
+    }
+}
+
+/// Runs that are gone and were there when an hour began.
+fn carried(db: &Connection, hour: i64, mut found: impl FnMut(Key, i64)) -> Answer<()> {
+    let sql = "SELECT k.account, k.user, k.partition, k.class, k.gpus, k.tags, p.carried FROM pruned_hours p JOIN usage_keys k ON k.id = p.key
+        WHERE p.hour = ?1";
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query([hour])?;
+    while let Some(row) = rows.next()? {
+        found(key_of(row, 0)?, row.get(6)?);
+    }
+    Ok(())
 }
 
 fn each_of_hour(db: &Connection, hour: i64, found: impl FnMut(SpentRun)) -> Answer<()> {

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn one_state_directory_has_one_controller() {
     let world = World::new();
-    let error = Store::open(world.dir.path(), "test").unwrap_err().to_string();
+    let error = Store::open_or_make(world.dir.path()).unwrap_err().to_string();
     assert!(error.contains("another gpuctld has"), "{error}");
     world.reopen();
 }
@@ -31,7 +31,7 @@ fn a_newer_database_is_refused_and_not_touched() {
         files
     };
     let before = look();
-    let error = Store::open(world.dir.path(), "test").unwrap_err().to_string();
+    let error = Store::open_or_make(world.dir.path()).unwrap_err().to_string();
     assert!(error.contains("from a newer release") && error.contains("Nothing was changed"), "{error}");
     assert!(before == look(), "a file was changed or made");
 }
@@ -51,14 +51,14 @@ fn a_damaged_database_points_to_the_backup() {
     damages.push(torn);
     for bytes in damages {
         std::fs::write(&path, bytes).unwrap();
-        let error = Store::open(world.dir.path(), "test").unwrap_err().to_string();
+        let error = Store::open_or_make(world.dir.path()).unwrap_err().to_string();
         assert!(error.contains("is damaged") && error.contains("gpuctld restore --from"), "{error}");
         for end in ["-wal", "-shm"] {
             let _ = std::fs::remove_file(format!("{}{end}", path.display()));
         }
     }
     std::fs::write(&path, whole).unwrap();
-    Store::open(world.dir.path(), "test").unwrap();
+    Store::open_or_make(world.dir.path()).unwrap();
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn another_programs_database_is_left_alone() {
     db.execute_batch("CREATE TABLE recipes (name TEXT)").unwrap();
     drop(db);
     let before = std::fs::read(&path).unwrap();
-    let error = Store::open(dir.path(), "test").unwrap_err().to_string();
+    let error = Store::open_or_make(dir.path()).unwrap_err().to_string();
     assert!(error.contains("another program"), "{error}");
     assert_eq!(before, std::fs::read(&path).unwrap());
 }
@@ -91,7 +91,7 @@ fn a_restored_backup_gives_no_id_and_no_incarnation_twice() {
     for _ in 0..2 {
         let former = restore(&dir, &file, "test").unwrap().unwrap();
         assert!(former.exists());
-        let (store, state) = Store::open(&dir, "test").unwrap();
+        let (store, state) = Store::open_or_make(&dir).unwrap();
         assert!(state.jobs.contains(kept) && !state.jobs.contains(later) && state.nodes.contains(node));
         assert!(state.next_job > later.0 + 900_000, "next id {}", state.next_job);
         incarnations.push(state.incarnation);
@@ -103,14 +103,14 @@ fn a_restored_backup_gives_no_id_and_no_incarnation_twice() {
 #[test]
 fn a_database_that_was_there_is_never_made_anew() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open(dir.path(), "test").unwrap());
+    drop(Store::open_or_make(dir.path()).unwrap());
     drop(crate::pki::Pki::open(dir.path(), "test").unwrap());
-    drop(Store::open(dir.path(), "test").expect("it is there"));
+    drop(Store::open_or_make(dir.path()).expect("it is there"));
     let path = dir.path().join(open::DATABASE);
     std::fs::write(&path, "").unwrap();
-    let emptied = Store::open(dir.path(), "test").unwrap_err().to_string();
+    let emptied = Store::open_or_make(dir.path()).unwrap_err().to_string();
     std::fs::remove_file(&path).unwrap();
-    let gone = Store::open(dir.path(), "test").unwrap_err().to_string();
+    let gone = Store::open_or_make(dir.path()).unwrap_err().to_string();
     for error in [emptied, gone] {
         assert!(error.contains("gone or empty") && error.contains("gpuctld restore --from"), "{error}");
     }
@@ -133,7 +133,7 @@ fn a_damaged_backup_is_not_restored() {
     std::fs::write(&file, bytes).unwrap();
     let error = restore(world.dir.path(), &file, "test").unwrap_err().to_string();
     assert!(error.contains("is damaged"), "{error}");
-    let (_store, state) = Store::open(world.dir.path(), "test").unwrap();
+    let (_store, state) = Store::open_or_make(world.dir.path()).unwrap();
     assert_eq!(state.jobs.len(), 300, "the database is as it was");
 }
 
@@ -163,7 +163,7 @@ fn a_new_database_has_large_pages_and_one_that_is_there_keeps_its_own() {
     assert_eq!(page_bytes(&world.store), 8192);
     let dir = tempfile::tempdir().unwrap();
     std::fs::copy(Path::new(FIXTURES).join("schema-1.db"), dir.path().join(DATABASE)).unwrap();
-    let (store, _) = Store::open(dir.path(), "test").unwrap();
+    let (store, _) = Store::open_or_make(dir.path()).unwrap();
     assert_eq!(page_bytes(&store), 4096);
 }
 
@@ -178,7 +178,7 @@ fn databases_of_every_released_schema_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let fixture = Path::new(FIXTURES).join(format!("schema-{schema}.db"));
         std::fs::copy(&fixture, dir.path().join(DATABASE)).unwrap();
-        let (store, state) = Store::open(dir.path(), "test").unwrap();
+        let (store, state) = Store::open_or_make(dir.path()).unwrap();
         assert_eq!(gcore::ctl::check(&state), [], "{}", fixture.display());
         assert_eq!(state.jobs.get(JobId(2)).unwrap().state, JobState::Running);
         assert_eq!(state.jobs.get(JobId(2)).unwrap().spec.user.name, "alice");
@@ -190,4 +190,25 @@ fn databases_of_every_released_schema_are_read() {
         assert_eq!((rows[0].id, rows[0].state, rows[0].exit_code), (1, JobState::Failed, ExitCode::exited(3)));
         assert_eq!((rows[0].gpus.as_str(), rows[0].nodelist.as_str()), ("h100:1", "node1"));
     }
+}
+
+#[test]
+fn a_batch_that_met_a_full_disk_is_written_again_whole() {
+    let mut world = World::new();
+    let pages: u32 = world.store.db.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    world.store.db.pragma_update(None, "max_page_count", pages).unwrap();
+    let script = Blob { sha: [7; 32], data: vec![1; 100_000] };
+    let mut batch = Batch { blobs: vec![script.clone()], now: world.now, ..Batch::default() };
+    let mut asked = spec("h100:1");
+    asked.launch.script = script.id();
+    let submit = Input::Command { actor: alice(), command: Command::Submit { spec: Box::new(asked), client_key: None } };
+    handle(&mut world.state, &mut batch.events, submit, world.now).unwrap();
+    for _ in 0..2 {
+        let error = world.store.write(&world.state, &batch).unwrap_err();
+        assert!(error.is_full() && !error.is_damage(), "{error:?}");
+    }
+    world.store.db.pragma_update(None, "max_page_count", 1_000_000).unwrap();
+    world.store.write(&world.state, &batch).unwrap();
+    assert_eq!(wait(world.reader().blob(script.id())).unwrap(), Some(script.data));
+    world.assert_comes_back();
 }

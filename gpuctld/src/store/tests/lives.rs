@@ -115,9 +115,9 @@ fn scripts_go_when_their_time_is_over_and_not_while_a_job_needs_them() {
     world.now = world.now.plus_secs(40 * 24 * HOUR);
     world.end(node, done);
     // 40 days after the submission and on the day of the end: kept.
-    maintenance::prune(world.store.path(), world.now, 30).unwrap();
+    crate::store::retention::prune(world.store.path(), world.now, KEEP).unwrap();
     assert!(read(&world, &of_done).is_some());
-    maintenance::prune(world.store.path(), world.now.plus_secs(31 * 24 * HOUR), 30).unwrap();
+    crate::store::retention::prune(world.store.path(), world.now.plus_secs(31 * 24 * HOUR), KEEP).unwrap();
     assert_eq!(read(&world, &of_done), None);
     assert!(read(&world, &of_waiting).is_some(), "its job still waits");
     assert_eq!(read(&world, &Blob { sha: [0; 32], data: Vec::new() }), None);
@@ -159,4 +159,27 @@ async fn what_checks_of_a_gpu_found_comes_back_in_its_history_and_only_the_newes
     let checked: Vec<&str> = lines.iter().filter(|line| line.kind == "checked").map(|line| line.text.as_str()).collect();
     assert_eq!((checked.len(), checked[0], checked[399]), (400, "pcie 100 GB/s; in 1.5 s", "pcie 499 GB/s; in 1.5 s"));
     assert_eq!(lines[0].kind, "appeared");
+}
+
+#[test]
+fn jobs_that_ended_within_min_job_age_are_in_memory_after_a_start() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let ended: Vec<JobId> = (0..3)
+        .map(|_| {
+            let job = world.submit(spec("h100:1"));
+            world.start(node, job);
+            world.end(node, job);
+            world.now = world.now.plus_secs(140);
+            job
+        })
+        .collect();
+    world.submit(spec("h100:1"));
+    let found = |world: &World, age_secs: u32| {
+        let copy = tempfile::tempdir().unwrap();
+        backup(world.store.path(), &copy.path().join(DATABASE)).unwrap();
+        let (_store, state) = Store::open(copy.path(), "test", age_secs).unwrap();
+        ended.iter().filter(|job| state.jobs.contains(**job)).count()
+    };
+    assert_eq!([0, 150, 300, 3600].map(|age| found(&world, age)), [0, 1, 2, 3]);
 }

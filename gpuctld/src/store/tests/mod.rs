@@ -3,6 +3,7 @@
 mod accounting;
 mod files;
 mod lives;
+mod retention;
 mod usage;
 
 use super::backup::BackupError;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HOUR: i64 = 3600;
+const KEEP: super::retention::Keep = super::retention::Keep { scripts_days: 30, jobs_days: 365 };
 
 /// A store, the state above it, and a clock.
 struct World {
@@ -36,7 +38,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (store, state) = Store::open(dir.path(), "test").unwrap();
+        let (store, state) = Store::open_or_make(dir.path()).unwrap();
         let mut world = Self { dir, store, state, now: START };
         let partition = Partition { name: "main".into(), is_default: true, ..Partition::default() };
         let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
@@ -56,7 +58,7 @@ impl World {
             .into_iter()
             .map(|input| handle(&mut self.state, &mut batch.events, input, self.now).unwrap())
             .collect();
-        self.store.write(&self.state, batch).unwrap();
+        self.store.write(&self.state, &batch).unwrap();
         replies
     }
 
@@ -139,7 +141,7 @@ impl World {
         let Self { dir, store, now, state } = self;
         store.close().unwrap();
         let config = state.config.clone();
-        let (store, mut state) = Store::open(dir.path(), "test").unwrap();
+        let (store, mut state) = Store::open_or_make(dir.path()).unwrap();
         state.config = config;
         Self { dir, store, state, now }
     }
@@ -148,7 +150,7 @@ impl World {
     fn assert_comes_back(&self) {
         let copy = tempfile::tempdir().unwrap();
         backup(self.store.path(), &copy.path().join(DATABASE)).unwrap();
-        let (_store, loaded) = Store::open(copy.path(), "test").unwrap();
+        let (_store, loaded) = Store::open_or_make(copy.path()).unwrap();
         let state = &self.state;
         assert_eq!((loaded.seq, loaded.next_job, loaded.next_node), (state.seq, state.next_job, state.next_node));
         for (id, job) in loaded.jobs.iter() {

@@ -78,7 +78,7 @@ fn what_nodes_had_comes_from_their_events() {
 }
 
 /// Runs as rows of their own, for what no simulated cluster makes in a moment: attempts, price changes, long spans.
-fn insert_run(db: &Connection, job: u64, attempt: u32, start: i64, secs: Option<i64>, kind: u64) {
+pub(super) fn insert_run(db: &Connection, job: u64, attempt: u32, start: i64, secs: Option<i64>, kind: u64) {
     let account = ["lab", "physics"][kind as usize % 2];
     let gpus = [r#"{"h100":2000}"#, r#"{"a100":1000,"h100":500}"#, "{}"][kind as usize % 3];
     let tags = ["[]", r#"["paper","paper"]"#, r#"["paper","sweep"]"#][kind as usize % 3];
