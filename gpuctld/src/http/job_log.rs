@@ -20,7 +20,7 @@ use gmodel::idle::{IdleAction, IdleSpell};
 use gmodel::node::Mark;
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy};
 use gmodel::signal::signal_name;
-use gmodel::{Instant, JobId, JobSpec, NodeId, RunClass, RunId};
+use gmodel::{Instant, JobSpec, NodeId, RunClass, RunId};
 use gwire::api::{LogEvent, LogText, SCHEMA};
 use serde_json::Value;
 use std::collections::BTreeMap;

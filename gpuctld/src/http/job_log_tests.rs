@@ -4,7 +4,7 @@ use super::*;
 use gmodel::array_spec::ArraySpec;
 use gmodel::gpu_set::{GpuSet, GpuSlot};
 use gmodel::run::NodeShare;
-use gmodel::{CommonSpec, ExitCode, JobState, Timestamp};
+use gmodel::{CommonSpec, ExitCode, JobId, JobState, Timestamp};
 use serde_json::json;
 
 fn spec() -> JobSpec {
