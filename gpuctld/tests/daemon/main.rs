@@ -8,4 +8,5 @@ mod link;
 mod node;
 mod operation;
 mod random_kills;
+mod retention;
 mod waiting_runs;
