@@ -66,6 +66,7 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
         }
         NodeAct::Drain { nodes, reason, deadline } => {
             if let Some(text) = deadline {
+                gcli::cluster_choice::read_times_there(client)?;
                 let at = local_time::read_end(&text, local_time::now());
                 by = Some(Instant(at.map_err(|why| Failure::usage(format_args!("--deadline: {why}")))?));
             }

@@ -22,6 +22,17 @@ impl ClusterChoice {
     }
 }
 
+/// Times that are for the whole cluster are read in its time zone, where it has one of its own: as in the controller's files.
+///
+/// # Errors
+/// No controller could be asked.
+pub fn read_times_there(client: &mut Client) -> Result<(), Failure> {
+    if let Some(zone) = client.get::<ClusterInfo>("/v1/cluster")?.time_zone {
+        crate::local_time::read_in(zone);
+    }
+    Ok(())
+}
+
 /// The name of the cluster if one was named, and it is this one.
 ///
 /// # Errors

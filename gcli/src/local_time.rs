@@ -5,7 +5,11 @@
 use chrono::format::{Item, StrftimeItems};
 use chrono::{DateTime, Datelike, Local, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike};
 use gmodel::Timestamp;
+use std::sync::OnceLock;
 use gmodel::duration::{BeginTime, CivilTime};
+
+/// What [`read_in`] said; without it the machine's own zone.
+static ZONE: OnceLock<gmodel::TimeZone> = OnceLock::new();
 
 /// How instants are printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +63,23 @@ impl TimeFormat {
 
 fn local(at: Timestamp) -> Option<DateTime<Local>> {
     Local.timestamp_opt(at.secs(), 0).single()
+}
+
+/// From now on times without a zone are read as a clock of this place shows them, for those that concern the whole cluster.
+pub fn read_in(zone: gmodel::TimeZone) {
+    // A command reads in one zone; a second word for it changes nothing.
+    let _ = ZONE.set(zone);
+}
+
+fn on_clock_of(zone: &gmodel::TimeZone, at: Timestamp) -> CivilTime {
+    const EPOCH: CivilTime = CivilTime { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0 };
+    EPOCH.plus_secs(zone.local_millis(at).div_euclid(1000))
+}
+
+fn in_zone(zone: &gmodel::TimeZone, civil: CivilTime) -> Timestamp {
+    let date = NaiveDate::from_ymd_opt(civil.year, civil.month.into(), civil.day.into());
+    let shown = date.and_then(|date| date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into()));
+    zone.at_local(shown.unwrap_or(NaiveDateTime::MAX).and_utc().timestamp_millis())
 }
 
 /// The present, to the millisecond.
@@ -136,6 +157,9 @@ fn with_offset(text: &str) -> Option<Timestamp> {
 }
 
 fn civil(at: Timestamp) -> CivilTime {
+    if let Some(zone) = ZONE.get() {
+        return on_clock_of(zone, at);
+    }
     let local = local(at).unwrap_or_else(|| Local.timestamp_opt(0, 0).single().expect("the epoch exists"));
     CivilTime {
         year: local.year(),
@@ -149,6 +173,9 @@ fn civil(at: Timestamp) -> CivilTime {
 
 /// A local time that occurs twice is the first; one that does not exist is the next that does.
 fn instant_of(civil: CivilTime) -> Timestamp {
+    if let Some(zone) = ZONE.get() {
+        return in_zone(zone, civil);
+    }
     let naive = NaiveDate::from_ymd_opt(civil.year, civil.month.into(), civil.day.into())
         .and_then(|date| date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into()))
         .unwrap_or(NaiveDateTime::MAX);
@@ -156,7 +183,9 @@ fn instant_of(civil: CivilTime) -> Timestamp {
     let tries = std::iter::successors(Some(naive), |at| at.checked_add_signed(quarter)).take(24 * 4);
     for at in tries {
         match Local.from_local_datetime(&at) {
-            LocalResult::Single(found) | LocalResult::Ambiguous(found, _) => return Timestamp::from_secs(found.timestamp()),
+            LocalResult::Single(found) => return Timestamp::from_secs(found.timestamp()),
+            // In which order these two are depends on where the machine's zone was read from.
+            LocalResult::Ambiguous(one, other) => return Timestamp::from_secs(one.timestamp().min(other.timestamp())),
             LocalResult::None => {}
         }
     }
@@ -181,6 +210,17 @@ mod tests {
         let told = |text: &str| TimeFormat::Standard.in_text(text);
         assert_eq!(told(&format!("not before {at}: Zoe's node  Z")), format!("not before {local}: Zoe's node  Z"));
         assert_eq!(told("2026-11-20T99:05:27Z ärZ"), "2026-11-20T99:05:27Z ärZ");
+    }
+
+    #[test]
+    fn times_of_a_place_are_read_as_its_clock_shows_them() {
+        let secs = |text: &str| gmodel::time::parse_rfc3339(text).unwrap().secs();
+        let (summer, winter) = (secs("2026-03-29T01:00:00Z"), secs("2026-10-25T01:00:00Z"));
+        let ahead = move |at: i64| if (summer..winter).contains(&at) { 7200 } else { 3600 };
+        let berlin = gmodel::TimeZone::new("Europe/Berlin", (secs("2026-01-01T00:00:00Z"), secs("2027-01-01T00:00:00Z")), 86_400, ahead);
+        let civil = |hour| CivilTime { year: 2026, month: 10, day: 25, hour, minute: 30, second: 0 };
+        assert_eq!(in_zone(&berlin, civil(2)).to_string(), "2026-10-25T00:30:00Z", "it comes twice: the first");
+        assert_eq!(on_clock_of(&berlin, in_zone(&berlin, civil(4))), civil(4));
     }
 
     #[test]

@@ -91,6 +91,9 @@ pub fn misplaced_directives(script: &[u8]) -> Vec<u32> {
         .collect()
 }
 
+/// What some editors put before UTF-8; the kernel takes it for the file's first bytes.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Checks that a text can be a batch script: size, no NUL byte, `#!` first, UNIX line ends.
 pub fn check_script(script: &[u8]) -> Result<(), ScriptError> {
     if script.len() > MAX_SCRIPT_BYTES {
@@ -106,6 +109,9 @@ pub fn check_script(script: &[u8]) -> Result<(), ScriptError> {
     }
     if script.iter().all(u8::is_ascii_whitespace) {
         return Err(ScriptError::Blank);
+    }
+    if script.starts_with(BYTE_ORDER_MARK) {
+        return Err(ScriptError::ByteOrderMark);
     }
     if !script.starts_with(b"#!") {
         return Err(ScriptError::NoInterpreter);
@@ -135,6 +141,10 @@ pub enum ScriptError {
         "This does not look like a batch script. The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"
     )]
     NoInterpreter,
+    #[error(
+        "the batch script begins with a byte order mark (EF BB BF), before #!, and so no interpreter is found. Take it away: sed -i '1s/^\\xEF\\xBB\\xBF//' SCRIPT"
+    )]
+    ByteOrderMark,
     #[error(
         "Batch script contains DOS line breaks (\\r\\n), the first in line {line_no}, instead of expected UNIX line breaks (\\n). Convert it, for instance with: sed -i 's/\\r$//' SCRIPT"
     )]

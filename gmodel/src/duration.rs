@@ -467,7 +467,7 @@ fn offset_secs(rest: &str) -> Option<i64> {
 /// Cuts `2027-01-09t06:00`, `01/09/27-06:00` and `4:00 pm` into words for a day and a time of day.
 fn begin_words(lower: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    for word in lower.split_ascii_whitespace() {
+    for word in lower.split_ascii_whitespace().flat_map(joined_words) {
         match word {
             "am" | "pm" if words.last().is_some_and(|last| last.contains(':')) => {
                 words.last_mut().expect("just seen").push_str(word);
@@ -485,6 +485,18 @@ fn begin_words(lower: &str) -> Vec<String> {
         }
     }
     words
+}
+
+/// `noon-tomorrow`, `2027-01-09-teatime`: words may be joined to each other and to dates.
+fn joined_words(text: &str) -> Vec<&str> {
+    let is_word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphabetic());
+    if let Some((first, rest)) = text.split_once('-').filter(|(first, _)| is_word(first)) {
+        return [vec![first], joined_words(rest)].concat();
+    }
+    match text.rsplit_once('-').filter(|(_, last)| is_word(last)) {
+        Some((rest, last)) => [joined_words(rest), vec![last]].concat(),
+        None => vec![text],
+    }
 }
 
 /// `2027-01-09t06`, `01/09/27-6`: a date, and an hour without minutes.
@@ -759,6 +771,12 @@ mod tests {
         begin("now+1hour", expect!["2026-11-20T11:05:27"]);
         begin("now+10minutes", expect!["2026-11-20T10:15:27"]);
         begin("now+60", expect!["2026-11-20T10:06:27"]);
+        begin("noon-tomorrow", expect!["2026-11-21T12:00:00"]);
+        begin("tomorrow-teatime", expect!["2026-11-21T16:00:00"]);
+        begin("2027-01-09-fika", expect!["2027-01-09T15:00:00"]);
+        begin("elevenses-01/09/27", expect!["2027-01-09T11:00:00"]);
+        begin("4:00pm-monday", expect!["2026-11-23T16:00:00"]);
+        begin("noon-", expect![[r#"error: begin time "noon-" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#]]);
         begin("now + 2 weeks", expect!["2026-12-04T10:05:27"]);
         begin("now-1hour", expect!["2026-11-20T09:05:27"]);
         begin("16:00", expect!["2026-11-20T16:00:00"]);

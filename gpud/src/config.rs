@@ -152,6 +152,9 @@ const KEYS: [&str; 32] = [
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
+/// Of the configuration.
+pub const MAX_FILE_BYTES: u64 = 4 << 20;
+
 impl Config {
     /// Where the sockets are made on which jobs mark their checkpoints.
     pub fn marks_dir(&self) -> PathBuf {
@@ -160,7 +163,7 @@ impl Config {
 
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|e| {
+        let text = gsys::small_file::read_text(path, MAX_FILE_BYTES).map_err(|e| {
             ConfigError(format!("gpud: {}: {e}. Name the configuration with --config FILE", path.display()))
         })?;
         Self::parse(&text, &path.display().to_string())

@@ -72,7 +72,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
 
 fn read(path: &Path) -> Result<Catalogue, ConfigError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| ConfigError(format!("gpud: gpu_signs: {name}: {e}")))?;
+    let text = gsys::small_file::read_text(path, crate::config::MAX_FILE_BYTES).map_err(|e| ConfigError(format!("gpud: gpu_signs: {name}: {e}")))?;
     parse(&text, &name)
 }
 

@@ -18,4 +18,5 @@ pub mod nvml;
 pub mod pam;
 pub mod peer;
 pub mod process;
+pub mod small_file;
 pub mod user;

@@ -506,6 +506,9 @@ pub struct ClusterInfo {
     pub min_job_age_secs: u32,
     /// Tasks that an array may have.
     pub max_array_tasks: u32,
+    /// `time_zone` of gpuctld.toml, where that says one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<gmodel::TimeZone>,
 }
 
 /// What few ask about a job in accounting.

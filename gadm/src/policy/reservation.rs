@@ -130,11 +130,13 @@ pub(crate) enum ReservationAct {
 pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
     match act {
         ReservationAct::Add(args) => {
+            gcli::cluster_choice::read_times_there(client)?;
             let change = read(&args.words, None)?;
             edit(client, &format!("/v1/reservations/{}", escape(&args.name)), true, change)
         }
         ReservationAct::Set(args) => {
             super::must_change(&args.words, "gadm reservation set course duration=3:00:00")?;
+            gcli::cluster_choice::read_times_there(client)?;
             let path = format!("/v1/reservations/{}", escape(&args.name));
             let (_, values) = records(client, &path, "reservations")?;
             let change = read(&args.words, rows::<ReservationRow>(values)?.first())?;

@@ -38,6 +38,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         fence: site_program(&section, "fence_program", "fence_timeout_secs", errors),
         idle: site_program(&section, "idle_program", "idle_timeout_secs", errors),
         trace: section.boolean("trace", errors).unwrap_or(false),
+        has_time_zone: section.has("time_zone"),
         places: std::collections::BTreeMap::new(),
     }
 }

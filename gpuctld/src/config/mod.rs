@@ -24,7 +24,10 @@ use gmodel::config::ClusterConfig;
 use gmodel::Timestamp;
 use gmodel::policy::Policy;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Largest configuration file that is read, bytes.
@@ -59,6 +62,8 @@ pub struct Config {
     pub idle: Option<SiteProgram>,
     /// Keep every input of the core in `state_dir/trace` for replay.
     pub trace: bool,
+    /// `time_zone` is in the file.
+    pub has_time_zone: bool,
     /// Where each account, QOS and reservation of the files is written: `path:line`.
     pub places: BTreeMap<(RecordKind, String), String>,
 }
@@ -225,16 +230,27 @@ fn files_of(dir: &Path, errors: &mut Errors) -> Vec<Source> {
 }
 
 fn read_source(path: &Path, errors: &mut Errors) -> Option<Source> {
-    let text = std::fs::metadata(path).and_then(|metadata| match metadata.len() {
-        0..=MAX_FILE_BYTES => std::fs::read_to_string(path),
-        bytes => Err(std::io::Error::other(format!("{bytes} bytes; at most {MAX_FILE_BYTES} are read"))),
-    });
-    match text {
+    match read_regular(path) {
         Ok(text) => Some(Source::new(path, &text, errors)),
         Err(error) => {
             errors.unreadable(path, &error);
             None
         }
+    }
+}
+
+/// A FIFO is not waited for, and a device not read to its end.
+fn read_regular(path: &Path) -> std::io::Result<String> {
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 {
+        0..=MAX_FILE_BYTES => Ok(text),
+        bytes => Err(std::io::Error::other(format!("{} bytes; at most {MAX_FILE_BYTES} are read", bytes.max(metadata.len())))),
     }
 }
 

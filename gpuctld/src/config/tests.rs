@@ -1084,3 +1084,18 @@ fn names_that_name_nothing_and_bounds_that_nobody_can_keep_are_shown() {
         "#]],
     );
 }
+
+/// In a thread of its own: what waits for a FIFO waits for ever.
+#[test]
+fn a_fifo_among_the_files_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let main = dir.path().join("gpuctld.toml");
+    std::fs::write(&main, "cluster = \"c\"\n").unwrap();
+    std::fs::create_dir(dir.path().join("partitions.d")).unwrap();
+    nix::unistd::mkfifo(&dir.path().join("partitions.d/odd.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (sender, loaded) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(Config::load(&main).map(|_| ())));
+    let errors = loaded.recv_timeout(std::time::Duration::from_secs(20)).expect("it is not waited for").unwrap_err();
+    let text: String = errors.iter().map(ToString::to_string).collect();
+    assert!(text.contains("odd.toml") && text.contains("it is no regular file"), "{text}");
+}

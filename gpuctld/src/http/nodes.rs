@@ -59,6 +59,7 @@ pub(super) async fn cluster(_: Caller, Shared(site): Shared<Site>, pairs: Pairs)
         version: env!("CARGO_PKG_VERSION").to_owned(),
         min_job_age_secs: config.min_job_age_secs,
         max_array_tasks: config.max_array_tasks,
+        time_zone: site.app.config().has_time_zone.then(|| (*config.time_zone).clone()),
     }))
 }
 
