@@ -49,7 +49,7 @@ def main(index):
         "accuracy": scores.mean(),
         "train_secs": round(time.monotonic() - began, 3),
         "node": os.environ.get("SLURMD_NODENAME", ""),
-        "gpus": [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu],
+        "gpus": [gpu for gpu in os.environ.get("GSUB_GPU_UUIDS", "").split(",") if gpu],
     }
     with open(f"digits-{index}.json", "w") as file:
         json.dump(result, file)

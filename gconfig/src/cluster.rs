@@ -6,6 +6,7 @@ use crate::error::Errors;
 use crate::section::Section;
 use gmodel::array_spec::MAX_TASKS;
 use gmodel::config::{ClusterConfig, LostNode, Privacy};
+use gmodel::job::VisibleDevices;
 
 /// Keys of the main file, gpuctld's own included.
 pub const KEYS: [&str; 42] = [
@@ -23,6 +24,7 @@ pub const KEYS: [&str; 42] = [
     "privacy",
     "default_account",
     "allow_root_jobs",
+    "visible_devices",
     "node_timeout_secs",
     "lost_node",
     "fence_program",
@@ -83,6 +85,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         max_array_tasks,
         max_pending_jobs,
         allow_root_jobs: section.boolean("allow_root_jobs", errors).unwrap_or(default.allow_root_jobs),
+        visible_devices: section.word("visible_devices", &VisibleDevices::WORDS, errors).unwrap_or_default(),
         operators: crate::policy::user_names(section, "operators", errors).into_iter().collect(),
         min_job_age_secs,
         kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),

@@ -10,11 +10,12 @@ use crate::scheduling::PLACEMENTS;
 use crate::section::Section;
 use gmodel::config::{GpuSharing, MigCuts, NodeSelection, Partition, PartitionState};
 use gmodel::hostlist::Hostlist;
+use gmodel::job::VisibleDevices;
 use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 36] = [
     "nodes",
     "features",
     "default",
@@ -48,6 +49,7 @@ const KEYS: [&str; 35] = [
     "slices_for_memory",
     "gpu_sharing",
     "gpu_scrub",
+    "visible_devices",
     "diagnostics",
     "idle",
 ];
@@ -194,6 +196,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         prolog: path("prolog", errors),
         epilog: path("epilog", errors),
         gpu_scrub,
+        visible_devices: section.word("visible_devices", &VisibleDevices::WORDS, errors),
         requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
         submit_from_jobs: section.boolean("submit_from_jobs", errors).unwrap_or(default.submit_from_jobs),
         over_time_secs: over_time(section, errors),

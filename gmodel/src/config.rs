@@ -2,7 +2,7 @@
 
 use crate::hostlist::Hostlist;
 use crate::idle::IdlePolicy;
-use crate::job::MemAsk;
+use crate::job::{MemAsk, VisibleDevices};
 use crate::policy::{GpuAmounts, Limits, Placement, Policy, PreemptMode, SchedulerConfig};
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ pub struct ClusterConfig {
     pub max_pending_jobs: u32,
     /// Jobs of uid 0.
     pub allow_root_jobs: bool,
+    /// Where neither job nor partition says it.
+    pub visible_devices: VisibleDevices,
     /// A job whose dependency can never be met is cancelled, unless it says `--kill-on-invalid-dep=no`.
     pub kill_invalid_depend: bool,
     /// What recurring windows and the periods of budgets are counted in.
@@ -73,6 +75,7 @@ impl Default for ClusterConfig {
             max_array_tasks: 1_000_000,
             max_pending_jobs: 1_000_000,
             allow_root_jobs: false,
+            visible_devices: VisibleDevices::Index,
             kill_invalid_depend: false,
             time_zone: Arc::default(),
             operators: Vec::new(),
@@ -135,6 +138,9 @@ pub struct Partition {
     pub epilog: String,
     /// Zeros over the memory of a run's GPUs before they are given to another.
     pub gpu_scrub: bool,
+    /// How a job's GPUs are named to CUDA; `None`: as the cluster says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visible_devices: Option<VisibleDevices>,
     /// What jobs do after a node failure when they do not say.
     pub requeue: bool,
     pub submit_from_jobs: bool,
@@ -203,6 +209,7 @@ impl Default for Partition {
             prolog: String::new(),
             epilog: String::new(),
             gpu_scrub: false,
+            visible_devices: None,
             requeue: true,
             submit_from_jobs: true,
             over_time_secs: 0,

@@ -364,6 +364,12 @@ pub struct Surroundings {
     pub rlimits: Vec<SoftLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<SigSpec>,
+    /// The environment of a login on the node counts where `environment` says nothing, read there within so many seconds; `None`: no.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_env_secs: Option<u32>,
+    /// `--visible-devices`; `None`: as partition or cluster say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visible_devices: Option<VisibleDevices>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mail_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -376,6 +382,20 @@ pub struct Surroundings {
 pub enum OpenMode {
     Append,
     Truncate,
+}
+
+/// How `CUDA_VISIBLE_DEVICES` names a job's GPUs. MIG slices have no index, so theirs are always UUIDs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VisibleDevices {
+    /// Position among the GPUs that the job can open, in the order of their PCI addresses: `0,1`. Much code reads integers there.
+    #[default]
+    Index,
+    Uuid,
+}
+
+impl VisibleDevices {
+    pub const WORDS: [(&'static str, Self); 2] = [("index", Self::Index), ("uuid", Self::Uuid)];
 }
 
 /// A soft resource limit. Bytes, seconds, or a count, as setrlimit(2) has it.

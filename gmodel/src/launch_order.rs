@@ -6,7 +6,7 @@
 use crate::checkpoint::CheckpointSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{JobId, RunId};
-use crate::job::{MemAsk, OpenMode, SoftLimit, UserRef, few_limits};
+use crate::job::{MemAsk, OpenMode, SoftLimit, UserRef, VisibleDevices, few_limits};
 use crate::signal::SigSpec;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,9 @@ pub struct LaunchOrder {
     /// Rail of each of them, in their order; empty where not all are on one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpu_rails: Vec<u32>,
+    /// How `CUDA_VISIBLE_DEVICES` names them.
+    #[serde(skip_serializing_if = "is_index")]
+    pub visible_devices: VisibleDevices,
     /// IMEX channel that the run opens here, and on its other nodes of the same NVLink domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imex_channel: Option<u32>,
@@ -53,6 +56,9 @@ pub struct LaunchOrder {
     pub argv: Vec<String>,
     /// `NAME=value` of the submission, already filtered by `--export`.
     pub environment: Vec<String>,
+    /// What a login on the node would have besides is read there, within so many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_env_secs: Option<u32>,
     pub work_dir: String,
     /// Empty: `work_dir`.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -84,6 +90,10 @@ pub struct LaunchOrder {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub scrub_gpus: bool,
     pub allow_root: bool,
+}
+
+fn is_index(visible: &VisibleDevices) -> bool {
+    *visible == VisibleDevices::Index
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 pub mod array_spec;
 pub mod binding;
 pub mod blob_id;
+pub mod byte_text;
 pub mod checkpoint;
 pub mod config;
 pub mod constraint;

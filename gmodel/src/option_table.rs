@@ -155,6 +155,7 @@ impl OptionSpec {
 const ONE_CLUSTER: &str = "a controller has one cluster. Set GPUPOOL_CONFIG to talk to another";
 const SYSTEM_CORES: &str =
     "which cores the system keeps is the administrator's setting. Leave it out";
+const NO_CONTAINER: &str = "jobs are started without a container runtime. Call it in the script: apptainer exec IMAGE PROGRAM, or podman run";
 const BURST_BUFFER: &str = "there are no burst buffers. Copy data in the script, or use a prolog";
 const OWN_UID: &str = "a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME";
 const NEAR_NODES: &str = "the topology already keeps the nodes of a job close. Leave it out";
@@ -177,8 +178,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("comment", Required("TEXT"), Done, "Remark that listings show"),
     option("consolidate-segments", Flag, Never(NEAR_NODES), "Put segments of nodes close together"),
     option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib; [r1|r2]: all have the same").short('C').env("SBATCH_CONSTRAINT"),
-    option("container", Required("PATH"), Later, "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
-    option("container-id", Required("ID"), Later, "Name of the OCI container").env("SBATCH_CONTAINER_ID"),
+    option("container", Required("PATH"), Never(NO_CONTAINER), "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
+    option("container-id", Required("ID"), Never(NO_CONTAINER), "Name of the OCI container").env("SBATCH_CONTAINER_ID"),
     option("contiguous", Flag, Later, "Nodes next to each other only"),
     option("core-spec", Required("COUNT"), Never(SYSTEM_CORES), "Cores that the system keeps").short('S').env("SBATCH_CORE_SPEC"),
     option("cores-per-socket", Required("COUNT"), Later, "Nodes whose sockets have so many cores"),
@@ -193,11 +194,11 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("error", Required("FILE"), Done, "File for stderr; without it stderr goes where stdout goes").short('e').env("SBATCH_ERROR"),
     option("exclude", Required("NODES"), Done, "Nodes not to run on: node[01-03,7]").short('x'),
     option("exclusive", Optional("WHO"), Done, "Whole nodes, shared with no other job").env("SBATCH_EXCLUSIVE"),
-    option("export", Required("LIST"), Done, "Environment the job gets: ALL, NONE, or NAME,NAME=VALUE").env("SBATCH_EXPORT"),
+    option("export", Required("LIST"), Done, "Environment of the job: ALL, NIL, NONE (a login's), or A,B=VALUE and a login's").env("SBATCH_EXPORT"),
     option("export-file", Required("FILE"), Later, "Environment the job gets, from a file"),
     option("extra", Required("TEXT"), Later, "Text for the site's submission hook"),
     option("extra-node-info", Required("SPEC"), Later, "Nodes with so many sockets, cores and threads").short('B'),
-    option("get-user-env", Optional("TIMEOUT"), Never("the environment comes from --export. For a login environment begin the script with #!/bin/bash -l"), "Read the user's login environment").env("SBATCH_GET_USER_ENV"),
+    option("get-user-env", Optional("TIMEOUT"), Done, "A login's environment on the node besides, read within 30 s, or so many: 60L").env("SBATCH_GET_USER_ENV"),
     option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
     option("gpu-bind", Required("SPEC"), Done, "GPUs of each task of grun: none, closest, single:N, per_task:N, map_gpu:LIST").env("SBATCH_GPU_BIND"),
     option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
@@ -281,6 +282,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("use-min-nodes", Flag, Later, "Prefer the least number of nodes").env("SBATCH_USE_MIN_NODES"),
     option("verbose", Flag, Done, "Say on stderr where each option was taken from").short('v').env("SBATCH_DEBUG"),
     option("version", Flag, Done, "Show the version").short('V'),
+    option("visible-devices", Required("index|uuid"), Done, "What CUDA_VISIBLE_DEVICES says: 0,1,... or UUIDs; of MIG slices always UUIDs").env("GSUB_VISIBLE_DEVICES").ours(),
     option("wait", Flag, Done, "Wait for the job's end and exit with its code").short('W').env("SBATCH_WAIT"),
     option("wait-all-nodes", Required("0|1"), Done, "1: begin when all nodes are ready, as always").env("SBATCH_WAIT_ALL_NODES"),
     option("wckey", Required("KEY"), SameAs("tag"), "As --tag").env("SBATCH_WCKEY"),
@@ -425,7 +427,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint clusters comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export get-user-env gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version visible-devices wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub struct SetupGpu {
     /// Of a share: thousandths of the GPU; 0: all of it.
     #[serde(skip_serializing_if = "is_zero")]
     pub share_milli: u32,
+    /// Its number in CUDA, counted by PCI address over what the job can open; `None`: it has none that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_index: Option<u32>,
     /// Ranges of the processors nearest to it; empty: not told.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub near_cpus: Vec<(u32, u32)>,

@@ -11,7 +11,7 @@ use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, private_dir};
 use crate::step::{self, Supervisor};
-use gmodel::{GpuPart, RunId};
+use gmodel::{GpuPart, RunId, byte_text};
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
 use gmodel::run::{EndCause, RunEnd};
 use gmodel::supervise::{Setup, SetupGpu};
@@ -19,8 +19,10 @@ use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceNumber, DeviceRule, FenceRules, NodeDevices};
 use gsys::nvml::{GpuFacts, device_node};
 use gsys::user::User;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -141,7 +143,20 @@ fn resolve_user(order: &LaunchOrder, isolation: Isolation) -> Result<User, Failu
         );
         return Err(Failure::user(text));
     }
-    Ok(user)
+    in_its_group(user, wanted.gid, own == 0)
+}
+
+/// As the group that the submitting process was of: `sg`, `newgrp` and setgid directories mean it so. It must be one of the user's
+/// here, too; a daemon without root starts jobs as its own group.
+fn in_its_group(user: User, gid: u32, may_choose: bool) -> Result<User, Failure> {
+    match () {
+        () if !may_choose || gid == user.gid => Ok(user),
+        () if user.groups.contains(&gid) => Ok(User { gid, ..user }),
+        () => {
+            let text = format!("the job was submitted as group {gid}, and user {:?} is not in that group on this node (its own is {})", user.name, user.gid);
+            Err(Failure::user(text))
+        }
+    }
 }
 
 /// The GPUs and slices of the order, by UUID, as this node knows them now.
@@ -249,7 +264,9 @@ pub(crate) fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failur
 }
 
 fn setup(site: &Site, run: RunId, order: &LaunchOrder, user: &User, gpus: &[Own], cpus: Vec<u32>) -> Setup {
-    let gpu = |own: &Own| SetupGpu {
+    let numbers = cuda_indexes(site, gpus);
+    let gpu = |(own, cuda_index): (&Own, Option<u32>)| SetupGpu {
+        cuda_index,
         near_cpus: near_cpus(site, &own.gpu),
         ..own.setup(device_node(&site.config.dev_dir, &own.gpu).display().to_string())
     };
@@ -260,11 +277,11 @@ fn setup(site: &Site, run: RunId, order: &LaunchOrder, user: &User, gpus: &[Own]
         uid: user.uid,
         gid: user.gid,
         groups: user.groups.clone(),
-        home: user.home.display().to_string(),
-        shell: user.shell.display().to_string(),
+        home: byte_text::from_bytes(user.home.as_os_str().as_bytes()),
+        shell: byte_text::from_bytes(user.shell.as_os_str().as_bytes()),
         cpus,
         mem_limit_bytes: site.cgroups.as_ref().and_then(|root| mem_limit(site, root, order)),
-        gpus: gpus.iter().map(gpu).collect(),
+        gpus: gpus.iter().zip(numbers).map(gpu).collect(),
         private_tmp: String::new(),
         private_shm: String::new(),
         marks_dir: site.config.marks_dir().display().to_string(),
@@ -274,6 +291,22 @@ fn setup(site: &Site, run: RunId, order: &LaunchOrder, user: &User, gpus: &[Own]
         environment: node_environment(site),
         imex_device: String::new(),
     }
+}
+
+/// CUDA's number of each GPU of a run, by PCI address: behind a fence it counts the run's own, else the node's. Slices have none, and
+/// none is sure beside slices that the run can open. An MPS server has the one GPU, which its clients see as number 0.
+fn cuda_indexes(site: &Site, gpus: &[Own]) -> Vec<Option<u32>> {
+    let here = site.gpus.current();
+    let counted: Vec<&GpuFacts> = match site.cgroups {
+        Some(_) => gpus.iter().map(|own| &own.gpu).collect(),
+        None => here.facts.iter().collect(),
+    };
+    if gpus.iter().any(|own| own.slice.is_some()) || counted.iter().any(|gpu| gpu.mig_enabled) {
+        return vec![None; gpus.len()];
+    }
+    let addresses: BTreeSet<String> = counted.iter().map(|gpu| gpu.pci_bus_id.to_ascii_uppercase()).collect();
+    let number = |own: &Own| addresses.iter().position(|address| own.gpu.pci_bus_id.eq_ignore_ascii_case(address));
+    gpus.iter().map(|own| number(own).and_then(|number| u32::try_from(number).ok())).collect()
 }
 
 /// The processors nearest to a GPU: those of its memory node; where that is not told, those that the driver names.
@@ -319,4 +352,19 @@ fn make_private_dirs(site: &Site, run: RunId, order: &LaunchOrder, setup: &mut S
     setup.private_tmp = tmp.display().to_string();
     setup.private_shm = shm.display().to_string();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_runs_as_the_group_it_was_submitted_as_where_that_is_its_users() {
+        let ada = User { name: "ada".into(), uid: 1000, gid: 1000, home: "/home/ada".into(), shell: "/bin/sh".into(), groups: vec![1000, 2000] };
+        let gid = |gid, root| in_its_group(ada.clone(), gid, root).map(|user| user.gid).map_err(|failure| (failure.cause, failure.text));
+        assert_eq!((gid(1000, true), gid(2000, true), gid(2000, false)), (Ok(1000), Ok(2000), Ok(1000)));
+        let (cause, text) = gid(3000, true).unwrap_err();
+        assert_eq!(cause, EndCause::LaunchUser);
+        assert!(text.contains("submitted as group 3000, and user \"ada\" is not in that group on this node (its own is 1000)"), "{text}");
+    }
 }

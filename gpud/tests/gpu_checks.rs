@@ -64,7 +64,7 @@ async fn node_with_gpus(ctl: &mut Controller) -> (Node, Vec<GpuInfo>) {
 
 /// A job of one GPU that says that it runs.
 fn job(node: &Node, run: RunId, gpu: &GpuInfo) -> LaunchOrder {
-    let mut order = node.order(run, "echo $CUDA_VISIBLE_DEVICES > begun; sleep 1000");
+    let mut order = node.order(run, "echo $GSUB_GPU_UUIDS > begun; sleep 1000");
     order.gpus = vec![OrderGpu { slot: GpuSlot(1), uuid: gpu.uuid.clone(), gpu_type: "h100".into(), part: GpuPart::Whole }];
     order
 }

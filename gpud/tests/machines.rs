@@ -180,7 +180,7 @@ async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
     // Opening a device without driver says ENXIO where the fence permits it, EPERM where it denies.
     let body = format!(
         "for d in {}/nvidia*; do echo $(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //'); done > opened\n\
-         echo $CUDA_VISIBLE_DEVICES > cuda; mv opened seen; sleep 1000",
+         echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES > cuda; mv opened seen; sleep 1000",
         node.path("dev").display()
     );
     let mut order = node.order(run, &body);
@@ -194,7 +194,7 @@ async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
         assert!(seen.contains(&format!("nvidia{} {expected}\n", gpu.minor)), "{seen}");
     }
     assert!(seen.contains("nvidiactl No such device or address\n"), "{seen}");
-    assert_eq!(fs::read_to_string(node.path("work/cuda")).unwrap().trim(), mine.uuid);
+    assert_eq!(fs::read_to_string(node.path("work/cuda")).unwrap().trim(), format!("{} 0", mine.uuid), "CUDA counts what it can open");
 
     // Somebody with root opens the fence: the audit finds it.
     let root = gsys::cgroup::CgroupRoot::open(&node.cgroup_tag).unwrap();

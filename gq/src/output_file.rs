@@ -6,12 +6,14 @@
 use crate::queue::jobs_named;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
-use gmodel::JobState;
+use gmodel::{JobState, byte_text};
 use gmodel::reason::ReasonCode;
 use gwire::api::JobRow;
 use gwire::client::Client;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -75,7 +77,8 @@ fn the_job(client: &mut Client, name: &str) -> Result<JobRow, Failure> {
 }
 
 fn output_path(job: &JobRow) -> Result<PathBuf, Failure> {
-    let path = Path::new(&job.work_dir).join(&job.stdout);
+    let bytes = |text: &str| OsString::from_vec(byte_text::to_bytes(text).into_owned());
+    let path = Path::new(&bytes(&job.work_dir)).join(bytes(&job.stdout));
     if job.stdout.is_empty() || path == Path::new("/dev/null") {
         return Err(Failure::new(format_args!("job {} writes to no file, so there is nothing to follow", job.shown_id)));
     }

@@ -105,6 +105,7 @@ fn without_processes(partition: Partition, file: &DeTable<'_>) -> Partition {
         epilog: none.epilog,
         private_tmp: none.private_tmp,
         gpu_scrub: none.gpu_scrub,
+        visible_devices: none.visible_devices,
         submit_from_jobs: none.submit_from_jobs,
         idle: none.idle,
         diagnostics: none.diagnostics,

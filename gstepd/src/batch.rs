@@ -2,9 +2,10 @@
 //! Turns order and setup into a launch; never waits for it.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use gmodel::{Timestamp, job};
+use gmodel::{Timestamp, byte_text, job};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::pattern::{self, DEFAULT_ARRAY_OUTPUT, DEFAULT_OUTPUT, PatternContext, PatternError};
 use gmodel::supervise::Setup;
@@ -24,13 +25,13 @@ pub fn launch_spec<'a>(
     started: Timestamp,
 ) -> Result<LaunchSpec<'a>, PatternError> {
     let mut argv: Vec<OsString> = script.iter().map(|path| path.as_os_str().to_owned()).collect();
-    argv.extend(order.argv.iter().map(OsString::from));
+    argv.extend(order.argv.iter().map(|word| os_string(word)));
     let mut spec = LaunchSpec::new(argv, identity(setup));
     spec.called = script.map(|_| "the job's script");
     spec.env = split_variables(environment::batch(order, setup, started));
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, limits);
-    spec.cwd = PathBuf::from(&order.work_dir);
+    spec.cwd = PathBuf::from(os_string(&order.work_dir));
     spec.umask = order.umask;
     spec.join = join;
     spec.confine_root = setup.restrict_root;
@@ -95,7 +96,12 @@ fn binds_source_below(setup: &Setup, target: &Path) -> bool {
 
 /// `NAME=value` lines as pairs.
 pub fn split_variables(lines: Vec<String>) -> Vec<(OsString, OsString)> {
-    lines.iter().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
+    lines.iter().filter_map(|line| line.split_once('=')).map(|(name, value)| (os_string(name), os_string(value))).collect()
+}
+
+/// The bytes that a text of the order stands for: they need not be UTF-8.
+pub fn os_string(text: &str) -> OsString {
+    OsString::from_vec(byte_text::to_bytes(text).into_owned())
 }
 
 /// Paths after the patterns, relative to the working directory.
@@ -122,11 +128,11 @@ impl StandardFiles {
         let stdout = if order.stdout.is_empty() { default } else { &order.stdout };
         let optional = |text: &str| match text {
             "" => Ok(None),
-            text => pattern::expand(text, &context).map(|path| Some(PathBuf::from(path))),
+            text => pattern::expand(text, &context).map(|path| Some(PathBuf::from(os_string(&path)))),
         };
         Ok(StandardFiles {
             stdin: optional(&order.stdin)?,
-            stdout: pattern::expand(stdout, &context)?.into(),
+            stdout: os_string(&pattern::expand(stdout, &context)?).into(),
             stderr: optional(&order.stderr)?,
         })
     }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
 use gmodel::{Timestamp, hostlist};
-use gmodel::job::MemAsk;
+use gmodel::job::{MemAsk, VisibleDevices};
 use gmodel::launch_order::{LaunchOrder, OrderNode};
-use gmodel::supervise::{Setup, StepOrder};
+use gmodel::supervise::{Setup, SetupGpu, StepOrder};
 
 use crate::task_binding::TaskBinding;
 
@@ -68,6 +68,18 @@ pub fn batch(order: &LaunchOrder, setup: &Setup, started: Timestamp) -> Vec<Stri
     env.lines()
 }
 
+/// What the user's login shell begins with: as much as a login has, and what the node's configuration and its PAM session give.
+pub fn login(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
+    let mut env = Variables::inherited(&[], setup);
+    env.set_if_absent("ENVIRONMENT", "BATCH");
+    env.set("USER", &order.user.name);
+    env.set("LOGNAME", &order.user.name);
+    env.set_if_absent("HOME", &setup.home);
+    env.set_if_absent("SHELL", &setup.shell);
+    env.set_if_absent("PATH", DEFAULT_PATH);
+    env.lines()
+}
+
 /// Environment of one task of a step. `local` is its position in `step.ranks`.
 pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize, bound: &TaskBinding) -> Vec<String> {
     let mut env = Variables::inherited(&step.environment, setup);
@@ -86,7 +98,7 @@ pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize, 
     };
     task_variables(&mut env, &place);
     step_variables(&mut env, order, setup, step);
-    binding_variables(&mut env, setup, bound);
+    binding_variables(&mut env, order, setup, bound);
     env.lines()
 }
 
@@ -140,7 +152,7 @@ impl Variables {
 
 fn is_own(name: &str) -> bool {
     let slurm = match name.strip_prefix("GSUB_") {
-        Some("ATTEMPT" | "NODENAME" | "LAST_MARK" | "MARK_SOCKET") => return true,
+        Some("ATTEMPT" | "NODENAME" | "GPU_UUIDS" | "GPU_RAILS" | "LAST_MARK" | "MARK_SOCKET") => return true,
         Some(word) => format!("SLURM_{word}"),
         None => name.to_owned(),
     };
@@ -234,15 +246,9 @@ fn size_variables(env: &mut Variables, order: &LaunchOrder) {
 
 /// A job without a GPU gets an empty list, or CUDA would try whatever the fence is about to deny.
 fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
-    let mut uuids: Vec<&str> = Vec::new();
-    for gpu in &setup.gpus {
-        if !uuids.contains(&gpu.uuid.as_str()) {
-            uuids.push(&gpu.uuid);
-        }
-    }
-    env.set("CUDA_VISIBLE_DEVICES", uuids.join(","));
+    let uuids = visible_variables(env, order, setup.gpus.iter());
     // What container runtimes look at.
-    env.set("NVIDIA_VISIBLE_DEVICES", if uuids.is_empty() { "void".to_owned() } else { uuids.join(",") });
+    env.set("NVIDIA_VISIBLE_DEVICES", if uuids.is_empty() { "void" } else { &uuids });
     if !setup.gpus.is_empty() {
         env.slurm("GPUS_ON_NODE", setup.gpus.len());
         env.slurm("JOB_GPUS", gpu_indexes(setup));
@@ -252,11 +258,37 @@ fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     }
 }
 
+/// The GPUs that CUDA is to use, in this order; returns their UUIDs. Behind the fence CUDA counts what the job can open, so an index is a
+/// position among the GPUs of the whole job, also where a step or a task has a part of them: the fence is the job's.
+fn visible_variables<'a>(env: &mut Variables, order: &LaunchOrder, gpus: impl Iterator<Item = &'a SetupGpu>) -> String {
+    let mut seen: Vec<&SetupGpu> = Vec::new();
+    for gpu in gpus {
+        if seen.iter().all(|other| other.uuid != gpu.uuid) {
+            seen.push(gpu);
+        }
+    }
+    let uuids = seen.iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>().join(",");
+    let numbers: Option<Vec<u32>> = seen.iter().map(|gpu| gpu.cuda_index).collect();
+    match numbers.filter(|_| order.visible_devices == VisibleDevices::Index) {
+        Some(numbers) => {
+            env.set("CUDA_VISIBLE_DEVICES", numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+            // CUDA's own order begins with the fastest GPU, and the numbers are those by address.
+            if !numbers.is_empty() {
+                env.set_if_absent("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+            }
+        }
+        None => env.set("CUDA_VISIBLE_DEVICES", uuids.as_str()),
+    }
+    if !uuids.is_empty() {
+        env.set("GSUB_GPU_UUIDS", uuids.as_str());
+    }
+    uuids
+}
+
 /// What the task is bound to, in srun's variables; nothing where it is bound to nothing.
-fn binding_variables(env: &mut Variables, setup: &Setup, bound: &TaskBinding) {
+fn binding_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, bound: &TaskBinding) {
     if let Some(gpus) = &bound.gpus {
-        let uuids: Vec<&str> = gpus.iter().filter_map(|at| Some(setup.gpus.get(*at as usize)?.uuid.as_str())).collect();
-        env.set("CUDA_VISIBLE_DEVICES", uuids.join(","));
+        visible_variables(env, order, gpus.iter().filter_map(|at| setup.gpus.get(*at as usize)));
     }
     if let Some(cpus) = &bound.cpus {
         env.slurm("CPU_BIND_VERBOSE", if bound.verbose { "verbose" } else { "quiet" });
@@ -323,7 +355,7 @@ fn run_lengths(numbers: impl Iterator<Item = u32>) -> String {
 mod tests {
     use super::*;
     use gmodel::launch_order::ArrayTask;
-    use gmodel::supervise::SetupGpu;
+    use crate::task_binding;
     use gmodel::{JobId, RunId, UserRef};
 
     /// The job whose environment was read off a real Slurm: `sbatch -N2 -n4 --gres=gpu:1 -c2 --mem=200M`.
@@ -352,7 +384,7 @@ mod tests {
             node_name: "node2".into(),
             home: "/root".into(),
             shell: "/bin/bash".into(),
-            gpus: vec![SetupGpu { uuid: "GPU-aa".into(), index: 0, device: "/dev/nvidia0".into(), ..SetupGpu::default() }],
+            gpus: vec![SetupGpu { uuid: "GPU-aa".into(), index: 0, cuda_index: Some(0), device: "/dev/nvidia0".into(), ..SetupGpu::default() }],
             ..Setup::default()
         };
         (order, setup)
@@ -367,8 +399,8 @@ mod tests {
     /// Lines of the golden environment that are not ours to set, with the reason.
     fn is_slurms_own(name: &str) -> bool {
         match name {
-            // GPUs by number: ours are UUIDs, in CUDA_VISIBLE_DEVICES.
-            "CUDA_VISIBLE_DEVICES" | "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES" => true,
+            // Of AMD's libraries, whose GPUs are not offered.
+            "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES" => true,
             // Slurm's configuration, ports and debug level.
             "SLURM_CONF" | "SLURM_WORKING_CLUSTER" | "SLURM_LAUNCH_NODE_IPADDR" | "SRUN_DEBUG" => true,
             "SLURM_SRUN_COMM_HOST" | "SLURM_SRUN_COMM_PORT" | "SLURM_STEP_LAUNCHER_PORT" => true,
@@ -401,7 +433,7 @@ mod tests {
         let (order, setup) = golden_job();
         let env = batch(&order, &setup, STARTED);
         compare(&env, golden("[batch]", "[task 3 of 4]"));
-        assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some("GPU-aa"));
+        assert_eq!((value(&env, "CUDA_VISIBLE_DEVICES"), value(&env, "GSUB_GPU_UUIDS")), (Some("0"), Some("GPU-aa")));
         assert_eq!((value(&env, "ENVIRONMENT"), value(&env, "HOSTNAME")), (Some("BATCH"), value(&env, "SLURMD_NODENAME")));
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), None);
@@ -414,6 +446,35 @@ mod tests {
         assert_eq!((value(&env, "SLURM_SUBMIT_DIR"), value(&env, "GSUB_SUBMIT_DIR")), (Some("/home/me"), Some("/home/me")));
         assert_eq!(value(&env, "PWD"), Some("/home/me/w"), "where the job is");
         assert_eq!((value(&env, "HOME"), value(&env, "USER")), (Some("/root"), Some("root")));
+    }
+
+    /// Two GPUs of a job in the order of their rails, which is not that of their addresses.
+    #[test]
+    fn gpus_are_numbers_among_the_jobs_own_unless_uuids_are_wished_or_must_be() {
+        let (mut order, mut setup) = golden_job();
+        let gpu = |uuid: &str, index, cuda_index| SetupGpu { uuid: uuid.into(), index, cuda_index, ..SetupGpu::default() };
+        setup.gpus = vec![gpu("GPU-d", 7, Some(1)), gpu("GPU-b", 3, Some(0))];
+        let seen = |order: &LaunchOrder, setup: &Setup, bound: Option<Vec<u32>>| {
+            let step = StepOrder { ranks: vec![0], ..StepOrder::default() };
+            let env = task(order, setup, &step, 0, &TaskBinding { gpus: bound, ..TaskBinding::default() });
+            let of = |name: &str| value(&env, name).unwrap_or("-").to_owned();
+            ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GSUB_GPU_UUIDS", "NVIDIA_VISIBLE_DEVICES"].map(of).join(" ")
+        };
+        assert_eq!(seen(&order, &setup, None), "1,0 PCI_BUS_ID GPU-d,GPU-b GPU-d,GPU-b");
+        assert_eq!(seen(&order, &setup, Some(vec![0])), "1 PCI_BUS_ID GPU-d GPU-d,GPU-b", "the fence of a bound task is the job's");
+        let own = task_binding::seen_by(&StepOrder { gpus: Some(vec![0]), ..StepOrder::default() }, &setup);
+        assert_eq!(seen(&order, &own, None), "1 PCI_BUS_ID GPU-d GPU-d", "and so is that of a step with a part");
+        order.environment = vec!["CUDA_DEVICE_ORDER=FASTEST_FIRST".into(), "GSUB_GPU_UUIDS=GPU-outer".into(), "GSUB_GPU_RAILS=3".into()];
+        let env = batch(&order, &setup, STARTED);
+        assert_eq!((value(&env, "CUDA_DEVICE_ORDER"), value(&env, "GSUB_GPU_UUIDS")), (Some("FASTEST_FIRST"), Some("GPU-d,GPU-b")));
+        assert_eq!(value(&env, "GSUB_GPU_RAILS"), None);
+        order.visible_devices = VisibleDevices::Uuid;
+        assert_eq!(seen(&order, &setup, Some(vec![1])), "GPU-b - GPU-b GPU-d,GPU-b");
+        order.visible_devices = VisibleDevices::Index;
+        setup.gpus = vec![gpu("MIG-1", 0, None)];
+        assert_eq!(seen(&order, &setup, None), "MIG-1 - MIG-1 MIG-1");
+        setup.gpus.clear();
+        assert_eq!(seen(&order, &setup, None), " - - void");
     }
 
     #[test]

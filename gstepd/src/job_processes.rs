@@ -92,14 +92,25 @@ impl JobProcesses {
         }
     }
 
-    /// SIGTERM to all. What is frozen or stopped could not hear it, so it is woken.
-    pub fn terminate(&self) -> anyhow::Result<()> {
-        self.signal(SIGTERM, None)?;
+    /// SIGTERM to all, to `first` before the others: none of what it does is then an answer to what befell them. What is frozen or
+    /// stopped could not hear it, so it is woken.
+    pub fn terminate(&self, first: Option<i32>) -> anyhow::Result<()> {
+        if let Some(first) = first {
+            self.signal_members(vec![first], SIGTERM)?;
+        }
+        self.signal(SIGTERM, first)?;
         self.signal(SIGCONT, None)?;
         match self {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.freeze(false)?),
             JobProcesses::Descendants => Ok(()),
         }
+    }
+
+    /// Whether SIGTERM ends this process, or finds it ended: it has no handler for it, and neither blocks nor ignores it. If it then
+    /// ends with an exit code of its own it had come to its end before the signal.
+    pub fn dies_of_term(pid: i32) -> bool {
+        let status = status_of(pid);
+        !status.is_empty() && ["SigCgt:", "SigBlk:", "SigIgn:"].iter().all(|mask| !has_signal(&status, mask, SIGTERM))
     }
 
     /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing: true when there
@@ -255,6 +266,24 @@ mod tests {
         let status = "Name:\tx\nSigBlk:\t0000000000000800\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000200\n";
         assert!(has_signal(status, "SigCgt:", 10) && has_signal(status, "SigBlk:", 12));
         assert!(!has_signal(status, "SigCgt:", 12) && !has_signal(status, "SigCgt:", 13) && !has_signal("", "SigCgt:", 10));
+    }
+
+    #[test]
+    fn a_process_that_sigterm_ends_is_known() {
+        use std::process::Command;
+        let mut plain = Command::new("sleep").arg("100").spawn().unwrap();
+        let mut deaf = Command::new("sh").args(["-c", "trap '' TERM; exec sleep 100"]).spawn().unwrap();
+        let pid = |child: &std::process::Child| child.id() as i32;
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while fs::read_to_string(format!("/proc/{}/comm", pid(&deaf))).unwrap() != "sleep\n" && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(JobProcesses::dies_of_term(pid(&plain)) && !JobProcesses::dies_of_term(pid(&deaf)));
+        for child in [&mut plain, &mut deaf] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(!JobProcesses::dies_of_term(pid(&plain)), "nothing is known of what was reaped");
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Life {
     answer: Option<(u32, Boot)>,
     /// It was.
     answered: bool,
+    /// The main process would have died of the SIGTERM that it was sent.
+    dies_of_term: bool,
     verdict: Option<Verdict>,
     main: Option<ExitCode>,
 }
@@ -110,11 +112,13 @@ struct Verdict {
     cause: EndCause,
     text: String,
     kill_at: Boot,
+    /// It is to give way and come back: where it is done, it is done.
+    comes_back: bool,
 }
 
 impl Life {
     pub fn new(terms: Terms) -> Life {
-        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, suspended: false, frozen: None, wait: None, answer: None, answered: false, verdict: None, main: None }
+        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, suspended: false, frozen: None, wait: None, answer: None, answered: false, dies_of_term: false, verdict: None, main: None }
     }
 
     /// The user's process may start. Repeating it does nothing.
@@ -138,7 +142,7 @@ impl Life {
         if !matches!(self.phase, Phase::Starting { .. } | Phase::Killing { .. }) {
             return Vec::new();
         }
-        self.verdict.get_or_insert(Verdict { cause, text, kill_at: now });
+        self.verdict.get_or_insert(Verdict { cause, text, kill_at: now, comes_back: false });
         self.begin_kill(now)
     }
 
@@ -163,7 +167,7 @@ impl Life {
             Phase::Running { .. } if self.verdict.is_none() && gives_time(why) && self.terms.checkpoint_secs.is_some() => {
                 self.ask_before_stop(now, why, grace_secs)
             }
-            Phase::Running { .. } => self.condemn(now, EndCause::Stopped, self.stopped_text(why, None), grace_secs),
+            Phase::Running { .. } => self.condemn_for(now, EndCause::Stopped, self.stopped_text(why, None), grace_secs, gives_time(why) && self.wait.is_none()),
             Phase::Killing { .. } | Phase::Recorded => Vec::new(),
         }
     }
@@ -302,6 +306,11 @@ impl Life {
         self.phase == Phase::Recorded
     }
 
+    /// Told to go, and its program does not run yet.
+    pub fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Starting { .. })
+    }
+
     pub fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running { .. })
     }
@@ -311,13 +320,24 @@ impl Life {
         self.answered
     }
 
+    /// SIGTERM goes out. Whether the main process dies of it was seen just before.
+    pub fn terminating(&mut self, dies_of_term: bool) {
+        self.dies_of_term = dies_of_term;
+    }
+
+    /// The main process was done as SIGTERM went out: it would have died of it, and ended well. One with a handler for it may have
+    /// written a checkpoint and left.
+    fn was_done(&self, verdict: &Verdict) -> bool {
+        verdict.comes_back && self.dies_of_term && self.main.is_some_and(|exit| exit.is_success())
+    }
+
     /// Cause, exit and text of the end. A kernel's kill for want of memory explains an end that nobody asked for.
     pub fn end(&self, oom_kills: u64) -> (EndCause, ExitCode, String) {
         let exit = self.main.unwrap_or_default();
         match &self.verdict {
-            Some(verdict) => (verdict.cause, exit, verdict.text.clone()),
-            None if oom_kills > 0 => (EndCause::OutOfMemory, exit, String::new()),
-            None => (EndCause::Exited, exit, String::new()),
+            Some(verdict) if !self.was_done(verdict) => (verdict.cause, exit, verdict.text.clone()),
+            _ if oom_kills > 0 => (EndCause::OutOfMemory, exit, String::new()),
+            _ => (EndCause::Exited, exit, String::new()),
         }
     }
 
@@ -389,6 +409,10 @@ impl Life {
     }
 
     fn condemn(&mut self, now: Boot, cause: EndCause, text: String, grace_secs: u32) -> Vec<Act> {
+        self.condemn_for(now, cause, text, grace_secs, false)
+    }
+
+    fn condemn_for(&mut self, now: Boot, cause: EndCause, text: String, grace_secs: u32, comes_back: bool) -> Vec<Act> {
         (self.wait, self.answer) = (None, None);
         let kill_at = now.plus_secs(grace_secs);
         match &mut self.verdict {
@@ -397,7 +421,7 @@ impl Life {
                 Vec::new()
             }
             None => {
-                self.verdict = Some(Verdict { cause, text, kill_at });
+                self.verdict = Some(Verdict { cause, text, kill_at, comes_back });
                 vec![Act::Terminate]
             }
         }
@@ -405,7 +429,7 @@ impl Life {
 
     /// Nothing of the user's runs yet that could use a grace.
     fn end_unstarted(&mut self, now: Boot, cause: EndCause, text: String) -> Vec<Act> {
-        self.verdict = Some(Verdict { cause, text, kill_at: now });
+        self.verdict = Some(Verdict { cause, text, kill_at: now, comes_back: false });
         self.begin_kill(now)
     }
 
@@ -522,6 +546,28 @@ mod tests {
         assert_eq!(life.main_ended(at(1), ExitCode::killed(15)), []);
         assert_eq!(life.tick(at(10)), []);
         assert_eq!(life.tick(at(11)), KILL);
+    }
+
+    #[test]
+    fn a_script_that_is_done_as_sigterm_goes_out_is_done() {
+        let end = |why, dies_of_term, exit| {
+            let mut life = running(None, None);
+            assert_eq!(life.stop(at(1), why, 10), TERM);
+            life.terminating(dies_of_term);
+            life.main_ended(at(1), exit);
+            life.emptied(true);
+            life.end(0).0
+        };
+        assert_eq!(end(StopWhy::Preempted, true, ExitCode::SUCCESS), EndCause::Exited);
+        assert_eq!(end(StopWhy::Preempted, false, ExitCode::SUCCESS), EndCause::Stopped, "its handler may have saved its state and left");
+        assert_eq!(end(StopWhy::Preempted, true, ExitCode::killed(15)), EndCause::Stopped);
+        assert_eq!(end(StopWhy::Preempted, true, ExitCode::exited(1)), EndCause::Stopped, "it may be a child's death that it tells of");
+        assert_eq!(end(StopWhy::Cancelled, true, ExitCode::SUCCESS), EndCause::Stopped, "its owner wants no more of it");
+        let mut asked = with_checkpoint(None, None);
+        asked.stop(at(2), StopWhy::Preempted, 10);
+        asked.main_ended(at(3), ExitCode::SUCCESS);
+        asked.terminating(true);
+        assert_eq!(asked.end(0).0, EndCause::Stopped, "it left after it was asked for its checkpoint");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod control;
 mod environment;
 mod job_processes;
 mod life;
+mod login_environment;
 mod mark_socket;
 mod pam_session;
 mod record;

@@ -2,8 +2,10 @@
 //! supervisor is meant for the job: variables and limits are handed on, and the supervisor keeps its own limits.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Context;
+use gmodel::byte_text;
 use gsys::launch::{Resource, Rlimit};
 use gsys::pam::Session;
 
@@ -24,8 +26,8 @@ impl PamSession {
         let session = opened.with_context(|| format!("PAM service {service:?}: this node has no libpam.so.0"))?;
         let limits = limits_in_force();
         own.iter().for_each(take_back);
-        let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
-        let variables = session.environment().into_iter().filter_map(text).collect();
+        let text = |(name, value): (OsString, OsString)| (byte_text::from_bytes(name.as_bytes()), byte_text::from_bytes(value.as_bytes()));
+        let variables = session.environment().into_iter().map(text).collect();
         Ok(PamSession { service: service.into(), user: user.into(), session: Some(session), variables, limits })
     }
 

@@ -21,7 +21,7 @@ use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use crate::batch::{binds, identity, set_limits, split_variables};
+use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
 use crate::job_processes::JobProcesses;
 use crate::life::Boot;
@@ -419,12 +419,12 @@ fn spawn(order: &StepOrder, job: &Job<'_>, account: &StepAccount, local: usize) 
     let (err, err_writer) = output_pipe().map_err(|e| node_failure(&e))?;
     let bound = TaskBinding::of(job.order, job.setup, order, local).map_err(|text| (ExitCode::exited(1), text))?;
     say(&err_writer, &bound.words).map_err(|e| node_failure(&e))?;
-    let mut spec = LaunchSpec::new(order.argv.iter().map(OsString::from).collect(), identity(job.setup));
+    let mut spec = LaunchSpec::new(order.argv.iter().map(|word| os_string(word)).collect(), identity(job.setup));
     spec.env = split_variables(environment::task(job.order, job.setup, order, local, &bound));
     spec.affinity = bound.cpus.as_deref().map(Affinity::new);
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, job.limits);
-    spec.cwd = PathBuf::from(if order.work_dir.is_empty() { &job.order.work_dir } else { &order.work_dir });
+    spec.cwd = PathBuf::from(os_string(if order.work_dir.is_empty() { &job.order.work_dir } else { &order.work_dir }));
     spec.umask = job.order.umask;
     spec.join = join.as_ref();
     spec.confine_root = job.setup.restrict_root;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use gmodel::ExitCode;
@@ -23,6 +24,7 @@ use crate::batch;
 use crate::control::Control;
 use crate::job_processes::JobProcesses;
 use crate::life::{Act, Boot, Life, Terms};
+use crate::login_environment::{self, LoginShell};
 use crate::mark_socket::MarkSocket;
 use crate::pam_session::PamSession;
 use crate::record::{Record, shorten};
@@ -66,6 +68,8 @@ pub struct Supervisor {
     timer: BootTimer,
     record: Record,
     launching: Option<Launching>,
+    /// Whose environment the batch process waits for; until it has been reaped.
+    login: Option<LoginShell>,
     /// The batch process: from its start until it has been reaped.
     main_pid: Option<i32>,
     /// The command of `--checkpoint`, on its way, and its process.
@@ -130,6 +134,7 @@ impl Supervisor {
             signals,
             record,
             launching: None,
+            login: None,
             main_pid: None,
             checkpoint: None,
             checkpoint_pid: None,
@@ -152,6 +157,7 @@ impl Supervisor {
             }
             let acknowledged = ready.control && self.take_orders();
             self.reap();
+            self.look_at_login();
             self.look_at_launch();
             let due = self.life.tick(now());
             self.carry_out(due);
@@ -178,7 +184,8 @@ impl Supervisor {
     fn wait(&mut self) -> anyhow::Result<Ready> {
         let marks = self.marks.as_ref().filter(|_| self.life.is_running());
         let rested = marks.and_then(|marks| marks.next_deadline(now()));
-        let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline(), rested];
+        let login = self.login.as_ref().filter(|_| self.life.is_starting());
+        let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline(), rested, login.map(LoginShell::deadline)];
         match deadlines.into_iter().flatten().min() {
             Some(at) => self.timer.set(at.0)?,
             None => self.timer.disarm()?,
@@ -195,6 +202,7 @@ impl Supervisor {
         let of_others = fds.len();
         let launching = self.launching.iter().chain(&self.checkpoint);
         fds.extend(launching.map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
+        fds.extend(login.map(|login| PollFd::new(login.output_fd(), PollFlags::POLLIN)));
         fds.extend(self.steps.poll_fds().into_iter().map(|(fd, flags)| PollFd::new(fd, flags)));
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(nix::Error::EINTR) => {}
@@ -302,12 +310,14 @@ impl Supervisor {
                 }
                 Act::Terminate => {
                     self.dir.log("SIGTERM to the job");
-                    self.processes.terminate()
+                    self.life.terminating(self.main_pid.is_some_and(JobProcesses::dies_of_term));
+                    self.processes.terminate(self.main_pid)
                 }
                 Act::Kill => {
                     // It may not have come as far as its cgroup.
-                    for on_its_way in self.launching.iter().chain(&self.checkpoint) {
-                        let _ = process::pidfd_signal(on_its_way.pidfd(), SIGKILL);
+                    let login = self.login.iter().map(LoginShell::pidfd);
+                    for on_its_way in self.launching.iter().chain(&self.checkpoint).map(Launching::pidfd).chain(login) {
+                        let _ = process::pidfd_signal(on_its_way, SIGKILL);
                     }
                     self.processes.kill().map(|found_empty| self.found_empty = found_empty)
                 }
@@ -325,10 +335,65 @@ impl Supervisor {
             self.now_running(std::process::id());
             return Ok(());
         }
-        if let Err(failure) = self.spawn_batch() {
+        let begun = match self.order.login_env_secs {
+            None => self.spawn_batch(),
+            Some(secs) => {
+                let home = PathBuf::from(batch::os_string(&self.setup.home));
+                self.start_login_shell(home, secs, now().plus_secs(secs))
+            }
+        };
+        if let Err(failure) = begun {
             self.launch_failed(failure);
         }
         Ok(())
+    }
+
+    fn start_login_shell(&mut self, home: PathBuf, secs: u32, until: Boot) -> Result<(), LaunchFailure> {
+        let join = self.processes.join_fds()?;
+        self.login = Some(LoginShell::start((&self.order, &self.setup), home, &self.limits, join.as_ref(), (secs, until))?);
+        Ok(())
+    }
+
+    /// Ends the job where its login shell takes too long. One that the end of the job overtook is only waited for.
+    fn look_at_login(&mut self) {
+        let Some(login) = self.login.as_mut().filter(|_| self.life.is_starting()) else { return };
+        if let Err(text) = login.look(&self.order.user.name, now()) {
+            self.launch_failed(LaunchFailure { cause: EndCause::LaunchUser, text });
+        }
+    }
+
+    fn login_ended(&mut self, login: LoginShell, exit: Exit) {
+        let (session, until) = (login.pid(), login.deadline());
+        // What it left behind in its session is none of the job's.
+        let _ = self.processes.signal_session(session, SIGKILL);
+        let ended = login.ended(&self.order.user.name, exit);
+        if !self.life.is_starting() {
+            return;
+        }
+        let begun = match ended {
+            Ok(lines) => {
+                let added = login_environment::added(lines, &self.order.environment);
+                self.dir.log(&format!("{} variables of a login of {}", added.len(), self.order.user.name));
+                self.take_login_environment(added);
+                self.spawn_batch()
+            }
+            Err(None) => self.start_login_shell(PathBuf::from("/"), self.order.login_env_secs.unwrap_or(1), until),
+            Err(Some(text)) => Err(LaunchFailure { cause: EndCause::LaunchUser, text }),
+        };
+        if let Err(failure) = begun {
+            self.launch_failed(failure);
+        }
+    }
+
+    /// As if the user had brought it along: what PAM says of the same names does not count over it.
+    fn take_login_environment(&mut self, added: Vec<String>) {
+        let of_session = |session: &Option<PamSession>, order: &LaunchOrder| -> Vec<String> {
+            session.iter().flat_map(|session| session.environment(&order.environment)).collect()
+        };
+        let before = of_session(&self.session, &self.order);
+        self.order.environment.extend(added);
+        let still = of_session(&self.session, &self.order);
+        self.setup.environment.retain(|line| !before.contains(line) || still.contains(line));
     }
 
     fn spawn_batch(&mut self) -> Result<(), LaunchFailure> {
@@ -411,6 +476,10 @@ impl Supervisor {
                 }
                 continue;
             }
+            if let Some(login) = self.login.take_if(|login| login.pid() == pid) {
+                self.login_ended(login, exit);
+                continue;
+            }
             if self.main_pid != Some(pid) {
                 self.steps.reaped(&job, &child, exit_code(exit));
                 continue;
@@ -433,14 +502,14 @@ impl Supervisor {
             return;
         }
         // Nobody came since the kill of this turn, but where a launch was on its way.
-        let found_empty = std::mem::take(&mut self.found_empty) && self.launching.is_none() && self.checkpoint.is_none();
+        let found_empty = std::mem::take(&mut self.found_empty) && self.launching.is_none() && self.checkpoint.is_none() && self.login.is_none();
         match if found_empty { Ok(true) } else { self.processes.is_empty() } {
             Ok(true) => {
                 if holds_steps_only {
                     let acts = self.life.deserted(now());
                     self.carry_out(acts);
                 }
-                let acts = self.life.emptied(self.main_pid.is_some());
+                let acts = if self.login.is_some() { Vec::new() } else { self.life.emptied(self.main_pid.is_some()) };
                 self.carry_out(acts);
             }
             Ok(false) => {}

@@ -1,7 +1,9 @@
 //! `--export`: which of the submitter's variables the job gets. Source: sbatch(1).
 
+use gmodel::byte_text;
 use gwire::api::MAX_ENVIRONMENT_BYTES;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 /// `--export` as read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,12 +12,14 @@ pub(crate) struct Export {
     all: bool,
     /// These of the submitter's, and these with values.
     names: Vec<(String, Option<String>)>,
+    /// What a login has fills the gaps, unless all was taken along or nothing is wished for.
+    login: bool,
 }
 
 impl Export {
     /// Everything, as without `--export`.
     pub(crate) fn all() -> Self {
-        Self { all: true, names: Vec::new() }
+        Self { all: true, ..Self::default() }
     }
 
     /// Reads `ALL`, `NONE`, `NIL`, `NAME,NAME=VALUE`; commas in quotes belong to a value.
@@ -24,10 +28,12 @@ impl Export {
     /// What cannot be a variable's name.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut export = Self::default();
+        let mut nil = false;
         for part in split(text)? {
             match part.as_str() {
                 "ALL" => export.all = true,
-                "NONE" | "NIL" => {}
+                "NONE" => {}
+                "NIL" => nil = true,
                 part => {
                     let (name, value) = part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value.to_owned())));
                     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
@@ -37,7 +43,13 @@ impl Export {
                 }
             }
         }
+        export.login = !export.all && !nil;
         Ok(export)
+    }
+
+    /// The job gets the environment of a login on its node besides. Source: `--export` in sbatch(1).
+    pub(crate) fn wants_login(&self) -> bool {
+        self.login
     }
 
     /// For tasks inside a job, as `srun --export`: what describes the job stays whatever is asked.
@@ -54,27 +66,28 @@ impl Export {
         self.names.push((name.to_owned(), Some(value)));
     }
 
-    /// `NAME=value` for each variable the job gets; what it cannot get because it is no UTF-8 is named in the second.
-    pub(crate) fn select(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> (Vec<String>, Vec<String>) {
+    /// `NAME=value` for each variable the job gets, as [`byte_text`] writes bytes.
+    pub(crate) fn select(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
         let variables: Vec<_> = variables.into_iter().collect();
         // A job's own variables describe that job, not the one it submits.
         let inside_job = variables.iter().any(|(name, _)| name == "GSUB_JOB_ID");
-        let (mut selected, mut unreadable) = (Vec::new(), Vec::new());
+        let mut selected = Vec::new();
         for (name, value) in variables {
-            let lossy = name.to_string_lossy().into_owned();
-            let asked = self.names.iter().any(|(known, value)| *known == lossy && value.is_none());
-            let set = self.names.iter().any(|(known, value)| *known == lossy && value.is_some());
-            if set || !(asked || self.all && !(inside_job && describes_job(&lossy))) {
-                continue;
-            }
-            match (name.into_string(), value.into_string()) {
-                (Ok(name), Ok(value)) => selected.push(format!("{name}={value}")),
-                _ => unreadable.push(lossy),
+            let name = byte_text::from_bytes(name.as_bytes());
+            let asked = self.names.iter().any(|(known, value)| *known == name && value.is_none());
+            let set = self.names.iter().any(|(known, value)| *known == name && value.is_some());
+            if !set && (asked || self.all && !(inside_job && describes_job(&name))) {
+                selected.push(format!("{name}={}", byte_text::from_bytes(value.as_bytes())));
             }
         }
         selected.extend(self.names.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?))));
-        (selected, unreadable)
+        selected
     }
+}
+
+/// A variable of this process, as [`byte_text`] writes bytes.
+pub(crate) fn own(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| byte_text::from_bytes(value.as_bytes()))
 }
 
 /// Variables that tell a job of itself.
@@ -123,7 +136,7 @@ mod tests {
 
     fn select(export: &str, variables: &[(&str, &str)]) -> Vec<String> {
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        Export::parse(export).unwrap().select(variables).0
+        Export::parse(export).unwrap().select(variables)
     }
 
     #[test]
@@ -137,6 +150,12 @@ mod tests {
     }
 
     #[test]
+    fn a_login_fills_the_gaps_unless_all_is_there_or_nothing_is_wished_for() {
+        let login = |text: &str| Export::parse(text).unwrap().wants_login();
+        assert!(login("NONE") && login("A,B=x") && !login("ALL") && !login("ALL,A") && !login("NIL") && !Export::all().wants_login());
+    }
+
+    #[test]
     fn the_variables_of_an_outer_job_stay_with_it() {
         let here = [("GSUB_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("CUDA_VISIBLE_DEVICES", "0"), ("HOME", "/h")];
         assert_eq!(select("ALL", &here), ["HOME=/h"]);
@@ -144,10 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_no_text_is_named() {
+    fn a_variable_that_is_no_text_goes_along_as_its_bytes() {
         use std::os::unix::ffi::OsStringExt;
-        let (selected, unreadable) = Export::all().select([(OsString::from("X"), OsString::from_vec(vec![0xff]))]);
-        assert!(selected.is_empty() && unreadable == ["X"]);
+        let odd = [(OsString::from_vec(b"N\xe9".to_vec()), OsString::from_vec(b"\xff\xfe".to_vec()))];
+        let selected = Export::all().select(odd.clone());
+        assert_eq!(byte_text::to_bytes(&selected[0]).as_ref(), b"N\xe9=\xff\xfe");
+        let name = byte_text::from_bytes(b"N\xe9");
+        assert_eq!(Export::parse(&name).unwrap().select(odd), selected, "by its name, too");
     }
 
     #[test]

@@ -4,10 +4,13 @@
 
 use gcli::slurm_words::Cause;
 use gcli::{Failure, slurm_name};
+use gmodel::byte_text;
 use gmodel::directive::{MAX_SCRIPT_BYTES, ScriptError, check_script};
 use gmodel::suggest::did_you_mean;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// A script or a command, with what the job is called after it.
@@ -28,10 +31,11 @@ pub(crate) struct Work {
 impl Work {
     /// A script's file with its arguments.
     pub(crate) fn from_file(path: &str, argv: Vec<String>) -> Result<Self, Failure> {
-        let bytes = read_file(Path::new(path))?;
+        let bytes = read_file(Path::new(OsStr::from_bytes(&byte_text::to_bytes(path))))?;
         let script = text(bytes, path)?;
         let job_name = Path::new(path).file_name().map_or(path.to_owned(), |name| name.to_string_lossy().into_owned());
-        let command = std::path::absolute(path).map_or(path.to_owned(), |path| path.to_string_lossy().into_owned());
+        let absolute = std::path::absolute(OsStr::from_bytes(&byte_text::to_bytes(path)));
+        let command = absolute.map_or(path.to_owned(), |path| byte_text::from_bytes(path.as_os_str().as_bytes()));
         Ok(Self { script, argv, shown: path.to_owned(), command, job_name })
     }
 

@@ -16,7 +16,7 @@ use gmodel::dependency::Dependency;
 use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::gpu_request::parse_gpu_mem;
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{CommonSpec, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches};
+use gmodel::job::{CommonSpec, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches, VisibleDevices};
 use gmodel::licence;
 use gmodel::signal::SigSpec;
 use gmodel::suggest::did_you_mean;
@@ -27,6 +27,10 @@ use std::path::{Path, PathBuf};
 
 /// Priority that a bare `--nice` gives up, as in Slurm.
 const NICE_DEFAULT: i32 = 100;
+
+/// How long a login shell may take to show its environment, without a word and at most.
+const LOGIN_ENV_SECS: u32 = 30;
+const MAX_LOGIN_ENV_SECS: u32 = 600;
 
 /// What the submitting process is and where.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +100,12 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     common.time_min_secs = time_min(choices.take("time-min"), common.time_limit_secs)?;
     common.deadline = deadline(choices.take("deadline"), submitter.now)?;
     common.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
-    let launch = launch(choices, work, submitter)?;
+    let exported = choices.get("export").map(|given| given.text().to_owned());
+    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
+    // As srun reads it.
+    exported.into_iter().for_each(|text| export.set("SLURM_EXPORT_ENV", text));
+    let mut launch = launch(choices, work, submitter)?;
+    launch.around.login_env_secs = login_env(choices.take("get-user-env"))?.or(export.wants_login().then_some(LOGIN_ENV_SECS));
     common.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
     // Of the command, or so anyway.
     for nothing_to_do in ["json", "quiet", "verbose", "ignore-pbs"] {
@@ -104,7 +113,6 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     }
     parsed(choices.take("wait-all-nodes"), all_nodes)?;
     let spec = JobSpec { name, launch, common: common.into() };
-    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
     // Where grun finds it, as srun does; tasks counted by the GPU have one each.
     let gpu_bind = gpu_bind.or(gpus.bind);
@@ -122,6 +130,22 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         parsable: choices.take_flag("parsable"),
         clusters: text(choices.take("clusters")).unwrap_or_default(),
     })
+}
+
+/// `--get-user-env`, `=10`, `=10L`, `=L`: the seconds that reading may take.
+fn login_env(given: Option<Given>) -> Result<Option<u32>, Failure> {
+    let Some(given) = given else { return Ok(None) };
+    let text = given.text();
+    if text.ends_with(['S', 's']) {
+        return Err(given.fail(format_args!("{text:?}: an su without a login reads nothing of the user's. Write L, or leave the letter out")));
+    }
+    match text.strip_suffix(['L', 'l']).unwrap_or(text) {
+        "" => Ok(Some(LOGIN_ENV_SECS)),
+        secs => match secs.parse() {
+            Ok(secs @ 1..=MAX_LOGIN_ENV_SECS) => Ok(Some(secs)),
+            _ => Err(given.fail(format_args!("{text:?} is not a number of seconds from 1 to {MAX_LOGIN_ENV_SECS}"))),
+        },
+    }
 }
 
 /// What sbatch itself puts into the job's environment of the options it was given. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).
@@ -402,6 +426,7 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         stderr: file(choices, "error")?,
         stdin: file(choices, "input")?,
         open_mode: parsed(choices.take("open-mode"), open_mode)?,
+        visible_devices: parsed(choices.take("visible-devices"), visible_devices)?,
         umask: submitter.umask,
         rlimits: submitter.limits.clone(),
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
@@ -435,6 +460,11 @@ fn mail_type(text: &str) -> Result<String, String> {
         None => Ok(text.to_owned()),
         Some(word) => Err(format!("{word:?} is no event.{} Events are {}", did_you_mean(word, EVENTS), EVENTS.join(", "))),
     }
+}
+
+fn visible_devices(text: &str) -> Result<VisibleDevices, String> {
+    let known = VisibleDevices::WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+    known.map(|(_, visible)| *visible).ok_or_else(|| format!("{text:?} is neither index nor uuid"))
 }
 
 fn open_mode(text: &str) -> Result<OpenMode, String> {
@@ -487,6 +517,7 @@ mod tests {
             "mem" | "mem-per-cpu" | "mem-per-gpu" => "2G",
             "nodelist" | "exclude" => "n[1-2]",
             "open-mode" => "append",
+            "visible-devices" => "uuid",
             "signal" => "USR1@60",
             "chdir" => "/tmp",
             "job-name" | "account" | "partition" | "qos" | "comment" | "constraint" | "prefer" | "reservation" | "output" | "error" | "input"
@@ -538,7 +569,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_is_in_the_jobs_environment_as_sbatch_has_it() {
         let variables = |words: &[&str]| {
-            let mut all = submission(words).unwrap().export.select([]).0;
+            let mut all = submission(words).unwrap().export.select([]);
             all.retain(|line| line.starts_with("SLURM_"));
             all.join(" ")
         };
@@ -547,7 +578,19 @@ mod tests {
         assert_eq!(variables(&["-n2", "--gpus-per-task=1", "--mem=2G"]), "SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=2");
         assert_eq!(variables(&["-G2", "--ntasks-per-gpu=2"]), "SLURM_GPU_BIND=map_gpu:0*2,1*2 SLURM_GPUS=2 SLURM_NTASKS_PER_GPU=2 SLURM_NTASKS=4");
         assert_eq!(variables(&["-G4", "--gpus-per-task=1"]), "SLURM_GPUS=4 SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=4");
-        assert!(submission(&["-G1"]).unwrap().export.select([]).0.contains(&"GSUB_GPUS=1".to_owned()));
+        assert!(submission(&["-G1"]).unwrap().export.select([]).contains(&"GSUB_GPUS=1".to_owned()));
+    }
+
+    #[test]
+    fn the_environment_of_a_login_is_asked_for_as_sbatch_has_it() {
+        let secs = |words: &[&str]| submission(&[words, &["--hold"]].concat()).unwrap().spec.launch.login_env_secs;
+        assert_eq!([secs(&[]), secs(&["--export=ALL"]), secs(&["--export=NIL"]), secs(&["--export=ALL,A=1"])], [None; 4]);
+        assert_eq!([secs(&["--export=NONE"]), secs(&["--export=A"]), secs(&["--get-user-env"]), secs(&["--get-user-env=L"])], [Some(30); 4]);
+        assert_eq!([secs(&["--get-user-env=10"]), secs(&["--export=NONE", "--get-user-env=10L"])], [Some(10); 2]);
+        check("--get-user-env=5S", expect![[r#"2: --get-user-env: "5S": an su without a login reads nothing of the user's. Write L, or leave the letter out"#]]);
+        check("--get-user-env=0", expect![[r#"2: --get-user-env: "0" is not a number of seconds from 1 to 600"#]]);
+        let told = submission(&["--export=A,B=1"]).unwrap().export.select([]);
+        assert!(told.contains(&"SLURM_EXPORT_ENV=A,B=1".to_owned()), "{told:?}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
 //! stream output and exits. When grun ends, its tasks end.
 
-use crate::environment::{Export, describes_job};
+use crate::environment::{self, Export, describes_job};
 use crate::multi_prog;
-use crate::step_gathering::{EarlyEnd, Gathering, accept, forward_signals};
+use crate::step_gathering::{EarlyEnd, Gathering, accept, forward_signals, own_name};
 use crate::step_input::{self, Reads};
 use crate::step_output::{JobAround, StepFiles};
 use crate::step_refusal;
@@ -13,6 +13,7 @@ use crate::step_turn::{self, ShareWords, TasksOfJob};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
+use gmodel::byte_text;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::duration::TimeLimit;
 use gmodel::gpu_request::{GpuAmount, GpuAsk};
@@ -24,6 +25,7 @@ use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -31,6 +33,8 @@ use std::time::Duration;
 /// Where the nodes read how tasks are bound, as srun has it.
 const CPU_BIND: &str = "SLURM_CPU_BIND";
 const GPU_BIND: &str = "SLURM_GPU_BIND";
+/// What `gsub --export` said, and srun takes for its own where it is given none.
+const EXPORT: &str = "SLURM_EXPORT_ENV";
 /// What `gsub --gpus-per-task` told the job; without --gpu-bind it is the tasks' binding, as srun takes it.
 const GPUS_PER_TASK: &str = "SLURM_GPUS_PER_TASK";
 /// Time the controller has to take note of a step's end.
@@ -49,7 +53,8 @@ Inside a job script:
   for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
                                   a hundred steps, as many at a time as the job has CPUs and GPUs
 
-SLURM_CPU_BIND and SLURM_GPU_BIND in the environment are as --cpu-bind and --gpu-bind.
+SLURM_CPU_BIND, SLURM_GPU_BIND, SLURM_EXPORT_ENV and SLURM_OVERCOMMIT in the environment are as
+--cpu-bind, --gpu-bind, --export and --overcommit; a job of gsub --export has the third of them.
 Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it
 takes the rest of the list. In a job of gsub --gpus-per-task each task has GPUs of its own, unless
 --gpu-bind says otherwise.
@@ -163,6 +168,12 @@ struct StepArgs {
     /// Say which tasks are on which node
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
+    /// More tasks than the job has CPUs on the nodes of the step
+    #[arg(short = 'O', long)]
+    overcommit: bool,
+    /// One task a node that starts others itself, as mpirun does: nothing of the job is narrowed for it, whatever the job's own tasks have
+    #[arg(long, value_name = "SPEC", num_args = 0..=1, default_missing_value = "", require_equals = true, conflicts_with_all = ["exact", "cpus_per_task", "gpus", "gpus_per_node", "gpus_per_task", "gres", "mem", "mem_per_cpu", "mem_per_gpu"])]
+    external_launcher: Option<String>,
     /// Options of the job that scripts give to srun, too: in a running job nothing comes of them there either.
     #[command(flatten)]
     of_job: OptionsOfJob,
@@ -236,22 +247,35 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words = words.into_iter().map(|word| OsString::from(byte_text::from_bytes(word.as_bytes())));
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let job = job_of(args.jobid)?;
     let is_around = own_job().is_ok_and(|around| around == job);
-    let variable = |name: &str| std::env::var(name).ok().filter(|_| is_around || !describes_job(name));
+    let variable = |name: &str| environment::own(name).filter(|_| is_around || !describes_job(name));
     let of_job = TasksOfJob { cpus: variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok()).unwrap_or(1), gpus: gpus_per_task_of_job(variable) };
+    if args.command.split_last().is_some_and(|(_, before)| before.iter().any(|word| word == ":")) {
+        return Err(Failure::usage("\":\" between commands makes a step of several programs, which is not offered. Say in a file which task runs what, and give --multi-prog"));
+    }
     args.exact |= args.cpus_per_task.is_some();
+    if args.external_launcher.is_some() {
+        // It starts the ranks itself: what the job has for each of its tasks is not for the one that starts them.
+        args.gpu_bind.get_or_insert_with(|| "none".to_owned());
+        args.cpu_bind.get_or_insert_with(|| "none".to_owned());
+    }
     let words = args.share_words();
     let own_gpus = words.gpus()?;
     if words.mem_per_cpu.is_some() && !args.exact {
         return Err(Failure::usage("--mem-per-cpu counts CPUs of the step's own: give --exact or --cpus-per-task, too"));
     }
-    args.of_job.notes(variable).iter().filter(|_| !args.quiet).for_each(|note| eprintln!("grun: {note}"));
+    args.of_job.notes(variable).iter().filter(|_| !args.quiet).for_each(|note| eprintln!("{}: {note}", own_name()));
     let share = words.ask(&of_job)?;
     args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
     check_inherited(&args)?;
+    let export = match args.export.take() {
+        Some(export) => Some(export),
+        None => variable(EXPORT).map(|text| Export::parse(&text).map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))).transpose()?,
+    };
     if args.multi_prog {
         take_programs(&mut args)?;
     }
@@ -263,7 +287,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
     let request = StepRequest {
         argv: args.command.clone(),
-        environment: environment(args.export.as_ref(), is_around, [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
+        environment: environment_of_tasks(export.as_ref(), is_around, [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
         work_dir: work_dir(args.chdir)?,
         name: args.job_name.unwrap_or_default(),
         nodes: args.nodes,
@@ -273,6 +297,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         exclude: args.exclude.unwrap_or_default(),
         relative: args.relative,
         cyclic: args.distribution == "cyclic",
+        overcommit: args.overcommit || variable("SLURM_OVERCOMMIT").is_some(),
         share,
         connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
         key: key.clone(),
@@ -280,7 +305,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut client = gcli::connect("grun")?;
     let step = step_turn::start(&mut client, &job, &request, &signals, args.quiet)?;
     if args.verbose > 0 {
-        eprintln!("grun: step {} of job {job}: {}", step.step, placed(&step));
+        eprintln!("{}: step {} of job {job}: {}", own_name(), step.step, placed(&step));
     }
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
     let around = JobAround::from_env(&job, variable);
@@ -354,7 +379,7 @@ fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
     let [path] = &args.command[..] else {
         return Err(Failure::usage("--multi-prog: one file says what all tasks run; their arguments are in it"));
     };
-    let file = std::fs::read_to_string(path).map_err(|error| Failure::new(format_args!("--multi-prog: cannot read {path}: {error}")))?;
+    let file = std::fs::read_to_string(os_string(path)).map_err(|error| Failure::new(format_args!("--multi-prog: cannot read {path}: {error}")))?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let command = multi_prog::command(path, &file)?;
     args.job_name.get_or_insert(name);
@@ -420,11 +445,12 @@ fn secret() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What is not
-/// UTF-8 cannot travel in JSON and stays behind, and so does what describes another job than the step's.
-fn environment(export: Option<&Export>, is_around: bool, told: [(&str, Option<String>); 2]) -> Vec<String> {
+/// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What describes
+/// another job than the step's stays behind.
+fn environment_of_tasks(export: Option<&Export>, is_around: bool, told: [(&str, Option<String>); 2]) -> Vec<String> {
     let told: Vec<(String, String)> = told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-    let own = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let text = |word: OsString| byte_text::from_bytes(word.as_bytes());
+    let own = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
     let own: Vec<(String, String)> = own.filter(|(name, _)| is_around || !describes_job(name)).collect();
     let mut own = export.map_or(own.clone(), |export| export.inside(own));
     own.retain(|(name, _)| told.iter().all(|(known, _)| known != name));
@@ -441,10 +467,13 @@ fn gpu_bind(text: &str) -> Result<String, BadBinding> {
 
 fn work_dir(given: Option<String>) -> Result<String, Failure> {
     let own = std::env::current_dir().map_err(|e| Failure::new(format_args!("cannot tell the directory: {e}")))?;
-    let dir = given.map_or(own.clone(), |dir| own.join(dir));
-    dir.into_os_string().into_string().map_err(|dir| {
-        Failure::new(format_args!("the directory {} is not UTF-8", std::path::Path::new(&dir).display()))
-    })
+    let dir = given.map_or(own.clone(), |dir| own.join(os_string(&dir)));
+    Ok(byte_text::from_bytes(dir.as_os_str().as_bytes()))
+}
+
+/// What a word of the command line names in the system.
+pub(crate) fn os_string(text: &str) -> OsString {
+    OsString::from_vec(byte_text::to_bytes(text).into_owned())
 }
 
 fn watched_signals() -> SigSet {

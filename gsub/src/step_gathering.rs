@@ -3,7 +3,7 @@
 
 use crate::step_input::Peer;
 use crate::step_output::StepFiles;
-use gcli::{Failure, Outcome};
+use gcli::{Failure, Outcome, slurm_name};
 use gmodel::ExitCode;
 use gmodel::duration::squeue_time;
 use gmodel::run::Usage;
@@ -42,6 +42,37 @@ pub(crate) enum Message {
     /// The connection of this node of the step is at its end.
     Gone(u32),
     Signal(u8),
+}
+
+/// As the user called it: programs that call srun look for lines that begin so.
+pub(crate) fn own_name() -> &'static str {
+    slurm_name::of(std::env::args_os().next()).unwrap_or("grun")
+}
+
+/// What strsignal(3) says, as srun prints it.
+fn signal_words(signal: u8) -> String {
+    let words = match Signal::try_from(i32::from(signal)) {
+        Ok(Signal::SIGHUP) => "Hangup",
+        Ok(Signal::SIGINT) => "Interrupt",
+        Ok(Signal::SIGQUIT) => "Quit",
+        Ok(Signal::SIGILL) => "Illegal instruction",
+        Ok(Signal::SIGTRAP) => "Trace/breakpoint trap",
+        Ok(Signal::SIGABRT) => "Aborted",
+        Ok(Signal::SIGBUS) => "Bus error",
+        Ok(Signal::SIGFPE) => "Floating point exception",
+        Ok(Signal::SIGKILL) => "Killed",
+        Ok(Signal::SIGUSR1) => "User defined signal 1",
+        Ok(Signal::SIGSEGV) => "Segmentation fault",
+        Ok(Signal::SIGUSR2) => "User defined signal 2",
+        Ok(Signal::SIGPIPE) => "Broken pipe",
+        Ok(Signal::SIGALRM) => "Alarm clock",
+        Ok(Signal::SIGTERM) => "Terminated",
+        Ok(Signal::SIGXCPU) => "CPU time limit exceeded",
+        Ok(Signal::SIGXFSZ) => "File size limit exceeded",
+        Ok(Signal::SIGSYS) => "Bad system call",
+        _ => return format!("killed by signal {}", gmodel::signal::signal_word(signal)),
+    };
+    words.to_owned()
 }
 
 /// Waits until every node of the step has called back and proved itself.
@@ -233,7 +264,7 @@ impl<'a> Gathering<'a> {
 
     fn measured(&mut self, at: u32, usage: &Usage, text: &str) {
         if !text.is_empty() {
-            eprintln!("grun: error: {}: {text}", self.name(at));
+            eprintln!("{}: error: {}: {text}", own_name(), self.name(at));
         }
         self.used.get_or_insert_default().add(usage);
         self.unmeasured.remove(&at);
@@ -262,7 +293,7 @@ impl<'a> Gathering<'a> {
             return time_is_up.into_iter().chain(wait_is_over).min().map_or(LONG, |at| at - now);
         };
         let left: Vec<String> = self.running.values().flatten().map(u32::to_string).collect();
-        eprintln!("grun: error: step {}: {why}: ending task {}", self.step.step, left.join(", "));
+        eprintln!("{}: error: step {}: {why}: ending task {}", own_name(), self.step.step, left.join(", "));
         tell(Signal::SIGTERM);
         tell(Signal::SIGCONT);
         self.ending = Some(now + KILL_GRACE);
@@ -285,7 +316,7 @@ impl<'a> Gathering<'a> {
                 Ok(())
             }
             StepOutput::Refused { text } => {
-                eprintln!("grun: {}: {text}", self.name(at));
+                eprintln!("{}: {}: {text}", own_name(), self.name(at));
                 self.worst = self.worst.max(1);
                 self.running.remove(&at);
                 self.unmeasured.remove(&at);
@@ -304,22 +335,20 @@ impl<'a> Gathering<'a> {
         self.first_end.get_or_insert_with(Instant::now);
         let code = exit.shell_code();
         self.worst = self.worst.max(code);
-        let name = self.name(at);
-        if !text.is_empty() {
-            eprintln!("grun: error: {name}: task {rank}: {text}");
-        } else if exit.signal != 0 {
-            let signal = gmodel::signal::signal_word(exit.signal);
-            eprintln!("grun: error: {name}: task {rank}: killed by {signal}");
-        } else if code != 0 {
-            eprintln!("grun: error: {name}: task {rank}: Exited with exit code {code}");
-        }
+        let how = match () {
+            () if !text.is_empty() => text.to_owned(),
+            () if exit.signal != 0 => signal_words(exit.signal),
+            () if code != 0 => format!("Exited with exit code {code}"),
+            () => return,
+        };
+        eprintln!("{}: error: {}: task {rank}: {how}", own_name(), self.name(at));
     }
 
     fn gone(&mut self, at: u32) {
         self.unmeasured.remove(&at);
         if let Some(ranks) = self.running.remove(&at) {
             let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
-            eprintln!("grun: error: {}: lost, with task {}", self.name(at), ranks.join(", "));
+            eprintln!("{}: error: {}: lost, with task {}", own_name(), self.name(at), ranks.join(", "));
             self.worst = self.worst.max(1);
         }
     }

@@ -2,12 +2,14 @@
 //!
 //! Written here, where grun runs, since all output comes here anyway; never on the other nodes. Source: "filename pattern" in srun(1).
 
+use crate::step::os_string;
 use gcli::Failure;
 use gmodel::pattern::{self, PatternContext};
 use gwire::api::StepReply;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where a step's output goes, by rank and stream.
@@ -49,6 +51,7 @@ impl StepFiles {
     pub fn open(output: Option<&str>, error: Option<&str>, append: bool, dir: &Path, job: &JobAround, step: &StepReply) -> Result<Self, Failure> {
         let mut open = Self::default();
         let mut known: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        let mut same: BTreeMap<(u64, u64), usize> = BTreeMap::new();
         for (flag, pattern, stderr) in [("--output", output, false), ("--error", error.or(output), true)] {
             let Some(pattern) = pattern.filter(|pattern| *pattern != "all") else { continue };
             let only: Option<u32> = pattern.parse().ok();
@@ -69,14 +72,19 @@ impl StepFiles {
                         step: Some(step.step),
                         task: *rank,
                     };
-                    let path = dir.join(pattern::expand(pattern, &context).map_err(|error| Failure::usage(format_args!("{flag}: {error}")))?);
+                    let path = dir.join(os_string(&pattern::expand(pattern, &context).map_err(|error| Failure::usage(format_args!("{flag}: {error}")))?));
                     let place = match known.get(&path) {
                         Some(place) => *place,
                         None => {
                             let opened = File::options().write(true).create(true).append(append).truncate(!append).open(&path);
                             let file = opened.map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
-                            open.files.push(file);
-                            *known.entry(path).or_insert(open.files.len() - 1)
+                            // By another name the same file, as with -o out -e ./out: written through one, or each would overwrite the other.
+                            let id = file.metadata().map(|data| (data.dev(), data.ino())).map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
+                            let place = *same.entry(id).or_insert(open.files.len());
+                            if place == open.files.len() {
+                                open.files.push(file);
+                            }
+                            *known.entry(path).or_insert(place)
                         }
                     };
                     open.places.insert((*rank, stderr), place);

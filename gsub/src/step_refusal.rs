@@ -1,9 +1,9 @@
 //! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
 
 /// Options by their names, and what is said of them.
-const REFUSED: [(&[&str], &str); 8] = [
+const REFUSED: [(&[&str], &str); 9] = [
     (
-        &["overcommit", "O", "oversubscribe", "s"],
+        &["oversubscribe", "s"],
         "tasks share the CPUs of their job unless --exact gives them their own. Leave it out",
     ),
     (
@@ -14,6 +14,7 @@ const REFUSED: [(&[&str], &str); 8] = [
         &["hint", "threads-per-core", "cores-per-socket", "sockets-per-node", "ntasks-per-socket", "ntasks-per-core", "extra-node-info", "B"],
         "how tasks lie on cores is said by --cpu-bind: cores gives each whole cores, threads each CPU alone",
     ),
+    (&["container", "container-id"], "tasks are started without a container runtime. Call it as the command: grun apptainer exec IMAGE PROGRAM"),
     (&["pty"], "grun has no terminal yet. gq --follow shows a job's output as it comes"),
     (&["bcast", "task-prolog", "task-epilog", "prolog", "epilog"], "do it in the job's script, before or after grun"),
     (
@@ -44,7 +45,7 @@ mod tests {
 
     #[test]
     fn options_of_srun_are_refused_with_what_to_do_instead() {
-        assert!(of_srun("--overcommit").unwrap().starts_with("--overcommit of srun is not offered: tasks share the CPUs"));
+        assert!(of_srun("--oversubscribe").unwrap().starts_with("--oversubscribe of srun is not offered: tasks share the CPUs"));
         assert!(of_srun("--cpus-per-gpu=4").unwrap().contains("--gpus-per-task"));
         assert!(of_srun("-I10").unwrap().starts_with("-I of srun"));
         assert_eq!((of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")), (None, None, None));

@@ -2,6 +2,7 @@
 //!
 //! The controller says what is free, and keeps no queue: whoever waits asks again. Source: srun(1).
 
+use crate::step_gathering::own_name;
 use gcli::Failure;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::size::parse_bytes;
@@ -80,11 +81,12 @@ impl ShareWords<'_> {
             read("--gpus-per-node", self.gpus_per_node, Per::Node)?,
             read("--gres", self.gres, Per::Node)?,
         ];
-        let mut all: Vec<StepGpus> = all.into_iter().flatten().collect();
-        if all.len() > 1 && all.iter().any(|gpus| gpus.count > 0) {
+        // Of srun a zero takes back what the job's environment says of that option, and no more.
+        let (none, mut some): (Vec<StepGpus>, Vec<StepGpus>) = all.into_iter().flatten().partition(|gpus| gpus.count == 0);
+        if some.len() > 1 {
             return Err(Failure::usage("--gpus, --gpus-per-node, --gpus-per-task and --gres each say how many GPUs the step has: give one of them"));
         }
-        Ok(all.pop())
+        Ok(some.pop().or(none.into_iter().next()))
     }
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signa
             Err(error) => return Err(error.into()),
         };
         if looked.is_none() && !quiet {
-            eprintln!("grun: waiting: {}", waits.reason);
+            eprintln!("{}: waiting: {}", own_name(), waits.reason);
         }
         if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             looked = Some(Instant::now());
@@ -198,6 +200,9 @@ mod tests {
         assert!(refusal(ShareWords { gpus: Some("h100:1|a100:1"), ..ShareWords::default() }).starts_with("--gpus h100:1|a100:1: a step takes GPUs"));
         assert!(refusal(ShareWords { mem: Some("many"), ..ShareWords::default() }).starts_with("--mem many: "));
         assert!(refusal(ShareWords { gres: Some("gpu:1"), gpus: Some("1"), ..ShareWords::default() }).ends_with("give one of them"));
+        let own = |words: ShareWords<'_>| words.gpus().unwrap().map(|gpus| (gpus.per, gpus.count));
+        assert_eq!(own(ShareWords { gpus: Some("2"), gpus_per_node: Some("0"), ..ShareWords::default() }), Some((Per::Step, 2)));
+        assert_eq!(own(ShareWords { gpus_per_task: Some("1"), gpus_per_node: Some("0"), gres: Some("none"), ..ShareWords::default() }), Some((Per::Task, 1)));
         let none = ShareWords { gres: Some("none"), gpus_per_task: Some("0"), ..ShareWords::default() };
         assert_eq!(none.gpus().unwrap().map(|gpus| gpus.count), Some(0));
         assert!(refusal(ShareWords { gres: Some("fpga:1"), ..ShareWords::default() }).starts_with("--gres fpga:1: "));

@@ -14,12 +14,14 @@ use clap::{Arg, ArgAction, Command};
 use gcli::local_time::{self, TimeFormat};
 use gcli::{Failure, Outcome, cluster_choice, slurm_name};
 use gmodel::directive::{misplaced_directives, read_directives};
+use gmodel::byte_text;
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
 use gmodel::{JobId, JobState};
 use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitRequest, Submitted};
 use gwire::client::Client;
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 /// `--wait` outlasts any outage of the controller that an administrator would sleep through.
@@ -103,7 +105,8 @@ fn table_text() -> String {
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let as_sbatch = slurm_name::is_one(words.first());
-    let words = words_as_text(words)?;
+    // Names of files are bytes: what is not UTF-8 goes along all the same.
+    let words: Vec<String> = words.iter().skip(1).map(|word| byte_text::from_bytes(word.as_bytes())).collect();
     if let Some(note) = mark::asked(&words) {
         return mark::main(&note);
     }
@@ -120,7 +123,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     let json = has(&given, "json");
     let work = work(&mut given, rest)?;
-    let variables = read_environment(|name| std::env::var(name).ok())?;
+    let variables = read_environment(environment::own)?;
     let mut notes = Notes::new(has(&given, "quiet"));
     let in_script = script_options(&work, &mut notes)?;
     note_later(variables.iter().chain(&in_script), &mut notes);
@@ -137,7 +140,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     assert!(choices.left().is_empty(), "options nobody acts on: {:?}", choices.left());
     let mut client = gcli::connect("gsub")?;
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
-    let request = request(&submission, &work, &mut notes)?;
+    let request = request(&submission, &work)?;
     if submission.dry_run {
         return dry_run(&mut client, &request, &mut notes, if json { Told::Json } else if as_sbatch { Told::AsSbatch } else { Told::InFull });
     }
@@ -167,13 +170,6 @@ fn said(id: JobId, in_words: bool, as_sbatch: bool, cluster: Option<&str>) -> St
         (false, Some(cluster)) => format!("{id};{cluster}"),
         (false, None) => id.to_string(),
     }
-}
-
-fn words_as_text(words: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, Failure> {
-    let text = |word: OsString| {
-        word.into_string().map_err(|word| Failure::usage(format_args!("{} is not UTF-8. Pass such names inside of the script", word.to_string_lossy())))
-    };
-    words.into_iter().skip(1).map(text).collect()
 }
 
 fn has(given: &[Given], name: &str) -> bool {
@@ -261,7 +257,7 @@ fn work_dir() -> Option<String> {
     let named = std::env::var_os("PWD").map(std::path::PathBuf::from).filter(|path| {
         path.is_absolute() && path.canonicalize().is_ok_and(|path| path == real)
     });
-    named.unwrap_or(real).into_os_string().into_string().ok()
+    Some(byte_text::from_bytes(named.unwrap_or(real).as_os_str().as_bytes()))
 }
 
 /// The mask can only be read by setting it; the command has one thread.
@@ -272,11 +268,8 @@ fn umask() -> u32 {
     mask.bits()
 }
 
-fn request(submission: &Submission, work: &Work, notes: &mut Notes) -> Result<SubmitRequest, Failure> {
-    let (variables, unreadable) = submission.export.select(std::env::vars_os());
-    for name in unreadable {
-        notes.say(&format!("the variable {name} is not UTF-8, so the job does not get it"));
-    }
+fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failure> {
+    let variables = submission.export.select(std::env::vars_os());
     environment::check_size(&variables).map_err(Failure::new)?;
     Ok(SubmitRequest {
         spec: submission.spec.clone(),

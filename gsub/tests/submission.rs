@@ -146,6 +146,29 @@ fn scripts_come_from_stdin_from_wrap_and_commands_from_behind_dashes() {
 }
 
 #[test]
+fn of_the_hour_that_comes_twice_the_first_is_meant() {
+    // By the table of zones, and by the rule that a zone's name may be.
+    for zone in ["Europe/Berlin", "CET-1CEST,M3.5.0,M10.5.0/3"] {
+        if zone.contains('/') && !std::path::Path::new("/usr/share/zoneinfo").join(zone).exists() && !zone.contains(',') {
+            continue;
+        }
+        for (asked, wanted) in [("2027-10-31T02:30", 1_824_942_600_000i64), ("2027-10-31T03:30", 1_824_949_800_000), ("2027-10-31T01:30", 1_824_939_000_000)] {
+            let (controller, _) = submit("", &["-b", asked, "job.sh"], &[("TZ", zone)]);
+            assert_eq!(sent_job(&controller).unwrap()["spec"]["begin"].as_i64(), Some(wanted), "{asked} in {zone}");
+        }
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_called_by_its_name() {
+    let controller = FakeController::start(answer);
+    std::fs::write(controller.dir().join("bom.sh"), "\u{feff}#!/bin/sh\ntrue\n").unwrap();
+    let text = controller.run_with(GSUB, &["bom.sh"], &[], "").text();
+    assert!(text.contains("gsub: bom.sh: the batch script begins with a byte order mark (EF BB BF), before #!"), "{text}");
+    assert!(text.contains(r"sed -i '1s/^\xEF\xBB\xBF//' SCRIPT"), "{text}");
+}
+
+#[test]
 fn the_environment_goes_as_export_says() {
     let variables = [("A", "1"), ("B", "2")];
     let environment = |words: &[&str]| {
@@ -153,8 +176,8 @@ fn the_environment_goes_as_export_says() {
         sent(&controller)["environment"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert!(environment(&["job.sh"]).contains(&"A=1".to_owned()));
-    assert!(environment(&["--export=NONE", "job.sh"]).is_empty());
-    assert_eq!(environment(&["--export=B,C=x", "job.sh"]), ["B=2", "C=x"]);
+    assert_eq!(environment(&["--export=NONE", "job.sh"]), ["SLURM_EXPORT_ENV=NONE"]);
+    assert_eq!(environment(&["--export=B,C=x", "job.sh"]), ["B=2", "C=x", "SLURM_EXPORT_ENV=B,C=x"]);
 }
 
 #[test]

@@ -60,6 +60,8 @@ pub fn spawn(spec: &LaunchSpec<'_>) -> Result<Launching, LaunchError> {
 pub struct LaunchSpec<'a> {
     /// Program and arguments. A program without a slash is looked for in the `PATH` of `env`, as the user.
     pub argv: Vec<OsString>,
+    /// What is executed where `argv` calls it otherwise: a login shell by `-bash`.
+    pub program: Option<PathBuf>,
     /// What error texts call the program where its path says nothing to its user: `the job's script`.
     pub called: Option<&'a str>,
     /// The whole environment: nothing is inherited.
@@ -98,6 +100,7 @@ impl LaunchSpec<'_> {
     pub fn new(argv: Vec<OsString>, identity: Identity) -> Self {
         LaunchSpec {
             argv,
+            program: None,
             called: None,
             env: Vec::new(),
             cwd: PathBuf::from("/"),
@@ -367,6 +370,9 @@ fn fork_child(plan: &child::Plan, report: RawFd) -> io::Result<i32> {
 
 /// The paths execve is tried on, in order.
 fn candidates(spec: &LaunchSpec<'_>) -> Vec<PathBuf> {
+    if let Some(program) = &spec.program {
+        return vec![program.clone()];
+    }
     let Some(program) = spec.argv.first() else {
         return Vec::new();
     };

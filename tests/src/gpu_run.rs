@@ -102,11 +102,12 @@ impl<'a> GpuRun<'a> {
     /// Every step, each told as soon as it is done.
     #[allow(clippy::type_complexity)]
     pub fn run(&self, told: &mut dyn FnMut(&Step)) -> Vec<Step> {
-        let steps: [(&'static str, &dyn Fn(&Self) -> Finding); 7] = [
+        let steps: [(&'static str, &dyn Fn(&Self) -> Finding); 8] = [
             ("discovery", &Self::discovery),
             ("device numbers", &Self::device_numbers),
             ("fence of device files", &Self::device_fence),
             ("fence seen from CUDA", &Self::cuda_fence),
+            ("numbers of GPUs", &Self::numbers),
             ("use under load, energy", &Self::load),
             ("diagnostics", &Self::diagnostics),
             ("a check gives way", &Self::gives_way),
@@ -198,7 +199,7 @@ impl<'a> GpuRun<'a> {
     /// A CUDA program that does not heed `CUDA_VISIBLE_DEVICES` finds its own GPU and no other.
     fn cuda_fence(&self) -> Finding {
         self.has_fence()?;
-        let list = format!("echo own $CUDA_VISIBLE_DEVICES; unset CUDA_VISIBLE_DEVICES; {}", self.command(&["list"]));
+        let list = format!("echo own $GSUB_GPU_UUIDS; unset CUDA_VISIBLE_DEVICES; {}", self.command(&["list"]));
         let none = self.job("0", &format!("{list} || echo ended with $?"))?;
         ensure(uuids(&none).is_empty() && none.contains("ended with"), || format!("a job without GPUs: {none:?}"))?;
         let one = self.job("1", &list)?;
@@ -206,10 +207,35 @@ impl<'a> GpuRun<'a> {
         ensure(uuids(&one) == BTreeSet::from([own.clone()]), || format!("its own is {own}, it finds {:?}", uuids(&one)))?;
         let Some(other) = self.gpus().into_iter().find(|gpu| gpu.uuid != own) else { return Ok("a job without GPUs finds none; this machine has no second GPU".into()) };
         // It may name another one, and does not get it.
-        let other = format!("o={own}; [ $CUDA_VISIBLE_DEVICES = $o ] && o={}", other.uuid);
+        let other = format!("o={own}; [ $GSUB_GPU_UUIDS = $o ] && o={}", other.uuid);
         let named = self.job("1", &format!("{other}; CUDA_VISIBLE_DEVICES=$o {} || echo refused", self.command(&["list"])))?;
         ensure(uuids(&named).is_empty() && named.contains("refused"), || format!("it asks for another and finds {named:?}"))?;
         Ok("a job finds its own GPU and no other, also when it names one".into())
+    }
+
+    /// CUDA finds under the numbers that a job is given the GPUs that it was given: each GPU alone, and a task bound to the last of all.
+    fn numbers(&self) -> Finding {
+        self.has_fence()?;
+        let gpus = self.gpus();
+        let (all, list) = (gpus.len().to_string(), self.command(&["list"]));
+        let script = format!("echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; {list}; until [ -e numbers.stop ]; do sleep 0.1; done");
+        let alone: Vec<u64> = gpus.iter().map(|_| self.submit("1", &script)).collect();
+        alone.iter().for_each(|id| drop(self.pool.wait_state(*id, gmodel::JobState::Running)));
+        self.pool.write("numbers.stop", "");
+        for id in alone {
+            self.ended_well(id)?;
+            let said = self.pool.file(&format!("{id}.txt"));
+            let told = said.lines().next().unwrap_or_default();
+            let found: Vec<String> = uuids(&said).into_iter().collect();
+            ensure(told == format!("{} 0", found.join(",")), || format!("a job with one GPU is told {told:?}, and CUDA finds {found:?}"))?;
+        }
+        let grun = crate::pool::programs().join("grun").display().to_string();
+        let bound = format!("echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; {grun} -n1 --gpu-bind=map_gpu:{} {list}", gpus.len() - 1);
+        let said = self.job(&all, &bound)?;
+        let (own, numbers) = said.lines().next().and_then(|line| line.split_once(' ')).unwrap_or_default();
+        let found: Vec<String> = uuids(&said).into_iter().collect();
+        ensure(own.split(',').next_back() == found.first().map(String::as_str) && found.len() == 1, || format!("a task bound to the last of {own} finds {found:?}"))?;
+        Ok(format!("each of {all} is number 0 to a job of its own; of all, {numbers}, a bound task finds the last"))
     }
 
     fn load(&self) -> Finding {

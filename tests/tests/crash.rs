@@ -43,7 +43,7 @@ fn rounds(usual: usize) -> usize {
 }
 
 /// Shell words that note a GPU held by another run's process: the lock lives as long as any process of this one.
-const ONE_OWNER: &str = "exec 9>lock.$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $GSUB_JOB_ID $CUDA_VISIBLE_DEVICES >> owners;";
+const ONE_OWNER: &str = "exec 9>lock.$GSUB_GPU_UUIDS; flock -n 9 || echo $GSUB_JOB_ID $GSUB_GPU_UUIDS >> owners;";
 
 #[test]
 fn five_hundred_acknowledged_jobs_survive_a_kill_and_running_ones_go_on() {

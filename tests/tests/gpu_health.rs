@@ -72,7 +72,7 @@ fn a_gpu_with_an_xid_leaves_the_pool_alone_and_comes_back_by_an_administrators_w
 #[test]
 fn a_gpu_that_is_lost_under_its_job_ends_it_and_the_job_runs_on_another() {
     let Some(pool) = pool_of_eight() else { return };
-    let script = "echo $CUDA_VISIBLE_DEVICES >> seen; until [ -e stop ]; do sleep 0.1; done";
+    let script = "echo $GSUB_GPU_UUIDS >> seen; until [ -e stop ]; do sleep 0.1; done";
     let id = pool.gsub(&["--gpus", "1", "--wrap", script]);
     pool.wait_until("it runs", || pool.file("seen").lines().count() == 1);
     let other = pool.gsub(&["--gpus", "1", "--wrap", WAIT]);
@@ -155,7 +155,7 @@ fn a_site_says_otherwise_and_a_mistake_in_its_file_changes_nothing() {
 #[test]
 fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
     let Some(pool) = pool_of_eight() else { return };
-    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $CUDA_VISIBLE_DEVICES > mine; {WAIT}")]);
+    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_GPU_UUIDS > mine; {WAIT}")]);
     pool.wait_until("it runs", || !pool.file("mine").is_empty());
     let slot = slot_of(&pool, pool.file("mine").trim());
     fault(&pool, &[&slot, "process", "999999", "4000"]);
@@ -178,7 +178,7 @@ fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
 #[test]
 fn what_a_run_left_while_the_driver_hung_is_seen_when_it_answers() {
     let Some(pool) = pool_of_eight() else { return };
-    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $CUDA_VISIBLE_DEVICES > mine; {WAIT}")]);
+    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_GPU_UUIDS > mine; {WAIT}")]);
     pool.wait_until("it runs", || !pool.file("mine").is_empty());
     let slot = slot_of(&pool, pool.file("mine").trim());
     fault(&pool, &["driver", "hang"]);

@@ -17,7 +17,7 @@ fn every_step_passes_on_sound_simulated_gpus_and_the_record_says_so() {
     let steps = run.run(&mut |step| println!("{step:?}"));
     let failed: Vec<&Step> = steps.iter().filter(|step| !matches!(step.outcome, Outcome::Passed(_))).collect();
     assert!(failed.is_empty(), "{failed:#?}");
-    assert_eq!(steps.len(), 8);
+    assert_eq!(steps.len(), 9);
     let text = record(Kind::Simulated, &run.types(), &run.versions(), "2026-11-20", &steps);
     assert!(text.starts_with("### 2026-11-20, h100 x2 (simulated)\n\nDriver and CUDA simulated / 13.0.\n"), "{text}");
     assert!(text.contains("| fence seen from CUDA | passed: a job finds its own GPU and no other, also when it names one |"), "{text}");

@@ -77,7 +77,7 @@ fn daemons(pool: &Pool) -> Vec<i32> {
 #[test]
 fn two_halves_of_one_user_run_on_one_gpu_behind_caps_and_anothers_half_waits_with_the_reason() {
     let Some(pool) = pool("h100:1", "mps") else { return };
-    let script = format!("{SEES}; echo $CUDA_VISIBLE_DEVICES; {WAIT}");
+    let script = format!("{SEES}; echo $GSUB_GPU_UUIDS; echo $CUDA_VISIBLE_DEVICES; {WAIT}");
     let (one, two) = (submit(&pool, "0.5", &script), submit(&pool, "0.5", &script));
     [one, two].iter().for_each(|id| wait_up(&pool, *id, 1));
     assert_eq!(mode(&pool, 0), "exclusive-process");
@@ -98,7 +98,7 @@ fn two_halves_of_one_user_run_on_one_gpu_behind_caps_and_anothers_half_waits_wit
         pool.wait_state(id, Completed);
         let (seen, uuid) = (pool.file(&format!("{id}.txt")), uuid(&pool, 0));
         let pipe = known["pipe"].as_str().unwrap();
-        assert_eq!(seen.lines().collect::<Vec<_>>(), ["up", pipe, "reached", "closed", uuid.as_str()]);
+        assert_eq!(seen.lines().collect::<Vec<_>>(), ["up", pipe, "reached", "closed", uuid.as_str(), "0"]);
     }
     // Then the others get their turn, one after the other, and all is given back.
     [other, quarter].iter().for_each(|id| drop(pool.wait_state(*id, Completed)));

@@ -73,7 +73,7 @@ fn a_job_on_two_nodes_gets_gpus_on_the_same_rails_in_their_order() {
     let held = pool.gsub(&["-w", "node1", "--gpus", "2", "--wrap", WAIT]);
     pool.wait_state(held, Running);
     let taken: Vec<u32> = pool.node("node1").gpus.iter().filter(|gpu| !gpu.jobs.is_empty()).filter_map(|gpu| gpu.rail).collect();
-    let script = "echo $CUDA_VISIBLE_DEVICES $GSUB_GPU_RAILS > rank.$SLURMD_NODENAME";
+    let script = "echo $GSUB_GPU_UUIDS $GSUB_GPU_RAILS > rank.$SLURMD_NODENAME";
     let script = format!("{}/grun sh -c '{script}'", gpupool_tests::pool::programs().display());
     let id = pool.gsub(&["-N", "2", "-n", "2", "--gpus-per-node", "2", "--wrap", &script]);
     pool.wait_state(id, Completed);

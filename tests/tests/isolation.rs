@@ -373,7 +373,7 @@ fn a_run_has_cpus_of_its_own_near_its_gpus_and_keeps_them_when_gpud_is_replaced(
 #[test]
 fn tasks_are_bound_to_cpus_and_gpus_as_grun_says_and_see_all_of_them_otherwise() {
     let Some(pool) = with_cpus_of_their_own("h100:4") else { return };
-    let show = "sh -c 'echo $SLURM_PROCID $(grep Cpus_allowed_list /proc/self/status | tr -dc 0-9,-) ${SLURM_CPU_BIND_LIST:-none} $(echo $CUDA_VISIBLE_DEVICES | tr , \" \" | wc -w) $CUDA_VISIBLE_DEVICES'";
+    let show = "sh -c 'echo $SLURM_PROCID $(grep Cpus_allowed_list /proc/self/status | tr -dc 0-9,-) ${SLURM_CPU_BIND_LIST:-none} $(echo $GSUB_GPU_UUIDS | tr , \" \" | wc -w) $GSUB_GPU_UUIDS'";
     let script = format!(
         "#!/bin/sh\n\
          PATH={path}:$PATH\n\
@@ -403,10 +403,10 @@ fn tasks_are_bound_to_cpus_and_gpus_as_grun_says_and_see_all_of_them_otherwise()
     assert!(pool.file("word").contains("Did you mean \"cores\"?") && pool.file("word").ends_with("\n2\n"), "{}", pool.file("word"));
     // A word to gsub is one to every grun of the job.
     let each = ["--gpus", "4", "-n", "2", "--gpu-bind", "per_task:2", "-o", "each", "--wrap"];
-    let grun = format!("{}/grun sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES' | sort", gpupool_tests::pool::programs().display());
+    let grun = format!("{}/grun sh -c 'echo $SLURM_PROCID $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES' | sort", gpupool_tests::pool::programs().display());
     let id = pool.gsub(&[&each[..], &[&grun]].concat());
     pool.wait_state(id, Completed);
-    assert_eq!(pool.file("each"), format!("0 {near}\n1 {far}\n"));
+    assert_eq!(pool.file("each"), format!("0 {near} 0,1\n1 {far} 2,3\n"));
     pool.run_as_user("gsub", &["--gpus", "1", "--gpu-bind", "closets", "--wrap", "true"]).fails_with(2, "Did you mean \"closest\"?");
 }
 

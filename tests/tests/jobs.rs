@@ -96,8 +96,8 @@ fn single_tasks_of_an_array_are_cancelled_and_the_rest_goes_on() {
 fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
     let Some(pool) = Pool::up(2, "h100:4") else { return };
     let script = "grun -w node2 -N1 -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_STEP_NODELIST' > chosen\n\
-                  grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $CUDA_VISIBLE_DEVICES'\n\
-                  grun -w node9 true 2> stranger; grun --overcommit true 2> refused; echo $? >> refused\n\
+                  grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $GSUB_GPU_UUIDS'\n\
+                  grun -w node9 true 2> stranger; grun --oversubscribe true 2> refused; echo $? >> refused\n\
                   grun -K -n2 -J first-falls sh -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 1000'; echo $? > killed\n\
                   grun -r1 -n1 sh -c 'echo $SLURM_NNODES of $SLURM_JOB_NUM_NODES' > relative\n\
                   grun -n4 -m cyclic sh -c 'echo $SLURM_PROCID on $SLURM_NODEID' | sort > cyclic\n\
@@ -112,7 +112,7 @@ fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
     assert!(gpus[0] != gpus[1] && gpus.iter().all(|line| line.matches("GPU-").count() == 2), "{gpus:?}");
     assert_eq!(pool.file("stranger"), "grun: --nodelist: \"node9\" is not a node of the job, or is excluded. It holds node[1-2].\n");
     let refused = pool.file("refused");
-    assert!(refused.starts_with("grun: --overcommit of srun is not offered: ") && refused.ends_with("\n2\n"), "{refused}");
+    assert!(refused.starts_with("grun: --oversubscribe of srun is not offered: ") && refused.ends_with("\n2\n"), "{refused}");
     assert_eq!((pool.file("killed").as_str(), pool.file("env")), ("143\n", format!("1 {id}\n300\n")));
     assert_eq!((pool.file("relative").as_str(), pool.file("cyclic").as_str()), ("1 of 2\n", "0 on 0\n1 on 1\n2 on 0\n3 on 1\n"));
     let (late, left) = (pool.file("late"), pool.file("left"));
@@ -127,10 +127,10 @@ fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
 fn steps_with_parts_of_their_own_run_as_many_at_once_as_there_is_room_for() {
     let Some(pool) = Pool::up(2, "h100:2") else { return };
     // Each makes a directory of its GPU's name: it could not while another step is on the same GPU.
-    let script = "one() { grun --exact -n1 -c1 --gpus 1 sh -c 'mkdir $CUDA_VISIBLE_DEVICES && sleep 0.3 && rmdir $CUDA_VISIBLE_DEVICES && echo $SLURMD_NODENAME $SLURM_CPUS_PER_TASK >> done'; }\n\
+    let script = "one() { grun --exact -n1 -c1 --gpus 1 sh -c 'mkdir $GSUB_GPU_UUIDS && sleep 0.3 && rmdir $GSUB_GPU_UUIDS && echo $SLURMD_NODENAME $SLURM_CPUS_PER_TASK >> done'; }\n\
                   for i in 1 2 3 4 5 6 7 8; do one & done; wait\n\
                   hold() { grun --gpus 4 -n2 sh -c '[ $SLURM_PROCID = 1 ] || touch up; sleep 1000' 2> /dev/null & holder=$!; until [ -e up ]; do sleep 0.05; done; rm up; }\n\
-                  hold; kill -9 $holder; grun -n1 --gpus-per-node=h100:2 sh -c 'echo $CUDA_VISIBLE_DEVICES' > after-a-killed-one 2> waited\n\
+                  hold; kill -9 $holder; grun -n1 --gpus-per-node=h100:2 sh -c 'echo $GSUB_GPU_UUIDS' > after-a-killed-one 2> waited\n\
                   grun -n1 --gres=none sh -c 'echo none:$CUDA_VISIBLE_DEVICES' > none; grun --exact -n1 -c 9 true 2> never; echo $? >> never\n\
                   hold; grun -n1 --gpus 1 true 2> told & waiting=$!; until [ -s told ]; do sleep 0.05; done; kill -INT $waiting; wait $waiting; echo $? >> told; kill $holder";
     let path = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
@@ -149,7 +149,7 @@ fn steps_with_parts_of_their_own_run_as_many_at_once_as_there_is_room_for() {
 fn a_job_on_two_nodes_starts_and_ends_as_one() {
     let Some(pool) = Pool::up(2, "h100:2") else { return };
     let script = "echo $GSUB_JOB_NODELIST $GSUB_NNODES $GSUB_NTASKS >> seen\n\
-                  grun -n 4 --label sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES' | sort > ranks\n\
+                  grun -n 4 --label sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURMD_NODENAME $GSUB_GPU_UUIDS' | sort > ranks\n\
                   seq 1 50000 | grun -n 4 --label sh -c 'cksum' > read; seq 1 3 | grun -i2 -l sh -c 'cat; echo end' | sort > one; grun -i4 true 2> none\n\
                   grun sh -c 'exit $((SLURM_PROCID + 4))'; echo $? > highest; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 2";
     let path = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());

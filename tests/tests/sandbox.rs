@@ -62,11 +62,11 @@ fn an_ordinary_user_has_one_too_without_fences_and_it_says_so() {
     let result = std::panic::catch_unwind(|| {
         assert_eq!(up.code, 0, "{up:?}");
         assert!(up.err.contains("without root"), "{up:?}");
-        let script = "echo $CUDA_VISIBLE_DEVICES; id -un; setsid sleep 1000 & exit 3";
+        let script = "echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; id -un; setsid sleep 1000 & exit 3";
         let id = run("gsub", &["--gpus", "1", "-o", "out", "--wait", "--wrap", script]);
         assert_eq!(id.code, 3, "{id:?}");
         let out = fs::read_to_string(home.join("out")).unwrap();
-        assert!(out.starts_with("GPU-") && out.lines().nth(1) == Some(user.name.as_str()), "{out}");
+        assert!(out.starts_with("GPU-") && out.lines().next().is_some_and(|line| line.ends_with(" 0") || line.ends_with(" 1")) && out.lines().nth(1) == Some(user.name.as_str()), "{out}");
         let nodes = run("gnodes", &["--json"]);
         assert!(nodes.out.contains(r#""isolation":"none""#), "{nodes:?}");
         let shown = run("gnodes", &[]);

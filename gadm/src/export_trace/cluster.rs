@@ -122,7 +122,7 @@ fn partition_table(
         allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, over_time_secs, priority_factor,
         preempt_mode, placement, group, per_user, per_account, headroom, headroom_nodes, allow_qos, default_qos, gpu_sharing,
         // Of processes on real nodes, and of GPUs that are cut, checked and watched.
-        private_tmp: _, prolog: _, epilog: _, gpu_scrub: _, submit_from_jobs: _, mig: _, slices_for_memory: _, diagnostics: _, idle: _,
+        private_tmp: _, prolog: _, epilog: _, gpu_scrub: _, visible_devices: _, submit_from_jobs: _, mig: _, slices_for_memory: _, diagnostics: _, idle: _,
     } = partition;
     let mut table = Table::new();
     match nodes {

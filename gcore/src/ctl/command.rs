@@ -69,6 +69,9 @@ pub struct StepAsk {
     pub relative: u32,
     /// Ranks go round the nodes instead of filling one after the other.
     pub cyclic: bool,
+    /// More tasks than its nodes have CPUs of the job.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub overcommit: bool,
     /// What it is to have for itself; `None`: it shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareAsk>,

@@ -37,6 +37,7 @@ pub(super) fn start(
     let name_of = |share: &NodeShare| tx.state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone());
     let held: Vec<(String, u32)> = run.allocation.iter().map(|share| (name_of(share), share.tasks)).collect();
     let shared = layout(&held, &ask)?;
+    enough_cpus(&run.allocation, &shared, &ask)?;
     let (tasks, parts) = match &ask.share {
         None => (shared, Vec::new()),
         Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
@@ -141,6 +142,21 @@ fn check_counts(tasks: &[(usize, u32)], ask: &StepAsk) -> Result<(), Refusal> {
             "the job has {total} tasks here, up to {most} on a node, and a step has at most {MAX_STEP_TASKS}, {MAX_NODE_TASKS} of them on a node. Say how many with -n."
         ),
     }))
+}
+
+/// A task has a CPU of its job, unless the request says that it need not: `-n 99` is a slip more often than a wish. A step with CPUs
+/// of its own is counted where those are given. Source: `--overcommit` in srun(1).
+fn enough_cpus(allocation: &[NodeShare], tasks: &[(usize, u32)], ask: &StepAsk) -> Result<(), Refusal> {
+    let total: u64 = tasks.iter().map(|(_, count)| u64::from(*count)).sum();
+    let room: u64 = tasks.iter().map(|(place, _)| allocation.get(*place).map_or(0, |share| u64::from(share.cpus.max(share.tasks)))).sum();
+    if total <= room || ask.overcommit || ask.share.as_ref().is_some_and(|share| share.cpus_per_task > 0) {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!(
+        "More processors requested than permitted: {total} tasks, and the job has {room} CPUs on the {} node(s) of the step. \
+         Ask for {room} tasks or fewer, or say --overcommit.",
+        tasks.len()
+    )))
 }
 
 /// Places of the nodes that a step may be on, those it must be on first, and how many the latter are.
@@ -263,6 +279,19 @@ mod tests {
         assert_eq!(of_job(1024, 64), Ok(64));
         assert!(of_job(1024, 65).unwrap_err().starts_with("the job has 66560 tasks here, up to 1024 on a node"));
         assert!(of_job(u32::MAX, 1).unwrap_err().ends_with("Say how many with -n."));
+    }
+
+    #[test]
+    fn more_tasks_than_cpus_are_refused_unless_that_is_wished() {
+        let share = |cpus, tasks| NodeShare { node: gmodel::NodeId(1), cpus, mem_bytes: 0, gpus: Default::default(), tasks };
+        let allocation = [share(2, 3), share(1, 1)];
+        let refusal = |tasks: &[(usize, u32)], ask: &StepAsk| enough_cpus(&allocation, tasks, ask).err().map(|refusal| refusal.text);
+        assert_eq!(refusal(&[(0, 3), (1, 1)], &ask("")), None, "as many as the job's own tasks");
+        let text = refusal(&[(0, 50), (1, 49)], &ask("")).unwrap();
+        assert!(text.starts_with("More processors requested than permitted: 99 tasks, and the job has 4 CPUs on the 2 node(s)"), "{text}");
+        assert_eq!(refusal(&[(0, 99)], &StepAsk { overcommit: true, ..ask("") }), None);
+        let own = gmodel::step_share::StepShareAsk { cpus_per_task: 1, ..Default::default() };
+        assert_eq!(refusal(&[(0, 99)], &StepAsk { share: Some(own), ..ask("") }), None, "said where CPUs are given");
     }
 
     #[test]

@@ -85,6 +85,7 @@ fn settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
         ("privacy", old.privacy != new.privacy),
         ("time_zone", old.time_zone != new.time_zone),
         ("allow_root_jobs", old.allow_root_jobs != new.allow_root_jobs),
+        ("visible_devices", old.visible_devices != new.visible_devices),
         ("node_timeout_secs", old.node_timeout_secs != new.node_timeout_secs),
         ("lost_node", old.lost_node != new.lost_node),
         ("prepare_timeout_secs", old.prepare_timeout_secs != new.prepare_timeout_secs),

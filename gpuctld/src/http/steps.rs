@@ -56,6 +56,7 @@ pub(super) async fn start(
         exclude: hosts("--exclude", &request.exclude)?,
         relative: request.relative,
         cyclic: request.cyclic,
+        overcommit: request.overcommit,
         share: request.share.clone(),
         connect: request.connect.clone(),
     };

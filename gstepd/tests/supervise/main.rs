@@ -3,6 +3,7 @@
 
 mod bench;
 mod grun;
+mod launch;
 mod limits;
 mod marks;
 mod pam;

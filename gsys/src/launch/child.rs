@@ -273,6 +273,10 @@ fn open_files(files: &[(Stage, FileAt<'_>); 3]) -> Result<(), Report> {
             return Err(report(*stage, errno()));
         }
     }
+    // Two names of one file, as in `-o out -e ./out`: two open files of it would write over each other.
+    if matches!(files[2].1, FileAt::Open(..)) && opened[1] >= 0 && same_file(opened[1], opened[2]) {
+        opened[2] = opened[1];
+    }
     for (target, (stage, _)) in files.iter().enumerate() {
         let source = if opened[target] < 0 {
             opened[1]
@@ -285,6 +289,16 @@ fn open_files(files: &[(Stage, FileAt<'_>); 3]) -> Result<(), Report> {
         }
     }
     Ok(())
+}
+
+/// Async-signal-safe.
+fn same_file(one: i32, other: i32) -> bool {
+    let id = |fd: i32| {
+        let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: fstat fills the struct where it returns 0, and only then it is read.
+        (unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0).then(|| unsafe { status.assume_init() }).map(|status| (status.st_dev, status.st_ino))
+    };
+    id(one).is_some_and(|one| Some(one) == id(other))
 }
 
 /// Marks everything above 2 close-on-exec: the report's pipe must stay open until then.

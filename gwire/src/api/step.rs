@@ -33,6 +33,9 @@ pub struct StepRequest {
     pub relative: u32,
     /// Ranks go round the nodes.
     pub cyclic: bool,
+    /// More tasks than its nodes have CPUs of the job.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub overcommit: bool,
     /// What it is to have for itself; without it the step shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareAsk>,

@@ -25,7 +25,8 @@ pub fn visible() -> Result<Vec<Visible>, Code> {
     let dev = library::directory().join("dev");
     let may_open = |gpu: &&Gpu| ["nvidiactl", "nvidia-uvm", &format!("nvidia{}", gpu.minor)].iter().all(|name| opens(&dev.join(name)));
     let there = |gpu: &&Gpu| !gpu.faults.missing && !gpu.faults.lost;
-    let gpus: Vec<&Gpu> = state.gpus.iter().filter(there).filter(may_open).collect();
+    let mut gpus: Vec<&Gpu> = state.gpus.iter().filter(there).filter(may_open).collect();
+    in_cudas_order(&mut gpus, std::env::var("CUDA_DEVICE_ORDER").ok().as_deref());
     let seen = chosen(&gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
     if seen.is_empty() { Err(NO_DEVICE) } else { Ok(seen) }
 }
@@ -35,6 +36,14 @@ pub fn gpu_now<T>(uuid: &str, look: impl FnOnce(&State, &Gpu) -> T) -> Result<T,
     let state = library::state().map_err(of_nvml)?;
     let gpu = state.gpus.iter().find(|gpu| gpu.uuid == uuid).ok_or(UNKNOWN)?;
     Ok(look(&state, gpu))
+}
+
+/// By PCI address where that is asked for; else the fastest first.
+fn in_cudas_order(gpus: &mut [&Gpu], asked: Option<&str>) {
+    gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
+    if asked != Some("PCI_BUS_ID") {
+        gpus.sort_by_key(|gpu| std::cmp::Reverse(gpu.multiprocessors));
+    }
 }
 
 /// In the order the variable has them; the first that is not there ends the list. A slice is seen only where it is named, and then
@@ -90,5 +99,19 @@ mod tests {
         let slice = state.gpus[2].mig_instances.iter().find(|instance| instance.size == 4).unwrap();
         let seen = chosen(&gpus, Some(&format!("{},0", slice.compute[0].uuid)));
         assert_eq!(seen, [Visible { uuid: state.gpus[2].uuid.clone(), eighths: 4 }]);
+    }
+
+    #[test]
+    fn cuda_counts_by_address_only_where_it_is_asked_to() {
+        let state = crate::host(&[("l4", 1), ("h100", 1), ("l4", 1)], "seed", 0).unwrap();
+        let order = |asked: Option<&str>| {
+            let mut gpus: Vec<&Gpu> = state.gpus.iter().collect();
+            in_cudas_order(&mut gpus, asked);
+            gpus
+        };
+        assert!(order(Some("PCI_BUS_ID")).is_sorted_by_key(|gpu| &gpu.pci_bus_id));
+        let fastest_first = order(None);
+        assert_eq!(fastest_first[0].profile, "h100");
+        assert!(fastest_first[1..].is_sorted_by_key(|gpu| &gpu.pci_bus_id));
     }
 }
