@@ -44,6 +44,25 @@ fn accounts_outlive_the_controller_and_their_limits_hold() {
 }
 
 #[test]
+fn times_of_reservations_are_the_clusters_and_not_those_of_the_administrators_machine() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let start_of = |name: &str| {
+        let made = pool.run_shell(&format!("TZ=Asia/Tokyo gadm reservation add {name} start=2027-01-09T08:00 duration=60 users=root nodes=node1"));
+        assert_eq!(made.code, 0, "{made:?}");
+        let list: Value = serde_json::from_str(&pool.run("gadm", &["reservation", "list", "--json"]).out).unwrap();
+        let rows = list["reservations"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).and_then(|row| row["start"].as_str()).unwrap().to_owned()
+    };
+    assert_eq!(start_of("own"), "2027-01-08T23:00:00Z", "the file says no zone: the machine's");
+    let file = pool.config("gpuctld");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("time_zone = \"America/New_York\"\n{text}")).unwrap();
+    done(&pool, &["reservation", "del", "own"]);
+    done(&pool, &["reload"]);
+    assert_eq!(start_of("clusters"), "2027-01-09T13:00:00Z");
+}
+
+#[test]
 fn what_why_proposes_starts_the_job() {
     let Some(pool) = Pool::up(1, "h100:4") else { return };
     let first = pool.gsub(&["--gpus", "3", "-t", "60", "--wrap", "until [ -e stop ]; do sleep 0.1; done"]);
