@@ -9,7 +9,7 @@ use gmodel::config::{ClusterConfig, LostNode, Privacy};
 use gmodel::job::VisibleDevices;
 
 /// Keys of the main file, gpuctld's own included.
-pub const KEYS: [&str; 42] = [
+pub const KEYS: [&str; 43] = [
     "cluster",
     "state_dir",
     "socket",
