@@ -52,7 +52,7 @@ fn nodes_are_named_by_host_lists_and_a_drain_needs_its_reason() {
         exit: Some(1)
     "#]]);
     check(&["node", "down", "n[1-1000000000]"], expect![[r#"
-        stderr: gadm: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
+        stderr: gadm: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range
         exit: Some(2)
     "#]]);
 }

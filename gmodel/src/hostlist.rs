@@ -8,9 +8,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most names one host list may stand for.
-pub const MAX_HOSTS: usize = 65_536;
-/// Most bytes of a host list's text: `MAX_HOSTS` names of 15 letters with their commas.
+/// Most names one host list may stand for: more than a cluster has nodes. `[1-1000000000]` is refused before a name is made.
+pub const MAX_HOSTS: usize = 131_072;
+/// Most bytes of a host list's text: `MAX_HOSTS` names of 7 letters with their commas.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Most bytes of one node's name.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -521,16 +521,16 @@ mod tests {
         check(
             "node[1-1000000000]",
             expect![
-                "error: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"
+                "error: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range"
             ],
         );
         check(
             "a[0-999999999999999999]b[0-999999999999999999]c[0-999999999999999999]",
             expect![
-                "error: the host list names 340282366920938463463374607431768211455 nodes and 65536 are the most. Use a smaller range"
+                "error: the host list names 340282366920938463463374607431768211455 nodes and 131072 are the most. Use a smaller range"
             ],
         );
-        assert_eq!(expand("n[1-65536]", MAX_HOSTS).unwrap().len(), MAX_HOSTS);
+        assert_eq!(expand("n[1-131072]", MAX_HOSTS).unwrap().len(), MAX_HOSTS);
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn host_lists_are_expanded_and_folded_as_scontrol_does_it() {
         n[01-03],m1
     "#]]);
     check(&["--hostnames", "n[1-1000000000]"], expect![[r#"
-        stderr: gnodes: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
+        stderr: gnodes: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range
         exit: Some(1)
     "#]]);
     let mut in_job = std::process::Command::new(GNODES);
@@ -285,7 +285,7 @@ fn mistakes_are_refused_with_a_guess() {
         exit: Some(2)
     "#]]);
     check(&["-n", "node[1-1000000000]"], expect![[r#"
-        stderr: gnodes: --nodes: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
+        stderr: gnodes: --nodes: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range
         exit: Some(2)
     "#]]);
     check(&["-o", "%q"], expect![[r#"

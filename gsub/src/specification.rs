@@ -600,7 +600,7 @@ mod tests {
         check("-c x", expect![[r#"2: --cpus-per-task: "x" is not a whole number"#]]);
         check("--mem 1.5G", expect![[r#"2: --mem: size "1.5G" has a fraction. Use the next smaller unit, as in 1536M for 1.5G"#]]);
         check("-w ./nodes", expect![[r#"2: --nodelist: "./nodes" looks like a file. Write the nodes themselves: node[01-03,7]"#]]);
-        check("-w node[1-1000000000]", expect!["2: --nodelist: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"]);
+        check("-w node[1-1000000000]", expect!["2: --nodelist: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range"]);
         check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone, or --exclusive=off"#]]);
         check("--gpus=2 --nvlink=on", expect![[r#"2: --nvlink: "on" is not known here. Write --nvlink, or --nvlink=off"#]]);
         check("--gpu-mem=40G", expect!["2: --gpu-mem: the job asks for no GPU. Add --gpus 1, or leave this out"]);

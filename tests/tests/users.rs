@@ -54,7 +54,7 @@ fn host_lists_that_name_a_billion_nodes_are_refused_at_once() {
     ] {
         let said = pool.run_as_user(program, args);
         assert!(said.code == 2 || said.code == 1, "{program}: {said:?}");
-        assert!(said.err.contains("1000000000 nodes and 65536 are the most"), "{program}: {said:?}");
+        assert!(said.err.contains("1000000000 nodes and 131072 are the most"), "{program}: {said:?}");
     }
     gsub(&pool, &["-a", "0-9999999999", "--wrap", "true"]).fails_with(2, "index 9999999999 is larger than");
 }

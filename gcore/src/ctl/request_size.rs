@@ -2,6 +2,7 @@
 //! at each boot. Script, environment and long arguments are blobs, and no part of it.
 
 use super::command::Refusal;
+use super::state::State;
 use gmodel::JobSpec;
 use serde_json::Value;
 
@@ -10,17 +11,27 @@ pub const MAX_REQUEST_BYTES: usize = 64 << 10;
 /// Parts of a request that have parts themselves.
 const WITHIN: [&str; 2] = ["launch", "request"];
 
+/// Names in a list of nodes that no node needs to have: scripts outlive nodes. As text a range costs nothing, in memory each name.
+const SPARE_NAMES: usize = 256;
+
 /// # Errors
-/// The request is larger; the words name its largest field.
-pub(super) fn check(spec: &JobSpec) -> Result<(), Refusal> {
+/// The request is larger, and the words name its largest field; or it names far more nodes than there are.
+pub(super) fn check(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     let bytes = serde_json::to_vec(spec).map_or(0, |text| text.len());
-    if bytes <= MAX_REQUEST_BYTES {
-        return Ok(());
+    if bytes > MAX_REQUEST_BYTES {
+        let (field, of_field) = largest(spec);
+        return Err(Refusal::limit(format!(
+            "the request takes {bytes} bytes without script, environment and arguments, and {MAX_REQUEST_BYTES} are the most. Its largest field is {field} with {of_field}: shorten that."
+        )));
     }
-    let (field, of_field) = largest(spec);
-    Err(Refusal::limit(format!(
-        "the request takes {bytes} bytes without script, environment and arguments, and {MAX_REQUEST_BYTES} are the most. Its largest field is {field} with {of_field}: shorten that."
-    )))
+    let lists = [("--nodelist", &spec.request.nodelist), ("--exclude", &spec.request.exclude)];
+    let (has, most) = (state.nodes.len(), state.nodes.len() + SPARE_NAMES);
+    match lists.iter().filter_map(|(option, list)| Some((option, list.as_ref()?.len()))).find(|(_, len)| *len > most) {
+        Some((option, len)) => {
+            Err(Refusal::limit(format!("{option} names {len} nodes and the cluster has {has}: {most} names are the most. Use a smaller range.")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn largest(spec: &JobSpec) -> (String, usize) {
@@ -41,7 +52,7 @@ fn largest(spec: &JobSpec) -> (String, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctl::{Actor, Command, Input, State, Target, handle};
+    use crate::ctl::{Actor, Command, Input, Target, handle};
     use gmodel::config::{ClusterConfig, Partition};
     use gmodel::hostlist::Hostlist;
     use gmodel::{JobId, Timestamp};
@@ -91,6 +102,20 @@ mod tests {
         }
         assert!(state.jobs.is_empty() && state.client_keys.is_empty());
         command(&mut state, Command::Submit { spec: spec(|spec| spec.launch.submit_dir = "x".repeat(60_000)), client_key: None }).unwrap();
+    }
+
+    /// `n[1-131072]` is ten bytes as text and megabytes as names.
+    #[test]
+    fn a_range_of_nodes_that_are_not_there_is_refused() {
+        let mut state = cluster();
+        let mut exclude = |list: &str| {
+            let exclude = Some(Hostlist::parse(list).unwrap());
+            command(&mut state, Command::Submit { spec: spec(|spec| spec.request.exclude = exclude), client_key: None }).map_err(|refusal| refusal.text)
+        };
+        let words = "--exclude names 131072 nodes and the cluster has 0: 256 names are the most. Use a smaller range.";
+        assert_eq!(exclude("n[1-131072]").unwrap_err(), words);
+        assert!(exclude("n[1-257]").is_err());
+        exclude("n[1-256]").unwrap();
     }
 
     #[test]

@@ -17,6 +17,7 @@ use gmodel::policy::Reservation;
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
+use gmodel::hostlist::MAX_HOSTS;
 use gmodel::partition_list::names;
 use gmodel::{JobId, JobSpec, RefusalKind, Request, Timestamp, UserRef};
 use gsched::SchedNode;
@@ -24,7 +25,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 /// Used when neither job nor partition says anything, seconds.
-const DEFAULT_LIMIT_SECS: u32 = 86_400;
+pub const DEFAULT_LIMIT_SECS: u32 = 86_400;
 /// How the note begins that the limit was nobody's word.
 pub(super) const NO_TIME: &str = "no --time given";
 /// Requests known to fit; more than this are asked again.
@@ -33,7 +34,7 @@ const MAX_FEASIBLE: usize = 1024;
 const MAX_NAME_BYTES: usize = 255;
 pub(super) const MAX_TEXT_BYTES: usize = 4096;
 /// Nodes, tasks and CPUs a job may name.
-const MAX_NODES: u32 = 65_536;
+const MAX_NODES: u32 = MAX_HOSTS as u32;
 const MAX_TASKS: u32 = 1_000_000;
 /// Numbers of nodes that are tried for tasks without one.
 const MORE_NODES: usize = 64;
@@ -102,7 +103,7 @@ pub fn complete(
     spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
     check_user(config, actor)?;
     check_texts(&spec)?;
-    request_size::check(&spec)?;
+    request_size::check(state, &spec)?;
     check_numbers(state, &spec)?;
     spread(&mut spec.request);
     if spec.partition.is_empty() {

@@ -255,7 +255,7 @@ fn admitted(tx: &Tx, actor: &Actor, old: &Old, partitions: &[&Partition], mut ch
     changed_spec(&mut wanted, &change);
     let wanted = Arc::unwrap_or_clone(wanted);
     if wanted != *old.spec {
-        request_size::check(&wanted)?;
+        request_size::check(tx.state, &wanted)?;
     }
     if asks(&change) {
         check_counts(&wanted.request)?;

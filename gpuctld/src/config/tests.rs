@@ -238,7 +238,7 @@ nodes = "node[1-1000000000]"
             2 | mem_per_gpu = 1.5
               |               ^^^ write a size as "80G"
 
-            error: nodes: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
+            error: nodes: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range
              --> b.toml:3:9
               |
             3 | nodes = "node[1-1000000000]"

@@ -63,7 +63,7 @@ async fn what_cannot_be_taken_is_refused_with_what_would_work() {
     check(&pool, request(json!({"partition": "trian"})), expect![[r#"400 invalid: no partition "trian". Did you mean "train"? There are: train."#]]).await;
     check(&pool, request(json!({"time_limit_secs": 7200})), expect![[r#"400 invalid: --time 2:00:00: partition "train" allows at most 1:00:00."#]]).await;
     check(&pool, request(json!({"request": {"gpus": "h100:16"}})), expect![[r#"400 invalid: 16 h100 on one node: the largest node in partition "train" has 4. Ask for fewer."#]]).await;
-    check(&pool, request(json!({"request": {"nodelist": "node[1-1000000000]"}})), expect!["400 invalid: the request's body cannot be read: Failed to deserialize the JSON body into the target type: spec.request.nodelist: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range at line 1 column 148"]).await;
+    check(&pool, request(json!({"request": {"nodelist": "node[1-1000000000]"}})), expect!["400 invalid: the request's body cannot be read: Failed to deserialize the JSON body into the target type: spec.request.nodelist: the host list names 1000000000 nodes and 131072 are the most. Use a smaller range at line 1 column 148"]).await;
     let listed = pool.get(&alice(), "/v1/jobs?state=all").await;
     assert_eq!(listed["jobs"], json!([]), "nothing is left of a refused submission");
 }
