@@ -5,7 +5,7 @@ use crate::hardware::{Hardware, Wish};
 use crate::measures::{Measures, Setting};
 use crate::policy_file::PolicyFile;
 use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{Fate, Outcome, Runtime, run};
+use crate::trace_run::{Fate, JobOutcome, Outcome, Runtime, run};
 use gmodel::config::NodeSelection;
 use gmodel::hostlist::compress;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl<'a> Experiment<'a> {
         let mut parts = Vec::new();
         for (account, jobs) in by_cluster(trace, policy.per_account_clusters) {
             let hardware = match (place, &account) {
-                (Place::Sized(wish), _) => Hardware::sized(&jobs, wish),
+                (Place::Sized(wish), _) => Hardware::sized(&jobs, wish)?,
                 (Place::Given(hardware), None) | (Place::Each(hardware), _) => hardware.clone(),
                 (Place::Given(hardware), Some(account)) => of_account(hardware, account)?,
             };
@@ -66,47 +66,50 @@ impl<'a> Experiment<'a> {
         Ok(Self { measures, parts })
     }
 
-    /// Every job with its start, as CSV in the order of the trace. Of a job that was preempted the last run.
+    /// Every run of every job, as CSV in the order of the trace; a job that never ran has one row.
     pub fn starts_csv(&self) -> String {
         let mut rows: Vec<(&TraceJob, String)> = Vec::new();
         for part in &self.parts {
-            for (job, out) in part.jobs.iter().zip(&part.outcome.jobs) {
-                let (start, end, nodes) = if out.fate.ran() {
-                    let prefix = part.account.as_ref().map_or(String::new(), |account| format!("{account}/"));
-                    let names = out.nodes.iter().map(|at| &*part.hardware.nodes[*at as usize].name);
-                    let nodes = csv::written(&format!("{prefix}{}", compress(names))).into_owned();
-                    (secs(out.last_start_ms), secs(out.end_ms), nodes)
-                } else {
-                    Default::default()
-                };
-                let fate = match out.fate {
-                    Fate::Finished => "finished",
-                    Fate::TimedOut => "timeout",
-                    Fate::Refused(_) => "refused",
-                    Fate::NeverStarted(_) => "pending",
-                    Fate::Cancelled => "preempted",
-                    Fate::Skipped => "skipped",
-                };
-                let mut row = String::new();
-                let gpus = job.gpu_milli as f64 / 1000.0;
-                let _ = write!(
-                    row,
-                    "{},{},{start},{end},{nodes},{gpus},{fate},{}",
-                    csv::written(&job.id),
-                    secs(out.submit_ms),
-                    out.preemptions
-                );
-                rows.push((job, row));
-            }
+            rows.extend(part.jobs.iter().zip(&part.outcome.jobs).map(|(job, out)| (*job, part.runs_csv(job, out))));
         }
         // Jobs of several clusters go back to the order of the file: they are parts of one slice.
         rows.sort_by_key(|(job, _)| std::ptr::from_ref(*job));
-        let mut text = String::from("job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n");
-        for (_, row) in rows {
-            text.push_str(&row);
-            text.push('\n');
+        let header = "job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n";
+        rows.into_iter().fold(header.to_owned(), |text, (_, row)| text + &row)
+    }
+}
+
+impl Part<'_> {
+    /// A row for each run of a job. `preemptions` counts those before the run's end, its own among them.
+    fn runs_csv(&self, job: &TraceJob, out: &JobOutcome) -> String {
+        let mut text = String::new();
+        let mut row = |times: Option<(i64, i64, &[u32])>, state: &str, preemptions: u32| {
+            let (start, end, nodes) = times.map_or_else(Default::default, |(start_ms, end_ms, nodes)| (secs(start_ms), secs(end_ms), self.names(nodes)));
+            let (id, submit, gpus) = (csv::written(&job.id), secs(out.submit_ms), job.gpu_milli as f64 / 1000.0);
+            let _ = writeln!(text, "{id},{submit},{start},{end},{nodes},{gpus},{state},{preemptions}");
+        };
+        for (run, preemptions) in out.preempted.iter().zip(1..) {
+            row(Some((run.start_ms, run.end_ms, &run.nodes)), "preempted", preemptions);
         }
+        let last = out.fate.ran().then_some((out.last_start_ms, out.end_ms, &out.nodes[..]));
+        let state = match out.fate {
+            Fate::Finished => "finished",
+            Fate::TimedOut => "timeout",
+            Fate::Refused(_) => "refused",
+            Fate::NeverStarted(_) => "pending",
+            Fate::Skipped => "skipped",
+            // Its last run is among those above.
+            Fate::Cancelled => return text,
+        };
+        row(last, state, out.preemptions);
         text
+    }
+
+    /// A field of node names.
+    fn names(&self, nodes: &[u32]) -> String {
+        let prefix = self.account.as_ref().map_or(String::new(), |account| format!("{account}/"));
+        let names = nodes.iter().map(|at| &*self.hardware.nodes[*at as usize].name);
+        csv::written(&format!("{prefix}{}", compress(names))).into_owned()
     }
 }
 
@@ -165,12 +168,10 @@ fn notes(trace: &Trace, policy: &PolicyFile, parts: &[Part]) -> Vec<String> {
     if parts.iter().any(|part| !part.hardware.names_types() && part.jobs.iter().any(|job| !job.gpu_types.is_empty())) {
         notes.push("the GPUs of the cluster are of no named type: gpu_type of the trace is taken as any".into());
     }
-    let unlimited = trace.jobs.iter().filter(|job| job.limit_ms.is_none() && job.run_ms.is_some()).count();
-    if policy.settings.runtime == Runtime::Limit && unlimited > 0 {
-        notes.push(format!("{unlimited} jobs name no time limit: of these the scheduler is told how long they run"));
-    }
-    let over = |job: &&TraceJob| job.limit_ms.zip(job.run_ms).is_some_and(|(limit, run)| run > limit);
-    let over = trace.jobs.iter().filter(over).count();
+    notes.extend(trace.notes.iter().cloned());
+    notes.extend(trace.unlimited().filter(|_| policy.settings.runtime == Runtime::Limit));
+    let all = parts.iter().flat_map(|part| part.jobs.iter().zip(&part.outcome.jobs));
+    let over = all.filter(|(job, out)| out.limit_ms.zip(job.run_ms).is_some_and(|(limit, run)| run > limit)).count();
     if over > 0 {
         let what = if policy.settings.kill_at_limit { "are ended there" } else { "run as long as they did" };
         notes.push(format!("{over} jobs ran longer than their limit, and {what} (kill_at_limit)"));
@@ -195,6 +196,7 @@ fn notes(trace: &Trace, policy: &PolicyFile, parts: &[Part]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::hardware::NodeShape;
+    use crate::trace::NoLimit;
 
     const TRACE: &str = "job_id,account,submit_s,run_s,gpus\na,x,0,100,2\nb,y,10.5,50,2\nc,x,20,10,1\nd,x,30,,1\ne,x,40,5,9\n";
 
@@ -274,6 +276,43 @@ mod tests {
         assert_eq!(run(""), (1, 2.2222, 15_000));
         assert_eq!(run("marks_every = \"1:00:00\""), (1, 0.2222, 11_400));
         assert_eq!(run("[preempt]\ndefault_checkpoint = \"USR1@60\""), (1, 0.0, 11_000));
+        // Both of its runs are listed.
+        let policy = PolicyFile::parse("test", "[account.x]\n[account.y]\nguaranteed = 2\n").unwrap();
+        let starts = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0).unwrap().starts_csv();
+        let rows = "a,0,0,4000,n1,2,preempted,1\na,0,5000,15000,n1,2,finished,1\nb,4000,4000,5000,n1,2,finished,0\n";
+        assert!(starts.ends_with(rows), "{starts}");
+    }
+
+    /// A job of three hours runs where it is known to be over before the head's turn; the controller's limit of a day says otherwise.
+    #[test]
+    fn of_a_job_without_a_limit_the_scheduler_knows_what_a_controller_would() {
+        let text = "job_id,submit_s,run_s,time_limit_s,gpus\na,0,20000,20000,1\nb,10,100,100,2\nc,20,10800,,1\n";
+        let starts = |by: Option<NoLimit>, limits: &str| -> Vec<i64> {
+            let mut trace = Trace::parse(text).unwrap();
+            by.into_iter().for_each(|by| trace.limit(by));
+            let cluster = format!("[[node]]\nnames = \"n1\"\ngpus = 2\ncpus = 8\n[partition.p]\nnodes = \"n1\"\ndefault = true\n{limits}");
+            let place = Place::Given(Hardware::from_toml("c", &cluster, &NodeShape::default()).unwrap());
+            let done = Experiment::run(&trace, &place, &PolicyFile::named("default").unwrap(), &mut || 0).unwrap();
+            done.parts[0].outcome.jobs.iter().map(|job| job.start_ms / 1000).collect()
+        };
+        let (passes, waits) = (vec![0, 20_000, 20], vec![0, 20_000, 20_100]);
+        assert_eq!(starts(Some(NoLimit::Truth), ""), passes);
+        assert_eq!(starts(None, ""), waits, "a day where the partition says nothing");
+        assert_eq!(starts(None, "default_time = \"4:00:00\"\n"), passes);
+        assert_eq!(starts(None, "max_time = \"6:00:00\"\ndefault_time = \"4:00:00\"\n"), passes);
+        assert_eq!(starts(Some(NoLimit::Secs(14_400)), ""), passes);
+        assert_eq!(starts(Some(NoLimit::Secs(30_000)), ""), waits);
+    }
+
+    #[test]
+    fn at_the_limit_that_the_controller_gave_it_a_run_is_ended_as_at_its_own() {
+        let trace = Trace::parse("job_id,submit_s,run_s,gpus\na,0,90000,1\n").unwrap();
+        let run = |policy: &str| {
+            let done = Experiment::run(&trace, &uniform(1, 1), &PolicyFile::parse("x", policy).unwrap(), &mut || 0).unwrap();
+            (done.measures.timed_out, done.measures.makespan_secs, done.measures.notes.concat().contains("1 jobs ran longer than their limit"))
+        };
+        assert_eq!(run(""), (0, 90_000.0, true));
+        assert_eq!(run("kill_at_limit = true"), (1, 86_400.0, true));
     }
 
     /// Every night at ten in Berlin the cluster is kept for somebody else.

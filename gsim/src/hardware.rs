@@ -5,6 +5,7 @@
 use crate::csv;
 use crate::trace::{Trace, TraceJob};
 use gmodel::config::{GpuSharing, Partition};
+use gmodel::duration::squeue_time;
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::size::rough_size;
 use std::collections::BTreeMap;
@@ -161,29 +162,36 @@ impl Hardware {
 
     /// A cluster on which the trace would keep the GPUs (of jobs without GPUs: the CPUs) busy for `load` of the time
     /// between its first and last submission, and on which its largest job fits.
-    pub fn sized(jobs: &[&TraceJob], wish: &Wish) -> Self {
-        let &Wish { load, span_ms, gpus_per_node, cpus_per_node } = wish;
-        let (on_gpus, on_cpus): (Vec<_>, Vec<_>) =
-            jobs.iter().filter(|job| job.run_ms.is_some()).partition(|job| job.gpu_milli > 0);
-        let capacity = load * span_ms.max(1) as f64;
-        let mut nodes = Vec::new();
-        if !on_gpus.is_empty() {
-            let asked = most(&on_gpus, |job| job.gpus().div_ceil(u64::from(job.nodes)));
-            let gpus = u64::from(gpus_per_node.unwrap_or(GPUS_PER_NODE)).max(asked) as u32;
-            let needed = work(&on_gpus, |job| job.gpu_milli as f64 / 1000.0) / capacity;
-            let count = ((needed / f64::from(gpus)).ceil() as u64).max(most(&on_gpus, nodes_of)).max(1) as u32;
-            let shape = NodeShape { gpus, ..shape(&on_gpus, count, capacity, u64::from(gpus), cpus_per_node) };
-            nodes.extend(named("g", count, &shape));
+    ///
+    /// # Errors
+    /// That takes more than [`MAX_NODES`].
+    pub fn sized(jobs: &[&TraceJob], wish: &Wish) -> Result<Self, String> {
+        let groups = groups(jobs, wish);
+        let count: u64 = groups.iter().map(|group| group.count).fold(0, u64::saturating_add);
+        let load = wish.load;
+        if count > MAX_NODES as u64 {
+            let span = squeue_time(wish.span_ms.max(0) as u64 / 1000);
+            return Err(format!(
+                "no --cluster: to be busy for {load} of the {span} between its first and last submission the trace needs {count} nodes, and {MAX_NODES} are the most. Say --nodes or --cluster"
+            ));
         }
-        if !on_cpus.is_empty() {
-            let cpus = u64::from(cpus_per_node.unwrap_or(1)).max(most(&on_cpus, cpus_each)) as u32;
-            let needed = work(&on_cpus, |job| job.cpus().max(u64::from(job.nodes)) as f64) / capacity;
-            let count = ((needed / f64::from(cpus)).ceil() as u64).max(most(&on_cpus, nodes_of)).max(1) as u32;
-            let shape = NodeShape { cpus, ..shape(&on_cpus, count, capacity, u64::from(cpus), None) };
-            nodes.extend(named("c", count, &shape));
-        }
-        let notes = vec![format!("no --cluster: sized so that the trace would keep it busy for {load} of its time")];
-        Self { nodes, partitions: vec![main_partition()], notes }
+        let nodes = groups.iter().flat_map(|group| named(group.prefix, group.count as u32, &group.shape)).collect();
+        let mut notes = vec![format!("no --cluster: sized so that the trace would keep it busy for {load} of its time")];
+        notes.extend(groups.iter().find_map(|group| group.large_nodes(wish)));
+        Ok(Self { nodes, partitions: vec![main_partition()], notes })
+    }
+
+    /// So many nodes like those of a sized cluster. That cluster itself is not made: it may be far larger.
+    pub fn uniform_for(jobs: &[&TraceJob], wish: &Wish, count: u32) -> Self {
+        let groups = groups(jobs, wish);
+        let shape = groups.first().map_or_else(|| no_jobs(wish), |group| group.shape.with(wish));
+        let notes = groups.first().filter(|_| wish.gpus_per_node.is_none()).and_then(|group| group.large_nodes(wish)).into_iter().collect();
+        Self { notes, ..Self::uniform(count, &shape) }
+    }
+
+    /// What a node has that no file describes: as in a sized cluster.
+    pub fn unknown_shape(jobs: &[&TraceJob], wish: &Wish) -> NodeShape {
+        groups(jobs, wish).first().map_or_else(|| no_jobs(wish), |group| group.shape.with(wish))
     }
 
     /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type. CPUs or memory that it does not say stand in
@@ -277,9 +285,67 @@ fn named(prefix: &str, count: u32, shape: &NodeShape) -> impl Iterator<Item = Ho
     (1..=count).map(move |at| HollowNode::new(format!("{prefix}{at:0width$}"), shape.clone()))
 }
 
+/// Nodes that are alike.
+struct Group {
+    prefix: &'static str,
+    count: u64,
+    shape: NodeShape,
+}
+
+impl Group {
+    /// That a job made the nodes larger than they were to be.
+    fn large_nodes(&self, wish: &Wish) -> Option<String> {
+        let NodeShape { gpus, cpus, .. } = self.shape;
+        let asked_gpus = wish.gpus_per_node.unwrap_or(GPUS_PER_NODE);
+        let large = |what: &str, has: u32, asked: u32| format!("nodes of {has} {what}, not {asked}: a job asks for so many on one node");
+        if gpus > asked_gpus {
+            return Some(large("GPUs", gpus, asked_gpus));
+        }
+        wish.cpus_per_node.filter(|asked| cpus > *asked).map(|asked| large("CPUs", cpus, asked))
+    }
+}
+
+/// The nodes for jobs with GPUs, and those for jobs without.
+fn groups(jobs: &[&TraceJob], wish: &Wish) -> Vec<Group> {
+    let &Wish { load, span_ms, gpus_per_node, cpus_per_node } = wish;
+    let (on_gpus, on_cpus): (Vec<_>, Vec<_>) = jobs.iter().filter(|job| job.run_ms.is_some()).partition(|job| job.gpu_milli > 0);
+    let capacity = load * span_ms.max(1) as f64;
+    let count = |work: f64, each: u64, widest: u64| ((work / capacity / each as f64).ceil() as u64).max(widest).max(1);
+    let mut groups = Vec::new();
+    if !on_gpus.is_empty() {
+        let wanted = u64::from(gpus_per_node.unwrap_or(GPUS_PER_NODE));
+        // A job that does not say its nodes takes as many as its GPUs fill.
+        let gpus = wanted.max(most(&on_gpus, |job| if job.says_nodes { job.gpus().div_ceil(u64::from(job.nodes)) } else { 1 }));
+        let gpus = gpus.min(u64::from(MAX_GPUS));
+        let count = count(work(&on_gpus, |job| job.gpu_milli as f64 / 1000.0), gpus, most(&on_gpus, |job| u64::from(job.nodes_among(gpus))));
+        let shape = NodeShape { gpus: gpus as u32, ..shape(&on_gpus, count, capacity, gpus, cpus_per_node) };
+        groups.push(Group { prefix: "g", count, shape });
+    }
+    if !on_cpus.is_empty() {
+        let cpus = u64::from(cpus_per_node.unwrap_or(1)).max(most(&on_cpus, cpus_each));
+        let count = count(work(&on_cpus, |job| job.cpus().max(u64::from(job.nodes)) as f64), cpus, most(&on_cpus, |job| u64::from(job.nodes)));
+        let shape = NodeShape { cpus: cpus as u32, ..shape(&on_cpus, count, capacity, cpus, None) };
+        groups.push(Group { prefix: "c", count, shape });
+    }
+    groups
+}
+
+impl NodeShape {
+    /// With what was asked for, whatever the jobs need.
+    fn with(&self, wish: &Wish) -> Self {
+        let gpus = wish.gpus_per_node.unwrap_or(self.gpus);
+        let cpus = wish.cpus_per_node.unwrap_or(self.cpus.max(gpus)).max(1);
+        Self { gpus, cpus, ..self.clone() }
+    }
+}
+
+fn no_jobs(wish: &Wish) -> NodeShape {
+    NodeShape { mem_bytes: MEM_BYTES, ..NodeShape::default() }.with(wish)
+}
+
 /// CPUs and memory with which they do not stand in the way of the rest.
-fn shape(jobs: &[&TraceJob], count: u32, capacity: f64, least_cpus: u64, cpus: Option<u32>) -> NodeShape {
-    let each = |needed: f64| (needed / capacity / f64::from(count)).ceil() as u64;
+fn shape(jobs: &[&TraceJob], count: u64, capacity: f64, least_cpus: u64, cpus: Option<u32>) -> NodeShape {
+    let each = |needed: f64| (needed / capacity / count as f64).ceil() as u64;
     let by_load = each(work(jobs, |job| job.cpus() as f64));
     let cpus = cpus.map_or(by_load, u64::from).max(most(jobs, cpus_each)).max(least_cpus);
     let mem_mib = each(work(jobs, |job| (job.mem_mib * u64::from(job.nodes)) as f64)).max(most(jobs, |job| job.mem_mib));
@@ -288,10 +354,6 @@ fn shape(jobs: &[&TraceJob], count: u32, capacity: f64, least_cpus: u64, cpus: O
         mem_bytes: (mem_mib << 20).max(MEM_BYTES),
         ..NodeShape::default()
     }
-}
-
-fn nodes_of(job: &TraceJob) -> u64 {
-    u64::from(job.nodes)
 }
 
 fn cpus_each(job: &TraceJob) -> u64 {
@@ -321,7 +383,7 @@ mod tests {
         let sized = |text: &str, gpus_per_node| {
             let trace = Trace::parse(text).unwrap();
             let wish = Wish { gpus_per_node, ..Wish::of(&trace) };
-            Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &wish)
+            Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &wish).unwrap()
         };
         assert_eq!((sized(&text, None).nodes.len(), sized(&text, None).gpus()), (2, 16));
         assert_eq!(sized(&text, Some(1)).gpus(), 14);
@@ -333,10 +395,35 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_that_is_given_is_not_sized_as_well() {
+        // One job that runs for three years, another a second later: busy for 0.9 of a second they need 105 million nodes.
+        let trace = Trace::parse("submit_s,run_s,gpus\n0,94608000,8\n1,10,1\n").unwrap();
+        let jobs: Vec<_> = trace.jobs.iter().collect();
+        let given = Hardware::uniform_for(&jobs, &Wish::of(&trace), 1000);
+        assert_eq!((given.nodes.len(), given.gpus(), given.notes.len()), (1000, 8000, 0));
+        let error = Hardware::sized(&jobs, &Wish::of(&trace)).unwrap_err();
+        assert!(error.contains("of the 0:01 between its first and last submission the trace needs 105120002 nodes, and 100000 are the most"), "{error}");
+    }
+
+    #[test]
+    fn nodes_are_larger_than_usual_only_where_a_job_says_so() {
+        let note = |row: &str, gpus_per_node: Option<u32>| {
+            let trace = Trace::parse(&format!("submit_s,run_s,nodes,gpus,cpus\n{row}\n")).unwrap();
+            let jobs: Vec<_> = trace.jobs.iter().collect();
+            let wish = Wish { gpus_per_node, ..Wish::of(&trace) };
+            let (given, sized) = (Hardware::uniform_for(&jobs, &wish, 78), Hardware::sized(&jobs, &wish).unwrap());
+            (given.nodes[0].shape.gpus, given.notes.concat(), sized.nodes[0].shape.gpus, sized.nodes.len())
+        };
+        assert_eq!(note("0,100,,32,", None), (8, String::new(), 8, 5), "a job of 32 GPUs that does not say its nodes takes four of eight");
+        assert_eq!(note("0,100,1,32,", None), (32, "nodes of 32 GPUs, not 8: a job asks for so many on one node".into(), 32, 2));
+        assert_eq!(note("0,100,1,32,", Some(4)), (4, String::new(), 32, 2), "so many were asked for");
+    }
+
+    #[test]
     fn jobs_without_gpus_get_nodes_of_their_own() {
         let text = "submit_s,run_s,nodes,gpus,cpus,mem_mb\n0,100,1,0,32,600000\n0,100,2,0,24,1000\n100,100,1,1,4,1000\n";
         let trace = Trace::parse(text).unwrap();
-        let sized = Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &Wish::of(&trace));
+        let sized = Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &Wish::of(&trace)).unwrap();
         let cpu_nodes: Vec<_> = sized.nodes.iter().filter(|node| node.shape.gpus == 0).collect();
         assert_eq!((cpu_nodes.len(), cpu_nodes[0].shape.cpus), (2, 32));
         assert!(cpu_nodes[0].shape.mem_bytes >= 600_000 << 20);

@@ -5,7 +5,10 @@
 //! runs, and never reads a file.
 
 use crate::csv;
+use gcore::ctl::DEFAULT_LIMIT_SECS;
 use gmodel::JobSpec;
+use gmodel::duration::squeue_time;
+use gmodel::hostlist::MAX_HOSTS;
 use gmodel::suggest::closest;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +27,17 @@ pub struct Trace {
     pub jobs: Vec<TraceJob>,
     /// Columns that are not ours, each with the one that may be meant.
     pub passed_over: Vec<String>,
+    /// What was assumed, for the reader of the results.
+    pub notes: Vec<String>,
+}
+
+/// The time limit that stands in for one the source does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLimit {
+    /// Seconds, the same for each job.
+    Secs(u32),
+    /// How long the job runs: no real scheduler knows it.
+    Truth,
 }
 
 /// One row.
@@ -110,7 +124,34 @@ impl Trace {
         if jobs.is_empty() {
             return Err(one(at + 1, "the file has a header and no rows".into()));
         }
-        Ok(Self { jobs, passed_over: columns.passed_over })
+        Ok(Self { jobs, passed_over: columns.passed_over, notes: Vec::new() })
+    }
+
+    /// A word on jobs without a time limit, where there are any.
+    pub fn unlimited(&self) -> Option<String> {
+        let count = self.jobs.iter().filter(|job| job.limit_ms.is_none() && job.run_ms.is_some()).count();
+        let day = squeue_time(u64::from(DEFAULT_LIMIT_SECS));
+        (count > 0).then(|| format!("{count} jobs name no time limit: the controller gives each its partition's, or {day} (--no-limit)"))
+    }
+
+    /// Gives a time limit to each job that has none.
+    pub fn limit(&mut self, by: NoLimit) {
+        let mut count = 0;
+        for job in self.jobs.iter_mut().filter(|job| job.limit_ms.is_none() && job.run_ms.is_some()) {
+            job.limit_ms = match by {
+                NoLimit::Secs(secs) => Some(i64::from(secs) * 1000),
+                NoLimit::Truth => job.run_ms,
+            };
+            count += 1;
+        }
+        if count == 0 {
+            self.notes.push("every job names a time limit: --no-limit changes nothing".into());
+        } else {
+            self.notes.push(match by {
+                NoLimit::Secs(secs) => format!("{count} jobs name no time limit: each asks for {} (--no-limit)", squeue_time(u64::from(secs))),
+                NoLimit::Truth => format!("{count} jobs name no time limit: the scheduler is told how long each runs, which no real one knows (--no-limit truth)"),
+            });
+        }
     }
 
     /// Milliseconds from the first to the last submission.
@@ -199,7 +240,7 @@ impl Columns {
         for kind in field("gpu_type").1.split('|').filter(|kind| !kind.is_empty()) {
             gpu_types.push(names.get(("gpu_type", &kind.to_ascii_lowercase()))?);
         }
-        let nodes = whole(field("nodes"), 65_536)?;
+        let nodes = whole(field("nodes"), MAX_HOSTS as u32)?;
         let job = TraceJob {
             id: if id.is_empty() { names.get(("job_id", &number.to_string()))? } else { id },
             user,
@@ -298,6 +339,25 @@ mod tests {
         assert_eq!((&*second.id, second.nodes, second.run_ms, second.gpu_milli), ("2", 1, None, 500));
         assert_eq!((second.gpus(), second.cpus()), (1, 4));
         assert_eq!(trace.span_ms(), 6750);
+    }
+
+    #[test]
+    fn a_job_without_a_limit_is_given_one_as_asked() {
+        let limits = |by: NoLimit| {
+            let mut trace = Trace::parse("submit_s,run_s,time_limit_s\n0,60,\n0,60,90\n0,,\n").unwrap();
+            let before = trace.unlimited().unwrap();
+            assert!(before.starts_with("1 jobs name no time limit: the controller gives each its partition's, or 1-00:00:00"), "{before}");
+            trace.limit(by);
+            assert_eq!(trace.unlimited(), None);
+            (trace.jobs.iter().map(|job| job.limit_ms).collect::<Vec<_>>(), trace.notes.concat())
+        };
+        let note = "1 jobs name no time limit: each asks for 1:00:00 (--no-limit)";
+        assert_eq!(limits(NoLimit::Secs(3600)), (vec![Some(3_600_000), Some(90_000), None], note.into()));
+        let note = "1 jobs name no time limit: the scheduler is told how long each runs, which no real one knows (--no-limit truth)";
+        assert_eq!(limits(NoLimit::Truth), (vec![Some(60_000), Some(90_000), None], note.into()));
+        let mut limited = Trace::parse("submit_s,run_s,time_limit_s\n0,60,90\n").unwrap();
+        limited.limit(NoLimit::Secs(5));
+        assert_eq!((limited.unlimited(), limited.notes.concat()), (None, "every job names a time limit: --no-limit changes nothing".into()));
     }
 
     #[test]

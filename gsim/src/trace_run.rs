@@ -56,7 +56,7 @@ impl Default for Settings {
 /// What the scheduler believes of how long a job will run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Runtime {
-    /// Its time limit. Of a job without one the scheduler is told how long it runs.
+    /// Its time limit; a job without one has that which the controller gives it.
     #[default]
     Limit,
     /// Exactly how long it runs.
@@ -89,14 +89,26 @@ pub struct JobOutcome {
     /// Start of the last run.
     pub last_start_ms: i64,
     pub end_ms: i64,
+    /// The time limit of its last run.
+    pub limit_ms: Option<i64>,
     /// Places in the hardware of the nodes of the last run, in the order of their names.
     pub nodes: Vec<u32>,
     pub preemptions: u32,
+    /// The runs that a preemption ended, in order.
+    pub preempted: Vec<PreemptedRun>,
     /// Thousandths of GPUs times milliseconds that preemptions threw away.
     pub lost: u128,
     /// Thousandths of GPUs held, and CPUs.
     pub gpu_milli: u64,
     pub cpus: u64,
+}
+
+/// A run that a preemption ended; fields as in [`JobOutcome`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PreemptedRun {
+    pub start_ms: i64,
+    pub end_ms: i64,
+    pub nodes: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -388,6 +400,7 @@ impl<'a> TraceRun<'a> {
                 let saved = if told { ran_ms } else { marked };
                 out.fate = Fate::Cancelled;
                 out.preemptions += 1;
+                out.preempted.push(PreemptedRun { start_ms: live.start_ms, end_ms: self.now_ms, nodes: out.nodes.clone() });
                 out.lost += u128::from(trace_job.gpu_milli) * (ran_ms - saved).max(0) as u128;
                 *self.saved_ms.entry(job).or_default() += saved;
             }
@@ -496,15 +509,22 @@ impl<'a> TraceRun<'a> {
         live.start_ms = self.now_ms;
         let job = live.job;
         let left_ms = self.left_ms(job);
-        let limit_ms = self.jobs[job as usize].limit_ms.filter(|_| self.settings.kill_at_limit);
-        let secs = left_ms.min(limit_ms.unwrap_or(i64::MAX));
-        self.ends.push(Reverse((self.now_ms + secs, job, run.attempt)));
+        let limit_ms = self.limit_ms(job, run.job);
+        self.out.jobs[job as usize].limit_ms = limit_ms;
+        let runs_ms = left_ms.min(limit_ms.filter(|_| self.settings.kill_at_limit).unwrap_or(i64::MAX));
+        self.ends.push(Reverse((self.now_ms + runs_ms, job, run.attempt)));
     }
 
     fn stopping(&mut self, run: RunId, stop: Stopping) {
         let Some(live) = self.live.get_mut(&run) else { return };
         live.stop = Some(stop);
         self.ends.push(Reverse((self.now_ms, live.job, run.attempt)));
+    }
+
+    /// The limit that its node would hold it to: the trace's, or else the controller's.
+    fn limit_ms(&self, job: u32, id: JobId) -> Option<i64> {
+        let given = || self.state.jobs.get(id)?.limit_secs.map(|secs| i64::from(secs) * 1000);
+        self.jobs[job as usize].limit_ms.or_else(|| given().filter(|_| self.settings.runtime == Runtime::Limit))
     }
 
     /// What is left to do of a job.
@@ -604,7 +624,7 @@ impl ClusterTraits {
 /// A row as the submission it was.
 pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings, cluster: ClusterTraits) -> JobSpec {
     let believed_ms = match settings.runtime {
-        Runtime::Limit => job.limit_ms.or(job.run_ms),
+        Runtime::Limit => job.limit_ms,
         Runtime::Actual => job.run_ms,
     };
     let mut spec = match &job.asked {
@@ -616,7 +636,10 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
         }
         None => spec_of_row(job, config, cluster),
     };
-    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
+    // Without one the request stays as it was, and the controller decides.
+    if let Some(ms) = believed_ms {
+        spec.time_limit_secs = Some(u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
+    }
     spec
 }
 

@@ -73,13 +73,60 @@ fn policies_stand_side_by_side() {
     let trace = scratch.file("t.csv", TRACE);
     let site = scratch.file("site.toml", "[scheduler]\norder = \"sjf\"\nbackfill = \"off\"\n");
     let starts = scratch.path("starts");
-    let args = ["compare", "--trace", &trace, "--nodes", "1", "--gpus-per-node", "2", "--policy", "fifo", "--policy", &site, "--starts", &starts, "--json"];
+    let args = ["compare", "--trace", &trace, "--nodes", "1", "--gpus-per-node", "2", "--policy", "fifo", "--policy", &site, "--starts", &starts, "--no-limit", "truth", "--json"];
     let document = json_of(&args);
     let names: Vec<_> = document["results"].as_array().unwrap().iter().map(|one| one["policy"].as_str().unwrap()).collect();
     assert_eq!(names, ["fifo", "site"]);
     // The shortest job passes where the shortest goes first.
     let last = |name: &str| std::fs::read_to_string(scratch.0.join("starts").join(name)).unwrap().lines().last().unwrap().to_owned();
     assert!(last("fifo.csv").starts_with("c,20,150,") && last("site.csv").starts_with("c,20,100,"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let scratch = Scratch::new("pipe");
+    let (trace, starts) = (scratch.file("t.csv", TRACE), scratch.path("s.csv"));
+    for args in [
+        &["run", "--trace", &trace, "--starts", &starts][..],
+        &["compare", "--trace", &trace, "--policy", "fifo", "--json"],
+        &["bench", "--list"],
+        &["replay-seed", "1"],
+    ] {
+        // The reading end is closed before the command begins.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gsim"));
+        let done = command.args(args).stdout(writer).output().unwrap();
+        assert_eq!((done.status.code(), String::from_utf8(done.stderr).unwrap()), (Some(0), String::new()), "{args:?}");
+    }
+    assert!(std::fs::read_to_string(&starts).unwrap().starts_with("job_id,"), "files are written all the same");
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_gsim")).args(["bench", "--list"]).stdout(full).output().unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    assert!(String::from_utf8(done.stderr).unwrap().starts_with("gsim: standard output: No space left"));
+}
+
+#[test]
+fn the_limit_of_jobs_without_one_is_said() {
+    let scratch = Scratch::new("limits");
+    let trace = scratch.file("t.csv", TRACE);
+    let note = |more: &[&str]| {
+        let args = [&["run", "--trace", &trace, "--nodes", "1", "--json"], more].concat();
+        json_of(&args)["results"][0]["notes"][0].as_str().unwrap().to_owned()
+    };
+    assert_eq!(note(&[]), "3 jobs name no time limit: the controller gives each its partition's, or 1-00:00:00 (--no-limit)");
+    assert_eq!(note(&["--no-limit", "90"]), "3 jobs name no time limit: each asks for 1:30 (--no-limit)");
+    assert!(note(&["--no-limit", "truth"]).ends_with("which no real one knows (--no-limit truth)"));
+    assert!(error_of(&["run", "--trace", &trace, "--no-limit", "lies"], 2).contains("seconds, or the word truth"));
+    for command in ["forecast", "reclaim"] {
+        let args = [command, "--trace", &trace, "--no-limit", "truth", "--nodes", "8"];
+        let said = String::from_utf8(gsim(&args).stdout).unwrap();
+        assert!(said.contains("which no real one knows"), "{said}");
+    }
 }
 
 #[test]
@@ -99,6 +146,23 @@ fn what_cannot_be_used_is_named_with_its_place() {
     assert!(error_of(&["replay", &trace], 1).contains("line 1: no JSON"));
     error_of(&["run"], 2);
     error_of(&["compare", "--trace", &trace], 2);
+}
+
+#[test]
+fn an_option_that_would_change_nothing_is_refused() {
+    let scratch = Scratch::new("options");
+    let (trace, nodes) = (scratch.file("t.csv", TRACE), scratch.file("n.csv", "node,gpus\nn1,2\n"));
+    for wrong in [
+        &["reclaim", "--trace", &trace, "--cluster", &nodes][..],
+        &["reclaim", "--trace", &trace, "--gpus-per-node", "4"],
+        &["forecast", "--trace", &trace, "--per-account-clusters"],
+        &["forecast", "--trace", &trace, "--plots", "x"],
+        &["run", "--trace", &trace, "--nodes", "2", "--load", "0.5"],
+        &["run", "--trace", &trace, "--cluster", &nodes, "--load", "0.5"],
+    ] {
+        let error = error_of(wrong, 2);
+        assert!(error.contains("unexpected argument") || error.contains("cannot be used with"), "{wrong:?}: {error}");
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub use mirror::Mirror;
 pub use reservation::{reservation_of, reservations_over};
 pub use imex::imex_channel;
 pub use snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
-pub use submit::complete;
+pub use submit::{DEFAULT_LIMIT_SECS, complete};
 pub use wake::{KEPT_FINISHED, next_deadline};
 
 pub use event::{Event, JobChange, PolicyChange, Touched};

@@ -25,7 +25,7 @@ pub struct BenchArgs {
 /// `gsim bench`.
 pub fn bench(args: &BenchArgs) -> Result<(), String> {
     if args.list {
-        BENCHES.iter().for_each(|bench| println!("{:<12}  {}", bench.name, bench.what));
+        BENCHES.iter().for_each(|bench| say!("{:<14} {}", bench.name, bench.what));
         return Ok(());
     }
     let mut chosen: Vec<&Bench> = Vec::new();
@@ -40,13 +40,13 @@ pub fn bench(args: &BenchArgs) -> Result<(), String> {
         chosen.extend(&BENCHES);
     }
     if cfg!(debug_assertions) {
-        eprintln!("gsim: a debug build: the numbers are those of --release times a factor");
+        note!("gsim: a debug build: the numbers are those of --release times a factor");
     }
     let mut clock = clock();
     let rows: Vec<_> = chosen.iter().map(|bench| bench.measure(&mut clock)).collect();
-    print!("{}", table(&rows));
+    say!("{}", table(&rows).trim_end());
     if args.json {
-        println!("{}", serde_json::json!({ "schema": 1, "command": "bench", "rows": rows }));
+        say!("{}", serde_json::json!({ "schema": 1, "command": "bench", "rows": rows }));
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
         })?;
         placements.push(*known);
     }
-    println!("cluster  {}", hardware.describe());
+    say!("cluster  {}", hardware.describe());
     let mut lines = vec![["placement", "requests", "allocated, mean", "least", "most", "pods", "dropped, mean"].map(str::to_owned).to_vec()];
     let mut results = Vec::new();
     for until in &args.until {
@@ -125,10 +125,10 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
             }));
         }
     }
-    print!("{}", aligned(&lines));
-    println!("{} orders by seeds from {}; allocated: of all {} GPUs; what does not fit is dropped", args.seeds, args.seed, hardware.gpus());
+    say!("{}", aligned(&lines).trim_end());
+    say!("{} orders by seeds from {}; allocated: of all {} GPUs; what does not fit is dropped", args.seeds, args.seed, hardware.gpus());
     if args.json {
-        println!("{}", serde_json::json!({ "schema": 1, "command": "frag", "results": results }));
+        say!("{}", serde_json::json!({ "schema": 1, "command": "frag", "results": results }));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `gsim forecast`: how often the intervals of `gq --start` would have been right over a trace, and how wide they are.
 
 use crate::files::write_text;
-use crate::run_command::{How, Where, policy_with, read_place, read_trace};
+use crate::run_command::{Limits, Where, policy_with, read_place, read_trace};
 use clap::Args;
 use gsim::experiment::Place;
 use gsim::hardware::Hardware;
@@ -23,40 +23,48 @@ pub struct ForecastArgs {
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
     #[command(flatten)]
-    how: How,
+    limits: Limits,
+    /// One JSON document as the last line
+    #[arg(long)]
+    json: bool,
 }
 
 /// `gsim forecast`.
 pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
-    let trace = read_trace(&args.place)?;
-    let policy = policy_with(&args.policy, &args.how)?;
+    let trace = read_trace(args.place.jobs())?;
+    let policy = policy_with(&args.policy, &args.limits)?;
     let jobs: Vec<_> = trace.jobs.iter().collect();
     let hardware = match read_place(&args.place, &trace)? {
         Place::Given(hardware) | Place::Each(hardware) => hardware,
-        Place::Sized(wish) => Hardware::sized(&jobs, &wish),
+        Place::Sized(wish) => Hardware::sized(&jobs, &wish)?,
     };
     let mut watch = Watch::new(i64::from(args.every) * 1000);
     run_watched(&jobs, &hardware, &policy.config(&hardware), &policy.settings, &mut || 0, &mut watch)?;
     let told = watch.told();
-    println!("trace    {}", args.place.trace().display());
-    println!("cluster  {}", hardware.describe());
-    println!("policy   {}", policy.describe());
-    println!("jobs that waited more than {} minutes; {} times the queue was forecast\n", LONG_WAIT_SECS / 60, watch.forecasts);
+    say!("trace    {}", args.place.jobs().trace().display());
+    say!("cluster  {}", hardware.describe());
+    say!("policy   {}", policy.describe());
+    let unlimited = trace.unlimited();
+    trace.notes.iter().chain(&unlimited).chain(&hardware.notes).for_each(|note| say!("note     {note}"));
+    say!("jobs that waited more than {} minutes; {} times the queue was forecast\n", LONG_WAIT_SECS / 60, watch.forecasts);
     told.iter().for_each(print);
+    if told.is_empty() {
+        say!("none of them had an interval yet: these are learned from jobs that waited so long, 30 in a partition at least");
+    }
     if let Some(path) = &args.cases {
         write_text(path, &watch.csv())?;
     }
-    if args.how.json() {
-        let trace = args.place.trace().display().to_string();
-        println!("{}", serde_json::json!({"schema": 1, "command": "forecast", "trace": trace, "long_wait_secs": LONG_WAIT_SECS, "at_age": told}));
+    if args.json {
+        let trace = args.place.jobs().trace().display().to_string();
+        say!("{}", serde_json::json!({"schema": 1, "command": "forecast", "trace": trace, "long_wait_secs": LONG_WAIT_SECS, "at_age": told}));
     }
     Ok(())
 }
 
 fn print(at: &AtAge) {
-    println!("forecast after {} min of waiting: {} intervals", at.waited_secs / 60, at.nominal.intervals);
+    say!("forecast after {} min of waiting: {} intervals", at.waited_secs / 60, at.nominal.intervals);
     let line = |name: &str, told: &Told| {
-        println!(
+        say!(
             "  {name:<42} right {:5.1} %   median width {:8.0} s   of the wait {:5.2}   mean width {:8.0} s",
             told.coverage * 100.0,
             told.median_width_secs,

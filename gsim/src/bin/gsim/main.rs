@@ -2,6 +2,9 @@
 //!
 //! Exit 0 when all went well, 1 when a file could not be used or a seed did not come to rest, 2 for wrong usage.
 
+#[macro_use]
+mod out;
+
 mod bench_command;
 mod files;
 mod forecast_command;
@@ -39,7 +42,7 @@ enum What {
         /// default, fifo, sjf, easy, conservative, sjf-easy, or a TOML file with [scheduler], [simulation], [account.NAME], ...
         #[arg(long, value_name = "NAME|FILE")]
         policy: Option<String>,
-        /// Every job with its start, end and nodes, as CSV
+        /// Every run of every job with its start, end and nodes, as CSV; more than one where it was preempted
         #[arg(long, value_name = "FILE")]
         starts: Option<PathBuf>,
         #[command(flatten)]
@@ -52,7 +55,7 @@ enum What {
         /// A policy, as for `gsim run`; once for each column
         #[arg(long, value_name = "NAME|FILE", required = true)]
         policy: Vec<String>,
-        /// Every job with its start, end and nodes, as a CSV for each policy in this directory
+        /// Every run of every job with its start, end and nodes, as a CSV for each policy in this directory
         #[arg(long, value_name = "DIR")]
         starts: Option<PathBuf>,
         #[command(flatten)]
@@ -79,9 +82,11 @@ enum What {
     },
     /// Feed a controller's own trace through core and scheduler again and compare every decision
     Replay(replay_command::ReplayArgs),
-    /// Run one seed and print everything that happens
+    /// Run one seed and print its acts; where it fails, everything that happens
     ReplaySeed {
+        /// The seed, as fuzz names it
         seed: u64,
+        /// Machines in the cluster, as fuzz was told
         #[arg(long)]
         nodes: Option<u16>,
         /// Cut the scenario down first, if it fails
@@ -96,8 +101,10 @@ enum What {
     Frag(FragArgs),
     /// Ten minutes of a large busy cluster with its daemons: CPU time per run
     BusyDay {
+        /// Simulated node daemons
         #[arg(long, default_value_t = 5000)]
         agents: u16,
+        /// Jobs that they run
         #[arg(long, default_value_t = 10_000)]
         tasks: u32,
         /// Simulated seconds
@@ -134,7 +141,7 @@ fn said(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error.lines().for_each(|line| eprintln!("gsim: {line}"));
+            error.lines().for_each(|line| note!("gsim: {line}"));
             ExitCode::FAILURE
         }
     }
@@ -145,7 +152,7 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
     let mut total = gsim::fuzz::Summary::default();
     for seed in first..first.saturating_add(seeds) {
         // A build that aborts on panic still says which seed it was.
-        std::panic::set_hook(Box::new(move |panic| eprintln!("gsim: seed {seed}: {panic}")));
+        std::panic::set_hook(Box::new(move |panic| note!("gsim: seed {seed}: {panic}")));
         match run(&Scenario::from_seed(seed, nodes), false) {
             Ok(one) => {
                 total.happenings += one.happenings;
@@ -166,7 +173,7 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
             }
         }
     }
-    println!(
+    say!(
         "{seeds} seeds came to rest: {} jobs, {} runs, {} stood still, {} put back, {} asked in vain, {} nodes fenced, {} commits, {} happenings, {} h simulated, {:.2} s of CPU",
         total.jobs,
         total.runs_placed,
@@ -191,12 +198,12 @@ fn replay_seed(seed: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
     }
     match result {
         Ok(summary) => {
-            scenario.acts.iter().for_each(|act| println!("{act}"));
-            println!("seed {seed} came to rest: {summary:?}");
+            scenario.acts.iter().for_each(|act| say!("{act}"));
+            say!("seed {seed} came to rest: {summary:?}");
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            failure.trace.iter().for_each(|line| println!("{line}"));
+            failure.trace.iter().for_each(|line| say!("{line}"));
             report(&failure, nodes);
             ExitCode::FAILURE
         }
@@ -206,13 +213,13 @@ fn replay_seed(seed: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
 fn report(failure: &Failure, nodes: Option<u16>) {
     let Scenario { seed, machines, gpus, acts, .. } = &failure.scenario;
     let nodes = nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"));
-    eprintln!("gsim: seed {seed} fails: {}", failure.violation);
-    eprintln!("{machines} machines with {gpus} GPUs; the acts that matter:");
-    acts.iter().for_each(|act| eprintln!("{act}"));
+    note!("gsim: seed {seed} fails: {}", failure.violation);
+    note!("{machines} machines with {gpus} GPUs; the acts that matter:");
+    acts.iter().for_each(|act| note!("{act}"));
     let from = failure.trace.len().saturating_sub(60);
-    eprintln!("the last of {} lines:", failure.trace.len());
-    failure.trace[from..].iter().for_each(|line| eprintln!("{line}"));
-    eprintln!("again, in full: gsim replay-seed {seed}{nodes} --shrink");
+    note!("the last of {} lines:", failure.trace.len());
+    failure.trace[from..].iter().for_each(|line| note!("{line}"));
+    note!("again, in full: gsim replay-seed {seed}{nodes} --shrink");
 }
 
 fn busy_day(agents: u16, tasks: u32, secs: i64) -> ExitCode {
@@ -221,7 +228,7 @@ fn busy_day(agents: u16, tasks: u32, secs: i64) -> ExitCode {
         Ok(summary) => {
             let cpu = cpu_time() - before;
             let each = cpu.as_secs_f64() * 1e6 / summary.runs_placed.max(1) as f64;
-            println!(
+            say!(
                 "{agents} agents, {secs} simulated s: {:.2} s of CPU, {} runs ({each:.0} us each), {} commits, {} happenings",
                 cpu.as_secs_f64(),
                 summary.runs_placed,
@@ -231,7 +238,7 @@ fn busy_day(agents: u16, tasks: u32, secs: i64) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(violation) => {
-            eprintln!("gsim: {violation}");
+            note!("gsim: {violation}");
             ExitCode::FAILURE
         }
     }

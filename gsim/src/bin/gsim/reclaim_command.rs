@@ -1,13 +1,16 @@
 //! `gsim reclaim`: GPU-hours lost by preemption, by who is chosen to give way.
 
-use crate::run_command::{Where, read_trace};
+use crate::run_command::{Jobs, read_trace};
 use clap::Args;
 use gsim::reclaim::{Lost, Reclaims, Setup, reclaims};
 
 #[derive(Args)]
 pub struct ReclaimArgs {
     #[command(flatten)]
-    place: Where,
+    jobs: Jobs,
+    /// So many nodes of 8 GPUs
+    #[arg(long, value_name = "N", default_value_t = Setup::default().nodes, value_parser = clap::value_parser!(u32).range(8..=100_000))]
+    nodes: u32,
     /// How many seeds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
@@ -18,14 +21,14 @@ pub struct ReclaimArgs {
 
 /// `gsim reclaim`.
 pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
-    let trace = read_trace(&args.place)?;
-    let given = Setup::default();
-    let setup = Setup { nodes: args.place.nodes().unwrap_or(given.nodes), ..given };
-    println!("trace    {}, {} jobs", args.place.trace().display(), trace.jobs.len());
-    println!("cluster  {} nodes of 8 GPUs; all that runs writes a mark every {} min", setup.nodes, setup.marks_every_ms / 60_000);
-    println!("owner    asks for 1 to {} whole nodes every {} h, for {} h\n", setup.most_nodes, setup.every_ms / 3_600_000, setup.run_ms / 3_600_000);
-    println!("GPU-hours lost (runs ended)");
-    println!(
+    let trace = read_trace(&args.jobs)?;
+    let setup = Setup { nodes: args.nodes, ..Setup::default() };
+    say!("trace    {}, {} jobs", args.jobs.trace().display(), trace.jobs.len());
+    say!("cluster  {} nodes of 8 GPUs; all that runs writes a mark every {} min", setup.nodes, setup.marks_every_ms / 60_000);
+    trace.notes.iter().chain(&trace.unlimited()).for_each(|note| say!("note     {note}"));
+    say!("owner    asks for 1 to {} whole nodes every {} h, for {} h\n", setup.most_nodes, setup.every_ms / 3_600_000, setup.run_ms / 3_600_000);
+    say!("GPU-hours lost (runs ended)");
+    say!(
         "{:>5} {:>9} {:>17} {:>17} {:>17} {:>9} {:>17} {:>17}",
         "seed", "reclaims", "ours", "youngest first", "lowest priority", "tried", "ours", "brute force"
     );
@@ -38,25 +41,25 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     let total = sum(&all);
     print("all", &total);
     if total.in_parts > 0 {
-        println!("{} reclaims are not counted: the core did not end all runs of them at once", total.in_parts);
+        say!("{} reclaims are not counted: the core did not end all runs of them at once", total.in_parts);
     }
     let less = |than: Lost| 100.0 * (1.0 - total.ours.gpu_hours / than.gpu_hours.max(f64::MIN_POSITIVE));
     let over = total.ours_where_tried.gpu_hours / total.brute_force.gpu_hours.max(f64::MIN_POSITIVE);
-    println!(
+    say!(
         "\nours loses {:.0} % less than youngest first, {:.0} % less than lowest priority first, and {over:.2} times the least that is possible",
         less(total.youngest_first),
         less(total.lowest_priority_first)
     );
     if args.json {
-        let trace = args.place.trace().display().to_string();
-        println!("{}", serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total}));
+        let trace = args.jobs.trace().display().to_string();
+        say!("{}", serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total}));
     }
     Ok(())
 }
 
 fn print(name: &str, one: &Reclaims) {
     let lost = |lost: &Lost| format!("{:.1} ({})", lost.gpu_hours, lost.victims);
-    println!(
+    say!(
         "{name:>5} {:>9} {:>17} {:>17} {:>17} {:>9} {:>17} {:>17}",
         one.reclaims,
         lost(&one.ours),

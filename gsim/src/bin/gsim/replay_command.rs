@@ -25,20 +25,20 @@ pub struct ReplayArgs {
 pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     let text = read_text(&args.trace)?;
     let recorded = Recorded::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
-    recorded.breaks.iter().for_each(|(line, why)| println!("not whole   line {line}: {why}"));
+    recorded.breaks.iter().for_each(|(line, why)| say!("not whole   line {line}: {why}"));
     let (done, history, state) = replay_with_history(&recorded).map_err(|error| in_file(&args.trace, &error))?;
-    println!("inputs      {} ({} refused then and now)", done.inputs, done.refused);
-    println!("events      {}, hash {}", done.events, done.hash);
-    println!("decisions   {} starts in {} plans, hash {}", done.starts, done.plans, done.decisions_hash);
-    println!("made again  {} plans equal, {} of them with the same reasons", done.plans_equal, done.reasons_equal);
+    say!("inputs      {} ({} refused then and now)", done.inputs, done.refused);
+    say!("events      {}, hash {}", done.events, done.hash);
+    say!("decisions   {} starts in {} plans, hash {}", done.starts, done.plans, done.decisions_hash);
+    say!("made again  {} plans equal, {} of them with the same reasons", done.plans_equal, done.reasons_equal);
     if done.plans_unknown > 0 {
-        println!("            {} plans are of a state that the trace does not hold", done.plans_unknown);
+        say!("            {} plans are of a state that the trace does not hold", done.plans_unknown);
     }
-    done.notes.iter().for_each(|note| println!("note        {note}"));
-    done.differences.iter().for_each(|difference| println!("other       {difference}"));
+    done.notes.iter().for_each(|note| say!("note        {note}"));
+    done.differences.iter().for_each(|difference| say!("other       {difference}"));
     let is_whole = done.breaks.is_empty();
     let same = done.plans_equal + done.plans_unknown == done.plans && is_whole;
-    println!("{}", match (same, is_whole) {
+    say!("{}", match (same, is_whole) {
         (true, _) => "the same decisions, bit for bit",
         (false, true) => "some decisions are others",
         (false, false) => "the trace is not as it was written: nothing can be said of the decisions as a whole",
@@ -49,7 +49,7 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
         document["under"] = under(told, policy)?;
     }
     if args.json {
-        println!("{document}");
+        say!("{document}");
     }
     Ok(same)
 }
@@ -61,14 +61,14 @@ fn under(mut told: Told, policy: &str) -> Result<serde_json::Value, String> {
     let place = Place::Given(told.hardware.clone());
     let other = Experiment::run(&told.trace, &place, &policy, &mut clock())?;
     let columns = [told.measures.clone(), other.measures.clone()];
-    println!("\n{}", table(&columns));
-    notes.iter().for_each(|note| println!("note        {note}"));
-    println!("use and fragmentation are of the simulation only; its nodes run a job at once and no node fails");
+    say!("\n{}", table(&columns));
+    notes.iter().for_each(|note| say!("note        {note}"));
+    say!("use and fragmentation are of the simulation only; its nodes run a job at once and no node fails");
     let moved = other.parts.first().map_or(Vec::new(), |part| told.moved(&part.outcome));
     let earlier = moved.iter().filter(|(_, then, now)| now < then).count();
-    println!("{} of {} jobs start a second or more from then: {earlier} earlier, {} later", moved.len(), told.trace.jobs.len(), moved.len() - earlier);
+    say!("{} of {} jobs start a second or more from then: {earlier} earlier, {} later", moved.len(), told.trace.jobs.len(), moved.len() - earlier);
     for (id, then, now) in moved.iter().take(10) {
-        println!("  job {id}: {now:.0} s after the begin instead of {then:.0}");
+        say!("  job {id}: {now:.0} s after the begin instead of {then:.0}");
     }
     Ok(serde_json::json!({ "as_it_was": columns[0], "would_be": columns[1], "earlier": earlier, "later": moved.len() - earlier, "notes": notes }))
 }

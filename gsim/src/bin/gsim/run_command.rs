@@ -3,20 +3,36 @@
 use crate::files::{clock, in_file, make_dir, read_text, write_text};
 use clap::{Args, ValueEnum};
 use gsim::experiment::{Experiment, Place};
-use gsim::hardware::{Hardware, LOAD, NodeShape, Wish, is_node_csv};
+use gsim::hardware::{Hardware, LOAD, Wish, is_node_csv};
 use gsim::measures::{Measures, table};
 use gsim::plot::{Series, over_time, waits_by_size};
 use gsim::policy_file::{NAMED, PolicyFile};
-use gsim::trace::Trace;
+use gsim::trace::{NoLimit, Trace};
 use gsim::trace_run::Runtime;
 use std::path::{Path, PathBuf};
 
+/// Longest of --no-limit, seconds: ten years.
+const MAX_LIMIT_SECS: u32 = 3660 * 86_400;
+
 #[derive(Args)]
-pub struct Where {
+pub struct Jobs {
     /// Jobs as CSV, plain or gzip (columns: job_id,user,account,submit_s,run_s,time_limit_s,nodes,gpus,gpu_type,cpus,
     /// mem_mb,state,partition,qos,wait_s; submit_s and run_s are needed)
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
+    /// Only the first so many rows of the trace
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rows: Option<u32>,
+    /// The time limit of jobs that the trace gives none: seconds, or how long each runs, which no real scheduler
+    /// knows [default: what the controller gives such a job, its partition's or a day]
+    #[arg(long, value_name = "SECONDS|truth", value_parser = no_limit)]
+    no_limit: Option<NoLimit>,
+}
+
+#[derive(Args)]
+pub struct Where {
+    #[command(flatten)]
+    jobs: Jobs,
     /// Nodes: a CSV with the columns node,cpus,mem_mb,gpus,gpu_type, or TOML with [[node]] and [partition.NAME] tables.
     /// Without it the cluster is sized to --load
     #[arg(long, value_name = "FILE")]
@@ -31,24 +47,27 @@ pub struct Where {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cpus_per_node: Option<u32>,
     /// Part of the time that a sized cluster would be busy
-    #[arg(long, value_name = "PART", default_value_t = LOAD)]
+    #[arg(long, value_name = "PART", default_value_t = LOAD, conflicts_with_all = ["cluster", "nodes"])]
     load: f64,
-    /// Only the first so many rows of the trace
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    rows: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct Limits {
+    /// What the scheduler believes of how long a job runs, whatever the policy file says
+    #[arg(long, value_enum)]
+    runtime: Option<RuntimeWord>,
+    /// End runs at their time limit; otherwise they run as long as they did
+    #[arg(long)]
+    kill_at_limit: bool,
 }
 
 #[derive(Args)]
 pub struct How {
-    /// What the scheduler believes of how long a job runs, whatever the policy file says
-    #[arg(long, value_enum)]
-    runtime: Option<RuntimeWord>,
+    #[command(flatten)]
+    limits: Limits,
     /// Every account on a cluster of its own, as per_account_clusters in a policy file
     #[arg(long)]
     per_account_clusters: bool,
-    /// End runs at their time limit; otherwise they run as long as they did
-    #[arg(long)]
-    kill_at_limit: bool,
     /// One JSON document as the last line
     #[arg(long)]
     json: bool,
@@ -58,18 +77,14 @@ pub struct How {
 }
 
 impl Where {
-    pub fn trace(&self) -> &Path {
-        &self.trace
-    }
-
-    pub fn nodes(&self) -> Option<u32> {
-        self.nodes
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
     }
 }
 
-impl How {
-    pub fn json(&self) -> bool {
-        self.json
+impl Jobs {
+    pub fn trace(&self) -> &Path {
+        &self.trace
     }
 }
 
@@ -79,10 +94,18 @@ enum RuntimeWord {
     Actual,
 }
 
+fn no_limit(text: &str) -> Result<NoLimit, String> {
+    match text.parse() {
+        Ok(secs @ 1..=MAX_LIMIT_SECS) => Ok(NoLimit::Secs(secs)),
+        _ if text == "truth" => Ok(NoLimit::Truth),
+        _ => Err(format!("1 to {MAX_LIMIT_SECS} seconds, or the word truth")),
+    }
+}
+
 /// `gsim run`.
 pub fn run(place: &Where, policy: Option<&str>, starts: Option<&Path>, how: &How) -> Result<(), String> {
-    let trace = read_trace(place)?;
-    let policies = [policy_with(policy.unwrap_or("default"), how)?];
+    let trace = read_trace(&place.jobs)?;
+    let policies = [policy_for(policy.unwrap_or("default"), how)?];
     let done = experiments(&trace, place, &policies)?;
     if let Some(path) = starts {
         write_text(path, &done[0].starts_csv())?;
@@ -92,8 +115,8 @@ pub fn run(place: &Where, policy: Option<&str>, starts: Option<&Path>, how: &How
 
 /// `gsim compare`.
 pub fn compare(place: &Where, policies: &[String], starts: Option<&Path>, how: &How) -> Result<(), String> {
-    let trace = read_trace(place)?;
-    let mut read = policies.iter().map(|policy| policy_with(policy, how)).collect::<Result<Vec<_>, _>>()?;
+    let trace = read_trace(&place.jobs)?;
+    let mut read = policies.iter().map(|policy| policy_for(policy, how)).collect::<Result<Vec<_>, _>>()?;
     distinct(&mut read);
     let done = experiments(&trace, place, &read)?;
     if let Some(dir) = starts {
@@ -115,14 +138,17 @@ fn distinct(policies: &mut [PolicyFile]) {
     }
 }
 
-pub fn read_trace(place: &Where) -> Result<Trace, String> {
-    let text = read_text(&place.trace)?;
-    let mut trace = Trace::parse(&text).map_err(|errors| in_file(&place.trace, &errors))?;
+pub fn read_trace(jobs: &Jobs) -> Result<Trace, String> {
+    let text = read_text(&jobs.trace)?;
+    let mut trace = Trace::parse(&text).map_err(|errors| in_file(&jobs.trace, &errors))?;
     if !trace.passed_over.is_empty() {
-        eprintln!("gsim: {}: columns passed over: {}", place.trace.display(), trace.passed_over.join(", "));
+        note!("gsim: {}: columns passed over: {}", jobs.trace.display(), trace.passed_over.join(", "));
     }
-    if let Some(rows) = place.rows {
+    if let Some(rows) = jobs.rows {
         trace.jobs.truncate(rows as usize);
+    }
+    if let Some(by) = jobs.no_limit {
+        trace.limit(by);
     }
     Ok(trace)
 }
@@ -140,15 +166,20 @@ pub fn read_policy(policy: &str) -> Result<PolicyFile, String> {
     PolicyFile::parse(policy, &text)
 }
 
-pub fn policy_with(policy: &str, how: &How) -> Result<PolicyFile, String> {
+pub fn policy_with(policy: &str, limits: &Limits) -> Result<PolicyFile, String> {
     let mut read = read_policy(policy)?;
-    if let Some(runtime) = how.runtime {
+    if let Some(runtime) = limits.runtime {
         read.settings.runtime = match runtime {
             RuntimeWord::Limit => Runtime::Limit,
             RuntimeWord::Actual => Runtime::Actual,
         };
     }
-    read.settings.kill_at_limit |= how.kill_at_limit;
+    read.settings.kill_at_limit |= limits.kill_at_limit;
+    Ok(read)
+}
+
+fn policy_for(policy: &str, how: &How) -> Result<PolicyFile, String> {
+    let mut read = policy_with(policy, &how.limits)?;
     read.per_account_clusters |= how.per_account_clusters;
     Ok(read)
 }
@@ -160,24 +191,17 @@ pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
     let mut wish = Wish { load: place.load, ..Wish::of(trace) };
     wish.gpus_per_node = place.gpus_per_node;
     wish.cpus_per_node = place.cpus_per_node;
-    let sized = || Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &wish);
-    // A node as the sized cluster would have it, with what was asked for.
-    let shape = || {
-        let mut shape = sized().nodes.first().map_or_else(NodeShape::default, |node| node.shape.clone());
-        shape.gpus = place.gpus_per_node.unwrap_or(shape.gpus);
-        shape.cpus = place.cpus_per_node.unwrap_or(shape.cpus.max(shape.gpus)).max(1);
-        shape
-    };
+    let jobs: Vec<_> = trace.jobs.iter().collect();
     let Some(path) = &place.cluster else {
         return Ok(match place.nodes {
-            Some(count) => Place::Each(Hardware::uniform(count, &shape())),
+            Some(count) => Place::Each(Hardware::uniform_for(&jobs, &wish, count)),
             None => Place::Sized(wish),
         });
     };
     let text = read_text(path)?;
     let hardware = match is_node_csv(&text) {
         true => Hardware::from_csv(&text).map_err(|errors| in_file(path, &errors)),
-        false => Hardware::from_toml(&path.display().to_string(), &text, &shape()),
+        false => Hardware::from_toml(&path.display().to_string(), &text, &Hardware::unknown_shape(&jobs, &wish)),
     };
     hardware.map(Place::Given)
 }
@@ -190,18 +214,18 @@ fn experiments<'a>(trace: &'a Trace, place: &Where, policies: &[PolicyFile]) -> 
 
 fn print(place: &Where, policies: &[PolicyFile], done: &[Experiment], how: &How, what: &str) -> Result<(), String> {
     let columns: Vec<Measures> = done.iter().map(|one| one.measures.clone()).collect();
-    println!("trace    {}", place.trace.display());
-    println!("cluster  {}", columns[0].cluster);
-    policies.iter().for_each(|policy| println!("policy   {}", policy.describe()));
-    let mut notes: Vec<&String> = columns.iter().flat_map(|m| &m.notes).collect();
-    notes.dedup();
-    notes.iter().for_each(|note| println!("note     {note}"));
-    println!("\n{}", table(&columns));
+    say!("trace    {}", place.jobs.trace.display());
+    say!("cluster  {}", columns[0].cluster);
+    policies.iter().for_each(|policy| say!("policy   {}", policy.describe()));
+    let mut notes: Vec<&String> = Vec::new();
+    columns.iter().flat_map(|m| &m.notes).for_each(|note| if !notes.contains(&note) { notes.push(note) });
+    notes.iter().for_each(|note| say!("note     {note}"));
+    say!("\n{}", table(&columns));
     for m in &columns {
-        m.refusals.iter().for_each(|(text, count)| println!("{}: {count} jobs not run: {text}", m.policy));
+        m.refusals.iter().for_each(|(text, count)| say!("{}: {count} jobs not run: {text}", m.policy));
     }
-    println!("fairness: Jain's index over the mean bounded slowdown (tau 10 s) of each account; 1 is equal for all");
-    println!("fragmentation: free GPUs on nodes partly in use, of all free GPUs, over time");
+    say!("fairness: Jain's index over the mean bounded slowdown (tau 10 s) of each account; 1 is equal for all");
+    say!("fragmentation: free GPUs on nodes partly in use, of all free GPUs, over time");
     if let Some(dir) = &how.plots {
         plots(dir, done, &columns)?;
     }
@@ -209,10 +233,10 @@ fn print(place: &Where, policies: &[PolicyFile], done: &[Experiment], how: &How,
         let document = serde_json::json!({
             "schema": 1,
             "command": what,
-            "trace": place.trace.display().to_string(),
+            "trace": place.jobs.trace.display().to_string(),
             "results": columns,
         });
-        println!("{document}");
+        say!("{document}");
     }
     Ok(())
 }
@@ -240,6 +264,6 @@ fn plots(dir: &Path, done: &[Experiment], columns: &[Measures]) -> Result<(), St
         }
     }
     write_text(&dir.join("waits-by-size.svg"), &waits_by_size(columns))?;
-    println!("plots    {}", dir.display());
+    say!("plots    {}", dir.display());
     Ok(())
 }

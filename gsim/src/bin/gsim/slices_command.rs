@@ -23,6 +23,7 @@ pub struct SlicesArgs {
     /// Leave out jobs that ask for more than such a part of a GPU, in thousandths
     #[arg(long, value_name = "MILLI", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
     most: u64,
+    /// How many random places and times
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// The first of them
@@ -36,20 +37,20 @@ pub struct SlicesArgs {
 pub fn slices(args: &SlicesArgs) -> Result<(), String> {
     let trace = Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
     let mut results = Vec::new();
-    println!("load  seed  waited of asked  mean wait, s   cuts  way");
+    say!("load  seed  waited of asked  mean wait, s   cuts  way");
     for load in &args.load {
         for seed in args.seed..args.seed + args.seeds {
             let rows = compare(&trace, args.nodes, args.jobs as usize, f64::from(*load) / 100.0, seed, args.most);
             for row in &rows {
                 let part = 100.0 * row.waited_gpu_hours / row.asked_gpu_hours.max(f64::MIN_POSITIVE);
-                println!("{load:>3}%  {seed:>4}  {part:>14.2}%  {:>12.0}  {:>5}  {}", row.mean_wait_secs, row.cuts, row.way);
+                say!("{load:>3}%  {seed:>4}  {part:>14.2}%  {:>12.0}  {:>5}  {}", row.mean_wait_secs, row.cuts, row.way);
             }
             results.push(serde_json::json!({ "load": f64::from(*load) / 100.0, "seed": seed, "ways": rows }));
         }
     }
-    println!("{} jobs of at most one GPU on {} GPUs; waited: GPU-hours of demand that waited, of the GPU-hours asked for", args.jobs, args.nodes * 8);
+    say!("{} jobs of at most one GPU on {} GPUs; waited: GPU-hours of demand that waited, of the GPU-hours asked for", args.jobs, args.nodes * 8);
     if args.json {
-        println!("{}", serde_json::json!({ "schema": 1, "command": "slices", "results": results }));
+        say!("{}", serde_json::json!({ "schema": 1, "command": "slices", "results": results }));
     }
     Ok(())
 }
