@@ -404,8 +404,9 @@ pub enum Backfill {
 }
 
 impl Default for Backfill {
+    /// One: reservations for many are conservative backfill, which waits 2 to 3 times as long where limits say little (docs/bench.md).
     fn default() -> Self {
-        Self::First(100)
+        Self::EASY
     }
 }
 
@@ -448,7 +449,8 @@ pub struct PriorityWeights {
 impl Default for PriorityWeights {
     fn default() -> Self {
         Self {
-            age: 1_000,
+            // As heavy as the next: else a wide job, whose turn never comes by usage, would wait without end.
+            age: 10_000,
             fair_share: 10_000,
             qos: 10_000,
             partition: 1_000,

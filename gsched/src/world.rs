@@ -19,6 +19,7 @@ pub const NOW: Timestamp = Timestamp::from_secs(1_795_176_000);
 
 pub fn world(text: &str) -> Snapshot {
     let mut config = ClusterConfig { partitions: vec![Partition { name: "p".into(), ..Partition::default() }], ..ClusterConfig::default() };
+    config.scheduler.backfill = crate::tests::RESERVING;
     let mut snapshot = Snapshot { now: NOW, ..Snapshot::default() };
     let mut policy = gmodel::Policy::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {

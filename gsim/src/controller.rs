@@ -5,6 +5,7 @@ use crate::prng::Prng;
 use crate::store::Store;
 use gcore::ctl::{Event, Input, Refusal, Reply, State, check, desired, handle};
 use gmodel::config::{ClusterConfig, GpuSharing, LostNode, Partition};
+use gmodel::policy::Backfill;
 use gmodel::run::{Desired, EndCause, Want};
 use gmodel::{ExitCode, Fence, JobId, NodeId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,10 @@ impl Controller {
         };
         // Runs here live for a minute.
         config.scheduler.preempt.min_run_secs = 5;
+        // Half of the seeds plan as by default, half with reservations for many.
+        if seed.is_multiple_of(2) {
+            config.scheduler.backfill = Backfill::First(100);
+        }
         Self {
             up: false,
             epoch: 0,

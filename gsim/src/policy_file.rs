@@ -28,7 +28,7 @@ pub struct PolicyFile {
 
 /// Policies that need no file, with what they are.
 pub const NAMED: [(&str, &str); 6] = [
-    ("default", "multifactor order, backfill with reservations for the first 100, nodes packed"),
+    ("default", "multifactor order, backfill with a reservation for the head of each partition, nodes packed"),
     ("fifo", "submission order, nobody passes, best fit"),
     ("sjf", "shortest job first, nobody passes, best fit"),
     ("easy", "submission order, backfill with a reservation for the head (Lifka 1995), best fit"),

@@ -97,7 +97,8 @@ fn spec(request: Request) -> JobSpec {
 
 fn snapshot(nodes: Vec<SchedNode>, jobs: &[&str]) -> Snapshot {
     let partition = Partition { name: "p".into(), is_default: true, mig: MigCuts::Planned, ..Partition::default() };
-    let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
+    let mut config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
+    config.scheduler.backfill = crate::tests::RESERVING;
     let job = |(at, gpus): (usize, &&str)| {
         let request = Request { nodes_min: 1, nodes_max: 1, ntasks: 1, gpus: Some(GpuAsk::parse(gpus).unwrap()), ..Request::default() };
         PendingJob {

@@ -28,12 +28,12 @@ fn without_a_policy_the_older_goes_first_and_nice_counts() {
          job 5 a ann 1 ago=1209600
          job 6 a ann 1 nice=-7",
         expect![[r#"
-            5 11000
-            4 11000
+            5 20000
+            4 20000
             6 10007
-            2 10000
+            2 10001
             1 10000
-            3 9995
+            3 9996
         "#]],
     );
 }

@@ -2,7 +2,7 @@
 
 use super::kept::{plans_as_a_new_one, told_what_changed_it_plans_alike};
 use super::promises::{cluster, gives_out_only_what_is_free};
-use super::{NOW, check, picture};
+use super::{NOW, RESERVING, check, picture};
 use crate::{Snapshot, Why, WorkBudget, forecast, plan, why};
 use expect_test::expect;
 use gmodel::config::{NodeSelection, Partition};
@@ -488,7 +488,7 @@ fn all_nodes_are_alike_in_one_of_the_features_in_brackets() {
 fn in_partitions() -> impl Strategy<Value = Snapshot> {
     let lists = prop::sample::select(vec!["main", "odd", "main,odd", "odd,main", "even,odd,main", "odd,gone"]);
     let cpus = prop::collection::vec(prop::sample::select(vec![None, Some(4), Some(10)]), 3);
-    let backfill = prop::sample::select(vec![Backfill::EASY, Backfill::First(3), Backfill::default()]);
+    let backfill = prop::sample::select(vec![Backfill::EASY, Backfill::First(3), RESERVING]);
     // Nodes of two kinds, and jobs that want all of theirs to be of one.
     let alike = prop::sample::select(vec![None, None, Some("[r1|r2]"), Some("[gone|r2|r1]"), Some("r1")]);
     let lists = (lists, alike);

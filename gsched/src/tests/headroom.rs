@@ -463,6 +463,7 @@ fn a_run_that_is_only_suspended_leaves_nothing_idle() {
 }
 
 mod properties {
+    use super::super::some_reservations;
     use super::*;
 
     /// `odd` keeps some GPUs, an idle QOS others, bio does not lend all.
@@ -494,8 +495,10 @@ mod properties {
         #[test]
         fn what_is_kept_is_idle_after_each_start(
             jobs in jobs(24), kept in 0..5u64, of_odd in 0..3u64, lends in 0..3u64, lab in 0..6u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(),
+            backfill in some_reservations(),
         ) {
             let mut pool = pool(kept, of_odd, lends, [lab, vision, bio], pairs);
+            Arc::make_mut(&mut pool.snapshot.config).scheduler.backfill = backfill;
             for round in 0..20 {
                 for (id, job) in (1..).zip(&jobs).filter(|(_, job)| job.comes == round) {
                     pool.submit(id, job, false);
@@ -509,8 +512,10 @@ mod properties {
         #[test]
         fn nobody_gives_way_in_vain_or_for_ever(
             jobs in jobs(20), kept in 0..5u64, of_odd in 0..3u64, lends in 0..3u64, lab in 0..6u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(),
+            backfill in some_reservations(),
         ) {
             let mut pool = pool(kept, of_odd, lends, [lab, vision, bio], pairs);
+            Arc::make_mut(&mut pool.snapshot.config).scheduler.backfill = backfill;
             (1..).zip(&jobs).for_each(|(id, job)| pool.submit(id, job, true));
             let mut owed: BTreeSet<JobId> = BTreeSet::new();
             let mut last = 0;

@@ -496,7 +496,7 @@ fn of_an_array_that_waits_first_one_task_is_promised_a_start_until_somebody_woul
     engine.plan(&snapshot, all());
     assert_eq!(engine.left.as_ref().unwrap().reserved.len(), 1);
     let promised = promises(&mut engine, &snapshot);
-    assert_eq!(promised.len(), 100, "K, which is 100 where nothing is said");
+    assert_eq!(promised.len(), 100, "K");
     assert!(promised[..50].iter().all(|(job, ..)| *job == promised[0].0));
 }
 

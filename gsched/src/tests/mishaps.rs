@@ -3,6 +3,7 @@
 //! to rest.
 
 use super::promises::is_within_the_node;
+use super::some_reservations;
 use super::rounds::{Job, Pool, guarantees, jobs};
 use crate::world::world;
 use gmodel::policy::PreemptMode;
@@ -75,11 +76,11 @@ proptest! {
     #[test]
     fn whatever_happens_all_know_why_they_wait_and_it_comes_to_rest(
         jobs in jobs(24), mishaps in mishaps(), lab in 1..8u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(), cancels in any::<bool>(),
-        kept in 0..4u64, lasting in any::<u32>(),
+        kept in 0..4u64, lasting in any::<u32>(), backfill in some_reservations(),
     ) {
         let policy = |lab: u64, bio: u64| format!("{}qos urgent headroom={kept}\n", guarantees(lab.max(vision), vision, bio, pairs));
         let policies = [policy(lab, bio), policy(bio + 1, lab / 2)];
-        let mut pool = Pool::new(&policies[0]);
+        let mut pool = Pool::with(&policies[0], backfill);
         let set_mode = |pool: &mut Pool| {
             if cancels {
                 Arc::make_mut(&mut pool.snapshot.policy).qos.get_mut("low").unwrap().preempt_mode = Some(PreemptMode::Cancel);

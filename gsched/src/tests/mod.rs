@@ -36,11 +36,19 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 const NOW: Timestamp = Timestamp::from_secs(1000);
+/// Of tests that do not say it: with reservations for many a pass promises what a forecast tells, and more of it is asked.
+pub const RESERVING: Backfill = Backfill::First(100);
+
+/// One reservation as by default, or [`RESERVING`].
+fn some_reservations() -> impl proptest::strategy::Strategy<Value = Backfill> {
+    proptest::sample::select(vec![Backfill::EASY, RESERVING])
+}
 
 /// `node n1 h100:8 64c 512G feature=ib down`, `running 1 n1 gpus=0-3 cpus=4 left=60`,
 /// `job gpus=h100:4 nodes=2 time=60 ...`, `partition a nodes=n1 tier=2`.
 fn picture(text: &str) -> Snapshot {
     let mut config = ClusterConfig::default();
+    config.scheduler.backfill = RESERVING;
     let mut snapshot = Snapshot { now: NOW, ..Snapshot::default() };
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));

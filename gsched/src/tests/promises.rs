@@ -1,7 +1,7 @@
 //! What holds for every plan: exact GPUs, nothing given twice, all or nothing, a reason for all others, and no
 //! delay of the first that waits.
 
-use super::{NOW, job, node, picture};
+use super::{NOW, job, node, picture, some_reservations};
 use crate::demand::Demand;
 use crate::{Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{ClusterConfig, Partition};
@@ -37,9 +37,10 @@ fn ask() -> impl Strategy<Value = Ask> {
 /// Nodes with some GPUs taken by runs with an end, and a queue.
 pub(super) fn cluster() -> impl Strategy<Value = Snapshot> {
     let nodes = prop::collection::vec((1u32..9, prop::collection::vec((0u16..8, 1i64..3000), 0..4)), 1..5);
-    (nodes, prop::collection::vec(ask(), 1..12)).prop_map(|(nodes, asks)| {
+    (nodes, prop::collection::vec(ask(), 1..12), some_reservations()).prop_map(|(nodes, asks, backfill)| {
         let main = Partition { name: "main".into(), is_default: true, ..Partition::default() };
-        let config = ClusterConfig { partitions: vec![main], ..ClusterConfig::default() };
+        let mut config = ClusterConfig { partitions: vec![main], ..ClusterConfig::default() };
+        config.scheduler.backfill = backfill;
         let mut snapshot = Snapshot { now: NOW, config: Arc::new(config), ..Snapshot::default() };
         for (at, (gpus, runs)) in nodes.into_iter().enumerate() {
             let id = NodeId(at as u32 + 1);
@@ -75,9 +76,10 @@ pub(super) fn cluster() -> impl Strategy<Value = Snapshot> {
 pub(super) fn cpus() -> impl Strategy<Value = Snapshot> {
     let runs = prop::collection::vec((0usize..12, 1usize..6, 1u32..17, 1i64..3000), 0..8);
     let asks = prop::collection::vec((1u32..9, 1u32..17, 10u32..2000), 1..12);
-    (4usize..13, runs, asks).prop_map(|(nodes, runs, asks)| {
+    (4usize..13, runs, asks, some_reservations()).prop_map(|(nodes, runs, asks, backfill)| {
         let main = Partition { name: "main".into(), is_default: true, ..Partition::default() };
-        let config = ClusterConfig { partitions: vec![main], ..ClusterConfig::default() };
+        let mut config = ClusterConfig { partitions: vec![main], ..ClusterConfig::default() };
+        config.scheduler.backfill = backfill;
         let mut snapshot = Snapshot { now: NOW, config: Arc::new(config), ..Snapshot::default() };
         snapshot.nodes.extend((1..=nodes).map(|id| node(NodeId(id as u32), &[&format!("n{id}"), "16c"])));
         for (at, (first, count, cpus, left)) in runs.into_iter().enumerate() {

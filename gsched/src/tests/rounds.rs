@@ -2,11 +2,12 @@
 //! guarantees at two levels, limits of every kind. What holds after each round, and that demand which does not change comes to rest.
 
 use super::promises::is_within_the_node;
+use super::{RESERVING, some_reservations};
 use crate::ledger::Ledger;
 use crate::world::world;
 use crate::{Engine, Plan, PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan, priority};
 use gmodel::config::GpuSharing;
-use gmodel::policy::{GpuAmounts, Limits, Placement};
+use gmodel::policy::{Backfill, GpuAmounts, Limits, Placement};
 use gmodel::{JobId, NodeId, RunClass, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,8 +66,13 @@ pub(super) struct Pool {
 
 impl Pool {
     pub fn new(policy: &str) -> Self {
+        Self::with(policy, RESERVING)
+    }
+
+    pub fn with(policy: &str, backfill: Backfill) -> Self {
         let mut snapshot = world(&format!("{NODES}{policy}"));
         let config = Arc::make_mut(&mut snapshot.config);
+        config.scheduler.backfill = backfill;
         config.partitions.iter_mut().for_each(|one| one.gpu_sharing = GpuSharing::Mps);
         Self {
             snapshot,
@@ -262,8 +268,8 @@ fn guarantees_hold(snapshot: &Snapshot, lab: u64, vision: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
-    fn no_limit_is_exceeded_at_any_level_whatever_comes_and_goes(jobs in jobs(30)) {
-        let mut pool = Pool::new(LIMITS);
+    fn no_limit_is_exceeded_at_any_level_whatever_comes_and_goes(jobs in jobs(30), backfill in some_reservations()) {
+        let mut pool = Pool::with(LIMITS, backfill);
         let config = Arc::make_mut(&mut pool.snapshot.config);
         let odd = config.partitions.iter_mut().find(|one| one.name == "odd").unwrap();
         odd.per_user = Limits { gpus: Some(GpuAmounts::all(3)), ..Limits::default() };
@@ -307,9 +313,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
     /// The grace of those who go, what protects those who came back once, and the pass that sees it.
     #[test]
-    fn guaranteed_demand_starts_within_its_bound(jobs in jobs(24), lab in 4..8u64, vision in 0..4u64, bio in 0..4u64, pairs in any::<bool>()) {
+    fn guaranteed_demand_starts_within_its_bound(jobs in jobs(24), lab in 4..8u64, vision in 0..4u64, bio in 0..4u64, pairs in any::<bool>(), backfill in some_reservations()) {
         let bound = MIN_RUN_SECS + GRACE_SECS + 2 * ROUND_SECS;
-        let mut pool = Pool::new(&guarantees(lab, vision, bio, pairs));
+        let mut pool = Pool::with(&guarantees(lab, vision, bio, pairs), backfill);
         // What is kept for who waits in a higher tier is kept from this one.
         Arc::make_mut(&mut pool.snapshot.config).partitions.iter_mut().for_each(|one| one.priority_tier = 1);
         let mut since: BTreeMap<JobId, Timestamp> = BTreeMap::new();
@@ -332,8 +338,8 @@ proptest! {
     /// Nobody comes and nothing ends: after some rounds nobody gives way any more, and no two gave way to each other with nobody
     /// else's end in between.
     #[test]
-    fn demand_that_does_not_change_comes_to_rest(jobs in jobs(20), lab in 2..8u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>()) {
-        let mut pool = Pool::new(&guarantees(lab.max(vision), vision, bio, pairs));
+    fn demand_that_does_not_change_comes_to_rest(jobs in jobs(20), lab in 2..8u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(), backfill in some_reservations()) {
+        let mut pool = Pool::with(&guarantees(lab.max(vision), vision, bio, pairs), backfill);
         for (id, job) in (1..).zip(&jobs) {
             pool.submit(id, job, true);
         }
@@ -363,8 +369,9 @@ proptest! {
     #[test]
     fn nobody_gets_anything_at_the_cost_of_who_comes_before(
         jobs in jobs(24), lab in 2..8u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(), cut in any::<prop::sample::Index>(),
+        backfill in some_reservations(),
     ) {
-        let mut pool = Pool::new(&guarantees(lab.max(vision), vision, bio, pairs));
+        let mut pool = Pool::with(&guarantees(lab.max(vision), vision, bio, pairs), backfill);
         // The other placements ask what the whole queue wants usually.
         Arc::make_mut(&mut pool.snapshot.config).scheduler.placement = Placement::BestFit;
         for round in 0..14 {

@@ -15,7 +15,7 @@ const USERS: [&str; 4] = ["alice", "bob", "carol", "root"];
 const ACCOUNTS: [&str; 4] = ["", "lab", "vision", "nlp"];
 
 /// Edits of the policy, which may or may not make sense when they are made.
-const EDITS: [&str; 41] = [
+const EDITS: [&str; 42] = [
     "account lab guaranteed=4 coordinators=bob",
     "account lab limit=3 queue=9",
     "account lab closed",
@@ -56,6 +56,7 @@ const EDITS: [&str; 41] = [
     "partition odd nodes=n3 headroom=1 jobs=2",
     "partition odd nodes=n1,n3 keeps=1 preempt=off",
     "config backfill=1",
+    "config backfill=100",
     "config backfill=all",
 ];
 
