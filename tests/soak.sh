@@ -1,5 +1,5 @@
 #!/bin/bash
-# `make soak`: the property tests with ever new cases, until one fails or SOAK_SECS are over. A case that fails is printed at its
+# `make soak`: a node that lies (gpuctld/tests/daemon/lying_node.rs), then the property tests with ever new cases, until one fails or SOAK_SECS are over. A case that fails is printed at its
 # smallest and kept under proptest-regressions/, so that the next run begins with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,10 @@ unset PROPTEST_RNG_SEED
 export PROPTEST_CASES=${PROPTEST_CASES:-1000}
 echo "soak: $secs s of property tests, $PROPTEST_CASES cases each round"
 "${CARGO:-cargo}" test --quiet "${crates[@]}" --lib --bins --no-run
+# A node that lies to a live controller gets a quarter of the time, before the rest.
 end=$(($(date +%s) + secs))
+echo "soak: a lying node, $((secs / 4)) s"
+LIAR_SECS=$((secs / 4)) "${CARGO:-cargo}" test --quiet -p gpuctld --test daemon lying_node
 for ((round = 1; $(date +%s) < end; round++)); do
     "${CARGO:-cargo}" test --quiet "${crates[@]}" --lib --bins >target/soak.log 2>&1 || {
         cat target/soak.log

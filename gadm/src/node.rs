@@ -36,6 +36,11 @@ pub(crate) enum NodeAct {
         #[arg(long)]
         fenced: bool,
     },
+    /// Make a node's certificates worthless, as when its key may be in other hands: the machine has to join again
+    Revoke {
+        #[command(flatten)]
+        nodes: Nodes,
+    },
     /// Forget nodes that left the pool for good
     Remove {
         #[command(flatten)]
@@ -74,6 +79,7 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
         }
         NodeAct::Resume { nodes } => ("resume", nodes, String::new()),
         NodeAct::Down { nodes, reason, .. } => ("down", nodes, reason),
+        NodeAct::Revoke { nodes } => ("revoke", nodes, String::new()),
         NodeAct::Remove { nodes } => ("remove", nodes, String::new()),
     };
     let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;

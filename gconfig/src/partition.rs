@@ -8,7 +8,7 @@ use crate::limits::limits;
 use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed, user_names};
 use crate::scheduling::PLACEMENTS;
 use crate::section::Section;
-use gmodel::config::{GpuSharing, MigCuts, NodeSelection, Partition, PartitionState};
+use gmodel::config::{GpuSharing, MigCuts, NodeSelection, Partition, PartitionState, SubmitFromJobs};
 use gmodel::hostlist::Hostlist;
 use gmodel::job::VisibleDevices;
 use std::collections::BTreeMap;
@@ -57,6 +57,8 @@ const KEYS: [&str; 36] = [
 const CUTS: [(&str, MigCuts); 2] = [("fixed", MigCuts::Fixed), ("planned", MigCuts::Planned)];
 
 const SHARING: [(&str, GpuSharing); 3] = [("off", GpuSharing::Off), ("mps", GpuSharing::Mps), ("uncapped", GpuSharing::Uncapped)];
+
+const SUBMIT_FROM_JOBS: [(&str, SubmitFromJobs); 1] = [("same-partition", SubmitFromJobs::SamePartition)];
 
 const STATES: [(&str, PartitionState); 4] = [
     ("UP", PartitionState::Up),
@@ -198,7 +200,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         gpu_scrub,
         visible_devices: section.word("visible_devices", &VisibleDevices::WORDS, errors),
         requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
-        submit_from_jobs: section.boolean("submit_from_jobs", errors).unwrap_or(default.submit_from_jobs),
+        submit_from_jobs: section.boolean_or_word("submit_from_jobs", (SubmitFromJobs::Yes, SubmitFromJobs::No), &SUBMIT_FROM_JOBS, errors).unwrap_or_default(),
         over_time_secs: over_time(section, errors),
         priority_factor: section.number("priority_factor", 0..=65_533, errors).unwrap_or(default.priority_factor),
         preempt_mode: section.word("preempt_mode", &PREEMPT_MODES, errors).unwrap_or(default.preempt_mode),

@@ -98,6 +98,20 @@ impl<'a> Section<'a> {
         read
     }
 
+    /// True, false, or one of some words.
+    pub fn boolean_or_word<T: Copy>(&self, key: &str, (on, off): (T, T), words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
+        let value = self.value(key)?.get_ref();
+        match (value.as_bool(), value.as_str()) {
+            (Some(value), _) => Some(if value { on } else { off }),
+            (None, Some(_)) => self.word(key, words, errors),
+            (None, None) => {
+                let names: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+                self.wrong_type(self.value(key)?, key, &format!("true, false or {}", names.join(", ")), errors);
+                None
+            }
+        }
+    }
+
     /// A whole number within bounds.
     pub fn number(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
         self.number_in(self.value(key)?, key, bounds, errors)

@@ -111,6 +111,39 @@ pub enum Privacy {
     Own,
 }
 
+/// Whether users may submit from compute nodes where a job of theirs runs. Root there is each of these users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", from = "SubmitFromJobsWritten")]
+pub enum SubmitFromJobs {
+    No,
+    /// To the partitions in which they have a job there.
+    #[default]
+    SamePartition,
+    Yes,
+}
+
+/// As traces have it: those of the release before said true or false.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SubmitFromJobsWritten {
+    Switch(bool),
+    Word(String),
+}
+
+impl From<SubmitFromJobsWritten> for SubmitFromJobs {
+    fn from(written: SubmitFromJobsWritten) -> Self {
+        match written {
+            SubmitFromJobsWritten::Switch(true) => Self::Yes,
+            SubmitFromJobsWritten::Switch(false) => Self::No,
+            SubmitFromJobsWritten::Word(word) => match word.as_str() {
+                "yes" => Self::Yes,
+                "same_partition" => Self::SamePartition,
+                _ => Self::No,
+            },
+        }
+    }
+}
+
 /// One partition: a queue over a set of nodes, with limits and defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -143,7 +176,7 @@ pub struct Partition {
     pub visible_devices: Option<VisibleDevices>,
     /// What jobs do after a node failure when they do not say.
     pub requeue: bool,
-    pub submit_from_jobs: bool,
+    pub submit_from_jobs: SubmitFromJobs,
     /// Seconds a run may go over its limit.
     pub over_time_secs: u32,
     /// PriorityJobFactor: the partition's part of the multifactor priority.
@@ -211,7 +244,7 @@ impl Default for Partition {
             gpu_scrub: false,
             visible_devices: None,
             requeue: true,
-            submit_from_jobs: true,
+            submit_from_jobs: SubmitFromJobs::default(),
             over_time_secs: 0,
             priority_factor: 0,
             preempt_mode: PreemptMode::Requeue,

@@ -27,6 +27,14 @@ pub struct UserRef {
     pub gid: u32,
 }
 
+impl UserRef {
+    /// Whether a user of this name and uid is this one: a name is given again when its first user has left.
+    pub fn is(&self, name: &str, uid: u32) -> bool {
+        let unknown = self.uid == 0 && self.name != "root";
+        self.name == name && (self.uid == uid || unknown)
+    }
+}
+
 /// A submission, complete: defaults of the partition are filled in by the controller.
 ///
 /// What each job has for itself stands here and in [`Launch`]; the rest is the same for most jobs of a user and stands

@@ -5,7 +5,7 @@
 
 use crate::checkpoint::CheckpointSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
-use crate::ids::{JobId, RunId};
+use crate::ids::{Fence, JobId, RunId};
 use crate::job::{MemAsk, OpenMode, SoftLimit, UserRef, VisibleDevices, few_limits};
 use crate::signal::SigSpec;
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,27 @@ pub struct LaunchOrder {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub scrub_gpus: bool,
     pub allow_root: bool,
+    /// Runs of the job before this one. Not said by controllers of the release before: then as many as the attempt's number says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u32>,
+    /// The controller's incarnation and the number of its newest event when the order was made. A restored controller knows by it
+    /// whether its backup is older.
+    #[serde(skip_serializing_if = "is_default")]
+    pub made_at: Fence,
+    /// The controller's seal over what an adoption relies on (`gpuctld/src/seal.rs`). The node keeps it and brings it back.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub seal: String,
+}
+
+impl LaunchOrder {
+    /// How often the job was started before. Restores skip numbers of attempts, which were none.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.or(self.run.map(|run| run.attempt.saturating_sub(1))).unwrap_or(0)
+    }
+}
+
+fn is_default(fence: &Fence) -> bool {
+    *fence == Fence::default()
 }
 
 fn is_index(visible: &VisibleDevices) -> bool {

@@ -161,7 +161,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let core = threads.core.clone();
     let restore = restore_command(&config_path);
-    let links = NodeLinks::new(core.clone(), threads.node_changes.clone());
+    let links = NodeLinks::new(core.clone(), threads.node_changes.clone(), pki.order_seal());
     let tls = Arc::new(pki.server_config(&host_names(&config))?);
     let app = App::new(config_path, config.clone(), pki, Arc::new(links.clone()), threads.live.clone());
     let maintenance = threads.start_maintenance()?;

@@ -101,6 +101,8 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         epilog: partition.epilog,
         scrub_gpus: partition.gpu_scrub,
         allow_root: config.allow_root_jobs,
+        restarts: state.jobs.get(run.id.job).map(gcore::ctl::Job::restarts),
+        made_at: state.newest_fence(),
         ..LaunchOrder::default()
     }
 }

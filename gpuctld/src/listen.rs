@@ -4,10 +4,10 @@
 //! A name in a header counts only on a connection whose certificate is a node's. Nothing here reads a body.
 
 use crate::core_thread::CoreHandle;
-use crate::http::Peer;
+use crate::http::{Holder, Peer};
 use crate::node_link::NodeLinks;
 use crate::pki::NodeIdentity;
-use crate::user_names::UserNames;
+use crate::user_names::{Claimed, Standing, UserNames};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
@@ -19,6 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: S
             Ok((stream, from)) => {
                 let (site, acceptor) = (site.clone(), acceptor.clone());
                 tokio::spawn(async move {
-                    if let Err(e) = serve_machine(stream, acceptor, site).await {
+                    if let Err(e) = serve_machine(stream, from, acceptor, site).await {
                         tracing::info!(%from, "connection ended: {e}");
                     }
                     drop(permit);
@@ -148,7 +149,7 @@ async fn serve_local(stream: UnixStream, site: Site) {
     let Ok(credentials) = stream.peer_cred() else { return };
     let (uid, gid) = (credentials.uid(), credentials.gid());
     let user = site.names.of(uid).await;
-    let peer = Peer { uid, gid, user, via: None, admin: false, local: true };
+    let peer = Peer { uid, gid, user, via: None, admin: false, local: true, known: true };
     serve_http(stream, &site, move |mut request: Request<Incoming>| {
         request.headers_mut().remove(FORWARD_HEADER);
         request.extensions_mut().insert(peer.clone());
@@ -157,7 +158,7 @@ async fn serve_local(stream: UnixStream, site: Site) {
     .await;
 }
 
-async fn serve_machine(stream: TcpStream, acceptor: TlsAcceptor, site: Site) -> std::io::Result<()> {
+async fn serve_machine(stream: TcpStream, from: SocketAddr, acceptor: TlsAcceptor, site: Site) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
     let alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec).unwrap_or_default();
@@ -166,7 +167,7 @@ async fn serve_machine(stream: TcpStream, acceptor: TlsAcceptor, site: Site) -> 
         (ALPN_NODE, Some(identity)) => {
             let mut stop = site.stop.clone();
             tokio::select! {
-                () = site.links.serve(stream, identity) => {}
+                () = site.links.serve(stream, identity, from) => {}
                 () = until_stop(&mut stop) => {}
             }
         }
@@ -174,32 +175,56 @@ async fn serve_machine(stream: TcpStream, acceptor: TlsAcceptor, site: Site) -> 
             return Err(std::io::Error::other("the node protocol needs a node's certificate"));
         }
         (ALPN_JOIN, _) | (_, None) => serve_http(stream, &site, only_joining).await,
-        (_, Some(identity)) => serve_forwarder(stream, &site, identity).await,
+        (_, Some(identity)) => serve_forwarder(stream, &site, Holder { identity, from: from.ip().to_string() }).await,
     }
     Ok(())
 }
 
 /// Requests of a node daemon: its own, and those of users it saw on its socket.
-async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, identity: NodeIdentity) {
-    let core = site.core.clone();
+async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Holder) {
+    let (core, names) = (site.core.clone(), site.names.clone());
     // The node may have been removed since it joined; asked once a connection and at each request.
     serve_http(stream, site, move |mut request: Request<Incoming>| {
         let forwarded = forwarded_user(&request).map_err(|text| Box::new(refusal(StatusCode::BAD_REQUEST, &text)))?;
         let (uid, gid, user) = forwarded.unwrap_or((NO_USER, NO_USER, String::new()));
+        let identity = &holder.identity;
         let via = Some((identity.node, identity.role));
         request.headers_mut().remove(FORWARD_HEADER);
-        request.extensions_mut().insert(Peer { uid, gid, user, via, admin: identity.admin, local: false });
-        request.extensions_mut().insert(StillMember { core: core.clone(), identity: identity.clone() });
+        request.extensions_mut().insert(Peer { uid, gid, user, via, admin: identity.admin, local: false, known: false });
+        request.extensions_mut().insert(StillMember { core: core.clone(), names: names.clone(), identity: identity.clone() });
+        request.extensions_mut().insert(holder.clone());
         Ok(request)
     })
     .await;
 }
 
-/// A certificate outlives its node's membership: asked before each request over it.
+/// A certificate outlives its node's membership, and what its daemon says of a user is compared with what is known here: both
+/// before each request over it.
 #[derive(Clone)]
 struct StillMember {
     core: CoreHandle,
+    names: UserNames,
     identity: NodeIdentity,
+}
+
+impl StillMember {
+    /// # Errors
+    /// The answer for a machine or a user that is not let in.
+    async fn check(&self, request: &mut Request<Incoming>) -> Result<(), Response<Body>> {
+        self.identity.check(&*self.core.view().await).map_err(|text| refusal(StatusCode::FORBIDDEN, &text))?;
+        let Some(peer) = request.extensions_mut().get_mut::<Peer>() else { return Ok(()) };
+        // The daemon's own requests, and users whom its machine cannot name: refused as such where a user is needed.
+        if peer.user.is_empty() {
+            return Ok(());
+        }
+        let claimed = Claimed { uid: peer.uid, gid: peer.gid, name: peer.user.clone() };
+        match self.names.compare(claimed).await {
+            Ok(Ok(standing)) => peer.known = standing == Standing::Known,
+            Ok(Err(text)) => return Err(refusal(StatusCode::FORBIDDEN, &text)),
+            Err(e) => return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("the controller's name service does not say who you are: {e}"))),
+        }
+        Ok(())
+    }
 }
 
 /// A machine without a certificate may do one thing.
@@ -222,14 +247,14 @@ where
     let service = service_fn(move |request| {
         let (api, admitted) = (api.clone(), admit(request));
         async move {
-            let request = match admitted {
+            let mut request = match admitted {
                 Ok(request) => request,
                 Err(refusal) => return Ok(*refusal),
             };
-            if let Some(StillMember { core, identity }) = request.extensions().get::<StillMember>().cloned()
-                && let Err(text) = identity.check(&*core.view().await)
+            if let Some(member) = request.extensions().get::<StillMember>().cloned()
+                && let Err(answer) = member.check(&mut request).await
             {
-                return Ok(refusal(StatusCode::FORBIDDEN, &text));
+                return Ok(answer);
             }
             api.call(request).await
         }
@@ -268,7 +293,11 @@ fn identity_of(stream: &TlsStream<TcpStream>) -> Option<NodeIdentity> {
 }
 
 fn refusal(status: StatusCode, text: &str) -> Response<Body> {
-    let code = if status == StatusCode::FORBIDDEN { "denied" } else { "invalid" };
+    let code = match status {
+        StatusCode::FORBIDDEN => "denied",
+        StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+        _ => "invalid",
+    };
     let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into(), ..gwire::api::ErrorBody::default() };
     let body = serde_json::to_vec(&body).expect("strings are JSON");
     let mut response = Response::new(Body::from(body));

@@ -7,7 +7,9 @@ use crate::core_thread::CoreHandle;
 use crate::http::{self, Later};
 use crate::launch_orders;
 use crate::node_changes::NodeChanges;
+use crate::node_claim::{self, Claims, Ended};
 use crate::pki::NodeIdentity;
+use crate::seal::OrderSeal;
 use gcore::ctl::node_words::bounded_use;
 use gcore::ctl::state::State;
 use gcore::ctl::{MAX_ADOPTED, NodeReport, desired};
@@ -18,6 +20,7 @@ use gmodel::{Fence, NodeId, NodeLife, RunId};
 use gwire::frame::{self, FrameError, FrameReader};
 use gwire::node_protocol::{HEARTBEAT_SECS, Hello, MAX_FRAME_BYTES, PROTOCOL, ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,6 +44,8 @@ const ORDER_BYTES: usize = MAX_FRAME_BYTES as usize / 4 * 3;
 const LET_GO_WAITS: Duration = Duration::from_millis(200);
 /// Open questions to one node.
 const QUESTIONS: usize = 64;
+/// Lines about runs of one node that are not adopted.
+const MAX_TOLD: usize = 100;
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All connections of nodes. Cheap to clone.
@@ -52,6 +57,9 @@ pub struct NodeLinks {
 struct Inner {
     core: CoreHandle,
     changes: NodeChanges,
+    seal: OrderSeal,
+    /// How the last connection of each node ended.
+    claims: Claims,
     live: Mutex<BTreeMap<NodeId, Live>>,
     /// Held by a node's connection from its hello until its end is known to the core: what the core hears of
     /// two connections of one node is never mixed.
@@ -64,6 +72,7 @@ struct Inner {
 struct Live {
     serial: u64,
     life: NodeLife,
+    from: SocketAddr,
     heard: Arc<Mutex<Instant>>,
     /// Told to end: a newer connection of the same life of the node is here.
     replaced: Arc<Notify>,
@@ -115,12 +124,25 @@ enum LinkEnd {
     Core(#[from] gcore::ctl::Refusal),
 }
 
+impl LinkEnd {
+    /// The machine's kernel closed it, as when its daemon ends or it is booted.
+    fn is_by_machine(&self) -> bool {
+        match self {
+            Self::Closed => true,
+            Self::Frame(error) => node_claim::is_closed(error),
+            _ => false,
+        }
+    }
+}
+
 impl NodeLinks {
-    pub fn new(core: CoreHandle, changes: NodeChanges) -> Self {
+    pub fn new(core: CoreHandle, changes: NodeChanges, seal: OrderSeal) -> Self {
         Self {
             inner: Arc::new(Inner {
                 core,
                 changes,
+                seal,
+                claims: Claims::default(),
                 live: Mutex::default(),
                 turns: Mutex::default(),
                 next_serial: AtomicU64::new(1),
@@ -129,17 +151,17 @@ impl NodeLinks {
         }
     }
 
-    /// Serves a connection until it ends. `identity` is what the verified certificate says.
-    pub async fn serve<S>(&self, stream: S, identity: NodeIdentity)
+    /// Serves a connection until it ends. `identity` is what the verified certificate says, `from` where it was dialled.
+    pub async fn serve<S>(&self, stream: S, identity: NodeIdentity, from: SocketAddr)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin,
     {
         let name = identity.name.clone();
         let (source, mut sink) = tokio::io::split(stream);
         let mut frames = FrameReader::new(source);
-        let end = match self.greet(&mut frames, &identity).await {
+        let end = match self.greet(&mut frames, &identity, from).await {
             Ok((hello, turn)) => {
-                let end = self.converse(&mut frames, &mut sink, &identity, hello).await;
+                let end = self.converse(&mut frames, &mut sink, (&identity, from), hello).await;
                 drop(turn);
                 end
             }
@@ -158,6 +180,7 @@ impl NodeLinks {
         &self,
         frames: &mut FrameReader<R>,
         identity: &NodeIdentity,
+        from: SocketAddr,
     ) -> Result<(Hello, tokio::sync::OwnedMutexGuard<()>), LinkEnd> {
         let first = timeout(HELLO_TIMEOUT, frames.next()).await.map_err(|_| LinkEnd::Silent(HELLO_TIMEOUT))??;
         let hello = match first {
@@ -174,7 +197,7 @@ impl NodeLinks {
             )));
         }
         identity.check(&*self.inner.core.view().await).map_err(LinkEnd::Refused)?;
-        self.displace(identity, &hello.life)?;
+        self.displace(identity, &hello.life, from).await?;
         let turn = self.lock_turns().entry(identity.node).or_default().clone();
         match timeout(TURN_TIMEOUT, turn.lock_owned()).await {
             Ok(turn) => Ok((hello, turn)),
@@ -185,29 +208,29 @@ impl NodeLinks {
         }
     }
 
-    /// A machine that reconnects takes the place of its old connection. Another machine does not, as long as
-    /// the first one answers.
-    fn displace(&self, identity: &NodeIdentity, life: &NodeLife) -> Result<(), LinkEnd> {
-        let live = self.lock_live();
-        let Some(old) = live.get(&identity.node) else { return Ok(()) };
-        let silent = old.heard.lock().expect("no panic while held").elapsed();
-        if old.life != *life && silent < 2 * HEARTBEAT {
-            return Err(LinkEnd::Refused(format!(
-                "two nodes with one name: a machine called {:?} is connected and answered {} s ago; this one has another boot or spool id. If the machine was just rebooted, this passes in {} s. Otherwise join this one under a name of its own",
-                identity.name,
-                silent.as_secs(),
-                SILENCE.as_secs()
-            )));
+    /// A machine that reconnects takes the place of its old connection. Another one does not, before it is certain that nothing
+    /// of the first goes on (`node_claim.rs`).
+    async fn displace(&self, identity: &NodeIdentity, life: &NodeLife, from: SocketAddr) -> Result<(), LinkEnd> {
+        let state = self.inner.core.view().await;
+        let connected = self.lock_live().get(&identity.node).map(|old| {
+            if old.life == *life {
+                old.replaced.notify_one();
+            }
+            let silent = old.heard.lock().expect("no panic while held").elapsed();
+            node_claim::Connected { life: old.life.clone(), from: old.from, silent }
+        });
+        let Err(refused) = self.inner.claims.judge(&state, identity.node, life, from, connected) else { return Ok(()) };
+        if let Some(report) = refused.report {
+            self.inner.core.node_input(identity.node, report).await?;
         }
-        old.replaced.notify_one();
-        Ok(())
+        Err(LinkEnd::Refused(refused.text))
     }
 
     async fn converse<R, W>(
         &self,
         frames: &mut FrameReader<R>,
         sink: &mut W,
-        identity: &NodeIdentity,
+        (identity, from): (&NodeIdentity, SocketAddr),
         hello: Hello,
     ) -> LinkEnd
     where
@@ -222,11 +245,12 @@ impl NodeLinks {
         let mark = self.inner.changes.subscribe(node);
         self.lock_live().insert(
             node,
-            Live { serial, life: hello.life.clone(), heard: heard.clone(), replaced: replaced.clone(), questions },
+            Live { serial, life: hello.life.clone(), from, heard: heard.clone(), replaced: replaced.clone(), questions },
         );
-        tracing::info!(node = identity.name, release = hello.release.chars().take(40).collect::<String>(), runs = hello.runs.len(), "connected");
+        let life = hello.life.clone();
+        tracing::info!(node = identity.name, %from, release = hello.release.chars().take(40).collect::<String>(), runs = hello.runs.len(), "connected");
         let waiting = Waiting::default();
-        let end = match self.take_hello(frames, sink, node, hello).await {
+        let end = match self.take_hello(frames, sink, identity, hello).await {
             Ok(()) => {
                 let reading = self.read_frames(frames, node, &heard, &waiting);
                 let mut writer = Writer { links: self, identity, sink, sent: BTreeSet::new(), last: None, let_go_at: None };
@@ -241,6 +265,7 @@ impl NodeLinks {
             Err(end) => end,
         };
         self.inner.changes.unsubscribe(node, &mark);
+        self.inner.claims.ended(node, Ended::now(life, from, end.is_by_machine()));
         {
             let mut live = self.lock_live();
             if live.get(&node).is_some_and(|newest| newest.serial == serial) {
@@ -257,7 +282,7 @@ impl NodeLinks {
         &self,
         frames: &mut FrameReader<R>,
         sink: &mut W,
-        node: NodeId,
+        identity: &NodeIdentity,
         hello: Hello,
     ) -> Result<(), LinkEnd>
     where
@@ -265,16 +290,23 @@ impl NodeLinks {
         W: AsyncWrite + Unpin,
     {
         let Hello { life, fence, inventory, runs, .. } = hello;
-        let unknown = unknown_runs(&*self.inner.core.view().await, fence, &runs);
+        if self.inner.core.view().await.nodes.get(identity.node).is_some_and(|known| known.epoch < identity.epoch) {
+            self.inner.core.node_input(identity.node, NodeReport::Certificate { epoch: identity.epoch }).await?;
+        }
+        let node = identity.node;
+        let unknown = unknown_runs(&*self.inner.core.view().await, node, fence, &runs);
         let mut later = Vec::new();
         if !unknown.is_empty() {
-            tracing::warn!(%node, runs = unknown.len(), "the node brings runs from before the restore");
-            let asked = timeout(SILENCE, ask_orders(frames, sink, unknown)).await;
+            tracing::warn!(node = identity.name, runs = unknown.len(), "the node brings runs from before the restore");
+            let asked = timeout(SILENCE, ask_orders(frames, sink, unknown.clone())).await;
             let (orders, reports) = asked.map_err(|_| LinkEnd::Silent(SILENCE))??;
             later = reports;
+            let sealed: Vec<LaunchOrder> = orders.into_iter().filter(|order| self.inner.seal.is_on(order, &identity.name)).collect();
+            let with_seal: BTreeSet<RunId> = sealed.iter().filter_map(|order| order.run).collect();
             let (life, inventory, runs) = (life.clone(), inventory.clone(), runs.clone());
-            let report = NodeReport::Adopt { life, inventory, runs, orders };
+            let report = NodeReport::Adopt { life, inventory, runs, orders: sealed };
             self.inner.core.node_input(node, report).await?;
+            tell_refused(&*self.inner.core.view().await, identity, &unknown, &with_seal);
         }
         self.inner.core.node_input(node, NodeReport::Hello { life, fence, inventory, runs }).await?;
         if !later.is_empty() {
@@ -363,12 +395,24 @@ impl NodeLinks {
     }
 }
 
-/// Runs that a node from before a restore holds and the state does not know.
-fn unknown_runs(state: &State, fence: Fence, runs: &[RunReport]) -> Vec<RunId> {
-    let ours = Fence { incarnation: state.incarnation, generation: state.seq.0 };
+/// Runs that a node from before a restore holds and the state does not know, while the node may bring them along.
+fn unknown_runs(state: &State, node: NodeId, fence: Fence, runs: &[RunReport]) -> Vec<RunId> {
+    let ours = state.newest_fence();
     let from_before = fence != Fence::default() && (fence.incarnation < ours.incarnation || fence > ours);
+    let may_bring = state.nodes.get(node).is_some_and(|node| state.adopts_from(node, crate::core_thread::now()));
     let unknown = runs.iter().map(|report| report.run).filter(|run| !state.runs.contains(*run));
-    if from_before { unknown.take(MAX_ADOPTED).collect() } else { Vec::new() }
+    if from_before && may_bring { unknown.take(MAX_ADOPTED).collect() } else { Vec::new() }
+}
+
+/// Says which of the runs that a node brought are not adopted: they are stopped.
+fn tell_refused(state: &State, identity: &NodeIdentity, brought: &[RunId], with_seal: &BTreeSet<RunId>) {
+    for run in brought.iter().filter(|run| !state.runs.contains(**run)).take(MAX_TOLD) {
+        let why = match with_seal.contains(run) {
+            true => "its order is older than the backup, or its job is over or another's by now",
+            false => "its order bears no seal of this controller for this node: it was made by an earlier release, or the machine lies",
+        };
+        tracing::warn!(node = identity.name, %run, "not adopted, so the node is told to stop it: {why}");
+    }
 }
 
 /// Asks for the orders of runs; what the node reports meanwhile is returned beside them.
@@ -455,7 +499,11 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let mut ready = Vec::new();
         let mut bytes = 0;
         for order in launch_orders::build(&state, node, &new, core.reader()).await {
-            let (order, size) = match order.map_err(Box::new).and_then(sized) {
+            let sealed = order.map(|mut order| {
+                self.links.inner.seal.put_on(&mut order);
+                order
+            });
+            let (order, size) = match sealed.map_err(Box::new).and_then(sized) {
                 Ok(sized) => sized,
                 Err(report) => {
                     // The core decides what becomes of the run; the next orders will say so.

@@ -5,6 +5,7 @@
 //! node says changes them.
 
 use crate::core_thread::CoreHandle;
+use crate::seal::OrderSeal;
 use gcore::ctl::{Actor, Command, Refusal, RefusalCode, Reply, State};
 use gmodel::NodeId;
 use gmodel::node::Role;
@@ -44,6 +45,7 @@ pub struct Pki {
     ca_pem: String,
     ca_sha256: String,
     cluster: String,
+    seal: OrderSeal,
 }
 
 /// Who a certificate says its holder is.
@@ -54,6 +56,8 @@ pub struct NodeIdentity {
     pub role: Role,
     /// A login node from which operators may administer.
     pub admin: bool,
+    /// Raised by each join and by `gadm node revoke`: certificates of older ones open nothing.
+    pub epoch: u32,
 }
 
 impl Pki {
@@ -84,9 +88,15 @@ impl Pki {
         let key = KeyPair::from_pem(&key_pem).map_err(broken)?;
         let ca_der = pem_to_der(&ca_pem)
             .ok_or_else(|| anyhow::anyhow!("{} is not a PEM certificate", cert_path.display()))?;
+        let seal = OrderSeal::of_authority(&key.serialize_der());
         let issuer = Issuer::from_ca_cert_der(&ca_der, key).map_err(broken)?;
         let ca_sha256 = hex(&Sha256::digest(&ca_der));
-        Ok(Self { issuer, ca_der, ca_pem, ca_sha256, cluster: cluster.to_owned() })
+        Ok(Self { issuer, ca_der, ca_pem, ca_sha256, cluster: cluster.to_owned(), seal })
+    }
+
+    /// What launch orders of this cluster are sealed with.
+    pub fn order_seal(&self) -> OrderSeal {
+        self.seal.clone()
     }
 
     /// SHA-256 of the authority's certificate, hex: the part of a token that pins it.
@@ -125,8 +135,8 @@ impl Pki {
             name: request.name.clone(),
         };
         match core.command(Actor::default(), command).await? {
-            Reply::Joined { node, role, name, admin } => {
-                self.reply(&key, NodeIdentity { node, name, role, admin }, cert_days)
+            Reply::Joined { node, role, name, admin, epoch } => {
+                self.reply(&key, NodeIdentity { node, name, role, admin, epoch }, cert_days)
             }
             other => Err(Refusal::new(
                 RefusalCode::Unknown,
@@ -135,26 +145,20 @@ impl Pki {
         }
     }
 
-    /// A new certificate for a node that holds a valid one (with the mark `admin` or not); the same name, id and role.
+    /// A new certificate for a node that holds a valid one: the same name, id, role, mark and epoch. It is on record before it is given.
     ///
     /// # Errors
-    /// A bad request, or a node that is not of the cluster any more.
-    pub async fn renew(
-        &self,
-        core: &CoreHandle,
-        node: NodeId,
-        admin: bool,
-        request: JoinRequest,
-        cert_days: u32,
-    ) -> Result<JoinReply, Refusal> {
+    /// A bad request, a node that is not of the cluster any more, or one that renewed just now.
+    pub async fn renew(&self, core: &CoreHandle, holder: &NodeIdentity, from: String, request: JoinRequest, cert_days: u32) -> Result<JoinReply, Refusal> {
         let key = public_key(&request.csr_pem)?;
         let view = core.view().await;
-        let Some(node) = view.nodes.get(node) else {
+        let Some(node) = view.nodes.get(holder.node) else {
             return Err(Refusal::denied("this node was removed from the cluster"));
         };
         // An older certificate without the mark gets none by being renewed.
-        let admin = admin && node.admin;
-        let identity = NodeIdentity { node: node.id, name: node.name.clone(), role: node.role, admin };
+        let identity = NodeIdentity { name: node.name.clone(), role: node.role, admin: holder.admin && node.admin, ..holder.clone() };
+        let command = Command::NodeRenew { node: holder.node, epoch: holder.epoch, from };
+        core.command(Actor::default(), command).await?;
         self.reply(&key, identity, cert_days)
     }
 
@@ -188,6 +192,7 @@ impl Pki {
         params.distinguished_name.push(DnType::CommonName, identity.name.as_str());
         let mut uris = vec![format!("gpupool:node:{}", identity.node), format!("gpupool:role:{}", identity.role)];
         uris.extend(identity.admin.then(|| "gpupool:admin".to_owned()));
+        uris.push(format!("gpupool:epoch:{}", identity.epoch));
         for uri in uris {
             params.subject_alt_names.push(SanType::URI(uri.try_into()?));
         }
@@ -251,7 +256,9 @@ impl NodeIdentity {
             _ => return None,
         };
         let admin = uri("gpupool:admin").is_some_and(str::is_empty);
-        Some(Self { node, name, role, admin })
+        // Certificates of the release before say none: they are of the first join.
+        let epoch = uri("gpupool:epoch:").map_or(Some(0), |epoch| epoch.parse().ok())?;
+        Some(Self { node, name, role, admin, epoch })
     }
 
     /// Whether the cluster still knows this machine under this name and role.
@@ -259,8 +266,12 @@ impl NodeIdentity {
     /// # Errors
     /// The sentence for the node's log.
     pub fn check(&self, state: &State) -> Result<(), String> {
-        let Self { node, name, role, admin } = self;
+        let Self { node, name, role, admin, epoch } = self;
         match state.nodes.get(*node) {
+            Some(known) if known.name == *name && *epoch < known.epoch => Err(format!(
+                "the certificate of node {name:?} is of its join number {epoch}, and since then the machine joined again or an operator revoked it (gadm node revoke): number {} is in force. If this is the machine, join again with a new token (gadm token node --name {name})",
+                known.epoch
+            )),
             Some(known) if *admin && !known.admin => Err(format!(
                 "the certificate of {role} node {name:?} is marked admin, and a newer token took that from it. Join again with a new token (gadm token node)"
             )),
@@ -356,7 +367,7 @@ mod tests {
         params.subject_alt_names.push(SanType::URI("gpupool:admin".try_into().unwrap()));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = public_key(&request(params)).unwrap();
-        let identity = NodeIdentity { node: NodeId(7), name: "n7".into(), role: Role::Compute, admin: false };
+        let identity = NodeIdentity { node: NodeId(7), name: "n7".into(), role: Role::Compute, admin: false, epoch: 2 };
         let pem = pki.sign_node(&key, &identity, 90).unwrap();
         let der = pem_to_der(&pem).unwrap();
         assert_eq!(NodeIdentity::read(&der), Some(identity));
@@ -368,7 +379,7 @@ mod tests {
     fn a_mark_is_in_the_certificate_and_counts_while_the_cluster_says_the_same() {
         let (_dir, pki) = authority();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let marked = NodeIdentity { node: NodeId(3), name: "l3".into(), role: Role::Login, admin: true };
+        let marked = NodeIdentity { node: NodeId(3), name: "l3".into(), role: Role::Login, admin: true, epoch: 0 };
         let read = |identity: &NodeIdentity| {
             NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, identity, 90).unwrap()).unwrap()).unwrap()
         };
@@ -382,6 +393,21 @@ mod tests {
         assert!(marked.check(&state).unwrap_err().contains("newer token took that"));
         state.nodes.insert(NodeId(3), gcore::ctl::Node { admin: true, ..node });
         assert_eq!((marked.check(&state), plain.check(&state)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_certificate_of_an_older_join_opens_nothing_and_one_without_a_number_is_of_the_first() {
+        let (_dir, pki) = authority();
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let of = |epoch: u32| NodeIdentity { node: NodeId(3), name: "n3".into(), role: Role::Compute, admin: false, epoch };
+        let read = NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, &of(7), 90).unwrap()).unwrap());
+        assert_eq!(read, Some(of(7)));
+        let mut state = State::default();
+        let node = gcore::ctl::Node { id: NodeId(3), name: "n3".into(), role: Role::Compute, epoch: 1, ..Default::default() };
+        state.nodes.insert(NodeId(3), node);
+        assert!(of(0).check(&state).unwrap_err().contains("gadm token node --name n3"));
+        // One above: joined after the backup that is in force, and it is signed by us.
+        assert_eq!((of(1).check(&state), of(2).check(&state)), (Ok(()), Ok(())));
     }
 
     #[test]
@@ -415,7 +441,7 @@ mod tests {
     /// The server's word on a handshake with a certificate of so many days.
     async fn handshake(pki: &Pki, days: u32) -> std::io::Result<()> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let identity = NodeIdentity { node: NodeId(1), name: "n1".into(), role: Role::Compute, admin: false };
+        let identity = NodeIdentity { node: NodeId(1), name: "n1".into(), role: Role::Compute, admin: false, epoch: 2 };
         let cert = pem_to_der(&pki.sign_node(&key, &identity, days).unwrap()).unwrap();
         let (_, read) = x509_parser::parse_x509_certificate(&cert).unwrap();
         let last_second = read.validity().not_after.timestamp();

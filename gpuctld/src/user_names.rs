@@ -1,9 +1,12 @@
-//! Names of uids on the controller's host, remembered for a minute: the name service may be slow.
+//! Users as the controller's host knows them, remembered for a minute: the name service may be slow.
 //!
-//! Owns the memory; the name service is asked on a blocking thread. An unknown uid has the empty name.
+//! Owns the memory; the name service is asked on a blocking thread. Names uids of the controller's own socket, and compares what other
+//! machines say of their users with what is known here.
 
-use nix::unistd::{Uid, User};
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::collections::HashMap;
+use std::ffi::CString;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,15 +16,61 @@ const MOST: usize = 65_536;
 
 #[derive(Clone, Debug, Default)]
 pub struct UserNames {
-    known: Arc<Mutex<HashMap<u32, (Instant, String)>>>,
+    known: Memory<u32, String>,
+    vouched: Memory<Claimed, Result<Standing, String>>,
+}
+
+/// A user as another machine's daemon names them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claimed {
+    pub uid: u32,
+    pub gid: u32,
+    pub name: String,
+}
+
+/// What this host knows of a user that another machine names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// By the same name and numbers.
+    Known,
+    /// Neither the name nor the uid.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Memory<K, V>(Arc<Mutex<HashMap<K, (Instant, V)>>>);
+
+impl<K, V> Clone for Memory<K, V> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K, V> Default for Memory<K, V> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Memory<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        let known = self.0.lock().expect("no panic while held");
+        known.get(key).filter(|(since, _)| since.elapsed() < REMEMBER).map(|(_, value)| value.clone())
+    }
+
+    fn put(&self, key: K, value: V) {
+        let mut known = self.0.lock().expect("no panic while held");
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(key, (Instant::now(), value));
+    }
 }
 
 impl UserNames {
+    /// The name of a uid; empty when it has none.
     pub async fn of(&self, uid: u32) -> String {
-        let remembered = self.known.lock().expect("no panic while held").get(&uid).cloned();
-        if let Some((since, name)) = remembered
-            && since.elapsed() < REMEMBER
-        {
+        if let Some(name) = self.known.get(&uid) {
             return name;
         }
         let asked = tokio::task::spawn_blocking(move || User::from_uid(Uid::from_raw(uid))).await;
@@ -33,11 +82,59 @@ impl UserNames {
             }
             Err(_) => return String::new(),
         };
-        let mut known = self.known.lock().expect("no panic while held");
-        if known.len() >= MOST {
-            known.clear();
-        }
-        known.insert(uid, (Instant::now(), name.clone()));
+        self.known.put(uid, name.clone());
         name
+    }
+
+    /// Whether a user whom another machine names is the same one here.
+    ///
+    /// # Errors
+    /// The sentence for the user: here the name, the uid or the group is another's. The outer error: the name service does not answer.
+    pub async fn compare(&self, claimed: Claimed) -> std::io::Result<Result<Standing, String>> {
+        if let Some(known) = self.vouched.get(&claimed) {
+            return Ok(known);
+        }
+        let asked = claimed.clone();
+        let standing = tokio::task::spawn_blocking(move || compare(&asked)).await.map_err(std::io::Error::other)??;
+        self.vouched.put(claimed, standing.clone());
+        Ok(standing)
+    }
+}
+
+fn compare(Claimed { uid, gid, name }: &Claimed) -> std::io::Result<Result<Standing, String>> {
+    let refused = |here: String| Ok(Err(format!("on the machine you are on you are {name} (uid {uid}); on the controller's host {here}. Names and uids have to be the same on both")));
+    let (by_name, by_uid) = (User::from_name(name)?, User::from_uid(Uid::from_raw(*uid))?);
+    let user = match (by_name, by_uid) {
+        (Some(user), _) if user.uid.as_raw() == *uid => user,
+        (Some(user), _) => return refused(format!("{name} is uid {}", user.uid)),
+        (None, Some(user)) => return refused(format!("uid {uid} is {}", user.name)),
+        (None, None) if *gid == 0 => return refused("nothing is known of you, and group 0 is root's".into()),
+        (None, None) => return Ok(Ok(Standing::Unknown)),
+    };
+    let groups = CString::new(user.name.as_str()).map_err(std::io::Error::other)?;
+    let groups = getgrouplist(&groups, user.gid)?;
+    match user.gid.as_raw() == *gid || groups.contains(&Gid::from_raw(*gid)) {
+        true => Ok(Ok(Standing::Known)),
+        false => refused(format!("{name} is not in group {gid}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(uid: u32, gid: u32, name: &str) -> Result<Standing, String> {
+        compare(&Claimed { uid, gid, name: name.into() }).unwrap()
+    }
+
+    #[test]
+    fn a_name_and_a_uid_count_only_together() {
+        // daemon is uid 1 wherever Linux is.
+        assert_eq!(standing(1, 1, "daemon"), Ok(Standing::Known));
+        assert_eq!(standing(1_234_567, 1_234_567, "nobody-we-know"), Ok(Standing::Unknown));
+        for (uid, gid, name) in [(1001, 1001, "root"), (1, 1, "root"), (0, 0, "daemon"), (2, 1, "daemon"), (1, 1, "nobody-we-know"), (1, 0, "daemon"), (1_234_567, 0, "nobody-we-know")] {
+            let refused = standing(uid, gid, name).expect_err(name);
+            assert!(refused.contains("on the controller's"), "{refused}");
+        }
     }
 }

@@ -27,6 +27,11 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         format!("Isolation={} Resources={}", or_unknown(&node.isolation), if node.declared { "declared" } else { "found" }),
         format!("BootTime={} LastSeen={}", at(node.boot_time), at(node.last_seen)),
     ];
+    let certificate = &node.certificate;
+    if certificate.epoch > 0 || certificate.renewed.is_some() {
+        let renewed = certificate.renewed.map_or(String::new(), |at| format!(" Renewed={} From={} Renewals={}", times.print(at.0), certificate.renewed_from, certificate.renewals));
+        lines.push(format!("CertificateJoin={}{renewed}", certificate.epoch));
+    }
     let places = [("Switches", &node.switches), ("NVLinkDomain", &node.nvlink_domain)];
     lines.extend(places.iter().filter(|(_, name)| !name.is_empty()).map(|(key, name)| format!("{key}={name}")));
     if !node.no_mps.is_empty() {

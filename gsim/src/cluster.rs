@@ -404,7 +404,7 @@ impl Cluster {
             self.feed(input);
         }
         if self.restoring {
-            self.restoring = self.feed(Input::Command { actor: root(), command: Command::Restore }).is_none();
+            self.restoring = self.feed(Input::Command { actor: root(), command: Command::Restore { incarnation: 0, next_job: 0 } }).is_none();
         }
         let lost = self.truth.lost(&self.controller.store);
         if let Some(job) = lost {

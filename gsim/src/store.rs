@@ -34,6 +34,7 @@ pub struct Store {
     seq: Seq,
     next_job: u64,
     next_node: u32,
+    adoption: Document,
 }
 
 impl Store {
@@ -101,6 +102,7 @@ impl Store {
         self.seq = state.seq;
         self.next_job = state.next_job;
         self.next_node = state.next_node;
+        self.adoption = document(&state.adoption);
     }
 
     /// A backup takes the place of this store. As in gpuctld's restore, what the replaced one still says of
@@ -132,6 +134,7 @@ impl Store {
             seq: self.seq,
             next_job: self.next_job,
             next_node: self.next_node,
+            adoption: if self.adoption.is_empty() { None } else { read(&self.adoption) },
             jobs,
             arrays,
             runs,

@@ -140,7 +140,7 @@ impl StandardFiles {
 
 /// A job started again goes on in its file, unless it was asked otherwise.
 fn output_mode(order: &LaunchOrder) -> OpenMode {
-    let first = order.run.is_none_or(|run| run.attempt == 1);
+    let first = order.restarts() == 0;
     match order.open_mode {
         Some(job::OpenMode::Append) => OpenMode::Append,
         Some(job::OpenMode::Truncate) => OpenMode::Truncate,

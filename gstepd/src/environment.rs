@@ -179,8 +179,8 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
         env.slurm("JOB_ID", run.job);
         env.slurm("JOBID", run.job);
         env.set("GSUB_ATTEMPT", run.attempt.to_string());
-        if run.attempt > 1 {
-            env.slurm("RESTART_COUNT", run.attempt - 1);
+        if order.restarts() > 0 {
+            env.slurm("RESTART_COUNT", order.restarts());
         }
     }
     if let Some(mark) = &order.last_mark {
@@ -536,6 +536,10 @@ mod tests {
         }
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), Some("2"));
         assert_eq!(value(&env, "GSUB_JOB_ID"), Some("170"));
+        // After a restore of the controller attempts have high numbers; they were not made.
+        order.run = Some(RunId::new(JobId(170), 1001));
+        order.restarts = Some(0);
+        assert_eq!(value(&batch(&order, &setup, STARTED), "SLURM_RESTART_COUNT"), None);
     }
 
     #[test]

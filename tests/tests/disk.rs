@@ -145,6 +145,7 @@ fn after_a_restore_no_id_is_given_again_and_runs_the_backup_does_not_know_go_on(
     let waits = |code: u32| format!("echo $$ > pid.$GSUB_JOB_ID; while [ ! -e go ]; do sleep 0.02; done; exit {code}");
     let known = pool.gsub(&["--gpus", "1", "--mem", "1G", "--wrap", &waits(5)]);
     pool.wait_file(&format!("pid.{known}"));
+    let held = pool.gsub(&["--hold", "--wrap", "echo \"[$SLURM_RESTART_COUNT]\" >> counts"]);
     let backup = pool.work.join("backup.db");
     let said = pool.run("gadm", &["backup", backup.to_str().unwrap()]);
     assert_eq!(said.code, 0, "{said:?}");
@@ -171,6 +172,12 @@ fn after_a_restore_no_id_is_given_again_and_runs_the_backup_does_not_know_go_on(
         pool.find_job(&unknown.to_string()).is_some_and(|job| job.state == Running)
     });
     assert!(pids.iter().all(|pid| is_alive(*pid)), "a restore ended a job");
+    // Neither a new job nor one that waited was started before, whatever the numbers of their attempts.
+    assert_eq!(pool.run("gadm", &["job", "release", &held.to_string()]).code, 0);
+    let new = pool.gsub(&["--wrap", "echo \"[$SLURM_RESTART_COUNT]\" >> counts"]);
+    pool.wait_state(held, Completed);
+    pool.wait_state(new, Completed);
+    assert_eq!(pool.file("counts"), "[]\n[]\n");
     pool.write("go", "");
     assert_eq!(pool.wait_state(known, Failed).exit_code.code, 5);
     assert_eq!(pool.wait_state(unknown, Failed).exit_code.code, 6);

@@ -7,6 +7,8 @@ use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -99,39 +101,108 @@ fn connections_that_say_nothing_keep_nobody_else_out() {
     drop((silent, also));
 }
 
+/// Another "machine" with node1's certificate: sockets, spool and cgroups of its own.
+struct Twin {
+    home: PathBuf,
+    daemon: Child,
+}
+
+impl Twin {
+    /// `copied`: with all files of node1's directory, under another boot id.
+    fn start(pool: &Pool, copied: bool) -> Self {
+        let home = pool.dir.parent().unwrap().join("twin");
+        for dir in ["state", "spool", "run"] {
+            std::fs::create_dir_all(home.join(dir)).unwrap();
+        }
+        if copied {
+            let from = pool.dir.join("node1").display().to_string();
+            assert_eq!(say(Command::new("cp").args(["-a", &format!("{from}/."), &home.display().to_string()])).code, 0);
+            // Here both are on one kernel, where the copy would end the first one's processes as left over from before its boot.
+            for run in std::fs::read_dir(home.join("spool/runs")).unwrap().flatten() {
+                std::fs::remove_dir_all(run.path()).unwrap();
+            }
+        }
+        for file in ["node.crt", "node.key", "ca.crt"] {
+            std::fs::copy(pool.dir.join("node1/state").join(file), home.join("state").join(file)).unwrap();
+        }
+        let text = std::fs::read_to_string(pool.config("node1")).unwrap();
+        let (old, run) = (pool.dir.join("node1").display().to_string(), pool.socket().parent().unwrap().join("node1").display().to_string());
+        let text = text.replace(&old, &home.display().to_string()).replace(&run, &home.join("run").display().to_string());
+        let text = text.replace(&format!("gpupool-{}/node1", pool.tag()), &format!("gpupool-{}/twin", pool.tag()));
+        std::fs::write(home.join("gpud.toml"), text).unwrap();
+        std::fs::write(home.join("boot_id"), "00000000-dead-4dad-beef-000000000002\n").unwrap();
+        let log = std::fs::File::create(home.join("log")).unwrap();
+        let mount = if copied { "mount --bind \"$1/boot_id\" /proc/sys/kernel/random/boot_id && " } else { "" };
+        let gpud = pool.command("gpud").get_program().to_owned();
+        let mut daemon = pool.command("/usr/bin/unshare");
+        daemon.args(["-m", "sh", "-c", &format!("{mount}exec \"$2\" run --config \"$1/gpud.toml\""), "sh"]).arg(&home).arg(gpud);
+        let daemon = daemon.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        Self { home, daemon }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.home.join("log")).unwrap()
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
 #[test]
 fn a_second_machine_with_a_nodes_certificate_is_refused_while_the_first_lives() {
     let Some(pool) = Pool::up(1, "none") else { return };
     let id = pool.gsub(&["--wrap", "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 0"]);
     pool.wait_until("it runs", || pool.work.join("up").exists());
-    // A stolen certificate, on another "machine": its own spool and sockets.
-    let twin = pool.dir.parent().unwrap().join("twin");
-    for dir in ["state", "spool", "run"] {
-        std::fs::create_dir_all(twin.join(dir)).unwrap();
-    }
-    for file in ["node.crt", "node.key", "ca.crt"] {
-        std::fs::copy(pool.dir.join("node1/state").join(file), twin.join("state").join(file)).unwrap();
-    }
-    let text = std::fs::read_to_string(pool.config("node1")).unwrap();
-    let (home, run) = (pool.dir.join("node1").display().to_string(), pool.socket().parent().unwrap().join("node1").display().to_string());
-    let text = text.replace(&home, &twin.display().to_string()).replace(&run, &twin.join("run").display().to_string());
-    let text = text.replace(&format!("gpupool-{}/node1", pool.tag()), &format!("gpupool-{}/twin", pool.tag()));
-    std::fs::write(twin.join("gpud.toml"), text).unwrap();
-    let log = std::fs::File::create(twin.join("log")).unwrap();
-    let mut second = pool.command("gpud");
-    second.args(["run", "--config"]).arg(twin.join("gpud.toml")).stdout(log.try_clone().unwrap()).stderr(log);
-    let mut second = second.spawn().unwrap();
-    let read = || std::fs::read_to_string(twin.join("log")).unwrap();
-    let told = std::panic::catch_unwind(|| pool.wait_until("the second one is told no", || read().contains("two nodes with one name")));
-    second.kill().unwrap();
-    second.wait().unwrap();
-    assert!(told.is_ok(), "{}", read());
+    let twin = Twin::start(&pool, false);
+    let told = std::panic::catch_unwind(|| pool.wait_until("the second one is told no", || twin.log().contains("two machines say they are node1")));
+    assert!(told.is_ok(), "{}", twin.log());
+    drop(twin);
     assert_eq!(pool.job(id).state, Running);
-    assert_eq!(pool.node("node1").state, "MIXED");
+    assert_eq!(pool.node("node1").state, "MIXED+DRAIN");
     pool.write("go", "");
     let job = pool.wait_state(id, Completed);
     assert_eq!(job.attempts, 1);
+    assert_eq!(pool.run("gadm", &["node", "resume", "node1"]).code, 0);
     pool.wait_idle("node1");
+}
+
+#[test]
+fn a_copy_of_a_node_never_takes_its_place_while_a_job_goes_on_there() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let script = "echo $GSUB_ATTEMPT >> starts; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 0";
+    let id = pool.gsub(&["--mem", "1G", "--wrap", script]);
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    let twin = Twin::start(&pool, true);
+    pool.wait_until("both are shown", || pool.node("node1").drains.iter().any(|mark| mark.reason.matches("127.0.0.1:").count() == 2));
+    let said = pool.run("gnodes", &["-h", "-o", "%E"]);
+    assert!(said.out.contains("two machines say they are node1"), "{said:?}");
+    let second = pool.gsub(&["--mem", "1G", "--wrap", "echo $GSUB_ATTEMPT > second"]);
+    // Stopped for longer than any connection lives, and not dead: its job goes on.
+    pool.signal("node1", Signal::SIGSTOP);
+    pool.wait_until("the silence is seen", || pool.node("node1").state.contains("NOT_RESPONDING"));
+    let asked = twin.log().matches("refuses this node").count() + twin.log().matches("ended the connection").count();
+    pool.wait_until("the copy has asked again, twice", || {
+        let now = twin.log().matches("refuses this node").count() + twin.log().matches("ended the connection").count();
+        now >= asked + 2
+    });
+    assert_eq!((pool.job(id).state, pool.job(id).attempts, pool.job(second).state), (Running, 1, Pending));
+    pool.signal("node1", Signal::SIGCONT);
+    pool.wait_until("the first is back", || !pool.node("node1").state.contains("NOT_RESPONDING"));
+    let node = pool.node("node1");
+    assert!(node.state.ends_with("+DRAIN") && node.drains.len() == 1, "{node:?}");
+    assert_eq!((pool.job(id).state, pool.job(id).attempts, pool.job(second).state), (Running, 1, Pending), "neither gets new work");
+    drop(twin);
+    assert_eq!(pool.run("gadm", &["node", "resume", "node1"]).code, 0);
+    pool.wait_state(second, Completed);
+    pool.write("go", "");
+    assert_eq!(pool.wait_state(id, Completed).attempts, 1);
+    assert_eq!((pool.file("starts"), pool.file("second")), ("1\n".into(), "1\n".into()));
+    pool.wait_idle("node1");
+    pool.check();
 }
 
 #[test]

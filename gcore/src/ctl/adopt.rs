@@ -1,12 +1,15 @@
 //! Adoption: after a restore a node may run what the backup does not know. Such runs go on; their records
 //! are made again from the launch orders that the node kept.
 //!
-//! Only a node whose fence is from before the restore is asked, and what it holds cannot be taken for
-//! started now: the jobs are not requeued, for their scripts may be gone.
+//! Only in a window, which an operator's restore opens, each node once, and only runs whose order bears the controller's seal and is
+//! newer than the backup. What a node holds cannot be taken for started now: the jobs are not requeued, for their scripts may be gone.
+//! An adopted run does not authorise its node to speak for its user.
 
 use super::SYSTEM;
+use super::command::{Actor, Refusal, Reply};
 use super::event::Event;
-use super::handle::Tx;
+use super::handle::{RESTORE_GAP, Tx, operator_only};
+use super::state::{AdoptionWindow, State};
 use super::node_report::{take, take_inventory};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::job::{CommonSpec, GpuScope, Launch, MemAsk, Surroundings};
@@ -18,6 +21,22 @@ use std::sync::Arc;
 
 /// Runs one node may bring along.
 pub const MAX_ADOPTED: usize = 65_536;
+/// How long after a restore nodes may bring runs: one that is away for a repair is back within a week, and what ran there is over.
+const WINDOW_SECS: i64 = 7 * 24 * 3600;
+/// Restores that may have been forgotten: so far may a node's incarnation be ahead in the window.
+const MAX_INCARNATIONS_AHEAD: u64 = 1000;
+
+/// Raises incarnation and ids above what this database and the one it replaced know, and opens the window.
+pub(super) fn restore(tx: &mut Tx, actor: &Actor, incarnation: u64, next_job: u64) -> Result<Reply, Refusal> {
+    operator_only(actor, "restoring a backup")?;
+    let from = tx.state.newest_fence();
+    let incarnation = tx.state.incarnation.max(incarnation).saturating_add(1);
+    let next_job = tx.state.next_job.saturating_add(RESTORE_GAP).max(next_job);
+    let max_incarnation = incarnation.saturating_add(MAX_INCARNATIONS_AHEAD);
+    let window = AdoptionWindow { number: 0, from, max_incarnation, first_job: next_job, until: tx.now.plus_secs(WINDOW_SECS) };
+    tx.emit(Event::Restored { incarnation, next_job, opens: Some(window), at: tx.now });
+    Ok(Reply::Done)
+}
 
 pub(super) fn handle(
     tx: &mut Tx,
@@ -27,16 +46,32 @@ pub(super) fn handle(
     runs: Vec<RunReport>,
     orders: Vec<LaunchOrder>,
 ) {
+    let Some(window) = tx.state.adoption.clone() else { return };
+    if !tx.state.nodes.get(id).is_some_and(|node| tx.state.adopts_from(node, tx.now)) {
+        return;
+    }
     take_inventory(tx, id, inventory);
     take_back_unnamed(tx, id, &runs);
     for order in orders.into_iter().take(MAX_ADOPTED) {
-        let Some(run) = order.run else { continue };
-        if runs.iter().any(|report| report.run == run) && may_adopt(tx, id, run) {
-            adopt(tx, id, life, run, &order);
+        let Some(run) = order.run.filter(|run| run.attempt > 0 && order.made_at > window.from) else { continue };
+        if runs.iter().any(|report| report.run == run) {
+            skip_id_in_use(tx, run);
+            if may_adopt(tx, id, run, &order) {
+                adopt(tx, id, life, run, &order);
+            }
         }
     }
     for report in runs {
         take(tx, id, report.run, report.phase);
+    }
+}
+
+/// A job's id that the backup does not know is not given again.
+fn skip_id_in_use(tx: &mut Tx, run: RunId) {
+    let next = tx.state.next_job;
+    if run.job.0 >= next && run.job.0 - next < RESTORE_GAP {
+        let incarnation = tx.state.incarnation;
+        tx.emit(Event::Restored { incarnation, next_job: run.job.0 + 1, opens: None, at: tx.now });
     }
 }
 
@@ -57,17 +92,18 @@ fn take_back_unnamed(tx: &mut Tx, id: NodeId, runs: &[RunReport]) {
 }
 
 /// The run is none we know, and its job is unknown or still waiting for an attempt this high.
-fn may_adopt(tx: &Tx, node: NodeId, run: RunId) -> bool {
+fn may_adopt(tx: &Tx, node: NodeId, run: RunId, order: &LaunchOrder) -> bool {
     let state = &tx.state;
     match (state.runs.get(run), state.jobs.get(run.job)) {
         // Another node of the run brought it along.
-        (Some(known), _) => known.outcome.is_none() && known.member(node).is_none(),
+        (Some(known), _) => known.adopted && known.outcome.is_none() && known.member(node).is_none(),
         (None, Some(job)) => {
-            job.state == JobState::Pending && job.live.is_none() && job.attempts < run.attempt
+            let same_user = (&job.spec.user.name, job.spec.user.uid) == (&order.user.name, order.user.uid);
+            same_user && job.state == JobState::Pending && job.live.is_none() && job.attempts < run.attempt
         }
         (None, None) if state.arrays.contains(run.job) || state.array_of(run.job).is_some() => state
             .array_of(run.job)
-            .is_some_and(|(array, position)| array.pending.contains(position)),
+            .is_some_and(|(array, position)| array.spec.user.uid == order.user.uid && array.pending.contains(position)),
         (None, None) => run.job.0 < state.next_job,
     }
 }
@@ -155,12 +191,25 @@ fn spec_of(order: &LaunchOrder) -> JobSpec {
     }
 }
 
+pub(super) fn check(state: &State, found: &mut Vec<String>) {
+    let newest = state.adoption.as_ref().map_or(0, |window| window.number);
+    for node in state.nodes.values().filter(|node| node.adopted_in > newest) {
+        found.push(format!("node {} was in adoption window {}, and the newest is {newest}", node.name, node.adopted_in));
+    }
+    if let Some(window) = state.adoption.as_ref()
+        && (window.from >= state.newest_fence() || window.number > state.seq.0)
+    {
+        found.push(format!("an adoption window opened at order {:?} and the newest is {:?}", window.from, state.newest_fence()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctl::{Actor, Command, Input, NodeReport, State, check, desired, handle};
+    use crate::ctl::{Command, Input, NodeReport, check, desired, handle};
     use gmodel::config::{ClusterConfig, Partition};
     use gmodel::launch_order::{OrderGpu, OrderNode};
+    use gmodel::job::UserRef;
     use gmodel::node::{GpuInfo, Role};
     use gmodel::{Fence, GpuPart, GpuSlot, JobId, Timestamp};
 
@@ -181,6 +230,14 @@ mod tests {
 
     /// A restored controller that knows the node and nothing of its runs.
     fn restored() -> State {
+        let mut state = joined();
+        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
+        give(&mut state, Input::Command { actor, command: Command::Restore { incarnation: 0, next_job: 0 } });
+        state
+    }
+
+    /// A controller that knows the node.
+    fn joined() -> State {
         let mut state = State::from_rows(Default::default());
         let partitions = vec![Partition { name: "main".into(), ..Partition::default() }];
         let config = Arc::new(ClusterConfig { partitions, ..ClusterConfig::default() });
@@ -192,8 +249,6 @@ mod tests {
             at: Timestamp(0),
         };
         crate::ctl::apply(&mut state, &joined);
-        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
-        give(&mut state, Input::Command { actor, command: Command::Restore });
         state
     }
 
@@ -206,6 +261,7 @@ mod tests {
         LaunchOrder {
             run: Some(run),
             job_name: "train".into(),
+            user: UserRef { name: "ada".into(), uid: 1000, gid: 1000 },
             partition: "main".into(),
             nodes: vec![OrderNode { name: "node1".into(), cpus: 2, tasks: 1, gpus: 1 }],
             cpus: 2,
@@ -217,6 +273,7 @@ mod tests {
                 part: GpuPart::Whole,
             }],
             limit_secs: Some(3600),
+            made_at: Fence { incarnation: 1, generation: 4 },
             ..LaunchOrder::default()
         }
     }
@@ -268,6 +325,111 @@ mod tests {
         bring(&mut state, RunId::new(id, 2), RunPhase::Running { started: Timestamp::from_secs(990) });
         let job = state.jobs.get(id).unwrap();
         assert_eq!((job.state, job.attempts, &*job.spec.user.name), (JobState::Running, 2, "ada"));
+    }
+
+    #[test]
+    fn outside_of_a_window_nothing_a_node_says_makes_a_run_or_moves_a_counter() {
+        // No backup was restored: a node claims a fence from the future and runs that nobody ordered.
+        let mut state = joined();
+        let before = (state.incarnation, state.next_job);
+        let run = RunId::new(JobId(17), 1);
+        let forged = |state: &mut State, fence: Fence| {
+            let runs = vec![RunReport::new(run, RunPhase::Running { started: Timestamp::from_secs(990) })];
+            let report = NodeReport::Adopt { life: life(), inventory: inventory(), runs: runs.clone(), orders: vec![order(run)] };
+            give(state, Input::Node { node: NODE, report });
+            give(state, Input::Node { node: NODE, report: NodeReport::Hello { life: life(), fence, inventory: inventory(), runs } });
+        };
+        for fence in [Fence { incarnation: 1, generation: 1 << 40 }, Fence { incarnation: 500, generation: 1 }, Fence { incarnation: u64::MAX, generation: u64::MAX }] {
+            forged(&mut state, fence);
+            assert!(state.jobs.is_empty() && state.runs.is_empty());
+            assert_eq!((state.incarnation, state.next_job), before, "{fence:?}");
+            let node = state.nodes.get(NODE).unwrap();
+            assert!(!node.is_available() && node.drains.len() == 1 && node.drains[0].reason.contains("gpuctld restore --from"), "{:?}", node.drains);
+            let obeyed = NodeReport::Obeyed { fence: Fence { incarnation: 1, generation: u64::MAX } };
+            give(&mut state, Input::Node { node: NODE, report: obeyed });
+            assert!(state.nodes.get(NODE).unwrap().obeyed <= state.seq.0);
+        }
+        // With a fence that was given it works again.
+        let fence = state.newest_fence();
+        forged(&mut state, fence);
+        assert!(state.nodes.get(NODE).unwrap().is_available());
+        assert_eq!((state.runs.len(), state.next_job), (0, before.1));
+    }
+
+    #[test]
+    fn a_window_is_open_to_each_node_once_for_newer_orders_and_not_for_ever() {
+        let run = RunId::new(JobId(17), 1);
+        let running = || RunPhase::Running { started: Timestamp::from_secs(990) };
+        // Each node once.
+        let mut state = restored();
+        let fence = Fence { incarnation: 1, generation: 5 };
+        let hello = NodeReport::Hello { life: life(), fence, inventory: inventory(), runs: Vec::new() };
+        give(&mut state, Input::Node { node: NODE, report: hello });
+        bring(&mut state, run, running());
+        assert!(state.runs.is_empty(), "it said hello before, without the run");
+        // A run that the backup would know, had it not been over by then.
+        let mut state = restored();
+        let from = state.adoption.as_ref().unwrap().from;
+        let runs = vec![RunReport::new(run, running())];
+        let old = LaunchOrder { made_at: from, ..order(run) };
+        let report = NodeReport::Adopt { life: life(), inventory: inventory(), runs, orders: vec![old] };
+        give(&mut state, Input::Node { node: NODE, report });
+        assert!(state.runs.is_empty() && state.jobs.is_empty());
+        // A week later.
+        let mut state = restored();
+        let late = Timestamp::from_secs(1000 + WINDOW_SECS);
+        let runs = vec![RunReport::new(run, running())];
+        let report = NodeReport::Adopt { life: life(), inventory: inventory(), runs, orders: vec![order(run)] };
+        handle(&mut state, &mut Vec::new(), Input::Node { node: NODE, report }, late).unwrap();
+        assert!(state.runs.is_empty());
+        // The job of another user of that id.
+        let mut state = restored();
+        let id = JobId(state.next_job);
+        let actor = Actor { user: "bob".into(), uid: 1001, gid: 1001, ..Actor::default() };
+        let mut spec = JobSpec::from(CommonSpec { partition: "main".into(), ..CommonSpec::default() });
+        spec.launch.work_dir = "/home/bob".into();
+        give(&mut state, Input::Command { actor, command: Command::Submit { spec: Box::new(spec), client_key: None } });
+        bring(&mut state, RunId::new(id, 2), running());
+        assert_eq!(state.jobs.get(id).unwrap().state, JobState::Pending);
+    }
+
+    #[test]
+    fn in_a_window_a_fence_ahead_is_outgrown_within_bounds_and_ids_only_follow_sealed_runs() {
+        let mut state = restored();
+        let (incarnation, next_job) = (state.incarnation, state.next_job);
+        let runs = vec![RunReport::new(RunId::new(JobId(next_job + 5), 1), RunPhase::Accepted)];
+        let hello = |incarnation: u64| NodeReport::Hello {
+            life: life(),
+            fence: Fence { incarnation, generation: 1 },
+            inventory: inventory(),
+            runs: runs.clone(),
+        };
+        give(&mut state, Input::Node { node: NODE, report: hello(incarnation + 1000) });
+        assert_eq!((state.incarnation, state.next_job), (incarnation, next_job), "beyond what restores can have made");
+        assert!(!state.nodes.get(NODE).unwrap().is_available());
+        let mut state = restored();
+        give(&mut state, Input::Node { node: NODE, report: hello(incarnation + 3) });
+        assert_eq!((state.incarnation, state.next_job), (incarnation + 4, next_job));
+        let mut state = restored();
+        bring(&mut state, RunId::new(JobId(next_job + 5), 1), RunPhase::Accepted);
+        assert_eq!(state.next_job, next_job + 6, "its order bears the seal");
+    }
+
+    #[test]
+    fn jobs_submitted_after_a_restore_begin_with_their_first_attempt() {
+        let mut state = restored();
+        give(&mut state, Input::Node { node: NODE, report: NodeReport::Hello { life: life(), fence: Fence::default(), inventory: inventory(), runs: Vec::new() } });
+        let actor = Actor { user: "ada".into(), uid: 1000, gid: 1000, ..Actor::default() };
+        let mut spec = JobSpec::from(CommonSpec { partition: "main".into(), ..CommonSpec::default() });
+        spec.launch.work_dir = "/home/ada".into();
+        let id = JobId(state.next_job);
+        give(&mut state, Input::Command { actor, command: Command::Submit { spec: Box::new(spec), client_key: None } });
+        let share = NodeShare { node: NODE, cpus: 1, mem_bytes: 1, gpus: GpuSet::default(), tasks: 1 };
+        let start = gsched::Start { job: id, allocation: vec![share], partition: None, limit_secs: None, class: None };
+        let plan = gsched::Plan { made_from: state.seq, starts: vec![start], ..gsched::Plan::default() };
+        give(&mut state, Input::Plan { plan });
+        let job = state.jobs.get(id).unwrap();
+        assert_eq!((job.live_run(), job.restarts()), (Some(RunId::new(id, 1)), 0));
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(super) use jobs::{changed_spec, close_array, reason_of, respecify};
 use super::reservation;
 use super::dependency::Dependent;
 use super::event::Event;
-use super::state::{Array, Job, Member, Node, Run, State};
+use super::state::{AdoptionWindow, Array, Job, Member, Node, Run, State};
 use super::submit::forget_what_fits;
 use super::{idle, policy, preempt, requeue, suspend};
 use gmodel::node::Mark;
@@ -77,6 +77,7 @@ pub fn apply(state: &mut State, event: &Event) {
             runs::found_on(state, *run, share, life, *batch);
             let held = run_mut(state, *run);
             held.imex_channel = held.imex_channel.or(*imex_channel);
+            held.adopted = true;
             state.policy_since.1 = state.policy_since.1.max(*at);
             raise_generations(state, *run);
         }
@@ -135,6 +136,8 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::RunClosed { run } => runs::closed(state, *run),
         Event::NodeJoined { .. }
             | Event::NodeAdminChanged { .. }
+            | Event::NodeEpochRaised { .. }
+            | Event::NodeRenewed { .. }
             | Event::NodeHello { .. }
             | Event::NodeInventory { .. }
             | Event::NodeLinkChanged { .. }
@@ -177,9 +180,16 @@ pub fn apply(state: &mut State, event: &Event) {
             state.merge_policy();
             tell_of_windows(state, &before);
         }
-        Event::Restored { incarnation, next_job, .. } => {
+        Event::Restored { incarnation, next_job, opens, .. } => {
+            let forgotten = opens.is_none() && *incarnation != state.incarnation;
             state.incarnation = *incarnation;
             state.next_job = (*next_job).max(state.next_job);
+            if let Some(window) = opens {
+                state.adoption = Some(AdoptionWindow { number: state.seq.0, ..window.clone() });
+            } else if forgotten && let Some(window) = &mut state.adoption {
+                // A restore that nobody remembers may have given the same ids.
+                window.first_job = u64::MAX;
+            }
         }
         Event::ControllerStarted { at } => {
             state.started = *at;

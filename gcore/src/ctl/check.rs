@@ -34,6 +34,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     super::idle::check(state, &mut found);
     super::imex::check(state, &mut found);
     super::step_share::check(state, &mut found);
+    super::adopt::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 

@@ -118,6 +118,10 @@ pub enum Command {
         fenced: bool,
     },
     NodeRemove { node: NodeId },
+    /// Its certificates open nothing any more, until it joins again.
+    NodeRevoke { node: NodeId },
+    /// The edge is about to renew the certificate of this epoch for a machine at `from`.
+    NodeRenew { node: NodeId, epoch: u32, from: String },
     GpuOrder { node: NodeId, uuid: String, what: GpuAction },
     /// A GPU that is missing is gone for good.
     GpuForget { uuid: String },
@@ -128,8 +132,15 @@ pub enum Command {
     Policy { change: PolicyChange },
     /// A command with what the store knows of jobs it names in dependencies and that are no longer in memory.
     Knowing { past: Vec<PastJob>, asked: Box<Command> },
-    /// After a restore: incarnation above every fence, ids above everything seen.
-    Restore,
+    /// An older database was put in place: incarnation above every fence, ids above everything seen, and nodes may bring along
+    /// the runs that it does not know. `incarnation` and `next_job` are the highest known besides, of the database that was replaced
+    /// or a mark kept beside it; 0 is none.
+    Restore {
+        #[serde(default)]
+        incarnation: u64,
+        #[serde(default)]
+        next_job: u64,
+    },
 }
 
 /// A job as a user names it.
@@ -161,7 +172,8 @@ pub struct CancelSignal {
 pub enum NodeReport {
     /// First on every connection: all runs the node knows, before it obeys anything.
     Hello { life: NodeLife, fence: Fence, inventory: Inventory, runs: Vec<RunReport> },
-    /// Before the hello of a node that obeyed another incarnation: runs we do not know, with their orders.
+    /// Before the hello of a node that obeyed another incarnation: runs we do not know, with those of their orders that bear this
+    /// cluster's seal. That is the edge's to verify.
     Adopt { life: NodeLife, inventory: Inventory, runs: Vec<RunReport>, orders: Vec<LaunchOrder> },
     Runs { runs: Vec<RunReport> },
     /// How long GPUs of its runs have been idle, as of a sample just taken.
@@ -171,8 +183,12 @@ pub enum NodeReport {
     Obeyed { fence: Fence },
     /// How orders for its GPUs ended.
     GpuOrders { done: Vec<GpuOrderDone> },
+    /// Its certificate, which this authority signed, is of this epoch.
+    Certificate { epoch: u32 },
     /// The connection is gone.
     Gone,
+    /// Another machine says that it is the node, and was not let in. `owner`: whose drain that makes.
+    Claimed { owner: String, text: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,6 +210,8 @@ pub enum Reply {
         name: String,
         #[serde(default)]
         admin: bool,
+        #[serde(default)]
+        epoch: u32,
     },
     Step { run: RunId, step: u32, layout: Vec<StepNode> },
     /// No step was started: what it asked for itself, these have.

@@ -3,7 +3,7 @@
 //! An event carries its own time and ids, so that `apply` needs neither clock nor chance.
 
 use super::dependency::{Dependent, Waits};
-use super::state::{JoinToken, Outcome, Stop, Strike, Suspension};
+use super::state::{AdoptionWindow, JoinToken, Outcome, Stop, Strike, Suspension};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_check::CheckReport;
@@ -216,6 +216,9 @@ pub enum Event {
     NodeJoined { node: NodeId, name: String, role: Role, at: Timestamp },
     /// A login node from which operators may administer, or no longer.
     NodeAdminChanged { node: NodeId, admin: bool, by: String, at: Timestamp },
+    /// Older certificates of the node open nothing any more: its machine joined again, or they were revoked.
+    NodeEpochRaised { node: NodeId, epoch: u32, by: String, at: Timestamp },
+    NodeRenewed { node: NodeId, epoch: u32, from: String, at: Timestamp },
     NodeHello { node: NodeId, life: NodeLife, at: Timestamp },
     NodeInventory { node: NodeId, inventory: Inventory, at: Timestamp },
     NodeLinkChanged { node: NodeId, link: Link, at: Timestamp },
@@ -272,7 +275,14 @@ pub enum Event {
     /// Accounts, users, QOS or reservations were edited.
     PolicyChanged { change: PolicyChange, by: String, at: Timestamp },
     /// A backup was restored: all fences are raised, ids start above everything known.
-    Restored { incarnation: u64, next_job: u64, at: Timestamp },
+    Restored {
+        incarnation: u64,
+        next_job: u64,
+        /// `None`: a node's fence or run was above what is known, in the window that is open.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        opens: Option<AdoptionWindow>,
+        at: Timestamp,
+    },
     /// The controller came up. Not stored.
     ControllerStarted { at: Timestamp },
     /// Times up to here have come. Not stored.
@@ -479,6 +489,8 @@ impl Event {
             | Self::TokenMinted { .. }
             | Self::TokenSpent { .. }
             | Self::NodeJoined { .. }
+            | Self::NodeEpochRaised { .. }
+            | Self::NodeRenewed { .. }
             | Self::NodeStrikesCleared { .. } => false,
             _ => true,
         }
@@ -542,6 +554,8 @@ impl Event {
             }
             Self::NodeJoined { node: id, .. }
             | Self::NodeAdminChanged { node: id, .. }
+            | Self::NodeEpochRaised { node: id, .. }
+            | Self::NodeRenewed { node: id, .. }
             | Self::NodeHello { node: id, .. }
             | Self::NodeInventory { node: id, .. }
             | Self::NodeLinkChanged { node: id, .. }

@@ -6,7 +6,7 @@ use super::event::Event;
 use super::state::State;
 use super::dependency::{self, PastJob};
 use super::{
-    cancel, gpu_gone, gpu_order, hold, idle, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend,
+    adopt, cancel, gpu_gone, gpu_order, hold, idle, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend,
     update, wake,
 };
 use gmodel::Timestamp;
@@ -102,18 +102,14 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::NodeResume { node } => node_admin::resume(tx, actor, node),
         Command::NodeDown { node, reason, fenced } => node_admin::down(tx, actor, node, &reason, fenced),
         Command::NodeRemove { node } => node_admin::remove(tx, actor, node),
+        Command::NodeRevoke { node } => join::revoke(tx, actor, node),
+        Command::NodeRenew { node, epoch, from } => join::renew(tx, node, epoch, &from),
         Command::GpuOrder { node, uuid, what } => gpu_order::order(tx, actor, node, &uuid, what),
         Command::GpuForget { uuid } => gpu_gone::forget(tx, actor, &uuid),
         Command::MintToken { token } => join::mint(tx, actor, token),
         Command::Policy { change } => policy::change(tx, actor, change),
         Command::Join { token_hash, name } => join::join(tx, &token_hash, &name),
-        Command::Restore => {
-            operator_only(actor, "restoring a backup")?;
-            let incarnation = tx.state.incarnation + 1;
-            let next_job = tx.state.next_job + RESTORE_GAP;
-            tx.emit(Event::Restored { incarnation, next_job, at: tx.now });
-            Ok(Reply::Done)
-        }
+        Command::Restore { incarnation, next_job } => adopt::restore(tx, actor, incarnation, next_job),
     }
 }
 

@@ -7,6 +7,7 @@
 use super::command::{Actor, Refusal};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
+use super::identity::has_open_runs;
 use super::node_health::breaker_allows;
 use super::node_report::forfeit_runs;
 use super::state::{FenceFailure, Fencing, Node, State};
@@ -150,12 +151,7 @@ fn is_under_way(state: &State, id: NodeId) -> bool {
 
 /// There is a program, and a run that must not go on elsewhere before the node is off.
 fn must_fence(state: &State, id: NodeId) -> bool {
-    let Some(node) = state.nodes.get(id) else { return false };
-    let open = |run: &gmodel::RunId| {
-        let member = state.runs.get(*run).and_then(|run| run.member(id));
-        member.is_some_and(|member| !member.is_settled() && !member.is_ended())
-    };
-    state.config.fence_program && node.runs.iter().any(open)
+    state.config.fence_program && has_open_runs(state, id)
 }
 
 /// For people: what the runs of a lost node wait for.

@@ -3,7 +3,7 @@
 use super::SYSTEM;
 use super::command::NodeReport;
 use super::event::Event;
-use super::{gpu_history, gpu_order, gpu_repair, node_words};
+use super::{gpu_history, gpu_order, gpu_repair, identity, join, node_words};
 use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
@@ -22,12 +22,12 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
     }
     match node_words::bounded(tx.state, id, report, tx.now) {
         NodeReport::Hello { life, fence, inventory, runs } => {
-            outgrow(tx, fence);
+            look_at_fence(tx, id, fence);
+            identity::settled(tx, id);
             hello(tx, id, life, inventory, runs);
             take_back_unheard(tx, id, fence);
         }
         NodeReport::Adopt { life, inventory, runs, orders } => {
-            skip_ids_in_use(tx, &runs);
             super::adopt::handle(tx, id, &life, inventory, runs, orders);
         }
         NodeReport::Runs { runs } => {
@@ -51,6 +51,8 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
             gpu_order::ended(tx, id, done);
             gpu_repair::look(tx, id);
         }
+        NodeReport::Certificate { epoch } => join::raise(tx, id, epoch),
+        NodeReport::Claimed { owner, text } => identity::claimed(tx, id, &owner, &text),
         NodeReport::Gone => {
             if tx.state.nodes.get(id).is_some_and(|node| node.link == Link::Up) {
                 tx.emit(Event::NodeLinkChanged { node: id, link: Link::Silent, at: tx.now });
@@ -66,7 +68,6 @@ fn hello(
     inventory: Inventory,
     runs: Vec<RunReport>,
 ) {
-    skip_ids_in_use(tx, &runs);
     tx.emit(Event::NodeHello { node: id, life: life.clone(), at: tx.now });
     take_inventory(tx, id, inventory);
     for report in &runs {
@@ -88,16 +89,30 @@ fn hello(
     }
 }
 
-/// Incarnations a node may be ahead; more is not believed.
-const MAX_INCARNATIONS_AHEAD: u64 = 1000;
+/// Whose drain it is when a node obeyed orders that this controller never gave.
+const FENCE_OWNER: &str = "system:fence";
 
-/// A node that obeyed orders this controller does not remember giving: an older state was brought back
-/// (once more). The incarnation goes above the node's, else it would never obey again.
-fn outgrow(tx: &mut Tx, fence: Fence) {
-    let known = Fence { incarnation: tx.state.incarnation, generation: tx.state.seq.0 };
-    if fence > known && fence.incarnation - known.incarnation <= MAX_INCARNATIONS_AHEAD {
-        let next_job = tx.state.next_job + super::handle::RESTORE_GAP;
-        tx.emit(Event::Restored { incarnation: fence.incarnation + 1, next_job, at: tx.now });
+/// A node that obeyed orders this controller does not remember giving. In an adoption window an older state was brought back once
+/// more: the incarnation goes above the node's, else it would never obey again. At any other time the node is not believed, and
+/// gets no work until its fence is one that was given: what it says moves nothing.
+fn look_at_fence(tx: &mut Tx, id: NodeId, fence: Fence) {
+    let known = tx.state.newest_fence();
+    let Some(node) = tx.state.nodes.get(id) else { return };
+    if fence <= known {
+        return identity::lift(tx, id, FENCE_OWNER);
+    }
+    let window = tx.state.adoption.as_ref().filter(|window| fence.incarnation < window.max_incarnation);
+    if window.is_some() && tx.state.adopts_from(node, tx.now) {
+        let (incarnation, next_job) = (fence.incarnation + 1, tx.state.next_job);
+        tx.emit(Event::Restored { incarnation, next_job, opens: None, at: tx.now });
+    } else {
+        let text = format!(
+            "it obeyed order {}/{} and this controller has given none above {}/{}: an older database was put back beside gpuctld restore, \
+             or the machine lies. Its runs go on; it gets no work. If the database is an older one: stop gpuctld and run gpuctld restore \
+             --from with the database that is in place. If not: empty the machine's spool and join it again",
+            fence.incarnation, fence.generation, known.incarnation, known.generation
+        );
+        identity::mark(tx, id, FENCE_OWNER, &text);
     }
 }
 
@@ -114,18 +129,6 @@ fn take_back_unheard(tx: &mut Tx, id: NodeId, fence: Fence) {
         if unheard {
             super::cancel::stop(tx, run, StopWhy::Requeued, SYSTEM);
         }
-    }
-}
-
-/// After a restore nodes may hold runs with ids the backup does not know: none is given again.
-fn skip_ids_in_use(tx: &mut Tx, runs: &[RunReport]) {
-    let highest = runs.iter().map(|report| report.run.job.0).max().unwrap_or(0);
-    // A node cannot push the counter beyond what a restore may have lost.
-    let bound = tx.state.next_job.saturating_add(super::handle::RESTORE_GAP);
-    if highest >= tx.state.next_job && highest < bound {
-        let next_job = highest + 1;
-        let incarnation = tx.state.incarnation;
-        tx.emit(Event::Restored { incarnation, next_job, at: tx.now });
     }
 }
 

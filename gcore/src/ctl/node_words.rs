@@ -66,7 +66,8 @@ pub(super) fn bounded(state: &State, node: NodeId, mut report: NodeReport, now: 
         NodeReport::Inventory { inventory } => bound_inventory(inventory),
         NodeReport::Obeyed { fence: Fence { generation, .. } } => *generation = (*generation).min(state.seq.0),
         NodeReport::GpuOrders { done } => done.iter_mut().for_each(|done| clip(&mut done.uuid, MAX_WORD_BYTES)),
-        NodeReport::Gone => {}
+        // The edge's own words.
+        NodeReport::Certificate { .. } | NodeReport::Claimed { .. } | NodeReport::Gone => {}
     }
     report
 }

@@ -11,7 +11,7 @@ use super::mig;
 use super::preempt;
 use super::reservation;
 use super::suspend;
-use super::state::State;
+use super::state::{Job, State};
 use super::waiting;
 use gmodel::config::PartitionState;
 use gmodel::partition_list::is_among;
@@ -70,7 +70,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
         tx.emit(Event::TaskSplit { array, position });
     }
     let job = tx.state.jobs.get(start.job).expect("startable jobs have a record");
-    let run = RunId::new(start.job, next_attempt(tx.state.incarnation, job.attempts));
+    let run = RunId::new(start.job, next_attempt(tx.state, job));
     let class = class_of(tx.state, &job.spec, start.class);
     let single = start.allocation.len() == 1;
     let at = tx.now;
@@ -92,10 +92,11 @@ fn class_of(state: &State, spec: &JobSpec, planned: Option<RunClass>) -> Option<
 /// Attempts skipped by a restore: nodes may hold runs that the backup does not know.
 const RESTORE_ATTEMPTS: u64 = 1000;
 
-/// The number of a job's next run. No number from before a restore is given again.
-fn next_attempt(incarnation: u64, attempts: u32) -> u32 {
-    let floor = incarnation.saturating_sub(1).saturating_mul(RESTORE_ATTEMPTS);
-    attempts.max(u32::try_from(floor).unwrap_or(0)).saturating_add(1)
+/// The number of a job's next run. No number from before a restore is given again, where the job may have had one.
+fn next_attempt(state: &State, job: &Job) -> u32 {
+    let is_new = state.adoption.as_ref().is_some_and(|window| job.id.0 >= window.first_job);
+    let floor = if is_new { 0 } else { state.incarnation.saturating_sub(1).saturating_mul(RESTORE_ATTEMPTS) };
+    job.attempts.max(u32::try_from(floor).unwrap_or(0)).saturating_add(1)
 }
 
 /// Whether a job may start now; for an untouched array task its array and position.

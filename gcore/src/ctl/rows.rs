@@ -4,7 +4,7 @@
 
 use super::gpu_gone;
 use super::node_words::{bound_gpu, bound_inventory};
-use super::state::{Array, Job, JoinToken, Node, Run, State};
+use super::state::{AdoptionWindow, Array, Job, JoinToken, Node, Run, State};
 use gmodel::{NodeId, Policy, Seq, Timestamp};
 use gsched::usage::UsageBook;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,8 @@ pub struct Rows {
     pub seq: Seq,
     pub next_job: u64,
     pub next_node: u32,
+    #[serde(default)]
+    pub adoption: Option<AdoptionWindow>,
     pub jobs: Vec<Job>,
     pub arrays: Vec<Array>,
     pub runs: Vec<Run>,
@@ -38,6 +40,7 @@ impl State {
             seq: self.seq,
             next_job: self.next_job,
             next_node: self.next_node,
+            adoption: self.adoption.clone(),
             jobs: self.jobs.values().cloned().collect(),
             arrays: self.arrays.values().cloned().collect(),
             runs: self.runs.values().cloned().collect(),
@@ -57,6 +60,7 @@ impl State {
             seq: rows.seq,
             next_job: rows.next_job.max(1),
             next_node: rows.next_node.max(1),
+            adoption: rows.adoption,
             policy: Arc::new(rows.policy.clone()),
             own_policy: rows.policy,
             usage: Arc::new(rows.usage),

@@ -20,7 +20,7 @@ use gmodel::rare::Rare;
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::{
-    ExitCode, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
+    ExitCode, Fence, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
     Seq, Timestamp,
 };
 use gsched::SchedNode;
@@ -40,6 +40,8 @@ pub struct State {
     /// The next unused job id. Only ever grows.
     pub next_job: u64,
     pub next_node: u32,
+    /// The newest adoption window, open or not.
+    pub adoption: Option<AdoptionWindow>,
     pub config: Arc<ClusterConfig>,
     /// Accounts, QOS and reservations made by `gadm`.
     pub own_policy: Policy,
@@ -106,6 +108,21 @@ pub struct State {
     pub late_specs: LateSpecs,
 }
 
+/// In which nodes may bring runs that a restored database does not know: each node once, and not for ever.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptionWindow {
+    /// Number of the event that opened it.
+    #[serde(default)]
+    pub number: u64,
+    /// The newest fence of the database that was restored. Runs with older orders were over when it was copied, if it does not name them.
+    pub from: Fence,
+    /// Nodes may be ahead of this controller up to here: a database may have been restored before, and that is forgotten.
+    pub max_incarnation: u64,
+    /// Jobs from this id on were submitted since: no node can hold a run of theirs that is not known.
+    pub first_job: u64,
+    pub until: Timestamp,
+}
+
 /// Made by a client for each submission; unique per user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClientKey {
@@ -132,6 +149,9 @@ pub struct Job {
     /// Attempts made so far; the next run is `attempts + 1`.
     #[serde(default)]
     pub attempts: u32,
+    /// Numbers among them that no run had: restores skip some.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub skipped_attempts: u32,
     /// The attempt that runs or completes now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<u32>,
@@ -268,6 +288,9 @@ pub struct Run {
     /// By which its nodes of one NVLink domain share GPU memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imex_channel: Option<u32>,
+    /// Its record was made again from what its nodes brought: it authorises none of them to speak for its user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
 }
 
 /// Since when a run stands still, and on whose word.
@@ -341,6 +364,12 @@ pub struct Node {
     /// Operators may administer from there; its certificate has to say so too.
     #[serde(default)]
     pub admin: bool,
+    /// Raised by each join after the first and by `gadm node revoke`: certificates of older ones open nothing.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub epoch: u32,
+    /// Its certificate's last renewal under this epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed: Option<Box<Renewed>>,
     pub link: Link,
     /// Since when the link is as it is.
     pub link_since: Timestamp,
@@ -371,9 +400,22 @@ pub struct Node {
     /// Drained with a deadline: runs that are still here then are told to checkpoint and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_by: Option<Timestamp>,
+    /// Number of the last adoption window in which it said hello: closed to it since.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub adopted_in: u64,
     /// When each GPU was last given back, where idle ones are checked. A memo of the controller that runs.
     #[serde(skip)]
     pub freed: BTreeMap<GpuSlot, Timestamp>,
+}
+
+/// The newest renewal of a node's certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewed {
+    pub at: Timestamp,
+    /// Address of the machine that asked.
+    pub from: String,
+    /// Under this epoch so far.
+    pub count: u32,
 }
 
 /// A lost node that is to be powered off by the site's fence program.
@@ -432,6 +474,10 @@ impl Job {
             None => self.id.to_string(),
         }
     }
+    /// How often it was started again, as of its last run.
+    pub fn restarts(&self) -> u32 {
+        self.attempts.saturating_sub(1).saturating_sub(self.skipped_attempts)
+    }
     pub fn live_run(&self) -> Option<RunId> {
         self.live.map(|attempt| RunId::new(self.id, attempt))
     }
@@ -471,6 +517,7 @@ impl Run {
             suspended_millis: 0,
             idle: None,
             imex_channel: None,
+            adopted: false,
             stop: None,
             called_back: None,
             limit_secs,
@@ -559,6 +606,16 @@ impl Node {
 }
 
 impl State {
+    /// Whether a node may bring runs along that this controller does not know.
+    pub fn adopts_from(&self, node: &Node, now: Timestamp) -> bool {
+        self.adoption.as_ref().is_some_and(|window| now < window.until && node.adopted_in != window.number)
+    }
+
+    /// The newest fence that any node can have been given.
+    pub fn newest_fence(&self) -> Fence {
+        Fence { incarnation: self.incarnation, generation: self.seq.0 }
+    }
+
     /// After either part changed.
     pub(super) fn merge_policy(&mut self) {
         self.policy = super::policy::merged(&self.own_policy, &self.config);

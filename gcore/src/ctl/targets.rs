@@ -61,19 +61,23 @@ pub(super) fn find(state: &State, actor: &Actor, target: &Target) -> Result<Foun
         Found::Over => None,
     };
     match owner {
-        Some(spec) if !may_change(state, actor, spec) => Err(Refusal::denied(format!(
-            "job {} belongs to {}; you are {}. Ask them or an operator.",
-            shown(target),
-            spec.user.name,
-            actor.user
-        ))),
+        Some(spec) if !may_change(state, actor, spec) => {
+            let uids = (spec.user.name == actor.user).then(|| (format!(" of uid {}", spec.user.uid), format!(" of uid {}", actor.uid)));
+            let (theirs, yours) = uids.unwrap_or_default();
+            Err(Refusal::denied(format!(
+                "job {} belongs to {}{theirs}; you are {}{yours}. Ask them or an operator.",
+                shown(target),
+                spec.user.name,
+                actor.user
+            )))
+        }
         _ => Ok(found),
     }
 }
 
 /// Its owner, operators, and coordinators of its account.
 fn may_change(state: &State, actor: &Actor, spec: &JobSpec) -> bool {
-    actor.operator || actor.user == spec.user.name || state.policy.coordinates(&actor.user, &spec.account)
+    actor.operator || spec.user.is(&actor.user, actor.uid) || state.policy.coordinates(&actor.user, &spec.account)
 }
 
 fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {

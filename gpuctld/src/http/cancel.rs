@@ -74,7 +74,7 @@ fn matching(caller: &Caller, state: &State, filter: &JobFilter) -> Result<Vec<Ta
         if row.state().is_final() {
             return;
         }
-        if caller.actor.operator || row.spec().user.name == caller.actor.user {
+        if caller.actor.operator || row.spec().user.is(&caller.actor.user, caller.actor.uid) {
             add_targets(&row, &mut found);
         } else {
             others += 1;

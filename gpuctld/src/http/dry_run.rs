@@ -32,7 +32,7 @@ pub(super) async fn dry_run(
     body: Result<Json<SubmitRequest>, JsonRejection>,
 ) -> Result<Json<DryRun>, ApiError> {
     let Json(request) = body?;
-    caller.may_submit()?;
+    caller.may_submit(&request.spec.partition, &site.app.config().cluster)?;
     check(&request)?;
     may_ask(&caller, &request.spec)?;
     let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;

@@ -217,6 +217,8 @@ impl Teller<'_> {
             | Event::JobsForgotten { .. }
             | Event::NodeJoined { .. }
             | Event::NodeAdminChanged { .. }
+            | Event::NodeEpochRaised { .. }
+            | Event::NodeRenewed { .. }
             | Event::NodeHello { .. }
             | Event::NodeInventory { .. }
             | Event::NodeLinkChanged { .. }

@@ -4,7 +4,7 @@
 
 use super::error::ApiError;
 use super::permission::Caller;
-use super::{Peer, Site, now};
+use super::{Holder, Site, now};
 use crate::pki::Pki;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -57,14 +57,14 @@ pub(super) async fn join(
 
 /// `POST /v1/renew`: only over a node's own certificate.
 pub(super) async fn renew(
-    peer: Option<Extension<Peer>>,
+    holder: Option<Extension<Holder>>,
     Shared(site): Shared<Site>,
     body: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Result<Json<JoinReply>, ApiError> {
     let Json(request) = body?;
-    let Some((Some((node, _)), admin)) = peer.map(|Extension(peer)| (peer.via, peer.admin)) else {
+    let Some(Extension(Holder { identity, from })) = holder else {
         return Err(ApiError::denied("a certificate is renewed over the node's own TLS connection, by its gpud"));
     };
     let days = site.app.config().node_cert_days;
-    Ok(Json(site.app.pki.renew(&site.core, node, admin, request, days).await?))
+    Ok(Json(site.app.pki.renew(&site.core, &identity, from, request, days).await?))
 }

@@ -51,7 +51,7 @@ use crate::config::Config;
 use crate::core_thread::CoreHandle;
 use crate::histogram::Histogram;
 use crate::outlook::Outlook;
-use crate::pki::Pki;
+use crate::pki::{NodeIdentity, Pki};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State as Shared};
 use axum::middleware::Next;
@@ -88,6 +88,16 @@ pub struct Peer {
     pub admin: bool,
     /// Came over the controller's own unix socket.
     pub local: bool,
+    /// This host's name service has the same name, uid and group; else it knows neither the name nor the uid.
+    pub known: bool,
+}
+
+/// The machine at the other end of a connection with a node's certificate, inserted by the listener.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    pub identity: NodeIdentity,
+    /// Its address.
+    pub from: String,
 }
 
 /// An answer that comes later.

@@ -18,7 +18,7 @@ use gmodel::node::{GpuEntry, Link, Mark, NodeStateView, Role};
 use gmodel::policy::Reservation;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, RunId, Timestamp};
-use gwire::api::{ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
+use gwire::api::{CertificateRow, ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -145,6 +145,13 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         no_mps: inventory.no_mps.clone(),
         lost: fence_words(node).unwrap_or_default(),
         admin: node.admin,
+        certificate: CertificateRow {
+            epoch: node.epoch,
+            joined: Some(Instant(node.joined)),
+            renewed: node.renewed.as_ref().map(|renewed| Instant(renewed.at)),
+            renewed_from: node.renewed.as_ref().map_or(String::new(), |renewed| renewed.from.clone()),
+            renewals: node.renewed.as_ref().map_or(0, |renewed| renewed.count),
+        },
         isolation: inventory.isolation.clone(),
         declared: inventory.declared,
         version: inventory.version.clone(),
@@ -243,9 +250,9 @@ pub(super) fn mark_row(mark: &Mark) -> MarkRow {
     MarkRow { owner: mark.owner.clone(), reason: mark.reason.clone(), since: Instant(mark.since) }
 }
 
-const ACTS: [&str; 4] = ["drain", "resume", "down", "remove"];
+const ACTS: [&str; 5] = ["drain", "resume", "down", "remove", "revoke"];
 
-/// `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove`.
+/// `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove`, `revoke`.
 pub(super) async fn act(
     caller: Caller,
     Shared(site): Shared<Site>,
@@ -276,8 +283,13 @@ pub(super) async fn act(
         }
         "resume" => Command::NodeResume { node },
         "down" => Command::NodeDown { node, reason: request.reason, fenced: request.fenced },
+        "revoke" => Command::NodeRevoke { node },
         _ => Command::NodeRemove { node },
     };
     site.core.command(caller.actor, command).await?;
-    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+    let notes = match act.as_str() {
+        "revoke" => vec![format!("{name} has to join again: gadm token node --name {name}. Its jobs go on if it does within node_timeout_secs")],
+        _ => Vec::new(),
+    };
+    Ok(Json(Done { schema: SCHEMA, notes }))
 }

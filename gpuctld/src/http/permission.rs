@@ -7,7 +7,8 @@ use super::{Peer, Site};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use gcore::ctl::{Actor, Job, State};
-use gmodel::config::Privacy;
+use gmodel::config::{ClusterConfig, Privacy, SubmitFromJobs};
+use gmodel::partition_list;
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
 use gmodel::{JobId, NodeId};
@@ -30,8 +31,15 @@ pub(super) struct Caller {
 #[derive(Clone, Debug)]
 struct OnNode {
     jobs: BTreeSet<JobId>,
-    /// One of these jobs is in a partition that has `submit_from_jobs`.
-    may_submit: bool,
+    /// Where `submit_from_jobs` of their partitions lets them submit.
+    submits_to: SubmitsTo,
+}
+
+#[derive(Clone, Debug)]
+enum SubmitsTo {
+    Any,
+    /// None: nowhere.
+    Only(BTreeSet<String>),
 }
 
 impl FromRequestParts<Site> for Caller {
@@ -65,21 +73,35 @@ impl Caller {
         }
         let on_node = match role {
             Role::Login => None,
-            Role::Compute => Some(on_node(&*site.core.view().await, node, &peer.user)?),
+            Role::Compute => Some(on_node(&*site.core.view().await, node, peer)?),
         };
         let trusted_way = peer.admin && role == Role::Login;
-        let operator = trusted_way && site.app.config().cluster.operators.contains(&peer.user);
+        // Operators are names in a file here: they count for users whom this host knows.
+        let operator = trusted_way && peer.known && site.app.config().cluster.operators.contains(&peer.user);
         Ok(Self { actor: actor(peer, operator, Some(node)), on_node, trusted_way })
     }
 
+    /// `partition`: as it was asked for; empty is the default one.
+    ///
     /// # Errors
-    /// When they came through a compute node whose jobs may not submit.
-    pub(super) fn may_submit(&self) -> Result<(), ApiError> {
-        match &self.on_node {
-            Some(on_node) if !on_node.may_submit => Err(ApiError::denied(
-                "jobs of this partition may not submit (submit_from_jobs = false). Submit from a login node",
-            )),
-            _ => Ok(()),
+    /// When they came through a compute node whose jobs may not submit there.
+    pub(super) fn may_submit(&self, partition: &str, config: &ClusterConfig) -> Result<(), ApiError> {
+        let Some(OnNode { submits_to: SubmitsTo::Only(allowed), .. }) = &self.on_node else { return Ok(()) };
+        if allowed.is_empty() {
+            return Err(ApiError::denied("jobs of this partition may not submit (submit_from_jobs = false). Submit from a login node"));
+        }
+        let asked = match partition {
+            "" => config.default_partition().map_or("", |default| &default.name),
+            asked => asked,
+        };
+        match partition_list::names(asked).find(|name| !allowed.contains(*name)) {
+            None => Ok(()),
+            Some(other) => {
+                let allowed = allowed.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                Err(ApiError::denied(format!(
+                    "from this compute node you can submit to the partition of your jobs here ({allowed}) and not to {other}: submit_from_jobs = \"same-partition\". Try -p {allowed}, or a login node"
+                )))
+            }
         }
     }
 
@@ -122,23 +144,32 @@ fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
 }
 
 /// A user's live jobs on a compute node.
-fn on_node(state: &State, node: NodeId, user: &str) -> Result<OnNode, ApiError> {
+fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError> {
     let runs = state.nodes.get(node).map(|node| &node.runs);
     let live: Vec<&Job> = runs
         .into_iter()
         .flatten()
-        .filter(|id| state.runs.get(**id).and_then(|run| run.member(node)).is_some_and(|member| !member.is_ended()))
+        // What a run that was adopted from its nodes is rests on their word: it lets none of them speak for its user.
+        .filter(|id| state.runs.get(**id).is_some_and(|run| !run.adopted && run.member(node).is_some_and(|member| !member.is_ended())))
         .filter_map(|id| state.jobs.get(id.job))
-        .filter(|job| job.spec.user.name == user)
+        .filter(|job| job.spec.user.is(&peer.user, peer.uid))
         .collect();
     if live.is_empty() {
-        let text = format!("{user} has no running job on this compute node. Use a login node");
+        let text = format!("{} has no running job on this compute node, or only one that was adopted after a restore. Use a login node", peer.user);
         return Err(ApiError::denied(text));
     }
-    let may_submit = live.iter().any(|job| {
-        state.config.partition(&job.spec.partition).is_none_or(|partition| partition.submit_from_jobs)
-    });
-    Ok(OnNode { jobs: live.iter().map(|job| job.id).collect(), may_submit })
+    let mut submits_to = SubmitsTo::Only(BTreeSet::new());
+    for job in &live {
+        let name = &job.spec.partition;
+        match (state.config.partition(name).map(|partition| partition.submit_from_jobs).unwrap_or_default(), &mut submits_to) {
+            (SubmitFromJobs::Yes, _) => submits_to = SubmitsTo::Any,
+            (SubmitFromJobs::SamePartition, SubmitsTo::Only(names)) => {
+                names.insert(name.clone());
+            }
+            _ => {}
+        }
+    }
+    Ok(OnNode { jobs: live.iter().map(|job| job.id).collect(), submits_to })
 }
 
 /// What of others' jobs a reader sees (`privacy`).
@@ -189,7 +220,7 @@ fn accounts_of(state: &State, user: &str) -> BTreeSet<String> {
 /// # Errors
 /// For everybody else.
 pub(super) fn must_own(caller: &Caller, spec: &JobSpec, shown_id: &str, what: &str) -> Result<(), ApiError> {
-    if caller.actor.operator || spec.user.name == caller.actor.user {
+    if caller.actor.operator || spec.user.is(&caller.actor.user, caller.actor.uid) {
         return Ok(());
     }
     let text = format!("the {what} of job {shown_id} is for its owner {} and operators", spec.user.name);

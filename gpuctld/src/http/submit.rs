@@ -31,7 +31,8 @@ pub(super) async fn submit(
     body: Result<Body, JsonRejection>,
 ) -> Result<Json<Submitted>, ApiError> {
     let Body(request) = body?;
-    caller.may_submit()?;
+    let config = site.app.config();
+    caller.may_submit(&request.spec.partition, &config.cluster)?;
     may_ask(&caller, &request.spec)?;
     request.check()?;
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;

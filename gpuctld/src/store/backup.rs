@@ -8,7 +8,7 @@ use super::maintenance::check_file;
 use super::open::{DATABASE, OpenError, StateLock, check_header, open_reader, open_writer};
 use super::{Batch, Store};
 use crate::core_thread::now;
-use gcore::ctl::{Actor, Command, Input, RESTORE_GAP, Refusal, handle};
+use gcore::ctl::{Actor, Command, Input, Refusal, handle};
 use rusqlite::{Connection, backup::Backup};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -120,11 +120,9 @@ pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<Pa
 /// Enters `Command::Restore` into the copy, above what the present database has seen.
 fn raise(work_dir: &Path, cluster: &str, incarnation: u64, next_job: u64) -> Result<(), BackupError> {
     let (mut store, mut state) = Store::open(work_dir, cluster, 0)?;
-    state.incarnation = state.incarnation.max(incarnation);
-    state.next_job = state.next_job.max(next_job.saturating_sub(RESTORE_GAP));
     let mut batch = Batch { now: now(), ..Batch::default() };
     let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
-    let input = Input::Command { actor, command: Command::Restore };
+    let input = Input::Command { actor, command: Command::Restore { incarnation, next_job } };
     handle(&mut state, &mut batch.events, input, batch.now)?;
     store.write(&state, &batch)?;
     store.close()?;

@@ -67,6 +67,8 @@ pub struct JobDocument {
     holds: Vec<Mark>,
     #[serde(default)]
     attempts: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    skipped_attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     live: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,24 +109,24 @@ fn is_zero(count: &u32) -> bool {
 
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
-        let Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, client_key, waits, past } = job.clone();
+        let Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, client_key, waits, past } = job.clone();
         let Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, drawn_into, idle_requeues } = (*past).clone();
         let own = Some(Own::of(&spec));
         Self {
-            id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
+            id, own, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, started,
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
             drawn_into, idle_requeues,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
         let Self {
-            id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
+            id, own, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, started,
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
             drawn_into, idle_requeues,
         } = self;
         let spec = whole(own, common, late);
         let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, drawn_into, idle_requeues }.into();
-        Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, client_key, waits, past }
+        Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, client_key, waits, past }
     }
 }
 

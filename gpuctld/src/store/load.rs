@@ -76,10 +76,12 @@ fn arrays_since(since: i64) -> String {
 const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
 pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError> {
-    let (incarnation, seq, next_job, next_node): (u64, u64, u64, u32) =
-        db.query_row("SELECT incarnation, seq, next_job, next_node FROM meta", [], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    let (incarnation, seq, next_job, next_node, adoption): (u64, u64, u64, u32, Option<Vec<u8>>) =
+        db.query_row("SELECT incarnation, seq, next_job, next_node, adoption FROM meta", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
         })?;
+    let adoption = adoption.map(|doc| serde_json::from_slice(&doc)).transpose();
+    let adoption = adoption.map_err(|e| LoadError::Record(format!("the stored adoption window cannot be read ({e})")))?;
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
     let mut requests = Requests {
         by_id: HashMap::new(),
@@ -112,7 +114,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError>
     let seq = Seq(seq);
     let (automatic_drains, automatic_gpus) = (load_automatic_drains(db)?, gpu_history::automatic(db)?);
     let rows = Rows {
-        incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage, automatic_drains, automatic_gpus,
+        incarnation, seq, next_job, next_node, adoption, jobs, arrays, runs, nodes, tokens, policy, usage, automatic_drains, automatic_gpus,
     };
     Ok(Loaded { state: State::from_rows(rows), specs: requests.ids })
 }

@@ -468,13 +468,15 @@ fn changed_nodes(known: &mut BTreeMap<NodeId, u64>, state: &State) -> Vec<NodeId
 }
 
 fn write_meta(db: &Connection, state: &State) -> Result<()> {
-    db.prepare_cached("UPDATE meta SET release=?1, incarnation=?2, next_job=?3, next_node=?4, seq=?5")?
+    let adoption = state.adoption.as_ref().map(serde_json::to_vec).transpose()?;
+    db.prepare_cached("UPDATE meta SET release=?1, incarnation=?2, next_job=?3, next_node=?4, seq=?5, adoption=?6")?
         .execute((
             env!("CARGO_PKG_VERSION"),
             whole(state.incarnation),
             whole(state.next_job),
             state.next_node,
             whole(state.seq.0),
+            adoption,
         ))?;
     Ok(())
 }

@@ -122,6 +122,10 @@ impl Controller {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
+    pub fn is_alive(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
     /// SIGKILL, now.
     pub fn kill(mut self) {
         self.process.kill().unwrap();

@@ -56,6 +56,23 @@ pub struct NodeRow {
     pub last_seen: Option<Instant>,
     pub boot_time: Option<Instant>,
     pub strikes: Vec<String>,
+    pub certificate: CertificateRow,
+}
+
+/// What is known of a node's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CertificateRow {
+    /// Raised by each join after the first and by `gadm node revoke`.
+    pub epoch: u32,
+    /// First.
+    pub joined: Option<Instant>,
+    /// Last, under this epoch.
+    pub renewed: Option<Instant>,
+    /// Address of the machine that asked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub renewed_from: String,
+    pub renewals: u32,
 }
 
 /// A time in which a node took no work.

@@ -2,7 +2,7 @@
 
 use super::{lift, node_mut};
 use crate::ctl::event::Event;
-use crate::ctl::state::{FenceFailure, Fencing, Node, State};
+use crate::ctl::state::{FenceFailure, Fencing, Node, Renewed, State};
 use crate::ctl::submit;
 use gmodel::node::{GpuEntry, Inventory, Link};
 use gmodel::{GpuSlot, NodeId, Timestamp};
@@ -25,8 +25,22 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             submit::forget_what_fits(state);
         }
         Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
-        Event::NodeHello { node, life, at } => {
+        Event::NodeEpochRaised { node, epoch, .. } => {
+            let generation = state.seq.0;
             let one = node_mut(state, *node);
+            (one.epoch, one.renewed) = (*epoch, None);
+            // Its connection looks at its certificate again.
+            one.generation = generation;
+        }
+        Event::NodeRenewed { node, from, at, .. } => {
+            let one = node_mut(state, *node);
+            let count = one.renewed.as_ref().map_or(0, |before| before.count).saturating_add(1);
+            one.renewed = Some(Box::new(Renewed { at: *at, from: from.clone(), count }));
+        }
+        Event::NodeHello { node, life, at } => {
+            let window = state.adoption.as_ref().map_or(0, |window| window.number);
+            let one = node_mut(state, *node);
+            one.adopted_in = window;
             one.life = Arc::new(life.clone());
             one.link = Link::Up;
             one.link_since = *at;

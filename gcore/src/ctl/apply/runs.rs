@@ -24,6 +24,7 @@ pub(super) fn placed(
     assert!(job.attempts < id.attempt, "attempts of job {} count up", id.job);
     job.state = JobState::Running;
     job.reason = Reason::default();
+    job.skipped_attempts += id.attempt - job.attempts - 1;
     job.attempts = id.attempt;
     job.live = Some(id.attempt);
     job.started = Some(at);
@@ -65,7 +66,7 @@ pub(super) fn adopted(
         jobs::submitted(state, id.job, spec, limit_secs, at, None);
     }
     let job = job_mut(state, id.job);
-    job.attempts = id.attempt - 1;
+    job.attempts = id.attempt.saturating_sub(1);
     placed(state, id, &Allocation::new(), &[], limit_secs, at);
     let_go(state, id, at);
 }

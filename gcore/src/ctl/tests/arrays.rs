@@ -118,7 +118,7 @@ fn tasks_that_are_cancelled_together_are_one_fact_of_each_array() {
     let mut targets: Vec<Target> = (2000..402_000).map(|index| task(1, index)).collect();
     // Named twice, and once more with its whole array.
     targets.extend([task(1, 5), task(1, 5), task(1_000_001, 3), Target::Job(JobId(1_000_001))]);
-    let actor = Actor { user: "alice".into(), uid: 1000, gid: 1000, operator: false, via: None };
+    let actor = super::words::actor("alice");
     let mut events = Vec::new();
     let command = Command::Cancel { targets, signal: None };
     let Ok(Reply::Each { results }) = handle(&mut world.state, &mut events, Input::Command { actor, command }, world.now) else { panic!() };

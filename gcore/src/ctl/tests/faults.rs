@@ -355,9 +355,9 @@ fn the_same_backup_restored_twice_is_still_obeyed() {
          plan
          show",
         expect![[r#"
-            job 2000001
+            job 1000001
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            2000001 alice RUNNING 2000001-2001 on n1[]
+            1000001 alice RUNNING 1000001-2001 on n1[]
         "#]],
     );
 }

@@ -21,7 +21,7 @@ struct Pool {
 
 impl Pool {
     fn new(nodes: u32) -> Self {
-        let mut state = State::default();
+        let mut state = State::from_rows(crate::ctl::Rows::default());
         let main = Partition { name: "main".into(), ..Partition::default() };
         state.config = Arc::new(ClusterConfig { partitions: vec![main], ..ClusterConfig::default() });
         for id in 1..=nodes {

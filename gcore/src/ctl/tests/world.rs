@@ -407,7 +407,7 @@ impl World {
             "restore" => {
                 let rows = self.backup.clone().expect("a backup was made");
                 self.restart(rows);
-                self.command(&words, Command::Restore);
+                self.command(&words, Command::Restore { incarnation: 0, next_job: 0 });
             }
             verb if self.state.node_by_name(verb).is_some() => self.node_line(verb, &words),
             _ => self.job_line(&words),
@@ -480,7 +480,7 @@ impl World {
                 let (token_hash, name) = (words.args[0].to_owned(), words.args[1].to_owned());
                 Command::Join { token_hash, name }
             }
-            "RESTORE" => Command::Restore,
+            "RESTORE" => Command::Restore { incarnation: 0, next_job: 0 },
             verb => panic!("no verb {verb:?}"),
         };
         self.command(words, command);

@@ -134,6 +134,52 @@ async fn a_compute_node_speaks_only_for_users_with_a_run_there() {
 }
 
 #[tokio::test]
+async fn from_a_compute_node_a_user_submits_to_the_partition_of_their_job_there_unless_the_site_says_otherwise() {
+    let toml = |rule: &str| format!("[partition.a]\ndefault = true\nnodes = \"node1\"\n[partition.b]\nnodes = \"node2\"\n{rule}\n");
+    let pool = Pool::new(&toml(""));
+    let node2 = pool.node("node2", Role::Compute, 1).await;
+    pool.node("node1", Role::Compute, 1).await;
+    let run = pool.submit(&alice(), json!({"partition": "b"})).await;
+    pool.pass().await;
+    pool.running(node2, run).await;
+    let here = via(node2, Role::Compute, 1000, "alice");
+    for elsewhere in ["", "a", "a,b"] {
+        let text = pool.refused(&here, "POST", "/v1/jobs", request(json!({"partition": elsewhere}))).await;
+        assert!(text.contains("not to a") && text.contains("Try -p b"), "{text}");
+        let text = pool.refused(&here, "POST", "/v1/jobs/dry-run", request(json!({"partition": elsewhere}))).await;
+        assert!(text.starts_with("403"), "{text}");
+    }
+    pool.submit(&here, json!({"partition": "b"})).await;
+    // A user of that name with another uid is somebody else.
+    let other = via(node2, Role::Compute, 1001, "alice");
+    let text = pool.refused(&other, "GET", "/v1/jobs", Value::Null).await;
+    assert!(text.contains("no running job"), "{text}");
+    let login = pool.node("login1", Role::Login, 0).await;
+    let other = via(login, Role::Login, 1001, "alice");
+    let said = pool.post(&other, "/v1/jobs/cancel", json!({"jobs": [run.to_string()]})).await;
+    let text = said["results"][0]["error"].as_str().unwrap();
+    assert!(text.contains("belongs to alice of uid 1000; you are alice of uid 1001"), "{text}");
+    let text = pool.refused(&other, "GET", &format!("/v1/jobs/{run}/script"), Value::Null).await;
+    assert!(text.starts_with("403"), "{text}");
+    let pool = Pool::new(&toml("submit_from_jobs = true"));
+    let node2 = pool.node("node2", Role::Compute, 1).await;
+    let run = pool.submit(&alice(), json!({"partition": "b"})).await;
+    pool.pass().await;
+    pool.running(node2, run).await;
+    pool.submit(&via(node2, Role::Compute, 1000, "alice"), json!({"partition": "a", "hold": true})).await;
+}
+
+#[tokio::test]
+async fn an_operator_is_one_only_where_the_controllers_host_knows_them() {
+    let pool = Pool::new("operators = [\"ada\"]\n");
+    pool.node("node1", Role::Compute, 1).await;
+    let login = pool.node("login1", Role::Login, 0).await;
+    let unknown = Peer { admin: true, known: false, ..via(login, Role::Login, 900, "ada") };
+    let text = pool.refused(&unknown, "POST", "/v1/nodes/node1/drain", json!({"reason": "disk"})).await;
+    assert!(text.starts_with("403"), "{text}");
+}
+
+#[tokio::test]
 async fn from_a_compute_node_one_task_is_not_the_whole_array() {
     let pool = Pool::new("");
     let node = pool.node("node1", Role::Compute, 1).await;

@@ -235,7 +235,7 @@ pub(super) fn request(mut spec: Value) -> Value {
 }
 
 pub(super) fn local(uid: u32, user: &str) -> Peer {
-    Peer { uid, gid: uid, user: user.to_owned(), via: None, admin: false, local: true }
+    Peer { uid, gid: uid, user: user.to_owned(), via: None, admin: false, local: true, known: true }
 }
 
 pub(super) fn via(node: NodeId, role: Role, uid: u32, user: &str) -> Peer {
