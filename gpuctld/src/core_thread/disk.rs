@@ -4,6 +4,7 @@
 //! bytes of the reserved file; from there on commands are refused until there is room to reserve them again.
 
 use gcore::ctl::Refusal;
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -62,7 +63,7 @@ impl Disk {
             }
             Err(e) => {
                 tracing::warn!("cannot reserve space in {}: {e}", self.dir.display());
-                self.cannot_reserve = e.kind() == std::io::ErrorKind::Unsupported;
+                self.cannot_reserve = matches!(e, Errno::EOPNOTSUPP | Errno::ENOSYS);
             }
         }
     }
@@ -131,12 +132,12 @@ fn free_bytes(dir: &Path) -> nix::Result<u64> {
     Ok(stat.blocks_available() * stat.fragment_size())
 }
 
-fn reserve(path: &Path) -> std::io::Result<()> {
-    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+fn reserve(path: &Path) -> nix::Result<()> {
+    let opened = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = opened.map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
     let length = i64::try_from(RESERVE_BYTES).expect("fits");
-    fallocate(&file, FallocateFlags::empty(), 0, length).map_err(|e| {
+    fallocate(&file, FallocateFlags::empty(), 0, length).inspect_err(|_| {
         let _ = std::fs::remove_file(path); // half a reserve is none
-        e.into()
     })
 }
 

@@ -64,7 +64,10 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
             let keep = Keep { scripts_days: days(&live.keep_scripts_days), jobs_days: days(&live.keep_jobs_days) };
             match retention::prune(path, now(), keep) {
                 Ok(0) => {}
-                Ok(removed) => tracing::info!("removed {removed} jobs that ended more than {} days ago (keep_jobs_days)", keep.jobs_days),
+                Ok(removed) => {
+                    tracing::info!("removed {removed} jobs that ended more than {} days ago (keep_jobs_days)", keep.jobs_days);
+                    note_free_pages(path, core);
+                }
                 Err(e) => warn(path, "cannot remove what is past its time", &e),
             }
         }
@@ -92,15 +95,23 @@ impl Marked {
             return;
         }
         *self = Self { events: self.events + new, at: Instant::now() };
-        let written = open_reader(path).and_then(|db| {
-            high_water::mark(&db, path);
-            let pages = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
-            core.stats().database_free_bytes.store(pages("freelist_count")?.saturating_mul(pages("page_size")?), Relaxed);
-            Ok(())
-        });
-        if let Err(e) = written {
-            warn(path, "cannot read how far the database has come", &e);
+        match open_reader(path) {
+            Ok(db) => high_water::mark(&db, path),
+            Err(e) => warn(path, "cannot read how far the database has come", &e),
         }
+        note_free_pages(path, core);
+    }
+}
+
+/// What of the database can be used again, for those who watch its size.
+fn note_free_pages(path: &Path, core: &CoreHandle) {
+    let bytes = open_reader(path).and_then(|db| {
+        let pages = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+        Ok(pages("freelist_count")?.saturating_mul(pages("page_size")?))
+    });
+    match bytes {
+        Ok(bytes) => core.stats().database_free_bytes.store(bytes, Relaxed),
+        Err(e) => warn(path, "cannot read the size of the database", &e),
     }
 }
 
