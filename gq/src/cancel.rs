@@ -81,7 +81,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let as_scancel = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    if args.batch && args.signal.is_none() {
+    let is_terminated = args.signal.is_none();
+    if args.batch && is_terminated {
         // What scancel sends where nothing else is said.
         args.signal = Some(as_scancel.then_some(SIGKILL).ok_or_else(|| Failure::usage("-b sends the script's shell a signal, and none is named: gdel -b -s KILL 17"))?);
     }
@@ -127,21 +128,22 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     {
         return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
     }
-    report(&answer, &args, as_scancel)
+    report(&answer, &args, as_scancel.then_some(is_terminated))
 }
 
 /// What `scancel -v` says of each job before it is done: `Terminating batch job 17`.
-fn terminating(args: &CancelArgs, job: &str) -> String {
+fn terminating(args: &CancelArgs, job: &str, is_terminated: bool) -> String {
     let what = if args.batch { "batch " } else if args.full { "full " } else { "" };
-    match args.signal {
+    match args.signal.filter(|_| !is_terminated) {
         None => format!("Terminating {what}job {job}"),
         Some(signal) => format!("Signal {signal} to {what}job {job}"),
     }
 }
 
-fn report(answer: &EachResult, args: &CancelArgs, as_scancel: bool) -> Outcome {
+/// `as_scancel`: called so, and whether no signal was named.
+fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> Outcome {
     // Programs cancel what may be over already, and scancel is content with that, however KILL was asked for.
-    let forgives = as_scancel && args.signal.is_none_or(|signal| signal == SIGKILL);
+    let forgives = as_scancel.is_some() && args.signal.is_none_or(|signal| signal == SIGKILL);
     let is_gone = |result: &OneResult| result.code == "not_found" || result.about == RefusalKind::JobOver;
     if args.json {
         let mut out = stdout()?;
@@ -151,11 +153,11 @@ fn report(answer: &EachResult, args: &CancelArgs, as_scancel: bool) -> Outcome {
     }
     let mut failed = false;
     for result in &answer.results {
-        if as_scancel && args.verbose {
-            note("scancel", terminating(args, &result.job))?;
+        if let Some(is_terminated) = as_scancel.filter(|_| args.verbose) {
+            note("scancel", terminating(args, &result.job, is_terminated))?;
         }
         if result.ok {
-            if args.verbose && !as_scancel {
+            if args.verbose && as_scancel.is_none() {
                 match args.signal {
                     Some(signal) => note("gdel", format_args!("sent {} to job {}", signal_word(signal), result.job))?,
                     None => note("gdel", format_args!("cancelled job {}", result.job))?,

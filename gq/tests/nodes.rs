@@ -73,7 +73,8 @@ fn answer(request: &Request) -> Answer {
             ]})
             .to_string(),
         ),
-        _ => Answer::refuse(404, "not_found", "no such path"),
+        "/v1/jobs?columns=nodelist&state=COMPLETING" => Answer::ok(json!({"schema": 1, "jobs": [{"id": 7, "nodelist": "n[1,3]"}]}).to_string()),
+        path => Answer::refuse(404, "not_found", &format!("no such path: {path}")),
     }
 }
 
@@ -94,6 +95,10 @@ fn nodes_are_listed_with_their_gpus_and_what_is_wrong() {
     check(&["-h", "-t", "drain,down"], expect![[r#"
         n3  drained main,long 0/16 0/7.8G h100:0/2 fan replaced on Monday; gpu1 XID 79; declared
         n10 down    main      0/16 0/7.8G h100:0/2 Not responding; isolation none
+    "#]]);
+    check(&["-h", "-t", "comp", "--noconvert"], expect![[r#"
+        n1 idle    main      0/16 0/7.8G h100:0/2
+        n3 drained main,long 0/16 0/7.8G h100:0/2 fan replaced on Monday; gpu1 XID 79; declared
     "#]]);
     check(&["-h", "-n", "n[1-4]", "--long"], expect![[r#"
         n1 idle    main      0/16 0/7.8G h100:0/2 a100 0.1.0

@@ -68,6 +68,42 @@ async fn what_cannot_be_taken_is_refused_with_what_would_work() {
     assert_eq!(listed["jobs"], json!([]), "nothing is left of a refused submission");
 }
 
+/// Programs for Slurm read a sentence for each kind, so each has to come with its refusal.
+#[tokio::test]
+async fn a_refusal_says_what_it_is_about() {
+    let pool = Pool::new(
+        "[partition.train]\nmax_time = 60\nmax_nodes = 1\ndefault = true\n[partition.train.per_user]\nsubmitted_jobs = 1\n\
+         [partition.shut]\nstate = \"drain\"\n[partition.own]\nallow_users = [\"bob\"]\n",
+    );
+    pool.node("node1", Role::Compute, 4).await;
+    let about = async |method: &str, path: &str, body: Value| {
+        let (status, answer) = pool.ask(&alice(), method, path, body).await;
+        assert!(!status.is_success(), "{answer}");
+        format!("{} {}", answer["about"].as_str().unwrap_or("-"), answer["subject"].as_str().unwrap_or_default()).trim().to_owned()
+    };
+    let submit = async |spec: Value| about("POST", "/v1/jobs", request(spec)).await;
+    for (spec, wanted) in [
+        (json!({"partition": "trian"}), "partition trian"),
+        (json!({"partition": "shut"}), "partition_closed"),
+        (json!({"partition": "own"}), "partition_access"),
+        (json!({"time_limit_secs": 7200}), "time_limit"),
+        (json!({"request": {"gpus": "h100:16"}}), "node_configuration"),
+        (json!({"request": {"nodes_min": 2, "nodes_max": 2, "ntasks": 2}}), "node_count"),
+        (json!({"request": {"nodelist": "node9"}}), "node_name"),
+        (json!({"request": {"constraint": "nosuch"}}), "feature"),
+        (json!({"licences": {"matlab": 1}}), "licence"),
+        (json!({"reservation": "course"}), "reservation"),
+        (json!({"nice": -5}), "access"),
+        (json!({"array": "0-1"}), "policy_limit QOSMaxSubmitJobPerUserLimit"),
+    ] {
+        assert_eq!(submit(spec.clone()).await, wanted, "{spec}");
+    }
+    assert_eq!(about("GET", "/v1/jobs/99", Value::Null).await, "job 99");
+    assert_eq!(about("POST", "/v1/jobs/update", json!({"job": "99", "change": {"nice": 1}})).await, "job 99");
+    let held = pool.post(&alice(), "/v1/jobs/hold", json!({"jobs": ["99"]})).await;
+    assert_eq!(held["results"][0]["about"], "job", "{held}");
+}
+
 #[tokio::test]
 async fn twenty_megabytes_are_refused_as_too_large() {
     let pool = Pool::new("");
