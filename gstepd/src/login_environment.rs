@@ -34,6 +34,8 @@ const OF_THE_SHELL: [&str; 4] = ["_", "SHLVL", "PWD", "OLDPWD"];
 pub struct LoginShell {
     launching: Launching,
     output: File,
+    /// It has closed its output, and may live on.
+    is_closed: bool,
     bytes: Vec<u8>,
     shell: PathBuf,
     home: PathBuf,
@@ -73,7 +75,7 @@ impl LoginShell {
         spec.binds = binds(setup);
         spec.stdout = Stdio::Fd(writer.as_fd());
         let launching = launch::spawn(&spec)?;
-        Ok(LoginShell { launching, output: output.into(), bytes: Vec::new(), shell, home, secs, until })
+        Ok(LoginShell { launching, output: output.into(), is_closed: false, bytes: Vec::new(), shell, home, secs, until })
     }
 
     pub fn pid(&self) -> i32 {
@@ -84,8 +86,9 @@ impl LoginShell {
         self.launching.pidfd()
     }
 
-    pub fn output_fd(&self) -> BorrowedFd<'_> {
-        self.output.as_fd()
+    /// To wait for more of what it writes; a closed pipe would be ready for ever.
+    pub fn output_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_closed).then(|| self.output.as_fd())
     }
 
     pub fn deadline(&self) -> Boot {
@@ -128,7 +131,11 @@ impl LoginShell {
             match self.output.read(&mut piece) {
                 Ok(count) if count > 0 => self.bytes.extend_from_slice(&piece[..count]),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                _ => return,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                _ => {
+                    self.is_closed = true;
+                    return;
+                }
             }
         }
     }

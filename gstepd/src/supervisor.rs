@@ -202,7 +202,7 @@ impl Supervisor {
         let of_others = fds.len();
         let launching = self.launching.iter().chain(&self.checkpoint);
         fds.extend(launching.map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
-        fds.extend(login.map(|login| PollFd::new(login.output_fd(), PollFlags::POLLIN)));
+        fds.extend(login.and_then(LoginShell::output_fd).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(self.steps.poll_fds().into_iter().map(|(fd, flags)| PollFd::new(fd, flags)));
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(nix::Error::EINTR) => {}

@@ -57,7 +57,7 @@ fn a_job_with_a_slice_opens_its_own_capabilities_and_nobody_elses() {
     wait_for_slices(&pool, &["2g.20gb", "2g.20gb", "3g.40gb"]);
     // Who may be opened says "No such device" (there is no driver), who may not "Operation not permitted".
     let script = format!(
-        "echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES; cd {}/node1/dev; for d in nvidia[0-9]* nvidia-caps/*; do \
+        "echo $GSUB_GPU_UUIDS $NVIDIA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES; cd {}/node1/dev; for d in nvidia[0-9]* nvidia-caps/*; do \
          echo \"$(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //')\"; done; cd - >/dev/null; {WAIT}",
         pool.dir.display()
     );
@@ -70,8 +70,8 @@ fn a_job_with_a_slice_opens_its_own_capabilities_and_nobody_elses() {
         pool.wait_state(*id, Completed);
         let text = pool.file(&format!("{id}.txt"));
         let (uuids, devices) = text.split_once('\n').unwrap();
-        let (uuid, same) = uuids.split_once(' ').unwrap();
-        assert_eq!(uuid, same);
+        let [uuid, of_containers, cuda] = uuids.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert_eq!((uuid, if at == 2 { "0" } else { uuid }), (of_containers, cuda), "CUDA counts GPUs, and no slices");
         let said = |words: &str| devices.lines().filter_map(|line| line.split_once(' ').filter(|(_, said)| *said == words)).map(|(name, _)| name.to_owned()).collect::<BTreeSet<_>>();
         let (open, denied) = (said("No such device or address"), said("Operation not permitted"));
         let gpu = if at == 2 { 1 } else { 0 };

@@ -47,7 +47,8 @@ fn accounts_outlive_the_controller_and_their_limits_hold() {
 fn times_of_reservations_are_the_clusters_and_not_those_of_the_administrators_machine() {
     let Some(pool) = Pool::up(1, "none") else { return };
     let start_of = |name: &str| {
-        let made = pool.run_shell(&format!("TZ=Asia/Tokyo gadm reservation add {name} start=2027-01-09T08:00 duration=60 users=root nodes=node1"));
+        let gadm = gpupool_tests::pool::programs().join("gadm").display().to_string();
+        let made = pool.run_shell(&format!("TZ=Asia/Tokyo {gadm} reservation add {name} start=2027-01-09T08:00 duration=60 users=root nodes=node1"));
         assert_eq!(made.code, 0, "{made:?}");
         let list: Value = serde_json::from_str(&pool.run("gadm", &["reservation", "list", "--json"]).out).unwrap();
         let rows = list["reservations"].as_array().unwrap();
@@ -57,7 +58,7 @@ fn times_of_reservations_are_the_clusters_and_not_those_of_the_administrators_ma
     let file = pool.config("gpuctld");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("time_zone = \"America/New_York\"\n{text}")).unwrap();
-    done(&pool, &["reservation", "del", "own"]);
+    done(&pool, &["reservation", "del", "own", "--yes"]);
     done(&pool, &["reload"]);
     assert_eq!(start_of("clusters"), "2027-01-09T13:00:00Z");
 }

@@ -47,13 +47,14 @@ fn a_login_of_the_user_fills_what_the_submission_leaves_open() {
 fn login_files_that_hang_end_or_flood_end_the_job_with_the_reason() {
     let cases = [
         ("sleep 600", "had not come to its end after 1 s"),
+        ("exec >&- 2>&-; sleep 600", "had not come to its end after 1 s"),
         ("exit 3", "ended with exit code 3 before it showed its environment"),
         ("kill -9 $$", "was ended by signal KILL before it showed its environment"),
         ("yes", "wrote more than 1048576 bytes"),
     ];
     for (profile, says) in cases {
         let Some(mut bench) = with_profile(profile, "echo ran > ran") else { return };
-        bench.order.login_env_secs = Some(if profile.starts_with("sleep") { 1 } else { 20 });
+        bench.order.login_env_secs = Some(if profile.ends_with("sleep 600") { 1 } else { 20 });
         let end = bench.run_to_end();
         assert_eq!(end.cause, EndCause::LaunchUser, "{profile}: {}", end.text);
         assert!(end.text.contains("the login environment of tester could not be read on this node: /bin/sh ") && end.text.contains(says), "{}", end.text);
