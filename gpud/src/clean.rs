@@ -65,7 +65,7 @@ pub fn kill_orphans(site: &Site, run: RunId) -> Result<()> {
     Ok(())
 }
 
-/// Never follows a link a user made: the mount goes as a whole, the rest by `remove_dir_all`, which does not either.
+/// Never follows a link a user made, nor needs a stack as deep as their directories: the mount goes as a whole, the rest by `remove_tree`.
 fn remove_private_dirs(site: &Site, run: RunId) -> Result<()> {
     let parent = site.spool.private_dir(run);
     if parent.exists() {

@@ -73,7 +73,7 @@ fn empty(dir: &Path) -> io::Result<()> {
                     fs::rename(&path, aside)?;
                 }
             }
-            None if entry.file_type()?.is_dir() => fs::remove_dir_all(&path)?,
+            None if entry.file_type()?.is_dir() => gsys::removal::remove_tree(&path)?,
             None => fs::remove_file(&path)?,
         }
     }

@@ -13,6 +13,7 @@ use gmodel::run::{EndCause, RunEnd};
 use gmodel::supervise::Setup;
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use gsys::durable_file::{sync_parent, write_atomic};
+use gsys::removal::remove_tree;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -486,12 +487,9 @@ pub fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Removes a directory without following links; what is gone is fine.
+/// Removes a directory, of any depth, without following links; what is gone is fine.
 pub fn remove_dir(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("removing {}", path.display())),
-        _ => Ok(()),
-    }
+    remove_tree(path).with_context(|| format!("removing {}", path.display()))
 }
 
 /// Whole or not at all for a crash of the daemon; not synced, since these files mean nothing after a reboot.

@@ -274,6 +274,45 @@ async fn private_directories_come_and_go_with_the_run() {
     node.assert_no_trace(run);
 }
 
+/// 45,000 directories in one another and a link out, below the run's own /tmp.
+const NESTS: &str = "perl -e 'chdir \"/tmp\"; symlink \"/etc\", \"out\"; for (1..45000) { mkdir \"d\" or die $!; chdir \"d\" or die $! }' || exit 9";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deeply_nested_private_directories_are_removed_and_the_daemon_lives() {
+    if !is_root() {
+        return println!("NOT RUN: without root there are no private mounts");
+    }
+    let mut ctl = Controller::start().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    // In memory, where this many directories take a second and not minutes.
+    node.stop_daemon();
+    gsys::mount::mount_tmpfs(&node.path("spool"), 1 << 30).unwrap();
+    node.start_daemon();
+    ctl.wait_hello().await;
+    let (first, second) = (run_id("19-1"), run_id("20-1"));
+    let order = |run, body: &str| gmodel::launch_order::LaunchOrder { private_tmp: true, ..node.order(run, body) };
+    let (nests, waits) = (order(first, NESTS), order(second, &format!("{NESTS}\necho begun > started; sleep 1000")));
+    ctl.desire(1, vec![nests], vec![want(first, Want::Run)]);
+    assert_eq!(ctl.wait_clean(first).await.exit, ExitCode::SUCCESS);
+    node.assert_no_trace(first);
+    assert!(node.daemon.as_mut().unwrap().try_wait().unwrap().is_none(), "gpud died: {}", node.log_text());
+    // Killed in the middle of it, the next daemon goes on.
+    ctl.desire(2, vec![waits], vec![want(second, Want::Run)]);
+    wait_file(&node.path("work/started")).await;
+    let top = node.path("spool/private/20-1/tmp");
+    ctl.desire(3, Vec::new(), vec![stop(second, 0)]);
+    let deadline = Instant::now() + fake::PATIENCE;
+    let is_moving = || fs::read_dir(&top).is_ok_and(|mut all| all.any(|entry| entry.is_ok_and(|entry| entry.file_name() != "d" && entry.file_name() != "out")));
+    while top.exists() && !is_moving() && Instant::now() < deadline {
+        std::hint::spin_loop();
+    }
+    node.kill_daemon();
+    node.start_daemon();
+    ctl.wait_clean(second).await;
+    node.assert_no_trace(second);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_controller_may_read_what_the_node_did() {
     use gwire::node_protocol::ToNode;

@@ -19,4 +19,5 @@ pub mod pam;
 pub mod peer;
 pub mod process;
 pub mod small_file;
+pub mod removal;
 pub mod user;

@@ -133,7 +133,7 @@ fn remove_devices(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn remove_dir(dir: &Path) -> anyhow::Result<()> {
-    absent_is_fine(fs::remove_dir_all(dir), dir)
+    absent_is_fine(gsys::removal::remove_tree(dir), dir)
 }
 
 fn remove_file(path: &Path) -> anyhow::Result<()> {

@@ -517,7 +517,7 @@ impl Drop for Node {
         }
         // A test may have put a small file system there.
         let _ = gsys::mount::unmount(&self.path("spool"));
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = gsys::removal::remove_tree(&self.dir);
     }
 }
 
