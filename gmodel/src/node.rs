@@ -4,6 +4,7 @@
 
 use crate::gpu_link::GpuLinks;
 use crate::gpu_set::{GpuPart, GpuSlot};
+use crate::ids::RunId;
 use crate::mig::MigBoard;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -35,11 +36,37 @@ pub struct Inventory {
     /// Why the node can take no work (failed self-test, full spool); empty when it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unfit: String,
+    /// Runs whose processes do not die; at most [`MAX_HUNG_RUNS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hung: Vec<HungRun>,
     pub os: String,
     pub driver: String,
     pub version: String,
     /// The node's uptime start, seconds since the epoch by its own clock; for display.
     pub boot_secs: i64,
+}
+
+/// Most runs that a node names as hung, and most of the words about each.
+pub const MAX_HUNG_RUNS: usize = 16;
+pub const MAX_HUNG_CHARS: usize = 512;
+
+/// A run that was killed and of which processes are left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HungRun {
+    pub run: Option<RunId>,
+    /// Which processes, and where the kernel holds them.
+    pub text: String,
+}
+
+impl HungRun {
+    /// Cuts what a node says to what is kept.
+    pub fn bound(hung: &mut Vec<Self>) {
+        hung.truncate(MAX_HUNG_RUNS);
+        for one in hung.iter_mut().filter(|one| one.text.chars().nth(MAX_HUNG_CHARS).is_some()) {
+            one.text = one.text.chars().take(MAX_HUNG_CHARS).collect();
+        }
+    }
 }
 
 fn is_empty(boards: &Arc<Vec<MigBoard>>) -> bool {

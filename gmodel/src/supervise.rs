@@ -6,6 +6,7 @@
 //!   setup.json              Setup, what gpud prepared for the run
 //!   mark.json               Mark, the newest of the run (fsync, rename), there before it is acknowledged
 //!   exit.json               RunEnd, written once (fsync, rename): the truth about the end
+//!   prolog.json             HookOrder; beside it prolog.lock, prolog.out and prolog.end.json (HookEnd); and so for epilog
 //!   log                     what the node did for the run, for `gq --log`
 //! RUN_DIR/marks/17-1.ctl      messages below, one JSON object a line, root only; SPOOL/runs/17-1/ctl.sock where that cannot be made
 //! RUN_DIR/marks/17-1.script   the script's copy, its user's; in SPOOL/marks where it is long or cannot be executed there
@@ -89,6 +90,47 @@ impl Setup {
         let run = run_dir.file_name().and_then(|name| name.to_str()).filter(|_| !self.marks_dir.is_empty());
         let first = run.map(|run| Path::new(&self.marks_dir).join(format!("{run}.ctl")));
         first.into_iter().chain([run_dir.join("ctl.sock")]).collect()
+    }
+}
+
+/// A prolog or an epilog, as gpud hands it to the supervisor that runs it (`gstepd --hook`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HookOrder {
+    pub program: String,
+    /// `NAME=value`: all of its environment.
+    pub environment: Vec<String>,
+    pub time_limit_secs: u32,
+    /// Its cgroups below the trees' mount points; empty: none.
+    pub cgroup: String,
+}
+
+/// How a prolog or an epilog ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HookEnd {
+    pub exit: ExitCode,
+    /// It was killed at its time limit.
+    pub timed_out: bool,
+    /// Why it could not be started; empty where it was.
+    pub error: String,
+}
+
+/// Files of a prolog or an epilog in the run's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookFiles {
+    pub order: PathBuf,
+    /// Held locked by its supervisor; not empty once the program may have been started: the supervisor's process number.
+    pub lock: PathBuf,
+    pub end: PathBuf,
+    pub output: PathBuf,
+}
+
+impl HookFiles {
+    /// `kind`: `prolog` or `epilog`.
+    pub fn of(run_dir: &Path, kind: &str) -> Self {
+        let file = |ending: &str| run_dir.join(format!("{kind}.{ending}"));
+        Self { order: file("json"), lock: file("lock"), end: file("end.json"), output: file("out") }
     }
 }
 

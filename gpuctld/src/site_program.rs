@@ -66,18 +66,20 @@ pub async fn call(key: &str, program: &SiteProgram, argument: &str, environment:
     }
 }
 
-/// Only root or gpuctld's own user may be able to change what runs: the file, and what stands in its directory.
+/// Only root or gpuctld's own user may be able to change what runs: the file, what stands in the directories above it, and the links
+/// on the way to it.
 ///
 /// # Errors
 /// The sentence that says what is wrong with it.
 pub fn check_ownership(program: &Path) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
     let real = std::fs::canonicalize(program).map_err(unreadable)?;
-    let dir = real.parent().unwrap_or(Path::new("/"));
     let me = nix::unistd::geteuid().as_raw();
-    for (what, path) in [("it".to_owned(), real.as_path()), (format!("its directory {}", dir.display()), dir)] {
-        let meta = std::fs::metadata(path).map_err(unreadable)?;
-        let mode = meta.mode() & 0o7777;
+    for path in real.ancestors().chain(program.ancestors()) {
+        let what = if path == real { "it".to_owned() } else { format!("its directory {}", path.display()) };
+        let meta = std::fs::symlink_metadata(path).map_err(unreadable)?;
+        // A link has no mode.
+        let mode = if meta.is_symlink() { 0o755 } else { meta.mode() & 0o7777 };
         if meta.uid() != 0 && meta.uid() != me {
             return Err(format!("{what} belongs to uid {}; it has to belong to root", meta.uid()));
         }

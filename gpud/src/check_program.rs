@@ -47,8 +47,7 @@ type Found = std::result::Result<Vec<CheckResult>, String>;
 
 /// Blocks until nothing of it is left. `Err`: it could not be run, for which the GPU is not to blame. `ends` hangs up: it is to end.
 pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd) -> Result<Found> {
-    let path = path(site, program);
-    check_ownership(path)?;
+    let path = check_ownership(path(site, program))?;
     let own = mig::find(&site.gpus.current().facts, &order.uuid).context("the GPU is not in this node")?;
     ensure!(!own.gpu.mig_enabled, "the GPU is cut by MIG");
     // One that is gone meanwhile is left out: the GPU itself can be checked.
@@ -70,8 +69,7 @@ pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd
 
 /// Has gpupool's own program overwrite all memory of a GPU, or of a slice, that nobody holds. As `run` otherwise.
 pub fn scrub(site: &Site, uuid: &str) -> Result<Found> {
-    let path = &site.config.gcheck;
-    check_ownership(path)?;
+    let path = check_ownership(&site.config.gcheck)?;
     let own = mig::find(&site.gpus.current().facts, uuid).context("the GPU is not in this node")?;
     // A slice is the one thing that it sees, and goes by its GPU's name there.
     let environment = vec![("GPUPOOL_TIMEOUT_SECS", SCRUB_LIMIT.as_secs().to_string())];

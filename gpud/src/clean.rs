@@ -4,15 +4,14 @@
 use crate::daemon::wall_clock;
 use crate::gpu_scrub;
 use crate::gpu_share;
+use crate::hook::{self, Kind};
 use crate::imex;
 use crate::site::Site;
-use crate::site_program::{SiteProgram, TIME_LIMIT};
-use crate::spool::{log_line, remove_dir, remove_file};
+use crate::spool::{remove_dir, remove_file};
 use crate::step;
 use anyhow::{Context, Result, bail};
 use gmodel::RunId;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 /// For processes that were killed to be gone; one in an uninterruptible wait can take longer, then we come back.
@@ -24,6 +23,8 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
         Some(supervisor) => step::see_off(supervisor),
         None => step::Place::of(&site.spool, run).dismiss(),
     }
+    // Begun by a daemon before this one, for a run that was stopped meanwhile.
+    hook::finish(site, run, Kind::Prolog);
     // Nearly always the run has left nothing, and then the kernel lets its cgroups go. An epilog may want to look at them.
     let has_epilog = site.spool.order(run).is_ok_and(|order| !order.epilog.is_empty());
     let cgroup = site.cgroup_of(run)?.filter(|cgroup| has_epilog || !cgroup.remove_left());
@@ -32,10 +33,12 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     {
         cgroup.kill()?;
         if !cgroup.wait_empty(GONE_PATIENCE)? {
-            let pids = cgroup.job_pids()?;
-            bail!("processes {pids:?} of the run do not die; the share stays taken until they do");
+            let text = hung_words(cgroup.job_pids()?);
+            site.note_hung(run, Some(text.clone()));
+            bail!(text);
         }
     }
+    site.note_hung(run, None);
     remove_private_dirs(site, run)?;
     for said in gpu_share::leave(site, run) {
         site.spool.log(run, wall_clock(), &said);
@@ -54,6 +57,17 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     }
     step::Place::of(&site.spool, run).remove_sockets()?;
     site.spool.mark_clean(run)
+}
+
+/// The first of them with where they hang.
+fn hung_words(mut pids: Vec<i32>) -> String {
+    const MOST_NAMED: usize = 4;
+    pids.sort_unstable();
+    let mut words: Vec<String> = pids.iter().take(MOST_NAMED).map(|pid| gsys::process::whereabouts(*pid)).collect();
+    if pids.len() > MOST_NAMED {
+        words.push(format!("{} more", pids.len() - MOST_NAMED));
+    }
+    format!("SIGKILL was sent and these processes do not end: {}; the run keeps its share of the node until they do", words.join(", "))
 }
 
 /// Kills what a run without supervisor left, before its end is put on record. Blocking.
@@ -92,25 +106,11 @@ fn leave_gpus_clean(site: &Site, run: RunId) {
 
 /// Only where the run came as far as its prolog. A failing epilog is logged; the share is free all the same.
 fn epilog(site: &Site, run: RunId) {
-    let dir = site.spool.run_dir(run);
     let (Ok(order), Ok(Some(setup))) = (site.spool.order(run), site.spool.setup(run)) else { return };
     if order.epilog.is_empty() {
         return;
     }
-    let gpu_uuids: Vec<String> = setup.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-    let program = SiteProgram {
-        kind: "epilog",
-        path: Path::new(&order.epilog),
-        order: &order,
-        node_name: &site.name,
-        gpu_uuids: &gpu_uuids,
-        run_dir: &dir,
-        cgroups: site.cgroups.as_ref(),
-        time_limit: TIME_LIMIT,
-    };
-    let line = match program.run() {
-        Ok(()) => format!("epilog {}", order.epilog),
-        Err(e) => format!("{e:#}"),
-    };
-    log_line(&dir, wall_clock(), &line);
+    if let Err(e) = hook::run(site, run, Kind::Epilog, &order, &setup) {
+        site.spool.log(run, wall_clock(), &format!("{e:#}"));
+    }
 }

@@ -7,12 +7,12 @@ use crate::inventory::Gpus;
 use crate::report::Told;
 use crate::site::Site;
 use crate::step::{self, StepLink, Supervisor};
-use crate::{check_program, clean, gpu_check, prepare};
+use crate::{check_program, clean, gpu_check, hook, own_limits, prepare, standstill};
 use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
-use gmodel::node::{Inventory, Role};
+use gmodel::node::{HungRun, Inventory, Role};
 use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, RunUse, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder};
 use gmodel::{Fence, RunId, Timestamp};
@@ -53,7 +53,9 @@ pub enum Happening {
     GpuOrdersDone { done: Vec<GpuOrderDone> },
     /// How idle the GPUs of runs are.
     GpusIdle { runs: Vec<IdleReport> },
-    /// GPUs or the room in the spool may have changed.
+    /// It was slow, and answers.
+    SupervisorActs { run: RunId },
+    /// GPUs or the room in the spool may have changed; comes every ten seconds.
     InventoryChanged,
 }
 
@@ -156,6 +158,9 @@ impl Daemon {
             }
             Happening::Cleaned { run, done } => {
                 self.idle(run);
+                if !done || !self.inventory.hung.is_empty() {
+                    self.look_at_inventory();
+                }
                 if done {
                     // A GPU that it did not leave clean is out before its share is free.
                     if !Arc::ptr_eq(&self.gpus_shown, &self.site.gpus.current()) {
@@ -177,7 +182,22 @@ impl Daemon {
             Happening::Measured { run, end } => self.ended_by_itself(run, *end),
             Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
             Happening::GpusIdle { runs } => self.tell_idle(runs),
-            Happening::InventoryChanged => self.look_at_inventory(),
+            Happening::SupervisorActs { run } => {
+                self.idle(run);
+                self.with_step(run, StepLink::heard_from);
+            }
+            Happening::InventoryChanged => {
+                self.look_at_inventory();
+                self.look_for_standstill();
+            }
+        }
+    }
+
+    /// Supervisors that have not done what is long due are asked whether they live.
+    fn look_for_standstill(&mut self) {
+        let due = |(run, work): (&RunId, &Work)| Some((*run, work.step.as_ref().filter(|_| !work.busy)?.overdue(&self.site, *run)?));
+        for (run, end) in self.work.iter().filter_map(due).collect::<Vec<_>>() {
+            self.begin_work(run, move |site, run, _| standstill::look(site, run, end));
         }
     }
 
@@ -417,7 +437,8 @@ impl Daemon {
         let orders: Vec<_> = accept.iter().filter_map(|run| Some((*run, self.orders.get(run)?.clone()))).collect();
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            let keep = |(run, order): &(RunId, Arc<LaunchOrder>)| site.spool.accept(*run, order).map_err(|e| (*run, e));
+            let accept = |run: &RunId, order: &LaunchOrder| own_limits::patiently(&format!("the order of run {run}"), || site.spool.accept(*run, order));
+            let keep = |(run, order): &(RunId, Arc<LaunchOrder>)| accept(run, order).map_err(|e| (*run, e));
             let mut failed = BTreeSet::new();
             for (run, e) in orders.iter().filter_map(|order| keep(order).err()) {
                 tracing::error!(%run, "{e:#}");
@@ -433,7 +454,7 @@ impl Daemon {
     }
 
     /// Hands the run to a thread, unless one is at it already: then its outcome is awaited.
-    fn begin_work(&mut self, run: RunId, work: fn(&Site, RunId, Option<OwnedFd>) -> Happening) {
+    fn begin_work(&mut self, run: RunId, work: impl FnOnce(&Site, RunId, Option<OwnedFd>) -> Happening + Send + 'static) {
         let slot = self.work.entry(run).or_default();
         if std::mem::replace(&mut slot.busy, true) {
             return;
@@ -491,6 +512,7 @@ impl Daemon {
                 Err(e) => tracing::error!(%run, "{e:#}; the run stays unreleased"),
             },
             FromStep::Running { started, .. } => {
+                self.with_step(run, |step| step.runs_since(started));
                 self.feed(NodeInput::Started { run, started });
                 self.follow_use(run);
             }
@@ -649,6 +671,9 @@ fn inventory(site: &Site) -> Inventory {
     };
     let mut inventory = crate::inventory::inventory(&site.config, &gpus, unfit, wall_clock());
     crate::gpu_share::show(site, &mut inventory);
+    let hung = site.hung.lock().expect("no holder panics");
+    inventory.hung = hung.iter().map(|(run, text)| HungRun { run: Some(*run), text: text.clone() }).collect();
+    HungRun::bound(&mut inventory.hung);
     inventory
 }
 
@@ -684,7 +709,7 @@ fn supervisor_lost(site: &Site, run: RunId) -> RunEnd {
 }
 
 /// Puts an end on record that no supervisor will write, after killing what may be left; the supervisor's own counts.
-fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
+pub fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
     if let Err(e) = clean::kill_orphans(site, run) {
         tracing::error!(%run, "killing what is left: {e:#}");
     }
@@ -698,11 +723,12 @@ fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
     }
 }
 
-/// Cgroups of runs that the spool does not know (it was lost), and of site programs that a crash left. Their processes are
+/// Cgroups of runs that the spool does not know (it was lost), and of programs for GPUs that a crash left. Their processes are
 /// killed now; a supervisor among them takes some seconds to see that and leave.
 fn remove_unknown_cgroups(site: &Arc<Site>, found: &[(RunId, Found)]) {
     let Some(root) = &site.cgroups else { return };
-    let known: BTreeSet<String> = found.iter().map(|(run, _)| crate::site::cgroup_name(*run)).collect();
+    let of_run = |run: RunId| hook::Kind::ALL.map(|kind| hook::cgroup_name(kind, run)).into_iter().chain([crate::site::cgroup_name(run)]);
+    let known: BTreeSet<String> = found.iter().flat_map(|(run, _)| of_run(*run)).collect();
     for name in root.runs().unwrap_or_default().into_iter().filter(|name| !known.contains(name) && !name.starts_with(crate::gpu_share::CGROUP_PREFIX)) {
         tracing::warn!("cgroup {name} belongs to no run in the spool: its processes are killed");
         let site = Arc::clone(site);

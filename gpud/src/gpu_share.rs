@@ -108,8 +108,11 @@ pub fn enter(site: &Site, run: RunId, order: &LaunchOrder, gpus: &[Own], uid: u3
                     ensure!(users(site, &standing.uuid, Some(run), &turn).is_empty(), "GPU {} is shared by MPS with other runs", standing.uuid);
                     end(site, &standing)?;
                 }
-                let mode = own.gpu.compute_mode.unwrap_or(ComputeMode::Default);
-                ensure!(!is_share(wanted) || mode == ComputeMode::Default, "GPU {} is in compute mode {mode:?} and cannot be shared", wanted.uuid);
+                if is_share(wanted) {
+                    // Asked now: what discovery saw may be the mode of parts that MPS held until a moment ago.
+                    let mode = site.gpu_watch.as_ref().map_or(Ok(ComputeMode::Default), |watch| watch.compute_mode(&wanted.uuid))?;
+                    ensure!(mode == ComputeMode::Default, "GPU {} is in compute mode {mode:?} and cannot be shared", wanted.uuid);
+                }
             }
         }
     }

@@ -18,7 +18,6 @@ use gmodel::RunId;
 use gmodel::gpu_health::{RepairPolicy, Stage};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
-use gmodel::launch_order::LaunchOrder;
 use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuUse, NvmlError, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -79,10 +78,12 @@ impl GpuWatch {
     pub fn open(config: &Config, spool: &Spool, table: &GpuTable) -> Result<Self> {
         let catalogue = SiteCatalogue::open(config.gpu_signs.as_deref()).map_err(|ConfigError(text)| anyhow::anyhow!(text))?;
         let worker = NvmlWorker::start(config.nvml_lib.clone())?;
-        if let Some(log) = &config.kernel_log
-            && let Err(e) = worker.watch_kernel_log(log)
-        {
-            tracing::warn!("Xids are taken from NVML alone; the kernel log {}: {e}", log.display());
+        if let Some(log) = &config.kernel_log {
+            let shown = log.display().to_string();
+            worker.watch_kernel_log(log, move |trouble| match trouble {
+                Some(e) => tracing::warn!("Xids are taken from NVML alone until the kernel log {shown} can be read: {e}"),
+                None => tracing::info!("Xids are taken from the kernel log {shown} again"),
+            })?;
         }
         let orders = spool.dir().join(ORDERS_DIR);
         crate::spool::private_dir(&orders)?;
@@ -511,10 +512,9 @@ fn run_program(site: &Arc<Site>) {
         let program = SiteProgram {
             kind,
             path,
-            order: &LaunchOrder::default(),
             node_name: &site.name,
-            gpu_uuids: std::slice::from_ref(&uuid),
-            run_dir: &watch.orders,
+            gpu_uuid: &uuid,
+            dir: &watch.orders,
             cgroups: site.cgroups.as_ref(),
             time_limit,
         };

@@ -169,6 +169,8 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         features: features(config, gpus),
         // Said by `gpu_share`.
         no_mps: String::new(),
+        // By the daemon.
+        hung: Vec::new(),
         declared: config.cpus.is_some() || config.mem_bytes.is_some(),
         isolation: config.isolation.name().into(),
         unfit,

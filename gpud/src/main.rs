@@ -18,6 +18,7 @@ mod gpu_share;
 mod gpu_use;
 mod gpu_watch;
 mod hollow;
+mod hook;
 mod identity;
 mod imex;
 mod inventory;
@@ -26,6 +27,7 @@ mod live_use;
 mod mig;
 mod mps_control;
 mod old_logs;
+mod own_limits;
 mod prepare;
 mod report;
 mod site;
@@ -33,6 +35,7 @@ mod site_program;
 mod spare_dirs;
 mod spool;
 mod stand_by;
+mod standstill;
 mod step;
 
 use anyhow::{Context, Result, bail};
@@ -48,7 +51,7 @@ use link::Dial;
 use site::Site;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -173,20 +176,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Each hollow node is a connection. Not for real nodes: jobs would inherit it.
-fn raise_open_files() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
-}
-
 async fn carry_out(action: Action) -> Result<()> {
     match action {
         Action::Run { config, hollow: Some(count), hollow_prefix, hollow_tokens, hollow_gpus, .. } => {
             let options =
                 HollowOptions { count, prefix: hollow_prefix, tokens: hollow_tokens, gpus: hollow_gpus };
-            raise_open_files();
+            own_limits::raise_open_files();
             play_until_told(Config::load(&config)?, options).await
         }
         Action::Run { config, role, .. } => {
@@ -246,6 +241,7 @@ fn host_name() -> Result<String> {
 }
 
 async fn run(config: Config, role: Option<Role>) -> Result<()> {
+    own_limits::raise_open_files();
     let (happenings, queue) = mpsc::channel(daemon::QUEUE);
     let sender = happenings.clone();
     let (site, daemon) = tokio::task::spawn_blocking(move || begin(config, role, sender)).await??;
@@ -314,7 +310,7 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     let address = OnceLock::new();
     let short_scripts_in_marks_dir = site::holds_programs(&config.run_dir);
     let shares = gpu_share::GpuShares::default();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), scrubs: GpuScrubs::default(), stand_by, unfit, short_scripts_in_marks_dir, address };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), scrubs: GpuScrubs::default(), hung: Mutex::default(), stand_by, unfit, short_scripts_in_marks_dir, address };
     let site = Arc::new(site);
     gpu_share::settle(&site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;

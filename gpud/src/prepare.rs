@@ -5,10 +5,11 @@ use crate::config::Isolation;
 use crate::cpu_binding;
 use crate::daemon::wall_clock;
 use crate::gpu_share;
+use crate::hook::{self, Kind};
 use crate::imex::{self, Channel};
 use crate::mig::{self, Own};
+use crate::own_limits::{self, PidRoom};
 use crate::site::{Site, cgroup_name};
-use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, private_dir};
 use crate::step::{self, Supervisor};
 use gmodel::{GpuPart, RunId, byte_text};
@@ -24,7 +25,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::Duration;
 
 /// For a supervisor to be gone that a daemon before us had started and not released.
@@ -37,28 +37,35 @@ pub struct Failure {
     pub text: String,
     /// The node's, and perhaps with this user only.
     about_user: bool,
+    /// Of what this daemon itself has too few of: no error of the node, as long as it may pass.
+    pub is_shortage: bool,
 }
 
 impl Failure {
     pub fn node(error: impl Into<anyhow::Error>) -> Self {
-        Self::node_text(format!("{:#}", error.into()))
+        let error = error.into();
+        Self { is_shortage: own_limits::is_shortage(&error), ..Self::node_text(format!("{error:#}")) }
     }
     fn node_text(text: String) -> Self {
-        Self { cause: EndCause::LaunchNode, text, about_user: false }
+        Self { cause: EndCause::LaunchNode, text, about_user: false, is_shortage: false }
     }
     fn user_unknown(text: String) -> Self {
-        Self { cause: EndCause::LaunchNode, text, about_user: true }
+        Self { cause: EndCause::LaunchNode, text, about_user: true, is_shortage: false }
     }
     fn user(text: String) -> Self {
-        Self { cause: EndCause::LaunchUser, text, about_user: false }
+        Self { cause: EndCause::LaunchUser, text, about_user: false, is_shortage: false }
     }
     pub fn end(self) -> RunEnd {
         RunEnd { cause: self.cause, text: self.text, about_user: self.about_user, ended: Some(wall_clock()), ..RunEnd::default() }
     }
 }
 
-/// Makes everything and returns a supervisor that waits for `go`.
+/// Makes everything and returns a supervisor that waits for `go`. A shortage of this daemon's own is waited for.
 pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
+    own_limits::patiently(&format!("run {run}"), || make_ready(site, run))
+}
+
+fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     let dir = site.spool.run_dir(run);
     let order = site.spool.order(run).map_err(Failure::node)?;
     if !site.unfit.is_empty() {
@@ -102,19 +109,8 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         log_line(&dir, wall_clock(), &format!("no IMEX channel {number}: this node's driver offers none"));
     }
     if !order.prolog.is_empty() {
-        let gpu_uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-        log_line(&dir, wall_clock(), &format!("prolog {}", order.prolog));
-        let prolog = SiteProgram {
-            kind: "prolog",
-            path: Path::new(&order.prolog),
-            order: &order,
-            node_name: &site.name,
-            gpu_uuids: &gpu_uuids,
-            run_dir: &dir,
-            cgroups: site.cgroups.as_ref(),
-            time_limit: TIME_LIMIT,
-        };
-        prolog.run().map_err(|e| Failure { cause: EndCause::PrologFailed, text: format!("{e:#}"), about_user: false })?;
+        let ran = hook::run(site, run, Kind::Prolog, &order, &setup);
+        ran.map_err(|e| Failure { cause: EndCause::PrologFailed, ..Failure::node(e) })?;
     }
     // Left by a supervisor that died before it was ready.
     step::Place::of(&site.spool, run).remove_sockets().map_err(Failure::node)?;
@@ -228,7 +224,7 @@ fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
         cpu_set: None,
         mem_set: Vec::new(),
         cpu_millis: root.supports(Controller::Cpu).then_some(u64::from(order.cpus.max(1)) * 1000),
-        pids_max: root.supports(Controller::Pids).then_some(site.config.pids_max),
+        pids_max: root.supports(Controller::Pids).then(|| PidRoom::of_machine().map_or(site.config.pids_max, |room| room.one.min(site.config.pids_max))),
     }
 }
 

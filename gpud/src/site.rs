@@ -2,20 +2,23 @@
 
 use crate::config::{self, Config, Isolation};
 use crate::cpu_binding::CpuBinding;
+use crate::daemon::wall_clock;
 use crate::gpu_check::GpuChecks;
 use crate::gpu_scrub::GpuScrubs;
 use crate::gpu_share::GpuShares;
 use crate::gpu_watch::GpuWatch;
 use crate::inventory::GpuTable;
+use crate::own_limits::PidRoom;
 use crate::spool::Spool;
 use crate::stand_by::StandBy;
 use gmodel::RunId;
 use gmodel::node::Role;
-use gsys::cgroup::{CgroupError, CgroupRoot, RunCgroup};
+use gsys::cgroup::{CgroupError, CgroupRoot, Controller, RunCgroup};
 use nix::sys::statvfs::{FsFlags, statvfs};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// One node daemon.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub struct Site {
     pub checks: GpuChecks,
     /// Of the memory of GPUs that did not come clean.
     pub scrubs: GpuScrubs,
+    /// Runs whose processes do not die, in words.
+    pub hung: Mutex<BTreeMap<RunId, String>>,
     /// Where supervisors come from.
     pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
@@ -48,6 +53,19 @@ pub struct Site {
 }
 
 impl Site {
+    /// Notes which processes of a killed run are left; `None`: none any more. News is said in the run's log.
+    pub fn note_hung(&self, run: RunId, text: Option<String>) {
+        let mut hung = self.hung.lock().expect("no holder panics");
+        match text {
+            None => drop(hung.remove(&run)),
+            Some(text) if hung.get(&run) != Some(&text) => {
+                self.spool.log(run, wall_clock(), &text);
+                hung.insert(run, text);
+            }
+            Some(_) => {}
+        }
+    }
+
     /// The run's cgroups when they exist.
     pub fn cgroup_of(&self, run: RunId) -> Result<Option<RunCgroup>, CgroupError> {
         let Some(root) = &self.cgroups else { return Ok(None) };
@@ -82,6 +100,11 @@ pub fn open_isolation(config: &Config) -> (Option<CgroupRoot>, String) {
         Ok(root) => root,
         Err(e) => return (None, format!("{:#}", anyhow::Error::from(e))),
     };
+    if let Some(room) = PidRoom::of_machine().filter(|_| root.supports(Controller::Pids))
+        && let Err(e) = root.limit_pids(room.all)
+    {
+        tracing::warn!("jobs together may take all process numbers of the machine: {e}");
+    }
     match gsys::device_fence::self_test(&root) {
         Ok(()) => (Some(root), String::new()),
         Err(e) => (Some(root), format!("{:#}", anyhow::Error::from(e))),

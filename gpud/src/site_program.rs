@@ -1,10 +1,9 @@
-//! Prolog and epilog: programs of the site, run as the daemon's user before and after a run.
+//! Programs of the site that mend GPUs, run as the daemon's user. (Prolog and epilog: `hook`.)
 //!
-//! Only a file that nobody but root can change is run, checked each time; the environment is fixed, the time bounded, and
+//! Only a file that root alone can change is run, checked each time; the environment is fixed, the time bounded, and
 //! everything it started is killed at its end.
 
-use anyhow::{Context, Result, bail};
-use gmodel::launch_order::LaunchOrder;
+use anyhow::{Context, Result, bail, ensure};
 use gsys::cgroup::{CgroupRoot, Limits, RunCgroup};
 use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio, launch};
 use gsys::process::Exit;
@@ -17,19 +16,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 const TAIL_BYTES: u64 = 1024;
+/// As the kernel follows.
+const MOST_LINKS: u32 = 40;
 
 /// One run of one program.
 pub struct SiteProgram<'a> {
-    /// `prolog` or `epilog`.
+    /// `gpu_reset`, say.
     pub kind: &'static str,
     pub path: &'a Path,
-    pub order: &'a LaunchOrder,
     pub node_name: &'a str,
-    /// `CUDA_VISIBLE_DEVICES` of the run.
-    pub gpu_uuids: &'a [String],
-    pub run_dir: &'a Path,
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub gpu_uuid: &'a str,
+    /// For its output.
+    pub dir: &'a Path,
     /// Where its own cgroup is made; `None` without isolation.
     pub cgroups: Option<&'a CgroupRoot>,
     pub time_limit: Duration,
@@ -38,11 +38,11 @@ pub struct SiteProgram<'a> {
 impl SiteProgram<'_> {
     /// Blocks until it ended well. The error is one sentence with the program's last words.
     pub fn run(&self) -> Result<()> {
-        check_ownership(self.path).with_context(|| format!("{} {} was not run", self.kind, self.path.display()))?;
-        let output = self.run_dir.join(format!("{}.out", self.kind));
-        let name = format!("{}_{}", self.kind, self.order.run.map_or_else(String::new, |run| run.to_string()));
+        let program = check_ownership(self.path).with_context(|| format!("{} {} was not run", self.kind, self.path.display()))?;
+        let output = self.dir.join(format!("{}.out", self.kind));
+        let name = format!("{}_", self.kind);
         let cgroup = self.cgroups.map(|root| RunCgroup::create(root, &name, &Limits::default())).transpose()?;
-        let outcome = self.run_in(cgroup.as_ref(), &output);
+        let outcome = self.run_in(&program, cgroup.as_ref(), &output);
         if let Some(cgroup) = &cgroup {
             cgroup.kill()?;
             cgroup.wait_empty(Duration::from_secs(5))?;
@@ -62,14 +62,14 @@ impl SiteProgram<'_> {
     }
 
     /// `None` when the time is up.
-    fn run_in(&self, cgroup: Option<&RunCgroup>, output: &Path) -> Result<Option<Exit>> {
+    fn run_in(&self, program: &Path, cgroup: Option<&RunCgroup>, output: &Path) -> Result<Option<Exit>> {
         let identity = Identity {
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),
             groups: nix::unistd::getgroups()?.into_iter().map(|gid| gid.as_raw()).collect(),
         };
         let join = cgroup.map(RunCgroup::join_fds).transpose()?;
-        let mut spec = LaunchSpec::new(vec![self.path.as_os_str().to_owned()], identity);
+        let mut spec = LaunchSpec::new(vec![program.as_os_str().to_owned()], identity);
         spec.env = self.environment();
         spec.stdout = Stdio::Open { path: output.to_owned(), mode: OpenMode::Truncate };
         spec.stderr = Stdio::SameAsStdout;
@@ -96,50 +96,55 @@ impl SiteProgram<'_> {
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
-        let order = self.order;
-        let mut env: Vec<(OsString, OsString)> = vec![
-            ("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into()),
-            ("GSUB_ATTEMPT".into(), order.run.map_or(0, |run| run.attempt).to_string().into()),
-            ("CUDA_VISIBLE_DEVICES".into(), self.gpu_uuids.join(",").into()),
+        let lines = [
+            ("PATH", crate::stand_by::PATH),
+            ("CUDA_VISIBLE_DEVICES", self.gpu_uuid),
+            ("GSUB_NODENAME", self.node_name),
+            ("SLURM_NODENAME", self.node_name),
+            ("SLURMD_NODENAME", self.node_name),
         ];
-        let twins = [
-            ("JOB_ID", order.run.map_or(0, |run| run.job.0).to_string()),
-            ("JOB_NAME", order.job_name.clone()),
-            ("JOB_USER", order.user.name.clone()),
-            ("JOB_UID", order.user.uid.to_string()),
-            ("JOB_ACCOUNT", order.account.clone()),
-            ("JOB_PARTITION", order.partition.clone()),
-            ("CLUSTER_NAME", order.cluster.clone()),
-            ("NODENAME", self.node_name.to_owned()),
-        ];
-        for (name, value) in twins {
-            env.extend(["GSUB", "SLURM"].map(|prefix| (format!("{prefix}_{name}").into(), OsString::from(&value))));
-        }
-        env
+        lines.map(|(name, value)| (name.into(), value.into())).into()
     }
 }
 
-/// The file and the directory it is in belong to root (or to us, who are not root) and nobody else can write there.
-pub fn check_ownership(path: &Path) -> Result<()> {
+/// The file, without links, if root alone (or we, where we are not root) can change it or what stands at its path: each directory on
+/// the way and each link. A directory that others can write to is passed where it has the sticky bit: they cannot rename what is root's.
+pub fn check_ownership(path: &Path) -> Result<PathBuf> {
     if !path.is_absolute() {
         bail!("its path is not absolute");
     }
     let own = nix::unistd::geteuid().as_raw();
-    let real: PathBuf = fs::canonicalize(path)?;
-    for part in [Some(real.as_path()), real.parent()].into_iter().flatten() {
-        let meta = fs::metadata(part)?;
-        let sticky_root_dir = meta.is_dir() && meta.mode() & 0o1000 != 0;
-        if meta.uid() != 0 && meta.uid() != own {
-            bail!("{} belongs to uid {}, it must be root's", part.display(), meta.uid());
+    let mut to_walk: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let (mut real, mut links) = (PathBuf::new(), 0);
+    while let Some(part) = to_walk.pop() {
+        if part == ".." {
+            real.pop();
         }
-        if meta.mode() & 0o022 != 0 && !sticky_root_dir {
-            bail!("{} can be written by others (mode {:o}): chmod go-w it", part.display(), meta.mode() & 0o7777);
+        if part == ".." || part == "." {
+            continue;
+        }
+        real.push(part);
+        let meta = fs::symlink_metadata(&real).with_context(|| real.display().to_string())?;
+        if meta.uid() != 0 && meta.uid() != own {
+            bail!("{} belongs to uid {}, it must be root's", real.display(), meta.uid());
+        }
+        if meta.is_symlink() {
+            links += 1;
+            ensure!(links <= MOST_LINKS, "more than {MOST_LINKS} links lead to it");
+            let target = fs::read_link(&real)?;
+            real.pop();
+            to_walk.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+            continue;
+        }
+        let sticky_dir = meta.is_dir() && meta.mode() & 0o1000 != 0;
+        if meta.mode() & 0o022 != 0 && !sticky_dir {
+            bail!("{} can be written by others (mode {:o}): chmod go-w it", real.display(), meta.mode() & 0o7777);
         }
     }
-    Ok(())
+    Ok(real)
 }
 
-fn last_words(output: &Path) -> String {
+pub fn last_words(output: &Path) -> String {
     let mut tail = Vec::new();
     let read = File::open(output).and_then(|mut file| {
         let length = file.metadata()?.len();
@@ -149,5 +154,46 @@ fn last_words(output: &Path) -> String {
     match read {
         Ok(count) if count > 0 => format!(": {}", String::from_utf8_lossy(&tail).trim().replace('\n', " | ")),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn a_program_below_a_directory_that_others_can_change_is_refused() {
+        if !gsys::user::is_root() {
+            return println!("NOT RUN: without root no directory can be given away");
+        }
+        let top = std::env::temp_dir().join(format!("gpud-hooks-{}", std::process::id()));
+        let program = top.join("a/b/hook");
+        fs::create_dir_all(top.join("a/b")).unwrap();
+        fs::write(&program, "").unwrap();
+        let allow = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for path in [&program, &top, &top.join("a"), &top.join("a/b")] {
+            allow(path, 0o755);
+        }
+        let link = top.join("link");
+        symlink("a/../a/b", &link).unwrap();
+        let said = |path: &Path| check_ownership(path).map_err(|e| format!("{e:#}"));
+        assert_eq!(said(&link.join("hook")), Ok(program.clone()));
+        // The grandparent is a user's.
+        chown(top.join("a"), Some(12_345), None).unwrap();
+        assert!(said(&program).unwrap_err().contains("/a belongs to uid 12345"), "{:?}", said(&program));
+        chown(top.join("a"), Some(0), None).unwrap();
+        allow(&top.join("a"), 0o777);
+        assert!(said(&program).unwrap_err().contains("/a can be written by others (mode 777)"), "{:?}", said(&program));
+        // As /tmp is.
+        allow(&top.join("a"), 0o1777);
+        assert_eq!(said(&program), Ok(program.clone()));
+        // A link that its owner can point elsewhere.
+        std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
+        assert!(said(&link.join("hook")).unwrap_err().contains("/link belongs to uid 12345"));
+        symlink(top.join("loop"), top.join("loop")).unwrap();
+        assert!(said(&top.join("loop")).unwrap_err().contains("more than 40 links"));
+        assert!(said(Path::new("hook")).unwrap_err().contains("not absolute"));
+        gsys::removal::remove_tree(&top).unwrap();
     }
 }

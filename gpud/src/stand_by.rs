@@ -1,6 +1,7 @@
 //! The stand-by of this daemon: a gstepd that is loaded already and becomes, by fork, the supervisor of each run that is
 //! asked for. Owns that process and starts another when it is gone; no run depends on it once it has its supervisor.
 
+use crate::own_limits;
 use anyhow::{Context, Result, bail};
 use gsys::cgroup::RunCgroup;
 use gsys::descriptor;
@@ -100,6 +101,7 @@ impl Process {
         command.env_clear().env("PATH", PATH).current_dir("/").process_group(0);
         command.stdin(theirs).stdout(Stdio::null());
         let child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
+        own_limits::hand_down(child.id());
         Ok(Self { child, requests })
     }
 

@@ -3,12 +3,15 @@
 //! The supervisor survives us and owes us nothing: whatever it says on the socket is in the run's directory, too. A run
 //! directory's lock says whether it lives.
 
-use crate::daemon::Happening;
+use crate::daemon::{Happening, wall_clock};
+use crate::own_limits;
+use crate::site::Site;
 use crate::spool::{Spool, remove_file};
 use crate::stand_by::{self, StandBy};
 use anyhow::{Context, Result, bail};
-use gmodel::RunId;
-use gmodel::run::{NumberedSignal, StopWhy};
+use gmodel::{RunId, Timestamp};
+use gmodel::launch_order::LaunchOrder;
+use gmodel::run::{EndCause, NumberedSignal, RunEnd, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder, StepOutput, ToStep};
 use gsys::cgroup::RunCgroup;
 use nix::fcntl::{Flock, FlockArg};
@@ -30,6 +33,8 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Between the end of a run and the end of its supervisor.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(12);
 const FIRST_WORDS_PATIENCE: Duration = Duration::from_secs(5);
+/// After the grace of a stop, or of the time limit: a supervisor that has not ended the run by then is asked whether it lives.
+const ACT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A conversation with a supervisor that has said how far its run is.
 #[derive(Debug)]
@@ -83,6 +88,7 @@ fn exec(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<Sup
     // Our copy of the other end is in it: without that, its end is seen.
     drop(command);
     let pid = child.id().context("gstepd ended at once")? as i32;
+    own_limits::hand_down(pid as u32);
     let process = gsys::process::pidfd_open(pid).ok();
     tokio::spawn(async move { child.wait().await });
     if let Some(cgroup) = cgroup {
@@ -107,6 +113,33 @@ fn wait_until_ready(stream: &UnixStream) -> Result<i32> {
     match serde_json::from_slice(words) {
         Ok(FromStep::Ready { pid }) => Ok(pid as i32),
         _ => bail!("gstepd ended before it was ready; its words are in the run's log"),
+    }
+}
+
+/// What a supervisor was told, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// When it was told to stop, and the seconds that the job has.
+    pub stop: Option<(Instant, u32)>,
+    /// Since when the job runs, and its time limit.
+    pub limit: Option<(Instant, u32)>,
+    /// After the limit.
+    pub kill_grace_secs: u32,
+    pub heard: Option<Instant>,
+}
+
+impl Asked {
+    fn overdue(&self, now: Instant) -> Option<RunEnd> {
+        let passed = |since: Instant, secs: u32| now >= since + Duration::from_secs(secs.into()) + ACT_PATIENCE;
+        let end = |cause, what: &str| RunEnd { cause, text: format!("{what}; its supervisor (gstepd) stood still, and gpud killed the run"), ..RunEnd::default() };
+        if self.heard.is_some_and(|heard| now < heard + ACT_PATIENCE) {
+            None
+        } else if self.stop.is_some_and(|(said, secs)| passed(said, secs)) {
+            Some(end(EndCause::Stopped, "stopped"))
+        } else {
+            let (since, limit_secs) = self.limit?;
+            passed(since, limit_secs.saturating_add(self.kill_grace_secs)).then(|| end(EndCause::TimeLimit, &format!("the time limit of {limit_secs} s was reached")))
+        }
     }
 }
 
@@ -159,6 +192,15 @@ impl Place {
     /// What a supervisor says of itself to everyone who connects. Blocking.
     pub fn first_words(&self) -> Option<FromStep> {
         first_words_of(self.connect().ok()?)
+    }
+
+    /// Kills the supervisor, whatever state it is in. Blocking.
+    pub fn kill(&self) {
+        let peer = self.connect().and_then(|stream| gsys::peer::peer_of(&stream));
+        if let Ok(process) = peer.and_then(|peer| gsys::process::pidfd_open(peer.pid)) {
+            let _ = gsys::process::pidfd_signal(process.as_fd(), nix::libc::SIGKILL);
+            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(5000u16));
+        }
     }
 
     /// Sees off a supervisor that has ended its run and lingers, because whoever was to hear of the end is gone. Blocking.
@@ -230,6 +272,12 @@ pub struct StepLink {
     limit: Option<Option<u32>>,
     suspended: Option<bool>,
     stop: Option<(StopWhy, u32)>,
+    /// When that was said.
+    stop_said: Option<Instant>,
+    /// Since when the job runs, by our clock, and by the node's.
+    runs: Option<(Instant, Timestamp)>,
+    /// It answered when it was asked whether it lives.
+    heard: Option<Instant>,
     signalled: u32,
 }
 
@@ -240,7 +288,7 @@ impl StepLink {
         let stream = tokio::net::UnixStream::from_std(stream)?;
         let (sender, queue) = mpsc::unbounded_channel();
         tokio::spawn(converse(run, connection, stream, queue, daemon));
-        Ok(Self { connection, sender, process, went: false, limit: None, suspended, stop: None, signalled: 0 })
+        Ok(Self { connection, sender, process, went: false, limit: None, suspended, stop: None, stop_said: None, runs: None, heard: None, signalled: 0 })
     }
 
     pub fn go(&mut self) {
@@ -263,8 +311,32 @@ impl StepLink {
     }
     pub fn stop(&mut self, why: StopWhy, grace_secs: u32) {
         if self.stop.replace((why, grace_secs)) != Some((why, grace_secs)) {
+            self.stop_said.get_or_insert_with(Instant::now);
             self.say(ToStep::Stop { why, grace_secs });
         }
+    }
+    /// `started`: the node's word, by a clock that may have been set since; it only says when the supervisor is asked.
+    pub fn runs_since(&mut self, started: Timestamp) {
+        let ran = Duration::from_millis(u64::try_from(wall_clock().0 - started.0).unwrap_or(0));
+        let now = Instant::now();
+        self.runs.get_or_insert((now.checked_sub(ran).unwrap_or(now), started));
+    }
+    pub fn heard_from(&mut self) {
+        self.heard = Some(Instant::now());
+    }
+    /// The end that is to be recorded of a run whose supervisor should have ended it long ago; `None` as long as it may be at it.
+    pub fn overdue(&self, site: &Site, run: RunId) -> Option<RunEnd> {
+        let order = site.spool.order(run).ok();
+        let of_order = |value: &dyn Fn(&LaunchOrder) -> u32| order.as_deref().map_or(0, value);
+        let checkpoint_secs = of_order(&|order| order.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.grace_secs));
+        let asked = Asked {
+            stop: self.stop.zip(self.stop_said).map(|((_, grace_secs), said)| (said, grace_secs.saturating_add(checkpoint_secs))),
+            limit: self.runs.zip(self.limit.flatten()).map(|((since, _), limit_secs)| (since, limit_secs)),
+            kill_grace_secs: of_order(&|order| order.kill_grace_secs),
+            heard: self.heard,
+        };
+        let end = asked.overdue(Instant::now())?;
+        Some(RunEnd { started: self.runs.map(|(_, started)| started), ..end })
     }
     pub fn step(&mut self, step: StepOrder) {
         self.say(ToStep::Step { step: Box::new(step) });
@@ -337,4 +409,22 @@ fn line_of(words: &ToStep) -> Vec<u8> {
     let mut line = serde_json::to_vec(words).expect("orders are plain data");
     line.push(b'\n');
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_is_given_its_grace_and_20_seconds_more() {
+        let begun = Instant::now();
+        let at = |secs: u64| begun + Duration::from_secs(secs);
+        let cause = |asked: Asked, secs| asked.overdue(at(secs)).map(|end| end.cause);
+        let runs = Asked { limit: Some((begun, 60)), kill_grace_secs: 5, ..Asked::default() };
+        assert_eq!([84, 85].map(|secs| cause(runs, secs)), [None, Some(EndCause::TimeLimit)]);
+        let stopped = Asked { stop: Some((at(10), 30)), ..runs };
+        assert_eq!([59, 60].map(|secs| cause(stopped, secs)), [None, Some(EndCause::Stopped)]);
+        assert_eq!(cause(Asked { heard: Some(at(60)), ..stopped }, 79), None, "it was slow");
+        assert_eq!(cause(Asked::default(), 1 << 30), None, "no limit");
+    }
 }

@@ -339,6 +339,7 @@ pub(crate) fn reason(node: &NodeRow) -> String {
     if !node.lost.is_empty() {
         reasons.push(&node.lost);
     }
+    reasons.extend(node.hung.iter().map(String::as_str));
     if reasons.is_empty() && base(&node.state) == "DOWN" {
         reasons.push("Not responding");
     }

@@ -8,6 +8,8 @@ use gmodel::signal::SigSpec;
 
 /// A processor may hold a dying process for a while (NFS, a driver): SIGKILL is repeated this often.
 const KILL_AGAIN_MILLIS: u64 = 1000;
+/// After the first SIGKILL: then the end is recorded, and gpud waits for what does not die before the share is free.
+const GIVE_UP_MILLIS: u64 = 20_000;
 /// Between a mark that ends the wait and SIGTERM: whoever set it reads the answer, and may leave by itself.
 const AFTER_MARK_MILLIS: u64 = 500;
 
@@ -40,7 +42,7 @@ pub enum Act {
     Terminate,
     /// SIGKILL to all that is left.
     Kill,
-    /// No process is left: write the record.
+    /// No process is left, or what is left does not die: write the record.
     Record,
 }
 
@@ -91,6 +93,7 @@ enum Phase {
     },
     /// The main process has ended by itself or the grace is over: everything left is killed.
     Killing {
+        since: Boot,
         again_at: Boot,
     },
     Recorded,
@@ -273,7 +276,13 @@ impl Life {
             Phase::Starting { .. } | Phase::Running { .. } if kill_at.is_some_and(|at| now >= at) => {
                 acts.extend(self.begin_kill(now));
             }
-            Phase::Killing { again_at } if now >= again_at => acts.extend(self.begin_kill(now)),
+            Phase::Killing { since, .. } if now.0 >= since.0 + GIVE_UP_MILLIS => {
+                // SIGKILL was sent, whatever a process that hangs in the kernel makes of it.
+                self.main.get_or_insert(ExitCode::killed(9));
+                self.phase = Phase::Recorded;
+                acts.push(Act::Record);
+            }
+            Phase::Killing { again_at, .. } if now >= again_at => acts.extend(self.begin_kill(now)),
             _ => {}
         }
         acts
@@ -283,7 +292,7 @@ impl Life {
     pub fn next_deadline(&self) -> Option<Boot> {
         let kill_at = match self.phase {
             Phase::Starting { .. } | Phase::Running { .. } => self.verdict.as_ref().map(|v| v.kill_at),
-            Phase::Killing { again_at } => Some(again_at),
+            Phase::Killing { since, again_at } => Some(again_at.min(Boot(since.0 + GIVE_UP_MILLIS))),
             Phase::Ready | Phase::Recorded => None,
         };
         let given_up_at = match self.wait {
@@ -435,7 +444,8 @@ impl Life {
 
     fn begin_kill(&mut self, now: Boot) -> Vec<Act> {
         (self.wait, self.answer) = (None, None);
-        self.phase = Phase::Killing { again_at: Boot(now.0 + KILL_AGAIN_MILLIS) };
+        let since = if let Phase::Killing { since, .. } = self.phase { since } else { now };
+        self.phase = Phase::Killing { since, again_at: Boot(now.0 + KILL_AGAIN_MILLIS) };
         vec![Act::Kill]
     }
 
@@ -509,6 +519,23 @@ mod tests {
 
     fn at(secs: u64) -> Boot {
         Boot(secs * 1000)
+    }
+
+    #[test]
+    fn what_does_not_die_of_sigkill_is_left_to_gpud_after_20_seconds() {
+        let mut life = running(None, None);
+        assert_eq!(life.main_ended(at(5), ExitCode::exited(3)), KILL);
+        for secs in 6..25 {
+            assert_eq!(life.tick(at(secs)), KILL, "at {secs}");
+        }
+        assert_eq!((life.next_deadline(), life.tick(at(25))), (Some(at(25)), RECORD.to_vec()));
+        assert_eq!((life.emptied(true), life.end(0)), (Vec::new(), (EndCause::Exited, ExitCode::exited(3), String::new())));
+        // The main process itself.
+        let mut life = running(None, None);
+        assert_eq!(life.stop(at(5), StopWhy::Cancelled, 0), TERM);
+        assert_eq!(life.tick(at(5)), KILL);
+        assert_eq!(life.tick(at(25)), RECORD);
+        assert_eq!(life.end(0), (EndCause::Stopped, ExitCode::killed(9), "cancelled".into()));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! gstepd, the supervisor of one run on one node: owns the job's processes from start to end and writes `exit.json`.
 //! Started by gpud, which it does not need any more after that: gpud may end, restart or be upgraded at any time.
-//! One thread, one control socket, one record. Source: slurmstepd's place in Slurm.
+//! One thread, one control socket, one record. With `--hook` it supervises a prolog or an epilog instead. Source: slurmstepd's place in Slurm.
 
 mod batch;
 mod control;
 mod environment;
+mod hook;
 mod job_processes;
 mod life;
 mod login_environment;
@@ -37,6 +38,7 @@ use supervisor::Supervisor;
 
 const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
        gstepd --stand-by SPOOL/runs ROOM
+       gstepd --hook SPOOL/runs/RUN prolog|epilog
 Started by gpud, never by hand: see gpud(8).";
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ["--run-dir", dir, "--connected"] => outcome(supervise_connected(Path::new(dir))),
         // The last word only makes room for what a supervisor's command line says.
         ["--stand-by", runs, _room] => outcome(stand_by(Path::new(runs))),
+        ["--hook", dir, kind] if hook::KINDS.contains(&kind) => outcome(hook::supervise(Path::new(dir), kind)),
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

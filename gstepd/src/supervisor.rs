@@ -37,7 +37,7 @@ const MAX_EARLY_STEPS: usize = 64;
 /// After the end gpud has this long to fetch it from the socket; it is in `exit.json` too.
 const LINGER_MILLIS: u64 = 10_000;
 /// Signals that would end or stop the supervisor. Only an order ends a job.
-const DEAF_TO: [Signal; 9] = [
+pub const DEAF_TO: [Signal; 9] = [
     Signal::SIGTERM,
     Signal::SIGHUP,
     Signal::SIGINT,

@@ -149,6 +149,11 @@ impl RunCgroup {
         kill::kill_tree(&self.job())
     }
 
+    /// SIGKILL to what is in `sup`.
+    pub fn kill_supervisor(&self) -> Result<(), CgroupError> {
+        kill::kill_tree(&self.trees.at(&self.rel.join("sup")))
+    }
+
     /// Sends `signal` once to every process of `job`; processes forked meanwhile may miss it. For anything but KILL.
     pub fn signal(&self, signal: i32) -> Result<(), CgroupError> {
         kill::signal_tree(&self.main_dir("job"), signal)

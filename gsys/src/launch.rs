@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 use crate::caps;
 use crate::cgroup::{JoinFds, c_path};
@@ -262,6 +263,19 @@ impl Rlimit {
         };
         // SAFETY: limit outlives the call.
         match unsafe { libc::setrlimit(self.resource.number(), &limit) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Makes it that of another process, which its children inherit.
+    pub fn set_of(&self, pid: i32) -> io::Result<()> {
+        let limit = libc::rlimit {
+            rlim_cur: self.soft.min(self.hard),
+            rlim_max: self.hard,
+        };
+        // SAFETY: limit outlives the call, and the old limit is not asked for.
+        match unsafe { libc::prlimit(pid, self.resource.number(), &limit, ptr::null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

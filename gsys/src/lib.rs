@@ -18,6 +18,6 @@ pub mod nvml;
 pub mod pam;
 pub mod peer;
 pub mod process;
-pub mod small_file;
 pub mod removal;
+pub mod small_file;
 pub mod user;

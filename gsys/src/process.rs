@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,31 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+/// Threads that [`whereabouts`] looks at.
+const MOST_THREADS: usize = 256;
+
+/// `4711 (python, D in nfs_wait_bit_killable)`: a process and where the kernel holds it, by the first of its threads that does not sleep
+/// interruptibly. Bounded, without control characters; only the number where nothing else is told.
+pub fn whereabouts(pid: i32) -> String {
+    let look = |dir: &Path| {
+        let stat = fs::read_to_string(dir.join("stat")).ok()?;
+        let state = stat.rsplit_once(") ")?.1.chars().next()?;
+        let of_stack = || fs::read_to_string(dir.join("stack")).ok()?.lines().next()?.split_whitespace().nth(1).map(str::to_owned);
+        let place = fs::read_to_string(dir.join("wchan")).ok().filter(|place| !matches!(place.as_str(), "" | "0")).or_else(of_stack);
+        Some((state, place.unwrap_or_default()))
+    };
+    let dir = PathBuf::from(format!("/proc/{pid}"));
+    let threads = fs::read_dir(dir.join("task")).into_iter().flatten().flatten().take(MOST_THREADS);
+    let held = threads.filter_map(|thread| look(&thread.path())).find(|(state, _)| *state == 'D').or_else(|| look(&dir));
+    let name = fs::read(dir.join("comm")).unwrap_or_default();
+    let name: String = String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).take(32).collect();
+    match held {
+        None => pid.to_string(),
+        Some((state, place)) if place.is_empty() => format!("{pid} ({name}, {state})"),
+        Some((state, place)) => format!("{pid} ({name}, {state} in {})", place.chars().filter(|c| !c.is_control()).take(64).collect::<String>()),
     }
 }
 

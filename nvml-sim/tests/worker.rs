@@ -2,6 +2,7 @@
 
 mod simulated;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -818,8 +819,7 @@ fn xids_of_the_kernel_log_come_even_while_the_library_hangs() {
     let log = host.dir.path().join(nvidia_ml_sim::KERNEL_LOG_FILE);
     nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[3], 13, 1).unwrap();
     let worker = watching(&host);
-    assert!(worker.watch_kernel_log(Path::new("/nonexistent")).is_err());
-    worker.watch_kernel_log(&log).unwrap();
+    worker.watch_kernel_log(&log, |trouble| assert!(trouble.is_none(), "{trouble:?}")).unwrap();
     host.edit(|state| state.hang = true);
     nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[3], 79, 2).unwrap();
     let mut count = 0;
@@ -837,6 +837,27 @@ fn xids_of_the_kernel_log_come_even_while_the_library_hangs() {
         },
     );
     host.edit(|state| state.hang = false);
+}
+
+#[test]
+fn a_kernel_log_that_cannot_be_opened_is_tried_again() {
+    let host = SimulatedHost::with(&[("h100", 2)]);
+    let log = host.dir.path().join("late.log");
+    let worker = watching(&host);
+    let (tell, told) = std::sync::mpsc::channel();
+    worker.watch_kernel_log(&log, move |trouble| {
+        let _ = tell.send(trouble.is_some());
+    }).unwrap();
+    assert!(told.recv_timeout(Duration::from_secs(5)).unwrap(), "there is none yet");
+    std::fs::write(&log, "").unwrap();
+    assert!(!told.recv_timeout(Duration::from_secs(20)).unwrap(), "said once, and that it is read again");
+    nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[1], 79, 1).unwrap();
+    let lines = std::fs::read(host.dir.path().join(nvidia_ml_sim::KERNEL_LOG_FILE)).unwrap();
+    std::fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&lines).unwrap();
+    eventually("its Xid", || {
+        let events = worker.next_events(Duration::from_millis(50));
+        events.iter().any(|event| event.uuid == host.uuid(1) && event.source == EventSource::KernelLog)
+    });
 }
 
 #[test]

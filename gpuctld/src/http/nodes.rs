@@ -141,6 +141,7 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
         drains: node.drains.iter().map(mark_row).collect(),
         unfit: inventory.unfit.clone(),
+        hung: inventory.hung.iter().filter_map(|hung| hung.run.filter(|run| seen(state, sight, run.job)).map(|run| format!("job {}: {}", shown(state, run), hung.text))).collect(),
         left_out: gsched::make::left_out(&node.gpus).iter().map(|(kind, count)| format!("{kind}:{count}")).collect(),
         no_mps: inventory.no_mps.clone(),
         lost: fence_words(node).unwrap_or_default(),

@@ -241,7 +241,18 @@ impl<'a> Row<'a> {
             };
         }
         let words = |node: &Node| Some(format!("{}: {}", node.name, fence_words(node)?));
-        self.lost_node(view.state).and_then(words).unwrap_or_default().into()
+        self.lost_node(view.state).and_then(words).or_else(|| self.hung(view.state)).unwrap_or_default().into()
+    }
+
+    /// Which of its processes do not die, on the first node that says so.
+    fn hung(&self, state: &State) -> Option<String> {
+        let Self::Job(job) = self else { return None };
+        let run = job.live_run()?;
+        let nodes = state.runs.get(run)?.members.iter().filter(|member| !member.is_settled()).filter_map(|member| state.nodes.get(member.node));
+        nodes.into_iter().find_map(|node| {
+            let hung = node.inventory.hung.iter().find(|hung| hung.run == Some(run))?;
+            Some(format!("{}: {}", node.name, hung.text))
+        })
     }
 
     /// The node that must be off before the job goes on elsewhere.

@@ -62,6 +62,8 @@ pub struct Controller {
     pub gone: u32,
     /// What was answered to orders for GPUs, oldest first.
     pub gpu_orders: Vec<GpuOrderDone>,
+    /// How long is waited for anything.
+    pub patience: Duration,
     /// Answers to `ReadLog`: text and error.
     pub logs: BTreeMap<u64, (String, String)>,
 }
@@ -161,6 +163,7 @@ impl Controller {
             hello: None,
             inventories: Vec::new(),
             gone: 0,
+            patience: PATIENCE,
             logs: BTreeMap::new(),
             gpu_orders: Vec::new(),
         }
@@ -168,7 +171,7 @@ impl Controller {
 
     /// Waits until what was heard so far satisfies `done`.
     pub async fn wait(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while !done(self) {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(event)) => self.hear(event),
@@ -347,9 +350,9 @@ impl Node {
         let dir = Path::new("/var/tmp").join(&tag);
         fs::create_dir(&dir).unwrap();
         fs::create_dir(dir.join("work")).unwrap();
-        for open in [dir.clone(), dir.join("work")] {
-            fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        }
+        // As /tmp is: the site's programs are below it, and what is root's there nobody else may move.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
+        fs::set_permissions(dir.join("work"), fs::Permissions::from_mode(0o777)).unwrap();
         let mut node = Self { dir, cgroup_tag: tag, controller: controller.address.clone(), extra: extra.into(), daemon: None, daemon_uid: None, program: None };
         node.write_config();
         assert!(node.join(&controller.token).await.success());
@@ -424,6 +427,16 @@ impl Node {
         self.dir.join("spool/runs").join(run.to_string())
     }
 
+    /// A program of the site's that root alone can change; its path.
+    pub fn site_program(&self, name: &str, body: &str) -> String {
+        let dir = self.path("site");
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
     /// The order of a job whose script is `body`, run by `sh` in `work`.
     pub fn order(&self, run: RunId, body: &str) -> LaunchOrder {
         let user = if is_root() { "nobody".to_owned() } else { own_name() };
@@ -452,8 +465,10 @@ impl Node {
     /// No process, cgroup or mount of the run is left.
     pub fn assert_no_trace(&self, run: RunId) {
         for tree in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids"] {
-            let dir = Path::new(tree).join(&self.cgroup_tag).join(format!("run_{run}"));
-            assert!(!dir.exists(), "{} is left", dir.display());
+            for what in ["run", "prolog", "epilog"] {
+                let dir = Path::new(tree).join(&self.cgroup_tag).join(format!("{what}_{run}"));
+                assert!(!dir.exists(), "{} is left", dir.display());
+            }
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(&format!("{}/spool/private/{run}", self.dir.display())), "a mount is left");

@@ -70,11 +70,32 @@ impl NvmlWorker {
         })
     }
 
-    /// Takes Xids from the kernel log too (`/dev/kmsg`), from now on: they come there even when NVML hangs or nobody watched.
-    pub fn watch_kernel_log(&self, path: &Path) -> io::Result<()> {
-        let log = KernelLog::open(path)?;
-        let shared = Arc::downgrade(&self.shared);
-        spawn("nvml-kernel-log", move || follow_log(&shared, log)).map_err(io::Error::other)
+    /// Takes Xids from the kernel log too (`/dev/kmsg`), from now on: they come there even when NVML hangs or nobody watched. A log that
+    /// cannot be read, which `tell` hears once each time, is opened again and again; `None` is told when it is read again.
+    pub fn watch_kernel_log(&self, path: &Path, tell: impl Fn(Option<io::Error>) + Send + 'static) -> io::Result<()> {
+        let (shared, path) = (Arc::downgrade(&self.shared), path.to_owned());
+        // Before this returns, so that nothing is missed that is said after it.
+        let mut log = KernelLog::open(&path);
+        let watch = move || {
+            let mut is_read = true;
+            while shared.strong_count() > 0 {
+                match log.and_then(|log| {
+                    if !is_read {
+                        tell(None);
+                    }
+                    is_read = true;
+                    follow_log(&shared, log)
+                }) {
+                    Ok(()) => return,
+                    Err(e) if is_read => tell(Some(e)),
+                    Err(_) => {}
+                }
+                is_read = false;
+                thread::sleep(LOG_AGAIN_AFTER);
+                log = KernelLog::open(&path);
+            }
+        };
+        spawn("nvml-kernel-log", watch).map_err(io::Error::other)
     }
 
     /// All GPUs. One that is lost or holds its calls comes with the facts from before and a `fault`.
@@ -709,14 +730,15 @@ fn watch_events(worker: &Weak<Shared>, open: &Opener) {
     }
 }
 
-/// The life of the thread "nvml-kernel-log": until the worker is dropped, or the log cannot be read any more.
-fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) {
+/// A kernel log that cannot be opened or read is tried again so often.
+const LOG_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Until the worker is dropped, or the log cannot be read any more.
+fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) -> io::Result<()> {
     /// Lines between two looks; the kernel keeps the rest.
     const MOST_LINES: usize = 10_000;
     while let Some(shared) = worker.upgrade() {
-        let Ok(xids) = log.new_xids(MOST_LINES) else {
-            return;
-        };
+        let xids = log.new_xids(MOST_LINES)?;
         for xid in xids {
             let known = lock(&shared.known);
             let gpu = known
@@ -736,6 +758,7 @@ fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) {
         drop(shared);
         thread::sleep(Duration::from_millis(250));
     }
+    Ok(())
 }
 
 fn pass_on(
