@@ -8,7 +8,7 @@ use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
 use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
-use gmodel::node::{HungRun, Inventory, Link};
+use gmodel::node::{Inventory, Link};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy};
 use gmodel::{Fence, NodeId, NodeLife, RunId};
 use std::collections::BTreeMap;
@@ -152,7 +152,6 @@ fn lost(member: &Member, life: &NodeLife) -> Option<RunPhase> {
 
 pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
     let Some(node) = tx.state.nodes.get(id) else { return };
-    HungRun::bound(&mut inventory.hung);
     let known = |uuid: &str| node.gpus.iter().any(|gpu| gpu.info.uuid == uuid);
     let mut room = MAX_GPU_SLOTS.saturating_sub(node.gpus.len());
     let mut seen = std::collections::BTreeSet::new();

@@ -10,7 +10,7 @@ use gmodel::gpu_use::GpuUseTotals;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::mig::MigBoard;
-use gmodel::node::{GpuInfo, Inventory, MigSlice};
+use gmodel::node::{GpuInfo, HungRun, Inventory, MigSlice};
 use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Usage};
 use gmodel::{Fence, NodeId, NodeLife, RunId, Timestamp};
 use std::collections::BTreeSet;
@@ -90,12 +90,13 @@ pub(super) fn bounded_usage(mut used: Usage) -> Usage {
 /// Also for what a database of before these bounds brings along.
 pub(super) fn bound_inventory(inventory: &mut Inventory) {
     let impossible = impossible(inventory);
-    let Inventory { cpus, mem_bytes, gpus, nvlink_domain, mig, features, no_mps, declared: _, isolation, unfit, os, driver, version, boot_secs } = inventory;
+    let Inventory { cpus, mem_bytes, gpus, nvlink_domain, mig, features, no_mps, declared: _, isolation, unfit, os, driver, version, boot_secs, hung } = inventory;
     *cpus = (*cpus).min(MAX_NODE_CPUS);
     *mem_bytes = (*mem_bytes).min(MAX_NODE_MEM_BYTES);
     *boot_secs = (*boot_secs).clamp(0, LAST_SECS);
     gpus.truncate(MAX_NODE_GPUS);
     gpus.iter_mut().for_each(bound_gpu);
+    HungRun::bound(hung);
     features.truncate(MAX_FEATURES);
     features.iter_mut().chain([nvlink_domain, isolation, os, driver, version]).for_each(|text| clip(text, MAX_WORD_BYTES));
     if !mig.is_empty() {
@@ -268,6 +269,7 @@ mod tests {
             features: vec!["f".repeat(10_000); 300],
             boot_secs: i64::MIN,
             driver: "d".repeat(1 << 20),
+            hung: vec![HungRun { run: None, text: "é".repeat(1 << 20) }; 1000],
             ..Inventory::default()
         }
     }

@@ -2,8 +2,10 @@
 
 use super::pool::{Pool, column, local, request};
 use crate::http::Peer;
-use gmodel::ExitCode;
-use gmodel::node::Role;
+use gcore::ctl::NodeReport;
+use gmodel::node::{HungRun, Inventory, Role};
+use gmodel::run::{RunEnd, RunPhase};
+use gmodel::{ExitCode, JobId, RunId};
 use gwire::api::JobRow;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -34,6 +36,26 @@ async fn what_waits_comes_first_then_what_runs() {
     assert!(held["node"] == "node1" && held["cpus"].as_u64() > Some(0) && held["mem_bytes"].as_u64() > Some(0), "{held}");
     assert_eq!((&running["gpus"], &running["gpu_count"]), (&json!("h100:2"), &json!(2.0)));
     assert_eq!(list["jobs"][2]["priority"], 0);
+}
+
+#[tokio::test]
+async fn of_a_completing_job_it_is_said_which_processes_do_not_die() {
+    let pool = Pool::new("");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let job = pool.submit(&alice(), json!({"request": {"gpus": "h100:2"}})).await;
+    pool.pass().await;
+    pool.running(node, job).await;
+    pool.report(node, job, RunPhase::Ended(RunEnd::default().into())).await;
+    let hung = |text: &str| HungRun { run: Some(RunId::new(JobId(job), 1)), text: text.into() };
+    let inventory = Inventory { cpus: 16, mem_bytes: 64 << 30, hung: vec![hung("4711 (python, D in nfs_wait)")], ..Inventory::default() };
+    pool.core.node_input(node, NodeReport::Inventory { inventory }).await.unwrap();
+    let row = &pool.get(&alice(), "/v1/jobs").await["jobs"][0];
+    assert_eq!((&row["state"], &row["reason_text"]), (&json!("COMPLETING"), &json!("node1: 4711 (python, D in nfs_wait)")));
+    let nodes = pool.get(&alice(), "/v1/nodes").await;
+    assert_eq!(nodes["nodes"][0]["hung"], json!([format!("job {job}: 4711 (python, D in nfs_wait)")]));
+    pool.core.node_input(node, NodeReport::Inventory { inventory: Inventory::default() }).await.unwrap();
+    let row = &pool.get(&alice(), "/v1/jobs").await["jobs"][0];
+    assert_eq!((&row["state"], row.get("reason_text")), (&json!("COMPLETING"), None));
 }
 
 #[tokio::test]
