@@ -119,6 +119,3 @@ CREATE INDEX forecasts_ended ON forecasts (ended_ms) WHERE ended_ms IS NOT NULL;
 
 -- Who changed accounts, users, QOS and reservations: few among very many events.
 CREATE INDEX events_policy ON events (seq) WHERE kind = 'policy_changed';
-
--- The newest window in which nodes may bring runs that a restored database does not know, as JSON.
-ALTER TABLE meta ADD COLUMN adoption BLOB;

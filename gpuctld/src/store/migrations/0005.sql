@@ -26,3 +26,6 @@ CREATE TABLE pruned_repeats (
     PRIMARY KEY (job, attempt)
 ) WITHOUT ROWID;
 CREATE INDEX pruned_repeats_end ON pruned_repeats (end_ms);
+
+-- The newest window in which nodes may bring runs that a restored database does not know, as JSON.
+ALTER TABLE meta ADD COLUMN adoption BLOB;
