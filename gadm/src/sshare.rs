@@ -187,7 +187,7 @@ fn open_accounts(client: &mut Client, wanted: &[String]) -> Result<Vec<String>, 
         accounts: Vec<AccountRow>,
     }
     let accounts = client.get::<Answer>("/v1/accounts")?.accounts;
-    let is_open = |account: &&AccountRow| !account.closed && account.users.is_empty() && (wanted.is_empty() || wanted.contains(&account.name));
+    let is_open = |account: &&AccountRow| !account.closed && !account.users_only && account.users.is_empty() && (wanted.is_empty() || wanted.contains(&account.name));
     Ok(accounts.iter().filter(is_open).map(|account| account.name.clone()).collect())
 }
 

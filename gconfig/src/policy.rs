@@ -20,7 +20,7 @@ use toml::de::DeTable;
 /// The tables that hold records.
 pub const RECORD_TABLES: [&str; 3] = ["account", "qos", "reservation"];
 
-const ACCOUNT_KEYS: [&str; 15] = [
+const ACCOUNT_KEYS: [&str; 16] = [
     "parent",
     "description",
     "shares",
@@ -35,6 +35,7 @@ const ACCOUNT_KEYS: [&str; 15] = [
     "coordinators",
     "users",
     "user",
+    "users_only",
     "closed",
 ];
 const USER_KEYS: [&str; 2] = ["shares", "default"];
@@ -238,6 +239,7 @@ impl<'s> Records<'s> {
             default_qos: self.mentioned_one(source, &section, "default_qos", RecordKind::Qos, errors),
             coordinators: user_names(&section, "coordinators", errors),
             users: users(&section, name, errors),
+            users_only: section.boolean("users_only", errors).unwrap_or(false),
             closed: section.boolean("closed", errors).unwrap_or(false),
         };
         within_limit(&section, &account, errors);

@@ -124,6 +124,7 @@ fn account_text(text: &mut String, account: &Account) {
     table.texts("coordinators", &account.coordinators);
     let plain = |entry: &AccountUser| *entry == AccountUser::default();
     table.texts("users", account.users.iter().filter(|(_, entry)| plain(entry)).map(|(user, _)| user));
+    table.flag("users_only", account.users_only);
     table.flag("closed", account.closed);
     for budget in &account.budgets {
         let mut table = Table::begin(text, &format!("[[account.{name}.budget]]"));

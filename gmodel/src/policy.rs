@@ -60,8 +60,11 @@ pub struct Account {
     pub default_qos: Option<String>,
     /// Users who may edit this account and its jobs, and those below it.
     pub coordinators: BTreeSet<String>,
-    /// Empty and not `closed`: everybody may use it. Otherwise only these and coordinators.
+    /// Empty, and neither `closed` nor `users_only`: everybody may use it. Otherwise only these and coordinators.
     pub users: BTreeMap<String, AccountUser>,
+    /// `users` says who may use it also when it names nobody, as after its last user was removed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub users_only: bool,
     /// Takes no new jobs. Accounts that were charged are closed, never deleted.
     pub closed: bool,
 }
@@ -83,8 +86,16 @@ impl Default for Account {
             default_qos: None,
             coordinators: BTreeSet::new(),
             users: BTreeMap::new(),
+            users_only: false,
             closed: false,
         }
+    }
+}
+
+impl Account {
+    /// Everybody may use it, as far as it is not closed.
+    pub fn is_open(&self) -> bool {
+        self.users.is_empty() && !self.users_only
     }
 }
 

@@ -9,7 +9,7 @@ use gwire::api::AccountRow;
 use gwire::client::{Client, escape};
 
 /// Words of `gadm account add` and `set`; sacctmgr's spellings beside ours.
-pub(super) const KEYS: [Key; 42] = [
+pub(super) const KEYS: [Key; 43] = [
     ("parent", "parent", Form::Name),
     ("description", "description", Form::Text),
     ("shares", "shares", Form::Count),
@@ -24,6 +24,7 @@ pub(super) const KEYS: [Key; 42] = [
     ("qoslevel", "allow_qos", Form::Names),
     ("default_qos", "default_qos", Form::Name),
     ("coordinators", "coordinators", Form::Names),
+    ("users_only", "users_only", Form::Flag),
     ("closed", "closed", Form::Flag),
     ("group.running_jobs", "group.running_jobs", Form::Count),
     ("grpjobs", "group.running_jobs", Form::Count),
@@ -114,7 +115,7 @@ fn list(client: &mut Client, json: bool) -> Outcome {
             account.shares.to_string().into(),
             gpus_text(account.guaranteed.as_ref()).into(),
             gpus_text(account.limit.as_ref()).into(),
-            if account.users.is_empty() { "all".into() } else { account.users.len().to_string().into() },
+            if account.users.is_empty() && !account.users_only { "all".into() } else { account.users.len().to_string().into() },
             account.coordinators.iter().cloned().collect::<Vec<_>>().join(",").into(),
             account.description.clone().into(),
         ])?;

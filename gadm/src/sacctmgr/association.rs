@@ -237,7 +237,7 @@ fn chosen(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
         }
         let wanted = |user: &str| asked.users.is_empty() || asked.users.iter().any(|one| one == user);
         rows.extend(account.users.iter().filter(|(user, _)| wanted(user)).map(|(user, row)| of(user, row)));
-        if account.users.is_empty() {
+        if account.users.is_empty() && !account.users_only {
             rows.extend(asked.users.iter().map(|user| of(user, &UserRow::default())));
         }
     }

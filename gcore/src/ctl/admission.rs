@@ -73,7 +73,7 @@ fn default_account(policy: &Policy, user: &str, default: &str) -> Result<String,
 }
 
 fn may_charge(policy: &Policy, user: &str, account: &Account) -> bool {
-    account.users.is_empty() || account.users.contains_key(user) || policy.coordinates(user, &account.name)
+    account.is_open() || account.users.contains_key(user) || policy.coordinates(user, &account.name)
 }
 
 /// `alice may use: nlp, vision.`

@@ -219,6 +219,8 @@ fn edit(own: &mut Policy, change: &PolicyChange) {
         PolicyChange::UserRemoved { account, user } => {
             if let Some(account) = own.accounts.get_mut(&account) {
                 account.users.remove(&user);
+                // What was for some is not for all once the last of them is gone.
+                account.users_only |= account.users.is_empty();
             }
         }
         PolicyChange::Qos { qos } => {

@@ -38,6 +38,8 @@ pub struct AccountRow {
     pub default_qos: Option<String>,
     pub coordinators: BTreeSet<String>,
     pub users: BTreeMap<String, UserRow>,
+    /// Only `users` and coordinators may use it, also when there are none.
+    pub users_only: bool,
     pub closed: bool,
     /// GPUs held by it and those below it, within its guarantee and beyond.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -69,6 +71,7 @@ impl Default for AccountRow {
             default_qos: None,
             coordinators: BTreeSet::new(),
             users: BTreeMap::new(),
+            users_only: false,
             closed: false,
             guaranteed_held: Gpus::new(),
             borrowed_held: Gpus::new(),

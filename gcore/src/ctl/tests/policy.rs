@@ -303,3 +303,28 @@ fn who_holds_no_gpus_starts_beside_runs_that_hold_more_than_a_newer_limit() {
         "#]],
     );
 }
+
+#[test]
+fn an_account_stays_its_users_when_the_last_of_them_is_gone() {
+    check(
+        "node n1 h100:1
+         account lab
+         submit user=bob account=lab
+         user lab ada
+         submit user=bob account=lab
+         user lab ada gone
+         submit user=bob account=lab
+         submit user=ada account=lab
+         account lab
+         submit user=bob account=lab",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: bob is not in account lab. bob may use: default.
+            refused: bob is not in account lab. bob may use: default.
+            refused: ada is not in account lab. ada may use: default.
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+        "#]],
+    );
+}

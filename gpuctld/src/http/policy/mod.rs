@@ -253,7 +253,7 @@ pub(super) async fn remove_user(
     sense::exists(&format!("user in account {name}"), &user, state.policy.accounts[&name].users.keys())?;
     let last = state.policy.accounts[&name].users.len() == 1;
     let answer = send(&site, caller, PolicyChange::UserRemoved { account: name.clone(), user: user.clone() }).await?;
-    let note = format!("{user} was the last user of account {name}: now everybody may use it. gadm account set {name} closed=yes shuts it");
+    let note = format!("{user} was the last user of account {name}: none but its coordinators may use it now. gadm account set {name} users_only=no opens it to everybody");
     Ok(if last { Json(Done { schema: SCHEMA, notes: vec![note] }) } else { answer })
 }
 

@@ -25,7 +25,7 @@ const IDLE_KEYS: [&str; 6] = ["action", "warn_after_secs", "act_after_secs", "gr
 const TABLES: [&str; 3] = ["group", "per_user", "per_account"];
 const LISTS: [&str; 6] = ["allow_qos", "coordinators", "preempt", "users", "accounts", "budgets"];
 
-pub(super) const ACCOUNT_KEYS: [&str; 13] = [
+pub(super) const ACCOUNT_KEYS: [&str; 14] = [
     "parent",
     "description",
     "shares",
@@ -38,6 +38,7 @@ pub(super) const ACCOUNT_KEYS: [&str; 13] = [
     "allow_qos",
     "default_qos",
     "coordinators",
+    "users_only",
     "closed",
 ];
 pub(super) const QOS_KEYS: [&str; 13] = [
@@ -189,6 +190,7 @@ pub(super) fn account(name: &str, row: AccountRow) -> Result<Account, ApiError> 
         default_qos: row.default_qos.filter(|qos| !qos.is_empty()),
         coordinators: row.coordinators.iter().map(|user| user_name(user)).collect::<Result<_, _>>()?,
         users: users.collect::<Result<_, ApiError>>()?,
+        users_only: row.users_only,
         closed: row.closed,
     })
 }

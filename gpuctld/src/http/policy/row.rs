@@ -52,6 +52,7 @@ pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, confi
         default_qos: account.default_qos.clone(),
         coordinators: account.coordinators.clone(),
         users: account.users.iter().map(|(name, user)| (name.clone(), user_row(user))).collect(),
+        users_only: account.users_only,
         closed: account.closed,
         guaranteed_held: held.map(|held| gpus(&held.guaranteed)).unwrap_or_default(),
         borrowed_held: held.map(|held| gpus(&held.borrowed)).unwrap_or_default(),

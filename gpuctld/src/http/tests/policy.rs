@@ -80,7 +80,7 @@ async fn impossible_edits_say_what_stands_against_them() {
     refuses(&pool, "/v1/accounts/b", new(json!({"parent": "top", "guaranteed": {"h100": 8}})), expect!["400 invalid: the accounts below top would be guaranteed 20 h100 together (a 12, b 8), and it has 16. Raise its guarantee first."]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"parent": "a"})), expect!["400 invalid: account a would be below itself."]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["400 invalid: guaranteed h100 is 16, more than the limit 8: make it the limit or less"]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, closed"#]]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, users_only, closed"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"group": {"gpu": 8}})), expect![[r#"400 invalid: group has no "gpu". Did you mean "gpus"? Keys: running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"shares": "many"})), expect![[r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#]]).await;
     pool.post(&root(), "/v1/qos/q", json!({"create": true, "change": {"priority": 3}})).await;
