@@ -17,7 +17,7 @@ pub(crate) enum GpuAct {
         /// Node that has it; or node and GPU, as node1:3
         #[arg(value_name = "NODE[:GPU]")]
         node: String,
-        /// Index, UUID, or the beginning of a UUID
+        /// Index, UUID, the beginning of a UUID, or slotN as gnodes --json has it
         gpu: Option<String>,
         /// Why, for all who will ask
         #[arg(long, short, value_name = "TEXT", required = true)]
@@ -28,7 +28,7 @@ pub(crate) enum GpuAct {
         /// Node that has it; or node and GPU, as node1:3
         #[arg(value_name = "NODE[:GPU]")]
         node: String,
-        /// Index, UUID, or the beginning of a UUID
+        /// Index, UUID, the beginning of a UUID, or slotN as gnodes --json has it
         gpu: Option<String>,
     },
     /// Cut one GPU by MIG that nobody holds, or make it whole
@@ -36,7 +36,7 @@ pub(crate) enum GpuAct {
         /// Node that has it; or node and GPU, as node1:3
         #[arg(value_name = "NODE[:GPU]")]
         node: String,
-        /// Index, UUID, or the beginning of a UUID
+        /// Index, UUID, the beginning of a UUID, or slotN as gnodes --json has it
         gpu: String,
         /// Profiles with commas between them, as 3g.40gb,2g.20gb; or whole
         profiles: Option<String>,
@@ -46,7 +46,7 @@ pub(crate) enum GpuAct {
         /// Node that has it; or node and GPU, as node1:3
         #[arg(value_name = "NODE[:GPU]")]
         node: String,
-        /// Index, UUID, or the beginning of a UUID
+        /// Index, UUID, the beginning of a UUID, or slotN as gnodes --json has it
         gpu: Option<String>,
         /// Do not wait for the end of the check
         #[arg(long)]
@@ -63,7 +63,7 @@ pub(crate) enum GpuAct {
         /// UUID or its beginning; or the node that has it; or both, as node1:3
         #[arg(value_name = "UUID|NODE[:GPU]")]
         first: String,
-        /// Index, UUID or its beginning, when a node is named first
+        /// Index, UUID or its beginning, or slotN, when a node is named first
         gpu: Option<String>,
         /// One line of JSON
         #[arg(long)]
@@ -129,9 +129,15 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
         writeln!(std::io::stderr(), "gadm: {name} is cut as ordered; gnodes {node} shows its slices")?;
         return Ok(0);
     }
+    if word == "return" && OUT.contains(&row.state.as_str()) {
+        return Err(Failure::new(format_args!("{name} stays out of service: {}", printable(&in_words(&row)))));
+    }
     writeln!(std::io::stderr(), "gadm: {name} is {}", printable(&in_words(&row)))?;
     Ok(0)
 }
+
+/// States of a GPU that no step of its own ends.
+const OUT: [&str; 4] = ["quarantined", "out", "missing", "to be replaced"];
 
 /// `node1 3`, or `node1:3`.
 fn node_and_gpu(act: &str, node: String, gpu: Option<String>) -> Result<(String, String), Failure> {
@@ -152,9 +158,8 @@ fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Fail
 fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) -> Outcome {
     let (node, gpu) = node_and_gpu("check", node, gpu)?;
     let asked = GpuQuery { node: node.clone() };
-    let list: GpuList = client.get(&path_with_query("/v1/gpus", &asked))?;
-    let known = list.gpus.into_iter().find(|row| row.uuid == gpu || row.index.to_string() == gpu);
-    let before = known.map(|row| checks_of(client, &row.uuid)).transpose()?.unwrap_or_default();
+    let known = uuid_of(client, &node, &gpu).ok();
+    let before = known.map(|uuid| checks_of(client, &uuid)).transpose()?.unwrap_or_default();
     let path = format!("/v1/nodes/{}/gpus/{}/check", escape(&node), escape(&gpu));
     let ordered: GpuList = client.post_repeatable(&path, &GpuRequest::default())?;
     let Some(gpu) = ordered.gpus.into_iter().next() else { return Err(Failure::new("the controller names no GPU")) };
@@ -221,12 +226,20 @@ fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) 
 fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure> {
     let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
     let index: Option<u32> = gpu.strip_prefix("gpu").unwrap_or(gpu).parse().ok();
-    let is_it = |row: &&GpuHealthRow| index.map_or_else(|| row.uuid.starts_with(gpu), |index| row.index == index && row.state != "missing" && !row.gpu_type.contains(':'));
+    let slot: Option<u16> = gpu.strip_prefix("slot").and_then(|slot| slot.parse().ok());
+    let is_it = |row: &&GpuHealthRow| match (slot, index) {
+        (Some(slot), _) => row.slot == slot,
+        (None, Some(index)) => row.index == index && row.state != "moved" && !row.gpu_type.contains(':'),
+        (None, None) => row.uuid.starts_with(gpu),
+    };
     let found: Vec<&GpuHealthRow> = list.gpus.iter().filter(is_it).collect();
     match found[..] {
         [row] => Ok(row.uuid.clone()),
         [] => Err(Failure::new(format_args!("{node} has no GPU {gpu:?}; gnodes --health {node} lists those it has"))),
-        _ => Err(Failure::new(format_args!("{gpu:?} means {} GPUs of {node}; write more of the UUID", found.len()))),
+        _ => {
+            let all: Vec<String> = found.iter().map(|row| format!("{} ({})", row.uuid, row.state)).collect();
+            Err(Failure::new(format_args!("{gpu:?} means {} GPUs of {node}: {}. Write the UUID", found.len(), all.join(", "))))
+        }
     }
 }
 

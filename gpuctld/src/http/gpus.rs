@@ -114,20 +114,23 @@ pub(super) fn node_named<'a>(state: &'a State, name: &str) -> Result<&'a Node, A
     })
 }
 
-/// The GPU that is meant: by index, UUID, or the beginning of one.
+/// The GPU that is meant: by index, UUID, the beginning of one, or slot. While one is missing the driver counts the others anew, so
+/// that an index may mean two: the one that had it and the one that has it.
 pub(super) fn find<'a>(node: &'a Node, word: &str) -> Result<&'a GpuEntry, ApiError> {
-    let here: Vec<&GpuEntry> = node.gpus.iter().filter(|gpu| gpu.present).collect();
+    let slot: Option<u16> = word.strip_prefix("slot").and_then(|slot| slot.parse().ok());
     let index: Option<u32> = word.strip_prefix("gpu").unwrap_or(word).parse().ok();
-    let is_it = |gpu: &&&GpuEntry| match index {
-        Some(index) => gpu.info.index == index && gpu.info.slice.is_none(),
-        None => !word.is_empty() && gpu.info.uuid.starts_with(word),
+    let is_it = |gpu: &&GpuEntry| match (slot, index) {
+        (Some(slot), _) => gpu.slot.0 == slot,
+        (None, Some(index)) => gpu.is_expected() && gpu.info.index == index && gpu.info.slice.is_none(),
+        (None, None) => gpu.present && !word.is_empty() && gpu.info.uuid.starts_with(word),
     };
-    let found: Vec<&&GpuEntry> = here.iter().filter(is_it).collect();
+    let found: Vec<&GpuEntry> = node.gpus.iter().filter(is_it).collect();
     let name = &node.name;
     match found[..] {
         [gpu] => Ok(gpu),
         // A UUID may be the beginning of another's; of one that is not there its node must still hear.
         [] => node.gpus.iter().find(|gpu| gpu.info.uuid == word).ok_or_else(|| {
+            let here: Vec<&GpuEntry> = node.gpus.iter().filter(|gpu| gpu.present).collect();
             let have = match here.len() {
                 0 => "no GPU".to_owned(),
                 count => format!("{count} GPUs, {} to {}", here[0].info.index, here[count - 1].info.index),
@@ -135,8 +138,10 @@ pub(super) fn find<'a>(node: &'a Node, word: &str) -> Result<&'a GpuEntry, ApiEr
             ApiError::not_found(format!("{name} has no GPU {word:?}: it has {have}. `gnodes --health {name}` lists them"))
         }),
         _ => {
-            let uuids: Vec<&str> = found.iter().map(|gpu| gpu.info.uuid.as_str()).collect();
-            Err(ApiError::invalid(format!("{word:?} means {} GPUs of {name}: {}. Write more of the UUID, or the index", uuids.len(), uuids.join(", "))))
+            let words = |gpu: &&GpuEntry| format!("{} ({})", gpu.info.uuid, if gpu.present { "present" } else { "missing" });
+            let all: Vec<String> = found.iter().map(words).collect();
+            let instead = if index.is_some() { "Name the UUID" } else { "Write more of the UUID, or the index" };
+            Err(ApiError::invalid(format!("{word:?} means {} GPUs of {name}: {}. {instead}", all.len(), all.join(", "))))
         }
     }
 }
