@@ -19,8 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Waiting jobs, and tasks of one array, that are looked at.
 const MOST_JOBS: usize = 1000;
 const MOST_TASKS: usize = 64;
-/// A layout of the configuration that the node refused is ordered again so late.
+/// A layout of the configuration that the node refused is ordered again so late; one that it made and lost, as at a boot, so late.
 const REFUSED_AGAIN_SECS: i64 = 3600;
+const LOST_AGAIN_SECS: i64 = 60;
 
 /// The cuts that are due after a pass.
 pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut> {
@@ -144,8 +145,10 @@ impl<'a> Floor<'a> {
                 let gpus = node.gpus.iter().map(|gpu| &gpu.info);
                 let Some(layout) = layout_of(self.snapshot, &node.name, gpus, board.info) else { continue };
                 let before = node.mig.cuts.get(&board.info.uuid);
+                let refused = node.gpus.iter().any(|gpu| gpu.info.uuid == board.info.uuid && !gpu.refused.is_empty());
+                let again_secs = if refused { REFUSED_AGAIN_SECS } else { LOST_AGAIN_SECS };
                 let asked_before = before.is_some_and(|cut| {
-                    cut.profiles == layout.layout && self.snapshot.now.since_secs(cut.at) < REFUSED_AGAIN_SECS
+                    cut.profiles == layout.layout && self.snapshot.now.since_secs(cut.at) < again_secs
                 });
                 if board.is_cut_so(layout.layout.iter().map(String::as_str)) || asked_before {
                     continue;

@@ -279,7 +279,12 @@ fn a_layout_of_the_configuration_is_made_on_empty_gpus() {
     drained.unavailable = Some("drained".into());
     assert_eq!(of(drained.clone(), None).len(), 1, "a drained node is the quickest way to it");
     drained.mig.cuts.insert("GPU-1-0".into(), CutRecord { at: NOW.plus_secs(-600), profiles: layout(None).layout });
-    assert_eq!(of(drained, None), [""; 0], "what the node refused is not ordered again at once");
+    assert_eq!(of(drained.clone(), None).len(), 1, "it was cut so and is so no more, as after a boot");
+    let mut refused = drained.clone();
+    Arc::make_mut(&mut refused.gpus)[0].refused = "in use".into();
+    assert_eq!(of(refused, None), [""; 0], "what the node refused is not ordered again at once");
+    drained.mig.cuts.get_mut("GPU-1-0").unwrap().at = NOW.plus_secs(-10);
+    assert_eq!(of(drained, None), [""; 0], "its node may not have said yet what became of it");
 }
 
 #[test]
