@@ -28,6 +28,9 @@ pub struct Inventory {
     /// Why no GPU here can be shared by MPS; empty where some can, or where there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub no_mps: String,
+    /// What was noticed and is about none of its GPUs, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// CPUs and memory were declared, not found (sandbox nodes).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub declared: bool,

@@ -147,9 +147,13 @@ pub struct RunEnd {
     /// For people: the path and system error of a failed launch, the limit that was hit.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// A failed launch is about the job's user, whom the node does not know, say: others may start there.
+    /// A failed launch is about the job's user, whom the node does not know, say: others may start there. Releases before knew
+    /// this one subject only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub about_user: bool,
+    /// What a failed launch is about, as [`RunEnd::subject`] reads it.
+    #[serde(skip_serializing_if = "Subject::is_node")]
+    pub about: Subject,
     /// A mark on this node was the answer when the run was asked for its checkpoint: nobody waits for it on the other nodes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
@@ -158,6 +162,12 @@ pub struct RunEnd {
     pub started: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
+    /// The time between the two by a clock that is never set. What is charged comes from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ran_millis: Option<u64>,
+    /// What the driver told of its GPUs while it ran: `GPU-...: Xid 94`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_events: Vec<String>,
     pub usage: Usage,
 }
 
@@ -168,11 +178,52 @@ impl Default for RunEnd {
             exit: ExitCode::default(),
             text: String::new(),
             about_user: false,
+            about: Subject::Node,
             answered: false,
             started: None,
             ended: None,
+            ran_millis: None,
+            gpu_events: Vec::new(),
             usage: Usage::default(),
         }
+    }
+}
+
+impl RunEnd {
+    /// What a failed launch is about.
+    pub fn subject(&self) -> Subject {
+        if self.about_user { Subject::User } else { self.about.clone() }
+    }
+
+    /// For how long the user's processes were there: by the node's monotonic clock, else between two readings of its other one.
+    pub fn lasted_millis(&self) -> Option<i64> {
+        let between = || Some(self.ended?.since_millis(self.started?).max(0));
+        self.ran_millis.map(|millis| i64::try_from(millis).unwrap_or(i64::MAX)).or_else(between)
+    }
+}
+
+/// What a failed launch is about. All but the first say little of what else the node can start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Subject {
+    #[default]
+    Node,
+    /// The job's user.
+    User,
+    /// One GPU or slice, by UUID.
+    Gpu { uuid: String },
+    /// What the job or its partition chose: a share of a GPU, `private_tmp`. Jobs without it may start.
+    Choice { name: String },
+    /// A shortage within gpud that passes, of file descriptors say.
+    Shortage,
+    /// From a newer node.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Subject {
+    pub const fn is_node(&self) -> bool {
+        matches!(self, Self::Node)
     }
 }
 
@@ -281,12 +332,33 @@ pub struct RunReport {
     /// The newest checkpoint mark of the run on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
+    /// When this was said, by the node's clock: its other times are read against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Timestamp>,
 }
 
 impl RunReport {
     /// A report without a mark.
     pub const fn new(run: RunId, phase: RunPhase) -> Self {
-        Self { run, phase, mark: None }
+        Self { run, phase, mark: None, sent: None }
+    }
+
+    /// With its times as the clock of its reader has them: ages are kept, whatever the two clocks show.
+    #[must_use]
+    pub fn heard_at(mut self, now: Timestamp) -> Self {
+        let Some(sent) = self.sent.take() else { return self };
+        let off = now.0.saturating_sub(sent.0);
+        let shift = |at: &mut Timestamp| at.0 = at.0.saturating_add(off);
+        match &mut self.phase {
+            RunPhase::Running { started } => shift(started),
+            RunPhase::Ended(end) | RunPhase::Clean(end) => {
+                let end = Arc::make_mut(end);
+                end.started.iter_mut().chain(&mut end.ended).for_each(shift);
+            }
+            RunPhase::Accepted | RunPhase::Ready => {}
+        }
+        self.mark.iter_mut().for_each(|mark| shift(&mut mark.at));
+        self
     }
 }
 

@@ -674,6 +674,7 @@ fn inventory(site: &Site) -> Inventory {
     let hung = site.hung.lock().expect("no holder panics");
     inventory.hung = hung.iter().map(|(run, text)| HungRun { run: Some(*run), text: text.clone() }).collect();
     HungRun::bound(&mut inventory.hung);
+    inventory.notes = site.gpu_watch.as_ref().map_or_else(Vec::new, |watch| watch.strays());
     inventory
 }
 

@@ -18,7 +18,7 @@ use gmodel::RunId;
 use gmodel::gpu_health::{RepairPolicy, Stage};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
-use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuUse, NvmlError, NvmlWorker};
+use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuEventKind, GpuUse, NvmlError, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -349,6 +349,31 @@ impl GpuWatch {
         }
     }
 
+    /// Xids of addresses at which no GPU is known.
+    pub fn strays(&self) -> Vec<String> {
+        self.reader.worker.strays()
+    }
+
+    /// Xids go into the record of the runs that hold the GPU, and into their logs, once each.
+    fn note_for_runs(&self, events: &[GpuEvent], site: &Site) {
+        let xids: BTreeSet<(&str, u64)> = events.iter().filter_map(|event| match event.kind {
+            GpuEventKind::Xid(xid) => Some((event.uuid.as_str(), xid)),
+            _ => None,
+        }).collect();
+        if xids.is_empty() {
+            return;
+        }
+        let held = mig::holders(site);
+        for (uuid, xid) in xids {
+            for run in held.get(uuid).into_iter().flatten() {
+                let line = format!("{uuid}: Xid {xid}");
+                if site.spool.note_gpu_event(*run, &line) {
+                    log_line(&site.spool.run_dir(*run), wall_clock(), &line);
+                }
+            }
+        }
+    }
+
     fn take_events(&self, events: &[GpuEvent]) {
         let catalogue = lock(&self.catalogue).current();
         lock(&self.health).events(&catalogue, events, wall_clock());
@@ -535,12 +560,14 @@ fn run_program(site: &Arc<Site>) {
 fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
     let Some(watch) = &site.gpu_watch else { return };
     let mut due = Instant::now();
+    let mut strays: Vec<String> = Vec::new();
     let mut told: BTreeMap<RunId, Instant> = BTreeMap::new();
     while !daemon.is_closed() {
         let wait = due.saturating_duration_since(Instant::now()).min(LOOK_EVERY);
         let events = watch.reader.worker.next_events(wait);
         let begun = Instant::now();
         watch.take_events(&events);
+        watch.note_for_runs(&events, site);
         lock(&watch.catalogue).refresh();
         let ordered = watch.take_orders();
         let mut news = false;
@@ -557,6 +584,11 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
         gpu_scrub::again(site);
         // What the steps changed is told at once, and not with the next discovery.
         news |= watch.show(&site.gpus);
+        let now_stray = watch.strays();
+        if now_stray != strays {
+            now_stray.iter().filter(|words| !strays.contains(words)).for_each(|words| tracing::warn!("{words}"));
+            (strays, news) = (now_stray, true);
+        }
         told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);
         let fresh: Vec<RunId> = runs.into_iter().filter(|run| !told.contains_key(run)).collect();
         told.extend(fresh.iter().map(|run| (*run, begun)));

@@ -171,6 +171,8 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         no_mps: String::new(),
         // By the daemon.
         hung: Vec::new(),
+        // By the watch.
+        notes: Vec::new(),
         declared: config.cpus.is_some() || config.mem_bytes.is_some(),
         isolation: config.isolation.name().into(),
         unfit,

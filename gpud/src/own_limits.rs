@@ -48,7 +48,7 @@ pub trait Outcome {
 
 impl<T> Outcome for Result<T, Failure> {
     fn shortage(&self) -> Option<String> {
-        self.as_ref().err().filter(|failure| failure.is_shortage).map(|failure| failure.text.clone())
+        self.as_ref().err().filter(|failure| failure.is_shortage()).map(|failure| failure.text.clone())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::spool::{log_line, private_dir};
 use crate::step::{self, Supervisor};
 use gmodel::{GpuPart, RunId, byte_text};
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
-use gmodel::run::{EndCause, RunEnd};
+use gmodel::run::{EndCause, RunEnd, Subject};
 use gmodel::supervise::{Setup, SetupGpu};
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceNumber, DeviceRule, FenceRules, NodeDevices};
@@ -35,28 +35,40 @@ const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Failure {
     pub cause: EndCause,
     pub text: String,
-    /// The node's, and perhaps with this user only.
-    about_user: bool,
-    /// Of what this daemon itself has too few of: no error of the node, as long as it may pass.
-    pub is_shortage: bool,
+    /// Of the node's, as far as it is less than all of it.
+    about: Subject,
 }
 
 impl Failure {
     pub fn node(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
-        Self { is_shortage: own_limits::is_shortage(&error), ..Self::node_text(format!("{error:#}")) }
+        let about = if own_limits::is_shortage(&error) { Subject::Shortage } else { Subject::Node };
+        Self { about, ..Self::node_text(format!("{error:#}")) }
     }
     fn node_text(text: String) -> Self {
-        Self { cause: EndCause::LaunchNode, text, about_user: false, is_shortage: false }
+        Self { cause: EndCause::LaunchNode, text, about: Subject::Node }
+    }
+    /// About one GPU or slice: jobs on others may start.
+    fn gpu(uuid: &str, text: String) -> Self {
+        Self { about: Subject::Gpu { uuid: uuid.to_owned() }, ..Self::node_text(text) }
+    }
+    /// About what the job or its partition chose: jobs without it may start.
+    fn choice(name: &str, text: String) -> Self {
+        Self { about: Subject::Choice { name: name.to_owned() }, ..Self::node_text(text) }
     }
     fn user_unknown(text: String) -> Self {
-        Self { cause: EndCause::LaunchNode, text, about_user: true, is_shortage: false }
+        Self { about: Subject::User, ..Self::node_text(text) }
     }
     fn user(text: String) -> Self {
-        Self { cause: EndCause::LaunchUser, text, about_user: false, is_shortage: false }
+        Self { cause: EndCause::LaunchUser, ..Self::node_text(text) }
+    }
+    /// Of what this daemon itself has too few of: no error of the node, as long as it may pass.
+    pub fn is_shortage(&self) -> bool {
+        self.about == Subject::Shortage
     }
     pub fn end(self) -> RunEnd {
-        RunEnd { cause: self.cause, text: self.text, about_user: self.about_user, ended: Some(wall_clock()), ..RunEnd::default() }
+        let about_user = self.about == Subject::User;
+        RunEnd { cause: self.cause, text: self.text, about_user, about: self.about, ended: Some(wall_clock()), ..RunEnd::default() }
     }
 }
 
@@ -80,7 +92,7 @@ fn make_ready(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     let uncut = (!order.gpus.is_empty()).then(|| site.gpus.cutting.read().expect("no holder panics"));
     let gpus = own_gpus(site, &order)?;
     end_checks(site, run, &gpus)?;
-    let of_shares = gpu_share::enter(site, run, &order, &gpus, user.uid).map_err(Failure::node)?;
+    let of_shares = gpu_share::enter(site, run, &order, &gpus, user.uid).map_err(|e| of_gpus(&order, e))?;
     let channel = imex::find(site, &order).map_err(Failure::node)?;
     let (cgroup, cpus) = match &site.cgroups {
         Some(root) => {
@@ -161,19 +173,31 @@ fn own_gpus(site: &Site, order: &LaunchOrder) -> Result<Vec<Own>, Failure> {
     let find = |wanted: &OrderGpu| {
         let uuid = &wanted.uuid;
         let own = mig::find(&here.facts, uuid);
-        let own = own.ok_or_else(|| Failure::node_text(format!("GPU {uuid} is not in this node any more")))?;
+        let own = own.ok_or_else(|| Failure::gpu(uuid, format!("GPU {uuid} is not in this node any more")))?;
         let profile = if let GpuPart::Mig { profile, .. } = &wanted.part { profile.as_str() } else { "" };
         match &own.gpu.fault {
-            Some(fault) => Err(Failure::node_text(format!("GPU {uuid}: {fault}"))),
+            Some(fault) => Err(Failure::gpu(uuid, format!("GPU {uuid}: {fault}"))),
             None if own.profile != profile => {
                 let (has, asked) = (if own.profile.is_empty() { "a whole GPU" } else { &own.profile }, if profile.is_empty() { "whole" } else { profile });
-                Err(Failure::node_text(format!("GPU {uuid} was given out as {asked} and is {has}")))
+                Err(Failure::gpu(uuid, format!("GPU {uuid} was given out as {asked} and is {has}")))
             }
-            None if own.slice.is_none() && own.gpu.mig_enabled => Err(Failure::node_text(format!("GPU {uuid} is cut by MIG"))),
+            None if own.slice.is_none() && own.gpu.mig_enabled => Err(Failure::gpu(uuid, format!("GPU {uuid} is cut by MIG"))),
             None => Ok(own),
         }
     };
     order.gpus.iter().map(find).collect()
+}
+
+/// What went wrong with the sharing of GPUs is about shares where the run has one, else about its GPU, where that is the only one.
+fn of_gpus(order: &LaunchOrder, error: anyhow::Error) -> Failure {
+    let is_share = order.gpus.iter().any(|gpu| matches!(gpu.part, GpuPart::Share { .. }));
+    let failure = Failure::node(error);
+    match &order.gpus[..] {
+        _ if failure.about == Subject::Shortage => failure,
+        _ if is_share => Failure::choice("shares of GPUs", failure.text),
+        [gpu] => Failure::gpu(&gpu.uuid, failure.text),
+        _ => failure,
+    }
 }
 
 /// A check of one of its GPUs ends for it, and it waits for that.
@@ -244,7 +268,7 @@ pub(crate) fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failur
         let gpu = &own.gpu;
         let path = device_node(&site.config.dev_dir, gpu);
         let found = here.nodes.get(&gpu.uuid).map(|node| node.device);
-        found.ok_or_else(|| Failure::node_text(format!("GPU {}: its device file {} is missing", gpu.uuid, path.display())))
+        found.ok_or_else(|| Failure::gpu(&gpu.uuid, format!("GPU {}: its device file {} is missing", gpu.uuid, path.display())))
     };
     let mut owned: Vec<DeviceNumber> = own.iter().map(device).collect::<Result<_, _>>()?;
     owned.sort_unstable();
@@ -333,7 +357,7 @@ fn own_address(controller: &str) -> Option<IpAddr> {
 /// World-writable with the sticky bit, in a parent that only root can pass.
 fn make_private_dirs(site: &Site, run: RunId, order: &LaunchOrder, setup: &mut Setup) -> Result<(), Failure> {
     if !gsys::user::is_root() {
-        return Err(Failure::node_text("private_tmp needs a daemon that runs as root".into()));
+        return Err(Failure::choice("private_tmp", "private_tmp needs a daemon that runs as root".into()));
     }
     let parent = site.spool.private_dir(run);
     private_dir(&parent).map_err(Failure::node)?;

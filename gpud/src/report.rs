@@ -2,6 +2,7 @@
 //!
 //! A new connection begins with a hello that says everything; nothing is kept over its end.
 
+use crate::daemon::wall_clock;
 use gcore::node::{NodeRun, NodeState, reports};
 use gmodel::checkpoint::Mark;
 use gmodel::node::Inventory;
@@ -45,7 +46,7 @@ impl Told {
         state: &NodeState,
         inventory: &Arc<Inventory>,
     ) -> Option<Self> {
-        let runs = reports(state);
+        let runs: Vec<RunReport> = reports(state).into_iter().map(|report| RunReport { sent: Some(wall_clock()), ..report }).collect();
         let reported = runs.iter().map(|report| (report.run, progress_of(report))).collect();
         let hello = Hello {
             protocol: PROTOCOL,
@@ -76,7 +77,7 @@ impl Told {
         for (&run, known) in &state.runs {
             let is_news = self.reported.get(&run) != Some(&progress(&known.phase, known.mark.as_ref()));
             if is_news && !self.may_wait(run, known, now) {
-                runs.push(RunReport { run, phase: known.phase.clone(), mark: known.mark.clone() });
+                runs.push(RunReport { run, phase: known.phase.clone(), mark: known.mark.clone(), sent: Some(wall_clock()) });
             }
         }
         self.hold_marks(&mut runs, now);

@@ -30,6 +30,9 @@ const SLOTS: u64 = 2;
 pub const MIN_FREE_BYTES: u64 = 64 << 20;
 /// Most of a run's log that is kept, and most that is read for `gq --log`.
 const LOG_MAX_BYTES: u64 = 1 << 20;
+/// In a run's directory: what the driver told of its GPUs, a line each.
+const GPU_EVENTS: &str = "gpu-events";
+const MAX_GPU_EVENTS: usize = 16;
 const LOG_READ_BYTES: usize = 64 << 10;
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// A record file is never larger; a larger one is somebody's mistake.
@@ -189,7 +192,26 @@ impl Spool {
         if end.usage.gpu.is_empty() {
             end.usage.gpu = self.gpu_use(run);
         }
+        if end.gpu_events.is_empty() {
+            end.gpu_events = self.gpu_events(run);
+        }
         end
+    }
+
+    fn gpu_events(&self, run: RunId) -> Vec<String> {
+        let text = fs::read_to_string(self.run_dir(run).join(GPU_EVENTS)).unwrap_or_default();
+        text.lines().take(MAX_GPU_EVENTS).map(str::to_owned).collect()
+    }
+
+    /// Notes what befell a GPU of a run; `false` where that is known, or so much is.
+    pub fn note_gpu_event(&self, run: RunId, line: &str) -> bool {
+        let known = self.gpu_events(run);
+        if known.len() >= MAX_GPU_EVENTS || known.iter().any(|one| one == line) {
+            return false;
+        }
+        let path = self.run_dir(run).join(GPU_EVENTS);
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+        file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())).is_ok()
     }
 
     /// What it made of its GPUs, each in the part that it holds.

@@ -216,6 +216,8 @@ pub(crate) fn record(run: &RunRow) -> String {
     line("Comment", run.comment.clone());
     line("Tags", run.tags.join(","));
     spent(run, &mut line);
+    line("GPUs", run.gpu_uuids.join(","));
+    line("GPU Events", run.gpu_events.join("; "));
     if run.lost_gpu_secs > 0 {
         line("GPU-time Lost", sacct_time(run.lost_gpu_secs));
     }

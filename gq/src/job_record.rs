@@ -162,6 +162,9 @@ fn request(record: &mut Record, job: &JobRow, details: bool) {
     for held in &job.gpus_held {
         record.line("GPUs", held);
     }
+    for event in &job.gpu_events {
+        record.line("GPUEvent", event);
+    }
     if !job.gpu_links.is_empty() {
         record.line("GPULinks", job.gpu_links.join(","));
     }

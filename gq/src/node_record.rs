@@ -47,6 +47,7 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
     for mark in &node.drains {
         lines.push(format!("Drain={} since {}: {}", mark.owner, times.print(mark.since.0), mark.reason));
     }
+    lines.extend(node.notes.iter().map(|note| format!("Note={note}")));
     lines.extend(node.strikes.iter().map(|strike| format!("Strike={strike}")));
     if !node.runs.is_empty() {
         lines.push(format!("Runs={}", node.runs.join(",")));

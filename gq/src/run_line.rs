@@ -58,6 +58,8 @@ pub(crate) struct RunLine<'a> {
     pub class: Option<Cow<'a, str>>,
     pub lost_gpu_secs: u64,
     pub gpu_use: Option<GpuUseRow>,
+    pub gpu_uuids: Vec<String>,
+    pub gpu_events: Vec<String>,
     #[serde(borrow)]
     pub cancelled_by: Option<Cow<'a, str>>,
     pub steps: Vec<StepRow>,
@@ -72,7 +74,7 @@ pub(crate) struct RunLine<'a> {
 bare_row! { RunLine, Key:
     id shown_id attempt array_id name user account partition qos state exit_code end_text submit_time start_time end_time
     elapsed_secs suspended_secs time_limit_secs nodes nodelist cpus mem_bytes gpus gpu_count cpu_time_secs peak_memory_bytes
-    cpu_percent mem_percent work_dir comment tags class lost_gpu_secs gpu_use cancelled_by steps detail
+    cpu_percent mem_percent work_dir comment tags class lost_gpu_secs gpu_use gpu_uuids gpu_events cancelled_by steps detail
 }
 
 impl RunLine<'_> {
@@ -127,6 +129,8 @@ mod tests {
             mem_percent: Some(1.0),
             class: Some("borrowed".into()),
             gpu_use: Some(GpuUseRow::default()),
+            gpu_uuids: vec!["node1:GPU-1".into()],
+            gpu_events: vec!["x".into()],
             cancelled_by: Some("root".into()),
             tags: vec!["x".into()],
             steps: vec![StepRow::default()],

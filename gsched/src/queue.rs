@@ -169,8 +169,8 @@ impl Queue {
         self.places[place] = Place { line: None, turn, owner, sort };
         match self.stand(job, known) {
             Err(reason) => {
-                if job.eligible > known.snapshot.now {
-                    self.later.insert((job.eligible, place));
+                if job.earliest() > known.snapshot.now {
+                    self.later.insert((job.earliest(), place));
                 }
                 if reason != job.reason {
                     self.untold.insert(place, reason);
@@ -319,6 +319,7 @@ fn is_special(job: &PendingJob, shape: &Shape) -> bool {
     job.positions.is_some()
         || job.room.is_some()
         || !job.avoid.is_empty()
+        || !job.barred.is_empty()
         || spec.time_min_secs.is_some()
         || spec.deadline.is_some()
         || !spec.licences.is_empty()

@@ -9,7 +9,7 @@ use crate::limits::{count, secs_text};
 use crate::make::Make;
 use crate::network;
 use crate::shape::{self, Shape};
-use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
+use crate::snapshot::{ArrayCap, PendingJob, SchedNode, Snapshot};
 use crate::timeline::{Amount, Kinds};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
@@ -67,6 +67,8 @@ fn each_standing(
     tell(job.dependency.clone())?;
     let early = job.eligible > snapshot.now;
     tell(early.then(|| Reason::new(ReasonCode::BeginTime, format!("not before {}", job.eligible))))?;
+    let failed = job.try_after.filter(|at| *at > snapshot.now);
+    tell(failed.map(|at| Reason::new(ReasonCode::BeginTime, format!("its last run failed with its node; tried again at {at}"))))?;
     tell(match partition.state {
         PartitionState::Down => {
             let text = format!("partition {:?} is DOWN: it takes jobs and starts none", partition.name);
@@ -177,9 +179,13 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
         (0..demand.nodes.len()).all(|at| fitting(at) > at)
     };
     if demands.iter().any(would) {
+        let barred = |node: &SchedNode| {
+            let one = shape.barred.iter().find(|one| one.node == node.id)?;
+            Some(format!("failed to start it, tried there again at {}: {}", one.until, one.text))
+        };
         let down = whole.iter().filter_map(|node| {
             let sick = || node.gpus.iter().find(|gpu| !gpu.usable() && gpu.is_expected()).map(fault);
-            node.unavailable.clone().or_else(sick).map(|why| format!("{}: {why}", node.name))
+            node.unavailable.clone().or_else(|| barred(node)).or_else(sick).map(|why| format!("{}: {why}", node.name))
         });
         let down: Vec<String> = down.take(4).collect();
         let text = format!("nodes it needs are not available ({})", down.join(", "));

@@ -9,14 +9,14 @@ use crate::ledger::Take;
 use crate::make::Make;
 use crate::reason;
 use crate::sharing;
-use crate::snapshot::{PendingJob, Snapshot};
+use crate::snapshot::{Barred, PendingJob, Snapshot};
 use crate::timeline::Need;
 use crate::window::{self, Claim, Windows};
 use fixedbitset::FixedBitSet;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::policy::{ALL_GPUS, Placement};
-use gmodel::{JobSpec, Reason, ReasonCode, Timestamp};
+use gmodel::{JobSpec, NodeId, Reason, ReasonCode, Timestamp};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,8 @@ pub struct Shape {
     pub spec: Arc<JobSpec>,
     /// The reservations that its jobs may use.
     pub claim: Claim,
+    /// Nodes that failed to launch its job not long ago; empty for jobs to which that did not happen.
+    pub barred: Vec<Barred>,
     /// Ways to serve it, best first.
     pub ways: Vec<Way>,
     pub candidates: Arc<Candidates>,
@@ -167,12 +169,13 @@ struct Key {
     partition: usize,
     spec: Arc<JobSpec>,
     claim: Claim,
+    barred: Vec<Barred>,
 }
 
 impl Key {
     fn parts(&self) -> impl Ord + '_ {
         let spec = &self.spec;
-        (self.partition, &spec.request, &spec.licences, &spec.reservation, self.claim, sharing::tenant(spec))
+        (self.partition, &spec.request, &spec.licences, &spec.reservation, self.claim, sharing::tenant(spec), &self.barred)
     }
 }
 impl PartialEq for Key {
@@ -192,7 +195,7 @@ impl Ord for Key {
     }
 }
 
-type CandidateKey = (usize, Option<String>, Option<gmodel::hostlist::Hostlist>, Option<usize>);
+type CandidateKey = (usize, Option<String>, Option<gmodel::hostlist::Hostlist>, Option<usize>, Vec<NodeId>);
 
 impl Shapes {
     /// Forgets everything: nodes, configuration or policy are others.
@@ -223,6 +226,9 @@ impl Shapes {
     }
 
     pub fn of(&mut self, job: &PendingJob, partition: usize, snapshot: &Snapshot, cluster: &Cluster, windows: &Windows) -> ShapeId {
+        if !job.barred.is_empty() {
+            return self.intern(&job.spec, partition, &job.barred, (snapshot, cluster, windows));
+        }
         if let Some((spec, shape)) = &self.last
             && Arc::ptr_eq(spec, &job.spec)
         {
@@ -232,7 +238,7 @@ impl Shapes {
         let shape = match self.by_spec.get(&address) {
             Some((_, shape)) => *shape,
             None => {
-                let shape = self.intern(&job.spec, partition, snapshot, cluster, windows);
+                let shape = self.intern(&job.spec, partition, &[], (snapshot, cluster, windows));
                 self.by_spec.insert(address, (job.spec.clone(), shape));
                 shape
             }
@@ -245,15 +251,14 @@ impl Shapes {
         &mut self,
         spec: &Arc<JobSpec>,
         partition: usize,
-        snapshot: &Snapshot,
-        cluster: &Cluster,
-        windows: &Windows,
+        barred: &[Barred],
+        (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
     ) -> ShapeId {
-        let key = Key { partition, spec: spec.clone(), claim: windows.claim(spec, &snapshot.policy) };
+        let key = Key { partition, spec: spec.clone(), claim: windows.claim(spec, &snapshot.policy), barred: barred.to_vec() };
         if let Some(shape) = self.by_key.get(&key) {
             return *shape;
         }
-        let shape = self.work_out(spec, partition, snapshot, cluster, windows);
+        let shape = self.work_out(spec, partition, barred, (snapshot, cluster, windows));
         self.list.push(shape);
         let id = self.list.len() as ShapeId - 1;
         self.by_key.insert(key, id);
@@ -265,17 +270,17 @@ impl Shapes {
         &mut self,
         spec: &Arc<JobSpec>,
         partition: usize,
-        snapshot: &Snapshot,
-        cluster: &Cluster,
-        windows: &Windows,
+        barred: &[Barred],
+        (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
     ) -> Shape {
         let request = &spec.request;
         let claim = windows.claim(spec, &snapshot.policy);
         let policy = &snapshot.config.partitions[partition];
         let placement = policy.placement.unwrap_or(snapshot.config.scheduler.placement);
-        let key = (partition, request.constraint.clone(), request.exclude.clone(), claim.own());
+        let not_now: Vec<NodeId> = barred.iter().map(|one| one.node).collect();
+        let key = (partition, request.constraint.clone(), request.exclude.clone(), claim.own(), not_now);
         let found = self.candidates.entry(key).or_insert_with(|| {
-            candidates(spec, partition, (snapshot, cluster), claim.own().map(|own| &windows.list[own]))
+            candidates(spec, (partition, barred), (snapshot, cluster), claim.own().map(|own| &windows.list[own]))
         });
         let (candidates, mut never) = match found.clone() {
             Ok(candidates) => (candidates, None),
@@ -299,6 +304,7 @@ impl Shapes {
             partition,
             spec: spec.clone(),
             claim,
+            barred: barred.to_vec(),
             behind: reason::behind_others(&needs(request, &demands)),
             ways: demands.iter().map(|demand| Way::new(demand, spec, &candidates, cluster)).collect(),
             named,
@@ -447,7 +453,7 @@ fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take 
 /// Nodes of the partition that constraint, exclusion and reservation leave.
 fn candidates(
     spec: &JobSpec,
-    partition: usize,
+    (partition, barred): (usize, &[Barred]),
     (snapshot, cluster): (&Snapshot, &Cluster),
     own: Option<&window::Reserved>,
 ) -> Result<Arc<Candidates>, Reason> {
@@ -464,11 +470,12 @@ fn candidates(
             && constraint.as_ref().is_none_or(|wanted| wanted.eval(&features(&node.features)))
             && own.is_none_or(|own| own.nodes.is_clear() || own.reservation.flex || own.nodes.contains(at));
         if allowed {
+            let is_up = node.unavailable.is_none() && barred.iter().all(|one| one.node != node.id);
             found.all.insert(at);
-            found.up.set(at, node.unavailable.is_none());
+            found.up.set(at, is_up);
             let make = cluster.nodes[at].make as usize;
             found.all_by_make[make] += 1;
-            found.up_by_make[make] += u32::from(node.unavailable.is_none());
+            found.up_by_make[make] += u32::from(is_up);
         }
     }
     found.up_everywhere = found.up.is_full();

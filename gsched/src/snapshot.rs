@@ -121,6 +121,10 @@ pub struct Particulars {
     pub held_by: Option<Box<str>>,
     /// Nodes that failed this job before: avoided while others fit.
     pub avoid: Vec<NodeId>,
+    /// Those of them that failed to launch it not long ago: it does not go there now.
+    pub barred: Vec<Barred>,
+    /// Its node failed: it is not tried again before, and keeps its age.
+    pub try_after: Option<Timestamp>,
     /// For an array: positions still to start. `None`: a job, or a task with a record of its own.
     pub positions: Option<RangeSet>,
     /// How many more tasks of its array may run at once; `None` is no cap.
@@ -137,6 +141,15 @@ pub struct Particulars {
     pub window_secs: Option<u32>,
 }
 
+/// A node that a job stays away from for a while.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Barred {
+    pub node: NodeId,
+    pub until: Timestamp,
+    /// What failed there.
+    pub text: String,
+}
+
 /// How many tasks of an array may run at once, and how many do: more than that where it was lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayCap {
@@ -149,6 +162,8 @@ impl Usual for Particulars {
         static NONE: Particulars = Particulars {
             held_by: None,
             avoid: Vec::new(),
+            barred: Vec::new(),
+            try_after: None,
             positions: None,
             room: None,
             array: None,
@@ -182,7 +197,12 @@ impl PendingJob {
 
     /// Neither held, nor too early, nor waiting for another job.
     pub fn is_eligible(&self, now: Timestamp) -> bool {
-        self.held_by.is_none() && self.eligible <= now && self.dependency.is_none()
+        self.held_by.is_none() && self.earliest() <= now && self.dependency.is_none()
+    }
+
+    /// Before which it is not tried.
+    pub fn earliest(&self) -> Timestamp {
+        self.try_after.map_or(self.eligible, |at| at.max(self.eligible))
     }
 
     /// The array that it, or each of its tasks, is of, where that has a cap.

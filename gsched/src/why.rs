@@ -272,7 +272,7 @@ impl Pass<'_> {
         let mut found: Vec<Blocker> =
             reason::all_standing(job, policy, self.snapshot).into_iter().map(Blocker::of).collect();
         for blocker in &mut found {
-            blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.eligible);
+            blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.earliest());
         }
         let shape = self.shape_of(job, partition);
         if let Some(never) = &self.shape(shape).never {

@@ -70,6 +70,8 @@ impl Cluster {
     fn lose_spool(&mut self, machine: usize) {
         let one = &mut self.machines[machine];
         one.spool = crate::machine::Spool::default();
+        let node = one.id;
+        self.truth.lost_measures(node);
         one.spool_number += 1;
     }
 

@@ -63,7 +63,9 @@ impl Cluster {
         let (life, inventory) = (one.life(), one.inventory());
         let Some(daemon) = &mut one.daemon else { return };
         daemon.connection = Some(connection);
-        let (fence, runs) = (daemon.state.fence, reports(&daemon.state));
+        let sent = Some(Timestamp(self.now));
+        let runs = reports(&daemon.state).into_iter().map(|report| RunReport { sent, ..report }).collect::<Vec<_>>();
+        let fence = daemon.state.fence;
         self.note(|| format!("n{} says hello with {} runs", machine + 1, runs.len()));
         self.send_to_controller(connection, NodeReport::Hello { life, fence, inventory, runs });
     }
@@ -118,6 +120,7 @@ impl Cluster {
         }
         if let Some(connection) = connection {
             if !news.is_empty() {
+                news.iter_mut().for_each(|report| report.sent = Some(now));
                 self.send_to_controller(connection, NodeReport::Runs { runs: news });
             }
             if let Some(fence) = obeyed {
@@ -365,10 +368,19 @@ impl Cluster {
 
     /// The processes are gone; the supervisor, or the daemon for it, writes the one exit record.
     fn ended(&mut self, machine: usize, run: RunId, end: RunEnd) {
+        let now = self.now;
         let one = &mut self.machines[machine];
-        one.supervisors.remove(&run);
+        let node = one.id;
+        let began = one.supervisors.remove(&run).and_then(|supervisor| supervisor.running_since);
         let Some(record) = one.spool.runs.get_mut(&run) else { return };
         let index = record.order.index;
+        // Who is lost measures nothing.
+        let measured = began.filter(|_| !end.cause.is_node_failure());
+        let ran_millis = measured.and_then(|began| u64::try_from(now - began).ok());
+        let end = RunEnd { started: measured.map(Timestamp), ended: Some(Timestamp(now)), ran_millis, ..end };
+        if record.exit.is_none() && ran_millis.is_some() {
+            self.truth.stopped(run, node, now);
+        }
         let end = record.exit.get_or_insert(end).clone();
         self.note(|| format!("n{} ENDS {run}: {:?} {}", machine + 1, end.cause, end.exit));
         if index == 0 {

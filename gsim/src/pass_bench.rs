@@ -334,7 +334,7 @@ impl Bed {
         let nodes: Vec<_> = self.state.runs.get(run).map_or(Vec::new(), |run| run.members.iter().map(|m| m.node).collect());
         for node in nodes {
             let phase = RunPhase::Clean(RunEnd { ended: Some(self.now), ..RunEnd::default() }.into());
-            let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
+            let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None, sent: None }] };
             handle(&mut self.state, &mut Vec::new(), Input::Node { node, report }, self.now).expect("reports are taken");
         }
     }

@@ -418,7 +418,7 @@ mod tests {
             let live: Vec<RunId> = state.runs.values().map(|run| run.id).collect();
             for run in live {
                 let phase = RunPhase::Clean(RunEnd::default().into());
-                let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
+                let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None, sent: None }] };
                 give(&mut state, Input::Node { node, report }, now);
             }
         }
@@ -460,6 +460,10 @@ mod tests {
                 text: String::new(),
                 started: None,
                 ended: Timestamp::from_secs(5000),
+                held_millis: Vec::new(),
+                unheld_millis: 0,
+                gpu_events: Vec::new(),
+                try_after: None,
                 usage: Default::default(),
                 requeue: Some(Timestamp::from_secs(5000)),
                 hold: None,

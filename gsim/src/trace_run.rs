@@ -434,12 +434,12 @@ impl<'a> TraceRun<'a> {
         let Some(share) = live.allocation.first() else { return };
         let mark = Some(Mark { number, at: self.at(at_ms), note: String::new() });
         let phase = RunPhase::Running { started: self.at(live.start_ms) };
-        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark }] };
+        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark, sent: None }] };
         self.tell(Input::Node { node: share.node, report });
     }
 
     fn report(&mut self, node: NodeId, run: RunId, phase: RunPhase) {
-        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
+        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None, sent: None }] };
         self.tell(Input::Node { node, report });
     }
 

@@ -15,6 +15,10 @@ pub struct Truth {
     forgiven: BTreeSet<JobId>,
     /// Processes started: run and node.
     starts: BTreeMap<(RunId, NodeId), i64>,
+    /// When they were gone, where the node measured it and has not lost it since.
+    stops: BTreeMap<(RunId, NodeId), i64>,
+    /// On how many nodes runs were placed.
+    nodes: BTreeMap<RunId, usize>,
     /// How the batch process of each run ended.
     ends: BTreeMap<RunId, RunEnd>,
     cancelled: BTreeSet<JobId>,
@@ -105,6 +109,15 @@ impl Truth {
         }
     }
 
+    pub fn stopped(&mut self, run: RunId, node: NodeId, now: i64) {
+        self.stops.insert((run, node), now);
+    }
+
+    /// A machine lost its spool: what it measured is not known any more.
+    pub fn lost_measures(&mut self, node: NodeId) {
+        self.stops.retain(|(_, on), _| *on != node);
+    }
+
     pub fn ended(&mut self, run: RunId, end: &RunEnd) {
         self.ends.entry(run).or_insert_with(|| end.clone());
     }
@@ -113,8 +126,9 @@ impl Truth {
     pub fn observe(&mut self, events: &[Event]) -> Result<(), String> {
         for event in events {
             match event {
-                Event::RunPlaced { run, .. } => {
+                Event::RunPlaced { run, allocation, .. } => {
                     self.runs_placed += 1;
+                    self.nodes.insert(*run, allocation.len());
                     if self.cancelled.contains(&run.job) {
                         return Err(format!("{run} was placed although its job was cancelled"));
                     }
@@ -129,6 +143,7 @@ impl Truth {
                 Event::RunEnded { run, outcome, .. } => {
                     self.jobs_over += u64::from(outcome.requeue.is_none());
                     self.judge(*run, outcome)?;
+                    self.judge_length(*run, outcome)?;
                 }
                 _ => {}
             }
@@ -140,6 +155,25 @@ impl Truth {
         self.returns += 1;
         self.cancelled.remove(&job);
         self.returned.insert(job);
+    }
+
+    /// What is charged is what the processes lasted, on each node, whatever any clock showed meanwhile.
+    fn judge_length(&self, run: RunId, outcome: &Outcome) -> Result<(), String> {
+        let nodes = self.nodes.get(&run).copied().unwrap_or(0);
+        let real = self.stops.range((run, NodeId(0))..=(run, NodeId(u32::MAX)));
+        let real: Vec<i64> = real.filter_map(|(on, stop)| Some(stop - self.starts.get(on)?)).collect();
+        // A backup does not know what nodes told since, and they may have forgotten it.
+        if real.len() != nodes || outcome.state == JobState::NodeFail || self.went_back {
+            return Ok(());
+        }
+        let charged = match outcome.held_millis.len() {
+            0 => outcome.lasted_millis() * nodes as i64,
+            _ => outcome.held_millis.iter().sum(),
+        };
+        match charged - real.iter().sum::<i64>() {
+            0 => Ok(()),
+            off => Err(format!("{run} is charged {charged} ms on {nodes} nodes, {off} ms more than its processes lasted ({real:?})")),
+        }
     }
 
     fn judge(&self, run: RunId, outcome: &Outcome) -> Result<(), String> {

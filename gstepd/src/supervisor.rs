@@ -76,6 +76,8 @@ pub struct Supervisor {
     checkpoint: Option<Launching>,
     checkpoint_pid: Option<i32>,
     started: Option<gmodel::Timestamp>,
+    /// The same by a clock that is never set.
+    began: Option<Boot>,
     steps: Steps,
     early_steps: Vec<StepOrder>,
     /// In this turn: a kill found nobody.
@@ -139,6 +141,7 @@ impl Supervisor {
             checkpoint: None,
             checkpoint_pid: None,
             started: None,
+            began: None,
             steps: Steps::default(),
             early_steps: Vec::new(),
             found_empty: false,
@@ -453,6 +456,7 @@ impl Supervisor {
         if self.life.is_running() {
             let started = wall_clock();
             self.started = Some(started);
+            self.began = Some(now());
             self.dir.log(&format!("running, pid {pid}"));
             self.control.publish(FromStep::Running { pid, started });
         }
@@ -572,7 +576,9 @@ impl Supervisor {
         let (cause, exit, text) = self.life.end(usage.oom_kills);
         let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.setup.mem_limit_bytes) } else { text };
         let answered = self.life.was_answered();
-        let end = RunEnd { cause, exit, text: shorten(&text), answered, started: self.started, ended: Some(wall_clock()), usage, ..RunEnd::default() };
+        let ran_millis = self.began.map(|began| now().0.saturating_sub(began.0));
+        let ended = Some(wall_clock());
+        let end = RunEnd { cause, exit, text: shorten(&text), answered, started: self.started, ended, ran_millis, usage, ..RunEnd::default() };
         self.marks = None;
         self.dir.remove_user_files(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");

@@ -67,7 +67,6 @@ pub use schedule::*;
 pub use step::*;
 pub use trace::*;
 
-use gmodel::gpu_use::GpuUseTotals;
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
 use gmodel::{ExitCode, Instant, JobId, JobState, ReasonCode, RefusalKind};
@@ -262,6 +261,12 @@ pub struct JobRow {
     /// CPUs and memory it holds of each node, its first node first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldRow>,
+    /// The same by UUID, of GPUs and slices: `node1:GPU-...`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_uuids: Vec<String>,
+    /// What befell the GPUs of its last run that is over: `node1: GPU-...: Xid 94`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_events: Vec<String>,
     /// The weakest way within what it holds of each node: `node1:NV18`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpu_links: Vec<String>,
@@ -592,6 +597,10 @@ pub struct RunRow {
     /// What it made of its GPUs; absent where nobody sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_use: Option<GpuUseRow>,
+    /// The GPUs and slices that it held: `node1:GPU-...`. Runs of releases before have none.
+    pub gpu_uuids: Vec<String>,
+    /// What befell them while it ran: `node1: GPU-...: Xid 94`.
+    pub gpu_events: Vec<String>,
     /// Who cancelled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
@@ -601,48 +610,6 @@ pub struct RunRow {
     /// Only where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<RunDetail>>,
-}
-
-/// What a run made of its GPUs, all of them together: `gmodel::gpu_use`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuUseRow {
-    /// GPU-seconds that were sampled, and those of them without any use.
-    pub sampled_secs: u64,
-    pub idle_secs: u64,
-    /// Mean use of multiprocessors, and of memory's bandwidth; absent where never told.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub busy_percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_busy_percent: Option<f64>,
-    /// The most on one GPU.
-    pub memory_peak_bytes: u64,
-    pub power_peak_watts: f64,
-    pub temperature_peak_c: u32,
-    pub energy_joules: u64,
-    pub nvlink_bytes: u64,
-    pub pcie_bytes: u64,
-    /// GPU-seconds slowed down for heat or lack of power.
-    pub slowed_secs: u64,
-}
-
-impl From<&GpuUseTotals> for GpuUseRow {
-    fn from(totals: &GpuUseTotals) -> Self {
-        let percent = |permille: Option<u32>| permille.map(|permille| f64::from(permille) / 10.0);
-        Self {
-            sampled_secs: totals.sampled_ms / 1000,
-            idle_secs: totals.idle_secs(),
-            busy_percent: percent(totals.busy_mean_permille()),
-            memory_busy_percent: percent(totals.memory_mean_permille()),
-            memory_peak_bytes: totals.memory_peak_bytes,
-            power_peak_watts: f64::from(totals.power_peak_mw) / 1000.0,
-            temperature_peak_c: totals.temperature_peak_c,
-            energy_joules: totals.joules(),
-            nvlink_bytes: totals.nvlink_kib.saturating_mul(1024),
-            pcie_bytes: totals.pcie_kib.saturating_mul(1024),
-            slowed_secs: totals.slowed_ms / 1000,
-        }
-    }
 }
 
 /// One group of a usage report.

@@ -452,3 +452,57 @@ fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again
     pool.wait_state(both, Completed);
     pool.down();
 }
+
+#[test]
+fn an_index_that_means_two_gpus_while_one_is_missing_is_refused_with_their_uuids() {
+    let Some(pool) = pool_of_eight() else { return };
+    let with_index = |index: u32| pool.node("node1").gpus.into_iter().filter(|gpu| gpu.index == index).map(|gpu| gpu.uuid).collect::<Vec<_>>();
+    let fifth = with_index(5).remove(0);
+    fault(&pool, &[&slot_of(&pool, &fifth), "missing"]);
+    pool.wait_until("another has its index", || with_index(5).len() == 2 || with_index(5).first().is_some_and(|uuid| *uuid != fifth));
+    let healthy = with_index(5).into_iter().find(|uuid| *uuid != fifth).unwrap();
+    for words in [&["gpu", "quarantine", "node1", "5", "--reason", "hot"][..], &["gpu", "return", "node1:5"]] {
+        let said = gadm(&pool, words);
+        assert!(said.code == 1 && [&fifth, &healthy].iter().all(|uuid| said.err.contains(uuid.as_str())), "{said:?}");
+    }
+    assert!(faults(&pool).iter().all(|(_, words)| !words.contains("hot")), "{:?}", faults(&pool));
+    let said = gadm(&pool, &["gpu", "quarantine", "node1", &healthy, "--reason", "hot"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    // What the node does not see cannot be put back, which a script must notice.
+    let said = gadm(&pool, &["gpu", "return", "node1", &fifth]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let job = pool.gsub(&["--gpus", "1", "--wrap", WAIT]);
+    let job = pool.wait_state(job, Running);
+    assert!(matches!(&job.gpu_uuids[..], [uuid] if uuid.starts_with("node1:GPU-")), "{:?}", job.gpu_uuids);
+    pool.write("stop", "");
+    pool.wait_state(job.id, Completed);
+    assert_eq!(pool.attempts(job.id)[0].gpu_uuids, job.gpu_uuids);
+    pool.down();
+}
+
+#[test]
+fn an_xid_is_in_the_record_of_the_job_it_befell_and_one_of_an_address_without_a_gpu_is_on_the_node() {
+    let Some(pool) = pool_of_eight() else { return };
+    let job = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $CUDA_VISIBLE_DEVICES > seen; {WAIT}")]);
+    let uuid = pool.wait_file("seen").trim().to_owned();
+    fault(&pool, &[&slot_of(&pool, &uuid), "xid", "31"]);
+    let log = pool.dir.join("node1/nvml/kmsg");
+    let mut lines = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
+    std::io::Write::write_all(&mut lines, b"NVRM: Xid (PCI:0000:ff:00): 79, pid=1, GPU has fallen off the bus.\n").unwrap();
+    let stray = "Xid 79 at PCI 00000000:FF:00.0, where no GPU is known";
+    pool.wait_until("the node says so", || pool.node("node1").notes.iter().any(|note| note.contains(stray)));
+    let shown = pool.run("gnodes", &["node1"]);
+    assert!(shown.out.contains(&format!("Note={stray}")), "{shown:?}");
+    assert!(pool.log("node1").contains(stray));
+    let told = format!("{uuid}: Xid 31");
+    pool.wait_until("the run's log says so", || pool.run("gq", &["--log", &job.to_string()]).out.contains(&told));
+    pool.write("stop", "");
+    let over = pool.wait_state(job, Completed);
+    assert_eq!(over.gpu_events, [format!("node1: {told}")]);
+    let shown = pool.run("gq", &[&job.to_string()]);
+    assert!(shown.out.contains(&format!("GPUEvent=node1: {told}")), "{shown:?}");
+    assert_eq!(pool.attempts(job)[0].gpu_events, over.gpu_events);
+    let listed = pool.run("gacct", &["-j", &job.to_string(), "-X", "-n", "-P", "-o", "GPUEvents"]);
+    assert!(listed.out.contains(&told), "{listed:?}");
+    pool.down();
+}

@@ -119,7 +119,7 @@ pub fn apply(state: &mut State, event: &Event) {
             member_mut(state, *run, *node).forfeited = true;
             raise_generation(state, *node);
         }
-        Event::RunEnded { run, outcome, settled, at } => runs::ended(state, *run, outcome, settled.then_some(*at)),
+        Event::RunEnded { run, outcome, settled, at } => runs::ended(state, *run, outcome, *settled, *at),
         Event::RequeueDropped { run, stop } => {
             preempt::apply_stopping(state, *run, stop);
             let outcome = run_mut(state, *run).outcome.as_mut().expect("a run that is to be requeued has ended");

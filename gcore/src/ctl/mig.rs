@@ -274,6 +274,27 @@ mod tests {
     }
 
     #[test]
+    fn a_layout_of_the_configuration_that_a_boot_lost_is_made_again_at_once() {
+        let mut pool = Pool::new();
+        let nodes = gmodel::hostlist::Hostlist::parse("n1").unwrap();
+        let layout = gmodel::config::MigLayout { name: "halves".into(), nodes, gpu_type: None, gpus: None, layout: halves() };
+        let config = ClusterConfig { mig: vec![layout], ..ClusterConfig::clone(&pool.state.config) };
+        pool.give(Input::Configure { config: Arc::new(config) }).unwrap();
+        pool.pass();
+        let (number, profiles) = pool.order().expect("the layout is made");
+        assert_eq!(profiles, halves());
+        pool.was_cut(number, 2);
+        pool.pass();
+        assert_eq!(pool.order(), None);
+        pool.secs += 10;
+        let life = NodeLife { boot: "the next".into(), ..NodeLife::default() };
+        let hello = NodeReport::Hello { life, fence: Fence::default(), inventory: inventory(0), runs: Vec::new() };
+        pool.give(Input::Node { node: NODE, report: hello }).unwrap();
+        pool.pass();
+        assert_eq!(pool.order().map(|(_, profiles)| profiles), Some(halves()));
+    }
+
+    #[test]
     fn a_busy_gpu_is_cut_by_nobodys_order() {
         let mut pool = Pool::new();
         pool.submit("1");

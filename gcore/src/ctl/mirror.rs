@@ -4,6 +4,7 @@
 //! runs that are getting ready) is derived anew each time. Keeps no records: what changes while a plan is made need not
 //! be copied. Equal to `snapshot` but for the order of `pending`.
 
+use super::node_health::paused;
 use super::snapshot::{compute_nodes, pending_array, pending_job, running_run, sched_node, set_free, snapshot};
 use super::state::{Job, Node, Run, State};
 use crate::chunk_map::Seen;
@@ -39,6 +40,8 @@ pub struct Mirror {
     fickle: BTreeSet<JobId>,
     /// Runs that are getting ready: their latest end moves with the clock.
     preparing: BTreeSet<RunId>,
+    /// Nodes that take no new work for a while, which ends with the clock.
+    paused: BTreeSet<NodeId>,
     /// Since they were last forgotten.
     changes: Changes,
 }
@@ -67,7 +70,7 @@ impl Mirror {
     fn begin(&mut self, state: &State, now: Timestamp) {
         self.changes.everything = true;
         let fresh = snapshot(state, now);
-        self.bases = compute_nodes(state).map(Basis::of).collect();
+        self.bases = compute_nodes(state).map(|node| Basis::of(node, paused(node, now))).collect();
         // All of it is in the picture.
         state.jobs.each_change(&mut self.jobs, |_, _| {});
         state.runs.each_change(&mut self.runs, |_, _| {});
@@ -80,6 +83,7 @@ impl Mirror {
         self.arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| array.id).collect();
         self.fickle = state.jobs.values().filter(|job| is_fickle(job)).map(|job| job.id).collect();
         self.preparing = state.runs.values().filter(|run| is_preparing(run)).map(|run| run.id).collect();
+        self.paused = compute_nodes(state).filter(|node| paused(node, now).is_some()).map(|node| node.id).collect();
         self.snapshot = Some(fresh);
     }
 
@@ -89,17 +93,17 @@ impl Mirror {
         picture.policy = state.policy.clone();
         picture.usage = state.usage.clone();
         let mut runs: BTreeSet<RunId> = std::mem::take(&mut self.preparing);
-        self.pending(&mut picture, state, &mut runs);
+        self.pending(&mut picture, state, &mut runs, now);
         state.runs.each_change(&mut self.runs, |id, _| {
             runs.insert(id);
         });
         self.running(&mut picture, state, &runs, now);
-        self.nodes_of(&mut picture, state);
+        self.nodes_of(&mut picture, state, now);
         self.changes.runs.append(&mut runs);
         self.snapshot = Some(picture);
     }
 
-    fn pending(&mut self, picture: &mut Snapshot, state: &State, runs: &mut BTreeSet<RunId>) {
+    fn pending(&mut self, picture: &mut Snapshot, state: &State, runs: &mut BTreeSet<RunId>, now: Timestamp) {
         let mut changed: BTreeSet<JobId> = self.fickle.clone();
         let fickle = &mut self.fickle;
         state.jobs.each_change(&mut self.jobs, |id, is| {
@@ -113,7 +117,7 @@ impl Mirror {
         });
         for id in changed {
             let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
-            self.put(picture, (id, false), job.map(|job| pending_job(state, job)));
+            self.put(picture, (id, false), job.map(|job| pending_job(state, job, now)));
         }
         // Arrays are few, and depend on their tasks.
         let over = |id: &&JobId| state.arrays.get(**id).is_none_or(|array| array.pending.is_empty());
@@ -194,8 +198,8 @@ impl Mirror {
     }
 
     /// What a run takes or gives back on a node changes the node's record too: its generation at least.
-    fn nodes_of(&mut self, picture: &mut Snapshot, state: &State) {
-        let mut changed: Vec<(usize, &Node)> = Vec::new();
+    fn nodes_of(&mut self, picture: &mut Snapshot, state: &State, now: Timestamp) {
+        let mut changed: BTreeMap<usize, &Node> = BTreeMap::new();
         let mut ids = Vec::new();
         let mut others = false;
         state.nodes.each_change(&mut self.nodes, |id, is| {
@@ -205,15 +209,25 @@ impl Mirror {
             changed.extend(at.zip(is));
             ids.push(id);
         });
+        for id in std::mem::take(&mut self.paused) {
+            let at = picture.place_of(id);
+            changed.extend(at.zip(state.nodes.get(id).filter(|node| node.role == Role::Compute)));
+            ids.push(id);
+        }
         if others {
             self.changes.everything = true;
-            self.bases = compute_nodes(state).map(Basis::of).collect();
-            picture.nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
+            self.bases = compute_nodes(state).map(|node| Basis::of(node, paused(node, now))).collect();
+            picture.nodes = compute_nodes(state).map(|node| sched_node(state, node, now)).collect();
+            self.paused = compute_nodes(state).filter(|node| paused(node, now).is_some()).map(|node| node.id).collect();
             return;
         }
         for (at, node) in changed {
             let entry = &mut picture.nodes[at];
-            if self.bases[at].is_of(node) {
+            let pause = paused(node, now);
+            if pause.is_some() {
+                self.paused.insert(node.id);
+            }
+            if self.bases[at].is_of(node, &pause) {
                 set_free(entry, state.free_on(node));
                 if !self.changes.nodes.contains(&node.id) {
                     self.changes.only_free.insert(node.id);
@@ -221,8 +235,8 @@ impl Mirror {
                 continue;
             }
             self.changes.only_free.remove(&node.id);
-            self.bases[at] = Basis::of(node);
-            let fresh = sched_node(state, node);
+            self.bases[at] = Basis::of(node, pause);
+            let fresh = sched_node(state, node, now);
             // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
             let gpus = if *fresh.gpus == *entry.gpus { entry.gpus.clone() } else { fresh.gpus.clone() };
             *entry = SchedNode { gpus, ..fresh };
@@ -240,10 +254,11 @@ struct Basis {
     drains: Vec<Mark>,
     gpu_orders: Vec<GpuOrder>,
     cuts: BTreeMap<String, CutRecord>,
+    paused: Option<(Timestamp, String)>,
 }
 
 impl Basis {
-    fn of(node: &Node) -> Self {
+    fn of(node: &Node, paused: Option<(Timestamp, String)>) -> Self {
         Self {
             inventory: node.inventory.clone(),
             gpus: node.gpus.clone(),
@@ -251,16 +266,18 @@ impl Basis {
             drains: node.drains.clone(),
             gpu_orders: node.gpu_orders.clone(),
             cuts: node.cuts.clone(),
+            paused,
         }
     }
     /// Whether a node differs in nothing but what runs on it.
-    fn is_of(&self, node: &Node) -> bool {
+    fn is_of(&self, node: &Node, paused: &Option<(Timestamp, String)>) -> bool {
         Arc::ptr_eq(&self.inventory, &node.inventory)
             && Arc::ptr_eq(&self.gpus, &node.gpus)
             && self.link == node.link
             && self.drains == node.drains
             && self.gpu_orders == node.gpu_orders
             && self.cuts == node.cuts
+            && self.paused == *paused
     }
 }
 
@@ -268,9 +285,10 @@ fn key(job: &PendingJob) -> Key {
     (job.id, job.positions.is_some(), job.spec.choice())
 }
 
-/// Its entry says something of other records: its array's cap, or whom it waits for.
+/// Its entry says something of other records or of the clock: its array's cap, what it waits for, nodes that it stays away from.
 fn is_fickle(job: &Job) -> bool {
-    job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some())
+    let barred = job.node_failures.iter().any(|failure| failure.launches > 0);
+    job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some() || barred)
 }
 
 fn is_preparing(run: &Run) -> bool {

@@ -41,6 +41,7 @@ mod node_admin;
 mod node_health;
 mod node_report;
 pub mod node_words;
+pub mod outcome;
 pub mod past;
 mod placement;
 mod policy;
@@ -86,6 +87,7 @@ pub use idle::{BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_word
 pub use late_specs::LateSpecs;
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};
+pub use node_health::paused as node_paused;
 pub use policy::imported as imported_policy;
 pub use policy_check::{policy_faults, unknown_accounts};
 pub use preempt::checkpoint_of;

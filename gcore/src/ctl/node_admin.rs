@@ -36,7 +36,7 @@ pub(super) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
     operator_only(actor, "resuming a node")?;
     let node = node(tx, id)?;
     let mine = format!("admin:{}", actor.user);
-    if node.drains.is_empty() {
+    if node.drains.is_empty() && node.strikes.is_empty() {
         let text = match (&*node.inventory.unfit, node.link) {
             ("", Link::Down) => format!(
                 "{} is down, not drained: it comes back by itself when its gpud connects.",

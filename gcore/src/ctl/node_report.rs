@@ -22,16 +22,18 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
     }
     match node_words::bounded(tx.state, id, report, tx.now) {
         NodeReport::Hello { life, fence, inventory, runs } => {
+            let runs = by_our_clock(tx, runs);
             look_at_fence(tx, id, fence);
             identity::settled(tx, id);
             hello(tx, id, life, inventory, runs);
             take_back_unheard(tx, id, fence);
         }
         NodeReport::Adopt { life, inventory, runs, orders } => {
+            let runs = by_our_clock(tx, runs);
             super::adopt::handle(tx, id, &life, inventory, runs, orders);
         }
         NodeReport::Runs { runs } => {
-            for report in runs {
+            for report in by_our_clock(tx, runs) {
                 take_mark(tx, id, report.run, report.mark);
                 take(tx, id, report.run, report.phase);
             }
@@ -59,6 +61,11 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
             }
         }
     }
+}
+
+/// Ages are taken from nodes, not instants: their clocks and ours may be set at any time.
+fn by_our_clock(tx: &Tx, runs: Vec<RunReport>) -> Vec<RunReport> {
+    runs.into_iter().map(|report| report.heard_at(tx.now)).collect()
 }
 
 fn hello(

@@ -11,7 +11,7 @@ use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::mig::MigBoard;
 use gmodel::node::{GpuInfo, HungRun, Inventory, MigSlice};
-use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Usage};
+use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Subject, Usage};
 use gmodel::{Fence, NodeId, NodeLife, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ pub(super) fn bounded_usage(mut used: Usage) -> Usage {
 /// Also for what a database of before these bounds brings along.
 pub(super) fn bound_inventory(inventory: &mut Inventory) {
     let impossible = impossible(inventory);
-    let Inventory { cpus, mem_bytes, gpus, nvlink_domain, mig, features, no_mps, declared: _, isolation, unfit, os, driver, version, boot_secs, hung } = inventory;
+    let Inventory { cpus, mem_bytes, gpus, nvlink_domain, mig, features, no_mps, declared: _, isolation, unfit, os, driver, version, boot_secs, hung, notes } = inventory;
     *cpus = (*cpus).min(MAX_NODE_CPUS);
     *mem_bytes = (*mem_bytes).min(MAX_NODE_MEM_BYTES);
     *boot_secs = (*boot_secs).clamp(0, LAST_SECS);
@@ -102,6 +102,8 @@ pub(super) fn bound_inventory(inventory: &mut Inventory) {
     if !mig.is_empty() {
         bound_boards(Arc::make_mut(mig));
     }
+    notes.truncate(MAX_NOTES);
+    notes.iter_mut().for_each(|text| clip(text, MAX_TEXT_BYTES));
     if let Some(why) = impossible {
         *unfit = why;
     }
@@ -174,12 +176,20 @@ fn bound_runs(state: &State, node: NodeId, runs: &mut Vec<RunReport>, now: Times
         if let Some(mark) = &mut report.mark {
             bound_time(&mut mark.at);
         }
+        report.sent.iter_mut().for_each(bound_time);
     }
 }
 
 fn bound_end(end: &mut RunEnd, limits: &UseLimits) {
     clip(&mut end.text, MAX_TEXT_BYTES);
     end.started.iter_mut().chain(&mut end.ended).for_each(bound_time);
+    end.ran_millis = end.ran_millis.map(|millis| millis.min(limits.millis));
+    end.gpu_events.truncate(MAX_NOTES);
+    end.gpu_events.iter_mut().for_each(|text| clip(text, 2 * MAX_WORD_BYTES));
+    match &mut end.about {
+        Subject::Gpu { uuid: word } | Subject::Choice { name: word } => clip(word, MAX_WORD_BYTES),
+        Subject::Node | Subject::User | Subject::Shortage | Subject::Unknown => {}
+    }
     limits.bound(&mut end.usage);
 }
 

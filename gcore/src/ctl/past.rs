@@ -1,11 +1,10 @@
 //! What the runs of a job have left in its record: a hundred thousand waiting jobs have none of it.
 //!
-//! Reads as fields of the job (`job.started`). Never decides anything.
+//! Reads as fields of the job (`job.started`). Decides nothing but when and where a job is tried again after failures of nodes.
 
-use super::state::NodeFailure;
 use gmodel::checkpoint::Mark;
 use gmodel::rare::Usual;
-use gmodel::{ExitCode, Timestamp};
+use gmodel::{ExitCode, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,9 +21,21 @@ pub struct Past {
     pub end_text: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
-    /// Nodes its runs took down or failed to start on, newest last; three hold the job.
+    /// Nodes that failed it, one entry a node, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_failures: Vec<NodeFailure>,
+    /// Its last runs in a row that failed by their nodes' fault.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_runs: u32,
+    /// Its last runs in a row under which a node went down.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub downed_runs: u32,
+    /// What befell the GPUs of its last run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_events: Vec<String>,
+    /// It is not tried again before, after such a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub try_after: Option<Timestamp>,
     /// When its last run that was preempted ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted: Option<Timestamp>,
@@ -42,6 +53,33 @@ pub struct Past {
     pub idle_requeues: u32,
 }
 
+/// A node that failed a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFailure {
+    pub node: NodeId,
+    pub attempt: u32,
+    pub at: Timestamp,
+    pub text: String,
+    /// Launches of the job that failed there in a row: until [`NodeFailure::barred_until`] it goes elsewhere.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub launches: u32,
+    /// The node went down soon after the job's processes had started there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub downed: bool,
+}
+
+/// How long a job stays away from a node that failed to launch it, seconds: the first time, and at most.
+const FIRST_BAR_SECS: i64 = 60;
+const MAX_BAR_SECS: i64 = 600;
+
+impl NodeFailure {
+    /// Until then the job is not started on the node.
+    pub fn barred_until(&self) -> Option<Timestamp> {
+        let doublings = self.launches.checked_sub(1)?.min(8);
+        Some(self.at.plus_secs((FIRST_BAR_SECS << doublings).min(MAX_BAR_SECS)))
+    }
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -55,6 +93,10 @@ impl Usual for Past {
             end_text: String::new(),
             cancelled_by: None,
             node_failures: Vec::new(),
+            failed_runs: 0,
+            downed_runs: 0,
+            gpu_events: Vec::new(),
+            try_after: None,
             preempted: None,
             last_mark: None,
             priority: None,

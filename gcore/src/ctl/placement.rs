@@ -8,6 +8,7 @@ use super::handle::Tx;
 use super::gpu_share;
 use super::imex;
 use super::mig;
+use super::node_health;
 use super::preempt;
 use super::reservation;
 use super::suspend;
@@ -16,7 +17,7 @@ use super::waiting;
 use gmodel::config::PartitionState;
 use gmodel::partition_list::is_among;
 use gmodel::run::Allocation;
-use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeLife, RunClass, RunId, Seq};
+use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeLife, RunClass, RunId, Seq, Timestamp};
 use gsched::{Plan, Start};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
     };
     let window_left = reservation::window_left_secs(tx.state, spec, tx.now);
     let Some(limit_secs) = deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now) else { return };
-    let Some(lives) = still_fits(tx.state, &start.allocation) else { return };
+    let Some(lives) = still_fits(tx.state, &start.allocation, tx.now) else { return };
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
@@ -106,7 +107,7 @@ fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
         let waits = !job.holds.is_empty() || job.waits.is_some();
         let free = job.state == JobState::Pending && !waits && job.live.is_none();
         let room = job.task.is_none_or(|task| array_has_room(tx, task.array));
-        return (free && job.eligible <= tx.now && room).then_some(None);
+        return (free && job.is_due(tx.now) && room).then_some(None);
     }
     let (array, position) = tx.state.array_of(id)?;
     let waits = !array.holds_of(position).is_empty() || !dependency::is_ready(array, position);
@@ -146,7 +147,7 @@ fn array_has_room(tx: &Tx, id: JobId) -> bool {
 }
 
 /// The lives of the nodes of an allocation, if what it takes is free there.
-fn still_fits(state: &State, allocation: &Allocation) -> Option<Vec<Arc<NodeLife>>> {
+fn still_fits(state: &State, allocation: &Allocation, now: Timestamp) -> Option<Vec<Arc<NodeLife>>> {
     let mut lives = Vec::with_capacity(allocation.len());
     let once = allocation.is_sorted_by(|one, next| one.node < next.node)
         || allocation.iter().map(|share| share.node).collect::<BTreeSet<_>>().len() == allocation.len();
@@ -154,7 +155,7 @@ fn still_fits(state: &State, allocation: &Allocation) -> Option<Vec<Arc<NodeLife
         return None;
     }
     for share in allocation {
-        let node = state.nodes.get(share.node).filter(|node| node.is_available())?;
+        let node = state.nodes.get(share.node).filter(|node| node.is_available() && node_health::paused(node, now).is_none())?;
         let here = state.free_on(node);
         let gpus_free = share.gpus.0.iter().all(|grant| {
             here.gpu_milli

@@ -131,7 +131,7 @@ pub(super) fn forget(state: &mut State, run: RunId, stop: Option<&Stop>) {
 /// Whether a job waits for nothing but resources.
 fn is_waiting(state: &State, id: JobId, now: Timestamp) -> bool {
     if let Some(job) = state.jobs.get(id) {
-        return job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none() && job.eligible <= now;
+        return job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none() && job.is_due(now);
     }
     state.array_of(id).is_some_and(|(array, position)| {
         let open = array.pending.contains(position) && dependency::is_ready(array, position);

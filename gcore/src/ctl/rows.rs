@@ -2,9 +2,9 @@
 //!
 //! Only what cannot be worked out; everything else follows from it, as at every boot.
 
-use super::gpu_gone;
 use super::node_words::{bound_gpu, bound_inventory};
 use super::state::{AdoptionWindow, Array, Job, JoinToken, Node, Run, State};
+use super::{gpu_gone, node_health};
 use gmodel::{NodeId, Policy, Seq, Timestamp};
 use gsched::usage::UsageBook;
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,7 @@ impl State {
             let id = node.id;
             state.nodes.insert(id, node);
             state.watch(id);
+            node_health::index_pause(&mut state, id);
         }
         for token in rows.tokens {
             state.tokens.insert(token.hash.clone(), token);

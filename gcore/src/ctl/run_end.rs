@@ -10,12 +10,14 @@ use super::state::{Job, Member, Outcome, Run};
 use gmodel::config::Partition;
 use gmodel::node::Mark;
 use gmodel::policy::PreemptMode;
-use gmodel::run::{EndCause, RunEnd, StopWhy, Usage};
+use gmodel::run::{Allocation, EndCause, NodeShare, RunEnd, StopWhy, Usage};
 use gmodel::{ExitCode, JobState, NodeId, RunId, Timestamp};
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// Runs of one job that may fail with their nodes until it is held.
-pub const MAX_NODE_FAILURES: usize = 3;
+/// A job is held when so many of its runs in a row had a node go down within [`DOWNED_MILLIS`] of their start: it is the likely
+/// cause. What nodes fail to launch never holds it.
+pub const MAX_DOWNED: u32 = 3;
+pub(super) const DOWNED_MILLIS: i64 = 600_000;
 /// Longest wait before a job that failed to start is tried again, seconds.
 const MAX_BACK_OFF_SECS: i64 = 300;
 
@@ -100,8 +102,8 @@ fn end(tx: &mut Tx, id: RunId) {
     let settled = run.is_settled();
     let strikes = node_health::strikes_of(run, job, tx.now);
     tx.emit(Event::RunEnded { run: id, outcome, settled, at: tx.now });
-    for (node, strike, at_once) in strikes {
-        node_health::strike(tx, node, strike, at_once);
+    for (node, strike) in strikes {
+        node_health::strike(tx, node, strike);
     }
 }
 
@@ -122,28 +124,23 @@ fn decide(
     }
     let verdict = verdict(run, name);
     let may_requeue = job.may_requeue(partition.requeue);
-    let failures = failed_runs(job) + usize::from(run.failed_nodes().next().is_some());
-    let back_off = |n: usize| now.plus_secs((1i64 << n.min(16)).min(MAX_BACK_OFF_SECS));
-    let (requeue, hold) = match verdict.kind {
-        Kind::Final => (None, None),
+    let failures = job.failed_runs + u32::from(run.failed_nodes().next().is_some());
+    let again = now.plus_secs((1i64 << failures.min(16)).min(MAX_BACK_OFF_SECS));
+    // It keeps its place in line.
+    let in_line = job.eligible.min(now);
+    let (requeue, try_after) = match verdict.kind {
         Kind::AskedBack => (Some(now), None),
-        // It keeps its place in line.
-        Kind::GaveWay if may_requeue => (Some(job.eligible.min(now)), None),
-        Kind::GaveWay => (None, None),
-        Kind::NeverStarted { hold } => {
-            let hold = hold.then(|| system_hold(now, verdict.text.clone()));
-            (Some(back_off(failures)), hold.or_else(|| too_many(job, run, failures, name, now)))
-        }
-        Kind::NodeFailure if may_requeue => {
-            (Some(back_off(failures)), too_many(job, run, failures, name, now))
-        }
-        Kind::NodeFailure => (None, None),
+        Kind::GaveWay if may_requeue => (Some(in_line), None),
+        Kind::NeverStarted => (Some(in_line), Some(again)),
+        Kind::NodeFailure if may_requeue => (Some(in_line), Some(again)),
+        Kind::Final | Kind::GaveWay | Kind::NodeFailure => (None, None),
     };
     let state = match verdict.state {
         JobState::Cancelled if requeue.is_some() => JobState::Requeued,
         state => state,
     };
-    let (started, ended) = times(run, now);
+    let Times { started, ended, held_millis } = times(run, now);
+    let hold = try_after.and_then(|_| takes_nodes_down(job, run, (started, ended), name, now));
     let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay) || verdict.state == JobState::Preempted;
     let lost_gpu_secs = if gave_way { lost_gpu_secs(run, started, ended) } else { 0 };
     let text = match lost_gpu_secs {
@@ -157,25 +154,79 @@ fn decide(
         text,
         started,
         ended,
+        unheld_millis: unheld_millis(&run.allocation, started.map_or(0, |started| ended.since_millis(started)), &held_millis),
+        held_millis,
+        gpu_events: gpu_events(run, name),
         usage,
         requeue,
+        try_after,
         hold,
         lost_gpu_secs,
         idle_spells: Vec::new(),
     }
 }
 
-/// When the run really began and ended: a report may come hours after the fact, so the nodes' words
-/// count, within what our own clock allows.
-fn times(run: &Run, now: Timestamp) -> (Option<Timestamp>, Timestamp) {
+/// When a run began and ended by our clock, and how long it held each of its nodes.
+struct Times {
+    started: Option<Timestamp>,
+    ended: Timestamp,
+    held_millis: Vec<i64>,
+}
+
+/// By how much a node's duration may be beyond what our own clock shows between placement and report, milliseconds: that may have
+/// been set back meanwhile.
+const MAX_STEP_MILLIS: i64 = 86_400_000;
+/// Nodes of one run start within this of each other, milliseconds.
+const START_SKEW_MILLIS: i64 = 5_000;
+
+/// A report may come hours after the fact, and clocks may be set at any time. So the end is where its age puts it, within what our
+/// clock allows, the length is what nodes measured, and the start is before the end by that length.
+fn times(run: &Run, now: Timestamp) -> Times {
     let latest = now.max(run.placed);
-    let ends = || run.members.iter().filter_map(Member::end);
-    let told = ends().filter_map(|end| end.started).min();
-    let started = run.started.or(told.map(|at| at.clamp(run.placed, latest)));
-    let all_told = ends().count() == run.members.len() && ends().all(|end| end.ended.is_some());
-    let last = ends().filter_map(|end| end.ended).max().filter(|_| all_told);
-    let earliest = started.unwrap_or(run.placed);
-    (started, last.unwrap_or(latest).clamp(earliest.min(latest), latest))
+    let longest_possible = latest.since_millis(run.placed).saturating_add(MAX_STEP_MILLIS);
+    let ends = || run.members.iter().map(Member::end);
+    let told = ends().flatten().filter_map(|end| end.started).min().map(|at| at.clamp(run.placed, latest));
+    let all_told = ends().all(|end| end.is_some_and(|end| end.ended.is_some()));
+    let last = ends().flatten().filter_map(|end| end.ended).max().filter(|_| all_told);
+    let ended = last.unwrap_or(latest).clamp(run.placed, latest);
+    let Some(known) = run.started.or(told) else { return Times { started: None, ended, held_millis: Vec::new() } };
+    let lasted = |end: &Arc<RunEnd>| end.lasted_millis().map(|millis| millis.min(longest_possible));
+    let lengths: Vec<Option<i64>> = ends().map(|end| end.and_then(lasted)).collect();
+    let longest = lengths.iter().flatten().copied().max().unwrap_or(0);
+    let between = ended.since_millis(known).max(0);
+    let skew = if lengths.len() > 1 { START_SKEW_MILLIS } else { 0 };
+    let is_measured = lengths.iter().all(Option::is_some) && !(longest..=longest + skew).contains(&between);
+    let span = if is_measured { longest } else { between.max(longest) };
+    let started = ended.plus_millis(-span);
+    let held = |(end, length): (Option<&Arc<RunEnd>>, &Option<i64>)| {
+        let until = |at: Timestamp| at.since_millis(started).clamp(0, span);
+        length.unwrap_or_else(|| end.and_then(|end| end.ended).map_or(span, until))
+    };
+    let held_millis: Vec<i64> = ends().zip(&lengths).map(held).collect();
+    let all_alike = held_millis.iter().all(|held| *held == span);
+    Times { started: Some(started), ended, held_millis: if all_alike { Vec::new() } else { held_millis } }
+}
+
+/// By how much its nodes were held for less than its whole length, on average over its GPUs, or its CPUs where it has none.
+fn unheld_millis(allocation: &Allocation, span: i64, held_millis: &[i64]) -> i64 {
+    let has_gpus = allocation.iter().any(|share| share.gpus.milli() > 0);
+    let weight = |share: &NodeShare| if has_gpus { i128::from(share.gpus.milli()) } else { i128::from(share.cpus) };
+    let all: i128 = allocation.iter().map(weight).sum();
+    let of = |(share, held): (&NodeShare, &i64)| weight(share) * i128::from((span - held).max(0));
+    let unheld: i128 = allocation.iter().zip(held_millis).map(of).sum();
+    i64::try_from(unheld / all.max(1)).unwrap_or(0)
+}
+
+/// Most events of GPUs that a run keeps.
+const MAX_GPU_EVENTS: usize = 32;
+
+fn gpu_events(run: &Run, name: NodeName) -> Vec<String> {
+    let of_member = |member: &Member| {
+        let events = member.end().map_or(&[][..], |end| &end.gpu_events);
+        let words = |event: &String| format!("{}: {}", name(member.node), event);
+        events.iter().map(words).collect::<Vec<_>>()
+    };
+    run.members.iter().flat_map(of_member).take(MAX_GPU_EVENTS).collect()
 }
 
 struct Verdict {
@@ -192,7 +243,7 @@ enum Kind {
     /// Preempted, or its node was drained: back to the queue if it may.
     GaveWay,
     /// No process of the user was started; it is not charged and always goes back.
-    NeverStarted { hold: bool },
+    NeverStarted,
     /// It ran and lost its node.
     NodeFailure,
 }
@@ -242,7 +293,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         Some(StopWhy::PrepareTimeout) => {
             let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());
             let text = format!("{late} of {} nodes did not get ready in time", run.members.len());
-            (JobState::NodeFail, text, Kind::NeverStarted { hold: false })
+            (JobState::NodeFail, text, Kind::NeverStarted)
         }
         _ => (JobState::Cancelled, with_ground(String::new(), run), Kind::Final),
     };
@@ -274,12 +325,11 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
     if let Some(end) = ends().find(|end| end.cause.is_node_failure()) {
         let never = matches!(end.cause, EndCause::LaunchNode | EndCause::PrologFailed);
         if never && run.started.is_none() {
-            let hold = end.cause == EndCause::PrologFailed;
             return Some(Verdict {
                 state: JobState::NodeFail,
                 exit: end.exit,
                 text: end.text.clone(),
-                kind: Kind::NeverStarted { hold },
+                kind: Kind::NeverStarted,
             });
         }
         return Some(node_failure(run, end.text.clone()));
@@ -309,35 +359,22 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
 
 fn node_failure(run: &Run, text: String) -> Verdict {
     // Before the go nothing of the user ran: it is as if it had never been placed. After it, it may have.
-    let kind = if run.go.is_none() {
-        Kind::NeverStarted { hold: false }
-    } else {
-        Kind::NodeFailure
-    };
+    let kind = if run.go.is_none() { Kind::NeverStarted } else { Kind::NodeFailure };
     Verdict { state: JobState::NodeFail, exit: ExitCode::default(), text, kind }
 }
 
-/// Runs of the job that failed by a node's fault. A run that lost several nodes counts once.
-fn failed_runs(job: &Job) -> usize {
-    job.node_failures.iter().map(|failure| failure.attempt).collect::<BTreeSet<_>>().len()
-}
-
-fn too_many(
-    job: &Job,
-    run: &Run,
-    failures: usize,
-    name: NodeName,
-    now: Timestamp,
-) -> Option<Mark> {
-    if failures < MAX_NODE_FAILURES {
+/// The hold of a job under which node after node went down.
+fn takes_nodes_down(job: &Job, run: &Run, (started, ended): (Option<Timestamp>, Timestamp), name: NodeName, now: Timestamp) -> Option<Mark> {
+    let soon = started.is_some_and(|started| ended.since_millis(started) < DOWNED_MILLIS);
+    let here: Vec<(NodeId, &str)> = run.failed_nodes().filter(|(node, _)| soon && run.lost_node(*node)).collect();
+    if here.is_empty() || job.downed_runs + 1 < MAX_DOWNED {
         return None;
     }
-    let before = job.node_failures.iter().map(|failure| (failure.node, &*failure.text));
-    let known: Vec<String> = before
-        .chain(run.failed_nodes())
-        .map(|(node, text)| format!("{} ({text})", name(node)))
-        .collect();
-    let text = format!("{failures} of its runs failed with their nodes: {}", known.join("; "));
+    let before = job.node_failures.iter().filter(|one| one.downed && here.iter().all(|(node, _)| *node != one.node));
+    let before = before.map(|failure| (failure.node, &*failure.text));
+    let known: Vec<String> = before.chain(here.iter().copied()).map(|(node, text)| format!("{} ({text})", name(node))).collect();
+    let minutes = DOWNED_MILLIS / 60_000;
+    let text = format!("a node went down within {minutes} minutes of the start of each of its last {MAX_DOWNED} runs: {}", known.join("; "));
     Some(system_hold(now, text))
 }
 

@@ -2,11 +2,12 @@
 
 use super::dependency;
 use super::mig;
-use super::state::{Array, Free, Job, Node, Run, State};
+use super::node_health;
+use super::state::{Array, Free, Job, Node, NodeFailure, Run, State};
 use gmodel::node::Role;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobState, NodeId, Timestamp};
-use gsched::snapshot::Frozen;
+use gsched::snapshot::{Barred, Frozen};
 use gsched::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 /// Everything a pass needs, and nothing that changes under it.
@@ -16,12 +17,12 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
 
 /// The same with some of those who wait.
 pub fn snapshot_of(state: &State, now: Timestamp, wanted: impl Fn(JobId) -> bool) -> Snapshot {
-    let nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
+    let nodes = compute_nodes(state).map(|node| sched_node(state, node, now)).collect();
     let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending && wanted(job.id));
     let arrays = state.arrays.values().filter(|array| !array.pending.is_empty() && wanted(array.id));
     // Of the size of the queue at once: it is large, and made again in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
-    pending.extend(jobs.flat_map(|job| pending_job(state, job).in_each_partition()));
+    pending.extend(jobs.flat_map(|job| pending_job(state, job, now).in_each_partition()));
     pending.extend(arrays.flat_map(|array| pending_array(state, array).in_each_partition()));
     let running = state.runs.values().filter_map(|run| running_run(state, run, now));
     Snapshot {
@@ -66,7 +67,7 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
     }
 }
 
-pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
+pub(super) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJob {
     // A task with a record of its own counts against its array's cap.
     let room = job.task.and_then(|task| room_of(state.arrays.get(task.array)?));
     let mut avoid: Vec<NodeId> = job.node_failures.iter().map(|failure| failure.node).collect();
@@ -82,6 +83,8 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
         particulars: Particulars {
             held_by: job.holds.first().map(|mark| mark.owner.as_str().into()),
             avoid,
+            barred: barred(state, job, now),
+            try_after: job.try_after,
             positions: None,
             room,
             array: job.task.filter(|_| room.is_some()).map(|task| task.array),
@@ -92,6 +95,16 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
         }
         .into(),
     }
+}
+
+/// Nodes that failed to launch a job not long ago, and are still what they were.
+fn barred(state: &State, job: &Job, now: Timestamp) -> Vec<Barred> {
+    let bar = |failure: &NodeFailure| {
+        let until = failure.barred_until().filter(|until| *until > now)?;
+        let node = state.nodes.get(failure.node).filter(|node| failure.at >= node.well_since)?;
+        Some(Barred { node: node.id, until, text: failure.text.clone() })
+    };
+    job.node_failures.iter().filter_map(bar).collect()
 }
 
 /// A run that still holds something.
@@ -138,11 +151,11 @@ fn cap_of(array: &Array) -> Option<ArrayCap> {
 }
 
 /// A node as the scheduler sees it.
-pub fn sched_node(state: &State, node: &Node) -> SchedNode {
+pub fn sched_node(state: &State, node: &Node, now: Timestamp) -> SchedNode {
     let mut entry = SchedNode {
         id: node.id,
         name: node.name.clone(),
-        unavailable: unavailable(node),
+        unavailable: unavailable(node, now),
         features: node.inventory.features.clone(),
         nvlink_domain: nvlink_domain(state, node).unwrap_or_default().to_owned(),
         cpus: node.inventory.cpus,
@@ -174,7 +187,7 @@ pub fn nvlink_domain<'a>(state: &'a State, node: &'a Node) -> Option<&'a str> {
 }
 
 /// Why a node takes no new work.
-fn unavailable(node: &Node) -> Option<String> {
+fn unavailable(node: &Node, now: Timestamp) -> Option<String> {
     use gmodel::node::Link;
     match node.link {
         Link::Never => return Some("has not reported yet".into()),
@@ -185,5 +198,8 @@ fn unavailable(node: &Node) -> Option<String> {
     if let Some(mark) = node.drains.first() {
         return Some(format!("drained: {}", mark.reason));
     }
-    (!node.inventory.unfit.is_empty()).then(|| node.inventory.unfit.clone())
+    if !node.inventory.unfit.is_empty() {
+        return Some(node.inventory.unfit.clone());
+    }
+    node_health::paused(node, now).map(|(until, words)| format!("{words}; takes work again at {until}"))
 }

@@ -8,6 +8,9 @@ use super::dependency::{Dependent, Waits};
 use super::idle::{self, IdleSeen, RunIdle};
 use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
+pub use super::node_health::Strike;
+pub use super::outcome::Outcome;
+pub use super::past::NodeFailure;
 use super::past::Past;
 use super::reservation::window_left_secs;
 pub use super::stop::Stop;
@@ -17,10 +20,10 @@ use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
 use gmodel::rare::Rare;
-use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, Usage};
+use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase};
 use gmodel::step_share::StepHold;
 use gmodel::{
-    ExitCode, Fence, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
+    Fence, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
     Seq, Timestamp,
 };
 use gsched::SchedNode;
@@ -190,14 +193,6 @@ pub struct TaskOf {
     pub index: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeFailure {
-    pub node: NodeId,
-    pub attempt: u32,
-    pub at: Timestamp,
-    pub text: String,
-}
-
 /// An array as one record: its untouched tasks are a set of positions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {
@@ -310,6 +305,10 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+fn is_beginning(at: &Timestamp) -> bool {
+    at.0 == 0
+}
+
 fn is_none_yet(number: &u32) -> bool {
     *number == 0
 }
@@ -329,30 +328,6 @@ pub struct Member {
     /// Number of the newest checkpoint mark that was set there: each node of a run counts its own.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub marked: u32,
-}
-
-/// How a run ended, over all its nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
-    pub state: JobState,
-    pub exit: ExitCode,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub text: String,
-    pub started: Option<Timestamp>,
-    pub ended: Timestamp,
-    pub usage: Usage,
-    /// The job goes back to the queue, not before this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requeue: Option<Timestamp>,
-    /// And is held there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Mark>,
-    /// GPU-seconds of work since the last mark that a preemption, requeue or drain threw away.
-    #[serde(default)]
-    pub lost_gpu_secs: u64,
-    /// When its GPUs stood idle: its longest spells.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub idle_spells: Vec<gmodel::idle::IdleSpell>,
 }
 
 /// A node of the cluster.
@@ -387,6 +362,9 @@ pub struct Node {
     pub obeyed: u64,
     /// Launch failures that were the node's fault since the last success.
     pub strikes: Vec<Strike>,
+    /// When it was last resumed, or came with another life: launches that failed before say nothing of it now.
+    #[serde(default, skip_serializing_if = "is_beginning")]
+    pub well_since: Timestamp,
     pub joined: Timestamp,
     /// Orders for its GPUs that it has not answered, one a GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -439,17 +417,6 @@ pub struct FenceFailure {
     pub retry: Timestamp,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Strike {
-    pub run: RunId,
-    pub user: String,
-    pub at: Timestamp,
-    pub text: String,
-    /// It says something of the node only when other users fail there, too.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub about_user: bool,
-}
-
 /// A one-time invitation for a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinToken {
@@ -480,6 +447,14 @@ impl Job {
     }
     pub fn live_run(&self) -> Option<RunId> {
         self.live.map(|attempt| RunId::new(self.id, attempt))
+    }
+    /// It is neither too early for it nor does it wait after a failure of its node.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.eligible <= now && self.try_after.is_none_or(|at| at <= now)
+    }
+    /// Times from which it may start where it may not before.
+    pub fn tries(&self) -> impl Iterator<Item = Timestamp> + '_ {
+        self.try_after.into_iter().chain(self.node_failures.iter().filter_map(NodeFailure::barred_until))
     }
     pub fn may_requeue(&self, partition_default: bool) -> bool {
         self.spec.requeue.unwrap_or(partition_default)
@@ -557,6 +532,18 @@ impl Run {
             _ if self.is_late(member.node) => Some((member.node, "not ready in time")),
             Some(end) if end.cause.is_node_failure() => Some((member.node, &*end.text)),
             _ => member.forfeited.then_some((member.node, "the node was lost")),
+        })
+    }
+    /// The node did not bring the run so far that anything of the user was started there.
+    pub fn failed_launch(&self, node: NodeId) -> bool {
+        let cause = self.member(node).and_then(Member::end).map(|end| end.cause);
+        self.is_late(node) || matches!(cause, Some(EndCause::LaunchNode | EndCause::PrologFailed))
+    }
+    /// The node itself was rebooted, or lost.
+    pub fn lost_node(&self, node: NodeId) -> bool {
+        self.member(node).is_some_and(|member| match member.end() {
+            Some(end) => end.cause == EndCause::NodeRebooted,
+            None => member.forfeited,
         })
     }
     /// Every node has reported clean, or was given up.
@@ -651,7 +638,13 @@ impl State {
             self.index_waits(Dependent::Job(job.id), job.waits.as_deref());
             self.index_deadline(job.id, &job.spec, job.limit_secs);
             self.index_begin(job.id, job.submitted, job.eligible, &job.spec);
+            self.index_tries(job);
         }
+    }
+
+    /// When a job that failed with its nodes is tried again, and when on nodes that did not launch it.
+    pub(super) fn index_tries(&mut self, job: &Job) {
+        self.not_yet.extend(job.tries().map(|at| (at, job.id)));
     }
 
     pub(super) fn index_array(&mut self, array: &Array) {

@@ -14,7 +14,7 @@ use super::several_partitions;
 use super::snapshot::sched_node;
 use super::state::{ClientKey, Node, State};
 use gmodel::policy::Reservation;
-use gmodel::config::{ClusterConfig, Partition, PartitionState};
+use gmodel::config::{ClusterConfig, NodeSelection, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist::MAX_HOSTS;
@@ -540,7 +540,7 @@ fn members<'a>(state: &'a State, partition: &'a Partition) -> impl Iterator<Item
 }
 
 fn member_nodes(state: &State, partition: &Partition) -> Vec<SchedNode> {
-    members(state, partition).map(|node| sched_node(state, node)).collect()
+    members(state, partition).map(|node| sched_node(state, node, Timestamp(i64::MAX))).collect()
 }
 
 /// A note on a name that no node has: scripts outlive nodes, and a slip of the pen excludes nothing.
@@ -554,6 +554,13 @@ fn stranger(state: &State, exclude: &gmodel::hostlist::Hostlist) -> Option<Strin
 pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>) -> Result<Vec<SchedNode>, Refusal> {
     for name in request.nodelist.iter().flat_map(|list| list.iter()) {
         if !nodes.iter().any(|node| node.name == name) {
+            if matches!(&partition.nodes, NodeSelection::Names(names) if names.contains(name)) {
+                return Err(Refusal::invalid(format!(
+                    "--nodelist: {name} belongs to partition {:?} by name, and no such machine has joined yet: an operator makes a token for it with \
+                     `gadm token node --name {name}`.",
+                    partition.name
+                )));
+            }
             let names = nodes.iter().map(|node| node.name.as_str());
             let hint = gmodel::suggest::did_you_mean(name, names);
             return Err(Refusal::invalid(format!(

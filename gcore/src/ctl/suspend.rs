@@ -90,7 +90,8 @@ pub(super) fn apply_resumed(state: &mut State, id: RunId, at: Timestamp) {
         run.suspended_millis = run.suspended_by(at);
         run.suspension = None;
     }
-    turn(state, id, JobState::Running);
+    let script_ended = state.runs.get(id).is_some_and(|run| run.members.first().is_some_and(|member| member.end().is_some()));
+    turn(state, id, if script_ended { JobState::Completing } else { JobState::Running });
 }
 
 fn turn(state: &mut State, id: RunId, to: JobState) {

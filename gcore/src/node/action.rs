@@ -81,6 +81,6 @@ fn limit(run: RunId, known: &NodeRun, todo: &mut Vec<NodeAction>) {
 
 /// Every run with its whole phase: the hello, and what the daemon compares with what it said last.
 pub fn reports(state: &NodeState) -> Vec<RunReport> {
-    let report = |(&run, known): (&RunId, &NodeRun)| RunReport { run, phase: known.phase.clone(), mark: known.mark.clone() };
+    let report = |(&run, known): (&RunId, &NodeRun)| RunReport { run, phase: known.phase.clone(), mark: known.mark.clone(), sent: None };
     state.runs.iter().map(report).collect()
 }

@@ -65,6 +65,8 @@ pub(super) const COLUMNS: &[JobColumn] = &[
     }),
     column!("gpus_held", |row, view, out| out.list_unless_empty(&row.gpus_held(view))),
     column!("held", |row, view, out| out.list_unless_empty(&row.held(view))),
+    column!("gpu_uuids", |row, view, out| out.list_unless_empty(&row.gpu_uuids(view))),
+    column!("gpu_events", |row, _, out| out.list_unless_empty(row.gpu_events())),
     column!("gpu_links", |row, view, out| out.list_unless_empty(&row.gpu_links(view))),
     column!("imex_channel", |row, view, out| out.some(row.run(view).and_then(|run| run.imex_channel))),
     column!("time_limit_secs", |row, view, out| out.some(row.limit_secs(view))),

@@ -419,6 +419,7 @@ fn ended(outcome: &Outcome) -> String {
     let text = match outcome.requeue {
         None => with(format!("{}, exit {}", outcome.state, outcome.exit), &outcome.text),
         Some(at) => {
+            let at = outcome.try_after.map_or(at, |again| again.max(at));
             let later = if at > outcome.ended { format!(", not before {at}") } else { String::new() };
             let why = if outcome.text.is_empty() { outcome.state.to_string() } else { outcome.text.clone() };
             format!("requeued{later}: {why}")

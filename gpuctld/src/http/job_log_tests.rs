@@ -35,7 +35,7 @@ fn run() -> RunId {
 fn ends(state: JobState, exit: ExitCode, text: &str) -> Outcome {
     let ended = Timestamp::from_secs(60);
     let text = text.to_owned();
-    Outcome { state, exit, text, started: None, ended, usage: Default::default(), requeue: None, hold: None, lost_gpu_secs: 0, idle_spells: Vec::new() }
+    Outcome { state, exit, text, started: None, ended, held_millis: Vec::new(), unheld_millis: 0, gpu_events: Vec::new(), usage: Default::default(), requeue: None, try_after: None, hold: None, lost_gpu_secs: 0, idle_spells: Vec::new() }
 }
 
 #[test]

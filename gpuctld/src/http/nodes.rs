@@ -10,7 +10,7 @@ use super::query::Pairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Node, State, fence_words, nvlink_domain, reservations_over};
+use gcore::ctl::{Command, Node, State, fence_words, node_paused, nvlink_domain, reservations_over};
 use gmodel::config::{GpuSharing, Partition, PartitionState};
 use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
@@ -140,7 +140,10 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         gpus_alloc: held.sum::<u64>() as f64 / 1e6,
         runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
         drains: node.drains.iter().map(mark_row).collect(),
-        unfit: inventory.unfit.clone(),
+        unfit: match inventory.unfit.as_str() {
+            "" => node_paused(node, super::now()).map_or_else(String::new, |(until, words)| format!("{words}; takes work again at {until}")),
+            unfit => unfit.to_owned(),
+        },
         hung: inventory.hung.iter().filter_map(|hung| hung.run.filter(|run| seen(state, sight, run.job)).map(|run| format!("job {}: {}", shown(state, run), hung.text))).collect(),
         left_out: gsched::make::left_out(&node.gpus).iter().map(|(kind, count)| format!("{kind}:{count}")).collect(),
         no_mps: inventory.no_mps.clone(),
@@ -161,6 +164,7 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         last_seen: last_seen(node),
         boot_time: (inventory.boot_secs > 0).then(|| Instant(Timestamp::from_secs(inventory.boot_secs))),
         strikes: node.strikes.iter().map(|strike| format!("{} {} {}", strike.at, strike.run, strike.text)).collect(),
+        notes: inventory.notes.clone(),
     }
 }
 

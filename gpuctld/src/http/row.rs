@@ -621,6 +621,25 @@ impl<'a> Row<'a> {
         shares.filter_map(of_share).collect()
     }
 
+    /// The GPUs and slices held, by UUID: `node1:GPU-...`. An index may mean another one tomorrow.
+    pub(super) fn gpu_uuids(&self, view: View) -> Vec<String> {
+        let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);
+        let of_share = |share: &NodeShare| {
+            let node = view.state.nodes.get(share.node)?;
+            let gpus = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0)));
+            Some(gpus.map(|gpu| format!("{}:{}", node.name, gpu.info.uuid)).collect::<Vec<_>>())
+        };
+        shares.filter_map(of_share).flatten().collect()
+    }
+
+    /// What befell the GPUs of its last run that is over.
+    pub(super) fn gpu_events(&self) -> &'a [String] {
+        match self {
+            Self::Job(job) => &job.gpu_events,
+            _ => &[],
+        }
+    }
+
     /// How the GPUs held of each node are joined, several whole ones: `node1:NV18`.
     pub(super) fn gpu_links(&self, view: View) -> Vec<String> {
         let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);

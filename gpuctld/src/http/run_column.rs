@@ -23,7 +23,7 @@ macro_rules! columns {
 pub(super) const COLUMNS: &[RunColumn] = columns! {
     shown_id attempt array_id array_index array_tasks name user account partition qos state exit_code end_text submit_time
     start_time end_time elapsed_secs suspended_secs time_limit_secs nodes nodelist cpus mem_bytes gpus gpu_count cpu_time_secs
-    peak_memory_bytes cpu_percent mem_percent work_dir comment tags class lost_gpu_secs gpu_use cancelled_by steps detail
+    peak_memory_bytes cpu_percent mem_percent work_dir comment tags class lost_gpu_secs gpu_use gpu_uuids gpu_events cancelled_by steps detail
 };
 
 /// A value as JSON; false where a row has none.
@@ -97,6 +97,8 @@ mod tests {
             tags: vec!["x".into()],
             class: Some("borrowed".into()),
             gpu_use: Some(GpuUseRow::default()),
+            gpu_uuids: vec!["x".into()],
+            gpu_events: vec!["x".into()],
             cancelled_by: Some("root".into()),
             steps: vec![StepRow::default()],
             detail: Some(Box::default()),

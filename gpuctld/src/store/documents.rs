@@ -87,6 +87,14 @@ pub struct JobDocument {
     cancelled_by: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     node_failures: Vec<NodeFailure>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    failed_runs: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    downed_runs: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gpu_events: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    try_after: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_key: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,22 +118,22 @@ fn is_zero(count: &u32) -> bool {
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
         let Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, client_key, waits, past } = job.clone();
-        let Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, drawn_into, idle_requeues } = (*past).clone();
+        let Past { started, ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, preempted, last_mark, priority, drawn_into, idle_requeues } = (*past).clone();
         let own = Some(Own::of(&spec));
         Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, started,
-            ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
+            ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, client_key, waits, preempted, last_mark, priority,
             drawn_into, idle_requeues,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
         let Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, started,
-            ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
+            ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, client_key, waits, preempted, last_mark, priority,
             drawn_into, idle_requeues,
         } = self;
         let spec = whole(own, common, late);
-        let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority, drawn_into, idle_requeues }.into();
+        let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, preempted, last_mark, priority, drawn_into, idle_requeues }.into();
         Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, client_key, waits, past }
     }
 }

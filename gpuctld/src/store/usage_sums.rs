@@ -75,13 +75,13 @@ impl SpentRun {
     pub const COLUMNS: &str = "r.job, r.attempt, r.account, r.user, r.partition, coalesce(r.class, ''), r.gpus, r.tags, r.start_ms,
         r.end_ms, r.cpus, r.mem_bytes, r.cpu_micros, r.peak_bytes * r.nodes, coalesce(r.gpu_idle_ms, 0),
         coalesce(r.gpu_busy_percent_ms, 0), coalesce(r.gpu_busy_told_ms, 0), coalesce(r.gpu_energy_mj, 0), r.suspended_ms,
-        r.suspended_since_ms";
+        r.suspended_since_ms, r.unheld_ms";
 
     /// A run that still runs counts up to `now`; the time in which it stood still is not held against anybody.
     pub fn of(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Self> {
         let start = Timestamp(row.get(8)?);
         let end = Timestamp(row.get::<_, Option<i64>>(9)?.unwrap_or(now.0)).max(start);
-        let millis = (end.0 - start.0 - stood_still_ms(row, 18, end)?).max(0);
+        let millis = (end.0 - start.0 - stood_still_ms(row, 18, end)? - row.get::<_, i64>(20)?).max(0);
         let mib_secs = |bytes: i64| clamp(i128::from(bytes >> 20) * i128::from(millis) / 1000);
         let (cpus, mem_bytes, cpu_used, peak): (i64, i64, i64, i64) = (row.get(10)?, row.get(11)?, row.get(12)?, row.get(13)?);
         let [idle, busy, told, energy] = [row.get(14)?, row.get(15)?, row.get(16)?, row.get(17)?];

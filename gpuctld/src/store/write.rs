@@ -301,6 +301,7 @@ fn insert_run(
 ) -> Result<()> {
     let mut gpus = BTreeMap::<&str, u64>::new();
     let mut names = Vec::with_capacity(allocation.len());
+    let mut uuids = Vec::new();
     for share in allocation {
         let Some(node) = state.nodes.get(share.node) else { continue }; // removed in this very batch
         names.push(node.name.as_str());
@@ -308,6 +309,7 @@ fn insert_run(
             let known = node.gpus.get(usize::from(grant.slot.0));
             let gpu_type = known.map_or("", |gpu| gpu.info.gpu_type.as_str());
             *gpus.entry(gpu_type).or_default() += u64::from(grant.part.milli());
+            uuids.extend(known.map(|gpu| format!("{}:{}", node.name, gpu.info.uuid)));
         }
     }
     let sum = |of: fn(&NodeShare) -> u64| whole(allocation.iter().map(of).fold(0, u64::saturating_add));
@@ -315,8 +317,8 @@ fn insert_run(
     let mem_bytes = sum(|share| share.mem_bytes);
     db.prepare_cached(
         "INSERT INTO runs (job, attempt, live, user, account, partition, qos, name, tags, state, placed_ms,
-            cpus, mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes)
-         VALUES (?1,?2,1,?3,?4,?5,?6,?7,?8,'RUNNING',?9,?10,?11,?12,?13,?14,'0:0','',0,0)",
+            cpus, mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes, gpu_uuids)
+         VALUES (?1,?2,1,?3,?4,?5,?6,?7,?8,'RUNNING',?9,?10,?11,?12,?13,?14,'0:0','',0,0,?15)",
     )?
     .execute(params![
         whole(id.job.0),
@@ -333,6 +335,7 @@ fn insert_run(
         serde_json::to_string(&gpus)?,
         allocation.len(),
         gmodel::hostlist::compress(names),
+        (!uuids.is_empty()).then(|| serde_json::to_string(&uuids)).transpose()?,
     ])?;
     Ok(())
 }
@@ -358,7 +361,8 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
     db.prepare_cached(
         "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
             cpu_micros=?9, peak_bytes=?10, doc=?11, class=coalesce(?12, class), lost_gpu_secs=?13,
-            suspended_ms=coalesce(?14, suspended_ms + max(?6 - coalesce(suspended_since_ms, ?6), 0)), suspended_since_ms=NULL
+            suspended_ms=coalesce(?14, suspended_ms + max(?6 - coalesce(suspended_since_ms, ?6), 0)), suspended_since_ms=NULL,
+            unheld_ms=?15, gpu_events=?16
          WHERE job=?1 AND attempt=?2",
     )?
     .execute(params![
@@ -376,6 +380,8 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         class,
         whole(outcome.lost_gpu_secs),
         run.map(|run| run.suspended_by(outcome.ended)),
+        outcome.unheld_millis,
+        (!outcome.gpu_events.is_empty()).then(|| serde_json::to_string(&outcome.gpu_events)).transpose()?,
     ])?;
     write_gpu_use(db, id, &outcome.usage.gpu)?;
     if !outcome.idle_spells.is_empty() {

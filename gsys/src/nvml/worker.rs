@@ -15,7 +15,7 @@ use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
 
 use super::{
     Change, DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse,
-    Inventory, KernelLog, Nvml, NvmlError,
+    Inventory, KernelLog, KernelXid, Nvml, NvmlError,
 };
 
 /// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
@@ -184,6 +184,11 @@ impl NvmlWorker {
                 .map_or_else(|broken| broken.into_inner().0, |(events, _)| events);
         }
         events.drain(..).collect()
+    }
+
+    /// Xids of addresses at which no GPU is known, the newest last.
+    pub fn strays(&self) -> Vec<String> {
+        lock(&self.shared.strays).iter().cloned().collect()
     }
 
     /// Events that were dropped because [`MAX_WAITING_EVENTS`] others waited.
@@ -511,11 +516,25 @@ struct Shared {
     events: Mutex<VecDeque<GpuEvent>>,
     event_came: Condvar,
     dropped_events: AtomicU64,
+    /// Xids of addresses at which no GPU is known, the newest last.
+    strays: Mutex<VecDeque<String>>,
 }
 
 impl Shared {
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst) > 0
+    }
+
+    fn note_stray(&self, xid: &KernelXid) {
+        const MOST: usize = 8;
+        let text: String = xid.text.chars().take(120).collect();
+        let words = format!("Xid {} at PCI {}, where no GPU is known: {text}", xid.xid, xid.pci_bus_id);
+        let mut strays = lock(&self.strays);
+        if !strays.contains(&words) {
+            strays.push_back(words);
+            let over = strays.len().saturating_sub(MOST);
+            strays.drain(..over);
+        }
     }
 
     fn push_event(&self, event: GpuEvent) {
@@ -746,6 +765,9 @@ fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) -> io::Result<()> {
                 .find(|gpu| gpu.pci_bus_id.eq_ignore_ascii_case(&xid.pci_bus_id));
             let uuid = gpu.map(|gpu| gpu.uuid.clone());
             drop(known);
+            if uuid.is_none() {
+                shared.note_stray(&xid);
+            }
             if let Some(uuid) = uuid {
                 shared.push_event(GpuEvent {
                     uuid,

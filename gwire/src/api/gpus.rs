@@ -1,6 +1,7 @@
-//! Bodies of the API about single GPUs: how each stands, what is ordered for it, and its history by UUID.
+//! Bodies of the API about single GPUs: how each stands, what is ordered for it, and its history by UUID; and what a run made of its GPUs.
 
 use gmodel::Instant;
+use gmodel::gpu_use::GpuUseTotals;
 use serde::{Deserialize, Serialize};
 
 /// Which GPUs `GET /v1/gpus` lists.
@@ -92,4 +93,46 @@ pub struct GpuRequest {
 pub struct GpuList {
     pub schema: u32,
     pub gpus: Vec<GpuHealthRow>,
+}
+
+/// What a run made of its GPUs, all of them together: `gmodel::gpu_use`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuUseRow {
+    /// GPU-seconds that were sampled, and those of them without any use.
+    pub sampled_secs: u64,
+    pub idle_secs: u64,
+    /// Mean use of multiprocessors, and of memory's bandwidth; absent where never told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_busy_percent: Option<f64>,
+    /// The most on one GPU.
+    pub memory_peak_bytes: u64,
+    pub power_peak_watts: f64,
+    pub temperature_peak_c: u32,
+    pub energy_joules: u64,
+    pub nvlink_bytes: u64,
+    pub pcie_bytes: u64,
+    /// GPU-seconds slowed down for heat or lack of power.
+    pub slowed_secs: u64,
+}
+
+impl From<&GpuUseTotals> for GpuUseRow {
+    fn from(totals: &GpuUseTotals) -> Self {
+        let percent = |permille: Option<u32>| permille.map(|permille| f64::from(permille) / 10.0);
+        Self {
+            sampled_secs: totals.sampled_ms / 1000,
+            idle_secs: totals.idle_secs(),
+            busy_percent: percent(totals.busy_mean_permille()),
+            memory_busy_percent: percent(totals.memory_mean_permille()),
+            memory_peak_bytes: totals.memory_peak_bytes,
+            power_peak_watts: f64::from(totals.power_peak_mw) / 1000.0,
+            temperature_peak_c: totals.temperature_peak_c,
+            energy_joules: totals.joules(),
+            nvlink_bytes: totals.nvlink_kib.saturating_mul(1024),
+            pcie_bytes: totals.pcie_kib.saturating_mul(1024),
+            slowed_secs: totals.slowed_ms / 1000,
+        }
+    }
 }

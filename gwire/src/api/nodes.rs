@@ -60,6 +60,9 @@ pub struct NodeRow {
     pub boot_time: Option<Instant>,
     pub strikes: Vec<String>,
     pub certificate: CertificateRow,
+    /// What it noticed that is about none of its GPUs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What is known of a node's certificate.

@@ -3,7 +3,7 @@
 use super::{lift, node_mut};
 use crate::ctl::event::Event;
 use crate::ctl::state::{FenceFailure, Fencing, Node, Renewed, State};
-use crate::ctl::submit;
+use crate::ctl::{node_health, submit};
 use gmodel::node::{GpuEntry, Inventory, Link};
 use gmodel::{GpuSlot, NodeId, Timestamp};
 use std::sync::Arc;
@@ -41,6 +41,13 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             let window = state.adoption.as_ref().map_or(0, |window| window.number);
             let one = node_mut(state, *node);
             one.adopted_in = window;
+            if *one.life != *life {
+                one.well_since = *at;
+            }
+            // What was cut may be whole again.
+            if one.life.boot != life.boot {
+                one.cuts.clear();
+            }
             one.life = Arc::new(life.clone());
             one.link = Link::Up;
             one.link_since = *at;
@@ -72,16 +79,17 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             node_mut(state, *node).empty_by = Some(*due);
             state.watch(*node);
         }
-        Event::NodeResumed { node, owner, .. } => {
+        Event::NodeResumed { node, owner, at, .. } => {
             let one = node_mut(state, *node);
             lift(&mut one.drains, owner.as_deref());
             if one.drains.is_empty() {
                 one.empty_by = None;
                 one.strikes.clear();
+                one.well_since = *at;
             }
             state.watch(*node);
         }
-        Event::NodeStruck { node, strike } => node_mut(state, *node).strikes.push(strike.clone()),
+        Event::NodeStruck { node, strike } => node_health::apply_struck(state, *node, strike),
         Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
         Event::NodeFenceAsked { node, lost, automatic, at } => {
             if *automatic {

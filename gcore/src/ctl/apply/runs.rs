@@ -4,6 +4,7 @@
 use super::{array_mut, close_array, job_mut, jobs, node_mut, raise_generation, raise_generations, respecify, run_mut};
 use crate::ctl::dependency::Dependent;
 use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
+use crate::ctl::run_end::DOWNED_MILLIS;
 use crate::ctl::{gpu_check, idle, mig, preempt, usage};
 use gmodel::checkpoint::Mark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
@@ -29,6 +30,9 @@ pub(super) fn placed(
     job.live = Some(id.attempt);
     job.started = Some(at);
     job.ended = None;
+    if job.try_after.is_some() {
+        job.try_after = None;
+    }
     let (task, waited) = (job.task, job.waits.is_some());
     if let Some(task) = task {
         let array = array_mut(state, task.array);
@@ -110,12 +114,25 @@ pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPh
     if clean {
         raise_generation(state, node);
     }
+    if place == 0 && phase.end().is_some() {
+        script_ended(state, id, at);
+    }
     if let Some(share) = freed {
         gpu_check::note_freed(state, node, &share, at);
     }
     if ends_wait {
         // The others need not wait for a checkpoint any more.
         raise_generations(state, id);
+    }
+}
+
+/// The script of a run on several nodes is over and others have not said so: its job is COMPLETING until they do.
+fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
+    let goes_on = state.runs.get(id).is_some_and(|run| run.members.len() > 1 && run.outcome.is_none());
+    let job = state.jobs.get_mut(id.job).filter(|job| goes_on && job.live_run() == Some(id) && job.state == JobState::Running);
+    if let Some(job) = job {
+        job.state = JobState::Completing;
+        job.ended = Some(at);
     }
 }
 
@@ -126,7 +143,7 @@ pub(super) fn marked(run: &mut Run, node: NodeId, mark: &Mark) {
     run.mark = Some(mark.clone());
 }
 
-pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Timestamp>) {
+pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool, at: Timestamp) {
     let run = run_mut(state, id);
     run.outcome = Some(outcome.clone());
     run.step_holds.clear();
@@ -143,30 +160,57 @@ pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Op
     job.started = outcome.started.or(job.started);
     job.exit = outcome.exit;
     job.end_text.clone_from(&outcome.text);
+    if job.gpu_events != outcome.gpu_events {
+        job.gpu_events.clone_from(&outcome.gpu_events);
+    }
     if outcome.state == JobState::Preempted {
         job.preempted = Some(outcome.ended);
     }
-    note_node_failures(state, id, outcome);
+    note_node_failures(state, id, outcome, at);
     usage::charge(state, id, outcome);
-    if let Some(at) = settled {
+    if settled {
         fate(state, id, outcome, at);
     } else {
-        job_mut(state, id.job).state = JobState::Completing;
+        let job = job_mut(state, id.job);
+        job.state = JobState::Completing;
+        job.ended = Some(outcome.ended);
     }
 }
 
-fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome) {
+/// Nodes that a job remembers to have failed it.
+const MAX_FAILURES: usize = 32;
+
+fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     let run = state.runs.get(id).expect("run exists");
+    let ran_millis = outcome.started.map_or(0, |started| outcome.ended.since_millis(started));
     let failed: Vec<NodeFailure> = run
         .failed_nodes()
-        .map(|(node, text)| NodeFailure {
-            node,
-            attempt: id.attempt,
-            at: outcome.ended,
-            text: text.to_owned(),
+        .map(|(node, text)| {
+            let is_launch = run.failed_launch(node);
+            let downed = !is_launch && outcome.started.is_some() && ran_millis < DOWNED_MILLIS && run.lost_node(node);
+            NodeFailure { node, attempt: id.attempt, at, text: text.to_owned(), launches: u32::from(is_launch), downed }
         })
         .collect();
-    job_mut(state, id.job).node_failures.extend(failed);
+    let job = job_mut(state, id.job);
+    let downed_runs = if failed.iter().any(|failure| failure.downed) { job.downed_runs + 1 } else { 0 };
+    if downed_runs != job.downed_runs {
+        job.downed_runs = downed_runs;
+    }
+    let failed_runs = if failed.is_empty() { 0 } else if ran_millis < DOWNED_MILLIS { job.failed_runs + 1 } else { 1 };
+    if failed_runs != job.failed_runs {
+        job.failed_runs = failed_runs;
+    }
+    for mut failure in failed {
+        if let Some(at) = job.node_failures.iter().position(|known| known.node == failure.node) {
+            let known = job.node_failures.remove(at);
+            failure.launches = if failure.launches > 0 { known.launches.saturating_add(1) } else { 0 };
+        }
+        job.node_failures.push(failure);
+    }
+    let over = job.node_failures.len().saturating_sub(MAX_FAILURES);
+    if over > 0 {
+        job.node_failures.drain(..over);
+    }
 }
 
 pub(super) fn settled(state: &mut State, id: RunId, at: Timestamp) {
@@ -183,6 +227,12 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     if let Some(eligible) = outcome.requeue {
         job.state = JobState::Pending;
         job.eligible = eligible;
+        if job.ended.is_some() {
+            job.ended = None;
+        }
+        if job.try_after != outcome.try_after {
+            job.try_after = outcome.try_after;
+        }
         job.reason = Reason::default();
         job.holds.extend(outcome.hold.clone());
         if !job.spec.partitions.is_empty() {
@@ -192,6 +242,8 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let (spec, limit_secs, submitted) = (job.spec.clone(), job.limit_secs, job.submitted);
         state.index_begin(id.job, submitted, eligible, &spec);
         state.index_deadline(id.job, &spec, limit_secs);
+        let job = state.jobs.get(id.job).expect("it was there just now").clone();
+        state.index_tries(&job);
     } else {
         job.state = outcome.state;
         job.ended = Some(outcome.ended);

@@ -534,9 +534,9 @@ fn a_call_of_the_fence_program_outlives_the_controller_and_leaves_a_node_time_to
             n2 IDLE 1 GPUs 64 CPUs free
             1 alice PENDING None: 
             job 2
-            1 alice PENDING BeginTime: not before 1970-01-12T13:58:22Z
+            1 alice PENDING BeginTime: its last run failed with its node; tried again at 1970-01-12T13:58:22Z
             2 bob RUNNING 2-1 on n2[0]
-            1 alice PENDING BeginTime: not before 1970-01-12T13:58:22Z
+            1 alice PENDING BeginTime: its last run failed with its node; tried again at 1970-01-12T13:58:22Z
             2 bob PENDING None: 
         "#]],
     );

@@ -39,7 +39,7 @@ fn all_nodes_are_ready_before_any_starts() {
             n1 is told: 1-1 Run
             n2 is told: 1-1 Run
             n2 is told: 1-1 stop (Member)
-            1 alice RUNNING 1-1 on n1[0,1,2,3,4,5,6,7] n2[0,1,2,3,4,5,6,7]
+            1 alice COMPLETING 1-1 on n1[0,1,2,3,4,5,6,7] n2[0,1,2,3,4,5,6,7]
             1 alice COMPLETED 0:0
             n1 IDLE 8 GPUs 64 CPUs free
             n2 IDLE 8 GPUs 64 CPUs free

@@ -196,7 +196,7 @@ impl Pool {
         let Some(cause) = over else {
             if run.mark.as_ref().is_none_or(|mark| now.since_secs(mark.at) > 200) && run.started.is_some() && id.job.0.is_multiple_of(2) {
                 let number = run.mark.as_ref().map_or(1, |mark| mark.number + 1);
-                let report = RunReport { run: id, phase: RunPhase::Running { started: run.started.unwrap() }, mark: Some(Mark { number, at: now, note: String::new() }) };
+                let report = RunReport { run: id, phase: RunPhase::Running { started: run.started.unwrap() }, mark: Some(Mark { number, at: now, note: String::new() }), sent: None };
                 self.world.feed(Input::Node { node: run.members[0].node, report: NodeReport::Runs { runs: vec![report] } }).unwrap();
             }
             return;

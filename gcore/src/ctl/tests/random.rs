@@ -254,7 +254,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             let Some(run) = run_at(world, run) else { return };
             let node = world.state.runs.get(run).unwrap().members[0].node;
             let mark = Some(Mark { number, at: world.now, note: "n".into() });
-            let runs = vec![RunReport { run, phase: RunPhase::Accepted, mark }];
+            let runs = vec![RunReport { run, phase: RunPhase::Accepted, mark, sent: None }];
             Input::Node { node, report: NodeReport::Runs { runs } }
         }
         Step::Policy { by, line } => {

@@ -31,7 +31,7 @@ fn a_request_that_is_made_smaller_starts() {
 #[test]
 fn what_could_not_be_submitted_is_refused_and_nothing_of_it_changes() {
     check(
-        "partition main default nodes=n[1-2] max_nodes=2
+        "partition main default nodes=n[1-2],n5 max_nodes=2
          node n1 h100:4 64c 64G feature=ib
          node n2 h100:4 64c 64G
          submit user=alice gpus=8 nodes=2 time=100
@@ -40,6 +40,7 @@ fn what_could_not_be_submitted_is_refused_and_nothing_of_it_changes() {
          update 1 user=alice gpus=h200:1
          update 1 user=alice constraint=ibx
          update 1 user=alice nodelist=n7
+         update 1 user=alice nodelist=n5
          update 1 user=alice exclude=n[1-2]
          update 1 user=alice mem_per_node=1T
          update 1 user=alice ntasks=4 cpus=6
@@ -54,6 +55,7 @@ fn what_could_not_be_submitted_is_refused_and_nothing_of_it_changes() {
             refused: 1 h200 on one node: partition "main" has none such (it has h100).
             refused: --constraint ibx: no node of partition "main" has the feature "ibx" (there are: ib).
             refused: --nodelist: "n7" is not a node of partition "main". Did you mean "n1"?
+            refused: --nodelist: n5 belongs to partition "main" by name, and no such machine has joined yet: an operator makes a token for it with `gadm token node --name n5`.
             refused: no node of partition "main" is left after --constraint, --exclude and --nodelist.
             refused: more memory on one node than any has: the largest in partition "main" has 64G.
             refused: 6 CPUs are no whole number for each of 4 tasks. 4 or 8 would be

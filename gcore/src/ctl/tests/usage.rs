@@ -1,8 +1,10 @@
 //! Who is charged for which runs, and when.
 
 use super::world::World;
+use crate::ctl::{Input, NodeReport};
 use gmodel::Timestamp;
 use gmodel::policy::Period;
+use gmodel::run::{RunEnd, RunPhase, RunReport};
 
 fn after(story: &str) -> World {
     let mut world = World::new();
@@ -121,4 +123,70 @@ fn a_qos_makes_use_dearer_for_fair_share_but_not_for_budgets() {
     let (who, used) = used(&world, world.now).remove(0);
     assert!((300_000..360_000).contains(&used), "{used}");
     assert_eq!(gpu_secs(&world, who.split('/').next().unwrap()), 100);
+}
+
+/// A run of two nodes with 8 GPUs each whose script ended 10 s before the other node said so.
+const LATE_NODE: &str = "node n1 h100:8
+    node n2 h100:8
+    account lab
+    account other
+    submit user=alice account=lab nodes=2 gpn=8 time=600
+    submit user=bob account=other gpus=8 time=600
+    plan
+    n1 ready 1-1
+    n2 ready 1-1
+    n1 running 1-1
+    n2 running 1-1
+    wait 10
+    n1 clean 1-1 0
+    wait 2
+    plan
+    n1 running 2-1";
+
+#[test]
+fn a_run_is_completing_from_its_scripts_end_and_charged_on_each_node_until_that_nodes_end() {
+    let mut world = after(LATE_NODE);
+    let job = |world: &World| world.state.jobs.get(gmodel::JobId(1)).unwrap().clone();
+    assert_eq!((job(&world).state, job(&world).ended), (gmodel::JobState::Completing, Some(world.now.plus_secs(-2))));
+    assert!(world.state.jobs.get(gmodel::JobId(2)).unwrap().live.is_some(), "the first node's GPUs are others' already");
+    world.line("wait 8");
+    world.line("n2 stopped 1-1");
+    assert_eq!(job(&world).state, gmodel::JobState::Completed);
+    let outcome_secs = |millis: &[i64]| millis.iter().map(|millis| millis / 1000).collect::<Vec<_>>();
+    assert_eq!(gpu_secs(&world, "lab"), 8 * 10 + 8 * 20);
+    assert_eq!(outcome_secs(&[job(&world).ended.unwrap().since_millis(job(&world).started.unwrap())]), [20]);
+    world.line("n1 clean 2-1 0");
+    assert_eq!(gpu_secs(&world, "other"), 8 * 8, "and none of that twice");
+}
+
+/// What a node says 12 s after it started a run, when the controller's clock was set in between.
+fn charged_after_a_step(at_start: i64, at_end: i64) -> (u128, i64) {
+    let mut world = after(
+        "node n1 h100:8
+         account lab
+         submit user=alice account=lab gpus=8 time=600
+         plan",
+    );
+    let (run, node) = (gmodel::RunId::new(gmodel::JobId(1), 1), gmodel::NodeId(1));
+    // The node's own clock is an hour behind.
+    let here = world.now.plus_secs(-3600);
+    let say = |world: &mut World, phase: RunPhase, sent: Timestamp| {
+        let runs = vec![RunReport { sent: Some(sent), ..RunReport::new(run, phase) }];
+        world.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
+    };
+    world.now = world.now.plus_secs(at_start);
+    say(&mut world, RunPhase::Running { started: here }, here);
+    world.now = world.now.plus_secs(12 + at_end);
+    let over = here.plus_secs(12);
+    let end = RunEnd { started: Some(here), ended: Some(over), ran_millis: Some(12_000), ..RunEnd::default() };
+    say(&mut world, RunPhase::Clean(end.into()), over);
+    let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
+    (gpu_secs(&world, "lab"), job.ended.unwrap().since_secs(job.started.unwrap()))
+}
+
+#[test]
+fn a_step_of_the_controllers_clock_changes_no_charge() {
+    for (at_start, at_end) in [(0, 0), (0, 20), (20, 0), (0, -20), (-20, 0), (0, 86_400), (3, -9)] {
+        assert_eq!(charged_after_a_step(at_start, at_end), (96, 12), "{at_start} s at the start, {at_end} s at the end");
+    }
 }

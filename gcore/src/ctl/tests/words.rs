@@ -13,7 +13,7 @@ use gmodel::policy::{
     ReservedPart,
 };
 use gmodel::request_change::RequestChange;
-use gmodel::run::{EndCause, RunEnd, RunPhase};
+use gmodel::run::{EndCause, RunEnd, RunPhase, Subject};
 use gmodel::{ExitCode, Timestamp};
 
 /// A line: verb, plain words, and `key=value` words.
@@ -387,6 +387,18 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
         "answers" => RunPhase::Ended(RunEnd { cause: EndCause::Stopped, answered: true, ..RunEnd::default() }.into()),
         "user_unknown" => {
             RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: "no such user".into(), about_user: true, ..RunEnd::default() }.into())
+        }
+        "gpu_at_fault" => {
+            let about = Subject::Gpu { uuid: arg.into() };
+            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: format!("{arg} is sick"), about, ..RunEnd::default() }.into())
+        }
+        "choice_refused" => {
+            let about = Subject::Choice { name: arg.into() };
+            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: format!("no {arg} here"), about, ..RunEnd::default() }.into())
+        }
+        "short" => {
+            let text = "too many open files".into();
+            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text, about: Subject::Shortage, ..RunEnd::default() }.into())
         }
         cause => caused(serde_json::from_value(serde_json::Value::String(cause.into())).unwrap()),
     }

@@ -176,7 +176,8 @@ impl World {
                 let is = |(eligible, switches): (Timestamp, Option<gmodel::job::Switches>)| {
                     *at == eligible || switches.is_some_and(|wanted| wanted.waits_until(eligible) == Some(*at))
                 };
-                *at > self.now && begin.is_some_and(is)
+                let tries = job.is_some_and(|job| job.tries().any(|one| one == *at));
+                *at > self.now && (begin.is_some_and(is) || tries)
             });
             later.copied().collect::<BTreeSet<_>>()
         };
@@ -576,6 +577,10 @@ impl World {
                 let runs = known.collect();
                 self.hello(node, fence, runs);
             }
+            "orders" => {
+                let orders: Vec<String> = desired(&self.state, node).gpus.iter().map(|order| format!("{} {:?}", order.uuid, order.what)).collect();
+                self.say(format_args!("{name} is ordered: {}", orders.join(", ")));
+            }
             // All that it was ordered so far.
             "obeys" => {
                 let fence = desired(&self.state, node).fence;
@@ -587,7 +592,7 @@ impl World {
                 let ago: i64 = words.parse("ago").unwrap_or(0);
                 let mark = Some(Mark { number, at: self.now.plus_secs(-ago), note: args[2..].join(" ") });
                 let phase = RunPhase::Running { started: self.now };
-                let runs = vec![RunReport { run, phase, mark }];
+                let runs = vec![RunReport { run, phase, mark, sent: None }];
                 self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
             }
             // Watched for so long, and how long its idle GPUs have been that: `n1 idle 1-1 500 300,300`

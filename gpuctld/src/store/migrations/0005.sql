@@ -29,3 +29,9 @@ CREATE INDEX pruned_repeats_end ON pruned_repeats (end_ms);
 
 -- The newest window in which nodes may bring runs that a restored database does not know, as JSON.
 ALTER TABLE meta ADD COLUMN adoption BLOB;
+
+-- Time in which nodes of a run were not its own any more before its end, on average over what it held; not charged.
+ALTER TABLE runs ADD COLUMN unheld_ms INTEGER NOT NULL DEFAULT 0;
+-- The GPUs and slices that a run holds, and what befell them: JSON, NODE:UUID and words. NULL: not known, none.
+ALTER TABLE runs ADD COLUMN gpu_uuids TEXT;
+ALTER TABLE runs ADD COLUMN gpu_events TEXT;

@@ -162,6 +162,14 @@ impl Cells<'_> {
     }
 }
 
+impl Cells<'_> {
+    /// Texts as JSON; none where there is no value.
+    fn list(&self, position: usize) -> Answer<Vec<String>> {
+        let text: Option<String> = self.get(position)?;
+        Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
+    }
+}
+
 /// What a document of a cancelled job says of it.
 #[derive(Deserialize)]
 struct Cancelled {
@@ -262,6 +270,8 @@ const FIELDS: &[Field] = &[
         run.gpu_use = gpu_use::read(cells.row, cells.at[0])?.as_ref().map(GpuUseRow::from);
         Ok(())
     }),
+    field!("gpu_uuids", [Run("gpu_uuids")], |cells, run| { run.gpu_uuids = cells.list(0)?; Ok(()) }),
+    field!("gpu_events", [Run("gpu_events")], |cells, run| { run.gpu_events = cells.list(0)?; Ok(()) }),
     field!("cancelled_by", [Source::Cancelled], |cells, run| {
         let document: Option<Vec<u8>> = cells.get(0)?;
         run.cancelled_by = document.map(|document| read::<Cancelled>(&document)).transpose()?.and_then(|cancelled| cancelled.cancelled_by);
@@ -308,6 +318,8 @@ mod tests {
             mem_percent: Some(1.0),
             class: Some("borrowed".into()),
             gpu_use: Some(GpuUseRow::default()),
+            gpu_uuids: vec!["node1:GPU-1".into()],
+            gpu_events: vec!["x".into()],
             cancelled_by: Some("root".into()),
             ..RunRow::default()
         };

@@ -126,10 +126,11 @@ impl World {
     }
 
     fn end(&mut self, node: NodeId, job: JobId) {
+        let run = self.state.jobs.get(job).and_then(|job| self.state.runs.get(job.live_run()?));
         let end = RunEnd {
             cause: EndCause::Exited,
             exit: ExitCode::exited(3),
-            started: Some(self.now),
+            started: Some(run.and_then(|run| run.started).unwrap_or(self.now)),
             ended: Some(self.now),
             usage: Usage { cpu_user_micros: 7_000_000, peak_memory_bytes: 1 << 30, ..Usage::default() },
             ..RunEnd::default()
