@@ -9,11 +9,13 @@ use gmodel::duration::squeue_time;
 use gmodel::run::Usage;
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
 use gwire::api::StepReply;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -26,6 +28,10 @@ const USE_PATIENCE: Duration = Duration::from_secs(10);
 const KILLED: u8 = 128 + Signal::SIGKILL as u8;
 /// A caller that says nothing is no supervisor of ours.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Callers that have not said yet who they are; the oldest goes when there are more.
+const MAX_CALLERS: usize = 256;
+/// More than a caller has to say of itself, bytes.
+const MAX_HELLO_BYTES: usize = 4096;
 /// Longest line held back for `--label`, bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// Time that tasks have between SIGTERM and SIGKILL.
@@ -113,20 +119,78 @@ pub(crate) fn accept(
     Ok(peers)
 }
 
-/// Takes callers one after another; those that do not know the key are dropped.
+/// A caller that has not said who it is.
+struct Caller {
+    stream: TcpStream,
+    said: Vec<u8>,
+    since: Instant,
+}
+
+/// What a caller said so far.
+enum Greeting {
+    /// The position of the node of the step that it is.
+    Node(u32),
+    /// Nothing yet, or a part.
+    Waits,
+    Stranger,
+}
+
+/// Listens to all callers at once: anybody on the network may connect. Those that do not know the key, say nothing in time or are too
+/// many are dropped, and hold up nobody: a supervisor says who it is at once.
 fn greet(listener: &TcpListener, step: u32, key: &str, found: &Sender<(u32, TcpStream, Vec<u8>)>) {
-    for stream in listener.incoming() {
-        let Ok(mut stream) = stream else { return };
-        let _ = stream.set_read_timeout(Some(HELLO_PATIENCE));
-        let mut buffer = Vec::new();
-        let Some(StepOutput::Hello { step: told, node_index, key: theirs }) = next_frame(&mut stream, &mut buffer)
-        else {
-            continue;
+    let mut callers: VecDeque<Caller> = VecDeque::new();
+    let _ = listener.set_nonblocking(true);
+    loop {
+        let mut fds = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        fds.extend(callers.iter().map(|caller| PollFd::new(caller.stream.as_fd(), PollFlags::POLLIN)));
+        let oldest = callers.front().map(|caller| HELLO_PATIENCE.saturating_sub(caller.since.elapsed()));
+        let timeout = oldest.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX));
+        let _ = poll(&mut fds, timeout); // an interrupt: looked at again
+        for mut caller in std::mem::take(&mut callers) {
+            match caller.greeting(step, key) {
+                Greeting::Waits if caller.since.elapsed() < HELLO_PATIENCE => callers.push_back(caller),
+                Greeting::Node(at) => {
+                    let _ = caller.stream.set_nonblocking(false);
+                    if found.send((at, caller.stream, caller.said)).is_err() {
+                        return;
+                    }
+                }
+                Greeting::Waits | Greeting::Stranger => {}
+            }
+        }
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if callers.len() >= MAX_CALLERS {
+                    callers.pop_front();
+                }
+                let is_set = stream.set_nonblocking(true).is_ok();
+                callers.extend(is_set.then(|| Caller { stream, said: Vec::new(), since: Instant::now() }));
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+            // Too many open files, say: those that wait make room.
+            Err(_) if callers.pop_front().is_some() => {}
+            Err(_) => return,
+        }
+    }
+}
+
+impl Caller {
+    fn greeting(&mut self, step: u32, key: &str) -> Greeting {
+        let mut chunk = [0u8; MAX_HELLO_BYTES];
+        let is_over = match self.stream.read(&mut chunk) {
+            Ok(count) => {
+                self.said.extend_from_slice(&chunk[..count]);
+                count == 0
+            }
+            Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         };
-        let _ = stream.set_read_timeout(None);
-        if told == step && same(theirs.as_bytes(), key.as_bytes()) && found.send((node_index, stream, buffer)).is_err()
-        {
-            return;
+        match StepOutput::read(&self.said) {
+            Ok(Some((StepOutput::Hello { step: told, node_index, key: theirs }, used))) if told == step && same(theirs.as_bytes(), key.as_bytes()) => {
+                self.said.drain(..used);
+                Greeting::Node(node_index)
+            }
+            Ok(None) if !is_over && self.said.len() < MAX_HELLO_BYTES => Greeting::Waits,
+            _ => Greeting::Stranger,
         }
     }
 }
@@ -478,6 +542,32 @@ pub(crate) mod tests {
         assert_eq!(out, b"2: text\n");
         gathering.print(1, false, b"no end yet").unwrap();
         assert_eq!(gathering.lines[&(1, false)], b"no end yet");
+    }
+
+    #[test]
+    fn silent_and_wrong_callers_hold_up_no_node_of_the_step() {
+        use std::io::Write;
+        let step = two_nodes();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, _messages) = mpsc::sync_channel(16);
+        let hello = |node_index, key: &str| StepOutput::Hello { step: 0, node_index, key: key.into() }.frame();
+        let dial = move |bytes: &[u8]| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            stream
+        };
+        let begun = Instant::now();
+        let callers = std::thread::spawn(move || {
+            let mut open: Vec<TcpStream> = (0..300).map(|_| dial(b"")).collect();
+            open.extend([dial(&hello(0, "wrong")), dial(&[0xff; 5000]), dial(b"GET / HTTP/1.1\r\n\r\n"), dial(&hello(0, "secret")[..6])]);
+            open.extend([dial(&hello(1, "secret")), dial(&hello(0, "secret"))]);
+            open
+        });
+        let peers = accept(&listener, &step, "secret", &sender).expect("both nodes are heard");
+        assert_eq!(peers.len(), 2);
+        assert!(begun.elapsed() < HELLO_PATIENCE, "{:?}", begun.elapsed());
+        drop(callers.join());
     }
 
     #[test]
