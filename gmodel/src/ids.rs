@@ -87,11 +87,14 @@ impl fmt::Display for RunId {
 #[error("{0:?} is not a {1}")]
 pub struct BadId(pub String, pub &'static str);
 
+/// The database counts with a sign.
+const MAX_JOB_ID: u64 = i64::MAX as u64;
+
 impl FromStr for JobId {
     type Err = BadId;
     fn from_str(text: &str) -> Result<Self, BadId> {
         match text.parse::<u64>() {
-            Ok(id) if id > 0 => Ok(Self(id)),
+            Ok(id) if (1..=MAX_JOB_ID).contains(&id) => Ok(Self(id)),
             _ => Err(BadId(text.chars().take(64).collect(), "job id")),
         }
     }
@@ -132,7 +135,7 @@ mod tests {
         let run = RunId::new(JobId(17), 2);
         assert_eq!(run.to_string(), "17-2");
         assert_eq!("17-2".parse::<RunId>().unwrap(), run);
-        for bad in ["", "17", "17-0", "-1", "0-1", "17-x", "99999999999999999999-1"] {
+        for bad in ["", "17", "17-0", "-1", "0-1", "17-x", "99999999999999999999-1", "9223372036854775808-1"] {
             assert!(bad.parse::<RunId>().is_err(), "{bad:?} was accepted");
         }
     }

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::core_thread::{Core, CoreHandle, CoreParts, make_room_to_start, now};
 use crate::http::{self, App, LiveSettings};
 use crate::idle_program::Warning;
+use crate::guests::Guests;
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
 use crate::node_link::NodeLinks;
@@ -171,7 +172,7 @@ async fn serve(
     let fencing = tokio::spawn(site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()));
     let warning = tokio::spawn(site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()));
     let router = http::router(core.clone(), app.clone());
-    let site = Site { core: core.clone(), router, links, names: UserNames::default(), stop: stopping };
+    let site = Site { core: core.clone(), router, links, names: UserNames::default(), app: app.clone(), guests: Guests::default(), stop: stopping };
     let mut signals = Signals::catch()?; // before anyone can see us and stop us
     let (unix, tcp) = bind(&config).await?;
     let listeners = [

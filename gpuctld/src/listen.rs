@@ -4,7 +4,8 @@
 //! A name in a header counts only on a connection whose certificate is a node's. Nothing here reads a body.
 
 use crate::core_thread::CoreHandle;
-use crate::http::{Holder, Peer};
+use crate::guests::{Guests, is_privileged};
+use crate::http::{App, CameFrom, Holder, Peer};
 use crate::node_link::NodeLinks;
 use crate::pki::NodeIdentity;
 use crate::user_names::{Claimed, Standing, UserNames};
@@ -12,27 +13,31 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use gwire::api::FORWARD_HEADER;
+use gwire::door::{Door, Full, Place};
 use gwire::node_protocol::{ALPN_JOIN, ALPN_NODE};
+use gwire::patience::{PatientBody, PatientStream};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Connections on each of the two sockets; the next waits in the kernel.
-const CONNECTIONS: usize = 8192;
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A machine that wants to join has one request.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is kept of a request before it is handled, bytes.
+const READ_BUFFER_BYTES: usize = 64 << 10;
 /// For the head of a request, from its first byte or the end of the one before.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Answers under way are finished within this when we stop; long polls are cut.
@@ -52,6 +57,8 @@ pub struct Site {
     pub router: Router,
     pub links: NodeLinks,
     pub names: UserNames,
+    pub app: Arc<App>,
+    pub guests: Guests,
     /// True once we are stopping.
     pub stop: watch::Receiver<bool>,
 }
@@ -79,36 +86,28 @@ pub fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
 
 /// Accepts on the unix socket until we stop.
 pub async fn serve_unix(listener: UnixListener, site: Site) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut stop = site.stop.clone();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
         let stream = tokio::select! {
             accepted = listener.accept() => accepted.map(|(stream, _)| stream),
             () = until_stop(&mut stop) => break,
         };
         match stream {
             Ok(stream) => {
-                let site = site.clone();
-                tokio::spawn(async move {
-                    serve_local(stream, site).await;
-                    drop(permit);
-                });
+                tokio::spawn(serve_local(stream, site.clone()));
             }
             Err(e) => pause_after(&e).await,
         }
     }
     drop(listener);
-    finish(&room).await;
+    finish(&site.guests.local).await;
 }
 
 /// Accepts machines until we stop.
 pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: Site) {
     let acceptor = TlsAcceptor::from(config);
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut stop = site.stop.clone();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = until_stop(&mut stop) => break,
@@ -120,14 +119,13 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: S
                     if let Err(e) = serve_machine(stream, from, acceptor, site).await {
                         tracing::info!(%from, "connection ended: {e}");
                     }
-                    drop(permit);
                 });
             }
             Err(e) => pause_after(&e).await,
         }
     }
     drop(listener);
-    finish(&room).await;
+    finish(&site.guests.forwarders).await;
 }
 
 async fn until_stop(stop: &mut watch::Receiver<bool>) {
@@ -135,9 +133,13 @@ async fn until_stop(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Waits for the connections that are left.
-async fn finish(room: &Semaphore) {
-    let all = u32::try_from(CONNECTIONS - 1).expect("fits"); // one permit is the listener's own
-    let _ = tokio::time::timeout(FINISH, room.acquire_many(all)).await;
+async fn finish<G: Ord + Clone>(door: &Door<G>) {
+    let empty = async {
+        while door.taken() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(FINISH, empty).await;
 }
 
 async fn pause_after(error: &std::io::Error) {
@@ -149,6 +151,10 @@ async fn serve_local(stream: UnixStream, site: Site) {
     let Ok(credentials) = stream.peer_cred() else { return };
     let (uid, gid) = (credentials.uid(), credentials.gid());
     let user = site.names.of(uid).await;
+    let _place = match site.guests.local.enter(uid, is_privileged(&site.app, uid, &user), 1) {
+        Ok(place) => place,
+        Err(full) => return turn_away(&stream, full),
+    };
     let peer = Peer { uid, gid, user, via: None, admin: false, local: true, known: true };
     serve_http(stream, &site, move |mut request: Request<Incoming>| {
         request.headers_mut().remove(FORWARD_HEADER);
@@ -158,14 +164,28 @@ async fn serve_local(stream: UnixStream, site: Site) {
     .await;
 }
 
+/// Says why before it closes; a client that still writes reads it afterwards.
+fn turn_away(stream: &UnixStream, full: Full) {
+    let text = match full {
+        Full::Each(most) => format!("you have {most} connections to the controller, as many as one user may. Close some"),
+        Full::All(most) => format!("users have {most} connections to the controller, and more are only for operators. Try again in a moment"),
+    };
+    let body = error_body("limit", &text);
+    let head = format!("HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    let _ = stream.try_write(&[head.into_bytes(), body].concat()); // it may be gone already
+}
+
 async fn serve_machine(stream: TcpStream, from: SocketAddr, acceptor: TlsAcceptor, site: Site) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
+    let handshake = entered(site.guests.handshakes.wait(from.ip(), false, 1, HANDSHAKE_TIMEOUT).await)?;
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
+    drop(handshake);
     let alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec).unwrap_or_default();
     let identity = identity_of(&stream);
     match (alpn.as_slice(), identity) {
         (ALPN_NODE, Some(identity)) => {
             let mut stop = site.stop.clone();
+            let _place = entered(site.guests.links.enter(identity.node, false, 1))?;
             tokio::select! {
                 () = site.links.serve(stream, identity, from) => {}
                 () = until_stop(&mut stop) => {}
@@ -174,14 +194,27 @@ async fn serve_machine(stream: TcpStream, from: SocketAddr, acceptor: TlsAccepto
         (ALPN_NODE, None) => {
             return Err(std::io::Error::other("the node protocol needs a node's certificate"));
         }
-        (ALPN_JOIN, _) | (_, None) => serve_http(stream, &site, only_joining).await,
-        (_, Some(identity)) => serve_forwarder(stream, &site, Holder { identity, from: from.ip().to_string() }).await,
+        (ALPN_JOIN, _) | (_, None) => {
+            let _place = entered(site.guests.strangers.enter(from.ip(), false, 1))?;
+            tokio::time::timeout(JOIN_TIMEOUT, serve_http(stream, &site, only_joining)).await?;
+        }
+        (_, Some(identity)) => {
+            let _place = entered(site.guests.forwarders.enter(identity.node, false, 1))?;
+            serve_forwarder(stream, &site, Holder { identity, from: from.ip().to_string() }, from.ip()).await;
+        }
     }
     Ok(())
 }
 
+fn entered<G: Ord>(place: Result<Place<G>, Full>) -> std::io::Result<Place<G>> {
+    place.map_err(|full| std::io::Error::other(match full {
+        Full::Each(most) => format!("this machine has {most} such connections already"),
+        Full::All(most) => format!("there are {most} such connections already"),
+    }))
+}
+
 /// Requests of a node daemon: its own, and those of users it saw on its socket.
-async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Holder) {
+async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Holder, from: IpAddr) {
     let (core, names) = (site.core.clone(), site.names.clone());
     // The node may have been removed since it joined; asked once a connection and at each request.
     serve_http(stream, site, move |mut request: Request<Incoming>| {
@@ -193,6 +226,7 @@ async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Hold
         request.extensions_mut().insert(Peer { uid, gid, user, via, admin: identity.admin, local: false, known: false });
         request.extensions_mut().insert(StillMember { core: core.clone(), names: names.clone(), identity: identity.clone() });
         request.extensions_mut().insert(holder.clone());
+        request.extensions_mut().insert(CameFrom(from));
         Ok(request)
     })
     .await;
@@ -244,24 +278,31 @@ where
     F: Fn(Request<Incoming>) -> Admission + Clone + Send + 'static,
 {
     let api = TowerToHyperService::new(site.router.clone());
+    let (app, guests) = (site.app.clone(), site.guests.clone());
     let service = service_fn(move |request| {
         let (api, admitted) = (api.clone(), admit(request));
+        let (app, guests) = (app.clone(), guests.clone());
         async move {
             let mut request = match admitted {
                 Ok(request) => request,
-                Err(refusal) => return Ok(*refusal),
+                Err(refusal) => return Ok::<_, std::convert::Infallible>(*refusal),
             };
             if let Some(member) = request.extensions().get::<StillMember>().cloned()
                 && let Err(answer) = member.check(&mut request).await
             {
                 return Ok(answer);
             }
-            api.call(request).await
+            let held = match guests.room_for(&request, &app).await {
+                Ok(held) => held,
+                Err(text) => return Ok(refusal(StatusCode::TOO_MANY_REQUESTS, &text)),
+            };
+            let answer = api.call(request.map(PatientBody::new)).await?;
+            Ok(held.until_written(answer))
         }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(READ_BUFFER_BYTES);
+    let connection = builder.serve_connection(TokioIo::new(PatientStream::new(stream)), service);
     tokio::pin!(connection);
     let mut stop = site.stop.clone();
     let ended = tokio::select! {
@@ -296,16 +337,20 @@ fn refusal(status: StatusCode, text: &str) -> Response<Body> {
     let code = match status {
         StatusCode::FORBIDDEN => "denied",
         StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+        StatusCode::TOO_MANY_REQUESTS => "limit",
         _ => "invalid",
     };
-    let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into(), ..gwire::api::ErrorBody::default() };
-    let body = serde_json::to_vec(&body).expect("strings are JSON");
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(Body::from(error_body(code, text)));
     *response.status_mut() = status;
     response
         .headers_mut()
         .insert("content-type", axum::http::HeaderValue::from_static("application/json"));
     response
+}
+
+fn error_body(code: &str, text: &str) -> Vec<u8> {
+    let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into(), ..gwire::api::ErrorBody::default() };
+    serde_json::to_vec(&body).expect("strings are JSON")
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod config;
 mod core_thread;
 mod daemon;
 mod fence_program;
+mod guests;
 mod histogram;
 mod http;
 mod idle_program;

@@ -20,7 +20,7 @@ use gmodel::{Fence, NodeId, NodeLife, RunId};
 use gwire::frame::{self, FrameError, FrameReader};
 use gwire::node_protocol::{HEARTBEAT_SECS, Hello, MAX_FRAME_BYTES, PROTOCOL, ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -47,6 +47,9 @@ const QUESTIONS: usize = 64;
 /// Lines about runs of one node that are not adopted.
 const MAX_TOLD: usize = 100;
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of what a node tells of a run, its end.
+const MAX_LOG_BYTES: usize = 1 << 20;
+const MAX_ERROR_BYTES: usize = 4096;
 
 /// All connections of nodes. Cheap to clone.
 #[derive(Clone)]
@@ -337,7 +340,7 @@ impl NodeLinks {
                 ToController::Obeyed { fence } => NodeReport::Obeyed { fence },
                 ToController::Log { question, text, error } => {
                     if let Some(About::Log(asker)) = waiting.lock().expect("no panic while held").remove(&question) {
-                        let _ = asker.send(if error.is_empty() { Ok(text) } else { Err(error) });
+                        let _ = asker.send(if error.is_empty() { Ok(newest(text, MAX_LOG_BYTES)) } else { Err(newest(error, MAX_ERROR_BYTES)) });
                     }
                     continue;
                 }
@@ -366,6 +369,10 @@ impl NodeLinks {
 }
 
 impl http::NodeLinks for NodeLinks {
+    fn has_address(&self, address: IpAddr) -> bool {
+        self.lock_live().values().any(|live| live.from.ip() == address)
+    }
+
     fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
         Box::pin(self.ask_node(node, run, About::Log))
     }
@@ -393,6 +400,13 @@ impl NodeLinks {
             Err(_) => Err(format!("the node did not answer within {} s", LOG_TIMEOUT.as_secs())),
         }
     }
+}
+
+/// The end of a text.
+fn newest(mut text: String, most_bytes: usize) -> String {
+    let cut = text.len().saturating_sub(most_bytes);
+    text.drain(..text.ceil_char_boundary(cut));
+    text
 }
 
 /// Runs that a node from before a restore holds and the state does not know, while the node may bring them along.

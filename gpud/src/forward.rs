@@ -7,9 +7,11 @@ use crate::identity::{CONTROLLER_NAME, Identity, dial};
 use crate::link::Dial;
 use anyhow::{Context, Result};
 use gwire::api::{ErrorBody, FORWARD_HEADER, MAX_BODY_BYTES, SCHEMA};
+use gwire::door::{Door, Full, Places};
 use gwire::node_protocol::ALPN_HTTP;
+use gwire::patience::{PatientBody, PatientStream};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
@@ -20,10 +22,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 
-/// Users' connections at once, and the idle ones to the controller that are kept.
-const MAX_CONNECTIONS: usize = 1024;
+/// Connections at once, and those of one user; root has places of its own.
+const CONNECTIONS: Places = Places { all: 4096, each: 512, kept: 128 };
+/// What is kept of a request or an answer on its way, bytes.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Idle connections to the controller that are kept.
 const MAX_IDLE: usize = 16;
 const MAX_DRAINED_BYTES: usize = 64 << 20;
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
@@ -53,9 +57,8 @@ pub fn listen(run_dir: &Path) -> Result<UnixListener> {
 /// Serves local users for ever.
 pub async fn serve(listener: UnixListener, to: Dial) {
     let upstream = Arc::new(Upstream { to, idle: Mutex::new(Vec::new()) });
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let door = Door::new(CONNECTIONS);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(e) => {
@@ -64,18 +67,21 @@ pub async fn serve(listener: UnixListener, to: Dial) {
                 continue;
             }
         };
-        let upstream = Arc::clone(&upstream);
+        let (upstream, door) = (Arc::clone(&upstream), door.clone());
         tokio::spawn(async move {
-            if let Err(e) = serve_user(stream, upstream).await {
+            if let Err(e) = serve_user(stream, upstream, door).await {
                 tracing::debug!("gpud.sock: {e:#}");
             }
-            drop(place);
         });
     }
 }
 
-async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>) -> Result<()> {
+async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>, door: Door<u32>) -> Result<()> {
     let peer = gsys::peer::peer_of(&stream)?;
+    let _place = match door.enter(peer.uid, peer.uid == 0, 1) {
+        Ok(place) => place,
+        Err(full) => return turn_away(&stream, full),
+    };
     let name = tokio::task::spawn_blocking(move || gsys::user::user_name(peer.uid)).await?;
     let identity = match name {
         Ok(name) => Ok(format!("{}:{}:{}", peer.uid, peer.gid, name.unwrap_or_default())),
@@ -92,8 +98,20 @@ async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>) -> Result<()> {
         }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE).max_buf_size(64 << 10);
-    Ok(server.serve_connection(TokioIo::new(stream), service).await?)
+    server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE).max_buf_size(BUFFER_BYTES);
+    Ok(server.serve_connection(TokioIo::new(PatientStream::new(stream)), service).await?)
+}
+
+/// Says why before it closes; a client that still writes reads it afterwards.
+fn turn_away(stream: &UnixStream, full: Full) -> Result<()> {
+    let text = match full {
+        Full::Each(most) => format!("you have {most} connections to this machine's gpud, as many as one user may. Close some"),
+        Full::All(most) => format!("users have {most} connections to this machine's gpud, and more are only for root. Try again in a moment"),
+    };
+    let body = error_body("limit", text);
+    let head = format!("HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.try_write(&[head.into_bytes(), body].concat())?;
+    Ok(())
 }
 
 /// The way to the controller, with connections kept for the next request.
@@ -107,7 +125,7 @@ impl Upstream {
         let request = match prepared(request, identity) {
             Ok(request) => request,
             Err((text, body)) => {
-                drain(body).await;
+                drain(PatientBody::new(body)).await;
                 return refusal(StatusCode::BAD_REQUEST, "invalid", text);
             }
         };
@@ -148,7 +166,7 @@ impl Upstream {
     async fn connect(&self) -> Result<SendRequest<Body>> {
         let tls = Identity::load(&self.to.state_dir)?.tls(ALPN_HTTP)?;
         let stream = dial(&self.to.controller, tls).await?;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = hyper::client::conn::http1::Builder::new().max_buf_size(BUFFER_BYTES).handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -174,7 +192,7 @@ impl Upstream {
 fn prepared(request: Request<Incoming>, identity: &str) -> Result<Request<Body>, (String, Incoming)> {
     let (mut parts, body) = request.into_parts();
     match rewritten(&mut parts, identity) {
-        Ok(()) => Ok(Request::from_parts(parts, Limited::new(body, MAX_BODY_BYTES).boxed())),
+        Ok(()) => Ok(Request::from_parts(parts, Limited::new(PatientBody::new(body), MAX_BODY_BYTES).boxed())),
         Err(text) => Err((text, body)),
     }
 }
@@ -216,10 +234,13 @@ fn unavailable(text: &str) -> Response<Body> {
 }
 
 fn refusal(status: StatusCode, code: &str, error: String) -> Response<Body> {
-    let body = ErrorBody { schema: SCHEMA, code: code.into(), error, ..ErrorBody::default() };
-    let bytes = serde_json::to_vec(&body).unwrap_or_default();
-    let mut response = Response::new(Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed());
+    let bytes = error_body(code, error);
+    let mut response = Response::new(http_body_util::Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed());
     *response.status_mut() = status;
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
     response
+}
+
+fn error_body(code: &str, error: String) -> Vec<u8> {
+    serde_json::to_vec(&ErrorBody { schema: SCHEMA, code: code.into(), error, ..ErrorBody::default() }).unwrap_or_default()
 }

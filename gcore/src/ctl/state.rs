@@ -712,7 +712,7 @@ impl State {
 
     /// Finds the array that owns an id, when the task has no record of its own.
     pub fn array_of(&self, id: JobId) -> Option<(&Array, u32)> {
-        let (_, array) = self.arrays.range(id.0.saturating_sub(1_000_000), id.0 + 1).last()?;
+        let (_, array) = self.arrays.range(id.0.saturating_sub(1_000_000), id.0.saturating_add(1)).last()?;
         let position = u32::try_from(id.0 - array.id.0).ok()?;
         (position < array.len()).then_some((array, position))
     }

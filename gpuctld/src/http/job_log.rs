@@ -20,11 +20,16 @@ use gmodel::idle::{IdleAction, IdleSpell};
 use gmodel::node::Mark;
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy};
 use gmodel::signal::signal_name;
-use gmodel::{Instant, JobSpec, NodeId, RunClass, RunId};
+use gmodel::{JobSpec, NodeId, RunClass, RunId};
 use gwire::api::{LogEvent, LogText, SCHEMA};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the nodes' lines may take together, bytes, and how long they are asked for.
+const MAX_LOG_BYTES: usize = 4 << 20;
+const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs of a job whose nodes are asked, the newest.
 const LOGGED_RUNS: u32 = 20;
@@ -40,8 +45,12 @@ pub(super) async fn log(
     let history = site.core.reader().history(run.job).await?;
     let state = site.core.view().await;
     let node_name = |id: NodeId| state.nodes.get(id).map_or_else(|| format!("node {id}"), |node| node.name.clone());
-    let events = events(&history, &spec, &node_name);
+    let events = events(&history.lines, &spec, &node_name);
     let mut lines = Vec::new();
+    if history.is_cut {
+        lines.push(format!("controller: the newest {} events are shown; the older ones are in its database", events.len()));
+    }
+    let (mut bytes, since) = (0, Instant::now());
     let runs = match run.attempts {
         0 => Vec::new(), // a task without a record has its array's id, which is another task's
         _ => site.core.reader().nodes_of_runs(run.job, LOGGED_RUNS).await?,
@@ -49,10 +58,14 @@ pub(super) async fn log(
     let several = runs.len() > 1;
     // A node that did not answer once is not waited for again.
     let mut silent = BTreeMap::<String, String>::new();
-    for (attempt, nodelist) in runs {
+    'runs: for (attempt, nodelist) in runs {
         let nodes = Hostlist::parse(&nodelist).unwrap_or_default();
         for name in nodes.iter() {
             let Some(node) = state.node_by_name(name) else { continue };
+            if bytes > MAX_LOG_BYTES || since.elapsed() > LOG_PATIENCE {
+                lines.push(format!("{name}: not asked, and neither are those after it: the log has {bytes} bytes and took {} s", since.elapsed().as_secs()));
+                break 'runs;
+            }
             let of_run = if several { format!("{name} run {attempt}") } else { name.to_owned() };
             let text = match (node.link, silent.get(name)) {
                 (_, Some(why)) => Err(why.clone()),
@@ -60,7 +73,10 @@ pub(super) async fn log(
                 _ => Err("the node is not connected".to_owned()),
             };
             match text {
-                Ok(text) => lines.extend(text.lines().map(|line| format!("{of_run}: {line}"))),
+                Ok(text) => {
+                    bytes += text.len();
+                    lines.extend(text.lines().map(|line| format!("{of_run}: {line}")));
+                }
                 Err(why) => {
                     lines.push(format!("{of_run}: no log: {why}"));
                     if why.contains("did not answer") {
@@ -91,7 +107,7 @@ fn events(history: &[HistoryLine], spec: &JobSpec, node_name: NodeName) -> Vec<L
     let teller = Teller { node_name, spec: &spec, moved };
     read.into_iter()
         .map(|(line, event, known)| LogEvent {
-            at: Instant(line.at),
+            at: gmodel::Instant(line.at),
             // What another release wrote is told by its name.
             text: known.and_then(|event| teller.sentence(&event)).unwrap_or_else(|| line.kind.replace('_', " ")),
             event,

@@ -64,6 +64,7 @@ use gmodel::{NodeId, RunId, Timestamp};
 use gwire::api::MAX_BODY_BYTES;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -72,6 +73,8 @@ use std::time::Instant;
 
 /// Largest body of a machine that has shown nothing but a connection.
 const MAX_JOIN_BYTES: usize = 64 << 10;
+/// Largest body where no script comes along.
+const MAX_SMALL_BODY_BYTES: usize = 1 << 20;
 
 /// Who is at the other end, inserted by the listener as an extension of every request. Requests without one
 /// can only join.
@@ -100,11 +103,17 @@ pub struct Holder {
     pub from: String,
 }
 
+/// The address of the machine that forwards a request, as the controller sees it: an extension of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct CameFrom(pub IpAddr);
+
 /// An answer that comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Questions to connected nodes, over the connections that they dialled.
 pub trait NodeLinks: Send + Sync {
+    /// A node is connected from this address.
+    fn has_address(&self, address: IpAddr) -> bool;
     /// What the node did for a run; waits a few seconds at most.
     fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>>;
     /// What a run uses there by now; waits a few seconds at most.
@@ -240,8 +249,8 @@ struct Site {
 pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
     let site = Site { core, app };
     Router::new()
-        .route("/v1/jobs", get(job_list::list).post(submit::submit))
-        .route("/v1/jobs/dry-run", post(dry_run::dry_run))
+        .route("/v1/jobs", get(job_list::list).post(submit::submit).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+        .route("/v1/jobs/dry-run", post(dry_run::dry_run).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
         .route("/v1/jobs/cancel", post(cancel::cancel))
         .route("/v1/jobs/hold", post(targets::hold))
         .route("/v1/jobs/release", post(targets::release))
@@ -255,7 +264,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/why", get(outlook::why))
         .route("/v1/starts", get(outlook::starts))
         .route("/v1/jobs/{id}/wait", get(show::wait))
-        .route("/v1/jobs/{id}/steps", post(steps::start))
+        .route("/v1/jobs/{id}/steps", post(steps::start).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
         .route("/v1/jobs/{id}/steps/{step}/end", post(steps::end))
         .route("/v1/steps", get(steps::list))
         .route("/v1/nodes", get(nodes::list))
@@ -297,12 +306,12 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/priorities", get(standing::priorities))
         .route("/v1/shares", get(standing::shares))
         .route("/v1/licences", get(policy::licences))
-        .route("/v1/policy", get(policy::export).post(policy::import))
+        .route("/v1/policy", get(policy::export).post(policy::import).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
         .route("/metrics", get(admin::metrics))
         .fallback(no_such_endpoint)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn_with_state(site.clone(), measure))
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_SMALL_BODY_BYTES))
         .with_state(site)
 }
 

@@ -5,6 +5,7 @@
 use super::error::ApiError;
 use super::{Peer, Site};
 use axum::extract::FromRequestParts;
+use axum::http::Method;
 use axum::http::request::Parts;
 use gcore::ctl::{Actor, Job, State};
 use gmodel::config::{ClusterConfig, Privacy, SubmitFromJobs};
@@ -47,8 +48,31 @@ impl FromRequestParts<Site> for Caller {
     async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<Peer>().cloned();
         let peer = peer.ok_or_else(|| ApiError::denied("nobody vouches for who you are on this connection"))?;
-        Self::of(&peer, site).await
+        let caller = Self::of(&peer, site).await?;
+        match (parts.method == Method::POST, parts.uri.path()) {
+            // Before the body is read.
+            (true, path) => operators_act(path).map_or(Ok(()), |what| caller.must_administer(&what))?,
+            _ => {}
+        }
+        Ok(caller)
     }
+}
+
+/// What only operators may do, by the path that it is posted to.
+fn operators_act(path: &str) -> Option<String> {
+    let act = path.rsplit('/').next().unwrap_or_default();
+    Some(match path.strip_prefix("/v1/")?.split('/').next()? {
+        "nodes" if path.contains("/gpus/") => format!("gpu {act}"),
+        "nodes" => format!("node {act}"),
+        "gpus" => format!("gpu {act}"),
+        "tokens" => "inviting a node".to_owned(),
+        "reload" => "reload".to_owned(),
+        "backup" => "backup".to_owned(),
+        "qos" => "editing QOS".to_owned(),
+        "reservations" => "editing reservations".to_owned(),
+        "policy" => "import of a policy".to_owned(),
+        _ => return None,
+    })
 }
 
 impl Caller {

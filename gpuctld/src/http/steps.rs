@@ -3,7 +3,7 @@
 //! The core counts the step and lays out its ranks; each node of it is told over its own connection. What the tasks
 //! write goes from the nodes straight to grun, never through here. Which steps there were is in the history.
 
-use super::Site;
+use super::{CameFrom, Site};
 use super::error::ApiError;
 use super::filter::{JobFilter, job_query};
 use super::live_use;
@@ -15,7 +15,7 @@ use super::targets::{confine, odd};
 use crate::store::reader::StoredStep;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State as Shared};
+use axum::extract::{Extension, Path, State as Shared};
 use gcore::ctl::{Command, Reply, Run, StepAsk, StepNode, Target};
 use gmodel::hostlist::Hostlist;
 use gmodel::run::{RunUse, Usage};
@@ -26,7 +26,7 @@ use gwire::api::{
     Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder, StepNodeRow, StepReply, StepRequest, StepRow, StepWaits,
 };
 use serde::Serialize;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// Longest secret of a step, bytes.
 const MAX_KEY_BYTES: usize = 256;
@@ -37,10 +37,12 @@ pub(super) async fn start(
     caller: Caller,
     Shared(site): Shared<Site>,
     Path(id): Path<String>,
+    from: Option<Extension<CameFrom>>,
     body: Result<Json<StepRequest>, JsonRejection>,
 ) -> Result<Json<StepReply>, ApiError> {
     let Json(request) = body?;
     check(&request)?;
+    check_address(&site, &request.connect, from.map(|Extension(CameFrom(address))| address))?;
     let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
         return Err(ApiError::invalid(format!("{id} names several tasks; a step runs in one job")));
     };
@@ -273,6 +275,22 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
         return Err(ApiError::invalid(format!("the GPU type of the step has more than {MAX_TYPE_BYTES} bytes")));
     }
     Ok(())
+}
+
+/// Where nodes may be sent with a step's output: to the machine that grun is on, as the controller sees it, and to nodes. So nobody
+/// points them at others.
+fn check_address(site: &Site, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
+    let Ok(asked) = connect.parse::<SocketAddr>() else { return Ok(()) };
+    let (asked, seen) = (asked.ip().to_canonical(), from.map(|from| from.to_canonical()));
+    // Without a machine in between grun is on the controller's own: an address of it can be bound.
+    let is_own = || from.is_none() && UdpSocket::bind((asked, 0)).is_ok();
+    if asked.is_loopback() || seen == Some(asked) || !asked.is_unspecified() && is_own() || site.app.links.has_address(asked) {
+        return Ok(());
+    }
+    let here = seen.map_or(String::new(), |seen| format!(" ({seen})"));
+    Err(ApiError::denied(format!(
+        "connect = {connect:?}: a step's output goes to the machine that grun is on{here} or to a node of the cluster, and this is neither"
+    )))
 }
 
 fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize) -> StepOrder {

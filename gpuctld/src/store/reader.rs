@@ -39,8 +39,9 @@ use std::sync::{Arc, Mutex};
 
 /// Connections kept open for later questions; more are opened while all are busy.
 const KEPT_CONNECTIONS: usize = 4;
-/// Lines of history given out for one job.
+/// Lines of history given out for one job, and what they may take, bytes: the newest.
 const HISTORY_LINES: u32 = 10_000;
+const HISTORY_BYTES: usize = 4 << 20;
 
 /// Read access to the database. Cheap to clone. Questions run on blocking threads.
 #[derive(Clone, Debug)]
@@ -261,7 +262,7 @@ impl Reader {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn history(&self, job: JobId) -> Result<Vec<HistoryLine>, ReadError> {
+    pub async fn history(&self, job: JobId) -> Result<History, ReadError> {
         self.ask(move |db| history(db, job)).await
     }
 
@@ -391,12 +392,19 @@ fn blob(db: &Connection, id: &BlobId) -> Answer<Option<Vec<u8>>> {
         .optional()?)
 }
 
-fn history(db: &Connection, job: JobId) -> Answer<Vec<HistoryLine>> {
+/// What befell a job, the oldest first.
+pub struct History {
+    pub lines: Vec<HistoryLine>,
+    /// There is more, older than these.
+    pub is_cut: bool,
+}
+
+fn history(db: &Connection, job: JobId) -> Answer<History> {
     // What befell the array before a task had a record of its own befell the task.
     const SQL: &str = "SELECT seq, at, kind, job, attempt, node, doc FROM events
-        WHERE job IN (?1, (SELECT array_id FROM jobs WHERE id = ?1)) ORDER BY seq LIMIT ?2";
+        WHERE job IN (?1, (SELECT array_id FROM jobs WHERE id = ?1)) ORDER BY seq DESC LIMIT ?2";
     let mut statement = db.prepare_cached(SQL)?;
-    let lines = statement.query_map((job.0, HISTORY_LINES), |row| {
+    let newest = statement.query_map((job.0, HISTORY_LINES), |row| {
         let attempt: Option<u32> = row.get(4)?;
         let job = JobId(row.get(3)?);
         Ok(HistoryLine {
@@ -408,9 +416,21 @@ fn history(db: &Connection, job: JobId) -> Answer<Vec<HistoryLine>> {
             doc: String::from_utf8_lossy(&bytes(row, 6)?).into_owned(),
         })
     })?;
-    let lines: Vec<HistoryLine> = lines.collect::<rusqlite::Result<_>>()?;
+    let (mut lines, mut bytes) = (Vec::new(), 0);
+    let mut is_cut = false;
+    for line in newest {
+        let line = line?;
+        bytes += line.doc.len();
+        is_cut = bytes > HISTORY_BYTES || lines.len() + 1 == HISTORY_LINES as usize;
+        if is_cut {
+            break;
+        }
+        lines.push(line);
+    }
+    lines.reverse();
     // The first task has the array's id: its runs are not another task's.
-    Ok(lines.into_iter().filter(|line| line.run.is_none_or(|run| run.job == job)).collect())
+    lines.retain(|line| line.run.is_none_or(|run| run.job == job));
+    Ok(History { lines, is_cut })
 }
 
 fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {

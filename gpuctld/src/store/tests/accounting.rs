@@ -208,7 +208,7 @@ fn a_finished_job_is_found_by_id_with_its_request_and_history() {
         }
         other => panic!("{other:?}"),
     }
-    let history = wait(world.reader().history(job)).unwrap();
+    let history = wait(world.reader().history(job)).unwrap().lines;
     let kinds: Vec<&str> = history.iter().map(|line| line.kind.as_str()).collect();
     assert_eq!(kinds[..3], ["job_submitted", "run_placed", "run_go"]);
     assert!(kinds.contains(&"run_ended") && history.iter().any(|line| line.node == Some(node)), "{kinds:?}");
