@@ -10,7 +10,7 @@ help:
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
-	@echo 'make soak        a lying node; property tests with seeds and numbers of cases that make test does not use (until one fails, or SOAK_SECS=600)'
+	@echo 'make soak        a hostile user (root) and a lying node, then property tests with new seeds (until one fails, or SOAK_SECS=600)'
 	@echo 'make test-gpu    the GPUs of this machine through a pool of it; root. Touches no MIG, clocks or resets (docs/gpu-runs.md)'
 	@echo 'make lint        clippy over everything'
 	@echo 'make man-check   the hand-written man pages through mandoc or groff'

@@ -1,6 +1,7 @@
 //! Tests of the whole workspace: real daemons, command lines, compatibility, and the tidiness of the tree.
 
 pub mod gpu_run;
+pub mod hostile;
 pub mod namespace;
 pub mod person;
 pub mod pool;

@@ -524,7 +524,7 @@ pub fn programs_for(person: &Person, temp: &Path) -> PathBuf {
     let copies = temp.join("bin");
     if !copies.exists() {
         fs::create_dir(&copies).unwrap();
-        for program in PROGRAMS.into_iter().chain(["libnvidia_ml_sim.so"]) {
+        for program in PROGRAMS.into_iter().chain(["libnvidia_ml_sim.so", "gpupool-hostile-user"]) {
             fs::copy(here.join(program), copies.join(program)).unwrap();
             fs::set_permissions(copies.join(program), fs::Permissions::from_mode(0o755)).unwrap();
         }
