@@ -158,6 +158,7 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         format!("{sent}{}", said.text())
     };
     expect![[r#"
+        /v1/cluster 
         /v1/reservations/course {"create":true,"change":{"duration_secs":3600,"gpus":null,"maintenance":true,"node_count":null,"nodes":"n1","users":["ada"]}}
         Reservation created: course
     "#]].assert_eq(&sent(&["create", "reservation", "ReservationName=course", "Users=ada", "Nodes=n1", "Duration=60", "Flags=MAINT"]));

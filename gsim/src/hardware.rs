@@ -4,6 +4,7 @@
 
 use crate::csv;
 use crate::trace::{Trace, TraceJob};
+use gcore::ctl::node_words::{MAX_NODE_CPUS, MAX_NODE_GPUS, MAX_NODE_MEM_BYTES};
 use gmodel::config::{GpuSharing, Partition};
 use gmodel::duration::squeue_time;
 use gmodel::node::{GpuInfo, Inventory};
@@ -15,14 +16,14 @@ use std::sync::Arc;
 /// Nodes of one cluster at most.
 pub const MAX_NODES: usize = 100_000;
 /// GPUs of one node at most.
-pub const MAX_GPUS: u32 = 1024;
+pub const MAX_GPUS: u32 = MAX_NODE_GPUS as u32;
 /// GPUs of a node where nothing says how many.
 pub const GPUS_PER_NODE: u32 = 8;
 /// Part of the time that a sized cluster would be busy.
 pub const LOAD: f64 = 0.9;
 /// CPUs and memory of a node of which a CSV does not say them.
-const PLENTY_CPUS: u32 = 1_000_000;
-const PLENTY_MEM: u64 = 1 << 50;
+const PLENTY_CPUS: u32 = MAX_NODE_CPUS;
+const PLENTY_MEM: u64 = MAX_NODE_MEM_BYTES;
 /// Memory of nodes where nothing asks for any.
 const MEM_BYTES: u64 = 512 << 30;
 
@@ -266,8 +267,8 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
         return Err("a node has a name of up to 200 bytes".into());
     }
     let shape = NodeShape {
-        cpus: number(1, "cpus", 1_000_000)?.map_or(PLENTY_CPUS, |cpus| cpus as u32),
-        mem_bytes: number(2, "mem_mb", 1 << 40)?.map_or(PLENTY_MEM, |mib| mib << 20),
+        cpus: number(1, "cpus", u64::from(MAX_NODE_CPUS))?.map_or(PLENTY_CPUS, |cpus| cpus as u32),
+        mem_bytes: number(2, "mem_mb", MAX_NODE_MEM_BYTES >> 20)?.map_or(PLENTY_MEM, |mib| mib << 20),
         gpus: number(3, "gpus", u64::from(MAX_GPUS))?.unwrap_or(0) as u32,
         gpu_type: field(4).to_ascii_lowercase(),
         ..NodeShape::default()
@@ -350,8 +351,8 @@ fn shape(jobs: &[&TraceJob], count: u64, capacity: f64, least_cpus: u64, cpus: O
     let cpus = cpus.map_or(by_load, u64::from).max(most(jobs, cpus_each)).max(least_cpus);
     let mem_mib = each(work(jobs, |job| (job.mem_mib * u64::from(job.nodes)) as f64)).max(most(jobs, |job| job.mem_mib));
     NodeShape {
-        cpus: cpus.min(1_000_000) as u32,
-        mem_bytes: (mem_mib << 20).max(MEM_BYTES),
+        cpus: cpus.min(u64::from(MAX_NODE_CPUS)) as u32,
+        mem_bytes: (mem_mib << 20).clamp(MEM_BYTES, MAX_NODE_MEM_BYTES),
         ..NodeShape::default()
     }
 }
@@ -445,7 +446,7 @@ mod tests {
             ("node,cpus\na,many\n", "line 2: cpus is \"many\", which is no number"),
             ("node,cpus\na,1\na,1\n", "line 3: node \"a\" is there twice"),
             ("node,cpus\na\n", "line 2: 1 fields, and the header has 2"),
-            ("node,gpus\na,2000\n", "line 2: gpus is \"2000\"; 0 to 1024 is allowed"),
+            ("node,gpus\na,2000\n", "line 2: gpus is \"2000\"; 0 to 512 is allowed"),
             ("node,cpus\n", "the file has a header and no nodes"),
         ] {
             assert_eq!(Hardware::from_csv(bad).unwrap_err(), expected);

@@ -5,6 +5,7 @@
 
 use crate::hardware::{MAX_GPUS, NodeShape};
 use crate::trace_run::Runtime;
+use gcore::ctl::node_words::MAX_NODE_CPUS;
 use gconfig::cluster::{self, KEYS as SITE_KEYS};
 use gconfig::error::{Errors, Source};
 use gconfig::partition::Partitions;
@@ -123,7 +124,7 @@ fn node(source: &Source, table: &DeTable<'_>, span: std::ops::Range<usize>, erro
         gpus,
         gpu_type,
         gpu_mem_mib: section.size("gpu_mem", errors).unwrap_or(0) >> 20,
-        cpus: section.number("cpus", 1..=1_000_000, errors).unwrap_or_else(|| gpus.max(1)),
+        cpus: section.number("cpus", 1..=MAX_NODE_CPUS, errors).unwrap_or_else(|| gpus.max(1)),
         mem_bytes: section.size("mem", errors).unwrap_or(512 << 30),
         features: section.texts("features", errors).unwrap_or_default(),
     };

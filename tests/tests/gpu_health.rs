@@ -483,7 +483,7 @@ fn an_index_that_means_two_gpus_while_one_is_missing_is_refused_with_their_uuids
 #[test]
 fn an_xid_is_in_the_record_of_the_job_it_befell_and_one_of_an_address_without_a_gpu_is_on_the_node() {
     let Some(pool) = pool_of_eight() else { return };
-    let job = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $CUDA_VISIBLE_DEVICES > seen; {WAIT}")]);
+    let job = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_GPU_UUIDS > seen; {WAIT}")]);
     let uuid = pool.wait_file("seen").trim().to_owned();
     fault(&pool, &[&slot_of(&pool, &uuid), "xid", "31"]);
     let log = pool.dir.join("node1/nvml/kmsg");

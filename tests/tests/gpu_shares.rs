@@ -289,6 +289,9 @@ fn a_daemon_that_does_not_start_leaves_the_gpu_as_it_was() {
     let one = submit(&pool, "0.5", "true");
     pool.wait_until("an attempt failed", || pool.attempts(one).first().is_some_and(|run| format!("{run:?}").contains("no CUDA-capable device")));
     std::fs::remove_file(&refuses).unwrap();
+    // The job stays away from the node for a minute, or until it is resumed.
+    let said = pool.run("gadm", &["node", "resume", "node1"]);
+    assert_eq!(said.code, 0, "{said:?}");
     pool.wait_state_through(one, Completed);
     pool.wait_until("MPS is gone", || is_given_back(&pool, 0));
 }

@@ -36,7 +36,7 @@ fn a_launcher_of_ranks_gets_one_task_a_node_with_all_of_the_job_there() {
     assert_eq!(
         said,
         "prted on node2 sees 2, 1 of it\nprted on node1 sees 2, 2 of it\nprted on node2 sees 2, 2 of it\ntask on node1 sees 1, 1 of it\n\
-         own on node1 sees 1, 1 of it\nown on node1 sees 2, 1 of it\n2\n"
+         own on node1 sees 1, 1 of it\nown on node1 sees 2, 1 of it\n255\n"
     );
 }
 
@@ -52,10 +52,10 @@ fn srun_starts_what_its_job_has_room_for_and_says_what_it_cannot() {
     assert!(lines[0].starts_with("srun: error: More processors requested than permitted: 99 tasks, and the job has 3 CPUs on the 1 node(s)"), "{said}");
     assert_eq!(lines[1..4], ["1", "overcommitted", "so, too"], "{said}");
     assert!(lines[4].contains("makes a step of several programs, which is not offered") && lines[4].contains("--multi-prog"), "{said}");
-    assert_eq!(lines[5], "2", "{said}");
+    assert_eq!(lines[5], "255", "{said}");
     assert_eq!(lines[6..9], ["a b :"; 3], "a word of its own command: {said}");
     assert!(lines[9].starts_with("srun: error: --container of srun is not offered"), "{said}");
-    let killed = ["2", "srun: error: node1: task 0: Killed", "137", "srun: error: node1: task 0: Segmentation fault", "srun: error: node1: task 0: Exited with exit code 3"];
+    let killed = ["255", "srun: error: node1: task 0: Killed", "137", "srun: error: node1: task 0: Segmentation fault", "srun: error: node1: task 0: Exited with exit code 3"];
     assert_eq!(lines[10..], killed, "{said}");
     for place in ["#SBATCH --container=/image", "#SBATCH --container-id=x"] {
         pool.write("box.sh", format!("#!/bin/sh\n{place}\ntrue\n"));

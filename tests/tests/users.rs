@@ -427,7 +427,7 @@ fn operators_administer_from_login_nodes_that_are_marked_admin_and_from_no_other
     let mut daemon = pool.command("gpud");
     daemon.args(["run", "--config"]).arg(&login.config).stdout(log.try_clone().unwrap()).stderr(log);
     login.daemon = Some(daemon.spawn().unwrap());
-    pool.wait_until("it is told", || fs::read_to_string(login.state.join("log")).unwrap().contains("a newer token took that from it"));
+    pool.wait_until("it is told", || fs::read_to_string(login.state.join("log")).unwrap().contains("since then the machine joined again"));
     assert_ne!(login.gadm(&pool, &drain).code, 0);
     assert_eq!(pool.node("node1").state, "IDLE");
     pool.run("gadm", &["token", "node", "--role", "compute", "--admin"]).fails_with(2, "--admin is for login nodes");

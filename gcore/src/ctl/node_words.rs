@@ -23,7 +23,7 @@ pub const MAX_NODE_MEM_BYTES: u64 = 1 << 46;
 /// Memory of one GPU, MiB.
 const MAX_GPU_MEMORY_MIB: u64 = 1 << 24;
 /// GPUs and slices of GPUs in one machine at a time.
-const MAX_NODE_GPUS: usize = 512;
+pub const MAX_NODE_GPUS: usize = 512;
 /// What a counter of use may show in all: it is added up over nodes and runs.
 const MAX_COUNT: u64 = 1 << 50;
 /// More than a GPU draws, W.

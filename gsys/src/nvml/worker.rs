@@ -1,6 +1,8 @@
 //! The threads on which NVML is called, and what they know together: GPUs as last read, GPUs that hold a call, events not yet
 //! fetched. A caller waits up to the time it names; a thread whose call does not return is given up. Calls no NVML itself.
 
+mod kernel_log_watch;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::ops::ControlFlow;
@@ -15,7 +17,7 @@ use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
 
 use super::{
     Change, DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse,
-    Inventory, KernelLog, KernelXid, Nvml, NvmlError,
+    Inventory, KernelXid, Nvml, NvmlError,
 };
 
 /// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
@@ -73,28 +75,7 @@ impl NvmlWorker {
     /// Takes Xids from the kernel log too (`/dev/kmsg`), from now on: they come there even when NVML hangs or nobody watched. A log that
     /// cannot be read, which `tell` hears once each time, is opened again and again; `None` is told when it is read again.
     pub fn watch_kernel_log(&self, path: &Path, tell: impl Fn(Option<io::Error>) + Send + 'static) -> io::Result<()> {
-        let (shared, path) = (Arc::downgrade(&self.shared), path.to_owned());
-        // Before this returns, so that nothing is missed that is said after it.
-        let mut log = KernelLog::open(&path);
-        let watch = move || {
-            let mut is_read = true;
-            while shared.strong_count() > 0 {
-                match log.and_then(|log| {
-                    if !is_read {
-                        tell(None);
-                    }
-                    is_read = true;
-                    follow_log(&shared, log)
-                }) {
-                    Ok(()) => return,
-                    Err(e) if is_read => tell(Some(e)),
-                    Err(_) => {}
-                }
-                is_read = false;
-                thread::sleep(LOG_AGAIN_AFTER);
-                log = KernelLog::open(&path);
-            }
-        };
+        let watch = kernel_log_watch::begin(&self.shared, path, tell);
         spawn("nvml-kernel-log", watch).map_err(io::Error::other)
     }
 
@@ -747,40 +728,6 @@ fn watch_events(worker: &Weak<Shared>, open: &Opener) {
         }
         thread::sleep(Duration::from_millis(100));
     }
-}
-
-/// A kernel log that cannot be opened or read is tried again so often.
-const LOG_AGAIN_AFTER: Duration = Duration::from_secs(2);
-
-/// Until the worker is dropped, or the log cannot be read any more.
-fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) -> io::Result<()> {
-    /// Lines between two looks; the kernel keeps the rest.
-    const MOST_LINES: usize = 10_000;
-    while let Some(shared) = worker.upgrade() {
-        let xids = log.new_xids(MOST_LINES)?;
-        for xid in xids {
-            let known = lock(&shared.known);
-            let gpu = known
-                .iter()
-                .find(|gpu| gpu.pci_bus_id.eq_ignore_ascii_case(&xid.pci_bus_id));
-            let uuid = gpu.map(|gpu| gpu.uuid.clone());
-            drop(known);
-            if uuid.is_none() {
-                shared.note_stray(&xid);
-            }
-            if let Some(uuid) = uuid {
-                shared.push_event(GpuEvent {
-                    uuid,
-                    kind: GpuEventKind::Xid(xid.xid),
-                    count: 1,
-                    source: EventSource::KernelLog,
-                });
-            }
-        }
-        drop(shared);
-        thread::sleep(Duration::from_millis(250));
-    }
-    Ok(())
 }
 
 fn pass_on(
