@@ -163,10 +163,12 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         Reservation created: course
     "#]].assert_eq(&sent(&["create", "reservation", "ReservationName=course", "Users=ada", "Nodes=n1", "Duration=60", "Flags=MAINT"]));
     expect![[r#"
+        /v1/cluster 
         /v1/reservations/course {"create":true,"change":{"duration_secs":3600,"gpus":null,"node_count":2,"nodes":null}}
         Reservation created: course
     "#]].assert_eq(&sent(&["create", "Reservation=course", "NodeCnt=2", "Duration=60"]));
     expect![[r#"
+        /v1/cluster 
         /v1/reservations/course 
         /v1/reservations/course {"create":false,"change":{"duration_secs":7200}}
         Reservation updated.
@@ -181,12 +183,14 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         exit: Some(1)
     "#]].assert_eq(&sent(&["delete", "reservation", "gone"]));
     expect![[r#"
+        /v1/cluster 
         /v1/reservations/course 
         /v1/reservations/course {"create":false,"change":{"skip_until":"2027-01-18T11:00:00Z"}}
         Reservation updated.
     "#]].assert_eq(&sent(&["update", "ReservationName=course", "skip"]));
     expect![[r#"
         /v1/reservations 
+        /v1/cluster 
         /v1/reservations/ada_2 {"create":true,"change":{"magnetic":true,"nodes":"ALL","partition":"main","users":["ada","bob"]}}
         Reservation created: ada_2
     "#]].assert_eq(&sent(&["create", "reservation", "Users=ada,bob", "PartitionName=main", "Flags=MAGNETIC"]));
