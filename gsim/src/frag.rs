@@ -105,19 +105,21 @@ fn order(pods: &Trace, seed: u64, wanted_milli: u64) -> Vec<&TraceJob> {
 
 /// Idle nodes and all pods waiting, without limits: nobody has a reservation, as nothing ever ends.
 fn picture(hardware: &Hardware, by: By, order: &[&TraceJob]) -> Snapshot {
-    let mut scaled = hardware.clone();
-    scaled.nodes.iter_mut().for_each(|node| node.shape.cpus = node.shape.cpus.saturating_mul(CPU_SCALE));
     let placement = match by {
         By::Random => Placement::FirstFit,
         By::Scheduler(placement) => placement,
     };
     let scheduler =
         SchedulerConfig { order: JobOrder::Fifo, backfill: Backfill::EASY, placement, ..SchedulerConfig::default() };
-    let config = ClusterConfig { partitions: scaled.partitions.clone(), scheduler, ..ClusterConfig::default() };
-    let mut picture = snapshot(&started_state(&scaled, &config, BASE), BASE);
+    let config = ClusterConfig { partitions: hardware.partitions.clone(), scheduler, ..ClusterConfig::default() };
+    let mut picture = snapshot(&started_state(hardware, &config, BASE), BASE);
+    for node in &mut picture.nodes {
+        node.cpus = node.cpus.saturating_mul(CPU_SCALE);
+        node.free_cpus = node.free_cpus.saturating_mul(CPU_SCALE);
+    }
     let settings = Settings { runtime: Runtime::Limit, ..Settings::default() };
     let main = config.default_partition().map_or_else(String::new, |partition| partition.name.clone());
-    let traits = ClusterTraits::of(&scaled);
+    let traits = ClusterTraits::of(hardware);
     let pending = order.iter().enumerate().map(|(at, job)| {
         let mut spec = spec_of(job, &config, &settings, traits);
         spec.partition.clone_from(&main);

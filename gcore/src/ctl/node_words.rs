@@ -16,8 +16,8 @@ use gmodel::{Fence, NodeId, NodeLife, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// CPUs of one machine. Linux counts up to 8192; gsim counts thousandths of 128 and more.
-pub const MAX_NODE_CPUS: u32 = 1 << 20;
+/// CPUs of one machine: Linux counts up to 8192.
+pub const MAX_NODE_CPUS: u32 = 65_536;
 /// Memory of one machine, bytes: 64 TiB. That of all nodes together then fits an integer of SQLite.
 pub const MAX_NODE_MEM_BYTES: u64 = 1 << 46;
 /// Memory of one GPU, MiB.
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!((inventory.cpus, inventory.mem_bytes, inventory.gpus.len(), inventory.boot_secs), (MAX_NODE_CPUS, MAX_NODE_MEM_BYTES, MAX_NODE_GPUS, 0));
         assert_eq!(
             inventory.unfit,
-            "its inventory is impossible: it says 4294967295 CPUs, and 1048576 are the most a machine has. Look at its gpud and at the machine"
+            "its inventory is impossible: it says 4294967295 CPUs, and 65536 are the most a machine has. Look at its gpud and at the machine"
         );
         let bytes = serde_json::to_vec(&inventory).unwrap().len();
         assert!(bytes < 20 << 20, "{bytes}");

@@ -67,7 +67,7 @@ async fn a_node_with_four_billion_cpus_takes_no_work_and_no_memory_and_says_why(
     let mut link = liar.link().await;
     link.say(&ToController::Hello(lie)).await;
     link.hear().await;
-    let is_unfit = |controller: &Controller| node(controller, "n2").to_string().contains("its inventory is impossible: it says 4294967295 CPUs, and 1048576 are");
+    let is_unfit = |controller: &Controller| node(controller, "n2").to_string().contains("its inventory is impossible: it says 4294967295 CPUs, and 65536 are");
     wait_until(|| is_unfit(&controller), || node(&controller, "n2").to_string());
     // The others' work goes on, and a pass of the planner has seen both.
     let id = controller.client().submit(&job("train"));
