@@ -32,7 +32,11 @@ impl Floor {
         })?;
         std::fs::remove_file(path)?;
         let load = std::fs::read_to_string("/proc/loadavg")?;
-        let load = load.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+        let load = load
+            .split(' ')
+            .next()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0.0);
         Ok(Self { spawn, fsync, load })
     }
 

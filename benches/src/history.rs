@@ -3,8 +3,8 @@
 //! They are made from one that ran, by SQL, spread evenly over the two years before it; their logs are left out, and they are in no
 //! sum of use.
 
-use crate::pool::Pool;
 use crate::floor::median;
+use crate::pool::Pool;
 use crate::{Bench, Row, millis};
 use anyhow::Context;
 use rusqlite::Connection;
@@ -22,7 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const ASKED: [(&str, &str, &[&str]); 4] = [
     ("gq", "gq", &[]),
     ("gq JOB of one that is over", "gq", &["7"]),
-    ("gacct of the last hour", "gacct", &["-a", "-S", "now-1hour"]),
+    (
+        "gacct of the last hour",
+        "gacct",
+        &["-a", "-S", "now-1hour"],
+    ),
     ("gacct of one job", "gacct", &["-j", "7"]),
 ];
 
@@ -39,7 +43,13 @@ pub fn history(bench: &mut Bench) -> anyhow::Result<()> {
     let mut none = before.iter();
     let mut row = |what: &'static str, time: Duration| {
         let none = millis(*none.next().expect("measured above"));
-        bench.row_once(|_| Ok(Row { what, slurm: "", ours: format!("{}; without them {none}", millis(time)) }))
+        bench.row_once(|_| {
+            Ok(Row {
+                what,
+                slurm: "",
+                ours: format!("{}; without them {none}", millis(time)),
+            })
+        })
     };
     println!("two million jobs over, two years of them:");
     row("start to serving, after SIGKILL", after)?;
@@ -55,7 +65,10 @@ fn time_of(pool: &Pool, program: &str, args: &[&str]) -> anyhow::Result<Duration
 }
 
 /// Kills the controller, does something to its database, and starts it.
-fn restart(pool: &Pool, change: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<Duration> {
+fn restart(
+    pool: &Pool,
+    change: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<Duration> {
     let dir = pool.dir.to_str().context("directory is not UTF-8")?;
     pool.run("gadm", &["sandbox", "kill", "gpuctld", "--dir", dir])?;
     change(&database(pool))?;
@@ -88,7 +101,9 @@ fn copies(db: &Connection, table: &str, id: &str, first: i64) -> anyhow::Result<
     };
     let values = columns.iter().map(|name| match name.as_str() {
         name if name == id => format!("{first} + n"),
-        name if name.ends_with("_ms") && !name.starts_with("gpu_") => format!("{name} - ({JOBS} - n) * {APART_MS}"),
+        name if name.ends_with("_ms") && !name.starts_with("gpu_") => {
+            format!("{name} - ({JOBS} - n) * {APART_MS}")
+        }
         // As of jobs that left memory, and that the sums of use have.
         "live" => "0".to_owned(),
         "summed" => "1".to_owned(),

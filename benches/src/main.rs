@@ -31,19 +31,31 @@ struct Row {
 
 fn main() -> anyhow::Result<()> {
     let only: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = only.iter().find(|word| SCENARIOS.iter().all(|(name, _)| name != word)) {
+    if let Some(unknown) = only
+        .iter()
+        .find(|word| SCENARIOS.iter().all(|(name, _)| name != word))
+    {
         let names: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
-        anyhow::bail!("there is no scenario {unknown:?}; there are {}", names.join(", "));
+        anyhow::bail!(
+            "there is no scenario {unknown:?}; there are {}",
+            names.join(", ")
+        );
     }
     let base = tempfile::Builder::new().prefix("gpupool-bench").tempdir()?;
-    std::fs::set_permissions(base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    std::fs::set_permissions(
+        base.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )?;
     println!(
         "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5}",
         "measure", "Slurm 22.05.8", "here", "spawn", "fsync", "load"
     );
     for (name, scenario) in SCENARIOS {
         if only.is_empty() || only.iter().any(|only| only == name) {
-            scenario(&mut Bench { base: base.path(), count: 0 })?;
+            scenario(&mut Bench {
+                base: base.path(),
+                count: 0,
+            })?;
         }
     }
     Ok(())
@@ -69,14 +81,31 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn pool(&mut self, nodes: u32, gpus: &str) -> anyhow::Result<Pool> {
         self.count += 1;
-        Pool::up(&self.base.join(format!("pool{}", self.count)), nodes, 0, gpus)
+        Pool::up(
+            &self.base.join(format!("pool{}", self.count)),
+            nodes,
+            0,
+            gpus,
+        )
     }
 
     /// One node whose GPUs are all held by running jobs.
     fn full_pool(&mut self) -> anyhow::Result<Pool> {
         let pool = self.pool(1, "h100:8")?;
         for _ in 0..8 {
-            pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", "-t", "1-0", "--wrap", "sleep 86400"])?;
+            pool.run(
+                "gsub",
+                &[
+                    "-o",
+                    "/dev/null",
+                    "--gpus",
+                    "1",
+                    "-t",
+                    "1-0",
+                    "--wrap",
+                    "sleep 86400",
+                ],
+            )?;
         }
         Ok(pool)
     }
@@ -127,7 +156,10 @@ impl Bench<'_> {
 fn children_cpu() -> anyhow::Result<Duration> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN)?;
     let time = |at: nix::sys::time::TimeVal| {
-        Duration::new(at.tv_sec().unsigned_abs(), at.tv_usec().unsigned_abs() as u32 * 1000)
+        Duration::new(
+            at.tv_sec().unsigned_abs(),
+            at.tv_usec().unsigned_abs() as u32 * 1000,
+        )
     };
     Ok(time(usage.user_time()) + time(usage.system_time()))
 }
@@ -164,11 +196,21 @@ fn latency(bench: &mut Bench) -> anyhow::Result<()> {
         Ok(Row {
             what: "submit to the script's first line, idle node",
             slurm: "550 ms (tuned)",
-            ours: format!("{}, {:.1} x (4 spawns + 3 fsyncs)", millis(time), floors(time, floor, 4.0, 3.0)),
+            ours: format!(
+                "{}, {:.1} x (4 spawns + 3 fsyncs)",
+                millis(time),
+                floors(time, floor, 4.0, 3.0)
+            ),
         })
     })?;
     pool.drain(Duration::from_secs(60))?;
-    end_to_end(bench, &pool, "/bin/true jobs end to end, one node of 8 GPUs", "3.4 to 12/s", 400)
+    end_to_end(
+        bench,
+        &pool,
+        "/bin/true jobs end to end, one node of 8 GPUs",
+        "3.4 to 12/s",
+        400,
+    )
 }
 
 fn end_to_end(
@@ -186,11 +228,12 @@ fn end_to_end(
         pool.drain(Duration::from_secs(300))?;
         let time = start.elapsed();
         let used = pool.cpu_time()?;
-        let each = |before: Duration, after: Duration| {
-            (after - before).as_secs_f64() * 1e3 / count as f64
-        };
-        let (controller, nodes) =
-            (each(cpu.controller, used.controller), each(cpu.nodes, used.nodes));
+        let each =
+            |before: Duration, after: Duration| (after - before).as_secs_f64() * 1e3 / count as f64;
+        let (controller, nodes) = (
+            each(cpu.controller, used.controller),
+            each(cpu.nodes, used.nodes),
+        );
         Ok(Row {
             what,
             slurm,
@@ -208,7 +251,10 @@ fn queue(bench: &mut Bench) -> anyhow::Result<()> {
     bench.row(|floor| {
         let start = Instant::now();
         for _ in 0..100 {
-            pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", "--wrap", "true"])?;
+            pool.run(
+                "gsub",
+                &["-o", "/dev/null", "--gpus", "1", "--wrap", "true"],
+            )?;
         }
         let time = start.elapsed() / 100;
         Ok(Row {
@@ -224,11 +270,28 @@ fn queue(bench: &mut Bench) -> anyhow::Result<()> {
     for (tasks, slurm) in [("0-9999", "9 ms"), ("0-999999", "")] {
         bench.row(|_| {
             let time = median(5, || {
-                let args = ["-o", "/dev/null", "--gpus", "1", "-a", tasks, "--wrap", "true"];
+                let args = [
+                    "-o",
+                    "/dev/null",
+                    "--gpus",
+                    "1",
+                    "-a",
+                    tasks,
+                    "--wrap",
+                    "true",
+                ];
                 pool.run("gsub", &args).map(drop)
             })?;
-            let what = if tasks == "0-9999" { "one array of 10,000 tasks" } else { "one array of 1,000,000 tasks" };
-            Ok(Row { what, slurm, ours: millis(time) })
+            let what = if tasks == "0-9999" {
+                "one array of 10,000 tasks"
+            } else {
+                "one array of 1,000,000 tasks"
+            };
+            Ok(Row {
+                what,
+                slurm,
+                ours: millis(time),
+            })
         })?;
     }
     pool.run("gdel", &["-u", "root", "-t", "PENDING"])?;
@@ -243,7 +306,11 @@ fn own_jobs(bench: &mut Bench) -> anyhow::Result<()> {
     long_queue(bench, &pool, |number| pool.own_job(number, 2048, 60))
 }
 
-fn long_queue(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + Sync) -> anyhow::Result<()> {
+fn long_queue(
+    bench: &Bench,
+    pool: &Pool,
+    job: impl Fn(usize) -> SubmitRequest + Sync,
+) -> anyhow::Result<()> {
     listings(bench, pool, job)?;
     bench.row_once(|_| {
         let start = Instant::now();
@@ -257,11 +324,18 @@ fn long_queue(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest +
     })
 }
 
-fn listings(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + Sync) -> anyhow::Result<()> {
+fn listings(
+    bench: &Bench,
+    pool: &Pool,
+    job: impl Fn(usize) -> SubmitRequest + Sync,
+) -> anyhow::Result<()> {
     let mut pending = 0;
-    for (target, slurm) in
-        [(0, "9 ms"), (10_000, "125 ms"), (50_000, "490 to 680 ms"), (100_000, "1130 ms")]
-    {
+    for (target, slurm) in [
+        (0, "9 ms"),
+        (10_000, "125 ms"),
+        (50_000, "490 to 680 ms"),
+        (100_000, "1130 ms"),
+    ] {
         if target > pending {
             submit_many(bench, pool, pending, target - pending, &job)?;
             pending = target;
@@ -282,7 +356,12 @@ fn listings(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + S
                 50_000 => "gq with 50,000 pending",
                 _ => "gq with 100,000 pending",
             };
-            let ours = format!("{}; CPU {} gpuctld, {} gq", millis(time), millis(controller), millis(own_cpu));
+            let ours = format!(
+                "{}; CPU {} gpuctld, {} gq",
+                millis(time),
+                millis(controller),
+                millis(own_cpu)
+            );
             Ok(Row { what, slurm, ours })
         })?;
         if target == 50_000 {
@@ -310,7 +389,10 @@ fn submit_many(
         "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5.1}",
         format!("64 clients, a durable job a request, {queued} queued"),
         "80 to 127/s",
-        format!("{:.0}/s; {each:.0} us of gpuctld's CPU a job", per_second(count, time)),
+        format!(
+            "{:.0}/s; {each:.0} us of gpuctld's CPU a job",
+            per_second(count, time)
+        ),
         millis(floor.spawn),
         millis(floor.fsync),
         floor.load
@@ -323,9 +405,22 @@ fn submissions(bench: &mut Bench) -> anyhow::Result<()> {
     const JOBS: usize = 20_000;
     for alike in [true, false] {
         let pool = bench.full_pool()?;
-        println!("{}:", if alike { "all jobs alike" } else { "every job another" });
+        println!(
+            "{}:",
+            if alike {
+                "all jobs alike"
+            } else {
+                "every job another"
+            }
+        );
         let job = pool.job(2048, 60);
-        submit_many(bench, &pool, 0, JOBS, |number| if alike { job.clone() } else { pool.own_job(number, 2048, 60) })?;
+        submit_many(bench, &pool, 0, JOBS, |number| {
+            if alike {
+                job.clone()
+            } else {
+                pool.own_job(number, 2048, 60)
+            }
+        })?;
     }
     Ok(())
 }
@@ -333,23 +428,38 @@ fn submissions(bench: &mut Bench) -> anyhow::Result<()> {
 fn single_jobs(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
     bench.row(|_| {
         let time = median(3, || pool.run("gq", &["--json"]).map(drop))?;
-        Ok(Row { what: "gq --json with 50,000 pending", slurm: "8.3 s", ours: millis(time) })
+        Ok(Row {
+            what: "gq --json with 50,000 pending",
+            slurm: "8.3 s",
+            ours: millis(time),
+        })
     })?;
     bench.row(|_| {
         let time = median(10, || pool.run("gq", &["1"]).map(drop))?;
-        Ok(Row { what: "gq JOB with 50,000 pending", slurm: "9 ms", ours: millis(time) })
+        Ok(Row {
+            what: "gq JOB with 50,000 pending",
+            slurm: "9 ms",
+            ours: millis(time),
+        })
     })?;
     bench.row(|_| {
         let mut times = Vec::new();
         for _ in 0..10 {
-            let output = pool.run("gsub", &["--gpus", "1", "-o", "/dev/null", "--wrap", "true"])?;
+            let output = pool.run(
+                "gsub",
+                &["--gpus", "1", "-o", "/dev/null", "--wrap", "true"],
+            )?;
             let id = String::from_utf8(output.stdout)?.trim().to_owned();
             let start = Instant::now();
             pool.run("gdel", &[&id])?;
             times.push(start.elapsed());
         }
         times.sort();
-        Ok(Row { what: "gdel JOB with 50,000 pending", slurm: "8 ms", ours: millis(times[5]) })
+        Ok(Row {
+            what: "gdel JOB with 50,000 pending",
+            slurm: "8 ms",
+            ours: millis(times[5]),
+        })
     })
 }
 
@@ -381,7 +491,13 @@ fn restart(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
 /// Many node daemons at once.
 fn nodes(bench: &mut Bench) -> anyhow::Result<()> {
     let pool = bench.pool(16, "h100:8")?;
-    end_to_end(bench, &pool, "/bin/true jobs end to end, 16 real node daemons", "57 to 66/s", 1600)
+    end_to_end(
+        bench,
+        &pool,
+        "/bin/true jobs end to end, 16 real node daemons",
+        "57 to 66/s",
+        1600,
+    )
 }
 
 /// What accounting takes to list ten thousand jobs that are over, and one of them.
@@ -389,10 +505,25 @@ fn accounting(bench: &mut Bench) -> anyhow::Result<()> {
     const ARRAYS: usize = 5;
     let pool = Pool::up(&bench.base.join("accounting"), 1, 63, "h100:8")?;
     for _ in 0..ARRAYS {
-        pool.run("gsub", &["-Q", "-o", "/dev/null", "-t", "1", "-a", "0-1999", "--wrap", "true"])?;
+        pool.run(
+            "gsub",
+            &[
+                "-Q",
+                "-o",
+                "/dev/null",
+                "-t",
+                "1",
+                "-a",
+                "0-1999",
+                "--wrap",
+                "true",
+            ],
+        )?;
     }
     pool.drain(Duration::from_secs(300))?;
-    let listed = String::from_utf8(pool.run("gacct", &["-X", "-n"])?.stdout)?.lines().count();
+    let listed = String::from_utf8(pool.run("gacct", &["-X", "-n"])?.stdout)?
+        .lines()
+        .count();
     anyhow::ensure!(listed == ARRAYS * 2000, "{listed} jobs are listed");
     for (what, slurm, args, runs) in [
         ("gacct -X of 10,000 finished jobs", "955 ms", &["-X"][..], 7),
@@ -403,8 +534,15 @@ fn accounting(bench: &mut Bench) -> anyhow::Result<()> {
             let (controller, own) = (pool.cpu_time()?.controller, children_cpu()?);
             let time = median(runs, || pool.run("gacct", args).map(drop))?;
             let each = |cpu: Duration| millis(cpu / runs as u32);
-            let (controller, own) = (each(pool.cpu_time()?.controller - controller), each(children_cpu()? - own));
-            Ok(Row { what, slurm, ours: format!("{}; CPU {controller} gpuctld, {own} gacct", millis(time)) })
+            let (controller, own) = (
+                each(pool.cpu_time()?.controller - controller),
+                each(children_cpu()? - own),
+            );
+            Ok(Row {
+                what,
+                slurm,
+                ours: format!("{}; CPU {controller} gpuctld, {own} gacct", millis(time)),
+            })
         })?;
     }
     Ok(())
@@ -421,7 +559,11 @@ fn hollow_nodes(bench: &mut Bench) -> anyhow::Result<()> {
         std::thread::sleep(IDLE);
         let used = pool.cpu_time()?.controller - cpu;
         let percent = 100.0 * used.as_secs_f64() / start.elapsed().as_secs_f64();
-        Ok(Row { what: "1,024 nodes idle: gpuctld's CPU", slurm: "", ours: format!("{percent:.1}% of one core") })
+        Ok(Row {
+            what: "1,024 nodes idle: gpuctld's CPU",
+            slurm: "",
+            ours: format!("{percent:.1}% of one core"),
+        })
     })?;
     let job = |gpus: u32| {
         let mut job = pool.job(0, 10);
@@ -442,12 +584,19 @@ fn hollow_nodes(bench: &mut Bench) -> anyhow::Result<()> {
     bench.row(|_| {
         let time = median(5, || {
             (freed, next) = (freed + 1, next + 8);
-            let asked = gwire::api::CancelRequest { jobs: vec![freed.to_string()], ..Default::default() };
+            let asked = gwire::api::CancelRequest {
+                jobs: vec![freed.to_string()],
+                ..Default::default()
+            };
             let _: serde_json::Value = client.post("/v1/jobs/cancel", &asked)?;
             pool.wait_state(&mut client, next, "RUNNING", patience)
         })?;
         let what = "eight GPUs freed to the next jobs running, 10,000 pending";
-        Ok(Row { what, slurm: "next pass, up to 30 s", ours: format!("{} on 1,024 nodes", millis(time)) })
+        Ok(Row {
+            what,
+            slurm: "next pass, up to 30 s",
+            ours: format!("{} on 1,024 nodes", millis(time)),
+        })
     })?;
     answers_under_passes(bench, &pool, &single)
 }
@@ -462,14 +611,25 @@ fn answers_under_passes(bench: &Bench, pool: &Pool, job: &SubmitRequest) -> anyh
             let mut client = pool.client()?;
             while !over.load(Relaxed) {
                 let made: gwire::api::Submitted = client.post("/v1/jobs", job)?;
-                let asked = gwire::api::CancelRequest { jobs: vec![made.id.to_string()], ..Default::default() };
+                let asked = gwire::api::CancelRequest {
+                    jobs: vec![made.id.to_string()],
+                    ..Default::default()
+                };
                 let _: serde_json::Value = client.post("/v1/jobs/cancel", &asked)?;
             }
             Ok(())
         });
         let rows = [
-            ("gsub while passes run, 10,000 pending: median, 99th", "gsub", vec!["-o", "/dev/null", "--gpus", "1", "--wrap", "true"]),
-            ("gq JOB while passes run, 10,000 pending: median, 99th", "gq", vec!["1"]),
+            (
+                "gsub while passes run, 10,000 pending: median, 99th",
+                "gsub",
+                vec!["-o", "/dev/null", "--gpus", "1", "--wrap", "true"],
+            ),
+            (
+                "gq JOB while passes run, 10,000 pending: median, 99th",
+                "gq",
+                vec!["1"],
+            ),
         ];
         let measured = rows.into_iter().try_for_each(|(what, program, args)| {
             bench.row(|_| {
@@ -480,8 +640,16 @@ fn answers_under_passes(bench: &Bench, pool: &Pool, job: &SubmitRequest) -> anyh
                     })
                     .collect::<anyhow::Result<Vec<Duration>>>()?;
                 times.sort();
-                let ours = format!("{}, {}", millis(times[ANSWERS / 2]), millis(times[ANSWERS * 99 / 100]));
-                Ok(Row { what, slurm: if program == "gsub" { "up to 2 s" } else { "" }, ours })
+                let ours = format!(
+                    "{}, {}",
+                    millis(times[ANSWERS / 2]),
+                    millis(times[ANSWERS * 99 / 100])
+                );
+                Ok(Row {
+                    what,
+                    slurm: if program == "gsub" { "up to 2 s" } else { "" },
+                    ours,
+                })
             })
         });
         over.store(true, Relaxed);

@@ -31,14 +31,33 @@ pub struct CpuTime {
 impl Pool {
     /// `hollow` nodes more only pretend to run.
     pub fn up(dir: &Path, nodes: u32, hollow: u32, gpus: &str) -> anyhow::Result<Self> {
-        let programs = std::env::current_exe()?.parent().context("no directory")?.to_owned();
+        let programs = std::env::current_exe()?
+            .parent()
+            .context("no directory")?
+            .to_owned();
         let mut daemons = vec!["gpuctld".to_owned()];
         daemons.extend((1..=nodes).map(|n| format!("node{n}")));
         std::fs::create_dir_all(dir)?;
-        let pool = Self { dir: dir.to_owned(), programs, daemons, submitted: AtomicUsize::new(0) };
+        let pool = Self {
+            dir: dir.to_owned(),
+            programs,
+            daemons,
+            submitted: AtomicUsize::new(0),
+        };
         let dir = dir.to_str().context("directory is not UTF-8")?;
         let (nodes, hollow) = (nodes.to_string(), hollow.to_string());
-        let args = ["sandbox", "up", "--dir", dir, "--nodes", &nodes, "--hollow-nodes", &hollow, "--gpus", gpus];
+        let args = [
+            "sandbox",
+            "up",
+            "--dir",
+            dir,
+            "--nodes",
+            &nodes,
+            "--hollow-nodes",
+            &hollow,
+            "--gpus",
+            gpus,
+        ];
         pool.run("gadm", &[&args[..], &["--cpus", "1024"]].concat())?;
         Ok(pool)
     }
@@ -70,15 +89,25 @@ impl Pool {
 
     /// A job as `gsub --gpus 1 --wrap true` makes it, ready to send.
     pub fn job(&self, script_bytes: usize, variables: usize) -> SubmitRequest {
-        let mut spec = JobSpec { name: "bench".into(), ..JobSpec::default() };
+        let mut spec = JobSpec {
+            name: "bench".into(),
+            ..JobSpec::default()
+        };
         spec.launch.work_dir = "/tmp".into();
         spec.launch.submit_host = "localhost".into();
         spec.launch.stdout = "/dev/null".into();
         spec.launch.umask = 0o22;
         spec.request.gpus = Some(gmodel::gpu_request::GpuAsk::whole(1));
         spec.time_limit_secs = Some(3600);
-        let environment = (0..variables).map(|n| format!("VARIABLE_{n}=some value {n}")).collect();
-        SubmitRequest { spec, script: script("true", script_bytes), environment, client_key: None }
+        let environment = (0..variables)
+            .map(|n| format!("VARIABLE_{n}=some value {n}"))
+            .collect();
+        SubmitRequest {
+            spec,
+            script: script("true", script_bytes),
+            environment,
+            client_key: None,
+        }
     }
 
     /// The same from one of [`USERS`] people, with a name, a script and a client key that no other job has.
@@ -89,13 +118,20 @@ impl Pool {
         request.spec.launch.work_dir = format!("/home/person{person}/experiments");
         request.spec.launch.submit_host = format!("login{}", person % 4);
         request.script = script(&format!("python train.py --seed {number}"), script_bytes);
-        request.environment = (0..variables).map(|n| format!("VARIABLE_{n}=value {n} of person{person}")).collect();
+        request.environment = (0..variables)
+            .map(|n| format!("VARIABLE_{n}=value {n} of person{person}"))
+            .collect();
         request.client_key = Some(format!("{number:032x}"));
         request
     }
 
     /// Submits `count` jobs over `clients` kept-alive connections. `job` is given a number that is never given twice.
-    pub fn submit(&self, clients: usize, count: usize, job: impl Fn(usize) -> SubmitRequest + Sync) -> anyhow::Result<()> {
+    pub fn submit(
+        &self,
+        clients: usize,
+        count: usize,
+        job: impl Fn(usize) -> SubmitRequest + Sync,
+    ) -> anyhow::Result<()> {
         let first = self.submitted.fetch_add(count, Relaxed);
         let each = count / clients;
         let job = &job;
@@ -105,18 +141,27 @@ impl Pool {
                     scope.spawn(move || -> anyhow::Result<()> {
                         let mut client = self.client()?;
                         for n in 0..each {
-                            let _: Submitted = client.post("/v1/jobs", &job(first + n * clients + worker))?;
+                            let _: Submitted =
+                                client.post("/v1/jobs", &job(first + n * clients + worker))?;
                         }
                         Ok(())
                     })
                 })
                 .collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("worker"))
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().expect("worker"))
         })
     }
 
     /// Waits until the job's state is this one.
-    pub fn wait_state(&self, client: &mut Client, job: u64, state: &str, patience: Duration) -> anyhow::Result<()> {
+    pub fn wait_state(
+        &self,
+        client: &mut Client,
+        job: u64,
+        state: &str,
+        patience: Duration,
+    ) -> anyhow::Result<()> {
         #[derive(Deserialize)]
         struct Jobs {
             jobs: Vec<Job>,
@@ -151,7 +196,11 @@ impl Pool {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("{} jobs are left after {} s", left.jobs.len(), patience.as_secs());
+                bail!(
+                    "{} jobs are left after {} s",
+                    left.jobs.len(),
+                    patience.as_secs()
+                );
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -177,7 +226,11 @@ impl Pool {
             for child in children(pid) {
                 time += cpu_of(child, 11..13).unwrap_or_default();
             }
-            if daemon == "gpuctld" { sum.controller += time } else { sum.nodes += time }
+            if daemon == "gpuctld" {
+                sum.controller += time
+            } else {
+                sum.nodes += time
+            }
         }
         sum.nodes += self.cpu_of_runs().unwrap_or_default();
         Ok(sum)
@@ -186,18 +239,30 @@ impl Pool {
     /// From the v2 tree, where a cgroup keeps the time of those below it that are gone. `None` without that tree.
     fn cpu_of_runs(&self) -> Option<Duration> {
         let config = std::fs::read_to_string(self.dir.join("node1/gpud.toml")).ok()?;
-        let tag = config.lines().find_map(|line| line.strip_prefix("cgroup_tag = \"")?.split('/').next())?.to_owned();
+        let tag = config
+            .lines()
+            .find_map(|line| line.strip_prefix("cgroup_tag = \"")?.split('/').next())?
+            .to_owned();
         let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-        let tree = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?.split(' ').nth(1)?;
+        let tree = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(2) == Some("cgroup2"))?
+            .split(' ')
+            .nth(1)?;
         let stat = std::fs::read_to_string(Path::new(tree).join(tag).join("cpu.stat")).ok()?;
-        let micros = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok())?;
+        let micros = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok())?;
         Some(Duration::from_micros(micros))
     }
 
     /// Peak resident memory of the controller, bytes.
     pub fn peak_memory(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid("gpuctld")?))?;
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).context("VmHWM")?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmHWM:"))
+            .context("VmHWM")?;
         let kib: u64 = line.split_whitespace().nth(1).context("VmHWM")?.parse()?;
         Ok(kib * 1024)
     }
@@ -206,16 +271,34 @@ impl Pool {
 /// The sum of fields of /proc/PID/stat that are in ticks of 10 ms.
 fn cpu_of(pid: i32, fields: std::ops::Range<usize>) -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let all: Vec<&str> = stat.rsplit_once(") ").context("stat")?.1.split_whitespace().collect();
-    let ticks: u64 = all[fields].iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    let all: Vec<&str> = stat
+        .rsplit_once(") ")
+        .context("stat")?
+        .1
+        .split_whitespace()
+        .collect();
+    let ticks: u64 = all[fields]
+        .iter()
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
     Ok(Duration::from_millis(ticks * 10))
 }
 
 /// Children of any of its threads.
 fn children(pid: i32) -> Vec<i32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let lists =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// `#!/bin/sh`, a line, and comments up to about `bytes`.

@@ -1,7 +1,10 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, sdiag, share, slurm_names, sreport, sshare, token, topology};
+use crate::{
+    controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, sdiag,
+    share, slurm_names, sreport, sshare, token, topology,
+};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line, slurm_name};
 use std::ffi::OsString;

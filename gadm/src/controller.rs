@@ -63,7 +63,11 @@ pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
         let done: Done = client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
         let (mut out, times) = (stdout()?, TimeFormat::from_env());
         if args.json {
-            writeln!(out, "{}", serde_json::to_string(&done).map_err(Failure::new)?)?;
+            writeln!(
+                out,
+                "{}",
+                serde_json::to_string(&done).map_err(Failure::new)?
+            )?;
         }
         for note in done.notes.iter().filter(|_| !args.json) {
             writeln!(out, "{}", times.in_text(&printable(note)))?;
@@ -76,8 +80,12 @@ pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
 }
 
 pub(crate) fn backup(client: &mut Client, args: &BackupArgs) -> Outcome {
-    let path = std::path::absolute(&args.path).map_err(|error| Failure::new(format_args!("{}: {error}", args.path.display())))?;
-    let path = path.into_os_string().into_string().map_err(|path| Failure::usage(format_args!("{} is not UTF-8", path.display())))?;
+    let path = std::path::absolute(&args.path)
+        .map_err(|error| Failure::new(format_args!("{}: {error}", args.path.display())))?;
+    let path = path
+        .into_os_string()
+        .into_string()
+        .map_err(|path| Failure::usage(format_args!("{} is not UTF-8", path.display())))?;
     // Asked twice the second would find the first one's file.
     say_notes(&client.post("/v1/backup", &BackupRequest { path })?);
     Ok(0)
@@ -85,7 +93,10 @@ pub(crate) fn backup(client: &mut Client, args: &BackupArgs) -> Outcome {
 
 /// Becomes `gpuctld restore`: only that may open the database.
 pub(crate) fn restore(args: &RestoreArgs) -> Outcome {
-    let beside = std::env::current_exe().ok().and_then(|gadm| Some(gadm.parent()?.join("gpuctld"))).filter(|path| path.exists());
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|gadm| Some(gadm.parent()?.join("gpuctld")))
+        .filter(|path| path.exists());
     let program = beside.unwrap_or_else(|| PathBuf::from("gpuctld"));
     let mut command = Command::new(&program);
     command.arg("restore");
@@ -94,7 +105,10 @@ pub(crate) fn restore(args: &RestoreArgs) -> Outcome {
     }
     command.arg("--from").arg(absolute(&args.path));
     let error = command.exec();
-    Err(Failure::new(format_args!("cannot run {}: {error}. Restore on the controller's host", program.display())))
+    Err(Failure::new(format_args!(
+        "cannot run {}: {error}. Restore on the controller's host",
+        program.display()
+    )))
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -133,14 +147,24 @@ pub(crate) fn check(client: &mut Client, args: &JsonArgs) -> Outcome {
             writeln!(out, "{}", printable(violation.as_str().unwrap_or_default()))?;
         }
         for note in value["notes"].as_array().into_iter().flatten() {
-            writeln!(out, "note: {}", printable(note.as_str().unwrap_or_default()))?;
+            writeln!(
+                out,
+                "note: {}",
+                printable(note.as_str().unwrap_or_default())
+            )?;
         }
         let found = match violations.len() {
             0 => "nothing wrong".to_owned(),
             1 => "1 contradiction".to_owned(),
             count => format!("{count} contradictions"),
         };
-        writeln!(out, "{found} in {} jobs, {} runs, {} nodes", count("jobs"), count("runs"), count("nodes"))?;
+        writeln!(
+            out,
+            "{found} in {} jobs, {} runs, {} nodes",
+            count("jobs"),
+            count("runs"),
+            count("nodes")
+        )?;
     }
     out.flush()?;
     Ok(u8::from(!violations.is_empty()))
@@ -162,11 +186,19 @@ fn add(key: &str, value: &Value, depth: usize, text: &mut String) {
     match value {
         Value::Object(object) => {
             text.push_str(&format!("{indent}{key}:\n"));
-            object.iter().for_each(|(key, value)| add(key, value, depth + 1, text));
+            object
+                .iter()
+                .for_each(|(key, value)| add(key, value, depth + 1, text));
         }
-        Value::Array(list) if list.iter().any(|value| value.is_object() || value.is_array()) => {
+        Value::Array(list)
+            if list
+                .iter()
+                .any(|value| value.is_object() || value.is_array()) =>
+        {
             text.push_str(&format!("{indent}{key}:\n"));
-            list.iter().enumerate().for_each(|(at, value)| add(&at.to_string(), value, depth + 1, text));
+            list.iter()
+                .enumerate()
+                .for_each(|(at, value)| add(&at.to_string(), value, depth + 1, text));
         }
         Value::Array(list) => {
             let words: Vec<String> = list.iter().map(plain).collect();

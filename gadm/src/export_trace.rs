@@ -52,16 +52,24 @@ pub(crate) fn run(client: &mut Client, args: &ExportArgs) -> Outcome {
     }
     let mut file: Option<TraceFile> = None;
     loop {
-        let page: TracePage = client.get(&path_with_query("/v1/trace", &query)).map_err(|error| {
-            let failure = Failure::from(error);
-            if file.is_some() { failure.context("the trace is not whole") } else { failure }
-        })?;
+        let page: TracePage =
+            client
+                .get(&path_with_query("/v1/trace", &query))
+                .map_err(|error| {
+                    let failure = Failure::from(error);
+                    if file.is_some() {
+                        failure.context("the trace is not whole")
+                    } else {
+                        failure
+                    }
+                })?;
         for row in &page.trace {
             let file = match &mut file {
                 Some(file) => file,
                 none => none.insert(TraceFile::create(&args.output, row)?),
             };
-            file.write(row, &mut names).map_err(|error| cannot_write(&args.output, &error))?;
+            file.write(row, &mut names)
+                .map_err(|error| cannot_write(&args.output, &error))?;
         }
         query.after = page.next;
         if query.after.is_none() {
@@ -69,7 +77,9 @@ pub(crate) fn run(client: &mut Client, args: &ExportArgs) -> Outcome {
         }
     }
     let file = file.ok_or_else(|| Failure::new(nothing(&query)))?;
-    let summary = file.finish(args.names).map_err(|error| cannot_write(&args.output, &error))?;
+    let summary = file
+        .finish(args.names)
+        .map_err(|error| cannot_write(&args.output, &error))?;
     say(&summary);
     Ok(0)
 }
@@ -82,9 +92,16 @@ fn query(args: &ExportArgs) -> Result<TraceQuery, Failure> {
     let now = local_time::now();
     let moment = |option: &str, text: &Option<String>| {
         let read = |text: &String| local_time::read_past(text, now).map(Instant);
-        text.as_ref().map(read).transpose().map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+        text.as_ref()
+            .map(read)
+            .transpose()
+            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
     };
-    Ok(TraceQuery { from: moment("from", &args.from)?, to: moment("to", &args.to)?, ..TraceQuery::default() })
+    Ok(TraceQuery {
+        from: moment("from", &args.from)?,
+        to: moment("to", &args.to)?,
+        ..TraceQuery::default()
+    })
 }
 
 fn nothing(query: &TraceQuery) -> String {
@@ -125,11 +142,19 @@ impl TraceFile {
         let mut out: Box<dyn Write> = if path == Path::new("-") {
             Box::new(stdout()?)
         } else {
-            Box::new(BufWriter::new(File::create(path).map_err(|error| cannot_write(path, &error))?))
+            Box::new(BufWriter::new(
+                File::create(path).map_err(|error| cannot_write(path, &error))?,
+            ))
         };
         writeln!(out, "{HEADER}").map_err(|error| cannot_write(path, &error))?;
         let begin = first.submit_time.map_or(Timestamp(0), |at| at.0);
-        Ok(Self { out, begin, jobs: 0, never_ran: 0, last: begin })
+        Ok(Self {
+            out,
+            begin,
+            jobs: 0,
+            never_ran: 0,
+            last: begin,
+        })
     }
 
     fn write(&mut self, row: &TraceRow, names: &mut Pseudonyms) -> io::Result<()> {
@@ -146,9 +171,17 @@ impl TraceFile {
         let (from, to) = (times.print(self.begin), times.print(self.last));
         let mut text = format!("{} jobs, submitted {from} to {to}", self.jobs);
         if self.never_ran > 0 {
-            let _ = write!(text, "; {} of them never ran and have no run_s", self.never_ran);
+            let _ = write!(
+                text,
+                "; {} of them never ran and have no run_s",
+                self.never_ran
+            );
         }
-        text.push_str(if kept { "" } else { "; names are numbered (--names keeps them)" });
+        text.push_str(if kept {
+            ""
+        } else {
+            "; names are numbered (--names keeps them)"
+        });
         Ok(text)
     }
 }
@@ -167,8 +200,13 @@ fn line(row: &TraceRow, begin: Timestamp, names: &mut Pseudonyms) -> String {
         names.user(&row.user),
         names.account(&row.account),
         at(submit.map(Instant)),
-        since(row.start_time.map(|at| at.0.plus_secs(row.suspended_secs)), row.end_time),
-        row.time_limit_secs.map(|secs| secs.to_string()).unwrap_or_default(),
+        since(
+            row.start_time.map(|at| at.0.plus_secs(row.suspended_secs)),
+            row.end_time,
+        ),
+        row.time_limit_secs
+            .map(|secs| secs.to_string())
+            .unwrap_or_default(),
         row.nodes.to_string(),
         gpus(row),
         row.gpu_types.join("|"),
@@ -200,7 +238,11 @@ fn secs(millis: i64) -> String {
 }
 
 fn quoted(field: String) -> String {
-    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field
+    }
 }
 
 #[cfg(test)]
@@ -242,7 +284,10 @@ mod tests {
         let mut numbered = Pseudonyms::new(false);
         expect![["17,user1,account1,10.250,300,3600,2,16,h100|a100,64,1025,COMPLETED,partition1,qos1,60,500.250,810.250,2"]]
             .assert_eq(&line(&row(), begin, &mut numbered));
-        let other = TraceRow { user: "lise".into(), ..row() };
+        let other = TraceRow {
+            user: "lise".into(),
+            ..row()
+        };
         assert!(line(&other, begin, &mut numbered).starts_with("17,user2,account1,"));
     }
 
@@ -250,19 +295,44 @@ mod tests {
     fn a_job_comes_when_it_could_have_run_and_one_that_never_ran_has_no_times() {
         let begin = Timestamp(1_000_000);
         let mut names = Pseudonyms::new(true);
-        let waited = TraceRow { eligible_time: Some(Instant(Timestamp(1_060_250))), ..row() };
+        let waited = TraceRow {
+            eligible_time: Some(Instant(Timestamp(1_060_250))),
+            ..row()
+        };
         assert!(line(&waited, begin, &mut names).starts_with("17,ada,vision,60.250,300,"));
-        let never = TraceRow { first_start_time: None, start_time: None, end_time: None, qos: String::new(), ..row() };
-        assert!(line(&never, begin, &mut names).ends_with(",10.250,,3600,2,16,h100|a100,64,1025,COMPLETED,train,,,,,2"));
+        let never = TraceRow {
+            first_start_time: None,
+            start_time: None,
+            end_time: None,
+            qos: String::new(),
+            ..row()
+        };
+        assert!(
+            line(&never, begin, &mut names)
+                .ends_with(",10.250,,3600,2,16,h100|a100,64,1025,COMPLETED,train,,,,,2")
+        );
     }
 
     #[test]
     fn parts_of_gpus_are_as_a_trace_may_have_them() {
         let gpus = |gpus: f64, nodes: u32| gpus_of(gpus, nodes);
-        assert_eq!([gpus(0.5, 1), gpus(1.0, 1), gpus(1.5, 1), gpus(0.5, 2), gpus(16.0, 2)], ["0.5", "1", "2", "1", "16"]);
+        assert_eq!(
+            [
+                gpus(0.5, 1),
+                gpus(1.0, 1),
+                gpus(1.5, 1),
+                gpus(0.5, 2),
+                gpus(16.0, 2)
+            ],
+            ["0.5", "1", "2", "1", "16"]
+        );
     }
 
     fn gpus_of(gpus: f64, nodes: u32) -> String {
-        super::gpus(&TraceRow { gpus, nodes, ..row() })
+        super::gpus(&TraceRow {
+            gpus,
+            nodes,
+            ..row()
+        })
     }
 }

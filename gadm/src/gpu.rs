@@ -85,26 +85,52 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
     let (word, node, gpu, request) = match act {
         GpuAct::Quarantine { reason, .. } if reason.trim().is_empty() => {
-            return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
+            return Err(Failure::usage(
+                "--reason is empty. Say why, for all who will ask",
+            ));
         }
         GpuAct::Quarantine { node, gpu, reason } => {
             let (node, gpu) = node_and_gpu("quarantine", node, gpu)?;
-            ("quarantine", node, gpu, GpuRequest { reason, ..GpuRequest::default() })
+            (
+                "quarantine",
+                node,
+                gpu,
+                GpuRequest {
+                    reason,
+                    ..GpuRequest::default()
+                },
+            )
         }
         GpuAct::Return { node, gpu } => {
             let (node, gpu) = node_and_gpu("return", node, gpu)?;
             ("return", node, gpu, GpuRequest::default())
         }
-        GpuAct::Cut { node, gpu, profiles } => {
+        GpuAct::Cut {
+            node,
+            gpu,
+            profiles,
+        } => {
             // The second word is the profiles where the first has both.
             let (gpu, profiles) = match profiles {
                 Some(profiles) => (Some(gpu), profiles),
                 None => (None, gpu),
             };
             let (node, gpu) = node_and_gpu("cut", node, gpu)?;
-            let words = profiles.split(',').map(|word| word.trim().to_ascii_lowercase());
-            let profiles = words.filter(|word| !word.is_empty() && word != "whole").collect();
-            ("cut", node, gpu, GpuRequest { profiles, ..GpuRequest::default() })
+            let words = profiles
+                .split(',')
+                .map(|word| word.trim().to_ascii_lowercase());
+            let profiles = words
+                .filter(|word| !word.is_empty() && word != "whole")
+                .collect();
+            (
+                "cut",
+                node,
+                gpu,
+                GpuRequest {
+                    profiles,
+                    ..GpuRequest::default()
+                },
+            )
         }
         GpuAct::Check { node, gpu, no_wait } => return check(client, node, gpu, no_wait),
         GpuAct::Forget { gpu } => return forget(client, &gpu),
@@ -112,8 +138,16 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
     };
     let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(&node), escape(&gpu));
     let ordered: GpuList = client.post_repeatable(&path, &request)?;
-    let uuid = ordered.gpus.first().map(|row| row.uuid.clone()).unwrap_or_default();
-    let patience = if word == "cut" { CUT_PATIENCE } else { PATIENCE };
+    let uuid = ordered
+        .gpus
+        .first()
+        .map(|row| row.uuid.clone())
+        .unwrap_or_default();
+    let patience = if word == "cut" {
+        CUT_PATIENCE
+    } else {
+        PATIENCE
+    };
     let row = wait(client, &node, &uuid, word, patience)?;
     let name = format!("{node} gpu{} ({uuid})", row.index);
     if !row.ordered.is_empty() {
@@ -123,16 +157,29 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
         )));
     }
     if !row.refused.is_empty() {
-        return Err(Failure::new(format_args!("{name}: {node} could not: {}", printable(&row.refused))));
+        return Err(Failure::new(format_args!(
+            "{name}: {node} could not: {}",
+            printable(&row.refused)
+        )));
     }
     if word == "cut" {
-        writeln!(std::io::stderr(), "gadm: {name} is cut as ordered; gnodes {node} shows its slices")?;
+        writeln!(
+            std::io::stderr(),
+            "gadm: {name} is cut as ordered; gnodes {node} shows its slices"
+        )?;
         return Ok(0);
     }
     if word == "return" && OUT.contains(&row.state.as_str()) {
-        return Err(Failure::new(format_args!("{name} stays out of service: {}", printable(&in_words(&row)))));
+        return Err(Failure::new(format_args!(
+            "{name} stays out of service: {}",
+            printable(&in_words(&row))
+        )));
     }
-    writeln!(std::io::stderr(), "gadm: {name} is {}", printable(&in_words(&row)))?;
+    writeln!(
+        std::io::stderr(),
+        "gadm: {name} is {}",
+        printable(&in_words(&row))
+    )?;
     Ok(0)
 }
 
@@ -144,14 +191,20 @@ fn node_and_gpu(act: &str, node: String, gpu: Option<String>) -> Result<(String,
     match (gpu, node.split_once(':')) {
         (Some(gpu), _) => Ok((node, gpu)),
         (None, Some((node, gpu))) => Ok((node.to_owned(), gpu.to_owned())),
-        (None, None) => Err(Failure::usage(format_args!("which GPU of {node}? As in gadm gpu {act} {node}:3"))),
+        (None, None) => Err(Failure::usage(format_args!(
+            "which GPU of {node}? As in gadm gpu {act} {node}:3"
+        ))),
     }
 }
 
 /// What checks of a GPU have found, oldest first.
 fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Failure> {
     let answer: History = client.get(&format!("/v1/gpus/{}/history", escape(uuid)))?;
-    Ok(answer.history.into_iter().filter(|line| line.kind == "checked").collect())
+    Ok(answer
+        .history
+        .into_iter()
+        .filter(|line| line.kind == "checked")
+        .collect())
 }
 
 /// Orders a check and waits for its end: as long as the site gives its program.
@@ -159,19 +212,29 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
     let (node, gpu) = node_and_gpu("check", node, gpu)?;
     let asked = GpuQuery { node: node.clone() };
     let known = uuid_of(client, &node, &gpu).ok();
-    let before = known.map(|uuid| checks_of(client, &uuid)).transpose()?.unwrap_or_default();
+    let before = known
+        .map(|uuid| checks_of(client, &uuid))
+        .transpose()?
+        .unwrap_or_default();
     let path = format!("/v1/nodes/{}/gpus/{}/check", escape(&node), escape(&gpu));
     let ordered: GpuList = client.post_repeatable(&path, &GpuRequest::default())?;
-    let Some(gpu) = ordered.gpus.into_iter().next() else { return Err(Failure::new("the controller names no GPU")) };
+    let Some(gpu) = ordered.gpus.into_iter().next() else {
+        return Err(Failure::new("the controller names no GPU"));
+    };
     let name = format!("{node} gpu{} ({})", gpu.index, gpu.uuid);
     if no_wait {
-        writeln!(std::io::stderr(), "gadm: {name} is checked; gadm gpu history {} will say what was found", gpu.uuid)?;
+        writeln!(
+            std::io::stderr(),
+            "gadm: {name} is checked; gadm gpu history {} will say what was found",
+            gpu.uuid
+        )?;
         return Ok(0);
     }
     let row = loop {
         let list: GpuList = client.get(&path_with_query("/v1/gpus", &asked))?;
         let row = list.gpus.into_iter().find(|row| row.uuid == gpu.uuid);
-        let row = row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {} any more", gpu.uuid)))?;
+        let row = row
+            .ok_or_else(|| Failure::new(format_args!("{node} has no GPU {} any more", gpu.uuid)))?;
         if row.ordered != "check" {
             break row;
         }
@@ -179,19 +242,40 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
     };
     let checks = checks_of(client, &row.uuid)?;
     if checks == before {
-        return Err(Failure::new(format_args!("{name}: the check gave way, to a job or another order, and nothing was found out")));
+        return Err(Failure::new(format_args!(
+            "{name}: the check gave way, to a job or another order, and nothing was found out"
+        )));
     }
-    writeln!(stdout()?, "{name}: {}", printable(checks.last().map_or("", |line| line.text.as_str())))?;
+    writeln!(
+        stdout()?,
+        "{name}: {}",
+        printable(checks.last().map_or("", |line| line.text.as_str()))
+    )?;
     for odd in &row.odd {
         writeln!(std::io::stderr(), "gadm: out of line: {}", printable(odd))?;
     }
-    Ok(u8::from(!row.odd.is_empty() || checks.last().is_some_and(|line| line.text.starts_with("not run"))))
+    Ok(u8::from(
+        !row.odd.is_empty()
+            || checks
+                .last()
+                .is_some_and(|line| line.text.starts_with("not run")),
+    ))
 }
 
 fn forget(client: &mut Client, gpu: &str) -> Outcome {
-    let missed: GpuList = client.post(&format!("/v1/gpus/{}/forget", escape(gpu)), &GpuRequest::default())?;
+    let missed: GpuList = client.post(
+        &format!("/v1/gpus/{}/forget", escape(gpu)),
+        &GpuRequest::default(),
+    )?;
     for row in missed.gpus {
-        writeln!(std::io::stderr(), "gadm: {} misses gpu{} ({}) no more; gadm gpu history {} has what became of it", row.node, row.index, row.uuid, row.uuid)?;
+        writeln!(
+            std::io::stderr(),
+            "gadm: {} misses gpu{} ({}) no more; gadm gpu history {} has what became of it",
+            row.node,
+            row.index,
+            row.uuid,
+            row.uuid
+        )?;
     }
     Ok(0)
 }
@@ -212,11 +296,21 @@ fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) 
     }
     let answer: History = client.get(&path)?;
     let times = TimeFormat::from_env();
-    let columns = vec![Column::whole("TIME"), Column::whole("NODE"), Column::whole("WHAT"), Column::text("WORDS")];
+    let columns = vec![
+        Column::whole("TIME"),
+        Column::whole("NODE"),
+        Column::whole("WHAT"),
+        Column::text("WORDS"),
+    ];
     let mut table = TableWriter::new(out, columns, Screen::of_stdout(), true);
     for row in answer.history {
         let at = row.at.map_or_else(String::new, |at| times.print(at.0));
-        table.row(vec![at.into(), row.node.into(), row.kind.replace('_', " ").into(), row.text.into()])?;
+        table.row(vec![
+            at.into(),
+            row.node.into(),
+            row.kind.replace('_', " ").into(),
+            row.text.into(),
+        ])?;
     }
     table.finish()?;
     Ok(0)
@@ -224,33 +318,64 @@ fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) 
 
 /// By the node's listing: the same words as for an order.
 fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure> {
-    let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
+    let list: GpuList = client.get(&path_with_query(
+        "/v1/gpus",
+        &GpuQuery {
+            node: node.to_owned(),
+        },
+    ))?;
     let index: Option<u32> = gpu.strip_prefix("gpu").unwrap_or(gpu).parse().ok();
     let slot: Option<u16> = gpu.strip_prefix("slot").and_then(|slot| slot.parse().ok());
     let is_it = |row: &&GpuHealthRow| match (slot, index) {
         (Some(slot), _) => row.slot == slot,
-        (None, Some(index)) => row.index == index && row.state != "moved" && !row.gpu_type.contains(':'),
+        (None, Some(index)) => {
+            row.index == index && row.state != "moved" && !row.gpu_type.contains(':')
+        }
         (None, None) => row.uuid.starts_with(gpu),
     };
     let found: Vec<&GpuHealthRow> = list.gpus.iter().filter(is_it).collect();
     match found[..] {
         [row] => Ok(row.uuid.clone()),
-        [] => Err(Failure::new(format_args!("{node} has no GPU {gpu:?}; gnodes --health {node} lists those it has"))),
+        [] => Err(Failure::new(format_args!(
+            "{node} has no GPU {gpu:?}; gnodes --health {node} lists those it has"
+        ))),
         _ => {
-            let all: Vec<String> = found.iter().map(|row| format!("{} ({})", row.uuid, row.state)).collect();
-            Err(Failure::new(format_args!("{gpu:?} means {} GPUs of {node}: {}. Write the UUID", found.len(), all.join(", "))))
+            let all: Vec<String> = found
+                .iter()
+                .map(|row| format!("{} ({})", row.uuid, row.state))
+                .collect();
+            Err(Failure::new(format_args!(
+                "{gpu:?} means {} GPUs of {node}: {}. Write the UUID",
+                found.len(),
+                all.join(", ")
+            )))
         }
     }
 }
 
 /// The GPU as it is once its node has answered, and for a return once it was looked at.
-fn wait(client: &mut Client, node: &str, uuid: &str, word: &str, patience: Duration) -> Result<GpuHealthRow, Failure> {
+fn wait(
+    client: &mut Client,
+    node: &str,
+    uuid: &str,
+    word: &str,
+    patience: Duration,
+) -> Result<GpuHealthRow, Failure> {
     let deadline = Instant::now() + patience;
     loop {
-        let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
+        let list: GpuList = client.get(&path_with_query(
+            "/v1/gpus",
+            &GpuQuery {
+                node: node.to_owned(),
+            },
+        ))?;
         let row = list.gpus.into_iter().find(|row| row.uuid == uuid);
-        let row = row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {uuid} any more")))?;
-        let settled = row.ordered.is_empty() && (!row.refused.is_empty() || word != "return" || !row.state.starts_with("quarantined"));
+        let row =
+            row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {uuid} any more")))?;
+        let settled = row.ordered.is_empty()
+            && (!row.refused.is_empty()
+                || word != "return"
+                || !row.state.starts_with("quarantined"));
         if settled || Instant::now() >= deadline {
             return Ok(row);
         }
@@ -263,7 +388,11 @@ fn in_words(row: &GpuHealthRow) -> String {
     let mut words = row.state.clone();
     if !row.reason.is_empty() {
         // A quarantine by hand has the word in its reason too.
-        let reason = row.reason.strip_prefix(&row.state).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&row.reason);
+        let reason = row
+            .reason
+            .strip_prefix(&row.state)
+            .and_then(|rest| rest.strip_prefix(": "))
+            .unwrap_or(&row.reason);
         words += &format!(": {reason}");
     }
     if !row.next.is_empty() {
@@ -281,18 +410,36 @@ mod tests {
 
     #[test]
     fn a_gpu_is_named_with_its_node_in_one_word_or_two() {
-        let named = |node: &str, gpu: Option<&str>| node_and_gpu("return", node.into(), gpu.map(str::to_owned));
+        let named = |node: &str, gpu: Option<&str>| {
+            node_and_gpu("return", node.into(), gpu.map(str::to_owned))
+        };
         assert_eq!(named("node1", Some("3")).ok(), named("node1:3", None).ok());
         assert!(named("node1", None).is_err());
     }
 
     #[test]
     fn a_gpu_in_words_says_why_what_is_next_and_who_holds_it() {
-        let well = GpuHealthRow { state: "ok".into(), jobs: vec!["17".into()], ..GpuHealthRow::default() };
+        let well = GpuHealthRow {
+            state: "ok".into(),
+            jobs: vec!["17".into()],
+            ..GpuHealthRow::default()
+        };
         assert_eq!(in_words(&well), "ok");
-        let out = GpuHealthRow { state: "quarantined".into(), reason: "hot".into(), next: "its job may finish first".into(), ..well };
-        assert_eq!(in_words(&out), "quarantined: hot; next: its job may finish first; held by 17");
-        let by_hand = GpuHealthRow { state: "quarantined".into(), reason: "quarantined: fan noise".into(), ..GpuHealthRow::default() };
+        let out = GpuHealthRow {
+            state: "quarantined".into(),
+            reason: "hot".into(),
+            next: "its job may finish first".into(),
+            ..well
+        };
+        assert_eq!(
+            in_words(&out),
+            "quarantined: hot; next: its job may finish first; held by 17"
+        );
+        let by_hand = GpuHealthRow {
+            state: "quarantined".into(),
+            reason: "quarantined: fan noise".into(),
+            ..GpuHealthRow::default()
+        };
         assert_eq!(in_words(&by_hand), "quarantined: fan noise");
     }
 }

@@ -91,7 +91,9 @@ pub(crate) fn run(client: &mut Client, act: IdleAct) -> Outcome {
 }
 
 fn cells(run: &IdleRunRow, times: &TimeFormat) -> Vec<String> {
-    let at = |at: Option<Instant>, none: &str| at.map_or_else(|| none.to_owned(), |at| times.print(at.0));
+    let at = |at: Option<Instant>, none: &str| {
+        at.map_or_else(|| none.to_owned(), |at| times.print(at.0))
+    };
     let after = |secs: u32| squeue_time(u64::from(secs));
     vec![
         run.job.clone(),
@@ -133,13 +135,25 @@ fn query(args: &ReportArgs) -> Result<IdleQuery, Failure> {
     let now = local_time::now();
     let moment = |option: &str, text: &Option<String>| {
         let read = |text: &String| local_time::read_past(text, now).map(Instant);
-        text.as_ref().map(read).transpose().map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+        text.as_ref()
+            .map(read)
+            .transpose()
+            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
     };
     let secs = |option: &str, text: &Option<String>| {
         let Some(text) = text else { return Ok(None) };
-        let limit = TimeLimit::parse(text).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))?;
-        let secs = if text.trim() == "0" { Some(0) } else { limit.secs().and_then(|secs| u32::try_from(secs).ok()) };
-        secs.map(Some).ok_or_else(|| Failure::usage(format_args!("--{option} {text}: it has to be a length of time, as 30:00")))
+        let limit = TimeLimit::parse(text)
+            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))?;
+        let secs = if text.trim() == "0" {
+            Some(0)
+        } else {
+            limit.secs().and_then(|secs| u32::try_from(secs).ok())
+        };
+        secs.map(Some).ok_or_else(|| {
+            Failure::usage(format_args!(
+                "--{option} {text}: it has to be a length of time, as 30:00"
+            ))
+        })
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     Ok(IdleQuery {

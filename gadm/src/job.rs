@@ -87,20 +87,38 @@ impl Jobs {
 pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
     match act {
         JobAct::Update { words, time } => update(client, &words, time.as_deref()),
-        JobAct::Hold { jobs, reason, for_owner } => {
-            let request = TargetsRequest { jobs: jobs.jobs, reason, for_owner, ..TargetsRequest::default() };
+        JobAct::Hold {
+            jobs,
+            reason,
+            for_owner,
+        } => {
+            let request = TargetsRequest {
+                jobs: jobs.jobs,
+                reason,
+                for_owner,
+                ..TargetsRequest::default()
+            };
             report(&client.post_repeatable("/v1/jobs/hold", &request)?)
         }
         JobAct::Release { jobs } => {
-            let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
+            let request = TargetsRequest {
+                jobs: jobs.jobs,
+                ..TargetsRequest::default()
+            };
             report(&client.post_repeatable("/v1/jobs/release", &request)?)
         }
         JobAct::Suspend { jobs } => {
-            let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
+            let request = TargetsRequest {
+                jobs: jobs.jobs,
+                ..TargetsRequest::default()
+            };
             report(&client.post_repeatable("/v1/jobs/suspend", &request)?)
         }
         JobAct::Resume { jobs } => {
-            let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
+            let request = TargetsRequest {
+                jobs: jobs.jobs,
+                ..TargetsRequest::default()
+            };
             report(&client.post_repeatable("/v1/jobs/resume", &request)?)
         }
         JobAct::Requeue { jobs, hold } => requeue(client, jobs, hold),
@@ -109,7 +127,11 @@ pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
 }
 
 fn requeue(client: &mut Client, jobs: Jobs, hold: bool) -> Outcome {
-    let request = TargetsRequest { jobs: jobs.jobs, hold, ..TargetsRequest::default() };
+    let request = TargetsRequest {
+        jobs: jobs.jobs,
+        hold,
+        ..TargetsRequest::default()
+    };
     // Asked twice it would end the attempt that the first one made room for.
     report(&client.post("/v1/jobs/requeue", &request)?)
 }
@@ -124,7 +146,8 @@ fn report(answer: &EachResult) -> Outcome {
 }
 
 fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome {
-    let (changes, jobs): (Vec<&String>, Vec<&String>) = words.iter().partition(|word| word.contains('='));
+    let (changes, jobs): (Vec<&String>, Vec<&String>) =
+        words.iter().partition(|word| word.contains('='));
     let mut change = BTreeMap::new();
     let mut limit_by = None;
     let mut jobs: Vec<String> = jobs.into_iter().cloned().collect();
@@ -146,19 +169,33 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
         change.insert("time_limit_secs".to_owned(), time_limit("--time", time)?);
     }
     if jobs.is_empty() {
-        return Err(Failure::usage("which job? gadm job update 17 TimeLimit=4:00:00"));
+        return Err(Failure::usage(
+            "which job? gadm job update 17 TimeLimit=4:00:00",
+        ));
     }
     if change.is_empty() && limit_by.is_none() {
-        return Err(Failure::usage(format_args!("what is to be changed? gadm job update {} TimeLimit=4:00:00", jobs[0])));
+        return Err(Failure::usage(format_args!(
+            "what is to be changed? gadm job update {} TimeLimit=4:00:00",
+            jobs[0]
+        )));
     }
     let mut worst = 0;
     for job in &jobs {
         let mut change = change.clone();
         if let Some(step) = limit_by {
-            change.insert("time_limit_secs".to_owned(), stepped_limit(client, job, step)?);
+            change.insert(
+                "time_limit_secs".to_owned(),
+                stepped_limit(client, job, step)?,
+            );
         }
-        let request = UpdateRequest { job: job.clone(), change };
-        match client.post_repeatable::<_, Done>("/v1/jobs/update", &request).map_err(Failure::from) {
+        let request = UpdateRequest {
+            job: job.clone(),
+            change,
+        };
+        match client
+            .post_repeatable::<_, Done>("/v1/jobs/update", &request)
+            .map_err(Failure::from)
+        {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && jobs.len() > 1 => {
                 gcli::failure::say_failure("gadm", &failure)?;
@@ -172,7 +209,12 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
 
 /// Seconds more or less of `TimeLimit+=30` and `TimeLimit=-1:00:00`, as scontrol takes them; `-1` alone is UNLIMITED.
 fn limit_step(key: &str, value: &str) -> Result<Option<i64>, Failure> {
-    let (name, sign, text) = match (key.strip_suffix('+'), key.strip_suffix('-'), value.strip_prefix('+'), value.strip_prefix('-')) {
+    let (name, sign, text) = match (
+        key.strip_suffix('+'),
+        key.strip_suffix('-'),
+        value.strip_prefix('+'),
+        value.strip_prefix('-'),
+    ) {
         (Some(name), ..) => (name, 1, value),
         (_, Some(name), ..) => (name, -1, value),
         (.., Some(text), _) => (key, 1, text),
@@ -182,9 +224,15 @@ fn limit_step(key: &str, value: &str) -> Result<Option<i64>, Failure> {
     if !["timelimit", "time"].contains(&name.to_ascii_lowercase().as_str()) {
         return Ok(None);
     }
-    let secs = TimeLimit::parse(text).map_err(|error| Failure::usage(format_args!("{key}: {error}")))?.secs();
+    let secs = TimeLimit::parse(text)
+        .map_err(|error| Failure::usage(format_args!("{key}: {error}")))?
+        .secs();
     let secs = secs.and_then(|secs| i64::try_from(secs).ok());
-    let secs = secs.ok_or_else(|| Failure::usage(format_args!("{key}={value}: UNLIMITED is no step. Write TimeLimit=UNLIMITED")))?;
+    let secs = secs.ok_or_else(|| {
+        Failure::usage(format_args!(
+            "{key}={value}: UNLIMITED is no step. Write TimeLimit=UNLIMITED"
+        ))
+    })?;
     Ok(Some(sign * secs))
 }
 
@@ -195,13 +243,22 @@ fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Fai
         jobs: Vec<JobRow>,
     }
     let found: Found = client.get(&format!("/v1/jobs/{}", escape(job)))?;
-    let limit = found.jobs.first().and_then(|job| job.time_limit_secs).filter(|secs| *secs != u32::MAX);
+    let limit = found
+        .jobs
+        .first()
+        .and_then(|job| job.time_limit_secs)
+        .filter(|secs| *secs != u32::MAX);
     let Some(secs) = limit else {
-        return Err(Failure::new(format_args!("job {job} has no time limit that could change by so much. Write the new one: TimeLimit=4:00:00")));
+        return Err(Failure::new(format_args!(
+            "job {job} has no time limit that could change by so much. Write the new one: TimeLimit=4:00:00"
+        )));
     };
     match i64::from(secs) + step {
         new if new > 0 => Ok(new.into()),
-        _ => Err(Failure::new(format_args!("job {job} has a time limit of {}: that much less leaves nothing", squeue_time(secs.into())))),
+        _ => Err(Failure::new(format_args!(
+            "job {job} has a time limit of {}: that much less leaves nothing",
+            squeue_time(secs.into())
+        ))),
     }
 }
 
@@ -265,26 +322,51 @@ fn read_change(key: &str, value: &str) -> Result<(&'static str, Value), Failure>
     let lower = key.to_ascii_lowercase();
     let Some((_, api)) = KEYS.iter().find(|(known, _)| *known == lower) else {
         let hint = did_you_mean(&lower, KEYS.map(|(known, _)| known));
-        return Err(Failure::usage(format_args!("{key}= of a job cannot be changed.{hint} gadm job update --help lists what can")));
+        return Err(Failure::usage(format_args!(
+            "{key}= of a job cannot be changed.{hint} gadm job update --help lists what can"
+        )));
     };
     let number = |what: &str| Failure::usage(format_args!("{key}={value}: {what}"));
     let value = match *api {
         "time_limit_secs" => time_limit(key, value)?,
-        "dependency" | "licences" | "reservation" | "priority" | "deadline" | "time_min_secs" | "checkpoint" if is_none(value) => Value::Null,
+        "dependency" | "licences" | "reservation" | "priority" | "deadline" | "time_min_secs"
+        | "checkpoint"
+            if is_none(value) =>
+        {
+            Value::Null
+        }
         "time_min_secs" => time_limit(key, value)?,
         // What is asked for is taken away with an empty value, as scontrol has it.
-        part if gmodel::request_change::KEYS.contains(&part) && (value == "(null)" || value.eq_ignore_ascii_case("none")) => Value::Null,
-        "priority" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
-        "nice" => value.parse::<i32>().map(Value::from).map_err(|_| number("it is not a whole number"))?,
-        "max_running" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
+        part if gmodel::request_change::KEYS.contains(&part)
+            && (value == "(null)" || value.eq_ignore_ascii_case("none")) =>
+        {
+            Value::Null
+        }
+        "priority" => value
+            .parse::<u32>()
+            .map(Value::from)
+            .map_err(|_| number("it is not a whole number, not negative"))?,
+        "nice" => value
+            .parse::<i32>()
+            .map(Value::from)
+            .map_err(|_| number("it is not a whole number"))?,
+        "max_running" => value
+            .parse::<u32>()
+            .map(Value::from)
+            .map_err(|_| number("it is not a whole number, not negative"))?,
         "requeue" | "borrow" | "idle_exempt" => match value.to_ascii_lowercase().as_str() {
             "1" | "yes" | "true" => true.into(),
             "0" | "no" | "false" => false.into(),
             _ => return Err(number("it is neither yes nor no")),
         },
         "begin" | "deadline" => {
-            let read = if *api == "begin" { local_time::read } else { local_time::read_end };
-            let at = read(value, local_time::now()).map_err(|why| Failure::usage(format_args!("{key}: {why}")))?;
+            let read = if *api == "begin" {
+                local_time::read
+            } else {
+                local_time::read_end
+            };
+            let at = read(value, local_time::now())
+                .map_err(|why| Failure::usage(format_args!("{key}: {why}")))?;
             serde_json::to_value(Instant(at)).map_err(Failure::new)?
         }
         _ => value.into(),
@@ -299,7 +381,8 @@ fn is_none(value: &str) -> bool {
 
 /// Seconds, or null for UNLIMITED.
 fn time_limit(key: &str, text: &str) -> Result<Value, Failure> {
-    let limit = TimeLimit::parse(text).map_err(|error| Failure::usage(format_args!("{key}: {error}")))?;
+    let limit =
+        TimeLimit::parse(text).map_err(|error| Failure::usage(format_args!("{key}: {error}")))?;
     Ok(limit.secs().map_or(Value::Null, Value::from))
 }
 
@@ -313,31 +396,102 @@ mod tests {
         assert_eq!(limit_step("TimeLimit+", "1:00:00").unwrap(), Some(3600));
         assert_eq!(limit_step("timelimit-", "10").unwrap(), Some(-600));
         assert_eq!(limit_step("TimeLimit", "-10").unwrap(), Some(-600));
-        assert_eq!(limit_step("TimeLimit", "-1").unwrap(), None, "that is UNLIMITED");
-        assert_eq!((limit_step("TimeLimit", "30").unwrap(), limit_step("Nice", "-10").unwrap()), (None, None));
-        assert!(limit_step("TimeLimit", "+UNLIMITED").unwrap_err().text.contains("is no step"));
+        assert_eq!(
+            limit_step("TimeLimit", "-1").unwrap(),
+            None,
+            "that is UNLIMITED"
+        );
+        assert_eq!(
+            (
+                limit_step("TimeLimit", "30").unwrap(),
+                limit_step("Nice", "-10").unwrap()
+            ),
+            (None, None)
+        );
+        assert!(
+            limit_step("TimeLimit", "+UNLIMITED")
+                .unwrap_err()
+                .text
+                .contains("is no step")
+        );
     }
 
     #[test]
     fn keys_of_scontrol_become_those_of_the_api() {
-        assert_eq!(read_change("TimeLimit", "2:00:00").unwrap(), ("time_limit_secs", Value::from(7200)));
-        assert_eq!(read_change("timelimit", "UNLIMITED").unwrap(), ("time_limit_secs", Value::Null));
-        assert_eq!(read_change("IdleExempt", "yes").unwrap(), ("idle_exempt", Value::from(true)));
-        assert_eq!(read_change("Requeue", "0").unwrap(), ("requeue", Value::from(false)));
-        assert_eq!(read_change("StartTime", "2027-01-09T06:00").unwrap().0, "begin");
-        assert_eq!(read_change("EligibleTime", "2027-01-09T06:00").unwrap().0, "begin");
+        assert_eq!(
+            read_change("TimeLimit", "2:00:00").unwrap(),
+            ("time_limit_secs", Value::from(7200))
+        );
+        assert_eq!(
+            read_change("timelimit", "UNLIMITED").unwrap(),
+            ("time_limit_secs", Value::Null)
+        );
+        assert_eq!(
+            read_change("IdleExempt", "yes").unwrap(),
+            ("idle_exempt", Value::from(true))
+        );
+        assert_eq!(
+            read_change("Requeue", "0").unwrap(),
+            ("requeue", Value::from(false))
+        );
+        assert_eq!(
+            read_change("StartTime", "2027-01-09T06:00").unwrap().0,
+            "begin"
+        );
+        assert_eq!(
+            read_change("EligibleTime", "2027-01-09T06:00").unwrap().0,
+            "begin"
+        );
         let refused = read_change("TimeLimt", "1").unwrap_err();
-        assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "timelimit"?"#), "{}", refused.text);
-        assert!(read_change("TimeLimit", "junk").unwrap_err().text.starts_with("TimeLimit: time limit \"junk\""));
+        assert!(
+            refused.exit == 2 && refused.text.contains(r#"Did you mean "timelimit"?"#),
+            "{}",
+            refused.text
+        );
+        assert!(
+            read_change("TimeLimit", "junk")
+                .unwrap_err()
+                .text
+                .starts_with("TimeLimit: time limit \"junk\"")
+        );
         assert!(read_change("nice", "x").is_err());
-        assert!(read_change("Deadline", "8").unwrap_err().text.starts_with("Deadline: time \"8\""));
-        assert_eq!(read_change("Dependency", "afterok:17").unwrap(), ("dependency", Value::from("afterok:17")));
-        assert_eq!(read_change("Priority", "-1").unwrap(), ("priority", Value::Null));
-        assert_eq!(read_change("Licenses", "none").unwrap(), ("licences", Value::Null));
-        assert_eq!(read_change("TimeMin", "10").unwrap(), ("time_min_secs", Value::from(600)));
-        assert_eq!(read_change("NumNodes", "2-4").unwrap(), ("nodes", Value::from("2-4")));
-        assert_eq!(read_change("TresPerNode", "gres:gpu:h100:2").unwrap(), ("gpus_per_node", Value::from("gres:gpu:h100:2")));
-        assert_eq!(read_change("ReqNodeList", "(null)").unwrap(), ("nodelist", Value::Null));
-        assert_eq!(read_change("Partition", "a,b").unwrap(), ("partition", Value::from("a,b")));
+        assert!(
+            read_change("Deadline", "8")
+                .unwrap_err()
+                .text
+                .starts_with("Deadline: time \"8\"")
+        );
+        assert_eq!(
+            read_change("Dependency", "afterok:17").unwrap(),
+            ("dependency", Value::from("afterok:17"))
+        );
+        assert_eq!(
+            read_change("Priority", "-1").unwrap(),
+            ("priority", Value::Null)
+        );
+        assert_eq!(
+            read_change("Licenses", "none").unwrap(),
+            ("licences", Value::Null)
+        );
+        assert_eq!(
+            read_change("TimeMin", "10").unwrap(),
+            ("time_min_secs", Value::from(600))
+        );
+        assert_eq!(
+            read_change("NumNodes", "2-4").unwrap(),
+            ("nodes", Value::from("2-4"))
+        );
+        assert_eq!(
+            read_change("TresPerNode", "gres:gpu:h100:2").unwrap(),
+            ("gpus_per_node", Value::from("gres:gpu:h100:2"))
+        );
+        assert_eq!(
+            read_change("ReqNodeList", "(null)").unwrap(),
+            ("nodelist", Value::Null)
+        );
+        assert_eq!(
+            read_change("Partition", "a,b").unwrap(),
+            ("partition", Value::from("a,b"))
+        );
     }
 }

@@ -67,13 +67,21 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
     let is_off = matches!(act, NodeAct::Down { fenced: true, .. });
     let (word, nodes, reason) = match act {
         NodeAct::Drain { reason, .. } if reason.trim().is_empty() => {
-            return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
+            return Err(Failure::usage(
+                "--reason is empty. Say why, for all who will ask",
+            ));
         }
-        NodeAct::Drain { nodes, reason, deadline } => {
+        NodeAct::Drain {
+            nodes,
+            reason,
+            deadline,
+        } => {
             if let Some(text) = deadline {
                 gcli::cluster_choice::read_times_there(client)?;
                 let at = local_time::read_end(&text, local_time::now());
-                by = Some(Instant(at.map_err(|why| Failure::usage(format_args!("--deadline: {why}")))?));
+                by = Some(Instant(at.map_err(|why| {
+                    Failure::usage(format_args!("--deadline: {why}"))
+                })?));
             }
             ("drain", nodes, reason)
         }
@@ -83,10 +91,15 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
         NodeAct::Remove { nodes } => ("remove", nodes, String::new()),
     };
     let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
-    let request = NodeRequest { reason, deadline: by, fenced: is_off };
+    let request = NodeRequest {
+        reason,
+        deadline: by,
+        fenced: is_off,
+    };
     let mut worst = 0;
     for name in names.iter() {
-        let answer = client.post_repeatable::<_, Done>(&format!("/v1/nodes/{}/{word}", escape(name)), &request);
+        let answer = client
+            .post_repeatable::<_, Done>(&format!("/v1/nodes/{}/{word}", escape(name)), &request);
         match answer.map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {

@@ -29,7 +29,12 @@ pub(crate) struct CompletionArgs {
 
 /// The pages of all commands.
 fn pages(gadm: Command) -> Vec<ManPage> {
-    let page = |command, exit_status, see_also| ManPage { command, section: "1", exit_status, see_also };
+    let page = |command, exit_status, see_also| ManPage {
+        command,
+        section: "1",
+        exit_status,
+        see_also,
+    };
     vec![
         page(
             gsub::submit::command(),
@@ -41,10 +46,26 @@ fn pages(gadm: Command) -> Vec<ManPage> {
             "Else the highest of its tasks: what each exits with, or 128 and the number of the signal that ended it.",
             "gsub(1), gq(1), gacct(1), gpupool(7)",
         ),
-        page(gq::queue::command(), "", "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-json(5)"),
-        page(gq::cancel::command(), "1 also when one of several jobs was refused; the others are cancelled.", "gsub(1), gq(1), gpupool(7)"),
-        page(gq::nodes::command(), "", "gq(1), gadm(8), gpupool(7), gpupool-json(5)"),
-        page(gq::accounting::command(), "", "gq(1), gadm(8), gpupool(7), gpupool-json(5)"),
+        page(
+            gq::queue::command(),
+            "",
+            "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-json(5)",
+        ),
+        page(
+            gq::cancel::command(),
+            "1 also when one of several jobs was refused; the others are cancelled.",
+            "gsub(1), gq(1), gpupool(7)",
+        ),
+        page(
+            gq::nodes::command(),
+            "",
+            "gq(1), gadm(8), gpupool(7), gpupool-json(5)",
+        ),
+        page(
+            gq::accounting::command(),
+            "",
+            "gq(1), gadm(8), gpupool(7), gpupool-json(5)",
+        ),
         ManPage {
             command: gadm,
             section: "8",
@@ -55,7 +76,9 @@ fn pages(gadm: Command) -> Vec<ManPage> {
 }
 
 pub(crate) fn man(args: &ManArgs, gadm: Command) -> Outcome {
-    std::fs::create_dir_all(&args.dir).map_err(|error| Failure::new(format_args!("cannot make {}: {error}", args.dir.display())))?;
+    std::fs::create_dir_all(&args.dir).map_err(|error| {
+        Failure::new(format_args!("cannot make {}: {error}", args.dir.display()))
+    })?;
     let mut out = stdout()?;
     for page in pages(gadm) {
         writeln!(out, "{}", page.write(&args.dir)?)?;
@@ -69,7 +92,9 @@ pub(crate) fn completions(args: &CompletionArgs, gadm: Command) -> Outcome {
     if let Some(name) = &args.command {
         commands.retain(|command| command.get_name() == name);
         if commands.is_empty() {
-            return Err(Failure::usage(format_args!("--command: there is no command {name:?}")));
+            return Err(Failure::usage(format_args!(
+                "--command: there is no command {name:?}"
+            )));
         }
     }
     let mut out = stdout()?;

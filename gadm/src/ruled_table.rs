@@ -33,8 +33,19 @@ pub(crate) struct Column<R> {
 }
 
 impl<R> Column<R> {
-    pub(crate) const fn right(word: &'static str, title: &'static str, width: usize, text: fn(&R) -> String) -> Self {
-        Self { word, title, width, left: false, text }
+    pub(crate) const fn right(
+        word: &'static str,
+        title: &'static str,
+        width: usize,
+        text: fn(&R) -> String,
+    ) -> Self {
+        Self {
+            word,
+            title,
+            width,
+            left: false,
+            text,
+        }
     }
 
     /// Of what Slurm can hold and gpupool cannot: as where it is not set.
@@ -50,37 +61,78 @@ pub(crate) type Chosen<R> = (&'static Column<R>, Spec);
 ///
 /// # Errors
 /// A word that is no column or begins several, with `elsewhere` behind it.
-pub(crate) fn choose<R>(format: &str, known: &'static [Column<R>], elsewhere: &str) -> Result<Vec<Chosen<R>>, Failure> {
+pub(crate) fn choose<R>(
+    format: &str,
+    known: &'static [Column<R>],
+    elsewhere: &str,
+) -> Result<Vec<Chosen<R>>, Failure> {
     let find = |name: &str| {
         let lower = name.to_ascii_lowercase();
         if let Some(found) = known.iter().find(|column| column.word == lower) {
             return Ok(found);
         }
-        let mut begun = known.iter().filter(|column| !lower.is_empty() && column.word.starts_with(&lower));
-        let first = begun.next().ok_or_else(|| format!("there is no column {name:?} here: {elsewhere}"))?;
+        let mut begun = known
+            .iter()
+            .filter(|column| !lower.is_empty() && column.word.starts_with(&lower));
+        let first = begun
+            .next()
+            .ok_or_else(|| format!("there is no column {name:?} here: {elsewhere}"))?;
         match begun.find(|other| other.title != first.title) {
             None => Ok(first),
-            Some(other) => Err(format!("{name:?} may be {} or {}: write more of it", first.word, other.word)),
+            Some(other) => Err(format!(
+                "{name:?} may be {} or {}: write more of it",
+                first.word, other.word
+            )),
         }
     };
-    parse_percent_names(format, find, |column| Spec { width: Some(column.width), right: !column.left, cut_mark: "+" }).map_err(Failure::usage)
+    parse_percent_names(format, find, |column| Spec {
+        width: Some(column.width),
+        right: !column.left,
+        cut_mark: "+",
+    })
+    .map_err(Failure::usage)
 }
 
 /// Prints the rows under their titles.
 ///
 /// # Errors
 /// Of writing.
-pub(crate) fn print<R>(out: &mut impl Write, columns: &[Chosen<R>], rows: &[R], args: TableArgs) -> io::Result<()> {
+pub(crate) fn print<R>(
+    out: &mut impl Write,
+    columns: &[Chosen<R>],
+    rows: &[R],
+    args: TableArgs,
+) -> io::Result<()> {
     if !args.no_header {
-        let titles = columns.iter().map(|(column, spec)| (column.title.to_owned(), Spec { cut_mark: "", ..spec.clone() }));
+        let titles = columns.iter().map(|(column, spec)| {
+            (
+                column.title.to_owned(),
+                Spec {
+                    cut_mark: "",
+                    ..spec.clone()
+                },
+            )
+        });
         writeln!(out, "{}", line(titles, args))?;
         if !args.parsable && !args.parsable2 {
-            let rules: String = columns.iter().map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or_default()))).collect();
+            let rules: String = columns
+                .iter()
+                .map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or_default())))
+                .collect();
             writeln!(out, "{rules}")?;
         }
     }
     for row in rows {
-        writeln!(out, "{}", line(columns.iter().map(|(column, spec)| ((column.text)(row), spec.clone())), args))?;
+        writeln!(
+            out,
+            "{}",
+            line(
+                columns
+                    .iter()
+                    .map(|(column, spec)| ((column.text)(row), spec.clone())),
+                args
+            )
+        )?;
     }
     Ok(())
 }
@@ -89,17 +141,47 @@ pub(crate) fn print<R>(out: &mut impl Write, columns: &[Chosen<R>], rows: &[R], 
 ///
 /// # Errors
 /// Of writing.
-pub(crate) fn print_texts(out: &mut impl Write, titles: &[(String, usize)], rows: &[Vec<String>], args: TableArgs) -> io::Result<()> {
-    let spec = |width: &usize, cut_mark| Spec { width: Some(*width), right: true, cut_mark };
+pub(crate) fn print_texts(
+    out: &mut impl Write,
+    titles: &[(String, usize)],
+    rows: &[Vec<String>],
+    args: TableArgs,
+) -> io::Result<()> {
+    let spec = |width: &usize, cut_mark| Spec {
+        width: Some(*width),
+        right: true,
+        cut_mark,
+    };
     if !args.no_header {
-        writeln!(out, "{}", line(titles.iter().map(|(title, width)| (title.clone(), spec(width, ""))), args))?;
+        writeln!(
+            out,
+            "{}",
+            line(
+                titles
+                    .iter()
+                    .map(|(title, width)| (title.clone(), spec(width, ""))),
+                args
+            )
+        )?;
         if !args.parsable && !args.parsable2 {
-            let rules: String = titles.iter().map(|(_, width)| format!("{} ", "-".repeat(*width))).collect();
+            let rules: String = titles
+                .iter()
+                .map(|(_, width)| format!("{} ", "-".repeat(*width)))
+                .collect();
             writeln!(out, "{rules}")?;
         }
     }
     for row in rows {
-        writeln!(out, "{}", line(row.iter().zip(titles).map(|(text, (_, width))| (text.clone(), spec(width, "+"))), args))?;
+        writeln!(
+            out,
+            "{}",
+            line(
+                row.iter()
+                    .zip(titles)
+                    .map(|(text, (_, width))| (text.clone(), spec(width, "+"))),
+                args
+            )
+        )?;
     }
     Ok(())
 }
@@ -126,7 +208,13 @@ mod tests {
     use super::*;
 
     const COLUMNS: &[Column<(&str, u32)>] = &[
-        Column { word: "account", title: "Account", width: 10, left: true, text: |row| row.0.to_owned() },
+        Column {
+            word: "account",
+            title: "Account",
+            width: 10,
+            left: true,
+            text: |row| row.0.to_owned(),
+        },
         Column::right("rawshares", "RawShares", 10, |row| row.1.to_string()),
         Column::right("rawusage", "RawUsage", 11, |_| "7".to_owned()),
         Column::blank("partition", "Partition", 12),
@@ -138,7 +226,13 @@ mod tests {
             Err(failure) => return failure.text,
         };
         let mut out = Vec::new();
-        print(&mut out, &columns, &[("vision", 4), ("a-long-account", 12)], args).unwrap();
+        print(
+            &mut out,
+            &columns,
+            &[("vision", 4), ("a-long-account", 12)],
+            args,
+        )
+        .unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -149,16 +243,58 @@ mod tests {
             printed("Account,RawS", usual),
             "Account     RawShares \n---------- ---------- \nvision              4 \na-long-ac+         12 \n"
         );
-        assert_eq!(printed("account%4,partition%-3", TableArgs { no_header: true, ..usual }), "vis+     \na-l+     \n", "to the right, and blank");
-        assert_eq!(printed("account%4", usual).lines().next(), Some("Acco "), "a title is cut without a mark");
-        assert_eq!(printed("account,part,rawu", TableArgs { parsable: true, ..usual }), "Account|Partition|RawUsage|\nvision||7|\na-long-account||7|\n");
-        assert_eq!(printed("account,part", TableArgs { parsable2: true, no_header: true, ..usual }), "vision|\na-long-account|\n");
+        assert_eq!(
+            printed(
+                "account%4,partition%-3",
+                TableArgs {
+                    no_header: true,
+                    ..usual
+                }
+            ),
+            "vis+     \na-l+     \n",
+            "to the right, and blank"
+        );
+        assert_eq!(
+            printed("account%4", usual).lines().next(),
+            Some("Acco "),
+            "a title is cut without a mark"
+        );
+        assert_eq!(
+            printed(
+                "account,part,rawu",
+                TableArgs {
+                    parsable: true,
+                    ..usual
+                }
+            ),
+            "Account|Partition|RawUsage|\nvision||7|\na-long-account||7|\n"
+        );
+        assert_eq!(
+            printed(
+                "account,part",
+                TableArgs {
+                    parsable2: true,
+                    no_header: true,
+                    ..usual
+                }
+            ),
+            "vision|\na-long-account|\n"
+        );
     }
 
     #[test]
     fn a_column_that_is_not_there_or_not_clear_is_refused() {
-        assert_eq!(printed("nosuch", TableArgs::default()), "there is no column \"nosuch\" here: look elsewhere");
-        assert_eq!(printed("raw", TableArgs::default()), "\"raw\" may be rawshares or rawusage: write more of it");
-        assert_eq!(printed("account%x", TableArgs::default()), "width \"x\" of account is not a number");
+        assert_eq!(
+            printed("nosuch", TableArgs::default()),
+            "there is no column \"nosuch\" here: look elsewhere"
+        );
+        assert_eq!(
+            printed("raw", TableArgs::default()),
+            "\"raw\" may be rawshares or rawusage: write more of it"
+        );
+        assert_eq!(
+            printed("account%x", TableArgs::default()),
+            "width \"x\" of account is not a number"
+        );
     }
 }

@@ -14,10 +14,18 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
 
-const ADVICE: &command_line::Advice = &[(&["-r", "--reset"], "the counters run since the controller's start; /metrics has them for a monitor, which takes differences")];
+const ADVICE: &command_line::Advice = &[(
+    &["-r", "--reset"],
+    "the counters run since the controller's start; /metrics has them for a monitor, which takes differences",
+)];
 
 #[derive(Parser)]
-#[command(name = "sdiag", version, about = "What the controller counts, on sdiag's lines", after_help = "This is gpupool: gadm diag says more, /metrics has histograms.")]
+#[command(
+    name = "sdiag",
+    version,
+    about = "What the controller counts, on sdiag's lines",
+    after_help = "This is gpupool: gadm diag says more, /metrics has histograms."
+)]
 struct Args {
     /// All there is, as is usual
     #[arg(short, long)]
@@ -84,7 +92,11 @@ fn text(diagnosis: &Diagnosis, args: &Args) -> String {
     let now = diagnosis.time.map_or_else(local_time::now, |at| at.0);
     let moment = |at: Timestamp| format!("{} ({})", banner(at), at.secs());
     let jobs = |state: &str| diagnosis.jobs.get(state).copied().unwrap_or_default();
-    let mut text = format!("{STARS}\nsdiag output at {}\nData since      {}\n{STARS}\n", moment(now), moment(now.plus_secs(-diagnosis.uptime_secs)));
+    let mut text = format!(
+        "{STARS}\nsdiag output at {}\nData since      {}\n{STARS}\n",
+        moment(now),
+        moment(now.plus_secs(-diagnosis.uptime_secs))
+    );
     let mut line = |line: String| {
         text.push_str(&line);
         text.push('\n');
@@ -101,7 +113,11 @@ fn text(diagnosis: &Diagnosis, args: &Args) -> String {
         line(format!("\tMean cycle:   {}", pass.mean_us));
     }
     line("\nRemote Procedure Call statistics by message type".to_owned());
-    let mut requests: Vec<(&String, &Times)> = diagnosis.requests.iter().filter(|(_, times)| times.count > 0).collect();
+    let mut requests: Vec<(&String, &Times)> = diagnosis
+        .requests
+        .iter()
+        .filter(|(_, times)| times.count > 0)
+        .collect();
     // By name they come; what is equal stays so.
     match (args.sort_by_id, args.sort_by_time, args.sort_by_time2) {
         (true, ..) => {}
@@ -110,7 +126,13 @@ fn text(diagnosis: &Diagnosis, args: &Args) -> String {
         _ => requests.sort_by_key(|(_, times)| std::cmp::Reverse(times.count)),
     }
     for (route, times) in requests {
-        let _ = writeln!(text, "\t{route:<40}count:{:<6} ave_time:{:<6} total_time:{}", times.count, times.mean_us, times.total());
+        let _ = writeln!(
+            text,
+            "\t{route:<40}count:{:<6} ave_time:{:<6} total_time:{}",
+            times.count,
+            times.mean_us,
+            times.total()
+        );
     }
     text
 }
@@ -134,19 +156,48 @@ mod tests {
         let of = |words: &[&str]| text(&diagnosis, &Args::parse_from([&["sdiag"], words].concat()));
         let usual = of(&[]);
         let (head, rest) = usual.split_once("\nJobs started:").unwrap();
-        assert!(head.contains(&format!("(1795277177)\nData since      {} (1795277117)\n", banner(Timestamp::from_secs(1_795_277_117)))), "{head}");
-        let rest: Vec<&str> = rest.lines().filter(|line| !line.starts_with("Job states ts:")).collect();
+        assert!(
+            head.contains(&format!(
+                "(1795277177)\nData since      {} (1795277117)\n",
+                banner(Timestamp::from_secs(1_795_277_117))
+            )),
+            "{head}"
+        );
+        let rest: Vec<&str> = rest
+            .lines()
+            .filter(|line| !line.starts_with("Job states ts:"))
+            .collect();
         assert_eq!(
             rest,
             [
-                "   11", "", "Jobs pending:   7", "Jobs running:   2", "", "Main schedule statistics (microseconds):", "\tMax cycle:    900", "\tTotal cycles: 4",
-                "\tMean cycle:   42", "", "Remote Procedure Call statistics by message type",
+                "   11",
+                "",
+                "Jobs pending:   7",
+                "Jobs running:   2",
+                "",
+                "Main schedule statistics (microseconds):",
+                "\tMax cycle:    900",
+                "\tTotal cycles: 4",
+                "\tMean cycle:   42",
+                "",
+                "Remote Procedure Call statistics by message type",
                 "\tPOST /v1/jobs                           count:50     ave_time:10     total_time:500",
                 "\tGET /v1/jobs                            count:3      ave_time:100    total_time:300",
                 "\tGET /v1/diag                            count:1      ave_time:400    total_time:400",
             ]
         );
-        let order = |words: &[&str]| of(words).lines().filter_map(|line| line.strip_prefix('\t')?.split("  ").next()?.split_once("/v1/")).map(|(verb, path)| format!("{verb}{path}")).collect::<Vec<_>>();
+        let order = |words: &[&str]| {
+            of(words)
+                .lines()
+                .filter_map(|line| {
+                    line.strip_prefix('\t')?
+                        .split("  ")
+                        .next()?
+                        .split_once("/v1/")
+                })
+                .map(|(verb, path)| format!("{verb}{path}"))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(order(&["-i"]), ["GET diag", "GET jobs", "POST jobs"]);
         assert_eq!(order(&["-t"]), ["POST jobs", "GET diag", "GET jobs"]);
         assert_eq!(order(&["-T"]), ["GET diag", "GET jobs", "POST jobs"]);

@@ -50,8 +50,16 @@ struct Answer {
 }
 
 pub(crate) fn run(client: &mut Client, args: &ShareArgs) -> Outcome {
-    let user = if args.me { own_name()? } else { args.users.clone().unwrap_or_default() };
-    let query = Query { outlook: !user.is_empty(), user, account: args.accounts.clone().unwrap_or_default() };
+    let user = if args.me {
+        own_name()?
+    } else {
+        args.users.clone().unwrap_or_default()
+    };
+    let query = Query {
+        outlook: !user.is_empty(),
+        user,
+        account: args.accounts.clone().unwrap_or_default(),
+    };
     let path = path_with_query("/v1/shares", &query);
     if args.json {
         let answer: serde_json::Value = client.get(&path)?;
@@ -68,27 +76,53 @@ pub(crate) fn run(client: &mut Client, args: &ShareArgs) -> Outcome {
         let times = TimeFormat::from_env();
         let mut out = stdout()?;
         for row in answer.shares.iter().filter(|row| row.user.is_some()) {
-            out.write_all(format!("\n{}", in_words(row, &all.shares, all.half_life_secs, &times)).as_bytes())?;
+            out.write_all(
+                format!(
+                    "\n{}",
+                    in_words(row, &all.shares, all.half_life_secs, &times)
+                )
+                .as_bytes(),
+            )?;
         }
         out.flush()?;
         if !answer.shares.iter().any(|row| row.user.is_some()) {
-            return Err(Failure::new(format_args!("{} is in no account, has used nothing and has no job", query.user)));
+            return Err(Failure::new(format_args!(
+                "{} is in no account, has used nothing and has no job",
+                query.user
+            )));
         }
     }
     Ok(0)
 }
 
 fn own_name() -> Result<String, Failure> {
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    user.map(|user| user.name).ok_or_else(|| Failure::new("you have no name on this machine"))
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid())
+        .ok()
+        .flatten();
+    user.map(|user| user.name)
+        .ok_or_else(|| Failure::new("you have no name on this machine"))
 }
 
 fn print_table(rows: &[ShareRow], args: &ShareArgs) -> Outcome {
     let mut columns = vec![Column::whole("ACCOUNT"), Column::whole("USER")];
     let numbers: &[&str] = if args.long {
-        &["RAWSHARES", "NORMSHARES", "RAWUSAGE", "NORMUSAGE", "EFFECTVUSAGE", "FAIRSHARE", "LEVELFS"]
+        &[
+            "RAWSHARES",
+            "NORMSHARES",
+            "RAWUSAGE",
+            "NORMUSAGE",
+            "EFFECTVUSAGE",
+            "FAIRSHARE",
+            "LEVELFS",
+        ]
     } else {
-        &["RAWSHARES", "NORMSHARES", "RAWUSAGE", "EFFECTVUSAGE", "FAIRSHARE"]
+        &[
+            "RAWSHARES",
+            "NORMSHARES",
+            "RAWUSAGE",
+            "EFFECTVUSAGE",
+            "FAIRSHARE",
+        ]
     };
     columns.extend(numbers.iter().map(|title| Column::number(title)));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), !args.noheader);
@@ -99,7 +133,11 @@ fn print_table(rows: &[ShareRow], args: &ShareArgs) -> Outcome {
         let mut cells = vec![
             format!("{}{}", " ".repeat(row.depth as usize), row.account).into(),
             row.user.clone().unwrap_or_default().into(),
-            if root { "".into() } else { row.raw_shares.to_string().into() },
+            if root {
+                "".into()
+            } else {
+                row.raw_shares.to_string().into()
+            },
             part(row.norm_shares).into(),
             row.raw_usage.to_string().into(),
         ];
@@ -109,7 +147,11 @@ fn print_table(rows: &[ShareRow], args: &ShareArgs) -> Outcome {
         cells.push(part(row.effective_usage).into());
         cells.push(row.fair_share.map(part).unwrap_or_default().into());
         if args.long {
-            cells.push(if root { "".into() } else { level(row.level_fs).into() });
+            cells.push(if root {
+                "".into()
+            } else {
+                level(row.level_fs).into()
+            });
         }
         table.row(cells)?;
     }
@@ -123,7 +165,12 @@ fn level(level: Option<f64>) -> String {
 
 /// The accounts above a line, nearest first, without the root. Lines come in the order of the tree.
 fn line_above<'a>(row: &ShareRow, all: &'a [ShareRow]) -> Vec<&'a ShareRow> {
-    let Some(at) = all.iter().position(|other| other.account == row.account && other.user == row.user) else { return Vec::new() };
+    let Some(at) = all
+        .iter()
+        .position(|other| other.account == row.account && other.user == row.user)
+    else {
+        return Vec::new();
+    };
     let mut line = Vec::new();
     let mut depth = row.depth;
     for other in all[..at].iter().rev().filter(|other| other.user.is_none()) {
@@ -137,8 +184,16 @@ fn line_above<'a>(row: &ShareRow, all: &'a [ShareRow]) -> Vec<&'a ShareRow> {
 
 /// Lines below the same account.
 fn siblings<'a>(row: &'a ShareRow, all: &'a [ShareRow]) -> Vec<&'a ShareRow> {
-    let above = line_above(row, all).first().map_or("root", |up| up.account.as_str());
-    let is_below = |other: &&ShareRow| other.depth == row.depth && line_above(other, all).first().map_or("root", |up| up.account.as_str()) == above;
+    let above = line_above(row, all)
+        .first()
+        .map_or("root", |up| up.account.as_str());
+    let is_below = |other: &&ShareRow| {
+        other.depth == row.depth
+            && line_above(other, all)
+                .first()
+                .map_or("root", |up| up.account.as_str())
+                == above
+    };
     all.iter().filter(is_below).collect()
 }
 
@@ -147,7 +202,10 @@ fn in_words(row: &ShareRow, all: &[ShareRow], half_life_secs: u64, times: &TimeF
     let mut text = format!("{user} in {}:\n", row.account);
     let mut add = |who: &str, row: &ShareRow| {
         let siblings = siblings(row, all);
-        let (shares, usage) = (siblings.iter().map(|one| one.raw_shares).sum::<u32>(), siblings.iter().map(|one| one.raw_usage).sum::<u64>());
+        let (shares, usage) = (
+            siblings.iter().map(|one| one.raw_shares).sum::<u32>(),
+            siblings.iter().map(|one| one.raw_usage).sum::<u64>(),
+        );
         let _ = writeln!(
             text,
             "  {who}: {} of {shares} shares ({:.6}); {} ({:.6}); level fair share {:.6} / {:.6} = {}",
@@ -174,11 +232,21 @@ fn in_words(row: &ShareRow, all: &[ShareRow], half_life_secs: u64, times: &TimeF
     let later: Vec<String> = row
         .outlook
         .iter()
-        .filter_map(|later| Some(format!("{:.6} at {}", later.fair_share, times.print(later.at?.0))))
+        .filter_map(|later| {
+            Some(format!(
+                "{:.6} at {}",
+                later.fair_share,
+                times.print(later.at?.0)
+            ))
+        })
         .collect();
     if !later.is_empty() {
         let half_life = squeue_time(half_life_secs);
-        let _ = writeln!(text, "  if {user} runs nothing and the others go on as of late: {} (usage halves in {half_life})", later.join(", "));
+        let _ = writeln!(
+            text,
+            "  if {user} runs nothing and the others go on as of late: {} (usage halves in {half_life})",
+            later.join(", ")
+        );
     }
     text
 }
@@ -201,19 +269,20 @@ mod tests {
 
     #[test]
     fn a_standing_is_told_from_the_top_to_the_user() {
-        let row = |depth: u32, account: &str, user: Option<&str>, shares: u32, usage: u64| ShareRow {
-            depth,
-            account: account.into(),
-            user: user.map(str::to_owned),
-            raw_shares: shares,
-            raw_usage: usage,
-            norm_shares: 0.5,
-            effective_usage: 0.25,
-            level_fs: Some(2.0),
-            rank: user.map(|_| 1),
-            fair_share: user.map(|_| 0.5),
-            ..ShareRow::default()
-        };
+        let row =
+            |depth: u32, account: &str, user: Option<&str>, shares: u32, usage: u64| ShareRow {
+                depth,
+                account: account.into(),
+                user: user.map(str::to_owned),
+                raw_shares: shares,
+                raw_usage: usage,
+                norm_shares: 0.5,
+                effective_usage: 0.25,
+                level_fs: Some(2.0),
+                rank: user.map(|_| 1),
+                fair_share: user.map(|_| 0.5),
+                ..ShareRow::default()
+            };
         let all = [
             row(0, "root", None, 1, 36_060),
             row(1, "nlp", None, 1, 3_660),
@@ -222,8 +291,15 @@ mod tests {
             row(3, "vision", Some("ada"), 1, 18_000),
             row(3, "vision", Some("eve"), 3, 14_400),
         ];
-        let later = OutlookRow { at: Some(Instant(Timestamp::from_secs(1_795_165_527))), fair_share: 0.75, ..OutlookRow::default() };
-        let ada = ShareRow { outlook: vec![later], ..all[4].clone() };
+        let later = OutlookRow {
+            at: Some(Instant(Timestamp::from_secs(1_795_165_527))),
+            fair_share: 0.75,
+            ..OutlookRow::default()
+        };
+        let ada = ShareRow {
+            outlook: vec![later],
+            ..all[4].clone()
+        };
         let text = in_words(&ada, &all, 604_800, &TimeFormat::Standard);
         let text = text.split_once(" at ").unwrap().0;
         expect_test::expect![[r#"

@@ -17,8 +17,10 @@ pub(crate) struct NamesArgs {
 }
 
 pub(crate) fn run(args: &NamesArgs) -> Outcome {
-    let own = std::env::current_exe().map_err(|error| Failure::new(format_args!("cannot tell where gadm is: {error}")))?;
-    let dir = std::path::absolute(&args.dir).map_err(|error| Failure::new(format_args!("{}: {error}", args.dir.display())))?;
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::new(format_args!("cannot tell where gadm is: {error}")))?;
+    let dir = std::path::absolute(&args.dir)
+        .map_err(|error| Failure::new(format_args!("{}: {error}", args.dir.display())))?;
     link_all(&dir, own.parent().unwrap_or(Path::new("/")))?;
     writeln!(std::io::stdout(), "export PATH={}:$PATH", dir.display())?;
     Ok(0)
@@ -26,18 +28,28 @@ pub(crate) fn run(args: &NamesArgs) -> Outcome {
 
 /// A link for each of Slurm's commands, to the program of `programs` that stands in for it.
 fn link_all(dir: &Path, programs: &Path) -> Result<(), Failure> {
-    let cannot = |what: &Path, error: &std::io::Error| Failure::new(format_args!("cannot make {}: {error}", what.display()));
+    let cannot = |what: &Path, error: &std::io::Error| {
+        Failure::new(format_args!("cannot make {}: {error}", what.display()))
+    };
     fs::create_dir_all(dir).map_err(|error| cannot(dir, &error))?;
     for (name, program) in slurm_name::NAMES {
         let (link, target) = (dir.join(name), programs.join(program));
         if !target.exists() {
-            return Err(Failure::new(format_args!("{} is not there: {name} is to lead to it. Install gpupool's commands in one directory", target.display())));
+            return Err(Failure::new(format_args!(
+                "{} is not there: {name} is to lead to it. Install gpupool's commands in one directory",
+                target.display()
+            )));
         }
         match fs::read_link(&link) {
             Ok(known) if known == target => continue,
             Ok(_) => fs::remove_file(&link).map_err(|error| cannot(&link, &error))?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(_) => return Err(Failure::new(format_args!("{} is a file of its own, perhaps Slurm's. Choose another directory", link.display()))),
+            Err(_) => {
+                return Err(Failure::new(format_args!(
+                    "{} is a file of its own, perhaps Slurm's. Choose another directory",
+                    link.display()
+                )));
+            }
         }
         symlink(&target, &link).map_err(|error| cannot(&link, &error))?;
     }
@@ -51,7 +63,9 @@ mod tests {
     fn programs(dir: &Path) -> PathBuf {
         let programs = dir.join("bin");
         fs::create_dir(&programs).unwrap();
-        slurm_name::NAMES.iter().for_each(|(_, program)| fs::write(programs.join(program), "").unwrap());
+        slurm_name::NAMES
+            .iter()
+            .for_each(|(_, program)| fs::write(programs.join(program), "").unwrap());
         programs
     }
 
@@ -65,7 +79,10 @@ mod tests {
             link_all(&links, &programs).unwrap();
         }
         for (name, program) in slurm_name::NAMES {
-            assert_eq!(fs::read_link(links.join(name)).unwrap(), programs.join(program));
+            assert_eq!(
+                fs::read_link(links.join(name)).unwrap(),
+                programs.join(program)
+            );
         }
     }
 
@@ -75,9 +92,19 @@ mod tests {
         let (programs, links) = (programs(dir.path()), dir.path().join("links"));
         fs::create_dir(&links).unwrap();
         fs::write(links.join("squeue"), "Slurm's").unwrap();
-        assert!(link_all(&links, &programs).unwrap_err().text.contains("is a file of its own, perhaps Slurm's"));
+        assert!(
+            link_all(&links, &programs)
+                .unwrap_err()
+                .text
+                .contains("is a file of its own, perhaps Slurm's")
+        );
         assert_eq!(fs::read_to_string(links.join("squeue")).unwrap(), "Slurm's");
         fs::remove_file(programs.join("gsub")).unwrap();
-        assert!(link_all(&dir.path().join("others"), &programs).unwrap_err().text.contains("bin/gsub is not there: sbatch is to lead to it"));
+        assert!(
+            link_all(&dir.path().join("others"), &programs)
+                .unwrap_err()
+                .text
+                .contains("bin/gsub is not there: sbatch is to lead to it")
+        );
     }
 }

@@ -21,9 +21,11 @@ mod source;
 
 const ELSEWHERE: &str = "Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were";
 const KNOWN: &str = "start=, end=, accounts=, users=, format=, tree, group and topcount=";
-const NO_PERCENT: &str = "job sizes come with percentages anyway; units are seconds, minutes and hours";
+const NO_PERCENT: &str =
+    "job sizes come with percentages anyway; units are seconds, minutes and hours";
 const NO_RESERVATIONS: &str = "what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle";
-const RULE: &str = "--------------------------------------------------------------------------------";
+const RULE: &str =
+    "--------------------------------------------------------------------------------";
 
 const EXAMPLES: &str = "\
 Reports:
@@ -73,7 +75,9 @@ impl Line {
     /// As the machine has it.
     fn proper_name(&self) -> String {
         let user = nix::unistd::User::from_name(&self.login).ok().flatten();
-        let gecos = user.map(|user| user.gecos.to_string_lossy().into_owned()).unwrap_or_default();
+        let gecos = user
+            .map(|user| user.gecos.to_string_lossy().into_owned())
+            .unwrap_or_default();
         gecos.split(',').next().unwrap_or_default().to_owned()
     }
 }
@@ -91,9 +95,16 @@ macro_rules! columns {
     };
 }
 
-const COLUMNS: &[Column<Line>] = columns!(Column::right("accounts", "Account", 15, |line| line.account.clone()));
-const IN_TREE: &[Column<Line>] =
-    columns!(Column { word: "accounts", title: "Account", width: 20, left: true, text: |line| line.account.clone() });
+const COLUMNS: &[Column<Line>] = columns!(Column::right("accounts", "Account", 15, |line| line
+    .account
+    .clone()));
+const IN_TREE: &[Column<Line>] = columns!(Column {
+    word: "accounts",
+    title: "Account",
+    width: 20,
+    left: true,
+    text: |line| line.account.clone()
+});
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -146,18 +157,35 @@ impl Tres {
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(Args::command(), words, &[])?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
-    let named = args.tres.clone().or_else(|| std::env::var("SREPORT_TRES").ok()).filter(|list| !list.is_empty());
+    let named = args
+        .tres
+        .clone()
+        .or_else(|| std::env::var("SREPORT_TRES").ok())
+        .filter(|list| !list.is_empty());
     let tres = tres(named.as_deref())?;
     if let Some(words) = cluster_use::words(&args.words) {
         let asked = cluster_use::Asked::of(words, local_time::now())?;
-        return cluster_use::print(&asked, &args.cluster, Unit::of(&args.unit)?, (named.is_some(), &tres), args.table);
+        return cluster_use::print(
+            &asked,
+            &args.cluster,
+            Unit::of(&args.unit)?,
+            (named.is_some(), &tres),
+            args.table,
+        );
     }
     let unit = Unit::of(&args.unit)?;
     if let Some(words) = job_sizes::words(&args.words) {
         let time = unit.time.filter(|_| !unit.is_percent);
-        let (unit, per_hour) = time.ok_or_else(|| Failure::usage(format_args!("-t {}: {NO_PERCENT}", args.unit)))?;
+        let (unit, per_hour) =
+            time.ok_or_else(|| Failure::usage(format_args!("-t {}: {NO_PERCENT}", args.unit)))?;
         let sizes = job_sizes::Asked::of(words, local_time::now())?;
-        return job_sizes::print(&sizes, &args.cluster, (unit, per_hour), (named.is_some(), &tres), args.table);
+        return job_sizes::print(
+            &sizes,
+            &args.cluster,
+            (unit, per_hour),
+            (named.is_some(), &tres),
+            args.table,
+        );
     }
     let asked = Asked::of(&args.words, local_time::now())?;
     let usual = match (asked.kind, named.is_some()) {
@@ -166,11 +194,23 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         (_, false) => "Cluster,Login,Proper,Accounts,Used",
         (_, true) => "Cluster,Login,Proper,Accounts,TresName,Used",
     };
-    let columns = ruled_table::choose(asked.format.as_deref().unwrap_or(usual), if asked.tree { IN_TREE } else { COLUMNS }, ELSEWHERE)?;
+    let columns = ruled_table::choose(
+        asked.format.as_deref().unwrap_or(usual),
+        if asked.tree { IN_TREE } else { COLUMNS },
+        ELSEWHERE,
+    )?;
     let mut source = Source::open(&args.cluster)?;
     let lines = lines(&mut source, &asked, &tres)?;
-    let had = if unit.is_percent { source.utilization(asked.span)?.rows } else { Vec::new() };
-    let whole = |tres: &Tres| had.iter().find(|row| row.tres == tres.name()).map_or(0.0, |row| row.hours);
+    let had = if unit.is_percent {
+        source.utilization(asked.span)?.rows
+    } else {
+        Vec::new()
+    };
+    let whole = |tres: &Tres| {
+        had.iter()
+            .find(|row| row.tres == tres.name())
+            .map_or(0.0, |row| row.hours)
+    };
     let lines: Vec<Line> = lines
         .into_iter()
         .flat_map(|(account, login, row)| {
@@ -187,7 +227,12 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut out = stdout()?;
     if !args.table.no_header {
         let counted = if named.is_some() { "TRES" } else { "CPU" };
-        writeln!(out, "{RULE}\n{}\nUsage reported in {}\n{RULE}", asked.title(), unit.title(counted))?;
+        writeln!(
+            out,
+            "{RULE}\n{}\nUsage reported in {}\n{RULE}",
+            asked.title(),
+            unit.title(counted)
+        )?;
     }
     ruled_table::print(&mut out, &columns, &lines, args.table)?;
     out.flush()?;
@@ -208,16 +253,34 @@ impl Unit {
     fn of(text: &str) -> Result<Self, Failure> {
         const TIMES: [(&str, f64); 3] = [("Seconds", 3600.0), ("Minutes", 60.0), ("Hours", 1.0)];
         let lower = text.to_ascii_lowercase();
-        let begins = |name: &str| !lower.is_empty() && name.to_ascii_lowercase().starts_with(&lower);
+        let begins =
+            |name: &str| !lower.is_empty() && name.to_ascii_lowercase().starts_with(&lower);
         let time = |found: &str| TIMES.into_iter().find(|(name, _)| *name == found);
         match lower.as_str() {
-            "secper" => Ok(Self { time: time("Seconds"), is_percent: true }),
-            "minper" => Ok(Self { time: time("Minutes"), is_percent: true }),
-            "hourper" => Ok(Self { time: time("Hours"), is_percent: true }),
-            _ if begins("Percent") => Ok(Self { time: None, is_percent: true }),
+            "secper" => Ok(Self {
+                time: time("Seconds"),
+                is_percent: true,
+            }),
+            "minper" => Ok(Self {
+                time: time("Minutes"),
+                is_percent: true,
+            }),
+            "hourper" => Ok(Self {
+                time: time("Hours"),
+                is_percent: true,
+            }),
+            _ if begins("Percent") => Ok(Self {
+                time: None,
+                is_percent: true,
+            }),
             _ => match TIMES.into_iter().find(|(name, _)| begins(name)) {
-                Some(found) => Ok(Self { time: Some(found), is_percent: false }),
-                None => Err(Failure::usage(format_args!("-t {text}: units are seconds, minutes, hours, percent, secper, minper and hourper"))),
+                Some(found) => Ok(Self {
+                    time: Some(found),
+                    is_percent: false,
+                }),
+                None => Err(Failure::usage(format_args!(
+                    "-t {text}: units are seconds, minutes, hours, percent, secper, minper and hourper"
+                ))),
             },
         }
     }
@@ -225,12 +288,19 @@ impl Unit {
     /// `CPU Minutes/Percentage of Total`.
     fn title(self, counted: &str) -> String {
         let time = self.time.map(|(name, _)| format!("{counted} {name}"));
-        time.into_iter().chain(self.is_percent.then(|| "Percentage of Total".to_owned())).collect::<Vec<_>>().join("/")
+        time.into_iter()
+            .chain(self.is_percent.then(|| "Percentage of Total".to_owned()))
+            .collect::<Vec<_>>()
+            .join("/")
     }
 
     /// `17`, `3.10%` or `17(3.10%)` of so many hours out of a whole; of no whole at all it is nothing.
     fn text(self, hours: f64, whole: f64) -> String {
-        let percent = if whole > 0.0 { hours / whole * 100.0 } else { 0.0 };
+        let percent = if whole > 0.0 {
+            hours / whole * 100.0
+        } else {
+            0.0
+        };
         match (self.time, self.is_percent) {
             (Some((_, per_hour)), false) => format!("{:.0}", hours * per_hour),
             (Some((_, per_hour)), true) => format!("{:.0}({percent:.2}%)", hours * per_hour),
@@ -244,17 +314,27 @@ fn tres(named: Option<&str>) -> Result<Vec<Tres>, Failure> {
     let one = |word: &str| match word.to_ascii_lowercase().as_str() {
         "cpu" => Ok(Tres::Cpu),
         "gres/gpu" | "gpu" => Ok(Tres::Gpu),
-        lower if lower.starts_with("gres/gpu:") => Err(Failure::usage(format_args!("--tres {word}: gacct report --by account,gpu-type counts types apart"))),
-        _ => Err(Failure::usage(format_args!("--tres {word}: cpu and gres/gpu are counted"))),
+        lower if lower.starts_with("gres/gpu:") => Err(Failure::usage(format_args!(
+            "--tres {word}: gacct report --by account,gpu-type counts types apart"
+        ))),
+        _ => Err(Failure::usage(format_args!(
+            "--tres {word}: cpu and gres/gpu are counted"
+        ))),
     };
-    let list = named.unwrap_or("cpu").split(',').map(str::trim).filter(|word| !word.is_empty());
+    let list = named
+        .unwrap_or("cpu")
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
     list.map(one).collect()
 }
 
 impl Asked {
     fn of(words: &[String], now: Timestamp) -> Result<Self, Failure> {
         let [about, report, words @ ..] = words else {
-            return Err(Failure::usage("which report? sreport cluster AccountUtilizationByUser, sreport user TopUsage; --help says more"));
+            return Err(Failure::usage(
+                "which report? sreport cluster AccountUtilizationByUser, sreport user TopUsage; --help says more",
+            ));
         };
         let kind = kind_of(about, report)?;
         let (mut accounts, mut users, mut format) = (Vec::new(), Vec::new(), None);
@@ -267,13 +347,24 @@ impl Asked {
                 ("tree", Kind::AccountsByUser) => tree = true,
                 ("group", Kind::Top) => group = true,
                 ("topcount", Kind::Top) => {
-                    top = value.parse().map_err(|_| Failure::usage(format_args!("{key}={value}: it is not a whole number")))?;
+                    top = value.parse().map_err(|_| {
+                        Failure::usage(format_args!("{key}={value}: it is not a whole number"))
+                    })?;
                 }
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
-        Ok(Self { kind, span, accounts, users, format, tree, group, top })
+        Ok(Self {
+            kind,
+            span,
+            accounts,
+            users,
+            format,
+            tree,
+            group,
+            top,
+        })
     }
 
     fn title(&self) -> String {
@@ -288,7 +379,12 @@ impl Asked {
 
 fn kind_of(about: &str, report: &str) -> Result<Kind, Failure> {
     let (about, lower) = (about.to_ascii_lowercase(), report.to_ascii_lowercase());
-    let is = |kind: &str, name: &str| !about.is_empty() && !lower.is_empty() && kind.starts_with(&about) && name.starts_with(&lower);
+    let is = |kind: &str, name: &str| {
+        !about.is_empty()
+            && !lower.is_empty()
+            && kind.starts_with(&about)
+            && name.starts_with(&lower)
+    };
     let refused = |why: &str| Err(Failure::usage(format_args!("{about} {report}: {why}")));
     if is("cluster", "accountutilizationbyuser") {
         Ok(Kind::AccountsByUser)
@@ -299,11 +395,15 @@ fn kind_of(about: &str, report: &str) -> Result<Kind, Failure> {
     } else if is("reservation", "utilization") {
         refused(NO_RESERVATIONS)
     } else if "job".starts_with(&about) && !about.is_empty() {
-        refused("sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more")
+        refused(
+            "sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more",
+        )
     } else if lower.contains("wckey") {
         refused("jobs have tags instead: gsub --tag, gacct report --by tag")
     } else {
-        refused("reports are cluster Utilization, cluster AccountUtilizationByUser, cluster UserUtilizationByAccount, user TopUsage and job SizesByAccount")
+        refused(
+            "reports are cluster Utilization, cluster AccountUtilizationByUser, cluster UserUtilizationByAccount, user TopUsage and job SizesByAccount",
+        )
     }
 }
 
@@ -319,7 +419,10 @@ fn lines(source: &mut Source, asked: &Asked, tres: &[Tres]) -> Result<Vec<Used>,
 }
 
 fn pair(row: &ReportRow) -> (&str, &str) {
-    (row.group.first().map_or("", String::as_str), row.group.get(1).map_or("", String::as_str))
+    (
+        row.group.first().map_or("", String::as_str),
+        row.group.get(1).map_or("", String::as_str),
+    )
 }
 
 fn is_meant(asked: &Asked, account: &str, user: &str) -> bool {
@@ -332,32 +435,55 @@ fn accounts(asked: &Asked, rows: &[ReportRow], mut known: Vec<AccountRow>) -> Ve
     // Jobs were charged to accounts that are gone too.
     for name in used {
         if !known.iter().any(|account| account.name == name) {
-            known.push(AccountRow { name: name.to_owned(), ..AccountRow::default() });
+            known.push(AccountRow {
+                name: name.to_owned(),
+                ..AccountRow::default()
+            });
         }
     }
     let parents = Parents::of(&known);
     let above: Vec<Vec<&str>> = rows.iter().map(|row| parents.line(pair(row).0)).collect();
     // Of an account and all below it; of everything without one.
     let sum_of = |account: Option<&str>| {
-        let of = rows.iter().zip(&above).filter(|(_, above)| account.is_none_or(|account| above.contains(&account)));
+        let of = rows
+            .iter()
+            .zip(&above)
+            .filter(|(_, above)| account.is_none_or(|account| above.contains(&account)));
         of.fold(None, |sum: Option<ReportRow>, (row, _)| {
             let mut sum = sum.unwrap_or_default();
             sum.add(row);
             Some(sum)
         })
     };
-    let indented = |name: &str, depth: usize| format!("{}{name}", if asked.tree { " ".repeat(depth) } else { String::new() });
+    let indented = |name: &str, depth: usize| {
+        format!(
+            "{}{name}",
+            if asked.tree {
+                " ".repeat(depth)
+            } else {
+                String::new()
+            }
+        )
+    };
     let mut lines = Vec::new();
     let lists_accounts = asked.users.is_empty();
     if let Some(sum) = sum_of(None).filter(|_| lists_accounts && asked.accounts.is_empty()) {
         lines.push(("root".to_owned(), String::new(), sum));
     }
     for (depth, account) in tree(&known) {
-        if let Some(sum) = sum_of(Some(&account.name)).filter(|_| lists_accounts && is_meant(asked, &account.name, "")) {
+        if let Some(sum) = sum_of(Some(&account.name))
+            .filter(|_| lists_accounts && is_meant(asked, &account.name, ""))
+        {
             lines.push((indented(&account.name, depth + 1), String::new(), sum));
         }
-        for row in rows.iter().filter(|row| pair(row).0 == account.name && is_meant(asked, &account.name, pair(row).1)) {
-            lines.push((indented(&account.name, depth + 2), pair(row).1.to_owned(), row.clone()));
+        for row in rows.iter().filter(|row| {
+            pair(row).0 == account.name && is_meant(asked, &account.name, pair(row).1)
+        }) {
+            lines.push((
+                indented(&account.name, depth + 2),
+                pair(row).1.to_owned(),
+                row.clone(),
+            ));
         }
     }
     lines
@@ -372,7 +498,10 @@ fn users(asked: &Asked, rows: Vec<ReportRow>, tres: &[Tres]) -> Vec<Used> {
             continue;
         }
         let (account, user) = (account.to_owned(), user.to_owned());
-        match lines.iter_mut().find(|(_, known, _)| asked.group && *known == user) {
+        match lines
+            .iter_mut()
+            .find(|(_, known, _)| asked.group && *known == user)
+        {
             Some((accounts, _, sum)) => {
                 accounts.push_str(&format!(",{account}"));
                 sum.add(&row);
@@ -399,18 +528,61 @@ mod tests {
 
     #[test]
     fn what_is_not_kept_is_refused_and_units_may_be_shortened() {
-        assert!(kind_of("reservation", "utilization").unwrap_err().text.contains("held in the past is not kept"));
-        assert!(kind_of("job", "sizesbywckey").unwrap_err().text.contains("by accounts alone"));
-        assert!(kind_of("cluster", "WCKeyUtilizationByUser").unwrap_err().text.contains("jobs have tags instead"));
-        assert_eq!((kind_of("cluster", "AccountUtil").ok(), kind_of("user", "top").ok()), (Some(Kind::AccountsByUser), Some(Kind::Top)));
-        let text = |unit: &str| Unit::of(unit).map(|unit| format!("{}: {}", unit.title("CPU"), unit.text(1.5, 30.0))).unwrap_or_else(|failure| failure.text);
+        assert!(
+            kind_of("reservation", "utilization")
+                .unwrap_err()
+                .text
+                .contains("held in the past is not kept")
+        );
+        assert!(
+            kind_of("job", "sizesbywckey")
+                .unwrap_err()
+                .text
+                .contains("by accounts alone")
+        );
+        assert!(
+            kind_of("cluster", "WCKeyUtilizationByUser")
+                .unwrap_err()
+                .text
+                .contains("jobs have tags instead")
+        );
+        assert_eq!(
+            (
+                kind_of("cluster", "AccountUtil").ok(),
+                kind_of("user", "top").ok()
+            ),
+            (Some(Kind::AccountsByUser), Some(Kind::Top))
+        );
+        let text = |unit: &str| {
+            Unit::of(unit)
+                .map(|unit| format!("{}: {}", unit.title("CPU"), unit.text(1.5, 30.0)))
+                .unwrap_or_else(|failure| failure.text)
+        };
         assert_eq!(text("hour"), "CPU Hours: 2");
-        assert_eq!((text("SEC").as_str(), text("m").as_str()), ("CPU Seconds: 5400", "CPU Minutes: 90"));
-        assert_eq!((text("per").as_str(), text("Percent").as_str()), ("Percentage of Total: 5.00%", "Percentage of Total: 5.00%"));
+        assert_eq!(
+            (text("SEC").as_str(), text("m").as_str()),
+            ("CPU Seconds: 5400", "CPU Minutes: 90")
+        );
+        assert_eq!(
+            (text("per").as_str(), text("Percent").as_str()),
+            ("Percentage of Total: 5.00%", "Percentage of Total: 5.00%")
+        );
         assert_eq!(text("MinPer"), "CPU Minutes/Percentage of Total: 90(5.00%)");
-        assert_eq!((text("secper").as_str(), text("hourper").as_str()), ("CPU Seconds/Percentage of Total: 5400(5.00%)", "CPU Hours/Percentage of Total: 2(5.00%)"));
+        assert_eq!(
+            (text("secper").as_str(), text("hourper").as_str()),
+            (
+                "CPU Seconds/Percentage of Total: 5400(5.00%)",
+                "CPU Hours/Percentage of Total: 2(5.00%)"
+            )
+        );
         assert!(text("days").contains("units are seconds") && text("").contains("units are"));
         assert_eq!(Unit::of("percent").unwrap().text(0.0, 0.0), "0.00%");
-        assert!(tres(Some("gres/gpu:h100")).unwrap_err().text.contains("gpu-type") && tres(Some("mem")).is_err());
+        assert!(
+            tres(Some("gres/gpu:h100"))
+                .unwrap_err()
+                .text
+                .contains("gpu-type")
+                && tres(Some("mem")).is_err()
+        );
     }
 }

@@ -15,11 +15,17 @@ use std::io::Write;
 
 const ELSEWHERE: &str = "--helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets";
 
-const ADVICE: &command_line::Advice = &[(&["-m", "--partition"], "nobody's shares are by partition")];
+const ADVICE: &command_line::Advice =
+    &[(&["-m", "--partition"], "nobody's shares are by partition")];
 
 #[derive(Parser)]
-#[command(name = "sshare", version, about = "sshare's listing, by gadm", disable_help_flag = true,
-          after_help = "Without -a and -u the users are you alone. This is gpupool: gadm share --help has more.")]
+#[command(
+    name = "sshare",
+    version,
+    about = "sshare's listing, by gadm",
+    disable_help_flag = true,
+    after_help = "Without -a and -u the users are you alone. This is gpupool: gadm share --help has more."
+)]
 struct Args {
     /// Of all users
     #[arg(short, long)]
@@ -28,7 +34,14 @@ struct Args {
     #[arg(short = 'A', long, value_name = "NAMES", alias = "account")]
     accounts: Vec<String>,
     /// Of these users
-    #[arg(short = 'u', long, value_name = "NAMES", alias = "uid", alias = "user", conflicts_with = "all")]
+    #[arg(
+        short = 'u',
+        long,
+        value_name = "NAMES",
+        alias = "uid",
+        alias = "user",
+        conflicts_with = "all"
+    )]
     users: Vec<String>,
     /// Lines of users only, not of accounts
     #[arg(short = 'U', long = "Users")]
@@ -67,7 +80,11 @@ struct Line {
 impl Line {
     /// A figure, where there is one.
     fn figure(&self, text: impl FnOnce(&ShareRow) -> String) -> String {
-        if self.unused { String::new() } else { text(&self.share) }
+        if self.unused {
+            String::new()
+        } else {
+            text(&self.share)
+        }
     }
 }
 
@@ -76,11 +93,27 @@ fn part(part: f64) -> String {
 }
 
 const COLUMNS: &[Column<Line>] = &[
-    Column { word: "account", title: "Account", width: 20, left: true, text: |line| line.account.clone() },
+    Column {
+        word: "account",
+        title: "Account",
+        width: 20,
+        left: true,
+        text: |line| line.account.clone(),
+    },
     Column::right("cluster", "Cluster", 10, |line| line.cluster.clone()),
     // The root has all of it.
-    Column::right("effectvusage", "EffectvUsage", 13, |line| line.figure(|share| part(if share.depth == 0 { 1.0 } else { share.effective_usage }))),
-    Column::right("fairshare", "FairShare", 10, |line| line.share.fair_share.map(part).unwrap_or_default()),
+    Column::right("effectvusage", "EffectvUsage", 13, |line| {
+        line.figure(|share| {
+            part(if share.depth == 0 {
+                1.0
+            } else {
+                share.effective_usage
+            })
+        })
+    }),
+    Column::right("fairshare", "FairShare", 10, |line| {
+        line.share.fair_share.map(part).unwrap_or_default()
+    }),
     // The root has nobody beside it.
     Column::right("levelfs", "LevelFS", 10, |line| {
         line.figure(|share| match (share.depth, share.level_fs) {
@@ -88,16 +121,37 @@ const COLUMNS: &[Column<Line>] = &[
             (_, level) => level.map_or_else(|| "inf".to_owned(), part),
         })
     }),
-    Column::right("normshares", "NormShares", 11, |line| line.figure(|share| part(share.norm_shares))),
-    Column::right("normusage", "NormUsage", 11, |line| line.figure(|share| if share.depth == 0 { String::new() } else { part(share.norm_usage) })),
+    Column::right("normshares", "NormShares", 11, |line| {
+        line.figure(|share| part(share.norm_shares))
+    }),
+    Column::right("normusage", "NormUsage", 11, |line| {
+        line.figure(|share| {
+            if share.depth == 0 {
+                String::new()
+            } else {
+                part(share.norm_usage)
+            }
+        })
+    }),
     Column::blank("partition", "Partition", 12),
-    Column::right("rawshares", "RawShares", 10, |line| if line.share.depth == 0 { String::new() } else { line.share.raw_shares.to_string() }),
-    Column::right("rawusage", "RawUsage", 11, |line| line.figure(|share| share.raw_usage.to_string())),
-    Column::right("user", "User", 10, |line| line.share.user.clone().unwrap_or_default()),
+    Column::right("rawshares", "RawShares", 10, |line| {
+        if line.share.depth == 0 {
+            String::new()
+        } else {
+            line.share.raw_shares.to_string()
+        }
+    }),
+    Column::right("rawusage", "RawUsage", 11, |line| {
+        line.figure(|share| share.raw_usage.to_string())
+    }),
+    Column::right("user", "User", 10, |line| {
+        line.share.user.clone().unwrap_or_default()
+    }),
 ];
 
 const USUAL: &str = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage,FairShare";
-const LONG: &str = "Account,User,RawShares,NormShares,RawUsage,NormUsage,EffectvUsage,FairShare,LevelFS";
+const LONG: &str =
+    "Account,User,RawShares,NormShares,RawUsage,NormUsage,EffectvUsage,FairShare,LevelFS";
 
 /// `gadm` under that name.
 ///
@@ -109,30 +163,58 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut out = stdout()?;
     if args.helpformat {
         for titles in COLUMNS.chunks(4) {
-            writeln!(out, "{}", titles.iter().map(|column| format!("{:<18}", column.title)).collect::<String>())?;
+            writeln!(
+                out,
+                "{}",
+                titles
+                    .iter()
+                    .map(|column| format!("{:<18}", column.title))
+                    .collect::<String>()
+            )?;
         }
         out.flush()?;
         return Ok(0);
     }
-    let format = args.format.as_deref().unwrap_or(if args.long { LONG } else { USUAL });
+    let format = args
+        .format
+        .as_deref()
+        .unwrap_or(if args.long { LONG } else { USUAL });
     let columns = ruled_table::choose(format, COLUMNS, ELSEWHERE)?;
     let mut client = gcli::connect("sshare")?;
     args.cluster.check(&mut client)?;
     let lines = lines(&mut client, &args)?;
-    ruled_table::print(&mut out, &columns, &lines, TableArgs { no_header: args.table.no_header || args.headless, ..args.table })?;
+    ruled_table::print(
+        &mut out,
+        &columns,
+        &lines,
+        TableArgs {
+            no_header: args.table.no_header || args.headless,
+            ..args.table
+        },
+    )?;
     out.flush()?;
     Ok(0)
 }
 
 fn names(lists: &[String]) -> Vec<String> {
-    lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    lists
+        .iter()
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Names of users; numbers are looked up.
 fn users(args: &Args) -> Result<Vec<String>, Failure> {
     let name_of = |uid: Uid| User::from_uid(uid).ok().flatten().map(|user| user.name);
     let name = |word: String| match word.parse() {
-        Ok(uid) => name_of(Uid::from_raw(uid)).ok_or_else(|| Failure::new(format_args!("there is no user with the number {word} on this machine"))),
+        Ok(uid) => name_of(Uid::from_raw(uid)).ok_or_else(|| {
+            Failure::new(format_args!(
+                "there is no user with the number {word} on this machine"
+            ))
+        }),
         Err(_) => Ok(word),
     };
     if args.users.is_empty() {
@@ -153,7 +235,12 @@ fn lines(client: &mut Client, args: &Args) -> Result<Vec<Line>, Failure> {
         shares: Vec<ShareRow>,
     }
     let (users, accounts) = (users(args)?, names(&args.accounts));
-    let path = path_with_query("/v1/shares", &Query { account: accounts.join(",") });
+    let path = path_with_query(
+        "/v1/shares",
+        &Query {
+            account: accounts.join(","),
+        },
+    );
     let shares = client.get::<Answer>(&path)?.shares;
     let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
     let mut lines = Vec::new();
@@ -170,7 +257,12 @@ fn lines(client: &mut Client, args: &Args) -> Result<Vec<Line>, Failure> {
             None => !args.only_users,
         };
         if meant {
-            lines.push(Line { account: format!("{}{}", " ".repeat(indent), share.account), cluster: cluster.clone(), share, unused: false });
+            lines.push(Line {
+                account: format!("{}{}", " ".repeat(indent), share.account),
+                cluster: cluster.clone(),
+                share,
+                unused: false,
+            });
         }
     }
     if args.only_users && !args.all {
@@ -187,19 +279,41 @@ fn open_accounts(client: &mut Client, wanted: &[String]) -> Result<Vec<String>, 
         accounts: Vec<AccountRow>,
     }
     let accounts = client.get::<Answer>("/v1/accounts")?.accounts;
-    let is_open = |account: &&AccountRow| !account.closed && !account.users_only && account.users.is_empty() && (wanted.is_empty() || wanted.contains(&account.name));
-    Ok(accounts.iter().filter(is_open).map(|account| account.name.clone()).collect())
+    let is_open = |account: &&AccountRow| {
+        !account.closed
+            && !account.users_only
+            && account.users.is_empty()
+            && (wanted.is_empty() || wanted.contains(&account.name))
+    };
+    Ok(accounts
+        .iter()
+        .filter(is_open)
+        .map(|account| account.name.clone())
+        .collect())
 }
 
 /// Programs look here for the accounts that somebody may charge: those count too that are open to all and that they never charged.
 fn add_unused(lines: &mut Vec<Line>, open: &[String], users: &[String], cluster: &str) {
     for account in open {
         for user in users {
-            if lines.iter().any(|line| line.share.account == *account && line.share.user.as_ref() == Some(user)) {
+            if lines.iter().any(|line| {
+                line.share.account == *account && line.share.user.as_ref() == Some(user)
+            }) {
                 continue;
             }
-            let share = ShareRow { depth: 1, account: account.clone(), user: Some(user.clone()), raw_shares: 1, ..ShareRow::default() };
-            lines.push(Line { account: account.clone(), cluster: cluster.to_owned(), share, unused: true });
+            let share = ShareRow {
+                depth: 1,
+                account: account.clone(),
+                user: Some(user.clone()),
+                raw_shares: 1,
+                ..ShareRow::default()
+            };
+            lines.push(Line {
+                account: account.clone(),
+                cluster: cluster.to_owned(),
+                share,
+                unused: true,
+            });
         }
     }
 }

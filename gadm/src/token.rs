@@ -43,16 +43,34 @@ fn role(text: &str) -> Result<Role, String> {
 fn ttl_secs(text: &str) -> Result<u32, String> {
     let limit = TimeLimit::parse(text).map_err(|error| error.to_string())?;
     let secs = limit.secs().and_then(|secs| u32::try_from(secs).ok());
-    secs.ok_or_else(|| "a token expires: 60 is an hour, 1-0 a day, and a week is the most".to_owned())
+    secs.ok_or_else(|| {
+        "a token expires: 60 is an hour, 1-0 a day, and a week is the most".to_owned()
+    })
 }
 
 pub(crate) fn run(client: &mut Client, act: TokenAct) -> Outcome {
-    let TokenAct::Node { role, name, admin, ttl, json } = act;
+    let TokenAct::Node {
+        role,
+        name,
+        admin,
+        ttl,
+        json,
+    } = act;
     if admin && role != Role::Login {
-        return Err(Failure::usage("--admin is for login nodes: add --role login"));
+        return Err(Failure::usage(
+            "--admin is for login nodes: add --role login",
+        ));
     }
     // Asked twice it would be two tokens.
-    let reply: TokenReply = client.post("/v1/tokens", &TokenRequest { role, name, ttl_secs: ttl, admin })?;
+    let reply: TokenReply = client.post(
+        "/v1/tokens",
+        &TokenRequest {
+            role,
+            name,
+            ttl_secs: ttl,
+            admin,
+        },
+    )?;
     let mut out = stdout()?;
     if json {
         serde_json::to_writer(&mut out, &reply).map_err(Failure::new)?;
@@ -63,7 +81,11 @@ pub(crate) fn run(client: &mut Client, act: TokenAct) -> Outcome {
     writeln!(out, "{}", reply.token)?;
     out.flush()?;
     let until = TimeFormat::from_env().print(reply.expires.0);
-    writeln!(std::io::stderr(), "gadm: good once, until {until}: gpud join --controller {} --token TOKEN", reply.controller)?;
+    writeln!(
+        std::io::stderr(),
+        "gadm: good once, until {until}: gpud join --controller {} --token TOKEN",
+        reply.controller
+    )?;
     Ok(0)
 }
 

@@ -9,7 +9,14 @@ use gmodel::suggest::did_you_mean;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-const KEYS: [&str; 6] = ["SwitchName", "Nodes", "Switches", "LinkSpeed", "BlockName", "BlockSizes"];
+const KEYS: [&str; 6] = [
+    "SwitchName",
+    "Nodes",
+    "Switches",
+    "LinkSpeed",
+    "BlockName",
+    "BlockSizes",
+];
 
 /// Something in the file that cannot be taken.
 #[derive(Debug)]
@@ -48,19 +55,33 @@ pub(crate) fn toml(topology: &Topology) -> String {
             text.push_str(&format!("nodes = \"{}\"\n", list(nodes)));
         }
         if !switch.switches.is_empty() {
-            let names: Vec<String> = switch.switches.iter().map(|name| format!("\"{name}\"")).collect();
+            let names: Vec<String> = switch
+                .switches
+                .iter()
+                .map(|name| format!("\"{name}\""))
+                .collect();
             text.push_str(&format!("switches = [{}]\n", names.join(", ")));
         }
     }
     for domain in &topology.nvlink_domains {
-        text.push_str(&format!("\n[nvlink_domain.{}]\nnodes = \"{}\"\n", key(&domain.name), list(&domain.nodes)));
+        text.push_str(&format!(
+            "\n[nvlink_domain.{}]\nnodes = \"{}\"\n",
+            key(&domain.name),
+            list(&domain.nodes)
+        ));
     }
     text
 }
 
 fn key(name: &str) -> String {
-    let bare = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    if bare { name.to_owned() } else { format!("\"{name}\"") }
+    let bare = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    if bare {
+        name.to_owned()
+    } else {
+        format!("\"{name}\"")
+    }
 }
 
 /// Words of each line; a backslash at a line's end goes on with the next.
@@ -74,7 +95,11 @@ fn lines<'a>(text: &'a str, mistakes: &mut Vec<Mistake>) -> Vec<Line<'a>> {
             let span = at..at + word.len();
             match word.split_once('=') {
                 Some((key, value)) if !value.is_empty() => line.push((span, key, value)),
-                _ => mistakes.push(Mistake { span, message: format!("{word:?} is no KEY=VALUE"), hint: "write it without blanks".into() }),
+                _ => mistakes.push(Mistake {
+                    span,
+                    message: format!("{word:?} is no KEY=VALUE"),
+                    hint: "write it without blanks".into(),
+                }),
             }
         }
         start += physical.len();
@@ -104,12 +129,21 @@ impl Reader {
         self.mistakes.sort_by_key(|mistake| mistake.span.start);
         match self.mistakes.is_empty() {
             true => Ok(self.topology),
-            false => Err(self.mistakes.iter().map(|mistake| mistake.shown(file, text)).collect::<Vec<_>>().join("\n\n")),
+            false => Err(self
+                .mistakes
+                .iter()
+                .map(|mistake| mistake.shown(file, text))
+                .collect::<Vec<_>>()
+                .join("\n\n")),
         }
     }
 
     pub(crate) fn wrong(&mut self, span: &Range<usize>, message: String, hint: impl Into<String>) {
-        self.mistakes.push(Mistake { span: span.clone(), message, hint: hint.into() });
+        self.mistakes.push(Mistake {
+            span: span.clone(),
+            message,
+            hint: hint.into(),
+        });
     }
 
     fn line(&mut self, line: &Line) {
@@ -118,58 +152,119 @@ impl Reader {
             if !KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)) {
                 let guess = did_you_mean(key, KEYS);
                 self.wrong(span, format!("unknown key {key:?}"), guess.trim());
-            } else if words.insert(key.to_ascii_lowercase(), (span, value)).is_some() {
-                self.wrong(span, format!("{key} stands twice in one line"), "write a line for each");
+            } else if words
+                .insert(key.to_ascii_lowercase(), (span, value))
+                .is_some()
+            {
+                self.wrong(
+                    span,
+                    format!("{key} stands twice in one line"),
+                    "write a line for each",
+                );
             }
         }
-        let is_sound = line.iter().all(|(_, key, _)| KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)));
-        match (words.get("switchname"), words.get("blockname"), words.get("blocksizes")) {
-            (Some(name), None, None) => self.switch(*name, words.get("nodes").copied(), words.get("switches").copied()),
+        let is_sound = line
+            .iter()
+            .all(|(_, key, _)| KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)));
+        match (
+            words.get("switchname"),
+            words.get("blockname"),
+            words.get("blocksizes"),
+        ) {
+            (Some(name), None, None) => self.switch(
+                *name,
+                words.get("nodes").copied(),
+                words.get("switches").copied(),
+            ),
             (None, Some(name), None) => self.block(*name, words.get("nodes").copied()),
             // How large Slurm's segments may be; ours are blocks.
             (None, None, Some(_)) => {}
-            (None, None, None) if is_sound => self.wrong(&line[0].0, "the line names no switch and no block".into(), "begin it with SwitchName= or BlockName="),
+            (None, None, None) if is_sound => self.wrong(
+                &line[0].0,
+                "the line names no switch and no block".into(),
+                "begin it with SwitchName= or BlockName=",
+            ),
             (None, None, None) => {}
-            _ => self.wrong(&line[0].0, "a line is of a switch, of a block or BlockSizes".into(), "write a line for each"),
+            _ => self.wrong(
+                &line[0].0,
+                "a line is of a switch, of a block or BlockSizes".into(),
+                "write a line for each",
+            ),
         }
     }
 
-    pub(crate) fn switch(&mut self, (at, name): (&Range<usize>, &str), nodes: Option<(&Range<usize>, &str)>, below: Option<(&Range<usize>, &str)>) {
+    pub(crate) fn switch(
+        &mut self,
+        (at, name): (&Range<usize>, &str),
+        nodes: Option<(&Range<usize>, &str)>,
+        below: Option<(&Range<usize>, &str)>,
+    ) {
         self.place(at, "switch", name, "the file");
         if nodes.is_none() && below.is_none() {
-            self.wrong(at, format!("switch {name:?} has neither nodes nor switches below it"), "name what hangs below it");
+            self.wrong(
+                at,
+                format!("switch {name:?} has neither nodes nor switches below it"),
+                "name what hangs below it",
+            );
         }
         let nodes = nodes.and_then(|nodes| self.nodes(nodes, "node on a switch", name));
-        let switches = below.and_then(|(span, list)| self.hosts(span, list)).map_or(Vec::new(), |list| list.iter().map(str::to_owned).collect());
+        let switches = below
+            .and_then(|(span, list)| self.hosts(span, list))
+            .map_or(Vec::new(), |list| list.iter().map(str::to_owned).collect());
         let below = below.map_or(at, |(span, _)| span);
         self.spans.push((at.clone(), below.clone()));
-        self.topology.switches.push(Switch { name: name.to_owned(), nodes, switches });
+        self.topology.switches.push(Switch {
+            name: name.to_owned(),
+            nodes,
+            switches,
+        });
     }
 
-    pub(crate) fn block(&mut self, (at, name): (&Range<usize>, &str), nodes: Option<(&Range<usize>, &str)>) {
+    pub(crate) fn block(
+        &mut self,
+        (at, name): (&Range<usize>, &str),
+        nodes: Option<(&Range<usize>, &str)>,
+    ) {
         self.place(at, "block", name, "the file");
         match nodes {
             None => self.wrong(at, format!("block {name:?} has no nodes"), "name its nodes"),
             Some(nodes) => {
                 let nodes = self.nodes(nodes, "node of a block", name);
-                self.topology.nvlink_domains.extend(nodes.map(|nodes| NodeGroup { name: name.to_owned(), nodes }));
+                self.topology
+                    .nvlink_domains
+                    .extend(nodes.map(|nodes| NodeGroup {
+                        name: name.to_owned(),
+                        nodes,
+                    }));
             }
         }
     }
 
     fn hosts(&mut self, span: &Range<usize>, list: &str) -> Option<Hostlist> {
-        Hostlist::parse(list).map_err(|error| self.wrong(span, error.to_string(), "as \"node[01-16]\"")).ok()
+        Hostlist::parse(list)
+            .map_err(|error| self.wrong(span, error.to_string(), "as \"node[01-16]\""))
+            .ok()
     }
 
-    fn nodes(&mut self, (span, list): (&Range<usize>, &str), kind: &'static str, of: &str) -> Option<Hostlist> {
+    fn nodes(
+        &mut self,
+        (span, list): (&Range<usize>, &str),
+        kind: &'static str,
+        of: &str,
+    ) -> Option<Hostlist> {
         let nodes = self.hosts(span, list)?;
-        nodes.iter().for_each(|node| self.place(span, kind, node, of));
+        nodes
+            .iter()
+            .for_each(|node| self.place(span, kind, node, of));
         Some(nodes)
     }
 
     /// Each thing has one place.
     fn place(&mut self, span: &Range<usize>, kind: &'static str, name: &str, place: &str) {
-        if let Some(before) = self.placed.insert((kind, name.to_owned()), place.to_owned()) {
+        if let Some(before) = self
+            .placed
+            .insert((kind, name.to_owned()), place.to_owned())
+        {
             let message = match kind {
                 "switch" | "block" => format!("{kind} {name:?} stands in the file twice"),
                 _ => format!("node {name:?} is in {before:?} and in {place:?}"),
@@ -185,10 +280,23 @@ impl Reader {
         for (switch, (_, span)) in switches.iter().zip(self.spans.clone()) {
             for below in &switch.switches {
                 if !switches.iter().any(|other| other.name == *below) {
-                    let guess = did_you_mean(below, switches.iter().map(|other| other.name.as_str()).filter(|name| *name != switch.name));
+                    let guess = did_you_mean(
+                        below,
+                        switches
+                            .iter()
+                            .map(|other| other.name.as_str())
+                            .filter(|name| *name != switch.name),
+                    );
                     self.wrong(&span, format!("there is no switch {below:?}"), guess.trim());
                 } else if let Some(other) = above.insert(below, &switch.name) {
-                    self.wrong(&span, format!("switch {below:?} hangs below {other:?} and below {:?}", switch.name), "it has one place");
+                    self.wrong(
+                        &span,
+                        format!(
+                            "switch {below:?} hangs below {other:?} and below {:?}",
+                            switch.name
+                        ),
+                        "it has one place",
+                    );
                 }
             }
         }
@@ -196,7 +304,11 @@ impl Reader {
             let up = |name: &&str| above.get(name).copied();
             let mut way = std::iter::successors(up(&&*switch.name), up).take(switches.len());
             if way.any(|name| name == switch.name) {
-                self.wrong(&at, format!("switch {:?} hangs below itself", switch.name), "break the circle");
+                self.wrong(
+                    &at,
+                    format!("switch {:?} hangs below itself", switch.name),
+                    "break the circle",
+                );
                 return;
             }
         }
@@ -205,9 +317,13 @@ impl Reader {
 
 impl Mistake {
     fn shown(&self, file: &str, text: &str) -> String {
-        let mark = AnnotationKind::Primary.span(self.span.clone()).label(self.hint.as_str());
+        let mark = AnnotationKind::Primary
+            .span(self.span.clone())
+            .label(self.hint.as_str());
         let snippet = Snippet::source(text).path(file).annotation(mark);
-        Renderer::plain().render(&[Level::ERROR.primary_title(self.message.as_str()).element(snippet)])
+        Renderer::plain().render(&[Level::ERROR
+            .primary_title(self.message.as_str())
+            .element(snippet)])
     }
 }
 
@@ -326,6 +442,9 @@ mod tests {
             10 | SwitchName=i Nodes = n6
                |                      ^^ write it without blanks"#]]
         .assert_eq(&read("topology.conf", conf).unwrap_err());
-        assert_eq!(read("t", "# nothing\n").unwrap_err(), "t has no SwitchName= and no BlockName= line");
+        assert_eq!(
+            read("t", "# nothing\n").unwrap_err(),
+            "t has no SwitchName= and no BlockName= line"
+        );
     }
 }

@@ -36,8 +36,12 @@ pub(crate) struct Taken {
 
 /// Whether this is such a file, and no topology.conf.
 pub(crate) fn is_one(file: &str, text: &str) -> bool {
-    let first = text.lines().map(str::trim_start).find(|line| !line.is_empty() && !line.starts_with('#'));
-    [".yaml", ".yml"].iter().any(|end| file.ends_with(end)) || first.is_some_and(|line| line.starts_with('-'))
+    let first = text
+        .lines()
+        .map(str::trim_start)
+        .find(|line| !line.is_empty() && !line.starts_with('#'));
+    [".yaml", ".yml"].iter().any(|end| file.ends_with(end))
+        || first.is_some_and(|line| line.starts_with('-'))
 }
 
 /// The topology of that name; without one the cluster's default, else the first.
@@ -48,61 +52,109 @@ pub(crate) fn read(file: &str, text: &str, name: Option<&str>) -> Result<Taken, 
     let document = document(file, text)?;
     let mut reader = Reader::default();
     let all: Vec<&Value> = reader.list(&document, "a list of topologies");
-    let named: Vec<(String, &Value)> = all.into_iter().filter_map(|one| Some((reader.text_of(one, "topology")?, one))).collect();
-    let is_default = |one: &Value| one.get("cluster_default").is_some_and(|value| matches!(&value.is, Is::Text(text) if text == "true"));
+    let named: Vec<(String, &Value)> = all
+        .into_iter()
+        .filter_map(|one| Some((reader.text_of(one, "topology")?, one)))
+        .collect();
+    let is_default = |one: &Value| {
+        one.get("cluster_default")
+            .is_some_and(|value| matches!(&value.is, Is::Text(text) if text == "true"))
+    };
     let chosen = match name {
         Some(name) => named.iter().find(|(other, _)| other == name),
-        None => named.iter().find(|(_, one)| is_default(one)).or(named.first()),
+        None => named
+            .iter()
+            .find(|(_, one)| is_default(one))
+            .or(named.first()),
     };
     let others: Vec<String> = named.iter().map(|(other, _)| other.clone()).collect();
     match chosen {
         Some((name, one)) => {
             reader.topology_of(one);
             let others = others.into_iter().filter(|other| other != name).collect();
-            Ok(Taken { topology: reader.finish(file, text)?, name: name.clone(), others })
+            Ok(Taken {
+                topology: reader.finish(file, text)?,
+                name: name.clone(),
+                others,
+            })
         }
         None => {
             reader.finish(file, text)?;
-            let there = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
-            Err(name.map_or_else(|| format!("{file} has no topology"), |name| format!("{file} has no topology {name:?}; there is {there}")))
+            let there = if others.is_empty() {
+                "none".to_owned()
+            } else {
+                others.join(", ")
+            };
+            Err(name.map_or_else(
+                || format!("{file} has no topology"),
+                |name| format!("{file} has no topology {name:?}; there is {there}"),
+            ))
         }
     }
 }
 
 impl Reader {
     fn topology_of(&mut self, one: &Value) {
-        self.only(one, &["topology", "cluster_default", "tree", "block", "flat"]);
-        let kinds = ["tree", "block", "flat"].into_iter().filter_map(|kind| Some((kind, one.get(kind)?)));
+        self.only(
+            one,
+            &["topology", "cluster_default", "tree", "block", "flat"],
+        );
+        let kinds = ["tree", "block", "flat"]
+            .into_iter()
+            .filter_map(|kind| Some((kind, one.get(kind)?)));
         match kinds.collect::<Vec<_>>()[..] {
             [("tree", tree)] => {
                 self.only(tree, &["switches"]);
                 for switch in self.list_of(tree, "switches") {
                     self.only(switch, &["switch", "nodes", "children"]);
-                    let Some(name) = self.text_of(switch, "switch") else { continue };
+                    let Some(name) = self.text_of(switch, "switch") else {
+                        continue;
+                    };
                     let [nodes, below] = ["nodes", "children"].map(|key| switch.get(key));
-                    self.switch((&switch.at, &name), nodes.and_then(Value::text), below.and_then(Value::text));
+                    self.switch(
+                        (&switch.at, &name),
+                        nodes.and_then(Value::text),
+                        below.and_then(Value::text),
+                    );
                 }
             }
             [("block", block)] => {
                 self.only(block, &["block_sizes", "blocks"]);
                 for block in self.list_of(block, "blocks") {
                     self.only(block, &["block", "nodes"]);
-                    let Some(name) = self.text_of(block, "block") else { continue };
+                    let Some(name) = self.text_of(block, "block") else {
+                        continue;
+                    };
                     self.block((&block.at, &name), block.get("nodes").and_then(Value::text));
                 }
             }
             // All nodes are equally near: nothing is to be said.
             [("flat", _)] => {}
-            _ => self.wrong(&one.at, "a topology is one of tree, block and flat".into(), "name one of them"),
+            _ => self.wrong(
+                &one.at,
+                "a topology is one of tree, block and flat".into(),
+                "name one of them",
+            ),
         }
     }
 
     fn only(&mut self, value: &Value, keys: &[&'static str]) {
         let Is::Map(pairs) = &value.is else { return };
-        for (at, key, _) in pairs.iter().filter(|(_, key, _)| !keys.contains(&key.as_str())) {
+        for (at, key, _) in pairs
+            .iter()
+            .filter(|(_, key, _)| !keys.contains(&key.as_str()))
+        {
             let guess = did_you_mean(key, keys.iter().copied());
             let known = format!("known are {}", keys.join(", "));
-            self.wrong(at, format!("unknown key {key:?}"), if guess.is_empty() { known } else { guess.trim().to_owned() });
+            self.wrong(
+                at,
+                format!("unknown key {key:?}"),
+                if guess.is_empty() {
+                    known
+                } else {
+                    guess.trim().to_owned()
+                },
+            );
         }
     }
 
@@ -110,7 +162,11 @@ impl Reader {
         match &value.is {
             Is::List(all) => all.iter().collect(),
             _ => {
-                self.wrong(&value.at, format!("this is not {wanted}"), "begin each with -");
+                self.wrong(
+                    &value.at,
+                    format!("this is not {wanted}"),
+                    "begin each with -",
+                );
                 Vec::new()
             }
         }
@@ -120,7 +176,11 @@ impl Reader {
         match value.get(key) {
             Some(list) => self.list(list, &format!("a list of {key}")),
             None => {
-                self.wrong(&value.at, format!("{key} are missing"), format!("add {key}:"));
+                self.wrong(
+                    &value.at,
+                    format!("{key} are missing"),
+                    format!("add {key}:"),
+                );
                 Vec::new()
             }
         }
@@ -129,7 +189,11 @@ impl Reader {
     fn text_of(&mut self, value: &Value, key: &str) -> Option<String> {
         let text = value.get(key).and_then(Value::text);
         if text.is_none() {
-            self.wrong(&value.at, format!("this has no {key}"), format!("add {key}: NAME"));
+            self.wrong(
+                &value.at,
+                format!("this has no {key}"),
+                format!("add {key}: NAME"),
+            );
         }
         text.map(|(_, text)| text.to_owned())
     }
@@ -138,7 +202,10 @@ impl Reader {
 impl Value {
     fn get(&self, key: &str) -> Option<&Value> {
         match &self.is {
-            Is::Map(pairs) => pairs.iter().find(|(_, name, _)| name == key).map(|(_, _, value)| value),
+            Is::Map(pairs) => pairs
+                .iter()
+                .find(|(_, name, _)| name == key)
+                .map(|(_, _, value)| value),
             _ => None,
         }
     }
@@ -154,23 +221,41 @@ impl Value {
 /// The first document of a file.
 fn document(file: &str, text: &str) -> Result<Value, String> {
     // The parser counts characters.
-    let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let bytes: Vec<usize> = text
+        .char_indices()
+        .map(|(at, _)| at)
+        .chain([text.len()])
+        .collect();
     let byte = |at: usize| bytes[at.min(bytes.len() - 1)];
     let mut events = Vec::new();
     for event in Parser::new_from_str(text) {
         match event {
             Ok((Event::StreamStart | Event::DocumentStart(_) | Event::Nothing, _)) => {}
             Ok((Event::DocumentEnd | Event::StreamEnd, _)) => break,
-            Ok((event, Span { start, end })) => events.push((event, byte(start.index())..byte(end.index()))),
-            Err(e) => return Err(format!("{file}:{}:{}: {}", e.marker().line(), e.marker().col() + 1, e.info())),
+            Ok((event, Span { start, end })) => {
+                events.push((event, byte(start.index())..byte(end.index())))
+            }
+            Err(e) => {
+                return Err(format!(
+                    "{file}:{}:{}: {}",
+                    e.marker().line(),
+                    e.marker().col() + 1,
+                    e.info()
+                ));
+            }
         }
     }
     let mut events = events.into_iter();
-    value(&mut events, 0).ok_or_else(|| format!("{file} is no list of topologies, or uses anchors, which are not read"))
+    value(&mut events, 0).ok_or_else(|| {
+        format!("{file} is no list of topologies, or uses anchors, which are not read")
+    })
 }
 
 /// The next value; `None` at an end, an alias, and beyond the depth.
-fn value<'t>(events: &mut impl Iterator<Item = (Event<'t>, Range<usize>)>, depth: usize) -> Option<Value> {
+fn value<'t>(
+    events: &mut impl Iterator<Item = (Event<'t>, Range<usize>)>,
+    depth: usize,
+) -> Option<Value> {
     let (event, at) = events.next().filter(|_| depth < MAX_DEPTH)?;
     let is = match event {
         Event::Scalar(text, ..) => Is::Text(text.into_owned()),
@@ -211,7 +296,10 @@ mod tests {
     #[test]
     fn the_default_of_several_topologies_is_taken_or_the_one_that_is_named() {
         let wires = taken(None);
-        assert_eq!((wires.name.as_str(), wires.others), ("wires", vec!["blocks".to_owned(), "plain".to_owned()]));
+        assert_eq!(
+            (wires.name.as_str(), wires.others),
+            ("wires", vec!["blocks".to_owned(), "plain".to_owned()])
+        );
         expect![[r##"
             # Which nodes are near each other. See gpuctld.toml(5).
 
@@ -223,7 +311,8 @@ mod tests {
 
             [switch.s2]
             nodes = "node[03-04]"
-        "##]].assert_eq(&toml(&wires.topology));
+        "##]]
+        .assert_eq(&toml(&wires.topology));
         expect![[r##"
             # Which nodes are near each other. See gpuctld.toml(5).
 
@@ -232,14 +321,22 @@ mod tests {
 
             [nvlink_domain.b2]
             nodes = "node[05-08]"
-        "##]].assert_eq(&toml(&taken(Some("blocks")).topology));
+        "##]]
+        .assert_eq(&toml(&taken(Some("blocks")).topology));
         assert_eq!(taken(Some("plain")).topology, Topology::default());
-        assert_eq!(read("t", FILE, Some("x")).unwrap_err(), "t has no topology \"x\"; there is blocks, wires, plain");
+        assert_eq!(
+            read("t", FILE, Some("x")).unwrap_err(),
+            "t has no topology \"x\"; there is blocks, wires, plain"
+        );
     }
 
     #[test]
     fn such_a_file_is_known_by_its_name_or_its_first_line() {
-        assert!(is_one("a/topology.yaml", "") && is_one("-", "# x\n\n- topology: a\n") && is_one("-", "---\n"));
+        assert!(
+            is_one("a/topology.yaml", "")
+                && is_one("-", "# x\n\n- topology: a\n")
+                && is_one("-", "---\n")
+        );
         assert!(!is_one("-", "# x\nSwitchName=a Nodes=n1\n") && !is_one("topology.conf", ""));
     }
 
@@ -283,7 +380,8 @@ mod tests {
                |
             14 |         nodes: n4
                |                ^^ it has one place"#]].assert_eq(&read("topology.yaml", text, None).unwrap_err());
-        let mixed = "- topology: a\n  tree: {switches: []}\n  flat: true\n- cluster_default: true\n";
+        let mixed =
+            "- topology: a\n  tree: {switches: []}\n  flat: true\n- cluster_default: true\n";
         expect![[r#"
             error: a topology is one of tree, block and flat
              --> topology.yaml:1:3
@@ -295,9 +393,15 @@ mod tests {
              --> topology.yaml:4:3
               |
             4 | - cluster_default: true
-              |   ^ add topology: NAME"#]].assert_eq(&read("topology.yaml", mixed, None).unwrap_err());
-        expect!["topology.yaml:2:1: while parsing a flow sequence, expected ',' or ']'"].assert_eq(&read("topology.yaml", "- topology: [a\n", None).unwrap_err());
-        for (text, words) in [("", "no list"), ("a: &x 1\nb: *x\n", "anchors"), (&"[".repeat(1000), "topology.yaml")] {
+              |   ^ add topology: NAME"#]]
+        .assert_eq(&read("topology.yaml", mixed, None).unwrap_err());
+        expect!["topology.yaml:2:1: while parsing a flow sequence, expected ',' or ']'"]
+            .assert_eq(&read("topology.yaml", "- topology: [a\n", None).unwrap_err());
+        for (text, words) in [
+            ("", "no list"),
+            ("a: &x 1\nb: *x\n", "anchors"),
+            (&"[".repeat(1000), "topology.yaml"),
+        ] {
             let said = read("topology.yaml", text, None).unwrap_err();
             assert!(said.contains(words), "{said}");
         }

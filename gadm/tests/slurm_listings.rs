@@ -45,18 +45,29 @@ fn answer(request: &Request) -> Answer {
         ("/v1/config", _) => Answer::ok(r#"{"schema":1,"cluster":{"operators":["news"]}}"#),
         ("/v1/accounts", _) => Answer::ok(ACCOUNTS),
         ("/v1/qos", _) => Answer::ok(QOS),
-        ("/v1/nodes", _) => Answer::ok(r#"{"schema":1,"nodes":[{"name":"n1","gpus":[{"type":"h100"},{"type":"h100"}]}]}"#),
+        ("/v1/nodes", _) => Answer::ok(
+            r#"{"schema":1,"nodes":[{"name":"n1","gpus":[{"type":"h100"},{"type":"h100"}]}]}"#,
+        ),
         ("/v1/report", query) if query.starts_with("by=account,user&from=") => Answer::ok(REPORT),
-        ("/v1/report", query) if query.starts_with("by=account,user,partition,cpus&from=") => Answer::ok(SIZES),
-        ("/v1/report", query) if query.starts_with("by=account,user,partition,gpus&from=") => Answer::ok(GPU_SIZES),
-        ("/v1/utilization", _) => Answer::ok(r#"{"schema":1,"known_from":"2026-11-20T00:00:00Z","rows":[
+        ("/v1/report", query) if query.starts_with("by=account,user,partition,cpus&from=") => {
+            Answer::ok(SIZES)
+        }
+        ("/v1/report", query) if query.starts_with("by=account,user,partition,gpus&from=") => {
+            Answer::ok(GPU_SIZES)
+        }
+        ("/v1/utilization", _) => Answer::ok(
+            r#"{"schema":1,"known_from":"2026-11-20T00:00:00Z","rows":[
             {"tres":"cpu","hours":4.7,"allocated_hours":2.95,"down_hours":0.2166667,"idle_hours":1.5333333},
-            {"tres":"gres/gpu","hours":0.5833333,"allocated_hours":0.3666667,"down_hours":0.0333333,"idle_hours":0.1833333}]}"#),
+            {"tres":"gres/gpu","hours":0.5833333,"allocated_hours":0.3666667,"down_hours":0.0333333,"idle_hours":0.1833333}]}"#,
+        ),
         ("/v1/shares", "") => Answer::ok(SHARES),
         // As the controller answers for one account.
         ("/v1/shares", "account=vision") => {
             let mut value: serde_json::Value = serde_json::from_str(SHARES).unwrap();
-            value["shares"].as_array_mut().unwrap().retain(|row| row["account"] == "vision");
+            value["shares"]
+                .as_array_mut()
+                .unwrap()
+                .retain(|row| row["account"] == "vision");
             Answer::ok(value.to_string())
         }
         _ => Answer::refuse(404, "not_found", "no such path"),
@@ -66,13 +77,22 @@ fn answer(request: &Request) -> Answer {
 /// What is printed, each line between bars for the blanks at both ends.
 fn check(line: &str, wanted: Expect) {
     let words: Vec<&str> = line.split(' ').collect();
-    let text = FakeController::start(answer).run_as(words[0], GADM, &words[1..]).text();
-    wanted.assert_eq(&text.lines().map(|line| format!("|{line}|\n")).collect::<String>());
+    let text = FakeController::start(answer)
+        .run_as(words[0], GADM, &words[1..])
+        .text();
+    wanted.assert_eq(
+        &text
+            .lines()
+            .map(|line| format!("|{line}|\n"))
+            .collect::<String>(),
+    );
 }
 
 #[test]
 fn sshare_prints_the_tree_as_slurms_does() {
-    check("sshare -a", expect![[r#"
+    check(
+        "sshare -a",
+        expect![[r#"
         |Account                    User  RawShares  NormShares    RawUsage  EffectvUsage  FairShare |
         |-------------------- ---------- ---------- ----------- ----------- ------------- ---------- |
         |root                                          0.000000         911      1.000000            |
@@ -82,8 +102,11 @@ fn sshare_prints_the_tree_as_slurms_does() {
         |   nlp                     news          9    0.750000           0      0.000000   0.800000 |
         |  vision                                 4    0.400000         911      1.000000            |
         |   vision                 games          6    0.750000         911      1.000000   0.200000 |
-    "#]]);
-    check("sshare -a -l -P", expect![[r#"
+    "#]],
+    );
+    check(
+        "sshare -a -l -P",
+        expect![[r#"
         |Account|User|RawShares|NormShares|RawUsage|NormUsage|EffectvUsage|FairShare|LevelFS|
         |root|||0.000000|911||1.000000|||
         | research||10|0.909091|911|1.000000|1.000000||0.909091|
@@ -92,30 +115,42 @@ fn sshare_prints_the_tree_as_slurms_does() {
         |   nlp|news|9|0.750000|0|0.000000|0.000000|0.800000|inf|
         |  vision||4|0.400000|911|1.000000|1.000000||0.400000|
         |   vision|games|6|0.750000|911|1.000000|1.000000|0.200000|0.750000|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sshare_chooses_users_accounts_and_columns() {
-    check("sshare -u news -n", expect![[r#"
+    check(
+        "sshare -u news -n",
+        expect![[r#"
         |root                                          0.000000         911      1.000000            |
         | research                               10    0.909091         911      1.000000            |
         |  nlp                                    6    0.600000           0      0.000000            |
         |   nlp                     news          9    0.750000           0      0.000000   0.800000 |
         |  vision                                 4    0.400000         911      1.000000            |
-    "#]]);
-    check("sshare -h -a -A vision", expect![[r#"
+    "#]],
+    );
+    check(
+        "sshare -h -a -A vision",
+        expect![[r#"
         |vision                                   4    0.400000         911      1.000000            |
         | vision                   games          6    0.750000         911      1.000000   0.200000 |
-    "#]]);
-    check("sshare -U -u games,news", expect![[r#"
+    "#]],
+    );
+    check(
+        "sshare -U -u games,news",
+        expect![[r#"
         |Account                    User  RawShares  NormShares    RawUsage  EffectvUsage  FairShare |
         |-------------------- ---------- ---------- ----------- ----------- ------------- ---------- |
         |nlp                       games          3    0.250000           0      0.000000   0.800000 |
         |nlp                        news          9    0.750000           0      0.000000   0.800000 |
         |vision                    games          6    0.750000         911      1.000000   0.200000 |
-    "#]]);
-    check("sshare -nap -o account%-9,u,Fair,cluster", expect![[r#"
+    "#]],
+    );
+    check(
+        "sshare -nap -o account%-9,u,Fair,cluster",
+        expect![[r#"
         |root|||pool||
         | research|||pool||
         |  nlp|||pool||
@@ -123,43 +158,61 @@ fn sshare_chooses_users_accounts_and_columns() {
         |   nlp|news|0.800000|pool||
         |  vision|||pool||
         |   vision|games|0.200000|pool||
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sshare_refuses_what_it_cannot_show() {
-    check("sshare -o account,GrpTRESMins", expect![[r#"
+    check(
+        "sshare -o account,GrpTRESMins",
+        expect![[r#"
         |stderr: sshare: error: there is no column "GrpTRESMins" here: --helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets|
         |exit: Some(1)|
-    "#]]);
-    check("sshare -m", expect![[r#"
+    "#]],
+    );
+    check(
+        "sshare -m",
+        expect![[r#"
         |stderr: sshare: error: -m: nobody's shares are by partition|
         |exit: Some(1)|
-    "#]]);
-    check("sshare -M other", expect![[r#"
+    "#]],
+    );
+    check(
+        "sshare -M other",
+        expect![[r#"
         |stderr: sshare: error: --clusters other: this is cluster "pool", and its controller knows no other. GPUPOOL_CONFIG names another configuration|
         |exit: Some(1)|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sacctmgr_lists_accounts_and_associations_as_slurms_does() {
-    check("sacctmgr show account", expect![[r#"
+    check(
+        "sacctmgr show account",
+        expect![[r#"
         |   Account                Descr                  Org |
         |---------- -------------------- -------------------- |
         |       nlp                  nlp             research |
         |  research         all research             research |
         |    vision           vision lab             research |
-    "#]]);
-    check("sacctmgr -P show assoc where account=nlp,vision", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr -P show assoc where account=nlp,vision",
+        expect![[r#"
         |Cluster|Account|User|Partition|Share|Priority|GrpJobs|GrpTRES|GrpSubmit|GrpWall|GrpTRESMins|MaxJobs|MaxTRES|MaxTRESPerNode|MaxSubmit|MaxWall|MaxTRESMins|QOS|Def QOS|GrpTRESRunMins|
         |pool|nlp|||6|||gres/gpu=4||||||||||normal,urgent|normal||
         |pool|nlp|games||3|||||||||||||normal,urgent|normal||
         |pool|nlp|news||9|||||||||||||normal,urgent|normal||
         |pool|vision|||4|||||||||||||normal,urgent|normal||
         |pool|vision|games||6|||||||7|||20|||normal,urgent|normal||
-    "#]]);
-    check("sacctmgr show assoc tree format=account,user,share where parent=research", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr show assoc tree format=account,user,share where parent=research",
+        expect![[r#"
         |Account                    User     Share |
         |-------------------- ---------- --------- |
         |nlp                                     6 |
@@ -167,58 +220,85 @@ fn sacctmgr_lists_accounts_and_associations_as_slurms_does() {
         | nlp                       news         9 |
         |vision                                  4 |
         | vision                   games         6 |
-    "#]]);
-    check("sacctmgr -n -P show account vision withassoc format=account,parentname,user,maxjobs", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr -n -P show account vision withassoc format=account,parentname,user,maxjobs",
+        expect![[r#"
         |vision|research|||
         |vision||games|7|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sacctmgr_lists_users_once_or_with_their_accounts() {
-    check("sacctmgr show user", expect![[r#"
+    check(
+        "sacctmgr show user",
+        expect![[r#"
         |      User   Def Acct     Admin |
         |---------- ---------- --------- |
         |     chief   research      None |
         |     games     vision      None |
         |      news        nlp  Operator |
-    "#]]);
-    check("sacctmgr -P show user games -s", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr -P show user games -s",
+        expect![[r#"
         |User|Def Acct|Admin|Cluster|Account|Partition|Share|Priority|MaxJobs|MaxNodes|MaxCPUs|MaxSubmit|MaxWall|MaxCPUMins|QOS|Def QOS|
         |games|vision|None|pool|nlp||3||||||||normal,urgent|normal|
         |games|vision|None|pool|vision||6||7|||20|||normal,urgent|normal|
-    "#]]);
-    check("sacctmgr -nP list user withcoord", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr -nP list user withcoord",
+        expect![[r#"
         |chief|research|None|research|
         |games|vision|None||
         |news|nlp|Operator||
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sacctmgr_lists_qos_as_slurms_does() {
-    check("sacctmgr -P show qos", expect![[r#"
+    check(
+        "sacctmgr -P show qos",
+        expect![[r#"
         |Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxJobsPA|MaxSubmitPA|MinTRES|
         |normal|0|00:00:00|||cluster|||1.000000||||||||||||||||||
         |urgent|100|00:00:00|normal||requeue|||2.000000|cpu=64,gres/gpu=8|||||||||1-00:00:00||2||||||
-    "#]]);
-    check("sacctmgr show qos where name=urgent format=name%20,flags,preempt,grptres%30,maxtrespu", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr show qos where name=urgent format=name%20,flags,preempt,grptres%30,maxtrespu",
+        expect![[r#"
         |                Name                Flags    Preempt                        GrpTRES     MaxTRESPU |
         |-------------------- -------------------- ---------- ------------------------------ ------------- |
         |              urgent                          normal              cpu=64,gres/gpu=8               |
-    "#]]);
-    check("sacctmgr -n list qos urgent format=name,priority,maxwall,maxjobspu", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr -n list qos urgent format=name,priority,maxwall,maxjobspu",
+        expect![[r#"
         |    urgent        100  1-00:00:00         2 |
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sacctmgr_says_what_is_elsewhere() {
-    check("sacctmgr show qos format=max", expect![[r#"
+    check(
+        "sacctmgr show qos format=max",
+        expect![[r#"
         |stderr: sacctmgr: error: "max" may be maxtres or maxtrespernode: write more of it|
         |exit: Some(1)|
-    "#]]);
-    check("sacctmgr show tres", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr show tres",
+        expect![[r#"
         |    Type            Name     ID |
         |-------- --------------- ------ |
         |     cpu                      1 |
@@ -228,20 +308,29 @@ fn sacctmgr_says_what_is_elsewhere() {
         | billing                      5 |
         |    gres             gpu   1001 |
         |    gres        gpu:h100   1002 |
-    "#]]);
-    check("sacctmgr show qos user=ada", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr show qos user=ada",
+        expect![[r#"
         |stderr: sacctmgr: error: "user=ada" chooses nothing here. Known are name= and format=|
         |exit: Some(1)|
-    "#]]);
-    check("sacctmgr modify user ada", expect![[r#"
+    "#]],
+    );
+    check(
+        "sacctmgr modify user ada",
+        expect![[r#"
         |stderr: sacctmgr: error: what is to be set? modify account vision set maxjobs=10|
         |exit: Some(1)|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sreport_sums_up_what_accounts_and_users_used_as_slurms_does() {
-    check("sreport cluster AccountUtilizationByUser start=2026-11-20T15:00 end=2026-11-20T16:00", expect![[r#"
+    check(
+        "sreport cluster AccountUtilizationByUser start=2026-11-20T15:00 end=2026-11-20T16:00",
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Cluster/Account/User Utilization 2026-11-20T15:00:00 - 2026-11-20T15:59:59 (3600 secs)|
         |Usage reported in CPU Minutes|
@@ -254,14 +343,20 @@ fn sreport_sums_up_what_accounts_and_users_used_as_slurms_does() {
         |     pool          vision     games           games       31 |
         |     pool            gone                                  2 |
         |     pool            gone     games           games        2 |
-    "#]]);
-    check("sreport -n -P -T cpu,gres/gpu -t sec cluster AccountUtil tree start=2026-11-20T15:00 end=2026-11-20T16:00 accounts=vision", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -n -P -T cpu,gres/gpu -t sec cluster AccountUtil tree start=2026-11-20T15:00 end=2026-11-20T16:00 accounts=vision",
+        expect![[r#"
         |pool|  vision|||cpu|1838|
         |pool|  vision|||gres/gpu|919|
         |pool|   vision|games|games|cpu|1838|
         |pool|   vision|games|games|gres/gpu|919|
-    "#]]);
-    check("sreport user top start=2026-11-20T15:00 end=2026-11-20T16:00 topcount=1", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport user top start=2026-11-20T15:00 end=2026-11-20T16:00 topcount=1",
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Top 1 Users 2026-11-20T15:00:00 - 2026-11-20T15:59:59 (3600 secs)|
         |Usage reported in CPU Minutes|
@@ -269,16 +364,22 @@ fn sreport_sums_up_what_accounts_and_users_used_as_slurms_does() {
         |  Cluster     Login     Proper Name         Account     Used |
         |--------- --------- --------------- --------------- -------- |
         |     pool     games           games          vision       31 |
-    "#]]);
-    check("sreport -n -P -T gres/gpu -t hours user top group format=login,account,used start=2026-11-20T15:00 end=2026-11-20T16:00", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -n -P -T gres/gpu -t hours user top group format=login,account,used start=2026-11-20T15:00 end=2026-11-20T16:00",
+        expect![[r#"
         |games|gone,vision|0|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sreport_says_what_became_of_the_cluster_as_slurms_does() {
     const TIME: &str = "start=2026-11-20 end=2026-11-20T20:00";
-    check(&format!("sreport cluster utilization {TIME}"), expect![[r#"
+    check(
+        &format!("sreport cluster utilization {TIME}"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Cluster Utilization 2026-11-20T00:00:00 - 2026-11-20T19:59:59|
         |Usage reported in CPU Minutes|
@@ -286,8 +387,11 @@ fn sreport_says_what_became_of_the_cluster_as_slurms_does() {
         |  Cluster Allocate     Down PLND Dow     Idle  Planned Reported |
         |--------- -------- -------- -------- -------- -------- -------- |
         |     pool      177       13                92               282 |
-    "#]]);
-    check(&format!("sreport -T cpu,gres/gpu cluster util {TIME}"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -T cpu,gres/gpu cluster util {TIME}"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Cluster Utilization 2026-11-20T00:00:00 - 2026-11-20T19:59:59|
         |Usage reported in TRES Minutes|
@@ -296,33 +400,48 @@ fn sreport_says_what_became_of_the_cluster_as_slurms_does() {
         |--------- -------------- -------- -------- -------- -------- -------- -------- |
         |     pool            cpu      177       13                92               282 |
         |     pool       gres/gpu       22        2                11                35 |
-    "#]]);
-    check(&format!("sreport -P -T gres/gpu -t percent cluster utilization {TIME}"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -P -T gres/gpu -t percent cluster utilization {TIME}"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Cluster Utilization 2026-11-20T00:00:00 - 2026-11-20T19:59:59|
         |Usage reported in Percentage of Total|
         |--------------------------------------------------------------------------------|
         |Cluster|TRES Name|Allocated|Down|PLND Down|Idle|Planned|Reported|
         |pool|gres/gpu|62.86%|5.71%||31.43%||100.00%|
-    "#]]);
-    check("sreport -n -t hours cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=cluster,allocated,idle", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -n -t hours cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=cluster,allocated,idle",
+        expect![[r#"
         |     pool        3        2 |
         |stderr: sreport: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
-    "#]]);
-    check("sreport -n -t percent cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=reported", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -n -t percent cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=reported",
+        expect![[r#"
         |  83.33% |
         |stderr: sreport: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
-    "#]]);
-    check("sreport -n -t percent cluster utilization start=2026-11-18 end=2026-11-19 format=reported", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -n -t percent cluster utilization start=2026-11-18 end=2026-11-19 format=reported",
+        expect![[r#"
         |   0.00% |
         |stderr: sreport: of this time nothing is known: what nodes had is known from 2026-11-20T00:00:00 on|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sreport_sums_up_by_sizes_as_slurms_does() {
     const TIME: &str = "start=2026-11-20 end=2026-11-20T20:00";
-    check(&format!("sreport job sizesbyaccount {TIME}"), expect![[r#"
+    check(
+        &format!("sreport job sizesbyaccount {TIME}"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
         |Time reported in Minutes|
@@ -330,8 +449,11 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
         |  Cluster   Account     0-49 CPUs   50-249 CPUs  250-499 CPUs  500-999 CPUs  >= 1000 CPUs % of cluster |
         |--------- --------- ------------- ------------- ------------- ------------- ------------- ------------ |
         |     pool      root           379             0             0             0             0      100.00% |
-    "#]]);
-    check(&format!("sreport -t sec job sizesbyaccount {TIME} flatview grouping=4,16"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -t sec job sizesbyaccount {TIME} flatview grouping=4,16"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
         |Time reported in Seconds|
@@ -340,26 +462,41 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
         |--------- --------- ------------- ------------- ------------- ------------ |
         |     pool       nlp             0             0           192        0.84% |
         |     pool    vision            42             0         22528       99.16% |
-    "#]]);
-    check(&format!("sreport -n -t sec job sizes {TIME} accounts=research,nlp grouping=individual"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -n -t sec job sizes {TIME} accounts=research,nlp grouping=individual"),
+        expect![[r#"
         |     pool       nlp             0             0           192             0        0.84% |
         |     pool  research            18            24           192         22528       99.16% |
-    "#]]);
-    check(&format!("sreport -P job sizes {TIME} acctasparent printjobcount grouping=16"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -P job sizes {TIME} acctasparent printjobcount grouping=16"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
         |Units are in number of jobs ran|
         |--------------------------------------------------------------------------------|
         |Cluster|Account|0-15 CPUs|>= 16 CPUs|% of cluster|
         |pool|research|6|8|100.00%|
-    "#]]);
-    check(&format!("sreport -n -t sec job sizes {TIME} flatview users=news grouping=8"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -n -t sec job sizes {TIME} flatview users=news grouping=8"),
+        expect![[r#"
         |     pool       nlp             0           192      100.00% |
-    "#]]);
-    check(&format!("sreport -n -P -t sec job sizes {TIME} flatview partitions=debug"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -n -P -t sec job sizes {TIME} flatview partitions=debug"),
+        expect![[r#"
         |pool|vision|18|0|0|0|0|100.00%|
-    "#]]);
-    check(&format!("sreport -T gres/gpu -t hours job sizes {TIME} flatview grouping=1,4"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("sreport -T gres/gpu -t hours job sizes {TIME} flatview grouping=1,4"),
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
         |TRES type is gres/gpu|
@@ -369,28 +506,43 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
         |--------- --------- ------------- ------------- ------------- ------------ |
         |     pool       nlp             0             0             0        0.00% |
         |     pool    vision             0             0             1      100.00% |
-    "#]]);
-    check("sreport -T cpu,gres/gpu job sizes", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -T cpu,gres/gpu job sizes",
+        expect![[r#"
         |stderr: sreport: error: sizes are of one thing: ask for each with a --tres of its own|
         |exit: Some(1)|
-    "#]]);
-    check("sreport job sizes grouping=16,4", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport job sizes grouping=16,4",
+        expect![[r#"
         |stderr: sreport: error: grouping=16,4: write where groups begin, smaller ones first: 50,250; or individual|
         |exit: Some(1)|
-    "#]]);
-    check("sreport job sizesbyaccountandwckey", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport job sizesbyaccountandwckey",
+        expect![[r#"
         |stderr: sreport: error: job sizesbyaccountandwckey: sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more|
         |exit: Some(1)|
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn sreport_refuses_what_accounting_does_not_hold() {
-    check("sreport reservation utilization", expect![[r#"
+    check(
+        "sreport reservation utilization",
+        expect![[r#"
         |stderr: sreport: error: reservation utilization: what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle|
         |exit: Some(1)|
-    "#]]);
-    check("sreport -t percent user top start=2026-11-20 end=2026-11-21", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport -t percent user top start=2026-11-20 end=2026-11-21",
+        expect![[r#"
         |--------------------------------------------------------------------------------|
         |Top 10 Users 2026-11-20T00:00:00 - 2026-11-20T23:59:59 (86400 secs)|
         |Usage reported in Percentage of Total|
@@ -399,19 +551,29 @@ fn sreport_refuses_what_accounting_does_not_hold() {
         |--------- --------- --------------- --------------- -------- |
         |     pool     games           games          vision   10.86% |
         |     pool     games           games            gone    0.71% |
-    "#]]);
-    check("sreport cluster utilization nodes=n1", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport cluster utilization nodes=n1",
+        expect![[r#"
         |stderr: sreport: error: "nodes=n1" chooses nothing here. Known are start=, end= and format=|
         |exit: Some(1)|
-    "#]]);
-    check("sreport user top format=login,energy", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport user top format=login,energy",
+        expect![[r#"
         |stderr: sreport: error: there is no column "energy" here: Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were|
         |exit: Some(1)|
-    "#]]);
-    check("sreport user top nodes=n1", expect![[r#"
+    "#]],
+    );
+    check(
+        "sreport user top nodes=n1",
+        expect![[r#"
         |stderr: sreport: error: "nodes=n1" chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount=|
         |exit: Some(1)|
-    "#]]);
+    "#]],
+    );
 }
 
 /// What is said, and the edits that reach the controller.
@@ -420,12 +582,19 @@ fn edits(line: &str) -> String {
     let controller = FakeController::start(|request: &Request| match request.method.as_str() {
         "POST" => Answer::ok(r#"{"schema":1,"notes":[]}"#),
         // A record that is to go is looked at before.
-        _ if request.path.starts_with("/v1/qos/") || request.path.starts_with("/v1/accounts/") => Answer::ok("{}"),
+        _ if request.path.starts_with("/v1/qos/") || request.path.starts_with("/v1/accounts/") => {
+            Answer::ok("{}")
+        }
         _ => answer(request),
     });
     let text = controller.run_as(words[0], GADM, &words[1..]).text();
-    let sent = controller.requests().into_iter().filter(|request| request.method == "POST");
-    let sent: String = sent.map(|request| format!("{} {}\n", request.path, request.body)).collect();
+    let sent = controller
+        .requests()
+        .into_iter()
+        .filter(|request| request.method == "POST");
+    let sent: String = sent
+        .map(|request| format!("{} {}\n", request.path, request.body))
+        .collect();
     text + &sent
 }
 
@@ -436,7 +605,10 @@ fn sacctmgr_adds_changes_and_deletes() {
           bio
         stderr: sacctmgr: Organization=uni is not kept: the parent's name stands there
         /v1/accounts/bio {"create":true,"change":{"parent":"research","shares":5}}
-    "#]].assert_eq(&edits("sacctmgr -i add account bio parent=research fairshare=5 Organization=uni"));
+    "#]]
+    .assert_eq(&edits(
+        "sacctmgr -i add account bio parent=research fairshare=5 Organization=uni",
+    ));
     expect![[r#"
          Adding User(s)
           eve
@@ -446,7 +618,10 @@ fn sacctmgr_adds_changes_and_deletes() {
           U = eve       A = vision
         /v1/accounts/nlp/users/eve {"create":true,"change":{"running_jobs":3}}
         /v1/accounts/vision/users/eve {"create":true,"change":{"default":true,"running_jobs":3}}
-    "#]].assert_eq(&edits("sacctmgr -i add user eve,games account=nlp,vision defaultaccount=vision maxjobs=3"));
+    "#]]
+    .assert_eq(&edits(
+        "sacctmgr -i add user eve,games account=nlp,vision defaultaccount=vision maxjobs=3",
+    ));
     expect![[r#"
          Modified user associations...
           A = vision               U = games
@@ -456,36 +631,48 @@ fn sacctmgr_adds_changes_and_deletes() {
          Modified user associations...
           A = nlp                  U = games
         /v1/accounts/nlp/users/games {"create":false,"change":{"default":true}}
-    "#]].assert_eq(&edits("sacctmgr -i modify user games set defaultaccount=nlp"));
+    "#]]
+    .assert_eq(&edits(
+        "sacctmgr -i modify user games set defaultaccount=nlp",
+    ));
     expect![[r#"
          Modified account associations...
           nlp
           vision
         /v1/accounts/nlp {"create":false,"change":{"allow_qos":["normal","urgent"]}}
         /v1/accounts/vision {"create":false,"change":{"allow_qos":["normal","urgent"]}}
-    "#]].assert_eq(&edits("sacctmgr -i modify account where parent=research set qos+=urgent"));
+    "#]]
+    .assert_eq(&edits(
+        "sacctmgr -i modify account where parent=research set qos+=urgent",
+    ));
     expect![[r#"
          Modified qos...
           urgent
         /v1/qos/urgent {"create":false,"change":{"per_job":{"max_time_secs":3600},"priority":7}}
-    "#]].assert_eq(&edits("sacctmgr -i modify qos urgent set priority=7 MaxWall=1:00:00"));
+    "#]]
+    .assert_eq(&edits(
+        "sacctmgr -i modify qos urgent set priority=7 MaxWall=1:00:00",
+    ));
     expect![[r#"
          Adding Coordinator User(s)
           news
          To Account(s) and all sub-accounts
           nlp
         /v1/accounts/nlp {"create":false,"change":{"+coordinators":["news"]}}
-    "#]].assert_eq(&edits("sacctmgr -i add coordinator account=nlp names=news"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i add coordinator account=nlp names=news"));
     expect![[r#"
          Deleting user associations...
           A = nlp        U = games
         /v1/accounts/nlp/users/games/remove {"create":false,"change":{}}
-    "#]].assert_eq(&edits("sacctmgr -i delete user games where account=nlp"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i delete user games where account=nlp"));
     expect![[r#"
          Deleting QOS(s)...
           urgent
         /v1/qos/urgent/remove {"create":false,"change":{}}
-    "#]].assert_eq(&edits("sacctmgr -i delete qos urgent"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i delete qos urgent"));
 }
 
 #[test]
@@ -494,36 +681,44 @@ fn sacctmgr_changes_nothing_that_is_not_there_nor_unasked() {
          Nothing new added.
         stderr: sacctmgr: error: they are there already
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i add account vision"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i add account vision"));
     expect![[r#"
          Nothing new added.
         stderr: sacctmgr: error: they are there already
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i add user games account=vision"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i add user games account=vision"));
     expect![[r#"
         stderr: sacctmgr: error: there is no account "nosuch": add account nosuch
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i add user eve account=nosuch"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i add user eve account=nosuch"));
     expect![[r#"
          Nothing modified
         stderr: sacctmgr: error: nobody of that name may charge that account
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i modify user eve set maxjobs=3"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i modify user eve set maxjobs=3"));
     expect![[r#"
         stderr: sacctmgr: error: what is to be set? modify account vision set maxjobs=10
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i modify account vision set"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i modify account vision set"));
     expect![[r#"
         stderr: sacctmgr: error: which? modify account NAME set KEY=VALUE
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i modify account set maxjobs=3"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i modify account set maxjobs=3"));
     expect![[r#"
          Nothing deleted
         stderr: sacctmgr: error: there is none of that name
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr -i delete qos nosuch"));
+    "#]]
+    .assert_eq(&edits("sacctmgr -i delete qos nosuch"));
     expect![[r#"
         stderr: sacctmgr: error: delete nlp? Say -i; there is no terminal to ask on
         exit: Some(1)
-    "#]].assert_eq(&edits("sacctmgr delete account nlp"));
+    "#]]
+    .assert_eq(&edits("sacctmgr delete account nlp"));
 }

@@ -40,7 +40,11 @@ struct Length {
 }
 
 impl Chain {
-    const ALL: [(Chain, &str); 3] = [(Chain::Int, "arith.int"), (Chain::Single, "arith.fp32"), (Chain::Double, "arith.fp64")];
+    const ALL: [(Chain, &str); 3] = [
+        (Chain::Int, "arith.int"),
+        (Chain::Single, "arith.fp32"),
+        (Chain::Double, "arith.fp64"),
+    ];
 
     /// More blocks than any board runs at a time. Many boards are 64 times slower in double precision.
     fn length(self, size: Size) -> Length {
@@ -50,10 +54,19 @@ impl Chain {
             (Size::Full, Chain::Single) => (128, 2048),
             (Size::Full, Chain::Double) => (128, 256),
         };
-        Length { blocks: if size == Size::Full { 4096 } else { 3 }, launches, rounds }
+        Length {
+            blocks: if size == Size::Full { 4096 } else { 3 },
+            launches,
+            rounds,
+        }
     }
 
-    fn launch(self, kernels: &CheckKernels<'_>, values: &DeviceMemory<'_>, rounds: u32) -> Result<(), CudaError> {
+    fn launch(
+        self,
+        kernels: &CheckKernels<'_>,
+        values: &DeviceMemory<'_>,
+        rounds: u32,
+    ) -> Result<(), CudaError> {
         match self {
             Chain::Int => kernels.mix_int(values, rounds),
             Chain::Single => kernels.chain_f32(values, rounds),
@@ -71,20 +84,25 @@ impl Chain {
                 (state >> 32) * (state & 0xffff_ffff)
             }
             Chain::Single => {
-                let one_to_two = |bits: u64| f32::from_bits(0x3f80_0000 | (bits as u32 & 0x7f_ffff));
+                let one_to_two =
+                    |bits: u64| f32::from_bits(0x3f80_0000 | (bits as u32 & 0x7f_ffff));
                 let (x, y) = (one_to_two(state >> 41), one_to_two(state >> 18));
                 let z = x.mul_add(y, -1.5);
                 let z = z.mul_add(y, x).mul_add(y, x).mul_add(y, x);
                 z.to_bits().into()
             }
             Chain::Double => {
-                let one_to_two = |bits: u64| f64::from_bits(0x3ff0_0000_0000_0000 | (bits & 0xf_ffff_ffff_ffff));
+                let one_to_two =
+                    |bits: u64| f64::from_bits(0x3ff0_0000_0000_0000 | (bits & 0xf_ffff_ffff_ffff));
                 let (x, y) = (one_to_two(state >> 12), one_to_two(state));
                 let z = x.mul_add(y, -1.5);
                 z.mul_add(y, x).mul_add(y, x).mul_add(y, x).to_bits()
             }
         };
-        Lane { state, sum: sum.wrapping_mul(B).wrapping_add(result) }
+        Lane {
+            state,
+            sum: sum.wrapping_mul(B).wrapping_add(result),
+        }
     }
 
     /// The lanes of a block after so many rounds, by the processor.
@@ -96,7 +114,12 @@ impl Chain {
 
 /// Each other than its neighbours in about half of its bits.
 fn first_lanes() -> Vec<Lane> {
-    (1..=CheckKernels::LANES as u64).map(|lane| Lane { state: lane.wrapping_mul(B) ^ (lane << 32), sum: 0 }).collect()
+    (1..=CheckKernels::LANES as u64)
+        .map(|lane| Lane {
+            state: lane.wrapping_mul(B) ^ (lane << 32),
+            sum: 0,
+        })
+        .collect()
 }
 
 /// Every chain to its end, each told as soon as it is known.
@@ -105,14 +128,18 @@ pub fn check(context: &Context, terms: &Terms, told: &mut impl FnMut(Finding)) -
     for (chain, name) in Chain::ALL {
         let length = chain.length(terms.size);
         // The processor goes through it meanwhile.
-        let reference = std::thread::spawn(move || chain.reference(u64::from(length.launches) * u64::from(length.rounds)));
+        let reference = std::thread::spawn(move || {
+            chain.reference(u64::from(length.launches) * u64::from(length.rounds))
+        });
         let values = begin(context, length.blocks)?;
         for _ in 0..length.launches {
             chain.launch(&kernels, &values, length.rounds)?;
             context.finish()?;
         }
         let found = lanes_of(&values.read(0, values.bytes())?);
-        let expected = reference.join().map_err(|_| anyhow::anyhow!("the processor did not come to the end of {name}"))?;
+        let expected = reference
+            .join()
+            .map_err(|_| anyhow::anyhow!("the processor did not come to the end of {name}"))?;
         told(compare(name, terms.size, &found, &expected));
     }
     Ok(())
@@ -133,7 +160,10 @@ pub fn load(context: &Context, size: Size, time: Duration) -> Result<()> {
 }
 
 fn begin(context: &Context, blocks: usize) -> Result<DeviceMemory<'_>, CudaError> {
-    let block: Vec<u8> = first_lanes().iter().flat_map(|lane| [lane.state.to_ne_bytes(), lane.sum.to_ne_bytes()].concat()).collect();
+    let block: Vec<u8> = first_lanes()
+        .iter()
+        .flat_map(|lane| [lane.state.to_ne_bytes(), lane.sum.to_ne_bytes()].concat())
+        .collect();
     let values = context.alloc(blocks * block.len())?;
     values.write(0, &block.repeat(blocks))?;
     Ok(values)
@@ -141,12 +171,20 @@ fn begin(context: &Context, blocks: usize) -> Result<DeviceMemory<'_>, CudaError
 
 fn lanes_of(bytes: &[u8]) -> Vec<Lane> {
     let word = |bytes: &[u8]| u64::from_ne_bytes(std::array::from_fn(|at| bytes[at]));
-    bytes.chunks_exact(CheckKernels::VALUE_BYTES).map(|value| Lane { state: word(&value[..8]), sum: word(&value[8..]) }).collect()
+    bytes
+        .chunks_exact(CheckKernels::VALUE_BYTES)
+        .map(|value| Lane {
+            state: word(&value[..8]),
+            sum: word(&value[8..]),
+        })
+        .collect()
 }
 
 fn compare(name: &str, size: Size, found: &[Lane], expected: &[Lane]) -> Finding {
     let right = |at: usize| &expected[at % expected.len()];
-    let wrong: Vec<usize> = (0..found.len()).filter(|at| found[*at] != *right(*at)).collect();
+    let wrong: Vec<usize> = (0..found.len())
+        .filter(|at| found[*at] != *right(*at))
+        .collect();
     let text = wrong.first().map_or_else(String::new, |first| {
         let (block, lane) = (first / expected.len(), first % expected.len());
         let (is, should) = (found[*first], right(*first));
@@ -154,8 +192,18 @@ fn compare(name: &str, size: Size, found: &[Lane], expected: &[Lane]) -> Finding
         format!("{count} of {} threads are wrong, the first is thread {lane} of block {block}: {:016x} {:016x} instead of {:016x} {:016x}",
             found.len(), is.state, is.sum, should.state, should.sum)
     });
-    let checksum = found.iter().fold(0_u64, |sum, lane| sum.wrapping_mul(B).wrapping_add(lane.state).wrapping_mul(B).wrapping_add(lane.sum));
-    Finding { checksum: Some(checksum), pass: Some(wrong.is_empty()), text, ..Finding::new(name, size) }
+    let checksum = found.iter().fold(0_u64, |sum, lane| {
+        sum.wrapping_mul(B)
+            .wrapping_add(lane.state)
+            .wrapping_mul(B)
+            .wrapping_add(lane.sum)
+    });
+    Finding {
+        checksum: Some(checksum),
+        pass: Some(wrong.is_empty()),
+        text,
+        ..Finding::new(name, size)
+    }
 }
 
 #[cfg(test)]
@@ -168,7 +216,10 @@ mod tests {
             let lane = first_lanes()[7];
             for (state, sum) in [(1, 0), (1 << 63, 0), (0, 1), (0, 1 << 40)] {
                 let mut right = lane;
-                let mut wrong = Lane { state: lane.state ^ state, sum: lane.sum ^ sum };
+                let mut wrong = Lane {
+                    state: lane.state ^ state,
+                    sum: lane.sum ^ sum,
+                };
                 for round in 0..20_000 {
                     (right, wrong) = (chain.step(right), chain.step(wrong));
                     assert_ne!(right, wrong, "{name}, round {round}");
@@ -181,7 +232,12 @@ mod tests {
     fn the_operands_of_floating_point_are_ordinary_numbers() {
         for chain in [Chain::Single, Chain::Double] {
             let lanes = chain.reference(1000);
-            assert!(lanes.iter().zip(lanes.iter().skip(1)).all(|(one, next)| one.sum != next.sum));
+            assert!(
+                lanes
+                    .iter()
+                    .zip(lanes.iter().skip(1))
+                    .all(|(one, next)| one.sum != next.sum)
+            );
         }
     }
 
@@ -194,7 +250,13 @@ mod tests {
         found[256 + 3].sum ^= 8;
         let wrong = compare("arith.int", Size::Small, &found, &expected);
         assert_eq!(wrong.pass, Some(false));
-        assert!(wrong.text.starts_with("1 of 512 threads are wrong, the first is thread 3 of block 1: "), "{}", wrong.text);
+        assert!(
+            wrong
+                .text
+                .starts_with("1 of 512 threads are wrong, the first is thread 3 of block 1: "),
+            "{}",
+            wrong.text
+        );
         assert_ne!(wrong.checksum, sound.checksum);
         assert!(wrong.text.len() < 300);
     }

@@ -24,12 +24,33 @@ pub fn check(context: &Context, terms: &Terms, told: &mut impl FnMut(Finding)) -
     let bytes = terms.size.copy_bytes();
     let (here, other) = (context.alloc(bytes)?, context.alloc(bytes)?);
     // What is copied is read and written.
-    told(speed("copy.device", terms, 2 * bytes, best(context, || here.begin_copy(&other, bytes))?));
+    told(speed(
+        "copy.device",
+        terms,
+        2 * bytes,
+        best(context, || here.begin_copy(&other, bytes))?,
+    ));
     let pinned = context.pin(bytes)?;
     // Behind a slot of fewer lanes a board is as slow as all its like.
     let class = crate::variable("GPUPOOL_GPU_LINK").unwrap_or_default();
-    told(Finding { class: class.clone(), ..speed("copy.to-gpu", terms, bytes, best(context, || pinned.begin_write(&here))?) });
-    told(Finding { class, ..speed("copy.from-gpu", terms, bytes, best(context, || pinned.begin_read(&here))?) });
+    told(Finding {
+        class: class.clone(),
+        ..speed(
+            "copy.to-gpu",
+            terms,
+            bytes,
+            best(context, || pinned.begin_write(&here))?,
+        )
+    });
+    told(Finding {
+        class,
+        ..speed(
+            "copy.from-gpu",
+            terms,
+            bytes,
+            best(context, || pinned.begin_read(&here))?,
+        )
+    });
     Ok(())
 }
 
@@ -38,16 +59,30 @@ pub fn way(context: &Context, peer: &Context, uuid: &str, terms: &Terms) -> Resu
     let bytes = terms.size.copy_bytes();
     let direct = context.reach(peer)?;
     let (here, there) = (context.alloc(bytes)?, peer.alloc(bytes)?);
-    let finding = speed("copy.to-peer", terms, bytes, best(context, || here.begin_copy_to_peer(&there, bytes))?);
+    let finding = speed(
+        "copy.to-peer",
+        terms,
+        bytes,
+        best(context, || here.begin_copy_to_peer(&there, bytes))?,
+    );
     let class = crate::variable("GPUPOOL_PEER_LINK").unwrap_or_default();
     let text = if direct { "" } else { "through the host" };
-    Finding { class, peer: uuid.to_owned(), text: text.into(), ..finding }.tell();
+    Finding {
+        class,
+        peer: uuid.to_owned(),
+        text: text.into(),
+        ..finding
+    }
+    .tell();
     Ok(())
 }
 
 fn speed(name: &str, terms: &Terms, moved: usize, millis: f64) -> Finding {
     let gb_s = moved as f64 / 1e6 / millis;
-    Finding { value: Some((gb_s, UNIT)), ..Finding::new(name, terms.size) }
+    Finding {
+        value: Some((gb_s, UNIT)),
+        ..Finding::new(name, terms.size)
+    }
 }
 
 /// Milliseconds of the fastest.

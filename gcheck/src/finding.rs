@@ -22,11 +22,24 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(check: &str, size: Size) -> Self {
-        Self { check: check.to_owned(), version: size.version(), class: String::new(), peer: String::new(), checksum: None, value: None, pass: None, text: String::new() }
+        Self {
+            check: check.to_owned(),
+            version: size.version(),
+            class: String::new(),
+            peer: String::new(),
+            checksum: None,
+            value: None,
+            pass: None,
+            text: String::new(),
+        }
     }
 
     pub fn failed(check: &str, size: Size, text: String) -> Self {
-        Self { pass: Some(false), text, ..Self::new(check, size) }
+        Self {
+            pass: Some(false),
+            text,
+            ..Self::new(check, size)
+        }
     }
 
     /// Writes it at once. Whether it is nothing wrong.
@@ -71,10 +84,27 @@ mod tests {
 
     #[test]
     fn a_line_has_what_was_found_and_nothing_else() {
-        let sum = Finding { checksum: Some(0xab), pass: Some(true), ..Finding::new("arith.int", Size::Full) };
-        assert_eq!(sum.line(), r#"{"check":"arith.int","checksum":"00000000000000ab","pass":true,"version":"1"}"#);
-        let speed = Finding { class: "gen5x16".into(), value: Some((25.340_44, "GB/s")), ..Finding::new("copy.to-gpu", Size::Small) };
-        assert_eq!(speed.line(), r#"{"check":"copy.to-gpu","class":"gen5x16","unit":"GB/s","value":25.34,"version":"1-small"}"#);
-        assert_eq!(Finding::failed("memory", Size::Full, "a \"bit\"".into()).line(), r#"{"check":"memory","pass":false,"text":"a \"bit\"","version":"1"}"#);
+        let sum = Finding {
+            checksum: Some(0xab),
+            pass: Some(true),
+            ..Finding::new("arith.int", Size::Full)
+        };
+        assert_eq!(
+            sum.line(),
+            r#"{"check":"arith.int","checksum":"00000000000000ab","pass":true,"version":"1"}"#
+        );
+        let speed = Finding {
+            class: "gen5x16".into(),
+            value: Some((25.340_44, "GB/s")),
+            ..Finding::new("copy.to-gpu", Size::Small)
+        };
+        assert_eq!(
+            speed.line(),
+            r#"{"check":"copy.to-gpu","class":"gen5x16","unit":"GB/s","value":25.34,"version":"1-small"}"#
+        );
+        assert_eq!(
+            Finding::failed("memory", Size::Full, "a \"bit\"".into()).line(),
+            r#"{"check":"memory","pass":false,"text":"a \"bit\"","version":"1"}"#
+        );
     }
 }

@@ -92,18 +92,29 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("gcheck: {e:#}");
-            let blamed = e.downcast_ref::<CudaError>().is_some_and(CudaError::blames_gpu);
-            if blamed { ExitCode::FAILURE } else { ExitCode::from(CANNOT_CHECK) }
+            let blamed = e
+                .downcast_ref::<CudaError>()
+                .is_some_and(CudaError::blames_gpu);
+            if blamed {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::from(CANNOT_CHECK)
+            }
         }
     }
 }
 
 /// Whether nothing was found to be wrong.
 fn carry_out(options: &Options) -> Result<bool> {
-    let library = options.library.clone().or_else(|| variable("GPUPOOL_CUDA_LIB").map(PathBuf::from));
+    let library = options
+        .library
+        .clone()
+        .or_else(|| variable("GPUPOOL_CUDA_LIB").map(PathBuf::from));
     let size = match (options.size, variable("GPUPOOL_CHECK_SIZE")) {
         (Some(size), _) => size,
-        (None, Some(word)) => Size::from_str(&word, false).map_err(anyhow::Error::msg).context("GPUPOOL_CHECK_SIZE")?,
+        (None, Some(word)) => Size::from_str(&word, false)
+            .map_err(anyhow::Error::msg)
+            .context("GPUPOOL_CHECK_SIZE")?,
         (None, None) => Size::Full,
     };
     // Before a GPU was named none is to blame: a missing device file is an unknown error as well.
@@ -113,17 +124,29 @@ fn carry_out(options: &Options) -> Result<bool> {
     if let Some(Action::List) = options.command {
         let version = cuda.driver_version()?;
         let version = format!("{}.{}", version / 1000, version % 1000 / 10);
-        gpus.iter().for_each(|gpu| println!("{}", serde_json::json!({"uuid": gpu.uuid, "name": gpu.name, "cuda": version})));
+        gpus.iter().for_each(|gpu| {
+            println!(
+                "{}",
+                serde_json::json!({"uuid": gpu.uuid, "name": gpu.name, "cuda": version})
+            )
+        });
         return Ok(true);
     }
     let wanted = options.gpu.clone().or_else(|| variable("GPUPOOL_GPU"));
     let context = Context::open(&cuda, find(&gpus, wanted.as_deref())?)?;
-    let terms = Terms { size, deadline: Instant::now() + time_given() };
+    let terms = Terms {
+        size,
+        deadline: Instant::now() + time_given(),
+    };
     match &options.command {
         None => check(&cuda, &gpus, &context, &terms, &[], None),
-        Some(Action::Run { checks, peer }) => check(&cuda, &gpus, &context, &terms, checks, peer.as_deref()),
+        Some(Action::Run { checks, peer }) => {
+            check(&cuda, &gpus, &context, &terms, checks, peer.as_deref())
+        }
         Some(Action::Scrub) => memory::scrub(&context, &terms).map(|finding| finding.tell()),
-        Some(Action::Load { secs }) => arithmetic::load(&context, size, Duration::from_secs(*secs)).map(|()| true),
+        Some(Action::Load { secs }) => {
+            arithmetic::load(&context, size, Duration::from_secs(*secs)).map(|()| true)
+        }
         Some(Action::Hold { mib, secs }) => hold(&context, *mib, *secs),
         Some(Action::List) => Ok(true),
     }
@@ -137,13 +160,27 @@ pub struct Terms {
     pub deadline: Instant,
 }
 
-fn check(cuda: &Cuda, gpus: &[Gpu], context: &Context, terms: &Terms, checks: &[String], peer: Option<&str>) -> Result<bool> {
+fn check(
+    cuda: &Cuda,
+    gpus: &[Gpu],
+    context: &Context,
+    terms: &Terms,
+    checks: &[String],
+    peer: Option<&str>,
+) -> Result<bool> {
     let named = match checks {
-        [] => variable("GPUPOOL_CHECKS").unwrap_or_default().split_whitespace().map(str::to_owned).collect(),
+        [] => variable("GPUPOOL_CHECKS")
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
         words => words.to_vec(),
     };
     if let Some(word) = named.iter().find(|word| !GROUPS.contains(&word.as_str())) {
-        bail!("there is no check {word:?}; there are {}", GROUPS.join(", "));
+        bail!(
+            "there is no check {word:?}; there are {}",
+            GROUPS.join(", ")
+        );
     }
     let wanted = |group: &str| named.is_empty() || named.iter().any(|name| name == group);
     let mut sound = true;
@@ -156,18 +193,31 @@ fn check(cuda: &Cuda, gpus: &[Gpu], context: &Context, terms: &Terms, checks: &[
             _ => bandwidth::check(context, terms, &mut told),
         };
         if let Err(e) = outcome {
-            let Some(error) = e.downcast_ref::<CudaError>().filter(|error| error.blames_gpu()) else { return Err(e) };
+            let Some(error) = e
+                .downcast_ref::<CudaError>()
+                .filter(|error| error.blames_gpu())
+            else {
+                return Err(e);
+            };
             // No context outlives such an error.
             Finding::failed(group, terms.size, error.to_string()).tell();
             return Ok(false);
         }
     }
-    let way = |uuid: &str| bandwidth::way(context, &Context::open(cuda, find(gpus, Some(uuid))?)?, uuid, terms);
+    let way = |uuid: &str| {
+        bandwidth::way(
+            context,
+            &Context::open(cuda, find(gpus, Some(uuid))?)?,
+            uuid,
+            terms,
+        )
+    };
     match (peer, variable("GPUPOOL_PEER")) {
         _ if !wanted("copy") => {}
         (Some(uuid), _) => way(uuid)?,
         // Either of the two may be to blame: nothing is held against this one.
-        (None, Some(uuid)) => way(&uuid).unwrap_or_else(|e| eprintln!("gcheck: the way to {uuid} was not measured: {e:#}")),
+        (None, Some(uuid)) => way(&uuid)
+            .unwrap_or_else(|e| eprintln!("gcheck: the way to {uuid} was not measured: {e:#}")),
         (None, None) => {}
     }
     Ok(sound)
@@ -178,12 +228,18 @@ fn hold(context: &Context, mib: u64, secs: u64) -> Result<bool> {
     let (free, total) = context.memory_info()?;
     match context.alloc(bytes) {
         Ok(_memory) => {
-            println!("{}", serde_json::json!({"held_mib": mib, "free_mib": free >> 20, "total_mib": total >> 20}));
+            println!(
+                "{}",
+                serde_json::json!({"held_mib": mib, "free_mib": free >> 20, "total_mib": total >> 20})
+            );
             std::thread::sleep(Duration::from_secs(secs));
             Ok(true)
         }
         Err(e) if e.is_out_of_memory() => {
-            println!("{}", serde_json::json!({"refused_mib": mib, "free_mib": free >> 20, "total_mib": total >> 20, "words": e.to_string()}));
+            println!(
+                "{}",
+                serde_json::json!({"refused_mib": mib, "free_mib": free >> 20, "total_mib": total >> 20, "words": e.to_string()})
+            );
             Ok(false)
         }
         Err(e) => Err(e.into()),
@@ -191,9 +247,17 @@ fn hold(context: &Context, mib: u64, secs: u64) -> Result<bool> {
 }
 
 fn find<'a>(gpus: &'a [Gpu], wanted: Option<&str>) -> Result<&'a Gpu> {
-    let there = || gpus.iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>().join(", ");
+    let there = || {
+        gpus.iter()
+            .map(|gpu| gpu.uuid.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match (wanted, gpus) {
-        (Some(uuid), _) => gpus.iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("CUDA lets this process use no GPU {uuid}, but: {}", there())),
+        (Some(uuid), _) => gpus
+            .iter()
+            .find(|gpu| gpu.uuid == uuid)
+            .with_context(|| format!("CUDA lets this process use no GPU {uuid}, but: {}", there())),
         (None, [only]) => Ok(only),
         (None, []) => bail!("CUDA lets this process use no GPU"),
         (None, _) => bail!("which GPU? --gpu takes one of {}", there()),
@@ -201,7 +265,9 @@ fn find<'a>(gpus: &'a [Gpu], wanted: Option<&str>) -> Result<&'a Gpu> {
 }
 
 fn time_given() -> Duration {
-    let secs = variable("GPUPOOL_TIMEOUT_SECS").and_then(|text| text.parse().ok()).unwrap_or(600);
+    let secs = variable("GPUPOOL_TIMEOUT_SECS")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(600);
     Duration::from_secs(secs) * USED_PERCENT / 100
 }
 

@@ -12,11 +12,23 @@ use std::time::Instant;
 
 /// First each word other than all others, then all alike: ends, neighbours in either place, and one that is none of these.
 const PATTERNS: [Pattern; 5] = [
-    Pattern { step: 0x9e37_79b9_7f4a_7c15, offset: 0x0123_4567_89ab_cdef },
+    Pattern {
+        step: 0x9e37_79b9_7f4a_7c15,
+        offset: 0x0123_4567_89ab_cdef,
+    },
     Pattern { step: 0, offset: 0 },
-    Pattern { step: 0, offset: 0x5555_5555_5555_5555 },
-    Pattern { step: 0, offset: 0x3333_3333_cccc_cccc },
-    Pattern { step: 0, offset: 0xd1b5_4a32_d192_ed03 },
+    Pattern {
+        step: 0,
+        offset: 0x5555_5555_5555_5555,
+    },
+    Pattern {
+        step: 0,
+        offset: 0x3333_3333_cccc_cccc,
+    },
+    Pattern {
+        step: 0,
+        offset: 0xd1b5_4a32_d192_ed03,
+    },
 ];
 const ZEROS: Pattern = Pattern { step: 0, offset: 0 };
 const INVERTED: u64 = u64::MAX;
@@ -45,15 +57,29 @@ impl Size {
     /// Nearly all, so that others still can do something meanwhile.
     fn to_check(self) -> Share {
         match self {
-            Size::Full => Share { piece_bytes: 1 << 30, least_bytes: 16 << 20, spare_bytes: 256 << 20, most_bytes: u64::MAX },
-            Size::Small => Share { piece_bytes: 32 << 10, least_bytes: 32 << 10, spare_bytes: 0, most_bytes: 64 << 10 },
+            Size::Full => Share {
+                piece_bytes: 1 << 30,
+                least_bytes: 16 << 20,
+                spare_bytes: 256 << 20,
+                most_bytes: u64::MAX,
+            },
+            Size::Small => Share {
+                piece_bytes: 32 << 10,
+                least_bytes: 32 << 10,
+                spare_bytes: 0,
+                most_bytes: 64 << 10,
+            },
         }
     }
 
     /// All, down to the pieces that a driver gives.
     fn to_scrub(self) -> Share {
         match self {
-            Size::Full => Share { least_bytes: 2 << 20, spare_bytes: 0, ..self.to_check() },
+            Size::Full => Share {
+                least_bytes: 2 << 20,
+                spare_bytes: 0,
+                ..self.to_check()
+            },
             Size::Small => self.to_check(),
         }
     }
@@ -76,28 +102,59 @@ pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
         }
         done += 1;
     }
-    ensure!(done > 0, "{} of memory are not gone through once in the time there is", gib(&chunks));
-    let patterns = if done == PATTERNS.len() { format!("{done}") } else { format!("{done} of {}, then the time was over", PATTERNS.len()) };
-    Ok(Finding { pass: Some(true), text: format!("{}, patterns: {patterns}", gib(&chunks)), ..Finding::new("memory", terms.size) })
+    ensure!(
+        done > 0,
+        "{} of memory are not gone through once in the time there is",
+        gib(&chunks)
+    );
+    let patterns = if done == PATTERNS.len() {
+        format!("{done}")
+    } else {
+        format!("{done} of {}, then the time was over", PATTERNS.len())
+    };
+    Ok(Finding {
+        pass: Some(true),
+        text: format!("{}, patterns: {patterns}", gib(&chunks)),
+        ..Finding::new("memory", terms.size)
+    })
 }
 
 /// Zeros over all that is free; they were there when this answers that it passed.
 pub fn scrub(context: &Context, terms: &Terms) -> Result<Finding> {
     let kernels = context.check_kernels()?;
     let (free, total) = context.memory_info()?;
-    ensure!(free >= total / 100 * FREE_PERCENT, "of {} MiB of its memory only {} are free: somebody is on it", total >> 20, free >> 20);
+    ensure!(
+        free >= total / 100 * FREE_PERCENT,
+        "of {} MiB of its memory only {} are free: somebody is on it",
+        total >> 20,
+        free >> 20
+    );
     let chunks = take(context, terms.size.to_scrub())?;
-    let each = |begin: &dyn Fn(&Chunk<'_>) -> Result<(), CudaError>| chunks.iter().try_for_each(|chunk| begin(chunk).and_then(|()| context.finish()));
+    let each = |begin: &dyn Fn(&Chunk<'_>) -> Result<(), CudaError>| {
+        chunks
+            .iter()
+            .try_for_each(|chunk| begin(chunk).and_then(|()| context.finish()))
+    };
     each(&|chunk| kernels.write(&chunk.memory, ZEROS))?;
     each(&|chunk| kernels.sweep(&chunk.memory, ZEROS, 0, 0, &chunk.report))?;
     let text = wrong(&chunks, ZEROS)?;
     let pass = Some(text.is_none());
     let text = text.unwrap_or_else(|| format!("{} of zeros", gib(&chunks)));
-    Ok(Finding { pass, text, ..Finding::new("scrub", terms.size) })
+    Ok(Finding {
+        pass,
+        text,
+        ..Finding::new("scrub", terms.size)
+    })
 }
 
 /// A pattern, its inverse, and it again. False where the time was over before.
-fn go_through(context: &Context, kernels: &CheckKernels<'_>, chunks: &[Chunk<'_>], pattern: Pattern, terms: &Terms) -> Result<bool, CudaError> {
+fn go_through(
+    context: &Context,
+    kernels: &CheckKernels<'_>,
+    chunks: &[Chunk<'_>],
+    pattern: Pattern,
+    terms: &Terms,
+) -> Result<bool, CudaError> {
     for chunk in chunks {
         kernels.write(&chunk.memory, pattern)?;
         context.finish()?;
@@ -117,7 +174,12 @@ fn go_through(context: &Context, kernels: &CheckKernels<'_>, chunks: &[Chunk<'_>
 
 /// What is free, in pieces.
 fn take(context: &Context, share: Share) -> Result<Vec<Chunk<'_>>> {
-    let Share { piece_bytes: mut bytes, least_bytes: least, spare_bytes: spare, most_bytes: most } = share;
+    let Share {
+        piece_bytes: mut bytes,
+        least_bytes: least,
+        spare_bytes: spare,
+        most_bytes: most,
+    } = share;
     let mut chunks = Vec::new();
     let mut taken = 0;
     loop {
@@ -148,7 +210,10 @@ fn take(context: &Context, share: Share) -> Result<Vec<Chunk<'_>>> {
 fn piece(context: &Context, bytes: usize) -> Result<Chunk<'_>, CudaError> {
     let report = context.alloc(SweepReport::BYTES)?;
     report.write(0, &SweepReport::clean().to_bytes())?;
-    Ok(Chunk { memory: context.alloc(bytes)?, report })
+    Ok(Chunk {
+        memory: context.alloc(bytes)?,
+        report,
+    })
 }
 
 /// What was not as it should be, in words.
@@ -162,7 +227,11 @@ fn wrong(chunks: &[Chunk<'_>], pattern: Pattern) -> Result<Option<String>, CudaE
             bits |= report.bits;
         }
     }
-    let shown = if pattern.step == 0 { format!("{:016x}", pattern.offset) } else { "of addresses".into() };
+    let shown = if pattern.step == 0 {
+        format!("{:016x}", pattern.offset)
+    } else {
+        "of addresses".into()
+    };
     Ok(first.map(|first| format!("{words} times a word was wrong in {}, the first at {first:#x}: bits {bits:#x}, pattern {shown}", gib(chunks))))
 }
 

@@ -40,7 +40,10 @@ impl ClientConfig {
     pub fn load() -> Result<Self, Failure> {
         match std::env::var_os("GPUPOOL_CONFIG").filter(|path| !path.is_empty()) {
             Some(path) => Self::read(Path::new(&path))?.ok_or_else(|| {
-                Failure::new(format_args!("GPUPOOL_CONFIG names {}, which does not exist", Path::new(&path).display()))
+                Failure::new(format_args!(
+                    "GPUPOOL_CONFIG names {}, which does not exist",
+                    Path::new(&path).display()
+                ))
             }),
             None => Ok(Self::read(Path::new(DEFAULT_FILE))?.unwrap_or_else(Self::usual)),
         }
@@ -49,28 +52,48 @@ impl ClientConfig {
     /// The usual sockets: the controller's own, else the node's.
     fn usual() -> Self {
         let own = Path::new(CONTROLLER_SOCKET);
-        let socket = if !own.exists() && Path::new(NODE_SOCKET).exists() { Path::new(NODE_SOCKET) } else { own };
-        Self { socket: socket.to_owned(), wait_secs: DEFAULT_WAIT_SECS }
+        let socket = if !own.exists() && Path::new(NODE_SOCKET).exists() {
+            Path::new(NODE_SOCKET)
+        } else {
+            own
+        };
+        Self {
+            socket: socket.to_owned(),
+            wait_secs: DEFAULT_WAIT_SECS,
+        }
     }
 
     /// None if there is no such file.
     fn read(path: &Path) -> Result<Option<Self>, Failure> {
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).map(Some).map_err(|why| Failure::new(format_args!("{}: {why}", path.display()))),
+            Ok(text) => Self::parse(&text)
+                .map(Some)
+                .map_err(|why| Failure::new(format_args!("{}: {why}", path.display()))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Failure::new(format_args!("cannot read {}: {error}", path.display()))),
+            Err(error) => Err(Failure::new(format_args!(
+                "cannot read {}: {error}",
+                path.display()
+            ))),
         }
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let table: toml::Table = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let table: toml::Table =
+            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let hint = did_you_mean(unknown, KEYS);
-            return Err(format!("unknown key {unknown:?}.{hint} Known are {}", KEYS.join(" and ")));
+            return Err(format!(
+                "unknown key {unknown:?}.{hint} Known are {}",
+                KEYS.join(" and ")
+            ));
         }
-        let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let file: File =
+            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         let usual = Self::usual();
-        Ok(Self { socket: file.socket.unwrap_or(usual.socket), wait_secs: file.wait_secs.unwrap_or(usual.wait_secs) })
+        Ok(Self {
+            socket: file.socket.unwrap_or(usual.socket),
+            wait_secs: file.wait_secs.unwrap_or(usual.wait_secs),
+        })
     }
 }
 
@@ -81,15 +104,23 @@ impl ClientConfig {
 pub fn connect(program: &'static str) -> Result<Client, Failure> {
     let config = ClientConfig::load()?;
     let announce = move |socket: &Path| {
-        let _ = say_waiting(program, format_args!("waiting for the controller at {}...", socket.display()));
+        let _ = say_waiting(
+            program,
+            format_args!("waiting for the controller at {}...", socket.display()),
+        );
     };
-    let client = Client::new(config.socket).wait_for(Duration::from_secs(config.wait_secs)).on_wait(announce);
+    let client = Client::new(config.socket)
+        .wait_for(Duration::from_secs(config.wait_secs))
+        .on_wait(announce);
     if !is_talking() {
         return Ok(client);
     }
     let socket = client.socket().to_owned();
     Ok(client.on_request(move |method, path| {
-        let _ = note(program, format_args!("{method} {path} of the controller at {}", socket.display()));
+        let _ = note(
+            program,
+            format_args!("{method} {path} of the controller at {}", socket.display()),
+        );
     }))
 }
 
@@ -108,17 +139,29 @@ mod tests {
     #[test]
     fn wrong_values_show_line_and_caret() {
         let error = ClientConfig::parse("wait_secs = 3\nsocket = 17\n").unwrap_err();
-        assert!(error.contains("line 2, column 10") && error.contains('^'), "{error}");
+        assert!(
+            error.contains("line 2, column 10") && error.contains('^'),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_named_socket_is_taken() {
         let config = ClientConfig::parse("socket = \"/run/x.sock\"\nwait_secs = 0").unwrap();
-        assert_eq!(config, ClientConfig { socket: "/run/x.sock".into(), wait_secs: 0 });
+        assert_eq!(
+            config,
+            ClientConfig {
+                socket: "/run/x.sock".into(),
+                wait_secs: 0
+            }
+        );
     }
 
     #[test]
     fn a_missing_file_is_not_an_error_by_itself() {
-        assert_eq!(ClientConfig::read(Path::new("/nonexistent/gpupool.toml")), Ok(None));
+        assert_eq!(
+            ClientConfig::read(Path::new("/nonexistent/gpupool.toml")),
+            Ok(None)
+        );
     }
 }

@@ -38,7 +38,11 @@ pub fn read_times_there(client: &mut Client) -> Result<(), Failure> {
 /// # Errors
 /// Another cluster than this is named, or the controller does not say which it is.
 pub fn check(names: &str, client: &mut Client) -> Result<Option<String>, Failure> {
-    let mut named = names.split(',').map(str::trim).filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("all")).peekable();
+    let mut named = names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("all"))
+        .peekable();
     if named.peek().is_none() {
         return Ok(None);
     }

@@ -43,7 +43,10 @@ impl fmt::Display for FormatError {
 ///
 /// # Errors
 /// A letter that `known` does not know, a width above [`MAX_WIDTH`], or a `%` at the end.
-pub fn parse_letters<F>(text: &str, known: impl Fn(char) -> Option<F>) -> Result<Vec<Piece<F>>, FormatError> {
+pub fn parse_letters<F>(
+    text: &str,
+    known: impl Fn(char) -> Option<F>,
+) -> Result<Vec<Piece<F>>, FormatError> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find('%') {
@@ -53,7 +56,10 @@ pub fn parse_letters<F>(text: &str, known: impl Fn(char) -> Option<F>) -> Result
         rest = rest[start..].trim_start_matches('%');
         if let Some(after) = rest.strip_prefix("all") {
             for field in ('a'..='z').chain('A'..='Z').filter_map(&known) {
-                pieces.extend([Piece::Field(field, Spec::default()), Piece::Text("|".to_owned())]);
+                pieces.extend([
+                    Piece::Field(field, Spec::default()),
+                    Piece::Text("|".to_owned()),
+                ]);
             }
             rest = after;
             continue;
@@ -62,10 +68,22 @@ pub fn parse_letters<F>(text: &str, known: impl Fn(char) -> Option<F>) -> Result
         let right = how.len() < rest.len();
         let named = how.trim_start_matches(|c: char| c.is_ascii_digit());
         let digits = &how[..how.len() - named.len()];
-        let letter = named.chars().next().ok_or_else(|| FormatError(format!("format {text:?} ends in the middle of a column")))?;
-        let field = known(letter)
-            .ok_or_else(|| FormatError(format!("format {text:?}: there is no column %{letter}. --help lists them")))?;
-        pieces.push(Piece::Field(field, Spec { width: width(digits, text)?, right, cut_mark: "" }));
+        let letter = named.chars().next().ok_or_else(|| {
+            FormatError(format!("format {text:?} ends in the middle of a column"))
+        })?;
+        let field = known(letter).ok_or_else(|| {
+            FormatError(format!(
+                "format {text:?}: there is no column %{letter}. --help lists them"
+            ))
+        })?;
+        pieces.push(Piece::Field(
+            field,
+            Spec {
+                width: width(digits, text)?,
+                right,
+                cut_mark: "",
+            },
+        ));
         rest = &named[letter.len_utf8()..];
     }
     if !rest.is_empty() {
@@ -78,18 +96,38 @@ pub fn parse_letters<F>(text: &str, known: impl Fn(char) -> Option<F>) -> Result
 ///
 /// # Errors
 /// As [`parse_letters`].
-pub fn parse_names<F>(text: &str, known: impl Fn(&str) -> Result<F, String>) -> Result<Vec<Piece<F>>, FormatError> {
+pub fn parse_names<F>(
+    text: &str,
+    known: impl Fn(&str) -> Result<F, String>,
+) -> Result<Vec<Piece<F>>, FormatError> {
     let mut pieces = Vec::new();
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
-        let (name, how) = part.split_once(':').map_or((part, None), |(name, how)| (name, Some(how)));
+        let (name, how) = part
+            .split_once(':')
+            .map_or((part, None), |(name, how)| (name, Some(how)));
         let field = known(name.trim()).map_err(FormatError)?;
         let Some(how) = how else {
-            pieces.push(Piece::Field(field, Spec { width: Some(LONG_FORMAT_WIDTH), ..Spec::default() }));
+            pieces.push(Piece::Field(
+                field,
+                Spec {
+                    width: Some(LONG_FORMAT_WIDTH),
+                    ..Spec::default()
+                },
+            ));
             continue;
         };
-        let (right, how) = how.strip_prefix('.').map_or((false, how), |rest| (true, rest));
+        let (right, how) = how
+            .strip_prefix('.')
+            .map_or((false, how), |rest| (true, rest));
         let digits = &how[..how.len() - how.trim_start_matches(|c: char| c.is_ascii_digit()).len()];
-        pieces.push(Piece::Field(field, Spec { width: width(digits, text)?, right, cut_mark: "" }));
+        pieces.push(Piece::Field(
+            field,
+            Spec {
+                width: width(digits, text)?,
+                right,
+                cut_mark: "",
+            },
+        ));
         let suffix = &how[digits.len()..];
         if !suffix.is_empty() {
             pieces.push(Piece::Text(suffix.to_owned()));
@@ -112,16 +150,30 @@ pub fn parse_percent_names<F>(
     default: impl Fn(&F) -> Spec,
 ) -> Result<Vec<(F, Spec)>, FormatError> {
     let mut columns = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (name, how) = part.split_once('%').map_or((part, ""), |(name, how)| (name, how));
+    for part in text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let (name, how) = part
+            .split_once('%')
+            .map_or((part, ""), |(name, how)| (name, how));
         let field = known(name).map_err(FormatError)?;
-        let (left, digits) = how.strip_prefix('-').map_or((false, how), |rest| (true, rest));
+        let (left, digits) = how
+            .strip_prefix('-')
+            .map_or((false, how), |rest| (true, rest));
         if !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(FormatError(format!("width {how:?} of {name} is not a number")));
+            return Err(FormatError(format!(
+                "width {how:?} of {name} is not a number"
+            )));
         }
         let mut spec = default(&field);
         if let Some(width) = width(digits, text)? {
-            spec = Spec { width: Some(width), right: !left, ..spec };
+            spec = Spec {
+                width: Some(width),
+                right: !left,
+                ..spec
+            };
         }
         columns.push((field, spec));
     }
@@ -137,7 +189,9 @@ fn width(digits: &str, text: &str) -> Result<Option<usize>, FormatError> {
     }
     match digits.parse::<usize>() {
         Ok(width) if width <= MAX_WIDTH => Ok(Some(width)),
-        _ => Err(FormatError(format!("format {text:?}: width {digits} is more than {MAX_WIDTH}"))),
+        _ => Err(FormatError(format!(
+            "format {text:?}: width {digits} is more than {MAX_WIDTH}"
+        ))),
     }
 }
 
@@ -167,7 +221,11 @@ impl Spec {
 
 /// Columns of the terminal that a text takes.
 pub(crate) fn columns_of(text: &str) -> usize {
-    if text.is_ascii() { text.len() } else { text.width() }
+    if text.is_ascii() {
+        text.len()
+    } else {
+        text.width()
+    }
 }
 
 /// Adds as much of the text as fits `width` together with `mark`, and blanks where a wide character leaves one.
@@ -175,7 +233,10 @@ fn cut(text: &str, width: usize, mark: &str, line: &mut String) {
     let room = width.saturating_sub(mark.width());
     // What is joined may be wider than its characters are apart: 0 and the sign that makes it a picture.
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
-    let kept = ends.take_while(|end| columns_of(&text[..*end]) <= room).last().unwrap_or(0);
+    let kept = ends
+        .take_while(|end| columns_of(&text[..*end]) <= room)
+        .last()
+        .unwrap_or(0);
     line.push_str(&text[..kept]);
     let mut used = columns_of(&text[..kept]);
     if mark.width() <= width {
@@ -203,7 +264,9 @@ mod tests {
                 for piece in pieces {
                     match piece {
                         Piece::Text(text) => line.push_str(&text),
-                        Piece::Field(field, spec) => spec.fill(if field == 'i' { "98_5" } else { "PENDING" }, &mut line),
+                        Piece::Field(field, spec) => {
+                            spec.fill(if field == 'i' { "98_5" } else { "PENDING" }, &mut line)
+                        }
                     }
                 }
                 line
@@ -219,32 +282,84 @@ mod tests {
         check("%%i|%%T", expect!["98_5|PENDING"]);
         check("%all", expect!["98_5|PENDING|PENDING|PENDING|"]);
         check("\"%i\",x", expect![[r#""98_5",x"#]]);
-        check("%Y", expect![[r#"error: format "%Y": there is no column %Y. --help lists them"#]]);
-        check("%i %", expect![[r#"error: format "%i %" ends in the middle of a column"#]]);
-        check("%99999i", expect![[r#"error: format "%99999i": width 99999 is more than 4096"#]]);
+        check(
+            "%Y",
+            expect![[r#"error: format "%Y": there is no column %Y. --help lists them"#]],
+        );
+        check(
+            "%i %",
+            expect![[r#"error: format "%i %" ends in the middle of a column"#]],
+        );
+        check(
+            "%99999i",
+            expect![[r#"error: format "%99999i": width 99999 is more than 4096"#]],
+        );
     }
 
     #[test]
     fn names_take_widths_and_suffixes() {
-        let known = |name: &str| if name == "jobid" { Ok('i') } else { Err(format!("no column {name:?}")) };
-        let field = |width, right| Piece::Field('i', Spec { width, right, cut_mark: "" });
-        assert_eq!(parse_names("jobid", known).unwrap(), [field(Some(20), false)]);
-        assert_eq!(parse_names("jobid:#,jobid:.8", known).unwrap(), [field(None, false), Piece::Text("#".into()), field(Some(8), true)]);
-        assert_eq!(parse_names("nosuch", known).unwrap_err().to_string(), r#"no column "nosuch""#);
+        let known = |name: &str| {
+            if name == "jobid" {
+                Ok('i')
+            } else {
+                Err(format!("no column {name:?}"))
+            }
+        };
+        let field = |width, right| {
+            Piece::Field(
+                'i',
+                Spec {
+                    width,
+                    right,
+                    cut_mark: "",
+                },
+            )
+        };
+        assert_eq!(
+            parse_names("jobid", known).unwrap(),
+            [field(Some(20), false)]
+        );
+        assert_eq!(
+            parse_names("jobid:#,jobid:.8", known).unwrap(),
+            [
+                field(None, false),
+                Piece::Text("#".into()),
+                field(Some(8), true)
+            ]
+        );
+        assert_eq!(
+            parse_names("nosuch", known).unwrap_err().to_string(),
+            r#"no column "nosuch""#
+        );
         assert!(parse_names(",", known).is_err());
     }
 
     #[test]
     fn a_cut_cell_carries_its_mark() {
-        let spec = Spec { width: Some(10), right: true, cut_mark: "+" };
+        let spec = Spec {
+            width: Some(10),
+            right: true,
+            cut_mark: "+",
+        };
         let mut line = String::new();
         spec.fill("CANCELLED by 0", &mut line);
         assert_eq!(line, "CANCELLED+");
         line.clear();
-        Spec { width: Some(3), ..Spec::default() }.fill("日本", &mut line);
-        assert_eq!(line, "日 ", "a wide character that does not fit leaves a blank");
+        Spec {
+            width: Some(3),
+            ..Spec::default()
+        }
+        .fill("日本", &mut line);
+        assert_eq!(
+            line, "日 ",
+            "a wide character that does not fit leaves a blank"
+        );
         line.clear();
-        Spec { width: Some(2), ..Spec::default() }.fill("0\u{fe0f}a", &mut line);
+        Spec {
+            width: Some(2),
+            ..Spec::default()
+        }
+        .fill("0\u{fe0f}a", &mut line);
         assert_eq!(line, "0\u{fe0f}", "joined, they are two wide");
     }
 

@@ -20,12 +20,14 @@ pub fn parse_explained(
 ) -> Result<ArgMatches, Failure> {
     let words: Vec<OsString> = words.into_iter().collect();
     let command = slurm_name::versioned(command, words.first());
-    command.try_get_matches_from(words).map_err(|error| match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => match explain(word) {
-            Some(text) => Failure::usage(text),
-            None => failure(&error),
-        },
-        _ => failure(&error),
+    command.try_get_matches_from(words).map_err(|error| {
+        match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => match explain(word) {
+                Some(text) => Failure::usage(text),
+                None => failure(&error),
+            },
+            _ => failure(&error),
+        }
     })
 }
 
@@ -33,8 +35,13 @@ pub fn parse_explained(
 ///
 /// # Errors
 /// Exit code 2 and what is wrong, or 0 and nothing after `--help`.
-pub fn parse(command: Command, words: impl IntoIterator<Item = OsString>) -> Result<ArgMatches, Failure> {
-    command.try_get_matches_from(words).map_err(|error| failure(&error))
+pub fn parse(
+    command: Command,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<ArgMatches, Failure> {
+    command
+        .try_get_matches_from(words)
+        .map_err(|error| failure(&error))
 }
 
 fn failure(error: &clap::Error) -> Failure {
@@ -60,9 +67,15 @@ pub type Advice = [(&'static [&'static str], &'static str)];
 
 /// What holds for all commands.
 const EVERYWHERE: &Advice = &[
-    (&["--federation", "--local", "--sibling", "--allclusters"], "there are no federations: each cluster has a queue of its own"),
+    (
+        &["--federation", "--local", "--sibling", "--allclusters"],
+        "there are no federations: each cluster has a queue of its own",
+    ),
     (&["--yaml"], "there is no YAML; --json prints all there is"),
-    (&["--wckey", "--wckeys"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
+    (
+        &["--wckey", "--wckeys"],
+        "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag",
+    ),
 ];
 
 /// As [`parse`]. Options can be shortened as long as they are clear (`--part`) and given again (the last counts, or lists
@@ -70,20 +83,43 @@ const EVERYWHERE: &Advice = &[
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_advising(command: Command, words: impl IntoIterator<Item = OsString>, advice: &Advice) -> Result<ArgMatches, Failure> {
+pub fn parse_advising(
+    command: Command,
+    words: impl IntoIterator<Item = OsString>,
+    advice: &Advice,
+) -> Result<ArgMatches, Failure> {
     let words: Vec<OsString> = words.into_iter().collect();
-    let command = talking(command).infer_long_args(true).args_override_self(true);
-    if words.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--usage") {
-        let called = words.first().and_then(|word| Path::new(word).file_name()?.to_str()).unwrap_or_default().to_owned();
+    let command = talking(command)
+        .infer_long_args(true)
+        .args_override_self(true);
+    if words
+        .iter()
+        .skip(1)
+        .take_while(|word| *word != "--")
+        .any(|word| word == "--usage")
+    {
+        let called = words
+            .first()
+            .and_then(|word| Path::new(word).file_name()?.to_str())
+            .unwrap_or_default()
+            .to_owned();
         let usage = command.bin_name(called).render_usage();
         writeln!(std::io::stdout(), "{usage}")?;
         return Err(Failure::silent(0));
     }
     let matches = parse_explained(command, words, |odd| {
-        let found = advice.iter().chain(EVERYWHERE).find(|(words, _)| words.contains(&odd));
+        let found = advice
+            .iter()
+            .chain(EVERYWHERE)
+            .find(|(words, _)| words.contains(&odd));
         found.map(|(_, text)| format!("{odd}: {text}"))
     })?;
-    if matches.try_get_one::<u8>(TALK).ok().flatten().is_some_and(|times| *times > 0) {
+    if matches
+        .try_get_one::<u8>(TALK)
+        .ok()
+        .flatten()
+        .is_some_and(|times| *times > 0)
+    {
         IS_TALKING.store(true, Ordering::Relaxed);
     }
     Ok(matches)
@@ -101,11 +137,33 @@ pub(crate) fn is_talking() -> bool {
 
 /// The command with the options that all of Slurm's listings have: `--usage`, and `-v` where it has none of its own.
 pub fn talking(command: Command) -> Command {
-    let has = |command: &Command, short, long| command.get_arguments().any(|arg| arg.get_short() == Some(short) || arg.get_long() == Some(long));
-    let talk = Arg::new(TALK).short('v').long("verbose").action(ArgAction::Count).help("Say what is asked of the controller, on stderr");
-    let usage = Arg::new("usage").long("usage").action(ArgAction::SetTrue).help("Say in one line how it is called");
-    let command = if has(&command, 'v', "verbose") { command } else { command.arg(talk) };
-    if command.get_arguments().any(|arg| arg.get_long() == Some("usage")) { command } else { command.arg(usage) }
+    let has = |command: &Command, short, long| {
+        command
+            .get_arguments()
+            .any(|arg| arg.get_short() == Some(short) || arg.get_long() == Some(long))
+    };
+    let talk = Arg::new(TALK)
+        .short('v')
+        .long("verbose")
+        .action(ArgAction::Count)
+        .help("Say what is asked of the controller, on stderr");
+    let usage = Arg::new("usage")
+        .long("usage")
+        .action(ArgAction::SetTrue)
+        .help("Say in one line how it is called");
+    let command = if has(&command, 'v', "verbose") {
+        command
+    } else {
+        command.arg(talk)
+    };
+    if command
+        .get_arguments()
+        .any(|arg| arg.get_long() == Some("usage"))
+    {
+        command
+    } else {
+        command.arg(usage)
+    }
 }
 
 #[cfg(test)]
@@ -117,20 +175,58 @@ mod tests {
         let command = Command::new("gq").arg(clap::Arg::new("user").long("user"));
         let failure = parse(command, ["gq", "--usr", "x"].map(OsString::from)).unwrap_err();
         assert_eq!(failure.exit, USAGE);
-        assert!(failure.text.starts_with("unexpected argument '--usr'") && failure.text.contains("'--user'"), "{}", failure.text);
+        assert!(
+            failure.text.starts_with("unexpected argument '--usr'")
+                && failure.text.contains("'--user'"),
+            "{}",
+            failure.text
+        );
     }
 
     #[test]
     fn options_of_slurm_that_are_not_ours_come_with_advice_and_ours_may_be_shortened() {
-        let flag = |name: &'static str| clap::Arg::new(name).long(name).action(clap::ArgAction::SetTrue);
-        let command = || Command::new("gq").arg(clap::Arg::new("partition").long("partition")).arg(flag("start")).arg(flag("states"));
+        let flag = |name: &'static str| {
+            clap::Arg::new(name)
+                .long(name)
+                .action(clap::ArgAction::SetTrue)
+        };
+        let command = || {
+            Command::new("gq")
+                .arg(clap::Arg::new("partition").long("partition"))
+                .arg(flag("start"))
+                .arg(flag("states"))
+        };
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let read = |text: &str| parse_advising(command(), words(text), &[(&["-L"], "look elsewhere")]);
-        assert_eq!(read("gq --part x").unwrap().get_one::<String>("partition").unwrap(), "x");
+        let read =
+            |text: &str| parse_advising(command(), words(text), &[(&["-L"], "look elsewhere")]);
+        assert_eq!(
+            read("gq --part x")
+                .unwrap()
+                .get_one::<String>("partition")
+                .unwrap(),
+            "x"
+        );
         assert!(read("gq --sta").is_err(), "two options begin so");
         assert_eq!(read("gq -L").unwrap_err().text, "-L: look elsewhere");
-        assert!(read("gq --federation").unwrap_err().text.contains("no federations"));
-        assert_eq!(read("gq --part x --start --start --part y").unwrap().get_one::<String>("partition").unwrap(), "y", "the last counts");
-        assert!(read("gq --nosuch").unwrap_err().text.starts_with("unexpected argument '--nosuch'"));
+        assert!(
+            read("gq --federation")
+                .unwrap_err()
+                .text
+                .contains("no federations")
+        );
+        assert_eq!(
+            read("gq --part x --start --start --part y")
+                .unwrap()
+                .get_one::<String>("partition")
+                .unwrap(),
+            "y",
+            "the last counts"
+        );
+        assert!(
+            read("gq --nosuch")
+                .unwrap_err()
+                .text
+                .starts_with("unexpected argument '--nosuch'")
+        );
     }
 }

@@ -38,17 +38,29 @@ pub struct Failure {
 impl Failure {
     /// Refused or failed: exit code 1.
     pub fn new(text: impl Display) -> Self {
-        Self { exit: FAILED, text: text.to_string(), cause: Cause::Ours }
+        Self {
+            exit: FAILED,
+            text: text.to_string(),
+            cause: Cause::Ours,
+        }
     }
 
     /// A wrong command line: exit code 2.
     pub fn usage(text: impl Display) -> Self {
-        Self { exit: USAGE, text: text.to_string(), cause: Cause::Ours }
+        Self {
+            exit: USAGE,
+            text: text.to_string(),
+            cause: Cause::Ours,
+        }
     }
 
     /// Ends with this exit code and says nothing more.
     pub fn silent(exit: u8) -> Self {
-        Self { exit, text: String::new(), cause: Cause::Ours }
+        Self {
+            exit,
+            text: String::new(),
+            cause: Cause::Ours,
+        }
     }
 
     /// The same, of which Slurm's commands say this first.
@@ -58,13 +70,20 @@ impl Failure {
 
     /// The same with words in front: `context: text`.
     pub fn context(self, context: impl Display) -> Self {
-        Self { text: format!("{context}: {}", self.text), ..self }
+        Self {
+            text: format!("{context}: {}", self.text),
+            ..self
+        }
     }
 }
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let exit = if error.is_unreachable() { UNREACHABLE } else { FAILED };
+        let exit = if error.is_unreachable() {
+            UNREACHABLE
+        } else {
+            FAILED
+        };
         // The controller's instants are UTC; the reader has a clock of his own.
         let text = TimeFormat::from_env().in_text(&error.to_string());
         let cause = match error {
@@ -88,7 +107,11 @@ impl From<io::Error> for Failure {
 
 /// One line on stderr that is no error, behind the name that the command was called by.
 pub fn note(program: &str, text: impl Display) -> io::Result<()> {
-    writeln!(io::stderr(), "{}: {text}", slurm_name::of(std::env::args_os().next()).unwrap_or(program))
+    writeln!(
+        io::stderr(),
+        "{}: {text}",
+        slurm_name::of(std::env::args_os().next()).unwrap_or(program)
+    )
 }
 
 /// Says that a command waits for its controller. Programs for Slurm read the first line of stderr, so under its names only a
@@ -111,7 +134,8 @@ pub fn say(program: &str, text: impl Display) -> io::Result<()> {
 /// The same of one of several jobs that were named. The controller's sentence names the job as a rule.
 pub fn say_of(program: &str, result: &OneResult) -> io::Result<()> {
     let text = TimeFormat::from_env().in_text(&printable(&result.error));
-    let first = slurm_name::of(std::env::args_os().next()).and_then(|name| slurm_words::of_job(name, &result.job, result.about));
+    let first = slurm_name::of(std::env::args_os().next())
+        .and_then(|name| slurm_words::of_job(name, &result.job, result.about));
     if let Some(line) = first {
         writeln!(io::stderr(), "{}", printable(&line))?;
     }
@@ -124,7 +148,9 @@ pub fn say_of(program: &str, result: &OneResult) -> io::Result<()> {
 /// Says why something was not done: under Slurm's names its line first.
 pub fn say_failure(program: &str, failure: &Failure) -> io::Result<()> {
     if let Some(name) = slurm_name::of(std::env::args_os().next()) {
-        let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        let words: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         for line in slurm_words::first_lines(name, &words, &failure.cause) {
             writeln!(io::stderr(), "{}", printable(&line))?;
         }
@@ -144,10 +170,16 @@ fn exit_under(name: Option<&str>, exit: u8) -> u8 {
 
 /// Runs a command's main function; what it returns is for the process's own `main` to return. A panic is said in
 /// one line and exits with 255.
-pub fn run<E: Into<ExitCode>>(program: &'static str, main: impl FnOnce() -> Result<E, Failure>) -> ExitCode {
+pub fn run<E: Into<ExitCode>>(
+    program: &'static str,
+    main: impl FnOnce() -> Result<E, Failure>,
+) -> ExitCode {
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or("no message");
-        let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+        let place = info
+            .location()
+            .map(|at| format!(" at {}:{}", at.file(), at.line()))
+            .unwrap_or_default();
         let _ = writeln!(io::stderr(), "{program}: this is a bug{place}: {text}");
         std::process::exit(i32::from(BUG));
     }));
@@ -158,7 +190,10 @@ pub fn run<E: Into<ExitCode>>(program: &'static str, main: impl FnOnce() -> Resu
                 // Where even stderr is gone there is nobody left to tell.
                 let _ = say_failure(program, &failure);
             }
-            ExitCode::from(exit_under(slurm_name::of(std::env::args_os().next()), failure.exit))
+            ExitCode::from(exit_under(
+                slurm_name::of(std::env::args_os().next()),
+                failure.exit,
+            ))
         }
     }
 }
@@ -171,15 +206,42 @@ mod tests {
     #[test]
     fn exit_codes_are_those_of_the_contract() {
         let (about, subject) = (RefusalKind::JobOver, String::from("17"));
-        let refused = ClientError::Refused { status: 409, code: "conflict".into(), text: "no".into(), about, subject: subject.clone() };
-        assert_eq!(Failure::from(refused), Failure { exit: 1, text: "no".into(), cause: Cause::Refused { about, subject } });
-        let lost = ClientError::Lost { source: ErrorKind::UnexpectedEof.into() };
+        let refused = ClientError::Refused {
+            status: 409,
+            code: "conflict".into(),
+            text: "no".into(),
+            about,
+            subject: subject.clone(),
+        };
+        assert_eq!(
+            Failure::from(refused),
+            Failure {
+                exit: 1,
+                text: "no".into(),
+                cause: Cause::Refused { about, subject }
+            }
+        );
+        let lost = ClientError::Lost {
+            source: ErrorKind::UnexpectedEof.into(),
+        };
         let lost = Failure::from(lost);
         assert_eq!((lost.exit, lost.cause), (3, Cause::Unreachable));
-        assert_eq!([Some("squeue"), Some("sbatch"), None].map(|name| exit_under(name, UNREACHABLE)), [1, 1, 3]);
-        assert_eq!([Some("squeue"), Some("sbatch"), None].map(|name| exit_under(name, USAGE)), [1, 255, 2]);
-        assert_eq!([Some("squeue"), Some("srun"), None].map(|name| exit_under(name, 7)), [7, 7, 7]);
-        assert_eq!(Failure::from(io::Error::from(ErrorKind::BrokenPipe)), Failure::silent(0));
+        assert_eq!(
+            [Some("squeue"), Some("sbatch"), None].map(|name| exit_under(name, UNREACHABLE)),
+            [1, 1, 3]
+        );
+        assert_eq!(
+            [Some("squeue"), Some("sbatch"), None].map(|name| exit_under(name, USAGE)),
+            [1, 255, 2]
+        );
+        assert_eq!(
+            [Some("squeue"), Some("srun"), None].map(|name| exit_under(name, 7)),
+            [7, 7, 7]
+        );
+        assert_eq!(
+            Failure::from(io::Error::from(ErrorKind::BrokenPipe)),
+            Failure::silent(0)
+        );
         assert_eq!(Failure::new("b").context("a").text, "a: b");
     }
 }

@@ -80,7 +80,11 @@ impl FakeController {
         std::fs::create_dir(&dir).expect("a fresh directory");
         let listener = UnixListener::bind(dir.join("gpuctld.sock")).expect("a socket");
         let socket = dir.join("gpuctld.sock");
-        std::fs::write(dir.join("gpupool.toml"), format!("socket = {socket:?}\nwait_secs = 2\n")).expect("a file");
+        std::fs::write(
+            dir.join("gpupool.toml"),
+            format!("socket = {socket:?}\nwait_secs = 2\n"),
+        )
+        .expect("a file");
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (seen, handler) = (Arc::clone(&requests), Arc::new(handler));
         std::thread::spawn(move || {
@@ -126,13 +130,32 @@ impl FakeController {
     ///
     /// # Panics
     /// When the program cannot be started.
-    pub fn run_with(&self, program: &str, words: &[&str], variables: &[(&str, &str)], stdin: &str) -> Ran {
+    pub fn run_with(
+        &self,
+        program: &str,
+        words: &[&str],
+        variables: &[(&str, &str)],
+        stdin: &str,
+    ) -> Ran {
         let mut command = Command::new(program);
-        command.args(words).current_dir(&self.dir).env_clear().env("TZ", "UTC").env("GPUPOOL_CONFIG", self.config());
-        command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(words)
+            .current_dir(&self.dir)
+            .env_clear()
+            .env("TZ", "UTC")
+            .env("GPUPOOL_CONFIG", self.config());
+        command
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program is built");
         // A command that does not read its stdin may be gone already.
-        let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
+        let _ = child
+            .stdin
+            .take()
+            .expect("piped")
+            .write_all(stdin.as_bytes());
         let output = child.wait_with_output().expect("its output can be read");
         Ran {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -160,12 +183,21 @@ fn serve(stream: UnixStream, seen: &Mutex<Vec<Request>>, handler: &dyn Fn(&Reque
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
     let mut stream = stream;
     while let Some(request) = read_request(&mut reader) {
-        seen.lock().expect("no handler panicked").push(request.clone());
+        seen.lock()
+            .expect("no handler panicked")
+            .push(request.clone());
         match handler(&request) {
             Answer::HangUp => return,
             Answer::Json(status, body) => {
-                let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
-                if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).is_err() {
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                if stream
+                    .write_all(head.as_bytes())
+                    .and_then(|()| stream.write_all(body.as_bytes()))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -175,7 +207,10 @@ fn serve(stream: UnixStream, seen: &Mutex<Vec<Request>>, handler: &dyn Fn(&Reque
 
 fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let mut line = String::new();
-    reader.read_line(&mut line).ok().filter(|&count| count > 0)?;
+    reader
+        .read_line(&mut line)
+        .ok()
+        .filter(|&count| count > 0)?;
     let mut words = line.split(' ').map(str::to_owned);
     let (method, path) = (words.next()?, words.next()?);
     let mut length = 0;
@@ -183,12 +218,18 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
         let mut header = String::new();
         reader.read_line(&mut header).ok()?;
         match header.trim().split_once(": ") {
-            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.parse().ok()?,
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.parse().ok()?
+            }
             Some(_) => {}
             None => break,
         }
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Request { method, path, body: String::from_utf8(body).ok()? })
+    Some(Request {
+        method,
+        path,
+        body: String::from_utf8(body).ok()?,
+    })
 }

@@ -3,10 +3,12 @@
 //! Also the way back: the times that `-S`, `-E` and `--begin` take, in local time.
 
 use chrono::format::{Item, StrftimeItems};
-use chrono::{DateTime, Datelike, Local, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike};
+use chrono::{
+    DateTime, Datelike, Local, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike,
+};
 use gmodel::Timestamp;
-use std::sync::OnceLock;
 use gmodel::duration::{BeginTime, CivilTime};
+use std::sync::OnceLock;
 
 /// What [`read_in`] said; without it the machine's own zone.
 static ZONE: OnceLock<gmodel::TimeZone> = OnceLock::new();
@@ -28,17 +30,29 @@ impl TimeFormat {
     }
 
     fn parse(text: &str) -> Self {
-        let bad = text.is_empty() || StrftimeItems::new(text).any(|item| matches!(item, Item::Error));
-        if bad || matches!(text, "standard" | "relative") { Self::Standard } else { Self::Custom(text.to_owned()) }
+        let bad =
+            text.is_empty() || StrftimeItems::new(text).any(|item| matches!(item, Item::Error));
+        if bad || matches!(text, "standard" | "relative") {
+            Self::Standard
+        } else {
+            Self::Custom(text.to_owned())
+        }
     }
 
     /// The instant in this format, in the machine's time zone.
     pub fn print(&self, at: Timestamp) -> String {
-        let Some(local) = local(at) else { return "Unknown".to_owned() };
+        let Some(local) = local(at) else {
+            return "Unknown".to_owned();
+        };
         match self {
             Self::Standard => {
                 let (date, time) = (local.date_naive(), local.time());
-                format!("{date}T{:02}:{:02}:{:02}", time.hour(), time.minute(), time.second())
+                format!(
+                    "{date}T{:02}:{:02}:{:02}",
+                    time.hour(),
+                    time.minute(),
+                    time.second()
+                )
             }
             Self::Custom(format) => local.format(format).to_string(),
         }
@@ -72,14 +86,28 @@ pub fn read_in(zone: gmodel::TimeZone) {
 }
 
 fn on_clock_of(zone: &gmodel::TimeZone, at: Timestamp) -> CivilTime {
-    const EPOCH: CivilTime = CivilTime { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0 };
+    const EPOCH: CivilTime = CivilTime {
+        year: 1970,
+        month: 1,
+        day: 1,
+        hour: 0,
+        minute: 0,
+        second: 0,
+    };
     EPOCH.plus_secs(zone.local_millis(at).div_euclid(1000))
 }
 
 fn in_zone(zone: &gmodel::TimeZone, civil: CivilTime) -> Timestamp {
     let date = NaiveDate::from_ymd_opt(civil.year, civil.month.into(), civil.day.into());
-    let shown = date.and_then(|date| date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into()));
-    zone.at_local(shown.unwrap_or(NaiveDateTime::MAX).and_utc().timestamp_millis())
+    let shown = date.and_then(|date| {
+        date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into())
+    });
+    zone.at_local(
+        shown
+            .unwrap_or(NaiveDateTime::MAX)
+            .and_utc()
+            .timestamp_millis(),
+    )
 }
 
 /// The present, to the millisecond.
@@ -89,19 +117,32 @@ pub fn now() -> Timestamp {
 
 /// `Fri Nov 20 09:05:43 2026`, the head of `sinfo -l` and of each round of `squeue -i`.
 pub fn banner(at: Timestamp) -> String {
-    local(at).map(|local| local.format("%a %b %d %H:%M:%S %Y").to_string()).unwrap_or_default()
+    local(at)
+        .map(|local| local.format("%a %b %d %H:%M:%S %Y").to_string())
+        .unwrap_or_default()
 }
 
 /// The last midnight in local time.
 pub fn midnight(now: Timestamp) -> Timestamp {
     let civil = civil(now);
-    instant_of(CivilTime { hour: 0, minute: 0, second: 0, ..civil })
+    instant_of(CivilTime {
+        hour: 0,
+        minute: 0,
+        second: 0,
+        ..civil
+    })
 }
 
 /// The first midnight of the month in local time.
 pub fn month_start(now: Timestamp) -> Timestamp {
     let civil = civil(now);
-    instant_of(CivilTime { day: 1, hour: 0, minute: 0, second: 0, ..civil })
+    instant_of(CivilTime {
+        day: 1,
+        hour: 0,
+        minute: 0,
+        second: 0,
+        ..civil
+    })
 }
 
 /// The instant meant by a text such as `now-1hour`, `2026-11-20`, `16:00`, and by those that listings and `--json` print.
@@ -133,10 +174,16 @@ pub fn read_end(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 /// As [`read`].
 pub fn read_past(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     match BeginTime::parse(text) {
-        Ok(begin) if begin.offset_secs().is_none() => Ok(instant_of(begin.resolve_past(civil(now)))),
+        Ok(begin) if begin.offset_secs().is_none() => {
+            Ok(instant_of(begin.resolve_past(civil(now))))
+        }
         _ => read(text, now).map_err(|why| {
             let why = why.replacen("begin time", "time", 1);
-            why.replacen("Try now+1hour, 16:00, tomorrow,", "Try now-1hour, 16:00, yesterday, monday, 01/09,", 1)
+            why.replacen(
+                "Try now+1hour, 16:00, tomorrow,",
+                "Try now-1hour, 16:00, yesterday, monday, 01/09,",
+                1,
+            )
         }),
     }
 }
@@ -144,15 +191,21 @@ pub fn read_past(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 /// `uts1795165527`: seconds since 1970, as Slurm takes them.
 fn seconds_of_unix(text: &str) -> Option<Timestamp> {
     let secs: i64 = text.trim().strip_prefix("uts")?.parse().ok()?;
-    (0..1 << 40).contains(&secs).then(|| Timestamp::from_secs(secs))
+    (0..1 << 40)
+        .contains(&secs)
+        .then(|| Timestamp::from_secs(secs))
 }
 
 /// `2027-01-09T06:00:00Z`, as `--json` has instants, or with the hours from UTC: `2027-01-09T06:00+01:00`.
 fn with_offset(text: &str) -> Option<Timestamp> {
     let text = text.trim().to_ascii_uppercase();
-    let text = text.strip_suffix('Z').map_or_else(|| text.clone(), |utc| format!("{utc}+00:00"));
+    let text = text
+        .strip_suffix('Z')
+        .map_or_else(|| text.clone(), |utc| format!("{utc}+00:00"));
     let forms = ["%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M%:z"];
-    let at = forms.iter().find_map(|form| DateTime::parse_from_str(&text, form).ok())?;
+    let at = forms
+        .iter()
+        .find_map(|form| DateTime::parse_from_str(&text, form).ok())?;
     Some(Timestamp(at.timestamp_millis()))
 }
 
@@ -160,7 +213,12 @@ fn civil(at: Timestamp) -> CivilTime {
     if let Some(zone) = ZONE.get() {
         return on_clock_of(zone, at);
     }
-    let local = local(at).unwrap_or_else(|| Local.timestamp_opt(0, 0).single().expect("the epoch exists"));
+    let local = local(at).unwrap_or_else(|| {
+        Local
+            .timestamp_opt(0, 0)
+            .single()
+            .expect("the epoch exists")
+    });
     CivilTime {
         year: local.year(),
         month: local.month() as u8,
@@ -177,15 +235,20 @@ fn instant_of(civil: CivilTime) -> Timestamp {
         return in_zone(zone, civil);
     }
     let naive = NaiveDate::from_ymd_opt(civil.year, civil.month.into(), civil.day.into())
-        .and_then(|date| date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into()))
+        .and_then(|date| {
+            date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into())
+        })
         .unwrap_or(NaiveDateTime::MAX);
     let quarter = TimeDelta::minutes(15);
-    let tries = std::iter::successors(Some(naive), |at| at.checked_add_signed(quarter)).take(24 * 4);
+    let tries =
+        std::iter::successors(Some(naive), |at| at.checked_add_signed(quarter)).take(24 * 4);
     for at in tries {
         match Local.from_local_datetime(&at) {
             LocalResult::Single(found) => return Timestamp::from_secs(found.timestamp()),
             // In which order these two are depends on where the machine's zone was read from.
-            LocalResult::Ambiguous(one, other) => return Timestamp::from_secs(one.timestamp().min(other.timestamp())),
+            LocalResult::Ambiguous(one, other) => {
+                return Timestamp::from_secs(one.timestamp().min(other.timestamp()));
+            }
             LocalResult::None => {}
         }
     }
@@ -200,7 +263,10 @@ mod tests {
     fn formats_that_strftime_cannot_print_are_as_if_unset() {
         assert_eq!(TimeFormat::parse("%Q%"), TimeFormat::Standard);
         assert_eq!(TimeFormat::parse("standard"), TimeFormat::Standard);
-        assert_eq!(TimeFormat::parse("%s").print(Timestamp::from_secs(1_795_165_527)), "1795165527");
+        assert_eq!(
+            TimeFormat::parse("%s").print(Timestamp::from_secs(1_795_165_527)),
+            "1795165527"
+        );
     }
 
     #[test]
@@ -208,7 +274,10 @@ mod tests {
         let at = Timestamp::from_secs(1_795_165_527);
         let local = TimeFormat::Standard.print(at);
         let told = |text: &str| TimeFormat::Standard.in_text(text);
-        assert_eq!(told(&format!("not before {at}: Zoe's node  Z")), format!("not before {local}: Zoe's node  Z"));
+        assert_eq!(
+            told(&format!("not before {at}: Zoe's node  Z")),
+            format!("not before {local}: Zoe's node  Z")
+        );
         assert_eq!(told("2026-11-20T99:05:27Z ärZ"), "2026-11-20T99:05:27Z ärZ");
     }
 
@@ -216,10 +285,32 @@ mod tests {
     fn times_of_a_place_are_read_as_its_clock_shows_them() {
         let secs = |text: &str| gmodel::time::parse_rfc3339(text).unwrap().secs();
         let (summer, winter) = (secs("2026-03-29T01:00:00Z"), secs("2026-10-25T01:00:00Z"));
-        let ahead = move |at: i64| if (summer..winter).contains(&at) { 7200 } else { 3600 };
-        let berlin = gmodel::TimeZone::new("Europe/Berlin", (secs("2026-01-01T00:00:00Z"), secs("2027-01-01T00:00:00Z")), 86_400, ahead);
-        let civil = |hour| CivilTime { year: 2026, month: 10, day: 25, hour, minute: 30, second: 0 };
-        assert_eq!(in_zone(&berlin, civil(2)).to_string(), "2026-10-25T00:30:00Z", "it comes twice: the first");
+        let ahead = move |at: i64| {
+            if (summer..winter).contains(&at) {
+                7200
+            } else {
+                3600
+            }
+        };
+        let berlin = gmodel::TimeZone::new(
+            "Europe/Berlin",
+            (secs("2026-01-01T00:00:00Z"), secs("2027-01-01T00:00:00Z")),
+            86_400,
+            ahead,
+        );
+        let civil = |hour| CivilTime {
+            year: 2026,
+            month: 10,
+            day: 25,
+            hour,
+            minute: 30,
+            second: 0,
+        };
+        assert_eq!(
+            in_zone(&berlin, civil(2)).to_string(),
+            "2026-10-25T00:30:00Z",
+            "it comes twice: the first"
+        );
         assert_eq!(on_clock_of(&berlin, in_zone(&berlin, civil(4))), civil(4));
     }
 
@@ -232,10 +323,16 @@ mod tests {
         assert_eq!(read("now-1hour", now), Ok(now.plus_secs(-3600)));
         assert!(midnight(now) <= now && now.since_secs(midnight(now)) < 25 * 3600);
         assert_eq!(read_past("00:00", now), Ok(midnight(now)));
-        assert_eq!((read("uts1795165527", now), read_past("uts1795165527", now)), (Ok(now), Ok(now)));
+        assert_eq!(
+            (read("uts1795165527", now), read_past("uts1795165527", now)),
+            (Ok(now), Ok(now))
+        );
         assert!(read("uts-5", now).is_err() && read("uts99999999999999", now).is_err());
         let (utc, east) = ("2026-11-20T09:05:27Z", "2026-11-20T10:05:27.000+01:00");
-        assert_eq!((read(utc, now), read(east, now), read_past(utc, now)), (Ok(now), Ok(now), Ok(now)));
+        assert_eq!(
+            (read(utc, now), read(east, now), read_past(utc, now)),
+            (Ok(now), Ok(now), Ok(now))
+        );
         assert_eq!(read("2026-11-20t10:05+01:00", now), Ok(now.plus_secs(-27)));
         assert!(read("2026-11-31T10:05Z", now).is_err() && read("10:05Z", now).is_err());
         let day_before = now.plus_secs(-24 * 3600);

@@ -19,7 +19,8 @@ pub struct ManPage {
 }
 
 /// What holds for every command.
-const EXIT_CODES: &str = "0 done, 1 refused or failed, 2 wrong usage, 3 the controller cannot be reached, 255 a bug.";
+const EXIT_CODES: &str =
+    "0 done, 1 refused or failed, 2 wrong usage, 3 the controller cannot be reached, 255 a bug.";
 const ENVIRONMENT: &str = ".TP\n\\fBGPUPOOL_CONFIG\\fR\nThe file with its configuration.\n\
     .TP\n\\fBNO_COLOR\\fR\nNo colours, whatever it is set to.\n";
 const FILES: &str = ".TP\n\\fI/etc/gpupool/gpupool.toml\\fR\n\
@@ -36,7 +37,9 @@ impl ManPage {
         let mut page = Vec::new();
         self.render(&mut page).map_err(Failure::from)?;
         let path = dir.join(&file);
-        std::fs::write(&path, page).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+        std::fs::write(&path, page).map_err(|error| {
+            Failure::new(format_args!("cannot write {}: {error}", path.display()))
+        })?;
         Ok(file)
     }
 
@@ -54,7 +57,10 @@ impl ManPage {
         man.render_description_section(out)?;
         man.render_options_section(out)?;
         render_subcommands(&self.command, self.command.get_name(), out)?;
-        let behind = self.command.get_after_long_help().or(self.command.get_after_help());
+        let behind = self
+            .command
+            .get_after_long_help()
+            .or(self.command.get_after_help());
         render_behind_options(&behind.map(ToString::to_string).unwrap_or_default(), out)?;
         writeln!(out, ".SH \"EXIT STATUS\"\n{EXIT_CODES}")?;
         if !self.exit_status.is_empty() {
@@ -67,19 +73,28 @@ impl ManPage {
 
 /// The help's text behind the options. Its first paragraph are examples, what follows are notes. Indented lines stand as they are.
 fn render_behind_options(text: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
-    for (at, paragraph) in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()).enumerate() {
+    for (at, paragraph) in text
+        .split("\n\n")
+        .filter(|paragraph| !paragraph.trim().is_empty())
+        .enumerate()
+    {
         match at {
             0 => writeln!(out, ".SH EXAMPLES")?,
             1 => writeln!(out, ".SH NOTES")?,
             _ => writeln!(out, ".PP")?,
         }
         let is_literal = |line: &&str| line.starts_with(' ');
-        let mut lines = paragraph.lines().filter(|line| *line != "Examples:").peekable();
+        let mut lines = paragraph
+            .lines()
+            .filter(|line| *line != "Examples:")
+            .peekable();
         while lines.peek().is_some() {
-            std::iter::from_fn(|| lines.next_if(|line| !is_literal(line))).try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
+            std::iter::from_fn(|| lines.next_if(|line| !is_literal(line)))
+                .try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
             if lines.peek().is_some() {
                 writeln!(out, ".nf")?;
-                std::iter::from_fn(|| lines.next_if(is_literal)).try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
+                std::iter::from_fn(|| lines.next_if(is_literal))
+                    .try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
                 writeln!(out, ".fi")?;
             }
         }
@@ -89,13 +104,23 @@ fn render_behind_options(text: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
 
 /// Text that roff leaves as it is: its own characters, and a line's first.
 fn escaped(line: &str) -> String {
-    let text = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-    if text.starts_with('.') { format!("\\&{text}") } else { text }
+    let text = line
+        .replace('\\', "\\e")
+        .replace('-', "\\-")
+        .replace('\'', "\\(aq");
+    if text.starts_with('.') {
+        format!("\\&{text}")
+    } else {
+        text
+    }
 }
 
 /// Each subcommand with its options, nested ones too, where its command is described.
 fn render_subcommands(command: &Command, path: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
-    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
+    for sub in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+    {
         let path = format!("{path} {}", sub.get_name());
         writeln!(out, ".SH \"{}\"", path.to_uppercase())?;
         if sub.get_subcommands().next().is_none() {
@@ -103,10 +128,16 @@ fn render_subcommands(command: &Command, path: &str, out: &mut Vec<u8>) -> std::
             let mut section = Vec::new();
             man.render_description_section(&mut section)?;
             man.render_options_section(&mut section)?;
-            let text = String::from_utf8_lossy(&section).replace(".SH DESCRIPTION\n", "").replace(".SH OPTIONS\n", ".PP\n");
+            let text = String::from_utf8_lossy(&section)
+                .replace(".SH DESCRIPTION\n", "")
+                .replace(".SH OPTIONS\n", ".PP\n");
             let usage = sub.clone().render_usage().to_string();
             let usage = usage.trim_start_matches("Usage: ");
-            writeln!(out, "\\fB{}\\fR\n.PP\n{text}", usage.replace('-', "\\-").replace('\n', "\n.br\n"))?;
+            writeln!(
+                out,
+                "\\fB{}\\fR\n.PP\n{text}",
+                usage.replace('-', "\\-").replace('\n', "\n.br\n")
+            )?;
         } else if let Some(about) = sub.get_about() {
             writeln!(out, "{about}")?;
         }
@@ -129,15 +160,28 @@ mod tests {
     use clap::Arg;
 
     fn sample() -> Command {
-        Command::new("gx").about("Does x").after_help("Examples:\n  gx --fast 'x'\n\nColumns:\n  %x \\X").arg(Arg::new("fast").long("fast").help("Be quick")).subcommand(
-            Command::new("node").about("Nodes").subcommand(Command::new("drain").about("No new work").arg(Arg::new("reason").long("reason"))),
-        )
+        Command::new("gx")
+            .about("Does x")
+            .after_help("Examples:\n  gx --fast 'x'\n\nColumns:\n  %x \\X")
+            .arg(Arg::new("fast").long("fast").help("Be quick"))
+            .subcommand(
+                Command::new("node").about("Nodes").subcommand(
+                    Command::new("drain")
+                        .about("No new work")
+                        .arg(Arg::new("reason").long("reason")),
+                ),
+            )
     }
 
     #[test]
     fn a_man_page_has_options_subcommands_and_examples() {
         let dir = tempfile::tempdir().unwrap();
-        let page = ManPage { command: sample(), section: "1", exit_status: "7 when x is missing.", see_also: "gy(1)" };
+        let page = ManPage {
+            command: sample(),
+            section: "1",
+            exit_status: "7 when x is missing.",
+            see_also: "gy(1)",
+        };
         assert_eq!(page.write(dir.path()).unwrap(), "gx.1");
         let page = std::fs::read_to_string(dir.path().join("gx.1")).unwrap();
         for part in [".TH gx 1", "\\-\\-fast", "GX NODE DRAIN", "\\-\\-reason"] {
@@ -147,7 +191,13 @@ mod tests {
         let expected = ".SH EXAMPLES\n.nf\n  gx \\-\\-fast \\(aqx\\(aq\n.fi\n.SH NOTES\nColumns:\n.nf\n  %x \\eX\n.fi\n\
             .SH \"EXIT STATUS\"\n0 done,";
         assert!(end.starts_with(expected), "{end}");
-        for part in ["\n.PP\n7 when x is missing.\n", ".SH ENVIRONMENT", "GPUPOOL_CONFIG", ".SH FILES", ".SH \"SEE ALSO\"\ngy(1)"] {
+        for part in [
+            "\n.PP\n7 when x is missing.\n",
+            ".SH ENVIRONMENT",
+            "GPUPOOL_CONFIG",
+            ".SH FILES",
+            ".SH \"SEE ALSO\"\ngy(1)",
+        ] {
             assert!(end.contains(part), "{part} in {end}");
         }
     }

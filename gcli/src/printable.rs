@@ -21,7 +21,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 }
 
 fn is_unsafe(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -32,6 +33,9 @@ mod tests {
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(printable("a\x1b[2Jb\nc\u{202e}d"), "a?[2Jb?c?d");
         assert!(matches!(printable("träin 1"), Cow::Borrowed(_)));
-        assert_eq!(printable(&gmodel::byte_text::from_bytes(b"/home/j\xfcrgen")), "/home/j\\xfcrgen");
+        assert_eq!(
+            printable(&gmodel::byte_text::from_bytes(b"/home/j\xfcrgen")),
+            "/home/j\\xfcrgen"
+        );
     }
 }

@@ -26,12 +26,21 @@ pub const NAMES: [(&str, &str); 14] = [
 ];
 
 /// Whose options and formats we know. Programs read the number behind the first word.
-pub const VERSION: &str = concat!("slurm 25.05.0 (as gpupool ", env!("CARGO_PKG_VERSION"), " speaks it)");
+pub const VERSION: &str = concat!(
+    "slurm 25.05.0 (as gpupool ",
+    env!("CARGO_PKG_VERSION"),
+    " speaks it)"
+);
 
 /// Which of Slurm's names the first word of a command line is, the program itself.
 pub fn of(program: Option<impl AsRef<OsStr>>) -> Option<&'static str> {
-    let program = program.as_ref().and_then(|program| Path::new(program.as_ref()).file_name()?.to_str())?;
-    NAMES.into_iter().map(|(name, _)| name).find(|name| *name == program)
+    let program = program
+        .as_ref()
+        .and_then(|program| Path::new(program.as_ref()).file_name()?.to_str())?;
+    NAMES
+        .into_iter()
+        .map(|(name, _)| name)
+        .find(|name| *name == program)
 }
 
 /// Whether it is one of them.
@@ -54,13 +63,29 @@ mod tests {
     #[test]
     fn only_slurms_own_names_count() {
         assert!(is_one(Some("sbatch")) && is_one(Some("/usr/local/bin/squeue")));
-        assert!(!is_one(Some("/usr/bin/gsub")) && !is_one(Some("my-sbatch")) && !is_one(Some("sbatch.bak")));
+        assert!(
+            !is_one(Some("/usr/bin/gsub"))
+                && !is_one(Some("my-sbatch"))
+                && !is_one(Some("sbatch.bak"))
+        );
         assert!(!is_one(None::<&str>));
     }
 
     #[test]
     fn a_version_is_found_where_programs_look_for_it() {
-        let number = VERSION.strip_prefix("slurm ").unwrap().split(' ').next().unwrap();
-        assert_eq!(number.split('.').filter(|part| part.parse::<u32>().is_ok()).count(), 3, "{number}");
+        let number = VERSION
+            .strip_prefix("slurm ")
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap();
+        assert_eq!(
+            number
+                .split('.')
+                .filter(|part| part.parse::<u32>().is_ok())
+                .count(),
+            3,
+            "{number}"
+        );
     }
 }

@@ -44,7 +44,9 @@ fn sentence(about: RefusalKind) -> Option<&'static str> {
         K::TimeLimit => "Requested time limit is invalid (missing or exceeds some limit)",
         K::Account => "Invalid account or account/partition combination specified",
         K::Qos => "Invalid qos specification",
-        K::PolicyLimit => "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        K::PolicyLimit => {
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+        }
         K::QueueFull => "MaxJobCount limit reached",
         K::Licence => "Invalid license specification",
         K::Reservation => "Requested reservation is invalid",
@@ -64,12 +66,16 @@ pub(crate) fn first_lines(name: &str, words: &[String], cause: &Cause) -> Vec<St
         Cause::Said(line) => vec![line.clone()],
         Cause::Unreachable => framed(name, words, "", UNREACHABLE),
         Cause::Refused { about, subject } => {
-            let Some(sentence) = sentence(*about) else { return Vec::new() };
+            let Some(sentence) = sentence(*about) else {
+                return Vec::new();
+            };
             let mut lines = Vec::new();
             // The controller's own word comes before the command's.
             match about {
                 _ if subject.is_empty() || !["sbatch", "srun"].contains(&name) => {}
-                RefusalKind::Partition => lines.push(format!("{name}: error: invalid partition specified: {subject}")),
+                RefusalKind::Partition => lines.push(format!(
+                    "{name}: error: invalid partition specified: {subject}"
+                )),
                 RefusalKind::PolicyLimit => lines.push(format!("{name}: error: {subject}")),
                 _ => {}
             }
@@ -83,7 +89,9 @@ pub(crate) fn first_lines(name: &str, words: &[String], cause: &Cause) -> Vec<St
 pub(crate) fn of_job(name: &str, job: &str, about: RefusalKind) -> Option<String> {
     let sentence = sentence(about)?;
     match name {
-        "scancel" => Some(format!("scancel: error: Kill job error on job id {job}: {sentence}")),
+        "scancel" => Some(format!(
+            "scancel: error: Kill job error on job id {job}: {sentence}"
+        )),
         "scontrol" => Some(format!("{sentence} for job {job}")),
         _ => None,
     }
@@ -91,12 +99,19 @@ pub(crate) fn of_job(name: &str, job: &str, about: RefusalKind) -> Option<String
 
 /// A sentence as the command says it. Of jobs `subject` names the one it is about; else those of the command line are meant.
 fn framed(name: &str, words: &[String], subject: &str, sentence: &str) -> Vec<String> {
-    let has = |options: &[&str]| words.iter().skip(1).any(|word| options.contains(&word.as_str()));
+    let has = |options: &[&str]| {
+        words
+            .iter()
+            .skip(1)
+            .any(|word| options.contains(&word.as_str()))
+    };
     let line = match name {
         "sbatch" if has(&["--test-only"]) => format!("allocation failure: {sentence}"),
         "sbatch" => format!("sbatch: error: Batch job submission failed: {sentence}"),
         "srun" => match std::env::var("SLURM_JOB_ID") {
-            Ok(job) if sentence == UNREACHABLE => format!("srun: error: Unable to confirm allocation for job {job}: {sentence}"),
+            Ok(job) if sentence == UNREACHABLE => {
+                format!("srun: error: Unable to confirm allocation for job {job}: {sentence}")
+            }
             Ok(job) => format!("srun: error: Unable to create step for job {job}: {sentence}"),
             Err(_) => format!("srun: error: Unable to allocate resources: {sentence}"),
         },
@@ -108,13 +123,22 @@ fn framed(name: &str, words: &[String], subject: &str, sentence: &str) -> Vec<St
         "sshare" => format!("Couldn't get shares from controller: {sentence}"),
         "sdiag" => format!("slurm_get_statistics: {sentence}"),
         "sstat" => format!("sstat: error: couldn't get steps: {sentence}"),
-        "sacct" | "sacctmgr" | "seff" if sentence == UNREACHABLE => format!("{name}: error: {DATABASE}"),
-        "sreport" if sentence == UNREACHABLE => "sreport: fatal: Problem connecting to the database: Connection refused".to_owned(),
+        "sacct" | "sacctmgr" | "seff" if sentence == UNREACHABLE => {
+            format!("{name}: error: {DATABASE}")
+        }
+        "sreport" if sentence == UNREACHABLE => {
+            "sreport: fatal: Problem connecting to the database: Connection refused".to_owned()
+        }
         "scancel" => {
             let jobs = named_jobs(words, subject);
             return match jobs.is_empty() {
                 true => vec![format!("slurm_load_jobs error: {sentence}")],
-                false => jobs.iter().map(|job| format!("scancel: error: Kill job error on job id {job}: {sentence}")).collect(),
+                false => jobs
+                    .iter()
+                    .map(|job| {
+                        format!("scancel: error: Kill job error on job id {job}: {sentence}")
+                    })
+                    .collect(),
             };
         }
         "scontrol" => return by_scontrol(words, subject, sentence),
@@ -126,8 +150,14 @@ fn framed(name: &str, words: &[String], subject: &str, sentence: &str) -> Vec<St
 /// Its words depend on what it was told to do.
 fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
     let mut words_only = words.iter().skip(1).filter(|word| !word.starts_with('-'));
-    let command = words_only.next().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
-    let second = words_only.next().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
+    let command = words_only
+        .next()
+        .map(|word| word.to_ascii_lowercase())
+        .unwrap_or_default();
+    let second = words_only
+        .next()
+        .map(|word| word.to_ascii_lowercase())
+        .unwrap_or_default();
     let entity = second.split('=').next().unwrap_or_default();
     let is = |known: &str| !entity.is_empty() && known.starts_with(entity);
     let what = match command.as_str() {
@@ -140,13 +170,23 @@ fn by_scontrol(words: &[String], subject: &str, sentence: &str) -> Vec<String> {
         "reconfigure" => "slurm_reconfigure error",
         "write" => "job script retrieval failed",
         "create" => "Error creating the reservation",
-        "update" if entity.starts_with("node") || entity.starts_with("res") || entity.starts_with("part") => "slurm_update error",
+        "update"
+            if entity.starts_with("node")
+                || entity.starts_with("res")
+                || entity.starts_with("part") =>
+        {
+            "slurm_update error"
+        }
         "delete" => return vec![format!("delete_reservation {second}: {sentence}")],
-        "hold" | "uhold" | "release" | "requeue" | "requeuehold" | "suspend" | "resume" | "update" => {
+        "hold" | "uhold" | "release" | "requeue" | "requeuehold" | "suspend" | "resume"
+        | "update" => {
             let jobs = named_jobs(words, subject);
             return match jobs.is_empty() {
                 true => vec![format!("slurm_update error: {sentence}")],
-                false => jobs.iter().map(|job| format!("{sentence} for job {job}")).collect(),
+                false => jobs
+                    .iter()
+                    .map(|job| format!("{sentence} for job {job}"))
+                    .collect(),
             };
         }
         _ => return Vec::new(),
@@ -159,11 +199,17 @@ fn named_jobs(words: &[String], subject: &str) -> Vec<String> {
     if subject.starts_with(|sign: char| sign.is_ascii_digit()) {
         return vec![subject.to_owned()];
     }
-    let lists = words.iter().skip(1).filter_map(|word| match word.split_once('=') {
-        Some((key, list)) => key.to_ascii_lowercase().starts_with("job").then_some(list),
-        None => Some(word.as_str()),
-    });
-    lists.filter(|list| list.starts_with(|sign: char| sign.is_ascii_digit())).map(str::to_owned).collect()
+    let lists = words
+        .iter()
+        .skip(1)
+        .filter_map(|word| match word.split_once('=') {
+            Some((key, list)) => key.to_ascii_lowercase().starts_with("job").then_some(list),
+            None => Some(word.as_str()),
+        });
+    lists
+        .filter(|list| list.starts_with(|sign: char| sign.is_ascii_digit()))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -182,41 +228,89 @@ mod tests {
         for (line, before) in [
             ("squeue -h -j 17", "slurm_load_jobs error: "),
             ("squeue -s", "slurm_get_job_steps error: "),
-            ("sbatch x.sh", "sbatch: error: Batch job submission failed: "),
+            (
+                "sbatch x.sh",
+                "sbatch: error: Batch job submission failed: ",
+            ),
             ("sinfo -h", "slurm_load_partitions: "),
-            ("scancel 17", "scancel: error: Kill job error on job id 17: "),
+            (
+                "scancel 17",
+                "scancel: error: Kill job error on job id 17: ",
+            ),
             ("scancel -u ada", "slurm_load_jobs error: "),
             ("sprio", "Couldn't get priority factors from controller: "),
             ("scontrol show job 17", "slurm_load_jobs error: "),
             ("scontrol -o show jobid=17", "slurm_load_jobs error: "),
             ("scontrol show node", "slurm_load_node error: "),
-            ("scontrol -a show partition", "slurm_load_partitions error: "),
+            (
+                "scontrol -a show partition",
+                "slurm_load_partitions error: ",
+            ),
             ("scontrol show config", "slurm_load_ctl_conf error: "),
-            ("scontrol update nodename=n1 state=drain", "slurm_update error: "),
+            (
+                "scontrol update nodename=n1 state=drain",
+                "slurm_update error: ",
+            ),
             ("sdiag", "slurm_get_statistics: "),
         ] {
             assert_eq!(said(line), format!("{before}{sentence}"), "{line}");
         }
         assert_eq!(said("scontrol hold 17"), format!("{sentence} for job 17"));
-        assert_eq!(said("scontrol update JobId=17 TimeLimit=5"), format!("{sentence} for job 17"));
-        assert_eq!(said("sacct -j 17"), "sacct: error: Problem talking to the database: Connection refused");
+        assert_eq!(
+            said("scontrol update JobId=17 TimeLimit=5"),
+            format!("{sentence} for job 17")
+        );
+        assert_eq!(
+            said("sacct -j 17"),
+            "sacct: error: Problem talking to the database: Connection refused"
+        );
     }
 
     #[test]
     fn a_refusal_is_said_as_slurm_says_it() {
-        let refused = |about, subject: &str| Cause::Refused { about, subject: subject.to_owned() };
-        assert_eq!(lines("sbatch -p nosuch", &refused(RefusalKind::Partition, "nosuch")), [
-            "sbatch: error: invalid partition specified: nosuch",
-            "sbatch: error: Batch job submission failed: Invalid partition name specified"
-        ]);
-        assert_eq!(lines("sbatch x.sh", &refused(RefusalKind::PolicyLimit, "QOSMaxSubmitJobPerUserLimit")), [
-            "sbatch: error: QOSMaxSubmitJobPerUserLimit",
-            "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-        ]);
-        assert_eq!(lines("scontrol show job 99", &refused(RefusalKind::Job, "99")), ["slurm_load_jobs error: Invalid job id specified"]);
-        assert_eq!(lines("scontrol update JobId=99 Nice=1", &refused(RefusalKind::Job, "99")), ["Invalid job id specified for job 99"]);
+        let refused = |about, subject: &str| Cause::Refused {
+            about,
+            subject: subject.to_owned(),
+        };
+        assert_eq!(
+            lines(
+                "sbatch -p nosuch",
+                &refused(RefusalKind::Partition, "nosuch")
+            ),
+            [
+                "sbatch: error: invalid partition specified: nosuch",
+                "sbatch: error: Batch job submission failed: Invalid partition name specified"
+            ]
+        );
+        assert_eq!(
+            lines(
+                "sbatch x.sh",
+                &refused(RefusalKind::PolicyLimit, "QOSMaxSubmitJobPerUserLimit")
+            ),
+            [
+                "sbatch: error: QOSMaxSubmitJobPerUserLimit",
+                "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+            ]
+        );
+        assert_eq!(
+            lines("scontrol show job 99", &refused(RefusalKind::Job, "99")),
+            ["slurm_load_jobs error: Invalid job id specified"]
+        );
+        assert_eq!(
+            lines(
+                "scontrol update JobId=99 Nice=1",
+                &refused(RefusalKind::Job, "99")
+            ),
+            ["Invalid job id specified for job 99"]
+        );
         assert!(lines("sbatch x.sh", &refused(RefusalKind::Other, "")).is_empty());
-        assert_eq!(of_job("scontrol", "99", RefusalKind::Job).unwrap(), "Invalid job id specified for job 99");
-        assert_eq!(of_job("scancel", "98_5", RefusalKind::Access).unwrap(), "scancel: error: Kill job error on job id 98_5: Access/permission denied");
+        assert_eq!(
+            of_job("scontrol", "99", RefusalKind::Job).unwrap(),
+            "Invalid job id specified for job 99"
+        );
+        assert_eq!(
+            of_job("scancel", "98_5", RefusalKind::Access).unwrap(),
+            "scancel: error: Kill job error on job id 98_5: Access/permission denied"
+        );
     }
 }

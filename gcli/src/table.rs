@@ -31,7 +31,10 @@ impl Screen {
     pub fn of_stdout() -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let terminal = io::stdout().is_terminal();
-        let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|&width| width >= 20);
+        let columns = std::env::var("COLUMNS")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .filter(|&width| width >= 20);
         Self {
             width: columns.or_else(|| terminal.then(|| Table::new().width()).flatten()),
             colour: terminal && !set("NO_COLOR"),
@@ -57,15 +60,27 @@ pub struct Column {
 impl Column {
     /// Text, to the left; cut where the terminal is narrow.
     pub const fn text(title: &'static str) -> Self {
-        Self { title, right: false, whole: false }
+        Self {
+            title,
+            right: false,
+            whole: false,
+        }
     }
     /// A number or time, to the right, never cut.
     pub const fn number(title: &'static str) -> Self {
-        Self { title, right: true, whole: true }
+        Self {
+            title,
+            right: true,
+            whole: true,
+        }
     }
     /// Text that is never cut.
     pub const fn whole(title: &'static str) -> Self {
-        Self { title, right: false, whole: true }
+        Self {
+            title,
+            right: false,
+            whole: true,
+        }
     }
 }
 
@@ -89,7 +104,10 @@ pub struct Cell {
 impl Cell {
     /// A text with what it says.
     pub fn tinted(text: impl Into<Self>, tint: Tint) -> Self {
-        Self { tint, ..text.into() }
+        Self {
+            tint,
+            ..text.into()
+        }
     }
 }
 
@@ -99,7 +117,10 @@ impl From<String> for Cell {
             Cow::Borrowed(_) => text,
             Cow::Owned(text) => text,
         };
-        Self { text, tint: Tint::Plain }
+        Self {
+            text,
+            tint: Tint::Plain,
+        }
     }
 }
 
@@ -130,7 +151,15 @@ pub struct TableWriter<W: Write> {
 
 impl<W: Write> TableWriter<W> {
     pub fn new(out: W, columns: Vec<Column>, screen: Screen, header: bool) -> Self {
-        Self { out, columns, screen, header, fitted: Vec::new(), widths: None, line: String::new() }
+        Self {
+            out,
+            columns,
+            screen,
+            header,
+            fitted: Vec::new(),
+            widths: None,
+            line: String::new(),
+        }
     }
 
     /// Adds a row of as many cells as there are columns.
@@ -143,14 +172,21 @@ impl<W: Write> TableWriter<W> {
             return self.stream_row(cells.iter().map(|cell| Cow::Borrowed(cell.text.as_str())));
         }
         self.fitted.push(cells);
-        if self.fitted.len() > FITTED_ROWS { self.start_stream() } else { Ok(()) }
+        if self.fitted.len() > FITTED_ROWS {
+            self.start_stream()
+        } else {
+            Ok(())
+        }
     }
 
     /// Adds a row whose texts are borrowed: a long table copies them straight into the output.
     ///
     /// # Errors
     /// Of writing.
-    pub fn row_of<'t>(&mut self, cells: impl Iterator<Item = (Cow<'t, str>, Tint)>) -> io::Result<()> {
+    pub fn row_of<'t>(
+        &mut self,
+        cells: impl Iterator<Item = (Cow<'t, str>, Tint)>,
+    ) -> io::Result<()> {
         if self.widths.is_some() {
             return self.stream_row(cells.map(|(text, _)| text));
         }
@@ -171,29 +207,44 @@ impl<W: Write> TableWriter<W> {
 
     fn write_fitted(&mut self) -> io::Result<()> {
         let mut table = Table::new();
-        table.load_style(NOTHING).force_no_tty().set_truncation_indicator(CUT_MARK);
+        table
+            .load_style(NOTHING)
+            .force_no_tty()
+            .set_truncation_indicator(CUT_MARK);
         if self.screen.colour {
             table.enforce_styling();
         }
         if let Some(width) = self.screen.width {
             // The blank behind the last column is not printed.
-            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.saturating_add(GAP as u16));
+            table
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(width.saturating_add(GAP as u16));
         }
         if self.header {
-            let titles = self.columns.iter().map(|column| comfy_table::Cell::new(column.title));
+            let titles = self
+                .columns
+                .iter()
+                .map(|column| comfy_table::Cell::new(column.title));
             let mut row = Row::from(titles.collect::<Vec<_>>());
             row.max_height(1);
             table.set_header(row);
         }
         for cells in std::mem::take(&mut self.fitted) {
-            let cells: Vec<_> = cells.into_iter().map(|cell| styled(cell, self.screen.colour)).collect();
+            let cells: Vec<_> = cells
+                .into_iter()
+                .map(|cell| styled(cell, self.screen.colour))
+                .collect();
             let mut row = Row::from(cells);
             row.max_height(1);
             table.add_row(row);
         }
         for (column, layout) in self.columns.iter().zip(table.column_iter_mut()) {
             layout.set_padding((0, GAP as u16));
-            layout.set_cell_alignment(if column.right { CellAlignment::Right } else { CellAlignment::Left });
+            layout.set_cell_alignment(if column.right {
+                CellAlignment::Right
+            } else {
+                CellAlignment::Left
+            });
             layout.set_constraint(if column.whole {
                 ColumnConstraint::ContentWidth
             } else {
@@ -210,7 +261,11 @@ impl<W: Write> TableWriter<W> {
     }
 
     fn start_stream(&mut self) -> io::Result<()> {
-        let mut widths: Vec<usize> = self.columns.iter().map(|column| columns_of(column.title)).collect();
+        let mut widths: Vec<usize> = self
+            .columns
+            .iter()
+            .map(|column| columns_of(column.title))
+            .collect();
         for row in &self.fitted {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(columns_of(&cell.text));
@@ -221,7 +276,8 @@ impl<W: Write> TableWriter<W> {
         }
         self.widths = Some(widths);
         if self.header {
-            let titles: Vec<&'static str> = self.columns.iter().map(|column| column.title).collect();
+            let titles: Vec<&'static str> =
+                self.columns.iter().map(|column| column.title).collect();
             self.stream_row(titles.into_iter().map(Cow::Borrowed))?;
         }
         for row in std::mem::take(&mut self.fitted) {
@@ -239,8 +295,17 @@ impl<W: Write> TableWriter<W> {
                 line.push_str(BLANK);
             }
             let cut = self.screen.width.is_some() && !column.whole;
-            let width = if cut { width } else { width.max(columns_of(&text)) };
-            Spec { width: Some(width), right: column.right, cut_mark: CUT_MARK }.fill(&text, line);
+            let width = if cut {
+                width
+            } else {
+                width.max(columns_of(&text))
+            };
+            Spec {
+                width: Some(width),
+                right: column.right,
+                cut_mark: CUT_MARK,
+            }
+            .fill(&text, line);
         }
         line.truncate(line.trim_end().len());
         line.push('\n');
@@ -262,7 +327,9 @@ fn styled(cell: Cell, colour: bool) -> comfy_table::Cell {
 fn shrink(widths: &mut [usize], columns: &[Column], screen: usize) {
     let gaps = GAP * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > screen {
-        let widest = (0..widths.len()).filter(|&at| !columns[at].whole && widths[at] > 4).max_by_key(|&at| widths[at]);
+        let widest = (0..widths.len())
+            .filter(|&at| !columns[at].whole && widths[at] > 4)
+            .max_by_key(|&at| widths[at]);
         match widest {
             Some(at) => widths[at] -= 1,
             None => return,
@@ -276,12 +343,22 @@ mod tests {
     use expect_test::expect;
     use unicode_width::UnicodeWidthStr;
 
-    const COLUMNS: [Column; 3] = [Column::number("JOBID"), Column::text("NAME"), Column::text("NODELIST(REASON)")];
+    const COLUMNS: [Column; 3] = [
+        Column::number("JOBID"),
+        Column::text("NAME"),
+        Column::text("NODELIST(REASON)"),
+    ];
 
     fn print(rows: usize, screen: Screen, name: &str) -> String {
         let mut table = TableWriter::new(Vec::new(), COLUMNS.to_vec(), screen, true);
         for id in 1..=rows {
-            table.row(vec![id.to_string().into(), name.into(), Cell::tinted("(Resources)", Tint::Waiting)]).unwrap();
+            table
+                .row(vec![
+                    id.to_string().into(),
+                    name.into(),
+                    Cell::tinted("(Resources)", Tint::Waiting),
+                ])
+                .unwrap();
         }
         String::from_utf8(table.finish().unwrap()).unwrap()
     }
@@ -298,7 +375,10 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_cuts_names_and_never_wraps() {
-        let screen = Screen { width: Some(40), colour: false };
+        let screen = Screen {
+            width: Some(40),
+            colour: false,
+        };
         expect![[r#"
             JOBID NAME              NODELIST(REASON)
                 1 a name of words…  (Resources)
@@ -322,7 +402,17 @@ mod tests {
     #[test]
     fn colour_is_asked_for_not_assumed() {
         assert!(!print(1, Screen::default(), "x").contains('\x1b'));
-        assert!(print(1, Screen { width: None, colour: true }, "x").contains('\x1b'));
+        assert!(
+            print(
+                1,
+                Screen {
+                    width: None,
+                    colour: true
+                },
+                "x"
+            )
+            .contains('\x1b')
+        );
     }
 
     #[test]

@@ -64,33 +64,54 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
     let default = ClusterConfig::default();
     let mut secs = |key, bounds, default| section.number(key, bounds, errors).unwrap_or(default);
     let node_timeout_secs = secs("node_timeout_secs", 1..=86_400, default.node_timeout_secs);
-    let prepare_timeout_secs = secs("prepare_timeout_secs", 1..=86_400, default.prepare_timeout_secs);
+    let prepare_timeout_secs = secs(
+        "prepare_timeout_secs",
+        1..=86_400,
+        default.prepare_timeout_secs,
+    );
     let kill_grace_secs = secs("kill_grace_secs", 0..=3_600, default.kill_grace_secs);
     let min_job_age_secs = secs("min_job_age_secs", 0..=86_400, default.min_job_age_secs);
     let mig_recut_secs = secs("mig_recut_secs", 0..=86_400, default.mig_recut_secs);
     let max_array_tasks = secs("max_array_tasks", 1..=MAX_TASKS, default.max_array_tasks);
     let max_pending_jobs = secs("max_pending_jobs", 1..=10_000_000, default.max_pending_jobs);
     let lost_node = [("requeue", LostNode::Requeue), ("wait", LostNode::Wait)];
-    let privacy = [("open", Privacy::Open), ("account", Privacy::Account), ("own", Privacy::Own)];
+    let privacy = [
+        ("open", Privacy::Open),
+        ("account", Privacy::Account),
+        ("own", Privacy::Own),
+    ];
     ClusterConfig {
         name: name(section, "cluster", errors).unwrap_or(default.name),
         partitions: Vec::new(),
-        default_account: name(section, "default_account", errors).unwrap_or(default.default_account),
+        default_account: name(section, "default_account", errors)
+            .unwrap_or(default.default_account),
         node_timeout_secs,
         fence_program: section.has("fence_program"),
         idle_program: section.has("idle_program"),
-        lost_node: section.word("lost_node", &lost_node, errors).unwrap_or_default(),
+        lost_node: section
+            .word("lost_node", &lost_node, errors)
+            .unwrap_or_default(),
         prepare_timeout_secs,
         kill_grace_secs,
         max_array_tasks,
         max_pending_jobs,
-        allow_root_jobs: section.boolean("allow_root_jobs", errors).unwrap_or(default.allow_root_jobs),
-        visible_devices: section.word("visible_devices", &VisibleDevices::WORDS, errors).unwrap_or_default(),
-        operators: crate::policy::user_names(section, "operators", errors).into_iter().collect(),
+        allow_root_jobs: section
+            .boolean("allow_root_jobs", errors)
+            .unwrap_or(default.allow_root_jobs),
+        visible_devices: section
+            .word("visible_devices", &VisibleDevices::WORDS, errors)
+            .unwrap_or_default(),
+        operators: crate::policy::user_names(section, "operators", errors)
+            .into_iter()
+            .collect(),
         min_job_age_secs,
-        kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),
+        kill_invalid_depend: section
+            .boolean("kill_invalid_depend", errors)
+            .unwrap_or(default.kill_invalid_depend),
         time_zone: errors.zone.clone().unwrap_or_default(),
-        privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
+        privacy: section
+            .word("privacy", &privacy, errors)
+            .unwrap_or_default(),
         scheduler: crate::scheduling::read(section, errors),
         mig: crate::mig::read(section, errors),
         expected: crate::expect::read(section, errors),
@@ -105,7 +126,10 @@ pub(crate) const NAMES: &str = "use up to 64 letters, digits, '_', '-' and '.'";
 
 /// A name of letters, digits, `_`, `-` and `.`, at most 64 of them.
 pub fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+    (1..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
 fn name(section: &Section, key: &str, errors: &mut Errors) -> Option<String> {
@@ -117,4 +141,3 @@ fn name(section: &Section, key: &str, errors: &mut Errors) -> Option<String> {
     errors.add(section.source, section.span(key), message, NAMES);
     None
 }
-

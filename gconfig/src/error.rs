@@ -35,9 +35,13 @@ impl fmt::Display for ConfigError {
         if self.line == 0 {
             return write!(f, "error: {path}: {}", self.message);
         }
-        let mark = AnnotationKind::Primary.span(self.span.clone()).label(self.hint.as_str());
+        let mark = AnnotationKind::Primary
+            .span(self.span.clone())
+            .label(self.hint.as_str());
         let snippet = Snippet::source(&*self.text).path(path).annotation(mark);
-        let group = Level::ERROR.primary_title(self.message.as_str()).element(snippet);
+        let group = Level::ERROR
+            .primary_title(self.message.as_str())
+            .element(snippet);
         f.write_str(&Renderer::plain().render(&[group]))
     }
 }
@@ -56,7 +60,11 @@ impl Source {
     /// A file whose text is known.
     pub fn new(path: &Path, text: &str, errors: &mut Errors) -> Self {
         errors.files += 1;
-        Self { path: path.to_owned(), text: text.into(), file: errors.files }
+        Self {
+            path: path.to_owned(),
+            text: text.into(),
+            file: errors.files,
+        }
     }
 
     /// `path:line` of a byte of the text.
@@ -71,7 +79,12 @@ impl Source {
         for error in broken {
             let span = error.span().unwrap_or(0..0);
             errors.add(self, span, error.message().replace('\n', "; "), "");
-            errors.list.iter_mut().rev().take(1).for_each(|error| error.is_broken = true);
+            errors
+                .list
+                .iter_mut()
+                .rev()
+                .take(1)
+                .for_each(|error| error.is_broken = true);
         }
         table.into_inner()
     }
@@ -107,7 +120,10 @@ impl fmt::Debug for Local {
 impl Errors {
     /// Where dates that name no zone are in another time than UTC's.
     pub fn with_local(local: fn(i64) -> Option<Timestamp>) -> Self {
-        Self { local: Local(local), ..Self::default() }
+        Self {
+            local: Local(local),
+            ..Self::default()
+        }
     }
 
     /// A mistake at a place of a file.
@@ -122,8 +138,14 @@ impl Errors {
         let before = &source.text[..start];
         let line = before.matches('\n').count() + 1;
         // What follows from a mistake at the same place, or on a line that is no TOML, is not a second mistake.
-        let follows = |error: &ConfigError| error.span.start == start || error.is_broken && error.line == line;
-        if self.list.iter().any(|error| error.file == source.file && follows(error)) {
+        let follows = |error: &ConfigError| {
+            error.span.start == start || error.is_broken && error.line == line
+        };
+        if self
+            .list
+            .iter()
+            .any(|error| error.file == source.file && follows(error))
+        {
             return;
         }
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -162,7 +184,8 @@ impl Errors {
 
     /// In the order of the files and of the text.
     pub fn into_sorted(mut self) -> Vec<ConfigError> {
-        self.list.sort_by_key(|error| (error.file, error.span.start));
+        self.list
+            .sort_by_key(|error| (error.file, error.span.start));
         self.list
     }
 }

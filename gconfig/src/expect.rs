@@ -10,16 +10,39 @@ const KEYS: [&str; 5] = ["nodes", "gpus", "cpus", "memory", "driver"];
 /// In the order of the file: the first that names a node counts.
 pub fn read(section: &Section, errors: &mut Errors) -> Vec<Expected> {
     let tables = section.named_tables("expect", errors);
-    tables.into_iter().map(|table| expected(section, &table, errors)).collect()
+    tables
+        .into_iter()
+        .map(|table| expected(section, &table, errors))
+        .collect()
 }
 
-fn expected(file: &Section, NamedTable { name, span, table }: &NamedTable, errors: &mut Errors) -> Expected {
+fn expected(
+    file: &Section,
+    NamedTable { name, span, table }: &NamedTable,
+    errors: &mut Errors,
+) -> Expected {
     if !is_name(name) {
-        errors.add(file.source, span.clone(), format!("[expect.{name}] has no valid name"), NAMES);
+        errors.add(
+            file.source,
+            span.clone(),
+            format!("[expect.{name}] has no valid name"),
+            NAMES,
+        );
     }
-    let section = Section::open(file.source, table, &KEYS, &format!("[expect.{name}]"), errors);
+    let section = Section::open(
+        file.source,
+        table,
+        &KEYS,
+        &format!("[expect.{name}]"),
+        errors,
+    );
     if !section.has("nodes") {
-        errors.add(file.source, span.clone(), format!("[expect.{name}] has no nodes"), "it says which nodes should have it");
+        errors.add(
+            file.source,
+            span.clone(),
+            format!("[expect.{name}] has no nodes"),
+            "it says which nodes should have it",
+        );
     }
     Expected {
         name: (*name).to_owned(),
@@ -27,6 +50,9 @@ fn expected(file: &Section, NamedTable { name, span, table }: &NamedTable, error
         gpus: section.amounts("gpus", errors),
         cpus: section.number("cpus", 1..=65_536, errors),
         mem_bytes: section.size("memory", errors),
-        driver: section.names("driver", errors).and_then(|names| names.into_iter().next()).map(|(name, _)| name),
+        driver: section
+            .names("driver", errors)
+            .and_then(|names| names.into_iter().next())
+            .map(|(name, _)| name),
     }
 }

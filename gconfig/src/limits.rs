@@ -21,8 +21,16 @@ const JOB_LIMIT_KEYS: [&str; 5] = ["max_time", "nodes", "cpus", "gpus", "min_gpu
 
 /// `[HOLDER.key]` with bounds of what is held at once; empty when it is not there.
 pub fn limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> Limits {
-    let Some(table) = section.table(key, errors) else { return Limits::default() };
-    let limits = Section::open(section.source, table, &LIMIT_KEYS, &format!("[{holder}.{key}]"), errors);
+    let Some(table) = section.table(key, errors) else {
+        return Limits::default();
+    };
+    let limits = Section::open(
+        section.source,
+        table,
+        &LIMIT_KEYS,
+        &format!("[{holder}.{key}]"),
+        errors,
+    );
     read(&limits, errors)
 }
 
@@ -48,8 +56,16 @@ pub fn keys_with(others: &[&'static str]) -> Vec<&'static str> {
 
 /// `[qos.NAME.per_job]`.
 pub fn job_limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> JobLimits {
-    let Some(table) = section.table(key, errors) else { return JobLimits::default() };
-    let limits = Section::open(section.source, table, &JOB_LIMIT_KEYS, &format!("[{holder}.{key}]"), errors);
+    let Some(table) = section.table(key, errors) else {
+        return JobLimits::default();
+    };
+    let limits = Section::open(
+        section.source,
+        table,
+        &JOB_LIMIT_KEYS,
+        &format!("[{holder}.{key}]"),
+        errors,
+    );
     let bounds = JobLimits {
         time_secs: limits.limit("max_time", errors).flatten(),
         nodes: limits.number("nodes", 1..=1_000_000, errors),
@@ -58,8 +74,17 @@ pub fn job_limits(section: &Section, holder: &str, key: &str, errors: &mut Error
         min_gpus: limits.amounts("min_gpus", errors),
     };
     if let Some((kind, least, most)) = bounds.asks_beyond_its_bound() {
-        let text = format!("min_gpus {kind} is {}, more than gpus with {}: no job could be submitted", gpu_text(least), gpu_text(most));
-        errors.add(section.source, limits.span("min_gpus"), text, "make it gpus or less");
+        let text = format!(
+            "min_gpus {kind} is {}, more than gpus with {}: no job could be submitted",
+            gpu_text(least),
+            gpu_text(most)
+        );
+        errors.add(
+            section.source,
+            limits.span("min_gpus"),
+            text,
+            "make it gpus or less",
+        );
     }
     bounds
 }

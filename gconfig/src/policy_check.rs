@@ -12,7 +12,13 @@ use gmodel::suggest::closest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks all that was read. Names of `base` exist too: an import may refer to what is there. The default account need not be written.
-pub fn check(records: &Records, partitions: &[Partition], base: &Policy, default_account: &str, errors: &mut Errors) {
+pub fn check(
+    records: &Records,
+    partitions: &[Partition],
+    base: &Policy,
+    default_account: &str,
+    errors: &mut Errors,
+) {
     mentions(records, partitions, base, default_account, |_| true, errors);
     tree(records, base, errors);
 }
@@ -25,14 +31,26 @@ pub fn check_one(records: &Records, partitions: &[Partition], errors: &mut Error
         RecordKind::Partition => !partitions.is_empty(),
         RecordKind::Reservation => !records.policy.reservations.is_empty(),
     };
-    mentions(records, partitions, &Policy::default(), &ClusterConfig::default().default_account, has_some, errors);
+    mentions(
+        records,
+        partitions,
+        &Policy::default(),
+        &ClusterConfig::default().default_account,
+        has_some,
+        errors,
+    );
     tree(records, &Policy::default(), errors);
 }
 
 /// What a file says stands as long as it does: no reservation of it goes by itself.
 pub fn lasting(records: &Records, errors: &mut Errors) {
     for (source, span, key) in &records.passing {
-        errors.add(source, span.clone(), format!("{key} is of no use in a file, whose reservations do not go"), "make it with gadm reservation add");
+        errors.add(
+            source,
+            span.clone(),
+            format!("{key} is of no use in a file, whose reservations do not go"),
+            "make it with gadm reservation add",
+        );
     }
 }
 
@@ -43,9 +61,16 @@ fn tree(records: &Records, base: &Policy, errors: &mut Errors) {
     guarantees(records, &all, errors);
     limits_above(records, &all, errors);
     for (account, user, first) in second_defaults(&records.policy) {
-        let Some((source, span)) = records.account_spans.get(&(account.clone(), "parent")) else { continue };
+        let Some((source, span)) = records.account_spans.get(&(account.clone(), "parent")) else {
+            continue;
+        };
         let text = format!("user {user:?} has a second default account, {account:?}");
-        errors.add(source, span.clone(), text, format!("the first is {first:?}; one can be the default"));
+        errors.add(
+            source,
+            span.clone(),
+            text,
+            format!("the first is {first:?}; one can be the default"),
+        );
     }
 }
 
@@ -57,26 +82,61 @@ fn mentions(
     is_here: impl Fn(RecordKind) -> bool,
     errors: &mut Errors,
 ) {
-    for mention in records.mentions.iter().filter(|mention| is_here(mention.kind)) {
+    for mention in records
+        .mentions
+        .iter()
+        .filter(|mention| is_here(mention.kind))
+    {
         let names: Vec<&str> = match mention.kind {
-            RecordKind::Account => records.policy.accounts.keys().chain(base.accounts.keys()).map(|name| &**name).collect(),
-            RecordKind::Qos => records.policy.qos.keys().chain(base.qos.keys()).map(|name| &**name).collect(),
-            RecordKind::Partition => partitions.iter().map(|partition| &*partition.name).collect(),
+            RecordKind::Account => records
+                .policy
+                .accounts
+                .keys()
+                .chain(base.accounts.keys())
+                .map(|name| &**name)
+                .collect(),
+            RecordKind::Qos => records
+                .policy
+                .qos
+                .keys()
+                .chain(base.qos.keys())
+                .map(|name| &**name)
+                .collect(),
+            RecordKind::Partition => partitions
+                .iter()
+                .map(|partition| &*partition.name)
+                .collect(),
             RecordKind::Reservation => continue,
         };
-        let is_reserved = mention.kind == RecordKind::Account && mention.by.as_ref().is_some_and(|(by, _)| *by == RecordKind::Reservation);
+        let is_reserved = mention.kind == RecordKind::Account
+            && mention
+                .by
+                .as_ref()
+                .is_some_and(|(by, _)| *by == RecordKind::Reservation);
         if names.contains(&&*mention.name) || is_reserved && mention.name == default_account {
             continue;
         }
         let (word, name) = (mention.kind.word(), &mention.name);
         // Nobody means the record that says it.
-        let is_other = |known: &&str| mention.by.as_ref().is_none_or(|(kind, own)| *kind != mention.kind || own != known);
+        let is_other = |known: &&str| {
+            mention
+                .by
+                .as_ref()
+                .is_none_or(|(kind, own)| *kind != mention.kind || own != known)
+        };
         let hint = match closest(name, names.iter().copied().filter(is_other)) {
             Some(near) => format!("did you mean {near:?}?"),
-            None if mention.kind == RecordKind::Partition => format!("partitions are {}", names.join(", ")),
+            None if mention.kind == RecordKind::Partition => {
+                format!("partitions are {}", names.join(", "))
+            }
             None => format!("add [{word}.{name}]; what only gadm made cannot be named in files"),
         };
-        errors.add(mention.source, mention.span.clone(), format!("there is no {word} {name:?} in the files"), hint);
+        errors.add(
+            mention.source,
+            mention.span.clone(),
+            format!("there is no {word} {name:?} in the files"),
+            hint,
+        );
     }
 }
 
@@ -90,7 +150,12 @@ fn circles(records: &Records, all: &Policy, errors: &mut Errors) {
         if comes_back && !line.iter().any(|account| seen.contains(&*account.name)) {
             seen.extend(line.iter().map(|account| &*account.name));
             if let Some((source, span)) = records.account_spans.get(&(name.clone(), "parent")) {
-                errors.add(source, span.clone(), format!("account {name:?} is below itself"), "break the circle of parents");
+                errors.add(
+                    source,
+                    span.clone(),
+                    format!("account {name:?} is below itself"),
+                    "break the circle of parents",
+                );
             }
         }
     }
@@ -100,15 +165,27 @@ fn circles(records: &Records, all: &Policy, errors: &mut Errors) {
 fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
     for one in all.overdrawn() {
         let (parent, sum) = (one.account, gpu_text(one.sum));
-        let list: Vec<String> = one.parts.iter().map(|(name, milli)| format!("{name} {}", gpu_text(*milli))).collect();
+        let list: Vec<String> = one
+            .parts
+            .iter()
+            .map(|(name, milli)| format!("{name} {}", gpu_text(*milli)))
+            .collect();
         let text = format!(
             "the accounts below {parent:?} are guaranteed {sum} {} together ({}) and it has {}",
-            gpu_word(one.gpu_type), list.join(", "), gpu_text(one.milli)
+            gpu_word(one.gpu_type),
+            list.join(", "),
+            gpu_text(one.milli)
         );
         let mut places = std::iter::once(parent).chain(one.parts.iter().map(|(name, _)| *name));
-        let place = places.find_map(|name| records.account_spans.get(&(name.to_owned(), "guaranteed")));
+        let place =
+            places.find_map(|name| records.account_spans.get(&(name.to_owned(), "guaranteed")));
         if let Some((source, span)) = place {
-            errors.add(source, span.clone(), text, format!("guarantee {parent:?} {sum} or more, or those below it less"));
+            errors.add(
+                source,
+                span.clone(),
+                text,
+                format!("guarantee {parent:?} {sum} or more, or those below it less"),
+            );
         }
     }
 }
@@ -116,15 +193,39 @@ fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
 /// A guarantee beyond the limit of an account above could never be held.
 fn limits_above(records: &Records, all: &Policy, errors: &mut Errors) {
     for one in all.beyond_limits_above() {
-        let Some((source, span)) = records.account_spans.get(&(one.account.to_owned(), "guaranteed")) else { continue };
-        let (milli, most, word) = (gpu_text(one.milli), gpu_text(one.most), gpu_word(one.gpu_type));
-        let text = format!("account {:?} is guaranteed {milli} {word}, and {:?} above it may hold {most}", one.account, one.above);
-        errors.add(source, span.clone(), text, format!("guarantee it {most} or less, or raise the limit of {:?}", one.above));
+        let Some((source, span)) = records
+            .account_spans
+            .get(&(one.account.to_owned(), "guaranteed"))
+        else {
+            continue;
+        };
+        let (milli, most, word) = (
+            gpu_text(one.milli),
+            gpu_text(one.most),
+            gpu_word(one.gpu_type),
+        );
+        let text = format!(
+            "account {:?} is guaranteed {milli} {word}, and {:?} above it may hold {most}",
+            one.account, one.above
+        );
+        errors.add(
+            source,
+            span.clone(),
+            text,
+            format!(
+                "guarantee it {most} or less, or raise the limit of {:?}",
+                one.above
+            ),
+        );
     }
 }
 
 fn gpu_word(gpu_type: &str) -> String {
-    if gpu_type == ALL_GPUS { "GPUs".into() } else { gpu_type.to_owned() }
+    if gpu_type == ALL_GPUS {
+        "GPUs".into()
+    } else {
+        gpu_type.to_owned()
+    }
 }
 
 /// Users with two default accounts: the second account, the user, the first.

@@ -6,7 +6,8 @@ use crate::policy::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, hosts_text, w
 use crate::section::gpu_text;
 use gmodel::Timestamp;
 use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Policy, Qos, Repeat, Reservation, ReservedPart,
+    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Policy, Qos, Repeat,
+    Reservation, ReservedPart,
 };
 use std::fmt::{Display, Write};
 
@@ -73,7 +74,10 @@ impl<'t> Table<'t> {
             ("nodes", limits.nodes.map(u64::from)),
             ("running_gpu_hours", limits.running_gpu_hours),
             ("array_tasks", limits.array_tasks.map(u64::from)),
-            ("submits_per_minute", limits.submits_per_minute.map(u64::from)),
+            (
+                "submits_per_minute",
+                limits.submits_per_minute.map(u64::from),
+            ),
         ];
         for (key, count) in counts {
             if let Some(count) = count {
@@ -90,8 +94,15 @@ fn quoted(text: &str) -> String {
 
 /// A key of letters, digits, `_` and `-` stands bare.
 fn key(name: &str) -> String {
-    let bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    if bare { name.to_owned() } else { format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")) }
+    let bare = !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    if bare {
+        name.to_owned()
+    } else {
+        format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+    }
 }
 
 fn amounts_text(amounts: &GpuAmounts) -> String {
@@ -99,7 +110,11 @@ fn amounts_text(amounts: &GpuAmounts) -> String {
         (1, Some(all)) => gpu_text(all),
         (0, _) => "{}".into(),
         _ => {
-            let parts: Vec<_> = amounts.0.iter().map(|(name, milli)| format!("{} = {}", key(name), gpu_text(*milli))).collect();
+            let parts: Vec<_> = amounts
+                .0
+                .iter()
+                .map(|(name, milli)| format!("{} = {}", key(name), gpu_text(*milli)))
+                .collect();
             format!("{{ {} }}", parts.join(", "))
         }
     }
@@ -107,7 +122,12 @@ fn amounts_text(amounts: &GpuAmounts) -> String {
 
 /// Seconds in a form that is read back to the second.
 fn time_text(secs: u32) -> String {
-    quoted(&format!("{}:{:02}:{:02}", secs / 3600, secs / 60 % 60, secs % 60))
+    quoted(&format!(
+        "{}:{:02}:{:02}",
+        secs / 3600,
+        secs / 60 % 60,
+        secs % 60
+    ))
 }
 
 fn account_text(text: &mut String, account: &Account) {
@@ -120,10 +140,20 @@ fn account_text(text: &mut String, account: &Account) {
     table.amounts("limit", account.limit.as_ref());
     table.amounts("lend_limit", account.lend_limit.as_ref());
     table.texts("allow_qos", &account.allow_qos);
-    table.text("default_qos", account.default_qos.as_deref().unwrap_or_default());
+    table.text(
+        "default_qos",
+        account.default_qos.as_deref().unwrap_or_default(),
+    );
     table.texts("coordinators", &account.coordinators);
     let plain = |entry: &AccountUser| *entry == AccountUser::default();
-    table.texts("users", account.users.iter().filter(|(_, entry)| plain(entry)).map(|(user, _)| user));
+    table.texts(
+        "users",
+        account
+            .users
+            .iter()
+            .filter(|(_, entry)| plain(entry))
+            .map(|(user, _)| user),
+    );
     table.flag("users_only", account.users_only);
     table.flag("closed", account.closed);
     for budget in &account.budgets {
@@ -204,7 +234,10 @@ fn reservation_text(text: &mut String, reservation: &Reservation) {
     }
     table.texts("users", &reservation.users);
     table.texts("accounts", &reservation.accounts);
-    table.text("partition", reservation.partition.as_deref().unwrap_or_default());
+    table.text(
+        "partition",
+        reservation.partition.as_deref().unwrap_or_default(),
+    );
     // Of nodes that were chosen their names stand here.
     if matches!(reservation.what, ReservedPart::NodeCount(_)) {
         table.text("features", &reservation.features);

@@ -7,22 +7,43 @@ use crate::section::Section;
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::licence;
 use gmodel::policy::{
-    Backfill, FairShare, JobOrder, Placement, PreemptConfig, Price, PriorityWeights, SchedulerConfig,
+    Backfill, FairShare, JobOrder, Placement, PreemptConfig, Price, PriorityWeights,
+    SchedulerConfig,
 };
 use std::collections::BTreeMap;
 
 /// Of `[scheduler]`.
 pub const SCHEDULER_KEYS: [&str; 4] = ["order", "backfill", "placement", "consolidate"];
-const PRIORITY_KEYS: [&str; 8] = ["age", "fair_share", "qos", "partition", "size", "site", "max_age", "favor_small"];
+const PRIORITY_KEYS: [&str; 8] = [
+    "age",
+    "fair_share",
+    "qos",
+    "partition",
+    "size",
+    "site",
+    "max_age",
+    "favor_small",
+];
 const FAIR_SHARE_KEYS: [&str; 4] = ["half_life", "gpu_weights", "cpu_weight", "mem_gib_weight"];
-const PREEMPT_KEYS: [&str; 4] = ["max_protected_loss", "min_run", "default_checkpoint", "max_grace"];
+const PREEMPT_KEYS: [&str; 4] = [
+    "max_protected_loss",
+    "min_run",
+    "default_checkpoint",
+    "max_grace",
+];
 const PRICE_KEYS: [&str; 3] = ["gpu_type", "from", "per_gpu_hour"];
 
 /// Words of `order`.
-pub const ORDERS: [(&str, JobOrder); 3] =
-    [("multifactor", JobOrder::Multifactor), ("fifo", JobOrder::Fifo), ("sjf", JobOrder::Sjf)];
-const BACKFILLS: [(&str, Backfill); 3] =
-    [("off", Backfill::Off), ("easy", Backfill::EASY), ("conservative", Backfill::All)];
+pub const ORDERS: [(&str, JobOrder); 3] = [
+    ("multifactor", JobOrder::Multifactor),
+    ("fifo", JobOrder::Fifo),
+    ("sjf", JobOrder::Sjf),
+];
+const BACKFILLS: [(&str, Backfill); 3] = [
+    ("off", Backfill::Off),
+    ("easy", Backfill::EASY),
+    ("conservative", Backfill::All),
+];
 pub const PLACEMENTS: [(&str, Placement); 4] = [
     ("pack", Placement::Pack),
     ("spread", Placement::Spread),
@@ -43,7 +64,9 @@ pub fn read(main: &Section, errors: &mut Errors) -> SchedulerConfig {
         prices: prices(main, errors),
         ..default
     };
-    let Some(table) = main.table("scheduler", errors) else { return config };
+    let Some(table) = main.table("scheduler", errors) else {
+        return config;
+    };
     let section = Section::open(main.source, table, &SCHEDULER_KEYS, "[scheduler]", errors);
     read_words(&section, &mut config, errors);
     config
@@ -51,25 +74,39 @@ pub fn read(main: &Section, errors: &mut Errors) -> SchedulerConfig {
 
 /// The words of `[scheduler]`, as far as they are in a table.
 pub fn read_words(section: &Section, config: &mut SchedulerConfig, errors: &mut Errors) {
-    config.order = section.word("order", &ORDERS, errors).unwrap_or(config.order);
+    config.order = section
+        .word("order", &ORDERS, errors)
+        .unwrap_or(config.order);
     config.backfill = backfill(section, errors).unwrap_or(config.backfill);
-    config.placement = section.word("placement", &PLACEMENTS, errors).unwrap_or(config.placement);
-    config.consolidate = section.boolean("consolidate", errors).unwrap_or(config.consolidate);
+    config.placement = section
+        .word("placement", &PLACEMENTS, errors)
+        .unwrap_or(config.placement);
+    config.consolidate = section
+        .boolean("consolidate", errors)
+        .unwrap_or(config.consolidate);
 }
 
 /// A word, or how many of the first jobs get a reservation.
 fn backfill(section: &Section, errors: &mut Errors) -> Option<Backfill> {
     if section.is_number("backfill") {
-        return section.number("backfill", 1..=1_000_000, errors).map(Backfill::First);
+        return section
+            .number("backfill", 1..=1_000_000, errors)
+            .map(Backfill::First);
     }
     section.word("backfill", &BACKFILLS, errors)
 }
 
 fn priority(main: &Section, errors: &mut Errors) -> PriorityWeights {
     let default = PriorityWeights::default();
-    let Some(table) = main.table("priority", errors) else { return default };
+    let Some(table) = main.table("priority", errors) else {
+        return default;
+    };
     let section = Section::open(main.source, table, &PRIORITY_KEYS, "[priority]", errors);
-    let mut weight = |key, default| section.number(key, 0..=MAX_WEIGHT, errors).unwrap_or(default);
+    let mut weight = |key, default| {
+        section
+            .number(key, 0..=MAX_WEIGHT, errors)
+            .unwrap_or(default)
+    };
     PriorityWeights {
         age: weight("age", default.age),
         fair_share: weight("fair_share", default.fair_share),
@@ -77,39 +114,61 @@ fn priority(main: &Section, errors: &mut Errors) -> PriorityWeights {
         partition: weight("partition", default.partition),
         size: weight("size", default.size),
         site: weight("site", default.site),
-        max_age_secs: section.secs("max_age", 60..=YEAR_SECS, errors).unwrap_or(default.max_age_secs),
-        favor_small: section.boolean("favor_small", errors).unwrap_or(default.favor_small),
+        max_age_secs: section
+            .secs("max_age", 60..=YEAR_SECS, errors)
+            .unwrap_or(default.max_age_secs),
+        favor_small: section
+            .boolean("favor_small", errors)
+            .unwrap_or(default.favor_small),
     }
 }
 
 fn fair_share(main: &Section, errors: &mut Errors) -> FairShare {
     let default = FairShare::default();
-    let Some(table) = main.table("fair_share", errors) else { return default };
+    let Some(table) = main.table("fair_share", errors) else {
+        return default;
+    };
     let section = Section::open(main.source, table, &FAIR_SHARE_KEYS, "[fair_share]", errors);
     let weight = |key, errors: &mut Errors| {
-        section.milli(key, 0..=1_000_000, errors).and_then(|milli| u32::try_from(milli).ok())
+        section
+            .milli(key, 0..=1_000_000, errors)
+            .and_then(|milli| u32::try_from(milli).ok())
     };
     FairShare {
-        half_life_secs: section.secs("half_life", 60..=10 * YEAR_SECS, errors).unwrap_or(default.half_life_secs),
+        half_life_secs: section
+            .secs("half_life", 60..=10 * YEAR_SECS, errors)
+            .unwrap_or(default.half_life_secs),
         gpu_weights_milli: gpu_weights(&section, errors),
         cpu_weight_milli: weight("cpu_weight", errors).unwrap_or(default.cpu_weight_milli),
-        mem_gib_weight_milli: weight("mem_gib_weight", errors).unwrap_or(default.mem_gib_weight_milli),
+        mem_gib_weight_milli: weight("mem_gib_weight", errors)
+            .unwrap_or(default.mem_gib_weight_milli),
     }
 }
 
 fn gpu_weights(section: &Section, errors: &mut Errors) -> BTreeMap<String, u32> {
     if section.is_number("gpu_weights") {
         let hint = "by type, as { h100 = 1.0, a100 = 0.5 }";
-        errors.add(section.source, section.span("gpu_weights"), "gpu_weights is a single number", hint);
+        errors.add(
+            section.source,
+            section.span("gpu_weights"),
+            "gpu_weights is a single number",
+            hint,
+        );
         return BTreeMap::new();
     }
     let amounts = section.amounts("gpu_weights", errors).unwrap_or_default();
-    amounts.0.into_iter().map(|(gpu_type, milli)| (gpu_type, u32::try_from(milli).unwrap_or(u32::MAX))).collect()
+    amounts
+        .0
+        .into_iter()
+        .map(|(gpu_type, milli)| (gpu_type, u32::try_from(milli).unwrap_or(u32::MAX)))
+        .collect()
 }
 
 fn preempt(main: &Section, errors: &mut Errors) -> PreemptConfig {
     let default = PreemptConfig::default();
-    let Some(table) = main.table("preempt", errors) else { return default };
+    let Some(table) = main.table("preempt", errors) else {
+        return default;
+    };
     let section = Section::open(main.source, table, &PREEMPT_KEYS, "[preempt]", errors);
     let mut secs = |key, default| section.secs(key, 0..=7 * 86_400, errors).unwrap_or(default);
     PreemptConfig {
@@ -129,14 +188,21 @@ fn default_checkpoint(section: &Section, errors: &mut Errors) -> Option<Checkpoi
         Ok(spec) => Some(spec),
         Err(error) => {
             let text = format!("default_checkpoint = {text:?}: {}", error.why);
-            errors.add(section.source, section.span("default_checkpoint"), text, "as \"USR1@120\" or \"/path/save.sh@120\"");
+            errors.add(
+                section.source,
+                section.span("default_checkpoint"),
+                text,
+                "as \"USR1@120\" or \"/path/save.sh@120\"",
+            );
             None
         }
     }
 }
 
 fn licences(main: &Section, errors: &mut Errors) -> BTreeMap<String, u32> {
-    let Some(table) = main.table("licences", errors) else { return BTreeMap::new() };
+    let Some(table) = main.table("licences", errors) else {
+        return BTreeMap::new();
+    };
     let names: Vec<&str> = table.keys().map(|key| &**key.get_ref()).collect();
     let section = Section::open(main.source, table, &names, "[licences]", errors);
     let mut counts = BTreeMap::new();
@@ -147,7 +213,12 @@ fn licences(main: &Section, errors: &mut Errors) -> BTreeMap<String, u32> {
             counts.extend(count.map(|count| (name.to_owned(), count)));
         } else {
             let hint = "use letters, digits and _-.@/";
-            errors.add(main.source, key.span(), format!("{name:?} is no name of a licence"), hint);
+            errors.add(
+                main.source,
+                key.span(),
+                format!("{name:?} is no name of a licence"),
+                hint,
+            );
         }
     }
     counts
@@ -159,18 +230,28 @@ fn prices(main: &Section, errors: &mut Errors) -> BTreeMap<String, Vec<Price>> {
     for (table, span) in main.listed_tables("price", errors) {
         let section = Section::open(main.source, table, &PRICE_KEYS, "[[price]]", errors);
         for key in PRICE_KEYS.iter().filter(|key| !section.has(key)) {
-            errors.add(main.source, span.clone(), format!("[[price]] has no {key}"), "gpu_type, from and per_gpu_hour are needed");
+            errors.add(
+                main.source,
+                span.clone(),
+                format!("[[price]] has no {key}"),
+                "gpu_type, from and per_gpu_hour are needed",
+            );
         }
         let gpu_type = section.gpu_type("gpu_type", errors);
         let from = section.moment("from", errors);
         let milli = section.milli("per_gpu_hour", 0..=1_000_000_000_000, errors);
-        let (Some(gpu_type), Some(from), Some(per_gpu_hour_milli)) = (gpu_type, from, milli) else { continue };
+        let (Some(gpu_type), Some(from), Some(per_gpu_hour_milli)) = (gpu_type, from, milli) else {
+            continue;
+        };
         let list = prices.entry(gpu_type.clone()).or_default();
         if list.iter().any(|price| price.from == from) {
             let text = format!("two prices of {gpu_type} begin at the same time");
             errors.add(main.source, section.span("from"), text, "keep one of them");
         }
-        list.push(Price { from, per_gpu_hour_milli });
+        list.push(Price {
+            from,
+            per_gpu_hour_milli,
+        });
         list.sort_by_key(|price| price.from);
     }
     prices

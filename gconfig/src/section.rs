@@ -4,12 +4,12 @@
 
 use crate::error::{Errors, Local, Source};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime};
-use gmodel::{TimeZone, Timestamp};
 use gmodel::duration::TimeLimit;
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{ALL_GPUS, GpuAmounts};
 use gmodel::size::parse_bytes;
 use gmodel::suggest::closest;
+use gmodel::{TimeZone, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
@@ -49,11 +49,22 @@ impl<'a> Section<'a> {
                     Some(near) => format!("did you mean {near:?}?"),
                     None => format!("known keys: {}", known.join(", ")),
                 };
-                errors.add(source, key.span(), format!("unknown key {word:?} in {what}"), hint);
+                errors.add(
+                    source,
+                    key.span(),
+                    format!("unknown key {word:?} in {what}"),
+                    hint,
+                );
             }
         }
-        let path = what.strip_prefix('[').map_or(String::new(), |what| format!("{}.", what.trim_matches(['[', ']'])));
-        Self { source, table, path }
+        let path = what.strip_prefix('[').map_or(String::new(), |what| {
+            format!("{}.", what.trim_matches(['[', ']']))
+        });
+        Self {
+            source,
+            table,
+            path,
+        }
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -61,7 +72,8 @@ impl<'a> Section<'a> {
     }
 
     pub fn is_number(&self, key: &str) -> bool {
-        self.value(key).is_some_and(|value| value.get_ref().is_integer() || value.get_ref().is_float())
+        self.value(key)
+            .is_some_and(|value| value.get_ref().is_integer() || value.get_ref().is_float())
     }
 
     /// Place of the value of a key; of the file's begin when it is not there.
@@ -75,7 +87,12 @@ impl<'a> Section<'a> {
 
     fn wrong_type(&self, value: &Spanned<DeValue>, key: &str, wanted: &str, errors: &mut Errors) {
         let found = value.get_ref().type_str();
-        errors.add(self.source, value.span(), format!("{key} is of type {found}"), format!("write {wanted}"));
+        errors.add(
+            self.source,
+            value.span(),
+            format!("{key} is of type {found}"),
+            format!("write {wanted}"),
+        );
     }
 
     pub fn text(&self, key: &str, errors: &mut Errors) -> Option<String> {
@@ -99,51 +116,95 @@ impl<'a> Section<'a> {
     }
 
     /// True, false, or one of some words.
-    pub fn boolean_or_word<T: Copy>(&self, key: &str, (on, off): (T, T), words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
+    pub fn boolean_or_word<T: Copy>(
+        &self,
+        key: &str,
+        (on, off): (T, T),
+        words: &[(&str, T)],
+        errors: &mut Errors,
+    ) -> Option<T> {
         let value = self.value(key)?.get_ref();
         match (value.as_bool(), value.as_str()) {
             (Some(value), _) => Some(if value { on } else { off }),
             (None, Some(_)) => self.word(key, words, errors),
             (None, None) => {
-                let names: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-                self.wrong_type(self.value(key)?, key, &format!("true, false or {}", names.join(", ")), errors);
+                let names: Vec<String> =
+                    words.iter().map(|(word, _)| format!("{word:?}")).collect();
+                self.wrong_type(
+                    self.value(key)?,
+                    key,
+                    &format!("true, false or {}", names.join(", ")),
+                    errors,
+                );
                 None
             }
         }
     }
 
     /// A whole number within bounds.
-    pub fn number(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
+    pub fn number(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<u32>,
+        errors: &mut Errors,
+    ) -> Option<u32> {
         self.number_in(self.value(key)?, key, bounds, errors)
     }
 
     /// A list of whole numbers within bounds, one at least.
-    pub fn numbers(&self, key: &str, bounds: RangeInclusive<u32>, most: usize, errors: &mut Errors) -> Option<Vec<u32>> {
+    pub fn numbers(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<u32>,
+        most: usize,
+        errors: &mut Errors,
+    ) -> Option<Vec<u32>> {
         let value = self.value(key)?;
         let Some(array) = value.get_ref().as_array() else {
             self.wrong_type(value, key, "a list as [0, 1]", errors);
             return None;
         };
         if array.is_empty() || array.len() > most {
-            errors.add(self.source, value.span(), format!("{key} has {} numbers", array.len()), format!("1 to {most} are allowed"));
+            errors.add(
+                self.source,
+                value.span(),
+                format!("{key} has {} numbers", array.len()),
+                format!("1 to {most} are allowed"),
+            );
             return None;
         }
-        let read: Vec<_> = array.iter().map(|item| self.number_in(item, key, bounds.clone(), errors)).collect();
+        let read: Vec<_> = array
+            .iter()
+            .map(|item| self.number_in(item, key, bounds.clone(), errors))
+            .collect();
         read.into_iter().collect()
     }
 
-    fn number_in(&self, value: &Spanned<DeValue>, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
+    fn number_in(
+        &self,
+        value: &Spanned<DeValue>,
+        key: &str,
+        bounds: RangeInclusive<u32>,
+        errors: &mut Errors,
+    ) -> Option<u32> {
         let Some(integer) = value.get_ref().as_integer() else {
             self.wrong_type(value, key, "a whole number without quotes", errors);
             return None;
         };
         let digits = integer.as_str().replace('_', "");
-        let read = i128::from_str_radix(&digits, integer.radix()).ok().and_then(|n| u32::try_from(n).ok());
+        let read = i128::from_str_radix(&digits, integer.radix())
+            .ok()
+            .and_then(|n| u32::try_from(n).ok());
         if let Some(number) = read.filter(|number| bounds.contains(number)) {
             return Some(number);
         }
         let hint = format!("{} to {} is allowed", bounds.start(), bounds.end());
-        errors.add(self.source, value.span(), format!("{key} = {digits} is out of bounds"), hint);
+        errors.add(
+            self.source,
+            value.span(),
+            format!("{key} = {digits} is out of bounds"),
+            hint,
+        );
         None
     }
 
@@ -157,20 +218,34 @@ impl<'a> Section<'a> {
     /// A time in Slurm's forms; `Some(None)` is no limit.
     pub fn limit(&self, key: &str, errors: &mut Errors) -> Option<Option<u32>> {
         let value = self.value(key)?;
-        let text = self.text_or_number(value, key, "a time as \"1-12:00\" or 90 (minutes)", errors)?;
+        let text =
+            self.text_or_number(value, key, "a time as \"1-12:00\" or 90 (minutes)", errors)?;
         let limit = self.parsed(value, TimeLimit::parse(&text), key, errors)?;
-        Some(limit.secs().map(|secs| u32::try_from(secs).unwrap_or(u32::MAX - 1)))
+        Some(
+            limit
+                .secs()
+                .map(|secs| u32::try_from(secs).unwrap_or(u32::MAX - 1)),
+        )
     }
 
     /// A length of time in Slurm's forms, within bounds of seconds; 0 is none at all.
     pub fn secs(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
         let value = self.value(key)?;
-        let text = self.text_or_number(value, key, "a time as \"30:00\" or 90 (minutes)", errors)?;
-        let secs = match self.parsed(value, TimeLimit::parse(&text), key, errors)?.secs() {
+        let text =
+            self.text_or_number(value, key, "a time as \"30:00\" or 90 (minutes)", errors)?;
+        let secs = match self
+            .parsed(value, TimeLimit::parse(&text), key, errors)?
+            .secs()
+        {
             Some(secs) => u32::try_from(secs).unwrap_or(u32::MAX),
             None if text.trim() == "0" => 0,
             None => {
-                errors.add(self.source, value.span(), format!("{key} cannot be unlimited"), "write a time");
+                errors.add(
+                    self.source,
+                    value.span(),
+                    format!("{key} cannot be unlimited"),
+                    "write a time",
+                );
                 return None;
             }
         };
@@ -178,16 +253,32 @@ impl<'a> Section<'a> {
             return Some(secs);
         }
         let hint = format!("{} s to {} s is allowed", bounds.start(), bounds.end());
-        errors.add(self.source, value.span(), format!("{key} is {secs} s, which is out of bounds"), hint);
+        errors.add(
+            self.source,
+            value.span(),
+            format!("{key} is {secs} s, which is out of bounds"),
+            hint,
+        );
         None
     }
 
     /// A number with up to three decimals, in thousandths.
-    pub fn milli(&self, key: &str, bounds: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
+    pub fn milli(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<u64>,
+        errors: &mut Errors,
+    ) -> Option<u64> {
         self.milli_of(key, self.value(key)?, bounds, errors)
     }
 
-    fn milli_of(&self, key: &str, value: &Spanned<DeValue>, bounds: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
+    fn milli_of(
+        &self,
+        key: &str,
+        value: &Spanned<DeValue>,
+        bounds: RangeInclusive<u64>,
+        errors: &mut Errors,
+    ) -> Option<u64> {
         let inner = value.get_ref();
         let text = match (inner.as_integer(), inner.as_float()) {
             (Some(integer), _) if integer.radix() == 10 => integer.as_str().replace('_', ""),
@@ -199,15 +290,29 @@ impl<'a> Section<'a> {
         };
         let Some(milli) = read_milli(&text) else {
             let hint = "write digits with at most three behind the point, as 16 or 0.125";
-            errors.add(self.source, value.span(), format!("{key} = {text} is no such number"), hint);
+            errors.add(
+                self.source,
+                value.span(),
+                format!("{key} = {text} is no such number"),
+                hint,
+            );
             return None;
         };
         if bounds.contains(&milli) {
             return Some(milli);
         }
         let show = |milli: u64| gpu_text(milli);
-        let hint = format!("{} to {} is allowed", show(*bounds.start()), show(*bounds.end()));
-        errors.add(self.source, value.span(), format!("{key} = {text} is out of bounds"), hint);
+        let hint = format!(
+            "{} to {} is allowed",
+            show(*bounds.start()),
+            show(*bounds.end())
+        );
+        errors.add(
+            self.source,
+            value.span(),
+            format!("{key} = {text} is out of bounds"),
+            hint,
+        );
         None
     }
 
@@ -226,11 +331,21 @@ impl<'a> Section<'a> {
         for (name, value) in table.iter() {
             let gpu_type = name.get_ref().to_ascii_lowercase();
             if !crate::cluster::is_name(&gpu_type) {
-                errors.add(self.source, name.span(), format!("{:?} is no type of GPU", name.get_ref()), "as h100, or gpu for all types");
+                errors.add(
+                    self.source,
+                    name.span(),
+                    format!("{:?} is no type of GPU", name.get_ref()),
+                    "as h100, or gpu for all types",
+                );
             } else if let Some(milli) = self.milli_of(key, value, 0..=MAX_GPUS_MILLI, errors)
                 && amounts.insert(gpu_type, milli).is_some()
             {
-                errors.add(self.source, name.span(), format!("{:?} is there twice", name.get_ref()), "letter case does not count");
+                errors.add(
+                    self.source,
+                    name.span(),
+                    format!("{:?} is there twice", name.get_ref()),
+                    "letter case does not count",
+                );
             }
         }
         Some(GpuAmounts(amounts))
@@ -242,7 +357,12 @@ impl<'a> Section<'a> {
         match Hostlist::parse(&text) {
             Ok(hosts) => Some(hosts),
             Err(error) => {
-                errors.add(self.source, self.span(key), format!("{key}: {error}"), "as \"node[01-16]\"");
+                errors.add(
+                    self.source,
+                    self.span(key),
+                    format!("{key}: {error}"),
+                    "as \"node[01-16]\"",
+                );
                 None
             }
         }
@@ -250,15 +370,26 @@ impl<'a> Section<'a> {
 
     /// The tables `[key.NAME]` in the order of the text, as pairs of name and value.
     pub fn named_tables(&self, key: &str, errors: &mut Errors) -> Vec<NamedTable<'a>> {
-        let Some(table) = self.table_as(key, &format!("[{}{key}.NAME]", self.path), errors) else { return Vec::new() };
+        let Some(table) = self.table_as(key, &format!("[{}{key}.NAME]", self.path), errors) else {
+            return Vec::new();
+        };
         let mut named = Vec::new();
         for (name, value) in table.iter() {
             match value.get_ref().as_table() {
-                Some(table) => named.push(NamedTable { name: name.get_ref(), span: name.span(), table }),
+                Some(table) => named.push(NamedTable {
+                    name: name.get_ref(),
+                    span: name.span(),
+                    table,
+                }),
                 None => {
                     let name: &str = name.get_ref();
                     let text = format!("{key}.{name} is of type {}", value.get_ref().type_str());
-                    errors.add(self.source, value.span(), text, format!("write a table [{}{key}.{name}]", self.path));
+                    errors.add(
+                        self.source,
+                        value.span(),
+                        text,
+                        format!("write a table [{}{key}.{name}]", self.path),
+                    );
                 }
             }
         }
@@ -267,10 +398,21 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of a list `[[key]]`, or of a list of inline tables.
-    pub fn listed_tables(&self, key: &str, errors: &mut Errors) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
-        let Some(value) = self.value(key) else { return Vec::new() };
+    pub fn listed_tables(
+        &self,
+        key: &str,
+        errors: &mut Errors,
+    ) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
+        let Some(value) = self.value(key) else {
+            return Vec::new();
+        };
         let Some(array) = value.get_ref().as_array() else {
-            self.wrong_type(value, key, &format!("tables [[{key}]], or a list of tables"), errors);
+            self.wrong_type(
+                value,
+                key,
+                &format!("tables [[{key}]], or a list of tables"),
+                errors,
+            );
             return Vec::new();
         };
         let mut tables = Vec::new();
@@ -297,14 +439,24 @@ impl<'a> Section<'a> {
         let moment = read_moment(&text, errors.zone.as_deref(), errors.local);
         if moment.is_none() {
             let hint = "as 2026-12-01, 2026-12-01T06:00:00 or 2026-12-01T06:00:00Z";
-            errors.add(self.source, value.span(), format!("{key} = {text:?} is no date or time"), hint);
+            errors.add(
+                self.source,
+                value.span(),
+                format!("{key} = {text:?} is no date or time"),
+                hint,
+            );
         }
         moment
     }
 
     /// A list of texts; one text alone is a list of one.
     pub fn texts(&self, key: &str, errors: &mut Errors) -> Option<Vec<String>> {
-        Some(self.names(key, errors)?.into_iter().map(|(text, _)| text).collect())
+        Some(
+            self.names(key, errors)?
+                .into_iter()
+                .map(|(text, _)| text)
+                .collect(),
+        )
     }
 
     /// A list of texts, each with its place.
@@ -334,11 +486,21 @@ impl<'a> Section<'a> {
 
     fn must_name(&self, text: &str, key: &str, span: Range<usize>, errors: &mut Errors) -> bool {
         if text.trim().is_empty() {
-            errors.add(self.source, span, format!("{key} has an empty name"), "leave it out");
+            errors.add(
+                self.source,
+                span,
+                format!("{key} has an empty name"),
+                "leave it out",
+            );
             return false;
         }
         if text.contains(char::is_control) {
-            errors.add(self.source, span, format!("{key} has the name {text:?}"), "names have letters that can be seen");
+            errors.add(
+                self.source,
+                span,
+                format!("{key} has the name {text:?}"),
+                "names have letters that can be seen",
+            );
             return false;
         }
         true
@@ -348,7 +510,12 @@ impl<'a> Section<'a> {
     pub fn gpu_type(&self, key: &str, errors: &mut Errors) -> Option<String> {
         let text = self.text(key, errors)?.to_ascii_lowercase();
         if !crate::cluster::is_name(&text) {
-            errors.add(self.source, self.span(key), format!("{text:?} is no type of GPU"), "as h100");
+            errors.add(
+                self.source,
+                self.span(key),
+                format!("{text:?} is no type of GPU"),
+                "as h100",
+            );
             return None;
         }
         Some(text)
@@ -358,7 +525,12 @@ impl<'a> Section<'a> {
     pub fn user(&self, key: &str, errors: &mut Errors) -> Option<String> {
         let text = self.text(key, errors)?;
         if !crate::policy::is_user(&text) {
-            errors.add(self.source, self.span(key), format!("{text:?} is no name of a user"), "as the system knows it");
+            errors.add(
+                self.source,
+                self.span(key),
+                format!("{text:?} is no name of a user"),
+                "as the system knows it",
+            );
         }
         Some(text)
     }
@@ -367,7 +539,12 @@ impl<'a> Section<'a> {
     pub fn path(&self, key: &str, allow_empty: bool, errors: &mut Errors) -> Option<PathBuf> {
         let text = self.text(key, errors)?;
         if text.contains('\0') {
-            errors.add(self.source, self.span(key), format!("{key} = {text:?} is no path"), "no path has a NUL in it");
+            errors.add(
+                self.source,
+                self.span(key),
+                format!("{key} = {text:?} is no path"),
+                "no path has a NUL in it",
+            );
             return None;
         }
         if text.starts_with('/') || text.is_empty() && allow_empty {
@@ -381,7 +558,10 @@ impl<'a> Section<'a> {
     /// One of some words, in any case.
     pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
         let text = self.text(key, errors)?;
-        if let Some((_, value)) = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(&text)) {
+        if let Some((_, value)) = words
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(&text))
+        {
             return Some(*value);
         }
         let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -389,7 +569,12 @@ impl<'a> Section<'a> {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("one of {}", names.join(", ")),
         };
-        errors.add(self.source, self.span(key), format!("{key} = {text:?} is unknown"), hint);
+        errors.add(
+            self.source,
+            self.span(key),
+            format!("{key} = {text:?} is unknown"),
+            hint,
+        );
         None
     }
 
@@ -407,11 +592,21 @@ impl<'a> Section<'a> {
         table
     }
 
-    fn text_or_number(&self, value: &Spanned<DeValue>, key: &str, wanted: &str, errors: &mut Errors) -> Option<String> {
+    fn text_or_number(
+        &self,
+        value: &Spanned<DeValue>,
+        key: &str,
+        wanted: &str,
+        errors: &mut Errors,
+    ) -> Option<String> {
         if let Some(text) = value.get_ref().as_str() {
             return Some(text.to_owned());
         }
-        if let Some(integer) = value.get_ref().as_integer().filter(|integer| integer.radix() == 10) {
+        if let Some(integer) = value
+            .get_ref()
+            .as_integer()
+            .filter(|integer| integer.radix() == 10)
+        {
             return Some(integer.as_str().replace('_', ""));
         }
         self.wrong_type(value, key, wanted, errors);
@@ -443,7 +638,11 @@ fn read_milli(text: &str) -> Option<u64> {
         return None;
     }
     let part: u64 = format!("{:0<3}", part.trim_end_matches('0')).parse().ok()?;
-    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(part)
+    whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1000)?
+        .checked_add(part)
 }
 
 /// Thousandths as people write them: `16`, `0.5`.
@@ -459,8 +658,16 @@ fn read_moment(text: &str, zone: Option<&TimeZone>, local: Local) -> Option<Time
         return Some(Timestamp(exact.timestamp_millis()));
     }
     let with_time = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M"];
-    let civil = with_time.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok());
-    let civil = civil.or_else(|| Some(NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok()?.and_time(NaiveTime::MIN)))?;
+    let civil = with_time
+        .iter()
+        .find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok());
+    let civil = civil.or_else(|| {
+        Some(
+            NaiveDate::parse_from_str(&text, "%Y-%m-%d")
+                .ok()?
+                .and_time(NaiveTime::MIN),
+        )
+    })?;
     let millis = civil.and_utc().timestamp_millis();
     zone.map_or_else(|| (local.0)(millis), |zone| Some(zone.at_local(millis)))
 }

@@ -21,40 +21,103 @@ const MOST_RAILS: u32 = 64;
 
 /// Reads `[switch.NAME]`, `[rack.NAME]`, `[nvlink_domain.NAME]` and `[rails.NAME]` tables.
 pub fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topology {
-    let file = Section::open(source, table, &["switch", "rack", "nvlink_domain", "rails"], "topology.toml", errors);
+    let file = Section::open(
+        source,
+        table,
+        &["switch", "rack", "nvlink_domain", "rails"],
+        "topology.toml",
+        errors,
+    );
     let mut switches = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::new();
     for NamedTable { name, span, table } in file.named_tables("switch", errors) {
         check_name(source, "switch", name, &span, errors);
         let section = Section::open(source, table, &KEYS, &format!("[switch.{name}]"), errors);
         if !section.has("nodes") && !section.has("switches") {
-            errors.add(source, span, format!("switch {name:?} has neither nodes nor switches"), "name what hangs below it");
+            errors.add(
+                source,
+                span,
+                format!("switch {name:?} has neither nodes nor switches"),
+                "name what hangs below it",
+            );
             continue;
         }
         let nodes = section.hosts("nodes", errors);
         let below = section.hosts("switches", errors);
         spans.push(section.span(if below.is_some() { "switches" } else { "nodes" }));
-        let switches_below = below.iter().flat_map(Hostlist::iter).map(str::to_owned).collect();
-        switches.push(Switch { name: name.to_owned(), nodes, switches: switches_below });
+        let switches_below = below
+            .iter()
+            .flat_map(Hostlist::iter)
+            .map(str::to_owned)
+            .collect();
+        switches.push(Switch {
+            name: name.to_owned(),
+            nodes,
+            switches: switches_below,
+        });
     }
     check(source, &switches, &spans, errors);
-    let racks = groups(source, &file, "rack", &GROUP_KEYS, errors, |name, nodes, _, _| Some(NodeGroup { name, nodes }));
-    let nvlink_domains = groups(source, &file, "nvlink_domain", &GROUP_KEYS, errors, |name, nodes, _, _| Some(NodeGroup { name, nodes }));
-    let rails = groups(source, &file, "rails", &RAILS_KEYS, errors, |name, nodes, section, errors| {
-        Some(Rails { of_gpu: rails_of_gpus(&name, section, errors)?, name, nodes })
-    });
-    Topology { switches, racks, nvlink_domains, rails }
+    let racks = groups(
+        source,
+        &file,
+        "rack",
+        &GROUP_KEYS,
+        errors,
+        |name, nodes, _, _| Some(NodeGroup { name, nodes }),
+    );
+    let nvlink_domains = groups(
+        source,
+        &file,
+        "nvlink_domain",
+        &GROUP_KEYS,
+        errors,
+        |name, nodes, _, _| Some(NodeGroup { name, nodes }),
+    );
+    let rails = groups(
+        source,
+        &file,
+        "rails",
+        &RAILS_KEYS,
+        errors,
+        |name, nodes, section, errors| {
+            Some(Rails {
+                of_gpu: rails_of_gpus(&name, section, errors)?,
+                name,
+                nodes,
+            })
+        },
+    );
+    Topology {
+        switches,
+        racks,
+        nvlink_domains,
+        rails,
+    }
 }
 
 /// `count = 8`: GPU k is on rail k; `of_gpu = [0, 0, 1, 1]` says it of each.
 fn rails_of_gpus(name: &str, section: &Section, errors: &mut Errors) -> Option<Vec<u32>> {
     match (section.has("count"), section.has("of_gpu")) {
-        (true, false) => section.number("count", 1..=MOST_RAILS, errors).map(|count| (0..count).collect()),
+        (true, false) => section
+            .number("count", 1..=MOST_RAILS, errors)
+            .map(|count| (0..count).collect()),
         (false, true) => section.numbers("of_gpu", 0..=MOST_RAILS - 1, MOST_RAILS as usize, errors),
         (both, _) => {
             let key = if both { "count" } else { "nodes" };
-            let text = format!("rails {name:?} {}", if both { "say count and of_gpu" } else { "do not say which GPU is on which" });
-            errors.add(section.source, section.span(key), text, "say count = 8 where GPU k is on rail k, or of_gpu = [0, 0, 1, 1] where not");
+            let text = format!(
+                "rails {name:?} {}",
+                if both {
+                    "say count and of_gpu"
+                } else {
+                    "do not say which GPU is on which"
+                }
+            );
+            errors.add(
+                section.source,
+                section.span(key),
+                text,
+                "say count = 8 where GPU k is on rail k, or of_gpu = [0, 0, 1, 1] where not",
+            );
             None
         }
     }
@@ -62,7 +125,12 @@ fn rails_of_gpus(name: &str, section: &Section, errors: &mut Errors) -> Option<V
 
 fn check_name(source: &Source, kind: &str, name: &str, span: &Range<usize>, errors: &mut Errors) {
     if !is_name(name) {
-        errors.add(source, span.clone(), format!("{kind} {name:?} has no valid name"), NAMES);
+        errors.add(
+            source,
+            span.clone(),
+            format!("{kind} {name:?} has no valid name"),
+            NAMES,
+        );
     }
 }
 
@@ -81,14 +149,26 @@ fn groups<T>(
         check_name(source, kind, name, &span, errors);
         let section = Section::open(source, table, keys, &format!("[{kind}.{name}]"), errors);
         if !section.has("nodes") {
-            errors.add(source, span, format!("{kind} {name:?} has no nodes"), "name its nodes");
+            errors.add(
+                source,
+                span,
+                format!("{kind} {name:?} has no nodes"),
+                "name its nodes",
+            );
             continue;
         }
-        let Some(nodes) = section.hosts("nodes", errors) else { continue };
+        let Some(nodes) = section.hosts("nodes", errors) else {
+            continue;
+        };
         for node in nodes.iter() {
             if let Some(other) = group_of.insert(node.to_owned(), name) {
                 let text = format!("node {node:?} is in {kind} {other:?} and in {name:?}");
-                errors.add(source, section.span("nodes"), text, format!("a node is in one [{kind}.NAME]"));
+                errors.add(
+                    source,
+                    section.span("nodes"),
+                    text,
+                    format!("a node is in one [{kind}.NAME]"),
+                );
             }
         }
         found.extend(make(name.to_owned(), nodes, &section, errors));
@@ -103,11 +183,25 @@ fn check(source: &Source, switches: &[Switch], spans: &[Range<usize>], errors: &
     for (switch, span) in switches.iter().zip(spans) {
         for below in &switch.switches {
             if !names.contains(&&**below) {
-                let hint = closest(below, names.iter().copied().filter(|name| *name != switch.name));
-                let hint = hint.map_or_else(|| format!("add [switch.{below}]"), |near| format!("did you mean {near:?}?"));
-                errors.add(source, span.clone(), format!("there is no switch {below:?}"), hint);
+                let hint = closest(
+                    below,
+                    names.iter().copied().filter(|name| *name != switch.name),
+                );
+                let hint = hint.map_or_else(
+                    || format!("add [switch.{below}]"),
+                    |near| format!("did you mean {near:?}?"),
+                );
+                errors.add(
+                    source,
+                    span.clone(),
+                    format!("there is no switch {below:?}"),
+                    hint,
+                );
             } else if let Some(other) = above.insert(below, &switch.name) {
-                let text = format!("switch {below:?} hangs below {other:?} and below {:?}", switch.name);
+                let text = format!(
+                    "switch {below:?} hangs below {other:?} and below {:?}",
+                    switch.name
+                );
                 errors.add(source, span.clone(), text, "a switch hangs below one other");
             }
         }
@@ -128,7 +222,12 @@ fn check(source: &Source, switches: &[Switch], spans: &[Range<usize>], errors: &
             None => false,
         });
         if comes_back {
-            errors.add(source, span.clone(), format!("switch {:?} hangs below itself", switch.name), "break the circle");
+            errors.add(
+                source,
+                span.clone(),
+                format!("switch {:?} hangs below itself", switch.name),
+                "break the circle",
+            );
             return;
         }
     }

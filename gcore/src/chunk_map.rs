@@ -67,31 +67,51 @@ pub struct Seen<K> {
 
 impl<K: Copy, V> Clone for Entry<K, V> {
     fn clone(&self) -> Self {
-        Self { key: self.key, changed: self.changed, value: self.value.clone() }
+        Self {
+            key: self.key,
+            changed: self.changed,
+            value: self.value.clone(),
+        }
     }
 }
 
 impl<K: Copy, V> Clone for Chunk<K, V> {
     fn clone(&self) -> Self {
-        Self { entries: self.entries.clone(), ..*self }
+        Self {
+            entries: self.entries.clone(),
+            ..*self
+        }
     }
 }
 
 impl<K, V> Default for Chunk<K, V> {
     fn default() -> Self {
-        Self { entries: Vec::new(), changed: 0, reshaped: 0 }
+        Self {
+            entries: Vec::new(),
+            changed: 0,
+            reshaped: 0,
+        }
     }
 }
 
 impl<K> Default for Seen<K> {
     fn default() -> Self {
-        Self { origin: None, changes: 0, chunks: Vec::new() }
+        Self {
+            origin: None,
+            changes: 0,
+            chunks: Vec::new(),
+        }
     }
 }
 
 impl<K, V> Default for ChunkMap<K, V> {
     fn default() -> Self {
-        Self { chunks: Vec::new(), len: 0, changes: 0, origin: Arc::default() }
+        Self {
+            chunks: Vec::new(),
+            len: 0,
+            changes: 0,
+            origin: Arc::default(),
+        }
     }
 }
 
@@ -124,16 +144,23 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
         let chunk = match self.chunk_of(key) {
             Ok(chunk) => chunk,
             Err(chunk) => {
-                self.chunks.insert(chunk, (key.number() / CHUNK_IDS, Arc::default()));
+                self.chunks
+                    .insert(chunk, (key.number() / CHUNK_IDS, Arc::default()));
                 chunk
             }
         };
         self.changes += 1;
         let chunk = Arc::make_mut(&mut self.chunks[chunk].1);
         chunk.changed = self.changes;
-        let entry = Entry { key, changed: self.changes, value: Arc::new(value) };
+        let entry = Entry {
+            key,
+            changed: self.changes,
+            value: Arc::new(value),
+        };
         match chunk.place(key) {
-            Ok(at) => Some(Arc::unwrap_or_clone(std::mem::replace(&mut chunk.entries[at], entry).value)),
+            Ok(at) => Some(Arc::unwrap_or_clone(
+                std::mem::replace(&mut chunk.entries[at], entry).value,
+            )),
             Err(at) => {
                 chunk.entries.insert(at, entry);
                 chunk.reshaped = self.changes;
@@ -167,27 +194,42 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
     /// Tells what came, changed or went since `seen` (of this map as it was before, or of none), by key with what is there
     /// now, and notes that it was told. Costs the number of chunks, and the entries of those that changed.
     pub fn each_change<'a>(&'a self, seen: &mut Seen<K>, mut tell: impl FnMut(K, Option<&'a V>)) {
-        let same = seen.origin.as_ref().is_some_and(|origin| Arc::ptr_eq(origin, &self.origin));
+        let same = seen
+            .origin
+            .as_ref()
+            .is_some_and(|origin| Arc::ptr_eq(origin, &self.origin));
         // Of another map: nothing that was seen says what is there now.
         let since = if same { seen.changes } else { 0 };
         if same && since == self.changes {
             return;
         }
-        let mut before = std::mem::replace(&mut seen.chunks, Vec::with_capacity(self.chunks.len())).into_iter().peekable();
+        let mut before = std::mem::replace(&mut seen.chunks, Vec::with_capacity(self.chunks.len()))
+            .into_iter()
+            .peekable();
         for (number, chunk) in &self.chunks {
             while let Some((_, gone)) = before.next_if(|(at, _)| at < number) {
                 gone.into_iter().for_each(|key| tell(key, None));
             }
-            let keys = before.next_if(|(at, _)| at == number).map_or(Vec::new(), |(_, keys)| keys);
-            let keys = if same && chunk.changed <= since { keys } else { chunk.tell_changes(since, keys, &mut tell) };
+            let keys = before
+                .next_if(|(at, _)| at == number)
+                .map_or(Vec::new(), |(_, keys)| keys);
+            let keys = if same && chunk.changed <= since {
+                keys
+            } else {
+                chunk.tell_changes(since, keys, &mut tell)
+            };
             seen.chunks.push((*number, keys));
         }
-        before.flat_map(|(_, gone)| gone).for_each(|key| tell(key, None));
+        before
+            .flat_map(|(_, gone)| gone)
+            .for_each(|key| tell(key, None));
         (seen.origin, seen.changes) = (Some(self.origin.clone()), self.changes);
     }
     /// Entries whose key is in the half-open range of numbers.
     pub fn range(&self, from: u64, to: u64) -> impl DoubleEndedIterator<Item = (K, &V)> + '_ {
-        let first = self.chunks.partition_point(|(at, _)| *at < from / CHUNK_IDS);
+        let first = self
+            .chunks
+            .partition_point(|(at, _)| *at < from / CHUNK_IDS);
         let chunks = self.chunks[first..].partition_point(|(at, _)| at * CHUNK_IDS < to);
         self.chunks[first..first + chunks]
             .iter()
@@ -198,9 +240,13 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
     /// Where the chunk of a key is, or belongs.
     fn chunk_of(&self, key: K) -> Result<usize, usize> {
         let number = key.number() / CHUNK_IDS;
-        let Some((first, _)) = self.chunks.first() else { return Err(0) };
+        let Some((first, _)) = self.chunks.first() else {
+            return Err(0);
+        };
         // No chunk is missing mostly; and where some are, it is before the place it would have.
-        let Some(near) = number.checked_sub(*first) else { return Err(0) };
+        let Some(near) = number.checked_sub(*first) else {
+            return Err(0);
+        };
         let near = usize::try_from(near).unwrap_or(usize::MAX);
         match self.chunks.get(near) {
             Some((is, _)) if *is == number => Ok(near),
@@ -216,7 +262,9 @@ impl<K: ChunkKey, V> Chunk<K, V> {
     /// Where a key is, or belongs.
     fn place(&self, key: K) -> Result<usize, usize> {
         // Ids are given out in order: mostly the next one goes to the end, and none is missing before one that is there.
-        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return Err(0) };
+        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else {
+            return Err(0);
+        };
         if last.key < key {
             return Err(self.entries.len());
         }
@@ -230,10 +278,18 @@ impl<K: ChunkKey, V> Chunk<K, V> {
         self.entries.iter().map(|entry| (entry.key, &*entry.value))
     }
     /// What differs from a time when it had these keys; the keys it has.
-    fn tell_changes<'a>(&'a self, since: u64, before: Vec<K>, tell: &mut impl FnMut(K, Option<&'a V>)) -> Vec<K> {
+    fn tell_changes<'a>(
+        &'a self,
+        since: u64,
+        before: Vec<K>,
+        tell: &mut impl FnMut(K, Option<&'a V>),
+    ) -> Vec<K> {
         let changed = |entry: &&'a Entry<K, V>| entry.changed > since;
         if self.reshaped <= since {
-            self.entries.iter().filter(changed).for_each(|entry| tell(entry.key, Some(&entry.value)));
+            self.entries
+                .iter()
+                .filter(changed)
+                .for_each(|entry| tell(entry.key, Some(&entry.value)));
             return before;
         }
         let mut before = before.into_iter().peekable();

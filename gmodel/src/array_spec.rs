@@ -151,17 +151,28 @@ impl ArraySpec {
         let mut before = 0;
         for own in &self.ranges {
             let at = |index: u32| before + (index - own.start) / own.step;
-            let from = indices.ranges.partition_point(|other| other.end < own.start);
-            for other in indices.ranges[from..].iter().take_while(|other| other.start <= own.end) {
+            let from = indices
+                .ranges
+                .partition_point(|other| other.end < own.start);
+            for other in indices.ranges[from..]
+                .iter()
+                .take_while(|other| other.start <= own.end)
+            {
                 let last = other.end.min(own.end);
-                let from = |one: &IndexRange, least: u32| one.start + least.saturating_sub(one.start).div_ceil(one.step) * one.step;
-                if other.step == 1 || (other.step == own.step && other.start % own.step == own.start % own.step) {
+                let from = |one: &IndexRange, least: u32| {
+                    one.start + least.saturating_sub(one.start).div_ceil(one.step) * one.step
+                };
+                if other.step == 1
+                    || (other.step == own.step && other.start % own.step == own.start % own.step)
+                {
                     let first = from(own, other.start);
                     if first <= last {
                         found.insert_range(at(first), at(last));
                     }
                 } else {
-                    let both = (from(other, own.start)..=last).step_by(other.step as usize).filter(|index| own.contains(*index));
+                    let both = (from(other, own.start)..=last)
+                        .step_by(other.step as usize)
+                        .filter(|index| own.contains(*index));
                     both.for_each(|index| found.insert_range(at(index), at(index)));
                 }
             }
@@ -172,13 +183,19 @@ impl ArraySpec {
 
     /// The indices at these positions; `None` where there are none.
     pub fn at(&self, positions: &RangeSet) -> Option<ArraySpec> {
-        Some(ArraySpec { ranges: self.ranges_at(positions), limit: None }).filter(|found| !found.ranges.is_empty())
+        Some(ArraySpec {
+            ranges: self.ranges_at(positions),
+            limit: None,
+        })
+        .filter(|found| !found.ranges.is_empty())
     }
 
     /// The indices that another does not have; `None` where it has all.
     pub fn without(&self, other: &ArraySpec) -> Option<ArraySpec> {
         let mut left = RangeSet::first_n(self.len());
-        self.positions_of(other).runs().for_each(|(first, last)| left.remove_range(first, last));
+        self.positions_of(other)
+            .runs()
+            .for_each(|(first, last)| left.remove_range(first, last));
         self.at(&left)
     }
 
@@ -192,7 +209,9 @@ impl ArraySpec {
     /// The step that `SLURM_ARRAY_TASK_STEP` shows: that of the first range, and of two indices their distance (`5-9:4`).
     pub fn step(&self) -> u32 {
         match self.ranges[..] {
-            [first, second] if first.is_single() && second.is_single() => second.start - first.start,
+            [first, second] if first.is_single() && second.is_single() => {
+                second.start - first.start
+            }
             _ => self.ranges.first().map_or(1, |range| range.step),
         }
     }
@@ -408,7 +427,11 @@ fn canonical(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
 /// Ranges with steps index by index, neighbours together. One range that Slurm too writes with its step stays as it is
 /// (seen in squeue 22.05.8: `0-25:5` and `0-12:2`, but `0,5,10,15,20` and `0,2,4,6,8,10`).
 fn without_steps(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
-    let apart: u32 = ranges.iter().filter(|range| range.step > 1).map(IndexRange::len).sum();
+    let apart: u32 = ranges
+        .iter()
+        .filter(|range| range.step > 1)
+        .map(IndexRange::len)
+        .sum();
     let one_long = matches!(ranges[..], [range] if range.len() > 5 && range.end - range.start > 10);
     if one_long || apart == 0 || apart > MOST_SINGLE {
         return ranges;
@@ -416,12 +439,18 @@ fn without_steps(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
     let mut runs: Vec<IndexRange> = Vec::new();
     let mut add = |start: u32, end: u32| match runs.last_mut() {
         Some(last) if last.end + 1 == start => last.end = end,
-        _ => runs.push(IndexRange { start, end, step: 1 }),
+        _ => runs.push(IndexRange {
+            start,
+            end,
+            step: 1,
+        }),
     };
     for range in ranges {
         match range.step {
             1 => add(range.start, range.end),
-            step => (range.start..=range.end).step_by(step as usize).for_each(|index| add(index, index)),
+            step => (range.start..=range.end)
+                .step_by(step as usize)
+                .for_each(|index| add(index, index)),
         }
     }
     runs
@@ -771,7 +800,10 @@ mod tests {
     fn the_waiting_part_prints_as_squeue_does() {
         let spec = ArraySpec::parse("0-19:2,200-202%10").unwrap();
         let mut waiting = RangeSet::first_n(spec.len());
-        assert_eq!(spec.text_of(&waiting), "0,2,4,6,8,10,12,14,16,18,200-202%10");
+        assert_eq!(
+            spec.text_of(&waiting),
+            "0,2,4,6,8,10,12,14,16,18,200-202%10"
+        );
         waiting.remove_range(0, 3);
         waiting.remove(7);
         waiting.remove(11);
@@ -785,7 +817,16 @@ mod tests {
 
     #[test]
     fn waiting_indices_are_written_as_squeue_writes_them() {
-        let same = ["0-12:2", "0-15:3", "0-25:5", "100-112:2", "0-98:2%5", "1-11", "0-3,10,15,20,25,30", "1-2,13"];
+        let same = [
+            "0-12:2",
+            "0-15:3",
+            "0-25:5",
+            "100-112:2",
+            "0-98:2%5",
+            "1-11",
+            "0-3,10,15,20,25,30",
+            "1-2,13",
+        ];
         let listed = [
             ("0-10:2", "0,2,4,6,8,10"),
             ("1-11:2", "1,3,5,7,9,11"),
@@ -799,7 +840,11 @@ mod tests {
         ];
         for (asked, printed) in same.map(|text| (text, text)).into_iter().chain(listed) {
             let spec = ArraySpec::parse(asked).unwrap();
-            assert_eq!(spec.text_of(&RangeSet::first_n(spec.len())), printed, "{asked}");
+            assert_eq!(
+                spec.text_of(&RangeSet::first_n(spec.len())),
+                printed,
+                "{asked}"
+            );
         }
     }
 
@@ -830,10 +875,22 @@ mod tests {
         );
         assert_eq!((spec.bounds(), spec.step()), ((0, 999_999), 1));
         let step = |text: &str| ArraySpec::parse(text).unwrap().step();
-        assert_eq!((step("5-9:4"), step("0-15:4"), step("1,2"), step("7"), step("1,3,9")), (4, 4, 1, 1, 1));
+        assert_eq!(
+            (
+                step("5-9:4"),
+                step("0-15:4"),
+                step("1,2"),
+                step("7"),
+                step("1,3,9")
+            ),
+            (4, 4, 1, 1, 1)
+        );
         let mut waiting = RangeSet::first_n(spec.len());
         waiting.remove_range(0, 9);
-        assert_eq!((waiting.to_string().as_str(), waiting.len(), waiting.last()), ("10-999999", 999_990, Some(999_999)));
+        assert_eq!(
+            (waiting.to_string().as_str(), waiting.len(), waiting.last()),
+            ("10-999999", 999_990, Some(999_999))
+        );
         waiting.remove_range(10, 999_999);
         assert_eq!((waiting.first(), waiting.last()), (None, None));
     }
@@ -855,7 +912,10 @@ mod tests {
         assert_eq!(waiting("1,2,4,6,8", &[]), "1-2,4,6,8");
         assert_eq!(waiting("0-20:2", &[2]), "0,2,6,8,10,12,14,16,18,20");
         let long = waiting("0-9998:2", &[7]);
-        assert_eq!(long, "0-12:2,16-9998:2", "too many to be written one by one");
+        assert_eq!(
+            long, "0-12:2,16-9998:2",
+            "too many to be written one by one"
+        );
     }
 
     proptest! {

@@ -8,8 +8,24 @@ use std::fmt;
 
 /// Most entries of a map, and the largest repetition in it.
 const MAX_MAP: usize = 4096;
-const CPU_WORDS: [&str; 7] = ["quiet", "verbose", "none", "cores", "threads", "map_cpu:", "mask_cpu:"];
-const GPU_WORDS: [&str; 7] = ["quiet", "verbose", "none", "closest", "single:", "per_task:", "map_gpu:"];
+const CPU_WORDS: [&str; 7] = [
+    "quiet",
+    "verbose",
+    "none",
+    "cores",
+    "threads",
+    "map_cpu:",
+    "mask_cpu:",
+];
+const GPU_WORDS: [&str; 7] = [
+    "quiet",
+    "verbose",
+    "none",
+    "closest",
+    "single:",
+    "per_task:",
+    "map_gpu:",
+];
 
 /// `--cpu-bind`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,8 +88,13 @@ impl CpuBind {
             ("threads" | "thread", "") => CpuChoice::Threads,
             ("map_cpu", list) => CpuChoice::Map(map(list, "map_cpu", &number)?),
             ("mask_cpu", list) => CpuChoice::Mask(map(list, "mask_cpu", &mask)?),
-            (known @ ("sockets" | "ldoms" | "rank" | "rank_ldom" | "map_ldom" | "mask_ldom"), _) => {
-                return Err(BadBinding(format!("{known} is not offered. Use cores, threads, map_cpu:LIST or mask_cpu:LIST")));
+            (
+                known @ ("sockets" | "ldoms" | "rank" | "rank_ldom" | "map_ldom" | "mask_ldom"),
+                _,
+            ) => {
+                return Err(BadBinding(format!(
+                    "{known} is not offered. Use cores, threads, map_cpu:LIST or mask_cpu:LIST"
+                )));
             }
             (unknown, _) => return Err(no_word(unknown, &CPU_WORDS)),
         };
@@ -90,9 +111,15 @@ impl GpuBind {
             ("" | "none", "") => GpuChoice::None,
             ("closest", "") => GpuChoice::Closest,
             ("single", count) => GpuChoice::Single(positive(count, "single", "tasks on each GPU")?),
-            ("per_task", count) => GpuChoice::PerTask(positive(count, "per_task", "GPUs of each task")?),
+            ("per_task", count) => {
+                GpuChoice::PerTask(positive(count, "per_task", "GPUs of each task")?)
+            }
             ("map_gpu", list) => GpuChoice::Map(map(list, "map_gpu", &number)?),
-            ("mask_gpu", _) => return Err(BadBinding("mask_gpu is not offered. Use map_gpu:LIST or per_task:N".into())),
+            ("mask_gpu", _) => {
+                return Err(BadBinding(
+                    "mask_gpu is not offered. Use map_gpu:LIST or per_task:N".into(),
+                ));
+            }
             (unknown, _) => return Err(no_word(unknown, &GPU_WORDS)),
         };
         Ok(Self { verbose, how })
@@ -106,15 +133,26 @@ impl GpuBind {
         let all = || (0..gpus).collect();
         Ok(match &self.how {
             GpuChoice::None => all(),
-            _ if gpus == 0 => return Err(BadBinding(format!("{self}: the job has no GPU on this node. Ask for some with --gpus"))),
+            _ if gpus == 0 => {
+                return Err(BadBinding(format!(
+                    "{self}: the job has no GPU on this node. Ask for some with --gpus"
+                )));
+            }
             GpuChoice::Closest if near.is_empty() => all(),
             GpuChoice::Closest => near.to_vec(),
             GpuChoice::Single(tasks) => {
-                let of: Vec<u32> = if near.is_empty() { all() } else { near.to_vec() };
+                let of: Vec<u32> = if near.is_empty() {
+                    all()
+                } else {
+                    near.to_vec()
+                };
                 vec![of[(local / tasks) as usize % of.len()]]
             }
             GpuChoice::PerTask(count) => {
-                let (first, end) = (u64::from(local) * u64::from(*count), (u64::from(local) + 1) * u64::from(*count));
+                let (first, end) = (
+                    u64::from(local) * u64::from(*count),
+                    (u64::from(local) + 1) * u64::from(*count),
+                );
                 if end > u64::from(gpus) {
                     return Err(BadBinding(format!(
                         "{self}: task {local} of this node would be given GPUs {first} to {}, and the job has {gpus} here. \
@@ -127,7 +165,9 @@ impl GpuBind {
             GpuChoice::Map(list) => {
                 let position = list[local as usize % list.len()];
                 if position >= gpus {
-                    return Err(BadBinding(format!("{self}: there is no GPU {position}: the job has {gpus} on this node, counted from 0")));
+                    return Err(BadBinding(format!(
+                        "{self}: there is no GPU {position}: the job has {gpus} on this node, counted from 0"
+                    )));
                 }
                 vec![position]
             }
@@ -142,7 +182,11 @@ impl fmt::Display for CpuBind {
             CpuChoice::Cores => f.write_str("cores"),
             CpuChoice::Threads => f.write_str("threads"),
             CpuChoice::Map(list) => write!(f, "map_cpu:{}", comma(list.iter())),
-            CpuChoice::Mask(list) => write!(f, "mask_cpu:{}", comma(list.iter().map(|cpus| mask_text(cpus)))),
+            CpuChoice::Mask(list) => write!(
+                f,
+                "mask_cpu:{}",
+                comma(list.iter().map(|cpus| mask_text(cpus)))
+            ),
         }
     }
 }
@@ -162,12 +206,22 @@ impl fmt::Display for GpuBind {
 /// CPUs as a hexadecimal mask: `0x15` for 0, 2 and 4.
 pub fn mask_text(cpus: &[u32]) -> String {
     let top = cpus.iter().max().map_or(0, |cpu| cpu / 4);
-    let digit = |at: u32| (0..4).filter(|bit| cpus.contains(&(at * 4 + bit))).map(|bit| 1u32 << bit).sum::<u32>();
-    (0..=top).rev().fold(String::from("0x"), |text, at| format!("{text}{:X}", digit(at)))
+    let digit = |at: u32| {
+        (0..4)
+            .filter(|bit| cpus.contains(&(at * 4 + bit)))
+            .map(|bit| 1u32 << bit)
+            .sum::<u32>()
+    };
+    (0..=top).rev().fold(String::from("0x"), |text, at| {
+        format!("{text}{:X}", digit(at))
+    })
 }
 
 fn comma<T: fmt::Display>(items: impl Iterator<Item = T>) -> String {
-    items.map(|item| item.to_string()).collect::<Vec<_>>().join(",")
+    items
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// `verbose,` or `quiet,` before the word, or alone.
@@ -184,25 +238,49 @@ fn split_verbose(text: &str) -> (bool, &str) {
 fn no_word(word: &str, words: &[&str]) -> BadBinding {
     let word: String = word.chars().take(40).collect();
     let guess = did_you_mean(&word, words.iter().copied());
-    BadBinding(format!("{word:?} is unknown.{guess} There are: {}", words.join(", ")))
+    BadBinding(format!(
+        "{word:?} is unknown.{guess} There are: {}",
+        words.join(", ")
+    ))
 }
 
 fn positive(text: &str, word: &str, what: &str) -> Result<u32, BadBinding> {
-    let count = text.parse().ok().filter(|count| (1..=1 << 16).contains(count));
-    count.ok_or_else(|| BadBinding(format!("{word}:{text} needs a number, the {what}: {word}:1")))
+    let count = text
+        .parse()
+        .ok()
+        .filter(|count| (1..=1 << 16).contains(count));
+    count.ok_or_else(|| {
+        BadBinding(format!(
+            "{word}:{text} needs a number, the {what}: {word}:1"
+        ))
+    })
 }
 
 /// `0,2*3,1`: each entry, or so many times the entry.
-fn map<T: Clone>(list: &str, word: &str, read: &dyn Fn(&str) -> Option<T>) -> Result<Vec<T>, BadBinding> {
-    let bad = |entry: &str| BadBinding(format!("{word}:{list}: {entry:?} is no entry of a list as {word}:0,1 or {word}:0*4,1*4"));
+fn map<T: Clone>(
+    list: &str,
+    word: &str,
+    read: &dyn Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, BadBinding> {
+    let bad = |entry: &str| {
+        BadBinding(format!(
+            "{word}:{list}: {entry:?} is no entry of a list as {word}:0,1 or {word}:0*4,1*4"
+        ))
+    };
     let mut entries = Vec::new();
     for entry in list.split(',') {
         let (text, times) = entry.split_once('*').unwrap_or((entry, "1"));
-        let times: usize = times.parse().ok().filter(|times| (1..=MAX_MAP).contains(times)).ok_or_else(|| bad(entry))?;
+        let times: usize = times
+            .parse()
+            .ok()
+            .filter(|times| (1..=MAX_MAP).contains(times))
+            .ok_or_else(|| bad(entry))?;
         let value = read(text).ok_or_else(|| bad(entry))?;
         entries.extend(std::iter::repeat_n(value, times));
         if entries.len() > MAX_MAP {
-            return Err(BadBinding(format!("{word}: a list of more than {MAX_MAP} entries")));
+            return Err(BadBinding(format!(
+                "{word}: a list of more than {MAX_MAP} entries"
+            )));
         }
     }
     Ok(entries)
@@ -225,7 +303,11 @@ fn mask(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for (at, digit) in digits.chars().rev().enumerate() {
         let digit = digit.to_digit(16)?;
-        cpus.extend((0..4).filter(|bit| digit >> bit & 1 == 1).map(|bit| at as u32 * 4 + bit));
+        cpus.extend(
+            (0..4)
+                .filter(|bit| digit >> bit & 1 == 1)
+                .map(|bit| at as u32 * 4 + bit),
+        );
     }
     (!cpus.is_empty()).then_some(cpus)
 }
@@ -236,17 +318,38 @@ mod tests {
 
     #[test]
     fn sruns_words_are_read_and_written() {
-        for text in ["none", "cores", "threads", "map_cpu:0,2,4", "mask_cpu:0x3,0xC0"] {
+        for text in [
+            "none",
+            "cores",
+            "threads",
+            "map_cpu:0,2,4",
+            "mask_cpu:0x3,0xC0",
+        ] {
             assert_eq!(CpuBind::parse(text).unwrap().to_string(), text);
             assert!(CpuBind::parse(&format!("verbose,{text}")).unwrap().verbose);
         }
         for text in ["none", "closest", "single:2", "per_task:1", "map_gpu:1,0"] {
             assert_eq!(GpuBind::parse(text).unwrap().to_string(), text);
-            assert!(GpuBind::parse(&format!("v,{text}")).unwrap().verbose && !GpuBind::parse(&format!("quiet,{text}")).unwrap().verbose);
+            assert!(
+                GpuBind::parse(&format!("v,{text}")).unwrap().verbose
+                    && !GpuBind::parse(&format!("quiet,{text}")).unwrap().verbose
+            );
         }
-        assert_eq!(GpuBind::parse("verbose").unwrap(), GpuBind { verbose: true, how: GpuChoice::None });
-        assert_eq!(GpuBind::parse("map_gpu:0*2,1").unwrap().how, GpuChoice::Map(vec![0, 0, 1]));
-        assert_eq!(CpuBind::parse("mask_cpu:15").unwrap().how, CpuChoice::Mask(vec![vec![0, 2, 4]]));
+        assert_eq!(
+            GpuBind::parse("verbose").unwrap(),
+            GpuBind {
+                verbose: true,
+                how: GpuChoice::None
+            }
+        );
+        assert_eq!(
+            GpuBind::parse("map_gpu:0*2,1").unwrap().how,
+            GpuChoice::Map(vec![0, 0, 1])
+        );
+        assert_eq!(
+            CpuBind::parse("mask_cpu:15").unwrap().how,
+            CpuChoice::Mask(vec![vec![0, 2, 4]])
+        );
         assert_eq!(mask_text(&[0, 2, 4, 33]), "0x200000015");
     }
 
@@ -254,26 +357,60 @@ mod tests {
     fn other_words_are_refused_with_what_there_is() {
         let cpu = |text: &str| CpuBind::parse(text).unwrap_err().to_string();
         let gpu = |text: &str| GpuBind::parse(text).unwrap_err().to_string();
-        assert!(cpu("corse").contains("Did you mean \"cores\"?") && cpu("sockets").contains("Use cores, threads"));
-        assert!(cpu("map_cpu:").contains("is no entry of a list") && cpu("mask_cpu:0x0").contains("is no entry"));
-        assert!(cpu("map_cpu:1*9999999").contains("is no entry") && cpu("cores:3").contains("unknown"));
-        assert!(gpu("closets").contains("Did you mean \"closest\"?") && gpu("single").contains("single:1") && gpu("per_task:0").contains("per_task:1"));
+        assert!(
+            cpu("corse").contains("Did you mean \"cores\"?")
+                && cpu("sockets").contains("Use cores, threads")
+        );
+        assert!(
+            cpu("map_cpu:").contains("is no entry of a list")
+                && cpu("mask_cpu:0x0").contains("is no entry")
+        );
+        assert!(
+            cpu("map_cpu:1*9999999").contains("is no entry") && cpu("cores:3").contains("unknown")
+        );
+        assert!(
+            gpu("closets").contains("Did you mean \"closest\"?")
+                && gpu("single").contains("single:1")
+                && gpu("per_task:0").contains("per_task:1")
+        );
         assert!(gpu("mask_gpu:1").contains("map_gpu:LIST"));
     }
 
     #[test]
     fn tasks_get_gpus_by_their_place_on_the_node() {
-        let gpus = |text: &str, local, near: &[u32]| GpuBind::parse(text).unwrap().positions(local, 4, near).map_err(|e| e.to_string());
+        let gpus = |text: &str, local, near: &[u32]| {
+            GpuBind::parse(text)
+                .unwrap()
+                .positions(local, 4, near)
+                .map_err(|e| e.to_string())
+        };
         assert_eq!(gpus("none", 3, &[2]).unwrap(), [0, 1, 2, 3]);
         assert_eq!(gpus("closest", 0, &[2, 3]).unwrap(), [2, 3]);
         assert_eq!(gpus("closest", 0, &[]).unwrap(), [0, 1, 2, 3]);
-        assert_eq!((0..6).map(|local| gpus("single:2", local, &[]).unwrap()[0]).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(
+            (0..6)
+                .map(|local| gpus("single:2", local, &[]).unwrap()[0])
+                .collect::<Vec<_>>(),
+            [0, 0, 1, 1, 2, 2]
+        );
         assert_eq!(gpus("single:1", 1, &[2, 3]).unwrap(), [3]);
         assert_eq!(gpus("per_task:2", 1, &[]).unwrap(), [2, 3]);
         assert_eq!(gpus("map_gpu:3,1", 2, &[]).unwrap(), [3]);
-        assert!(gpus("per_task:2", 2, &[]).unwrap_err().contains("the job has 4 here"));
-        assert!(gpus("map_gpu:4", 0, &[]).unwrap_err().contains("there is no GPU 4"));
-        let none = GpuBind::parse("closest").unwrap().positions(0, 0, &[]).unwrap_err().to_string();
+        assert!(
+            gpus("per_task:2", 2, &[])
+                .unwrap_err()
+                .contains("the job has 4 here")
+        );
+        assert!(
+            gpus("map_gpu:4", 0, &[])
+                .unwrap_err()
+                .contains("there is no GPU 4")
+        );
+        let none = GpuBind::parse("closest")
+            .unwrap()
+            .positions(0, 0, &[])
+            .unwrap_err()
+            .to_string();
         assert!(none.contains("--gpus"), "{none}");
     }
 }

@@ -70,7 +70,9 @@ impl Serialize for BlobId {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             None => s.serialize_str(""),
-            Some(sha) => s.serialize_str(std::str::from_utf8(&digits(sha)).expect("digits are text")),
+            Some(sha) => {
+                s.serialize_str(std::str::from_utf8(&digits(sha)).expect("digits are text"))
+            }
         }
     }
 }
@@ -80,7 +82,9 @@ impl<'de> Deserialize<'de> for BlobId {
         let text = Cow::<str>::deserialize(d)?;
         Self::parse(&text).ok_or_else(|| {
             let shown: String = text.chars().take(80).collect();
-            serde::de::Error::custom(format_args!("{shown:?} is not a SHA-256 of 64 hexadecimal digits"))
+            serde::de::Error::custom(format_args!(
+                "{shown:?} is not a SHA-256 of 64 hexadecimal digits"
+            ))
         })
     }
 }
@@ -97,12 +101,21 @@ mod tests {
         assert_eq!(json, format!("\"{id}\""));
         assert_eq!(serde_json::from_str::<BlobId>(&json).unwrap(), id);
         assert_eq!(serde_json::to_string(&BlobId::default()).unwrap(), "\"\"");
-        assert_eq!(serde_json::from_str::<BlobId>("\"\"").unwrap(), BlobId::default());
+        assert_eq!(
+            serde_json::from_str::<BlobId>("\"\"").unwrap(),
+            BlobId::default()
+        );
     }
 
     #[test]
     fn what_is_no_digest_is_refused() {
-        for bad in ["x", &"g".repeat(64), &"0".repeat(63), &"0".repeat(66), &"ä".repeat(32)] {
+        for bad in [
+            "x",
+            &"g".repeat(64),
+            &"0".repeat(63),
+            &"0".repeat(66),
+            &"ä".repeat(32),
+        ] {
             assert_eq!(BlobId::parse(bad), None, "{bad}");
             assert!(serde_json::from_value::<BlobId>((*bad).into()).is_err());
         }

@@ -16,10 +16,16 @@ pub fn from_bytes(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match byte_of(c) {
                 None => text.push(c),
-                Some(_) => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push(char_of(byte))),
+                Some(_) => c
+                    .encode_utf8(&mut [0; 4])
+                    .bytes()
+                    .for_each(|byte| text.push(char_of(byte))),
             }
         }
-        chunk.invalid().iter().for_each(|byte| text.push(char_of(*byte)));
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|byte| text.push(char_of(*byte)));
     }
     text
 }
@@ -41,7 +47,10 @@ pub fn to_bytes(text: &str) -> Cow<'_, [u8]> {
 
 /// The byte that a character stands for, where it is one of these.
 pub fn byte_of(c: char) -> Option<u8> {
-    u32::from(c).checked_sub(BASE).and_then(|byte| u8::try_from(byte).ok()).filter(|byte| *byte >= 0x80)
+    u32::from(c)
+        .checked_sub(BASE)
+        .and_then(|byte| u8::try_from(byte).ok())
+        .filter(|byte| *byte >= 0x80)
 }
 
 fn char_of(byte: u8) -> char {
@@ -57,10 +66,20 @@ mod tests {
     fn text_stands_for_itself_and_other_bytes_for_characters_that_no_one_uses() {
         assert_eq!(from_bytes("/home/jürgen".as_bytes()), "/home/jürgen");
         assert_eq!(from_bytes(b"/home/j\xfcrgen"), "/home/j\u{10f7fc}rgen");
-        assert_eq!(to_bytes("/home/j\u{10f7fc}rgen").as_ref(), b"/home/j\xfcrgen");
+        assert_eq!(
+            to_bytes("/home/j\u{10f7fc}rgen").as_ref(),
+            b"/home/j\xfcrgen"
+        );
         let own = "\u{10f7fc}";
-        assert_ne!(from_bytes(own.as_bytes()), own, "else it would come back as one byte");
-        assert!(!own.contains(char::is_control), "what looks for control characters lets it pass");
+        assert_ne!(
+            from_bytes(own.as_bytes()),
+            own,
+            "else it would come back as one byte"
+        );
+        assert!(
+            !own.contains(char::is_control),
+            "what looks for control characters lets it pass"
+        );
     }
 
     proptest! {

@@ -47,7 +47,9 @@ pub struct Mark {
 
 /// Why a `--checkpoint` cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--checkpoint {text:?}: {why}. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'")]
+#[error(
+    "--checkpoint {text:?}: {why}. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"
+)]
 pub struct CheckpointError {
     pub text: String,
     pub why: String,
@@ -56,7 +58,10 @@ pub struct CheckpointError {
 impl CheckpointSpec {
     /// Reads `USR1`, `USR1@120`, `SIGTERM@5:00`, `10@60`, `./save.sh --fast@120`. Bare grace is in seconds.
     pub fn parse(text: &str) -> Result<Self, CheckpointError> {
-        let wrong = |why: &str| CheckpointError { text: text.chars().take(60).collect(), why: why.to_owned() };
+        let wrong = |why: &str| CheckpointError {
+            text: text.chars().take(60).collect(),
+            why: why.to_owned(),
+        };
         let trimmed = text.trim();
         let (how, grace) = match trimmed.rsplit_once('@') {
             Some((how, grace)) => (how.trim(), Some(grace.trim())),
@@ -66,16 +71,22 @@ impl CheckpointSpec {
             return Err(wrong("neither a signal nor a command is named"));
         }
         if how.len() > MAX_COMMAND_BYTES || how.contains(['\0', '\n']) {
-            return Err(wrong("the command is longer than 1024 bytes or has a line break"));
+            return Err(wrong(
+                "the command is longer than 1024 bytes or has a line break",
+            ));
         }
         let grace_secs = match grace {
             None => DEFAULT_GRACE_SECS,
-            Some(grace) => grace_secs(grace).ok_or_else(|| wrong("the grace is no time of 1 s to 1 day"))?,
+            Some(grace) => {
+                grace_secs(grace).ok_or_else(|| wrong("the grace is no time of 1 s to 1 day"))?
+            }
         };
         let looks_like_signal = !how.contains(['/', ' ', '.']);
         let how = match parse_signal(how) {
             Ok(signal) => CheckpointHow::Signal(signal),
-            Err(_) if looks_like_signal => return Err(wrong("no such signal (a command has a / in it)")),
+            Err(_) if looks_like_signal => {
+                return Err(wrong("no such signal (a command has a / in it)"));
+            }
             Err(_) => CheckpointHow::Command(how.to_owned()),
         };
         if matches!(how, CheckpointHow::Signal(9 | 19)) {
@@ -132,9 +143,29 @@ mod tests {
 
     #[test]
     fn refuses_with_the_reason() {
-        check("", expect![[r#"error: --checkpoint "": neither a signal nor a command is named. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
-        check("KILL@10", expect![[r#"error: --checkpoint "KILL@10": KILL and STOP cannot be answered. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
-        check("USR9@10", expect![[r#"error: --checkpoint "USR9@10": no such signal (a command has a / in it). Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
-        check("USR1@0", expect![[r#"error: --checkpoint "USR1@0": the grace is no time of 1 s to 1 day. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
+        check(
+            "",
+            expect![[
+                r#"error: --checkpoint "": neither a signal nor a command is named. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#
+            ]],
+        );
+        check(
+            "KILL@10",
+            expect![[
+                r#"error: --checkpoint "KILL@10": KILL and STOP cannot be answered. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#
+            ]],
+        );
+        check(
+            "USR9@10",
+            expect![[
+                r#"error: --checkpoint "USR9@10": no such signal (a command has a / in it). Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#
+            ]],
+        );
+        check(
+            "USR1@0",
+            expect![[
+                r#"error: --checkpoint "USR1@0": the grace is no time of 1 s to 1 day. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#
+            ]],
+        );
     }
 }

@@ -214,9 +214,14 @@ impl Partition {
     /// The memory that is asked for, with what the partition gives where the request says nothing: for each GPU of one
     /// that has some, else for each CPU. `Default` leaves it to the node.
     pub fn mem_ask(&self, asked: MemAsk, has_gpus: bool) -> MemAsk {
-        let by_gpu = self.mem_per_gpu_bytes.filter(|_| has_gpus).map(MemAsk::PerGpu);
+        let by_gpu = self
+            .mem_per_gpu_bytes
+            .filter(|_| has_gpus)
+            .map(MemAsk::PerGpu);
         match asked {
-            MemAsk::Default => by_gpu.or(self.mem_per_cpu_bytes.map(MemAsk::PerCpu)).unwrap_or_default(),
+            MemAsk::Default => by_gpu
+                .or(self.mem_per_cpu_bytes.map(MemAsk::PerCpu))
+                .unwrap_or_default(),
             asked => asked,
         }
     }
@@ -334,10 +339,13 @@ impl ClusterConfig {
         self.partitions.iter().find(|p| p.name == name)
     }
     pub fn default_partition(&self) -> Option<&Partition> {
-        self.partitions.iter().find(|p| p.is_default).or(match &self.partitions[..] {
-            [only] => Some(only),
-            _ => None,
-        })
+        self.partitions
+            .iter()
+            .find(|p| p.is_default)
+            .or(match &self.partitions[..] {
+                [only] => Some(only),
+                _ => None,
+            })
     }
 }
 
@@ -370,11 +378,28 @@ mod tests {
 
     #[test]
     fn a_partition_gives_memory_by_gpu_else_by_cpu_and_only_where_nothing_was_asked() {
-        let partition = |mem_per_cpu_bytes, mem_per_gpu_bytes| Partition { mem_per_cpu_bytes, mem_per_gpu_bytes, ..Partition::default() };
+        let partition = |mem_per_cpu_bytes, mem_per_gpu_bytes| Partition {
+            mem_per_cpu_bytes,
+            mem_per_gpu_bytes,
+            ..Partition::default()
+        };
         let both = partition(Some(1), Some(8));
-        assert_eq!((both.mem_ask(MemAsk::Default, true), both.mem_ask(MemAsk::Default, false)), (MemAsk::PerGpu(8), MemAsk::PerCpu(1)));
+        assert_eq!(
+            (
+                both.mem_ask(MemAsk::Default, true),
+                both.mem_ask(MemAsk::Default, false)
+            ),
+            (MemAsk::PerGpu(8), MemAsk::PerCpu(1))
+        );
         assert_eq!(both.mem_ask(MemAsk::PerNode(3), true), MemAsk::PerNode(3));
-        assert_eq!(partition(None, Some(8)).mem_ask(MemAsk::Default, false), MemAsk::Default, "the node's share");
-        assert_eq!(partition(Some(1), None).mem_ask(MemAsk::Default, true), MemAsk::PerCpu(1));
+        assert_eq!(
+            partition(None, Some(8)).mem_ask(MemAsk::Default, false),
+            MemAsk::Default,
+            "the node's share"
+        );
+        assert_eq!(
+            partition(Some(1), None).mem_ask(MemAsk::Default, true),
+            MemAsk::PerCpu(1)
+        );
     }
 }

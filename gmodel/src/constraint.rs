@@ -56,28 +56,50 @@ impl Constraint {
     /// # Errors
     /// As [`Self::parse`]; brackets that stand beside `|`, within others, or without a choice.
     pub fn alternatives(text: &str) -> Result<Vec<Self>, ConstraintError> {
-        let wrong = |why| ConstraintError { text: text.chars().take(60).collect(), why };
+        let wrong = |why| ConstraintError {
+            text: text.chars().take(60).collect(),
+            why,
+        };
         if !Self::has_brackets(text) {
             return Self::parse(text).map(|one| vec![one]);
         }
-        let in_brackets = text.split_once('[').and_then(|(before, rest)| Some((before, rest.split_once(']')?)));
-        let Some((before, (inner, after))) = in_brackets else { return Err(wrong(Why::Bracket)) };
+        let in_brackets = text
+            .split_once('[')
+            .and_then(|(before, rest)| Some((before, rest.split_once(']')?)));
+        let Some((before, (inner, after))) = in_brackets else {
+            return Err(wrong(Why::Bracket));
+        };
         let (before, after) = (before.trim(), after.trim());
         let joined = |sign: Option<char>| sign.is_none_or(|sign| "&,".contains(sign));
-        if [before, inner, after].iter().any(|part| part.contains(['[', ']'])) || !joined(before.chars().last()) || !joined(after.chars().next()) {
+        if [before, inner, after]
+            .iter()
+            .any(|part| part.contains(['[', ']']))
+            || !joined(before.chars().last())
+            || !joined(after.chars().next())
+        {
             return Err(wrong(Why::Bracket));
         }
-        let beside = [before.strip_suffix(['&', ',']), after.strip_prefix(['&', ','])];
+        let beside = [
+            before.strip_suffix(['&', ',']),
+            after.strip_prefix(['&', ',']),
+        ];
         let beside: Vec<&str> = beside.into_iter().flatten().collect();
         if beside.iter().any(|part| at_top(part, '|').len() > 1) {
             return Err(wrong(Why::Mixed));
         }
         let choices = at_top(inner, '|');
         if !(2..=MAX_ALTERNATIVES).contains(&choices.len()) {
-            return Err(wrong(if inner.contains('*') { Why::NodeCount } else { Why::Bracket }));
+            return Err(wrong(if inner.contains('*') {
+                Why::NodeCount
+            } else {
+                Why::Bracket
+            }));
         }
         let whole = |choice: &&str| {
-            let all: Vec<String> = std::iter::once(choice).chain(&beside).map(|part| format!("({part})")).collect();
+            let all: Vec<String> = std::iter::once(choice)
+                .chain(&beside)
+                .map(|part| format!("({part})"))
+                .collect();
             Self::parse(&all.join("&")).map_err(|error| wrong(error.why))
         };
         choices.iter().map(whole).collect()
@@ -344,7 +366,12 @@ mod tests {
 
     #[test]
     fn refuses_with_the_reason() {
-        check("a100,", expect![[r#"error: constraint "a100,": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
+        check(
+            "a100,",
+            expect![[
+                r#"error: constraint "a100,": a feature is missing beside & or |. Try a100&ib or a100|h100"#
+            ]],
+        );
         check(
             "",
             expect![[r#"error: constraint "": it is empty. Name a feature, as in a100&ib"#]],
@@ -391,10 +418,7 @@ mod tests {
                 r#"error: constraint "ib*2&a": *count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out"#
             ]],
         );
-        check(
-            "a,b",
-            expect!["a&b"],
-        );
+        check("a,b", expect!["a&b"]);
         check(
             &"(".repeat(100),
             expect![[
@@ -407,19 +431,51 @@ mod tests {
     #[test]
     fn brackets_are_a_condition_for_each_of_their_parts() {
         let read = |text: &str| match Constraint::alternatives(text) {
-            Ok(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
+            Ok(all) => all
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(" or "),
             Err(error) => error.to_string(),
         };
         assert_eq!(read("a|b"), "a|b");
         assert_eq!(read("[rack1|rack2|rack3]"), "rack1 or rack2 or rack3");
-        assert_eq!(read("ib&[rack1|(a&b)],(x|y)"), "rack1&ib&(x|y) or a&b&ib&(x|y)");
-        for odd in ["[a]", "[a|b", "a|b]", "[a|[b|c]]", "[a|b]&[c|d]", "x|[a|b]", "[a|b]c", "[]"] {
-            assert!(read(odd).contains("[...] says in which"), "{odd}: {}", read(odd));
+        assert_eq!(
+            read("ib&[rack1|(a&b)],(x|y)"),
+            "rack1&ib&(x|y) or a&b&ib&(x|y)"
+        );
+        for odd in [
+            "[a]",
+            "[a|b",
+            "a|b]",
+            "[a|[b|c]]",
+            "[a|b]&[c|d]",
+            "x|[a|b]",
+            "[a|b]c",
+            "[]",
+        ] {
+            assert!(
+                read(odd).contains("[...] says in which"),
+                "{odd}: {}",
+                read(odd)
+            );
         }
-        assert!(read("x|y&[a|b]").contains("two ways"), "{}", read("x|y&[a|b]"));
-        assert!(read("[a*2&b*1]").contains("*count") && read("[a*2|b*1]").contains("*count"), "{}", read("[a*2|b*1]"));
+        assert!(
+            read("x|y&[a|b]").contains("two ways"),
+            "{}",
+            read("x|y&[a|b]")
+        );
+        assert!(
+            read("[a*2&b*1]").contains("*count") && read("[a*2|b*1]").contains("*count"),
+            "{}",
+            read("[a*2|b*1]")
+        );
         for odd in ["[a||b]", "[a|b]&", "&[a|b]", "[a|b]&&c"] {
-            assert!(read(odd).contains("is missing") || read(odd).contains("is empty"), "{odd}: {}", read(odd));
+            assert!(
+                read(odd).contains("is missing") || read(odd).contains("is empty"),
+                "{odd}: {}",
+                read(odd)
+            );
         }
     }
 

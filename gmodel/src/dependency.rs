@@ -28,7 +28,11 @@ pub struct Dependency {
 pub enum Condition {
     /// No job of the same name and user that was submitted earlier is pending or running.
     Singleton,
-    On { kind: Kind, job: JobRef, delay_mins: u32 },
+    On {
+        kind: Kind,
+        job: JobRef,
+        delay_mins: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,13 +75,21 @@ const FORMS: &str = "Write afterok:17:18, after:17+10, aftercorr:98, singleton; 
 
 impl Dependency {
     pub fn parse(text: &str) -> Result<Self, DependencyError> {
-        let wrong = |why: String| DependencyError { text: text.chars().take(60).collect(), why };
+        let wrong = |why: String| DependencyError {
+            text: text.chars().take(60).collect(),
+            why,
+        };
         let trimmed = text.trim();
         if trimmed.len() > MAX_TEXT_BYTES {
-            return Err(wrong(format!("it has {} bytes and {MAX_TEXT_BYTES} are the most", trimmed.len())));
+            return Err(wrong(format!(
+                "it has {} bytes and {MAX_TEXT_BYTES} are the most",
+                trimmed.len()
+            )));
         }
         if trimmed.contains(',') && trimmed.contains('?') {
-            return Err(wrong("`,` and `?` cannot be mixed: all of the conditions, or any of them".into()));
+            return Err(wrong(
+                "`,` and `?` cannot be mixed: all of the conditions, or any of them".into(),
+            ));
         }
         let any = trimmed.contains('?');
         let mut conditions = Vec::new();
@@ -86,7 +98,9 @@ impl Dependency {
         }
         if conditions.len() > MAX_CONDITIONS {
             let count = conditions.len();
-            return Err(wrong(format!("it names {count} jobs and {MAX_CONDITIONS} are the most")));
+            return Err(wrong(format!(
+                "it names {count} jobs and {MAX_CONDITIONS} are the most"
+            )));
         }
         Ok(Self { any, conditions })
     }
@@ -101,10 +115,18 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
         return Err(format!("a condition is empty. {FORMS}"));
     }
     let (word, jobs) = part.split_once(':').unwrap_or((part, ""));
-    let Some((_, kind)) = KINDS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) else {
-        let hint = crate::suggest::did_you_mean(word, KINDS.iter().map(|(name, _)| *name).chain(["singleton"]));
+    let Some((_, kind)) = KINDS
+        .iter()
+        .find(|(name, _)| word.eq_ignore_ascii_case(name))
+    else {
+        let hint = crate::suggest::did_you_mean(
+            word,
+            KINDS.iter().map(|(name, _)| *name).chain(["singleton"]),
+        );
         return Err(match &*word.to_ascii_lowercase() {
-            "singleton" => format!("singleton names no job: it waits for all of the same name. {FORMS}"),
+            "singleton" => {
+                format!("singleton names no job: it waits for all of the same name. {FORMS}")
+            }
             "expand" | "afterburstbuffer" => format!("{word} is not offered here. {FORMS}"),
             _ => format!("{word:?} is no kind of dependency.{hint} {FORMS}"),
         });
@@ -116,13 +138,24 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
         let (job, delay_mins) = match job.split_once('+') {
             Some((job, mins)) if *kind == Kind::After => {
                 let mins = mins.parse().ok().filter(|mins| *mins <= MAX_DELAY_MINS);
-                (job, mins.ok_or_else(|| format!("the minutes after + go from 0 to {MAX_DELAY_MINS}"))?)
+                (
+                    job,
+                    mins.ok_or_else(|| {
+                        format!("the minutes after + go from 0 to {MAX_DELAY_MINS}")
+                    })?,
+                )
             }
             Some(_) => return Err(format!("only after: takes +minutes, not {word}")),
             None => (job, 0),
         };
-        let job = job.parse().map_err(|()| format!("{job:?} is no job id. {FORMS}"))?;
-        conditions.push(Condition::On { kind: *kind, job, delay_mins });
+        let job = job
+            .parse()
+            .map_err(|()| format!("{job:?} is no job id. {FORMS}"))?;
+        conditions.push(Condition::On {
+            kind: *kind,
+            job,
+            delay_mins,
+        });
     }
     Ok(())
 }
@@ -140,7 +173,14 @@ impl FromStr for JobRef {
             None => (text, None),
         };
         let id: u64 = number(id)?.parse().map_err(|_| ())?;
-        if id == 0 { Err(()) } else { Ok(Self { id: JobId(id), index }) }
+        if id == 0 {
+            Err(())
+        } else {
+            Ok(Self {
+                id: JobId(id),
+                index,
+            })
+        }
     }
 }
 
@@ -166,7 +206,10 @@ impl From<Dependency> for String {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = KINDS.iter().find(|(_, kind)| kind == self).map_or("", |(word, _)| word);
+        let word = KINDS
+            .iter()
+            .find(|(_, kind)| kind == self)
+            .map_or("", |(word, _)| word);
         f.write_str(word)
     }
 }
@@ -184,8 +227,16 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Singleton => f.write_str("singleton"),
-            Self::On { kind, job, delay_mins: 0 } => write!(f, "{kind}:{job}"),
-            Self::On { kind, job, delay_mins } => write!(f, "{kind}:{job}+{delay_mins}"),
+            Self::On {
+                kind,
+                job,
+                delay_mins: 0,
+            } => write!(f, "{kind}:{job}"),
+            Self::On {
+                kind,
+                job,
+                delay_mins,
+            } => write!(f, "{kind}:{job}+{delay_mins}"),
         }
     }
 }
@@ -217,20 +268,58 @@ mod tests {
     fn reads_and_prints_conditions() {
         check("afterok:17:18", expect!["afterok:17,afterok:18"]);
         check("after:17+10,singleton", expect!["after:17+10,singleton"]);
-        check("AFTERANY:98_5?afternotok:7", expect!["afterany:98_5?afternotok:7"]);
+        check(
+            "AFTERANY:98_5?afternotok:7",
+            expect!["afterany:98_5?afternotok:7"],
+        );
         check("aftercorr:98", expect!["aftercorr:98"]);
         check("afterok:98_*", expect!["afterok:98"]);
     }
 
     #[test]
     fn refuses_with_the_reason() {
-        check("afterok", expect![[r#"error: --dependency "afterok": afterok names no job. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
-        check("afterk:17", expect!["error: --dependency \"afterk:17\": \"afterk\" is no kind of dependency. Did you mean \"after\"? Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"]);
-        check("afterok:1,afterany:2?afterany:3", expect!["error: --dependency \"afterok:1,afterany:2?afterany:3\": `,` and `?` cannot be mixed: all of the conditions, or any of them"]);
-        check("afterok:x", expect![[r#"error: --dependency "afterok:x": "x" is no job id. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
-        check("afterok:17+5", expect!["error: --dependency \"afterok:17+5\": only after: takes +minutes, not afterok"]);
-        check("", expect![[r#"error: --dependency "": a condition is empty. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
-        check("singleton:17", expect![[r#"error: --dependency "singleton:17": singleton names no job: it waits for all of the same name. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check(
+            "afterok",
+            expect![[
+                r#"error: --dependency "afterok": afterok names no job. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#
+            ]],
+        );
+        check(
+            "afterk:17",
+            expect![
+                "error: --dependency \"afterk:17\": \"afterk\" is no kind of dependency. Did you mean \"after\"? Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"
+            ],
+        );
+        check(
+            "afterok:1,afterany:2?afterany:3",
+            expect![
+                "error: --dependency \"afterok:1,afterany:2?afterany:3\": `,` and `?` cannot be mixed: all of the conditions, or any of them"
+            ],
+        );
+        check(
+            "afterok:x",
+            expect![[
+                r#"error: --dependency "afterok:x": "x" is no job id. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#
+            ]],
+        );
+        check(
+            "afterok:17+5",
+            expect![
+                "error: --dependency \"afterok:17+5\": only after: takes +minutes, not afterok"
+            ],
+        );
+        check(
+            "",
+            expect![[
+                r#"error: --dependency "": a condition is empty. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#
+            ]],
+        );
+        check(
+            "singleton:17",
+            expect![[
+                r#"error: --dependency "singleton:17": singleton names no job: it waits for all of the same name. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#
+            ]],
+        );
         assert!(Dependency::parse(&"afterok:1".repeat(1000)).is_err());
     }
 

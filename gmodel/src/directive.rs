@@ -47,7 +47,8 @@ impl DirectiveKind {
 /// Checks a script and reads the directives at its head, in order.
 pub fn read_directives(script: &[u8]) -> Result<Vec<DirectiveLine>, ScriptError> {
     check_script(script)?;
-    let next_is_directive = |line_no| head(script).any(|(at, line)| at == line_no + 1 && directive(line).is_some());
+    let next_is_directive =
+        |line_no| head(script).any(|(at, line)| at == line_no + 1 && directive(line).is_some());
     let mut directives = Vec::new();
     for (line_no, line) in head(script) {
         let Some((kind, rest)) = directive(line) else {

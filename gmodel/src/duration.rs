@@ -392,7 +392,9 @@ impl BeginTime {
                 let latest = midnight.plus_secs(HALF_A_YEAR_SECS);
                 let years = (now.year.saturating_sub(8)..=now.year).rev();
                 let mut days = years.filter_map(|year| CivilTime::midnight(year, month, day));
-                days.find(|found| *found <= latest).unwrap_or(midnight).at(clock)
+                days.find(|found| *found <= latest)
+                    .unwrap_or(midnight)
+                    .at(clock)
             }
             other => other.resolve(now),
         }
@@ -416,7 +418,9 @@ impl fmt::Display for BeginTime {
             Self::DayFromNow { days: 0, clock } => write!(f, "today {clock}"),
             Self::DayFromNow { days, clock } if days < 0 => write!(f, "yesterday {clock}"),
             Self::DayFromNow { clock, .. } => write!(f, "tomorrow {clock}"),
-            Self::Weekday { weekday, clock } => write!(f, "{} {clock}", WEEKDAYS[usize::from(weekday % 7)]),
+            Self::Weekday { weekday, clock } => {
+                write!(f, "{} {clock}", WEEKDAYS[usize::from(weekday % 7)])
+            }
             Self::MonthDay { month, day, clock } => write!(f, "{month:02}/{day:02}-{clock}"),
             Self::Date {
                 year,
@@ -428,7 +432,15 @@ impl fmt::Display for BeginTime {
     }
 }
 
-const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+const WEEKDAYS: [&str; 7] = [
+    "monday",
+    "tuesday",
+    "wednesday",
+    "thursday",
+    "friday",
+    "saturday",
+    "sunday",
+];
 
 /// `29 February` waits for a leap year; every other day is within a year.
 fn next_month_day(now: CivilTime, month: u8, day: u8) -> CivilTime {
@@ -573,7 +585,10 @@ impl DayWord {
             "yesterday" => return Some(Self::FromNow(-1)),
             _ => {}
         }
-        if let Some(at) = WEEKDAYS.iter().position(|name| *name == word || name[..3] == *word) {
+        if let Some(at) = WEEKDAYS
+            .iter()
+            .position(|name| *name == word || name[..3] == *word)
+        {
             return Some(Self::Weekday(at as u8));
         }
         let two = |digits: &str| {
@@ -776,7 +791,12 @@ mod tests {
         begin("2027-01-09-fika", expect!["2027-01-09T15:00:00"]);
         begin("elevenses-01/09/27", expect!["2027-01-09T11:00:00"]);
         begin("4:00pm-monday", expect!["2026-11-23T16:00:00"]);
-        begin("noon-", expect![[r#"error: begin time "noon-" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#]]);
+        begin(
+            "noon-",
+            expect![[
+                r#"error: begin time "noon-" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#
+            ]],
+        );
         begin("now + 2 weeks", expect!["2026-12-04T10:05:27"]);
         begin("now-1hour", expect!["2026-11-20T09:05:27"]);
         begin("16:00", expect!["2026-11-20T16:00:00"]);
@@ -807,9 +827,36 @@ mod tests {
 
     #[test]
     fn times_of_the_past_have_been() {
-        let now = CivilTime { year: 2026, month: 11, day: 20, hour: 10, minute: 5, second: 27 };
-        let past = |text: &str| BeginTime::parse(text).unwrap().resolve_past(now).to_string();
-        let forms = ["11/19", "1119-06:30", "11/25", "01/05", "12/24", "05/01-7", "02/29", "friday", "fri 16:00", "saturday", "9:30", "noon", "now-1hour", "2026-11-19T10"];
+        let now = CivilTime {
+            year: 2026,
+            month: 11,
+            day: 20,
+            hour: 10,
+            minute: 5,
+            second: 27,
+        };
+        let past = |text: &str| {
+            BeginTime::parse(text)
+                .unwrap()
+                .resolve_past(now)
+                .to_string()
+        };
+        let forms = [
+            "11/19",
+            "1119-06:30",
+            "11/25",
+            "01/05",
+            "12/24",
+            "05/01-7",
+            "02/29",
+            "friday",
+            "fri 16:00",
+            "saturday",
+            "9:30",
+            "noon",
+            "now-1hour",
+            "2026-11-19T10",
+        ];
         expect![[r#"
             11/19 2026-11-19T00:00:00
             1119-06:30 2026-11-19T06:30:00
@@ -825,10 +872,23 @@ mod tests {
             noon 2026-11-20T12:00:00
             now-1hour 2026-11-20T09:05:27
             2026-11-19T10 2026-11-19T10:00:00
-        "#]].assert_eq(&forms.map(|text| format!("{text} {}\n", past(text))).concat());
-        let january = CivilTime { year: 2027, month: 1, day: 3, ..now };
+        "#]]
+        .assert_eq(
+            &forms
+                .map(|text| format!("{text} {}\n", past(text)))
+                .concat(),
+        );
+        let january = CivilTime {
+            year: 2027,
+            month: 1,
+            day: 3,
+            ..now
+        };
         let christmas = BeginTime::parse("12/25").unwrap();
-        assert_eq!(christmas.resolve_past(january).to_string(), "2026-12-25T00:00:00");
+        assert_eq!(
+            christmas.resolve_past(january).to_string(),
+            "2026-12-25T00:00:00"
+        );
     }
 
     #[test]

@@ -34,7 +34,13 @@ impl Expected {
     /// Where a node that reported this differs, in the order of the fields.
     pub fn differences(&self, inventory: &Inventory, gpus: &[GpuEntry]) -> Vec<Difference> {
         let mut found = Vec::new();
-        let mut note = |what, expected: String, is: String| found.push(Difference { what, expected, found: is });
+        let mut note = |what, expected: String, is: String| {
+            found.push(Difference {
+                what,
+                expected,
+                found: is,
+            })
+        };
         if let Some(GpuAmounts(expected)) = &self.gpus {
             let counts = counts(gpus);
             for (gpu_type, milli) in expected {
@@ -43,22 +49,39 @@ impl Expected {
                     named => counts.get(named).copied().unwrap_or(0),
                 };
                 if count * 1000 != *milli {
-                    note("gpus", format!("{gpu_type}:{}", milli / 1000), format!("{gpu_type}:{count}"));
+                    note(
+                        "gpus",
+                        format!("{gpu_type}:{}", milli / 1000),
+                        format!("{gpu_type}:{count}"),
+                    );
                 }
             }
             // A type that nobody named is one too many, unless all together were counted.
-            for (gpu_type, count) in counts.iter().filter(|(gpu_type, _)| !expected.contains_key(**gpu_type) && !expected.contains_key(ALL_GPUS)) {
-                note("gpus", format!("{gpu_type}:0"), format!("{gpu_type}:{count}"));
+            for (gpu_type, count) in counts.iter().filter(|(gpu_type, _)| {
+                !expected.contains_key(**gpu_type) && !expected.contains_key(ALL_GPUS)
+            }) {
+                note(
+                    "gpus",
+                    format!("{gpu_type}:0"),
+                    format!("{gpu_type}:{count}"),
+                );
             }
         }
         if let Some(cpus) = self.cpus.filter(|cpus| *cpus != inventory.cpus) {
             note("cpus", cpus.to_string(), inventory.cpus.to_string());
         }
-        if let Some(mem_bytes) = self.mem_bytes.filter(|mem_bytes| *mem_bytes > inventory.mem_bytes) {
+        if let Some(mem_bytes) = self
+            .mem_bytes
+            .filter(|mem_bytes| *mem_bytes > inventory.mem_bytes)
+        {
             let size = |bytes: u64| format!("{}M", bytes >> 20);
             note("memory", size(mem_bytes), size(inventory.mem_bytes));
         }
-        if let Some(driver) = self.driver.as_ref().filter(|driver| **driver != inventory.driver) {
+        if let Some(driver) = self
+            .driver
+            .as_ref()
+            .filter(|driver| **driver != inventory.driver)
+        {
             note("driver", driver.clone(), inventory.driver.clone());
         }
         found
@@ -68,7 +91,10 @@ impl Expected {
 /// GPUs that are there by type, sick ones too.
 fn counts(gpus: &[GpuEntry]) -> BTreeMap<&str, u64> {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for gpu in gpus.iter().filter(|gpu| gpu.present && gpu.info.slice.is_none()) {
+    for gpu in gpus
+        .iter()
+        .filter(|gpu| gpu.present && gpu.info.slice.is_none())
+    {
         *counts.entry(&gpu.info.gpu_type).or_default() += 1;
     }
     counts
@@ -83,7 +109,10 @@ mod tests {
     fn gpus(words: &[(&str, bool)]) -> Vec<GpuEntry> {
         let entry = |(at, (gpu_type, present)): (usize, &(&str, bool))| GpuEntry {
             slot: GpuSlot(at as u16),
-            info: GpuInfo { gpu_type: (*gpu_type).into(), ..GpuInfo::default() },
+            info: GpuInfo {
+                gpu_type: (*gpu_type).into(),
+                ..GpuInfo::default()
+            },
             present: *present,
             forgotten: false,
             refused: String::new(),
@@ -93,23 +122,60 @@ mod tests {
     }
 
     fn shown(expected: &Expected, inventory: &Inventory, gpus: &[GpuEntry]) -> Vec<String> {
-        expected.differences(inventory, gpus).into_iter().map(|one| format!("{} {} {}", one.what, one.expected, one.found)).collect()
+        expected
+            .differences(inventory, gpus)
+            .into_iter()
+            .map(|one| format!("{} {} {}", one.what, one.expected, one.found))
+            .collect()
     }
 
     #[test]
     fn a_node_is_compared_in_what_is_said_of_it_and_in_nothing_else() {
-        let amounts = |amounts: &[(&str, u64)]| Some(GpuAmounts(amounts.iter().map(|(kind, milli)| ((*kind).to_owned(), *milli)).collect()));
-        let inventory = Inventory { cpus: 64, mem_bytes: 500 << 30, driver: "580.95.05".into(), ..Inventory::default() };
-        let mut here = gpus(&[("h100", true), ("h100", true), ("h100", false), ("l4", true)]);
+        let amounts = |amounts: &[(&str, u64)]| {
+            Some(GpuAmounts(
+                amounts
+                    .iter()
+                    .map(|(kind, milli)| ((*kind).to_owned(), *milli))
+                    .collect(),
+            ))
+        };
+        let inventory = Inventory {
+            cpus: 64,
+            mem_bytes: 500 << 30,
+            driver: "580.95.05".into(),
+            ..Inventory::default()
+        };
+        let mut here = gpus(&[
+            ("h100", true),
+            ("h100", true),
+            ("h100", false),
+            ("l4", true),
+        ]);
         assert_eq!(shown(&Expected::default(), &inventory, &here), [""; 0]);
-        let expected = Expected { gpus: amounts(&[("h100", 3000)]), cpus: Some(96), mem_bytes: Some(512 << 30), driver: Some("550".into()), ..Expected::default() };
+        let expected = Expected {
+            gpus: amounts(&[("h100", 3000)]),
+            cpus: Some(96),
+            mem_bytes: Some(512 << 30),
+            driver: Some("550".into()),
+            ..Expected::default()
+        };
         assert_eq!(
             shown(&expected, &inventory, &here),
-            ["gpus h100:3 h100:2", "gpus l4:0 l4:1", "cpus 96 64", "memory 524288M 512000M", "driver 550 580.95.05"]
+            [
+                "gpus h100:3 h100:2",
+                "gpus l4:0 l4:1",
+                "cpus 96 64",
+                "memory 524288M 512000M",
+                "driver 550 580.95.05"
+            ]
         );
         // All types together; a slice is no GPU of its own.
         here[1].info.slice = Some(MigSlice::default());
-        let expected = Expected { gpus: amounts(&[("gpu", 2000)]), mem_bytes: Some(500 << 30), ..Expected::default() };
+        let expected = Expected {
+            gpus: amounts(&[("gpu", 2000)]),
+            mem_bytes: Some(500 << 30),
+            ..Expected::default()
+        };
         assert_eq!(shown(&expected, &inventory, &here), [""; 0]);
     }
 }

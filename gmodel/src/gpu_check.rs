@@ -99,15 +99,30 @@ pub struct CheckResult {
 impl CheckResult {
     /// Whether the program came to its end, and why not.
     pub fn of_program(trouble: &str) -> Self {
-        Self { check: PROGRAM.into(), passed: Some(trouble.is_empty()), text: trouble.into(), ..Self::default() }
+        Self {
+            check: PROGRAM.into(),
+            passed: Some(trouble.is_empty()),
+            text: trouble.into(),
+            ..Self::default()
+        }
     }
 
     /// Within the bounds, and about something.
     pub fn is_sound(&self) -> bool {
-        let words = [&self.check, &self.version, &self.class, &self.unit, &self.peer];
-        let says_something = !self.sum.is_empty() || self.value_micro.is_some() || self.passed.is_some();
+        let words = [
+            &self.check,
+            &self.version,
+            &self.class,
+            &self.unit,
+            &self.peer,
+        ];
+        let says_something =
+            !self.sum.is_empty() || self.value_micro.is_some() || self.passed.is_some();
         !self.check.is_empty()
-            && words.iter().all(|word| word.len() <= MAX_WORD_BYTES && word.chars().all(|c| c.is_ascii_graphic() || c == ' '))
+            && words.iter().all(|word| {
+                word.len() <= MAX_WORD_BYTES
+                    && word.chars().all(|c| c.is_ascii_graphic() || c == ' ')
+            })
             && self.sum.len() <= MAX_SUM_BYTES
             && self.sum.chars().all(|c| c.is_ascii_graphic())
             && self.text.len() <= MAX_TEXT_BYTES
@@ -125,12 +140,31 @@ impl CheckResult {
 
     /// `25.3 GB/s`, `9f3a01c2`, `passed`; several with commas between them. `398 GB/s to GPU-1f..` of what is between two.
     pub fn words(&self) -> String {
-        let to = if self.peer.is_empty() { String::new() } else { format!(" to {}", self.peer) };
-        let number = self.value_micro.map(|micro| format!("{} {}", micro_text(micro), self.unit).trim_end().to_owned() + &to);
+        let to = if self.peer.is_empty() {
+            String::new()
+        } else {
+            format!(" to {}", self.peer)
+        };
+        let number = self.value_micro.map(|micro| {
+            format!("{} {}", micro_text(micro), self.unit)
+                .trim_end()
+                .to_owned()
+                + &to
+        });
         let sum = (!self.sum.is_empty()).then(|| self.sum.clone());
-        let passed = self.passed.map(|passed| if passed { "passed".to_owned() } else { "failed".to_owned() });
+        let passed = self.passed.map(|passed| {
+            if passed {
+                "passed".to_owned()
+            } else {
+                "failed".to_owned()
+            }
+        });
         let text = (!self.text.is_empty()).then(|| self.text.clone());
-        [number, sum, passed, text].into_iter().flatten().collect::<Vec<_>>().join(", ")
+        [number, sum, passed, text]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -166,12 +200,16 @@ pub struct CheckReport {
 
 impl CheckReport {
     pub fn stopped(why: impl Into<String>) -> Self {
-        Self { stopped: clipped(&why.into()), ..Self::default() }
+        Self {
+            stopped: clipped(&why.into()),
+            ..Self::default()
+        }
     }
 
     /// Of a node that nobody has to believe: bounded, and with the program's own result in it.
     pub fn sound(mut self) -> Self {
-        self.results.retain(|result| result.is_sound() && result.check != PROGRAM);
+        self.results
+            .retain(|result| result.is_sound() && result.check != PROGRAM);
         self.results.truncate(MAX_RESULTS);
         (self.trouble, self.stopped) = (clipped(&self.trouble), clipped(&self.stopped));
         if self.stopped.is_empty() {
@@ -183,10 +221,19 @@ impl CheckReport {
     /// One line for a history.
     pub fn words(&self) -> String {
         let shown = |result: &CheckResult| format!("{} {}", result.check, result.words());
-        let own = self.results.iter().filter(|result| result.check != PROGRAM || result.passed == Some(false));
+        let own = self
+            .results
+            .iter()
+            .filter(|result| result.check != PROGRAM || result.passed == Some(false));
         let found: Vec<String> = own.map(shown).collect();
         let took = format!("{}.{} s", self.took_ms / 1000, self.took_ms % 1000 / 100);
-        if !self.stopped.is_empty() { format!("not run to its end: {}", self.stopped) } else if found.is_empty() { format!("it ended, and found nothing, in {took}") } else { format!("{}; in {took}", found.join("; ")) }
+        if !self.stopped.is_empty() {
+            format!("not run to its end: {}", self.stopped)
+        } else if found.is_empty() {
+            format!("it ended, and found nothing, in {took}")
+        } else {
+            format!("{}; in {took}", found.join("; "))
+        }
     }
 }
 
@@ -253,13 +300,28 @@ impl GpuChecks {
         (self.tried, self.told) = (at, report.stopped.is_empty());
         self.stopped.clone_from(&report.stopped);
         for result in &report.results {
-            let old = self.kept.iter().position(|kept| kept.result.check == result.check).map(|place| self.kept.remove(place));
-            let mut kept = KeptResult { result: result.clone(), at, ..KeptResult::default() };
+            let old = self
+                .kept
+                .iter()
+                .position(|kept| kept.result.check == result.check)
+                .map(|place| self.kept.remove(place));
+            let mut kept = KeptResult {
+                result: result.clone(),
+                at,
+                ..KeptResult::default()
+            };
             if let Some(old) = old.filter(|old| old.result.version == result.version) {
-                (kept.strikes, kept.odd_since, kept.good) = (old.strikes, old.odd_since, old.good + 1);
-                kept.same_way = !old.odd.is_empty() && !old.result.peer.is_empty() && old.result.peer == result.peer;
+                (kept.strikes, kept.odd_since, kept.good) =
+                    (old.strikes, old.odd_since, old.good + 1);
+                kept.same_way = !old.odd.is_empty()
+                    && !old.result.peer.is_empty()
+                    && old.result.peer == result.peer;
                 kept.before = old.result.sum;
-                let forgiven = if kept.result.sum.is_empty() { 1 } else { FORGIVEN_AFTER };
+                let forgiven = if kept.result.sum.is_empty() {
+                    1
+                } else {
+                    FORGIVEN_AFTER
+                };
                 if kept.good > forgiven {
                     kept.strikes = 0;
                 }
@@ -268,12 +330,15 @@ impl GpuChecks {
                 self.kept.push(kept);
             }
         }
-        self.kept.sort_by(|a, b| a.result.check.cmp(&b.result.check));
+        self.kept
+            .sort_by(|a, b| a.result.check.cmp(&b.result.check));
     }
 
     /// Takes a judgement of the newest result of a check.
     pub fn judge(&mut self, check: &str, odd: &str) {
-        let Some(kept) = self.kept.iter_mut().find(|kept| kept.result.check == check) else { return };
+        let Some(kept) = self.kept.iter_mut().find(|kept| kept.result.check == check) else {
+            return;
+        };
         odd.clone_into(&mut kept.odd);
         if !odd.is_empty() {
             if kept.strikes == 0 {
@@ -302,7 +367,9 @@ impl GpuChecks {
     }
 
     fn suspicions(&self) -> impl Iterator<Item = &KeptResult> {
-        self.kept.iter().filter(|kept| !kept.odd.is_empty() && kept.strikes < STRIKES && !kept.same_way)
+        self.kept
+            .iter()
+            .filter(|kept| !kept.odd.is_empty() && kept.strikes < STRIKES && !kept.same_way)
     }
 
     /// The way that was last measured from it.
@@ -312,7 +379,10 @@ impl GpuChecks {
 
     /// The check of which it was an outlier too often to be chance, where nothing was done about it.
     pub fn condemned(&self) -> Option<&KeptResult> {
-        self.kept.iter().filter(|_| !self.ordered_out).find(|kept| kept.strikes >= STRIKES && !kept.odd.is_empty())
+        self.kept
+            .iter()
+            .filter(|_| !self.ordered_out)
+            .find(|kept| kept.strikes >= STRIKES && !kept.odd.is_empty())
     }
 }
 
@@ -321,25 +391,52 @@ mod tests {
     use super::*;
 
     fn sum(check: &str, sum: &str) -> CheckResult {
-        CheckResult { check: check.into(), sum: sum.into(), ..CheckResult::default() }
+        CheckResult {
+            check: check.into(),
+            sum: sum.into(),
+            ..CheckResult::default()
+        }
     }
 
     fn report(results: Vec<CheckResult>) -> CheckReport {
-        CheckReport { results, ..CheckReport::default() }.sound()
+        CheckReport {
+            results,
+            ..CheckReport::default()
+        }
+        .sound()
     }
 
     #[test]
     fn what_is_out_of_bounds_or_says_nothing_is_dropped_and_the_program_speaks_for_itself() {
-        let long = CheckResult { text: "x".repeat(MAX_TEXT_BYTES + 1), ..sum("a", "1") };
-        let forged = CheckResult { passed: Some(false), check: PROGRAM.into(), ..CheckResult::default() };
-        let silent = CheckResult { check: "b".into(), ..CheckResult::default() };
+        let long = CheckResult {
+            text: "x".repeat(MAX_TEXT_BYTES + 1),
+            ..sum("a", "1")
+        };
+        let forged = CheckResult {
+            passed: Some(false),
+            check: PROGRAM.into(),
+            ..CheckResult::default()
+        };
+        let silent = CheckResult {
+            check: "b".into(),
+            ..CheckResult::default()
+        };
         let odd = sum("line\nbreak", "1");
         let many = (0..100).map(|at| sum(&format!("c{at}"), "1"));
-        let sound = report([long, forged, silent, odd].into_iter().chain(many).collect());
+        let sound = report(
+            [long, forged, silent, odd]
+                .into_iter()
+                .chain(many)
+                .collect(),
+        );
         assert_eq!(sound.results.len(), MAX_RESULTS + 1);
         assert_eq!(sound.results.last(), Some(&CheckResult::of_program("")));
         assert_eq!(CheckReport::stopped("a job came").sound().results, []);
-        let cut = CheckReport { trouble: "ü".repeat(MAX_TEXT_BYTES), ..CheckReport::default() }.sound();
+        let cut = CheckReport {
+            trouble: "ü".repeat(MAX_TEXT_BYTES),
+            ..CheckReport::default()
+        }
+        .sound();
         assert_eq!(cut.trouble.len(), MAX_TEXT_BYTES);
         assert_eq!(cut.results[0].passed, Some(false));
     }
@@ -347,11 +444,24 @@ mod tests {
     #[test]
     fn a_second_wrong_checksum_condemns_also_after_right_ones_and_a_number_only_in_a_row() {
         let mut checks = GpuChecks::default();
-        let speed = CheckResult { check: "pcie".into(), value_micro: Some(1), unit: "GB/s".into(), ..CheckResult::default() };
+        let speed = CheckResult {
+            check: "pcie".into(),
+            value_micro: Some(1),
+            unit: "GB/s".into(),
+            ..CheckResult::default()
+        };
         let mut round = |odd_sum: &str, odd_speed: &str| {
-            checks.take(&report(vec![sum("arith", "1"), speed.clone()]), Timestamp(1));
-            [("arith", odd_sum), ("pcie", odd_speed)].iter().for_each(|(check, odd)| checks.judge(check, odd));
-            (checks.condemned().map(|kept| kept.result.check.clone()), checks.is_suspect())
+            checks.take(
+                &report(vec![sum("arith", "1"), speed.clone()]),
+                Timestamp(1),
+            );
+            [("arith", odd_sum), ("pcie", odd_speed)]
+                .iter()
+                .for_each(|(check, odd)| checks.judge(check, odd));
+            (
+                checks.condemned().map(|kept| kept.result.check.clone()),
+                checks.is_suspect(),
+            )
         };
         assert_eq!(round("", ""), (None, false));
         assert_eq!(round("", "slow"), (None, true));
@@ -366,7 +476,13 @@ mod tests {
 
     #[test]
     fn a_slow_way_condemns_only_when_one_to_another_gpu_is_slow_too() {
-        let way = |peer: &str| CheckResult { check: "copy.to-peer".into(), peer: peer.into(), value_micro: Some(1), unit: "GB/s".into(), ..CheckResult::default() };
+        let way = |peer: &str| CheckResult {
+            check: "copy.to-peer".into(),
+            peer: peer.into(),
+            value_micro: Some(1),
+            unit: "GB/s".into(),
+            ..CheckResult::default()
+        };
         let verdicts = |ways: &[(&str, &str)]| {
             let mut checks = GpuChecks::default();
             let mut round = |(peer, odd): &(&str, &str)| {
@@ -376,10 +492,24 @@ mod tests {
             };
             ways.iter().map(&mut round).collect::<Vec<_>>()
         };
-        assert_eq!(verdicts(&[("b", "slow"), ("c", "slow")]), [(true, false), (false, true)]);
-        assert_eq!(verdicts(&[("b", "slow"), ("c", ""), ("b", "slow")]), [(true, false), (false, false), (true, false)], "in a row");
-        assert_eq!(verdicts(&[("b", "slow"), ("b", "slow"), ("b", "slow")]), [(true, false), (false, false), (false, false)], "b may be to blame");
-        assert_eq!(verdicts(&[("b", "slow"), ("b", "slow"), ("c", "slow")]), [(true, false), (false, false), (false, true)]);
+        assert_eq!(
+            verdicts(&[("b", "slow"), ("c", "slow")]),
+            [(true, false), (false, true)]
+        );
+        assert_eq!(
+            verdicts(&[("b", "slow"), ("c", ""), ("b", "slow")]),
+            [(true, false), (false, false), (true, false)],
+            "in a row"
+        );
+        assert_eq!(
+            verdicts(&[("b", "slow"), ("b", "slow"), ("b", "slow")]),
+            [(true, false), (false, false), (false, false)],
+            "b may be to blame"
+        );
+        assert_eq!(
+            verdicts(&[("b", "slow"), ("b", "slow"), ("c", "slow")]),
+            [(true, false), (false, false), (false, true)]
+        );
         assert_eq!(way("GPU-b").words(), "0 GB/s to GPU-b");
     }
 
@@ -399,9 +529,18 @@ mod tests {
 
     #[test]
     fn results_in_words() {
-        let result = CheckResult { check: "pcie".into(), value_micro: Some(25_340_400), unit: "GB/s".into(), passed: Some(true), ..CheckResult::default() };
+        let result = CheckResult {
+            check: "pcie".into(),
+            value_micro: Some(25_340_400),
+            unit: "GB/s".into(),
+            passed: Some(true),
+            ..CheckResult::default()
+        };
         assert_eq!(result.words(), "25.34 GB/s, passed");
-        assert_eq!((micro_text(-1_500), micro_text(0), micro_text(999_999_500)), ("-0.002".into(), "0".into(), "1000".into()));
+        assert_eq!(
+            (micro_text(-1_500), micro_text(0), micro_text(999_999_500)),
+            ("-0.002".into(), "0".into(), "1000".into())
+        );
         let mut report = report(vec![result]);
         report.took_ms = 4_250;
         assert_eq!(report.words(), "pcie 25.34 GB/s, passed; in 4.2 s");

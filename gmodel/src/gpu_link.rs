@@ -35,7 +35,8 @@ pub type GpuLinks = BTreeMap<u32, GpuLink>;
 /// Keys are read as text: frames of the node protocol say what they are by a key within, and serde then keeps keys as they stand.
 pub(crate) fn by_minor<'de, D: Deserializer<'de>>(reader: D) -> Result<GpuLinks, D::Error> {
     let texts = BTreeMap::<String, GpuLink>::deserialize(reader)?;
-    let one = |(minor, link): (String, GpuLink)| Ok((minor.parse().map_err(D::Error::custom)?, link));
+    let one =
+        |(minor, link): (String, GpuLink)| Ok((minor.parse().map_err(D::Error::custom)?, link));
     texts.into_iter().map(one).collect()
 }
 
@@ -77,7 +78,10 @@ impl FromStr for GpuLink {
             "PHB" => Self::HostBridge,
             "NODE" => Self::Node,
             "SYS" => Self::System,
-            _ => word.strip_prefix("NV").and_then(|links| links.parse().ok()).map_or(Self::Unknown, Self::Nvlink),
+            _ => word
+                .strip_prefix("NV")
+                .and_then(|links| links.parse().ok())
+                .map_or(Self::Unknown, Self::Nvlink),
         })
     }
 }
@@ -98,9 +102,13 @@ impl From<GpuLink> for String {
 /// `None` for fewer than two, or where nothing is told.
 pub fn weakest<'a>(gpus: impl Iterator<Item = (u32, &'a GpuLinks)> + Clone) -> Option<GpuLink> {
     let pairs = gpus.clone().enumerate().flat_map(|(at, (_, links))| {
-        gpus.clone().skip(at + 1).map(move |(minor, _)| links.get(&minor).copied().unwrap_or_default())
+        gpus.clone()
+            .skip(at + 1)
+            .map(move |(minor, _)| links.get(&minor).copied().unwrap_or_default())
     });
-    pairs.min_by_key(|link| link.weight()).filter(|link| *link != GpuLink::Unknown)
+    pairs
+        .min_by_key(|link| link.weight())
+        .filter(|link| *link != GpuLink::Unknown)
 }
 
 #[cfg(test)]
@@ -109,10 +117,21 @@ mod tests {
 
     #[test]
     fn links_are_written_as_nvidia_smi_writes_them() {
-        for (link, word) in [(GpuLink::Nvlink(18), "NV18"), (GpuLink::Switch, "PIX"), (GpuLink::System, "SYS")] {
-            assert_eq!((link.to_string(), word.parse()), (word.to_owned(), Ok(link)));
+        for (link, word) in [
+            (GpuLink::Nvlink(18), "NV18"),
+            (GpuLink::Switch, "PIX"),
+            (GpuLink::System, "SYS"),
+        ] {
+            assert_eq!(
+                (link.to_string(), word.parse()),
+                (word.to_owned(), Ok(link))
+            );
         }
-        assert_eq!(serde_json::from_str::<GpuLink>(r#""C2C2""#).unwrap(), GpuLink::Unknown, "of a later release");
+        assert_eq!(
+            serde_json::from_str::<GpuLink>(r#""C2C2""#).unwrap(),
+            GpuLink::Unknown,
+            "of a later release"
+        );
         assert_eq!("NVx".parse(), Ok(GpuLink::Unknown));
     }
 
@@ -123,7 +142,10 @@ mod tests {
         enum Frame {
             Hello(crate::node::GpuInfo),
         }
-        let info = crate::node::GpuInfo { links: [(17, GpuLink::Nvlink(18))].into(), ..Default::default() };
+        let info = crate::node::GpuInfo {
+            links: [(17, GpuLink::Nvlink(18))].into(),
+            ..Default::default()
+        };
         let text = serde_json::to_string(&Frame::Hello(info.clone())).unwrap();
         assert!(text.contains(r#""links":{"17":"NV18"}"#), "{text}");
         let Frame::Hello(read) = serde_json::from_str(&text).unwrap();
@@ -135,8 +157,20 @@ mod tests {
     #[test]
     fn a_set_is_as_good_as_its_weakest_pair() {
         let ways = |pairs: &[(u32, GpuLink)]| pairs.iter().copied().collect::<GpuLinks>();
-        let sets = [ways(&[(4, GpuLink::Nvlink(2)), (5, GpuLink::Node)]), ways(&[(3, GpuLink::Nvlink(2)), (5, GpuLink::System)]), ways(&[])];
-        let of = |slots: &[usize]| weakest(slots.iter().map(|at| (3 + *at as u32, &sets[*at])).collect::<Vec<_>>().into_iter());
+        let sets = [
+            ways(&[(4, GpuLink::Nvlink(2)), (5, GpuLink::Node)]),
+            ways(&[(3, GpuLink::Nvlink(2)), (5, GpuLink::System)]),
+            ways(&[]),
+        ];
+        let of = |slots: &[usize]| {
+            weakest(
+                slots
+                    .iter()
+                    .map(|at| (3 + *at as u32, &sets[*at]))
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            )
+        };
         assert_eq!(of(&[0, 1]), Some(GpuLink::Nvlink(2)));
         assert_eq!(of(&[0, 1, 2]), Some(GpuLink::System));
         assert_eq!((of(&[0]), of(&[2, 2])), (None, None));

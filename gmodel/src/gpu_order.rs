@@ -53,7 +53,12 @@ pub struct GpuOrderDone {
 impl GpuOrderDone {
     /// The answer to an order; `error` is empty when it was carried out.
     pub fn new(order: &GpuOrder, error: impl Into<String>) -> Self {
-        Self { number: order.number, uuid: order.uuid.clone(), error: error.into(), check: None }
+        Self {
+            number: order.number,
+            uuid: order.uuid.clone(),
+            error: error.into(),
+            check: None,
+        }
     }
 }
 
@@ -63,13 +68,28 @@ mod tests {
 
     #[test]
     fn an_order_of_a_newer_controller_is_read_as_unknown() {
-        let order: GpuOrder = serde_json::from_str(r#"{"number":7,"uuid":"GPU-1","what":"polish","cloth":"silk"}"#).unwrap();
+        let order: GpuOrder =
+            serde_json::from_str(r#"{"number":7,"uuid":"GPU-1","what":"polish","cloth":"silk"}"#)
+                .unwrap();
         assert_eq!((order.number, order.what), (7, GpuAction::Unknown));
-        let cut = GpuOrder { number: 8, uuid: "GPU-1".into(), what: GpuAction::Cut { profiles: vec!["3g.40gb".into()] } };
+        let cut = GpuOrder {
+            number: 8,
+            uuid: "GPU-1".into(),
+            what: GpuAction::Cut {
+                profiles: vec!["3g.40gb".into()],
+            },
+        };
         let text = serde_json::to_string(&cut).unwrap();
         assert_eq!(serde_json::from_str::<GpuOrder>(&text).unwrap(), cut);
-        let program = CheckProgram { program: "/usr/libexec/check".into(), timeout_secs: 300, ..CheckProgram::default() };
-        let check = GpuOrder { what: GpuAction::Check(program), ..cut };
+        let program = CheckProgram {
+            program: "/usr/libexec/check".into(),
+            timeout_secs: 300,
+            ..CheckProgram::default()
+        };
+        let check = GpuOrder {
+            what: GpuAction::Check(program),
+            ..cut
+        };
         let text = serde_json::to_string(&check).unwrap();
         assert_eq!(serde_json::from_str::<GpuOrder>(&text).unwrap(), check);
     }

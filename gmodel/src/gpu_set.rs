@@ -60,7 +60,11 @@ impl GpuPart {
     pub fn milli(&self) -> u32 {
         match self {
             Self::Whole => WHOLE_GPU_MILLI,
-            Self::Mig { compute_slices, memory_slices, .. } => {
+            Self::Mig {
+                compute_slices,
+                memory_slices,
+                ..
+            } => {
                 let compute = u32::from(*compute_slices) * 1000 / 7;
                 let memory = u32::from(*memory_slices) * 1000 / 8;
                 compute.max(memory).min(WHOLE_GPU_MILLI)
@@ -72,7 +76,9 @@ impl GpuPart {
     /// make no more than the whole.
     pub fn memory_milli(&self) -> u32 {
         match self {
-            Self::Mig { memory_slices, .. } => u32::from(*memory_slices) * 1000 / u32::from(crate::mig::MEMORY_SLICES),
+            Self::Mig { memory_slices, .. } => {
+                u32::from(*memory_slices) * 1000 / u32::from(crate::mig::MEMORY_SLICES)
+            }
             other => other.milli(),
         }
     }
@@ -88,7 +94,11 @@ impl GpuPart {
     pub fn goes_beside(&self, other: &Self) -> bool {
         let terms = |part: &Self| match part {
             Self::Share { tenant: None, .. } => Some(None),
-            Self::Share { tenant: Some(uid), milli, memory_mib } => Some(Some((*uid, *milli, *memory_mib))),
+            Self::Share {
+                tenant: Some(uid),
+                milli,
+                memory_mib,
+            } => Some(Some((*uid, *milli, *memory_mib))),
             Self::Whole | Self::Mig { .. } => None,
         };
         terms(self).is_some() && terms(self) == terms(other)
@@ -97,8 +107,13 @@ impl GpuPart {
 
 impl GpuSet {
     pub fn whole(slots: impl IntoIterator<Item = GpuSlot>) -> Self {
-        let mut grants: Vec<_> =
-            slots.into_iter().map(|slot| GpuGrant { slot, part: GpuPart::Whole }).collect();
+        let mut grants: Vec<_> = slots
+            .into_iter()
+            .map(|slot| GpuGrant {
+                slot,
+                part: GpuPart::Whole,
+            })
+            .collect();
         grants.sort();
         Self(grants)
     }
@@ -111,7 +126,10 @@ impl GpuSet {
     }
     /// Thousandths of GPUs held in all.
     pub fn milli(&self) -> u64 {
-        self.0.iter().map(|grant| u64::from(grant.part.milli())).sum()
+        self.0
+            .iter()
+            .map(|grant| u64::from(grant.part.milli()))
+            .sum()
     }
     pub fn slots(&self) -> impl Iterator<Item = GpuSlot> + '_ {
         self.0.iter().map(|grant| grant.slot)
@@ -124,11 +142,24 @@ mod tests {
 
     #[test]
     fn only_equal_capped_shares_of_one_user_go_side_by_side() {
-        let share = |milli, tenant| GpuPart::Share { milli, memory_mib: u64::from(milli), tenant };
+        let share = |milli, tenant| GpuPart::Share {
+            milli,
+            memory_mib: u64::from(milli),
+            tenant,
+        };
         assert!(share(500, Some(1)).goes_beside(&share(500, Some(1))));
-        assert!(!share(500, Some(1)).goes_beside(&share(500, Some(2))), "another user");
-        assert!(!share(500, Some(1)).goes_beside(&share(250, Some(1))), "another size");
-        assert!(!share(500, Some(1)).goes_beside(&share(500, None)), "one of them without a cap");
+        assert!(
+            !share(500, Some(1)).goes_beside(&share(500, Some(2))),
+            "another user"
+        );
+        assert!(
+            !share(500, Some(1)).goes_beside(&share(250, Some(1))),
+            "another size"
+        );
+        assert!(
+            !share(500, Some(1)).goes_beside(&share(500, None)),
+            "one of them without a cap"
+        );
         assert!(share(500, None).goes_beside(&share(100, None)));
         assert!(!GpuPart::Whole.goes_beside(&GpuPart::Whole));
     }
@@ -143,6 +174,13 @@ mod tests {
         assert_eq!(part(1, 2).milli(), 250);
         assert_eq!(part(3, 4).milli(), 500);
         assert_eq!(part(7, 8).milli(), 1000);
-        assert_eq!((part(1, 2).of_slot_milli(), part(2, 2).milli(), part(2, 2).memory_milli()), (1000, 285, 250));
+        assert_eq!(
+            (
+                part(1, 2).of_slot_milli(),
+                part(2, 2).milli(),
+                part(2, 2).memory_milli()
+            ),
+            (1000, 285, 250)
+        );
     }
 }

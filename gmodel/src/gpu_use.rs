@@ -67,7 +67,9 @@ impl GpuUseTotals {
         let peak = after.memory_used_bytes.unwrap_or(0);
         self.memory_peak_bytes = self.memory_peak_bytes.max(peak);
         self.power_peak_mw = self.power_peak_mw.max(after.power_mw.unwrap_or(0));
-        self.temperature_peak_c = self.temperature_peak_c.max(after.temperature_c.unwrap_or(0));
+        self.temperature_peak_c = self
+            .temperature_peak_c
+            .max(after.temperature_c.unwrap_or(0));
         if elapsed_ms > MAX_GAP_MS {
             self.idle_now_ms = 0;
             return;
@@ -120,7 +122,9 @@ impl GpuUseTotals {
             idle_ms: self.idle_ms.saturating_add(other.idle_ms),
             busy_percent_ms: self.busy_percent_ms.saturating_add(other.busy_percent_ms),
             busy_told_ms: self.busy_told_ms.saturating_add(other.busy_told_ms),
-            memory_percent_ms: self.memory_percent_ms.saturating_add(other.memory_percent_ms),
+            memory_percent_ms: self
+                .memory_percent_ms
+                .saturating_add(other.memory_percent_ms),
             memory_told_ms: self.memory_told_ms.saturating_add(other.memory_told_ms),
             memory_peak_bytes: self.memory_peak_bytes.max(other.memory_peak_bytes),
             power_peak_mw: self.power_peak_mw.max(other.power_peak_mw),
@@ -204,38 +208,83 @@ mod tests {
             sample(40, Some(0), 8_000_000),
             sample(70, Some(0), 9_000_000),
         ]);
-        assert_eq!(totals.busy_mean_permille(), Some(142), "10 s of 70 at 100 %");
-        assert_eq!((totals.idle_secs(), totals.idle_now_ms, totals.joules()), (60, 60_000, 9000));
-        assert_eq!((totals.memory_peak_bytes, totals.power_peak_mw), (1 << 30, 100_070));
+        assert_eq!(
+            totals.busy_mean_permille(),
+            Some(142),
+            "10 s of 70 at 100 %"
+        );
+        assert_eq!(
+            (totals.idle_secs(), totals.idle_now_ms, totals.joules()),
+            (60, 60_000, 9000)
+        );
+        assert_eq!(
+            (totals.memory_peak_bytes, totals.power_peak_mw),
+            (1 << 30, 100_070)
+        );
     }
 
     #[test]
     fn time_without_samples_is_not_guessed_and_joules_are_not_lost_in_it() {
-        let totals = totals(&[sample(0, Some(0), 0), sample(30, Some(0), 10), sample(1000, Some(0), 700)]);
-        assert_eq!((totals.sampled_ms, totals.idle_ms, totals.idle_now_ms), (30_000, 30_000, 0));
+        let totals = totals(&[
+            sample(0, Some(0), 0),
+            sample(30, Some(0), 10),
+            sample(1000, Some(0), 700),
+        ]);
+        assert_eq!(
+            (totals.sampled_ms, totals.idle_ms, totals.idle_now_ms),
+            (30_000, 30_000, 0)
+        );
         assert_eq!(totals.energy_mj, 700);
     }
 
     #[test]
     fn a_gpu_that_tells_no_use_is_not_idle_and_a_driver_that_began_anew_takes_nothing_away() {
-        let totals = totals(&[sample(0, None, 900), sample(10, None, 1000), sample(20, None, 50)]);
-        assert_eq!((totals.idle_ms, totals.busy_mean_permille(), totals.sampled_ms), (0, None, 20_000));
+        let totals = totals(&[
+            sample(0, None, 900),
+            sample(10, None, 1000),
+            sample(20, None, 50),
+        ]);
+        assert_eq!(
+            (
+                totals.idle_ms,
+                totals.busy_mean_permille(),
+                totals.sampled_ms
+            ),
+            (0, None, 20_000)
+        );
         assert_eq!(totals.energy_mj, 150);
     }
 
     #[test]
     fn a_share_is_charged_its_part_of_the_energy() {
         let mut half = GpuUseTotals::default();
-        half.add(&sample(0, Some(50), 0), &sample(10, Some(50), 1_000_000), 500);
-        assert_eq!((half.energy_mj, half.busy_mean_permille()), (500_000, Some(500)));
+        half.add(
+            &sample(0, Some(50), 0),
+            &sample(10, Some(50), 1_000_000),
+            500,
+        );
+        assert_eq!(
+            (half.energy_mj, half.busy_mean_permille()),
+            (500_000, Some(500))
+        );
     }
 
     #[test]
     fn of_a_part_of_a_gpu_the_gpu_time_is_its_part_and_no_more_is_idle_than_is_held() {
-        let whole = totals(&[sample(0, Some(0), 0), sample(40, Some(0), 0), sample(60, Some(60), 6_000_000)]);
+        let whole = totals(&[
+            sample(0, Some(0), 0),
+            sample(40, Some(0), 0),
+            sample(60, Some(60), 6_000_000),
+        ]);
         let slice = whole.in_part(142);
-        assert_eq!((slice.sampled_ms, slice.idle_ms, slice.busy_mean_permille()), (8_520, 5_680, whole.busy_mean_permille()));
-        assert_eq!((slice.energy_mj, slice.idle_now_ms, slice.memory_peak_bytes), (whole.energy_mj, whole.idle_now_ms, whole.memory_peak_bytes));
+        assert_eq!(
+            (slice.sampled_ms, slice.idle_ms, slice.busy_mean_permille()),
+            (8_520, 5_680, whole.busy_mean_permille())
+        );
+        assert_eq!(
+            (slice.energy_mj, slice.idle_now_ms, slice.memory_peak_bytes),
+            (whole.energy_mj, whole.idle_now_ms, whole.memory_peak_bytes)
+        );
         assert_eq!(whole.in_part(1000), whole);
     }
 
@@ -245,7 +294,14 @@ mod tests {
         let busy = totals(&[sample(0, Some(0), 0), sample(60, Some(80), 0)]);
         assert_eq!(idle.merge(&idle).idle_now_ms, 60_000);
         let both = idle.merge(&busy);
-        assert_eq!((both.idle_now_ms, both.idle_secs(), both.busy_mean_permille()), (0, 60, Some(400)));
+        assert_eq!(
+            (
+                both.idle_now_ms,
+                both.idle_secs(),
+                both.busy_mean_permille()
+            ),
+            (0, 60, Some(400))
+        );
         assert_eq!(idle.merge(&GpuUseTotals::default()), idle);
     }
 

@@ -23,7 +23,14 @@ pub struct IdlePolicy {
 
 impl Default for IdlePolicy {
     fn default() -> Self {
-        Self { action: IdleAction::Off, warn_after_secs: 1800, act_after_secs: 3600, grace_secs: 600, gpus_percent: 100, max_requeues: 2 }
+        Self {
+            action: IdleAction::Off,
+            warn_after_secs: 1800,
+            act_after_secs: 3600,
+            grace_secs: 600,
+            gpus_percent: 100,
+            max_requeues: 2,
+        }
     }
 }
 
@@ -44,11 +51,19 @@ pub enum IdleAction {
 
 impl IdleAction {
     /// As it is written.
-    pub const ALL: [(&str, IdleAction); 5] =
-        [("off", Self::Off), ("report", Self::Report), ("warn", Self::Warn), ("requeue", Self::Requeue), ("cancel", Self::Cancel)];
+    pub const ALL: [(&str, IdleAction); 5] = [
+        ("off", Self::Off),
+        ("report", Self::Report),
+        ("warn", Self::Warn),
+        ("requeue", Self::Requeue),
+        ("cancel", Self::Cancel),
+    ];
 
     pub fn word(self) -> &'static str {
-        Self::ALL.iter().find(|(_, action)| *action == self).map_or("off", |(word, _)| word)
+        Self::ALL
+            .iter()
+            .find(|(_, action)| *action == self)
+            .map_or("off", |(word, _)| word)
     }
 
     /// Runs are ended by it.
@@ -80,13 +95,20 @@ impl IdleLevels {
         idle_secs.sort_unstable_by(|a, b| b.cmp(a));
         Self(LEVELS.map(|percent| {
             let wanted = (gpus * percent as usize).div_ceil(100);
-            wanted.checked_sub(1).and_then(|last| idle_secs.get(last).copied()).unwrap_or(0)
+            wanted
+                .checked_sub(1)
+                .and_then(|last| idle_secs.get(last).copied())
+                .unwrap_or(0)
         }))
     }
 
     /// For a part of the GPUs, percent; what lies between two levels counts as the upper one.
     pub fn secs(&self, percent: u32) -> u32 {
-        LEVELS.iter().zip(self.0).find(|(level, _)| **level >= percent).map_or(0, |(_, secs)| secs)
+        LEVELS
+            .iter()
+            .zip(self.0)
+            .find(|(level, _)| **level >= percent)
+            .map_or(0, |(_, secs)| secs)
     }
 
     /// None counts for longer than this.
@@ -116,7 +138,11 @@ pub fn ended_spells(before: IdleLevels, watched_secs: u32, now: IdleLevels) -> V
     for (at, percent) in LEVELS.iter().enumerate().rev() {
         let secs = before.0[at];
         if now.0[at] < secs && ended.last().is_none_or(|last| last.secs != secs) {
-            ended.push(IdleSpell { percent: *percent, from_secs: watched_secs.saturating_sub(secs), secs });
+            ended.push(IdleSpell {
+                percent: *percent,
+                from_secs: watched_secs.saturating_sub(secs),
+                secs,
+            });
         }
     }
     ended
@@ -126,7 +152,11 @@ pub fn ended_spells(before: IdleLevels, watched_secs: u32, now: IdleLevels) -> V
 pub fn keep_spells(kept: &mut Vec<IdleSpell>, new: &[IdleSpell]) {
     for spell in new {
         kept.push(*spell);
-        let same = || kept.iter().enumerate().filter(|(_, one)| one.percent == spell.percent);
+        let same = || {
+            kept.iter()
+                .enumerate()
+                .filter(|(_, one)| one.percent == spell.percent)
+        };
         if same().count() > MAX_SPELLS {
             let shortest = same().min_by_key(|(_, one)| one.secs).map(|(at, _)| at);
             shortest.map(|at| kept.remove(at));
@@ -147,23 +177,38 @@ pub struct IdleVerdict {
 impl IdlePolicy {
     /// Idle seconds that count of a run watched for so long: none of the grace.
     pub fn counted_secs(&self, idle: IdleLevels, watched_secs: u32) -> u32 {
-        idle.secs(self.gpus_percent).min(watched_secs.saturating_sub(self.grace_secs))
+        idle.secs(self.gpus_percent)
+            .min(watched_secs.saturating_sub(self.grace_secs))
     }
 
     /// Idle seconds at which a run is ended that was warned at so many.
     pub fn ends_at_secs(&self, warned_secs: u32) -> u32 {
-        self.act_after_secs.max(warned_secs.saturating_add(self.act_after_secs.saturating_sub(self.warn_after_secs)))
+        self.act_after_secs.max(
+            warned_secs.saturating_add(self.act_after_secs.saturating_sub(self.warn_after_secs)),
+        )
     }
 
     /// The first of the spells that is long enough counts.
     pub fn judge(&self, spells: &[IdleSpell]) -> IdleVerdict {
         let first = |after_secs: u32| {
-            let of_level = spells.iter().filter(|spell| spell.percent >= self.gpus_percent);
-            let begun = of_level.map(|spell| (spell.from_secs.max(self.grace_secs), spell.from_secs.saturating_add(spell.secs)));
-            let reached = begun.map(|(from, to)| (from.saturating_add(after_secs), to)).filter(|(at, to)| at <= to);
+            let of_level = spells
+                .iter()
+                .filter(|spell| spell.percent >= self.gpus_percent);
+            let begun = of_level.map(|spell| {
+                (
+                    spell.from_secs.max(self.grace_secs),
+                    spell.from_secs.saturating_add(spell.secs),
+                )
+            });
+            let reached = begun
+                .map(|(from, to)| (from.saturating_add(after_secs), to))
+                .filter(|(at, to)| at <= to);
             reached.map(|(at, _)| at).min()
         };
-        IdleVerdict { warned_secs: first(self.warn_after_secs), ended_secs: first(self.act_after_secs) }
+        IdleVerdict {
+            warned_secs: first(self.warn_after_secs),
+            ended_secs: first(self.act_after_secs),
+        }
     }
 }
 
@@ -173,17 +218,39 @@ mod tests {
     use proptest::prelude::*;
 
     fn policy() -> IdlePolicy {
-        IdlePolicy { action: IdleAction::Cancel, warn_after_secs: 100, act_after_secs: 300, grace_secs: 50, ..IdlePolicy::default() }
+        IdlePolicy {
+            action: IdleAction::Cancel,
+            warn_after_secs: 100,
+            act_after_secs: 300,
+            grace_secs: 50,
+            ..IdlePolicy::default()
+        }
     }
 
     #[test]
     fn a_part_of_the_gpus_is_idle_as_long_as_the_last_that_it_takes() {
         let levels = IdleLevels::of(4, vec![10, 300, 200]);
         assert_eq!(levels, IdleLevels([300, 200, 10, 0]));
-        assert_eq!((levels.secs(100), levels.secs(75), levels.secs(60), levels.secs(1)), (0, 10, 10, 300));
+        assert_eq!(
+            (
+                levels.secs(100),
+                levels.secs(75),
+                levels.secs(60),
+                levels.secs(1)
+            ),
+            (0, 10, 10, 300)
+        );
         assert_eq!(IdleLevels::of(1, vec![7]), IdleLevels([7; 4]));
-        assert_eq!(IdleLevels::of(0, Vec::new()), IdleLevels::default(), "a run without GPUs is not idle");
-        assert_eq!(IdleLevels::of(3, vec![5, 5]), IdleLevels([5, 5, 0, 0]), "half of three are two");
+        assert_eq!(
+            IdleLevels::of(0, Vec::new()),
+            IdleLevels::default(),
+            "a run without GPUs is not idle"
+        );
+        assert_eq!(
+            IdleLevels::of(3, vec![5, 5]),
+            IdleLevels([5, 5, 0, 0]),
+            "half of three are two"
+        );
     }
 
     #[test]
@@ -192,34 +259,92 @@ mod tests {
         assert_eq!(policy().counted_secs(idle(40), 40), 0);
         assert_eq!(policy().counted_secs(idle(140), 140), 90);
         assert_eq!(policy().counted_secs(idle(140), 900), 140);
-        assert_eq!((policy().ends_at_secs(100), policy().ends_at_secs(5000)), (300, 5200), "idle long before the policy was there");
+        assert_eq!(
+            (policy().ends_at_secs(100), policy().ends_at_secs(5000)),
+            (300, 5200),
+            "idle long before the policy was there"
+        );
     }
 
     #[test]
     fn spells_are_judged_by_the_first_that_is_long_enough() {
-        let spell = |percent, from_secs, secs| IdleSpell { percent, from_secs, secs };
-        assert_eq!(policy().judge(&[spell(100, 0, 140)]), IdleVerdict::default(), "90 s after the grace");
-        let spells = [spell(100, 0, 155), spell(50, 0, 4000), spell(100, 1000, 300)];
-        assert_eq!(policy().judge(&spells), IdleVerdict { warned_secs: Some(150), ended_secs: Some(1300) });
-        let half = IdlePolicy { gpus_percent: 50, ..policy() };
-        assert_eq!(half.judge(&spells), IdleVerdict { warned_secs: Some(150), ended_secs: Some(350) });
+        let spell = |percent, from_secs, secs| IdleSpell {
+            percent,
+            from_secs,
+            secs,
+        };
+        assert_eq!(
+            policy().judge(&[spell(100, 0, 140)]),
+            IdleVerdict::default(),
+            "90 s after the grace"
+        );
+        let spells = [
+            spell(100, 0, 155),
+            spell(50, 0, 4000),
+            spell(100, 1000, 300),
+        ];
+        assert_eq!(
+            policy().judge(&spells),
+            IdleVerdict {
+                warned_secs: Some(150),
+                ended_secs: Some(1300)
+            }
+        );
+        let half = IdlePolicy {
+            gpus_percent: 50,
+            ..policy()
+        };
+        assert_eq!(
+            half.judge(&spells),
+            IdleVerdict {
+                warned_secs: Some(150),
+                ended_secs: Some(350)
+            }
+        );
     }
 
     #[test]
     fn a_spell_of_all_gpus_is_told_once_and_one_of_fewer_that_began_before_too() {
-        let spell = |percent, from_secs, secs| IdleSpell { percent, from_secs, secs };
+        let spell = |percent, from_secs, secs| IdleSpell {
+            percent,
+            from_secs,
+            secs,
+        };
         let none = IdleLevels::default();
-        assert_eq!(ended_spells(IdleLevels([60; 4]), 100, none), [spell(100, 40, 60)]);
-        assert_eq!(ended_spells(IdleLevels([90, 90, 60, 60]), 100, none), [spell(100, 40, 60), spell(50, 10, 90)]);
-        assert_eq!(ended_spells(IdleLevels([90, 90, 60, 60]), 100, IdleLevels([95, 95, 0, 0])), [spell(100, 40, 60)]);
-        assert_eq!(ended_spells(IdleLevels([60; 4]), 100, IdleLevels([70; 4])), []);
+        assert_eq!(
+            ended_spells(IdleLevels([60; 4]), 100, none),
+            [spell(100, 40, 60)]
+        );
+        assert_eq!(
+            ended_spells(IdleLevels([90, 90, 60, 60]), 100, none),
+            [spell(100, 40, 60), spell(50, 10, 90)]
+        );
+        assert_eq!(
+            ended_spells(
+                IdleLevels([90, 90, 60, 60]),
+                100,
+                IdleLevels([95, 95, 0, 0])
+            ),
+            [spell(100, 40, 60)]
+        );
+        assert_eq!(
+            ended_spells(IdleLevels([60; 4]), 100, IdleLevels([70; 4])),
+            []
+        );
     }
 
     #[test]
     fn of_many_spells_the_longest_stay() {
         let mut kept = Vec::new();
         for at in 0..20 {
-            keep_spells(&mut kept, &[IdleSpell { percent: 100, from_secs: at * 100, secs: 10 + at }]);
+            keep_spells(
+                &mut kept,
+                &[IdleSpell {
+                    percent: 100,
+                    from_secs: at * 100,
+                    secs: 10 + at,
+                }],
+            );
         }
         assert_eq!(kept.len(), MAX_SPELLS);
         assert_eq!((kept[0].from_secs, kept[MAX_SPELLS - 1].secs), (1200, 29));

@@ -135,7 +135,16 @@ mod tests {
         let run = RunId::new(JobId(17), 2);
         assert_eq!(run.to_string(), "17-2");
         assert_eq!("17-2".parse::<RunId>().unwrap(), run);
-        for bad in ["", "17", "17-0", "-1", "0-1", "17-x", "99999999999999999999-1", "9223372036854775808-1"] {
+        for bad in [
+            "",
+            "17",
+            "17-0",
+            "-1",
+            "0-1",
+            "17-x",
+            "99999999999999999999-1",
+            "9223372036854775808-1",
+        ] {
             assert!(bad.parse::<RunId>().is_err(), "{bad:?} was accepted");
         }
     }

@@ -180,7 +180,10 @@ impl DerefMut for JobSpec {
 
 impl From<CommonSpec> for JobSpec {
     fn from(common: CommonSpec) -> Self {
-        Self { common: common.into(), ..Self::default() }
+        Self {
+            common: common.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -199,7 +202,10 @@ impl DerefMut for Launch {
 
 impl From<Surroundings> for Launch {
     fn from(around: Surroundings) -> Self {
-        Self { around: around.into(), ..Self::default() }
+        Self {
+            around: around.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -289,9 +295,7 @@ impl Default for Request {
 }
 
 /// What a GPU count is per.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuScope {
     /// `--gpus`: the whole job.
@@ -304,9 +308,7 @@ pub enum GpuScope {
 }
 
 /// Memory as asked for; bytes. `PerNode(0)` is all of the node's memory.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemAsk {
     #[default]
@@ -438,11 +440,15 @@ pub enum LimitName {
 pub const MAX_RLIMITS: usize = 16;
 
 /// A list that any client may send is bounded where it is read.
-pub(crate) fn few_limits<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<SoftLimit>, D::Error> {
+pub(crate) fn few_limits<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<SoftLimit>, D::Error> {
     let limits = Vec::<SoftLimit>::deserialize(from)?;
     match limits.len() {
         0..=MAX_RLIMITS => Ok(limits),
-        many => Err(serde::de::Error::custom(format_args!("{many} resource limits, and {MAX_RLIMITS} are the most"))),
+        many => Err(serde::de::Error::custom(format_args!(
+            "{many} resource limits, and {MAX_RLIMITS} are the most"
+        ))),
     }
 }
 
@@ -543,7 +549,10 @@ impl JobState {
 
     /// Over for good: the job will not run again.
     pub const fn is_final(self) -> bool {
-        !matches!(self, Self::Pending | Self::Running | Self::Suspended | Self::Completing)
+        !matches!(
+            self,
+            Self::Pending | Self::Running | Self::Suspended | Self::Completing
+        )
     }
 }
 
@@ -560,31 +569,69 @@ mod tests {
     #[test]
     fn limits_are_few_short_and_left_out_when_there_are_none() {
         let plain = serde_json::to_string(&Launch::default()).unwrap();
-        assert!(!plain.contains("rlimits") && !plain.contains("submit_dir"), "{plain}");
-        let limits = |text: &str| serde_json::from_str::<Launch>(&format!(r#"{{"rlimits":{text}}}"#)).map(|l| l.rlimits.clone());
+        assert!(
+            !plain.contains("rlimits") && !plain.contains("submit_dir"),
+            "{plain}"
+        );
+        let limits = |text: &str| {
+            serde_json::from_str::<Launch>(&format!(r#"{{"rlimits":{text}}}"#))
+                .map(|l| l.rlimits.clone())
+        };
         let some = r#"[{"name":"NOFILE","soft":1024},{"name":"CORE"}]"#;
         let read = limits(some).unwrap();
         let expected = [(LimitName::Nofile, Some(1024)), (LimitName::Core, None)];
         assert_eq!(read, expected.map(|(name, soft)| SoftLimit { name, soft }));
         assert_eq!(serde_json::to_string(&read).unwrap(), some);
-        assert_eq!(limits(r#"[{"name":"NEWER","soft":1}]"#).unwrap()[0].name, LimitName::Unknown);
+        assert_eq!(
+            limits(r#"[{"name":"NEWER","soft":1}]"#).unwrap()[0].name,
+            LimitName::Unknown
+        );
         let list = |count| format!("[{}]", vec![r#"{"name":"CORE"}"#; count].join(","));
         assert_eq!(limits(&list(MAX_RLIMITS)).unwrap().len(), MAX_RLIMITS);
         let refused = limits(&list(MAX_RLIMITS + 1)).unwrap_err().to_string();
-        assert!(refused.contains("17 resource limits, and 16 are the most"), "{refused}");
+        assert!(
+            refused.contains("17 resource limits, and 16 are the most"),
+            "{refused}"
+        );
     }
 
     #[test]
     fn a_request_is_one_object_whatever_is_shared_of_it() {
         let text = r#"{"newer":{"a":[1]},"partition":"main","name":"train","launch":{"umask":18,"argv":["--lr","1"],"work_dir":"/w","script":""},"user":{"name":"ada","uid":1,"gid":2}}"#;
         let spec: JobSpec = serde_json::from_str(text).unwrap();
-        assert_eq!((spec.name.as_str(), spec.partition.as_str(), spec.user.name.as_str()), ("train", "main", "ada"));
-        assert_eq!((spec.launch.argv.len(), spec.launch.work_dir.as_str(), spec.launch.umask), (2, "/w", 18));
+        assert_eq!(
+            (
+                spec.name.as_str(),
+                spec.partition.as_str(),
+                spec.user.name.as_str()
+            ),
+            ("train", "main", "ada")
+        );
+        assert_eq!(
+            (
+                spec.launch.argv.len(),
+                spec.launch.work_dir.as_str(),
+                spec.launch.umask
+            ),
+            (2, "/w", 18)
+        );
         let written = serde_json::to_value(&spec).unwrap();
-        assert_eq!((&written["launch"]["argv"][1], &written["partition"]), (&"1".into(), &"main".into()));
+        assert_eq!(
+            (&written["launch"]["argv"][1], &written["partition"]),
+            (&"1".into(), &"main".into())
+        );
         assert_eq!(serde_json::from_value::<JobSpec>(written).unwrap(), spec);
-        assert_eq!(serde_json::from_str::<JobSpec>("{}").unwrap(), JobSpec::default());
-        for odd in [r#"{"name":1}"#, r#"{"launch":{"umask":"x"}}"#, r#"{"launch":[]}"#, "[]", "7"] {
+        assert_eq!(
+            serde_json::from_str::<JobSpec>("{}").unwrap(),
+            JobSpec::default()
+        );
+        for odd in [
+            r#"{"name":1}"#,
+            r#"{"launch":{"umask":"x"}}"#,
+            r#"{"launch":[]}"#,
+            "[]",
+            "7",
+        ] {
             assert!(serde_json::from_str::<JobSpec>(odd).is_err(), "{odd}");
         }
     }
@@ -598,6 +645,9 @@ mod tests {
             assert_eq!(json, format!("\"{}\"", state.long()));
         }
         assert_eq!(JobState::parse("XX"), None);
-        assert_eq!(serde_json::from_str::<JobState>("\"NEWER\"").unwrap(), JobState::Unknown);
+        assert_eq!(
+            serde_json::from_str::<JobState>("\"NEWER\"").unwrap(),
+            JobState::Unknown
+        );
     }
 }

@@ -105,7 +105,9 @@ pub struct LaunchOrder {
 impl LaunchOrder {
     /// How often the job was started before. Restores skip numbers of attempts, which were none.
     pub fn restarts(&self) -> u32 {
-        self.restarts.or(self.run.map(|run| run.attempt.saturating_sub(1))).unwrap_or(0)
+        self.restarts
+            .or(self.run.map(|run| run.attempt.saturating_sub(1)))
+            .unwrap_or(0)
     }
 }
 

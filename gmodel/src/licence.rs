@@ -18,24 +18,40 @@ pub struct LicenceError {
 
 /// Reads `name[:count][,name[:count]...]`; a name that comes twice counts twice.
 pub fn parse(text: &str) -> Result<BTreeMap<String, u32>, LicenceError> {
-    let wrong = |why: String| LicenceError { text: text.chars().take(60).collect(), why };
+    let wrong = |why: String| LicenceError {
+        text: text.chars().take(60).collect(),
+        why,
+    };
     let mut licences: BTreeMap<String, u32> = BTreeMap::new();
     if text.len() > 4096 {
-        return Err(wrong(format!("it has {} bytes and 4096 are the most", text.len())));
+        return Err(wrong(format!(
+            "it has {} bytes and 4096 are the most",
+            text.len()
+        )));
     }
     if text.contains(['|', ';']) {
-        return Err(wrong("alternatives are not offered, all of the licences are held".into()));
+        return Err(wrong(
+            "alternatives are not offered, all of the licences are held".into(),
+        ));
     }
     for part in text.split(',').map(str::trim) {
         let (name, count) = match part.rsplit_once([':', '=', '*']) {
             Some((name, count)) => {
-                let count = count.parse().ok().filter(|count| (1..=MAX_COUNT).contains(count));
-                (name, count.ok_or_else(|| wrong(format!("counts go from 1 to {MAX_COUNT}")))?)
+                let count = count
+                    .parse()
+                    .ok()
+                    .filter(|count| (1..=MAX_COUNT).contains(count));
+                (
+                    name,
+                    count.ok_or_else(|| wrong(format!("counts go from 1 to {MAX_COUNT}")))?,
+                )
             }
             None => (part, 1),
         };
         let is_name = (1..=64).contains(&name.len())
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.@/".contains(&b));
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-.@/".contains(&b));
         if !is_name {
             return Err(wrong(format!("{name:?} is no name of a licence")));
         }
@@ -55,7 +71,10 @@ mod tests {
     #[test]
     fn reads_counts_and_refuses_the_rest() {
         let read = parse("matlab:2, ansys,matlab").unwrap();
-        assert_eq!(read, BTreeMap::from([("ansys".into(), 1), ("matlab".into(), 3)]));
+        assert_eq!(
+            read,
+            BTreeMap::from([("ansys".into(), 1), ("matlab".into(), 3)])
+        );
         for bad in ["", "a:0", "a:x", "a|b", "a b", "a,,b"] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

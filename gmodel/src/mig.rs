@@ -41,7 +41,9 @@ pub struct MigKind {
 /// Thousandths of a GPU that an instance of a profile is at least: by its compute slices. Its memory may make it more.
 pub fn least_milli(profile: &str) -> u32 {
     // `1c.3g.40gb` has one compute slice of the three.
-    let slices = profile.split('.').find_map(|word| word.strip_suffix('g')?.parse::<u32>().ok());
+    let slices = profile
+        .split('.')
+        .find_map(|word| word.strip_suffix('g')?.parse::<u32>().ok());
     slices.unwrap_or(1).min(7) * 1000 / 7
 }
 
@@ -58,25 +60,38 @@ impl MigKind {
 
 impl MigBoard {
     pub fn kind(&self, profile: &str) -> Option<&MigKind> {
-        self.kinds.iter().find(|kind| kind.profile.eq_ignore_ascii_case(profile))
+        self.kinds
+            .iter()
+            .find(|kind| kind.profile.eq_ignore_ascii_case(profile))
     }
 
     /// The names of its kinds, for messages.
     pub fn profiles(&self) -> String {
-        self.kinds.iter().map(|kind| kind.profile.as_str()).collect::<Vec<_>>().join(", ")
+        self.kinds
+            .iter()
+            .map(|kind| kind.profile.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
 /// First memory slices of these profiles, in their order, so that none overlap; or why there are none.
 pub fn arrange(kinds: &[MigKind], profiles: &[String]) -> Result<Vec<u8>, String> {
-    let find = |profile: &String| kinds.iter().find(|kind| kind.profile.eq_ignore_ascii_case(profile));
+    let find = |profile: &String| {
+        kinds
+            .iter()
+            .find(|kind| kind.profile.eq_ignore_ascii_case(profile))
+    };
     let mut wanted = Vec::with_capacity(profiles.len());
     for profile in profiles {
         let Some(kind) = find(profile) else {
             let known: Vec<&str> = kinds.iter().map(|kind| kind.profile.as_str()).collect();
             return Err(match known.is_empty() {
                 true => "the GPU cannot be cut by MIG".into(),
-                false => format!("the GPU has no MIG profile {profile}; there are {}", known.join(", ")),
+                false => format!(
+                    "the GPU has no MIG profile {profile}; there are {}",
+                    known.join(", ")
+                ),
             });
         };
         wanted.push(kind);
@@ -89,20 +104,40 @@ pub fn fits(wanted: &[&MigKind]) -> Option<Vec<u8>> {
     if wanted.len() > MAX_INSTANCES {
         return None;
     }
-    let count = |kind: &MigKind| wanted.iter().filter(|other| other.profile == kind.profile).count();
-    let compute: u32 = wanted.iter().map(|kind| u32::from(kind.compute_slices)).sum();
-    if compute > 7 || wanted.iter().any(|kind| count(kind) > usize::from(kind.most)) {
+    let count = |kind: &MigKind| {
+        wanted
+            .iter()
+            .filter(|other| other.profile == kind.profile)
+            .count()
+    };
+    let compute: u32 = wanted
+        .iter()
+        .map(|kind| u32::from(kind.compute_slices))
+        .sum();
+    if compute > 7
+        || wanted
+            .iter()
+            .any(|kind| count(kind) > usize::from(kind.most))
+    {
         return None;
     }
     // The least free to move first: a half has two places, an eighth seven.
     let mut order: Vec<usize> = (0..wanted.len()).collect();
-    order.sort_by_key(|at| (wanted[*at].starts.len(), std::cmp::Reverse(wanted[*at].memory_slices), *at));
+    order.sort_by_key(|at| {
+        (
+            wanted[*at].starts.len(),
+            std::cmp::Reverse(wanted[*at].memory_slices),
+            *at,
+        )
+    });
     let mut starts = vec![0; wanted.len()];
     place(wanted, &order, 0, &mut starts).then_some(starts)
 }
 
 fn place(wanted: &[&MigKind], order: &[usize], taken: u16, starts: &mut [u8]) -> bool {
-    let Some((&at, rest)) = order.split_first() else { return true };
+    let Some((&at, rest)) = order.split_first() else {
+        return true;
+    };
     let kind = wanted[at];
     kind.starts.iter().any(|&start| {
         let bits = ((1u32 << kind.memory_slices) - 1) << start;
@@ -139,31 +174,58 @@ pub(crate) mod tests {
             kind("4g.40gb", 4, 4, &[0], 1),
             kind("7g.80gb", 7, 8, &[0], 1),
         ];
-        MigBoard { gpu_type: "a100".into(), memory_mib: 81_920, kinds }
+        MigBoard {
+            gpu_type: "a100".into(),
+            memory_mib: 81_920,
+            kinds,
+        }
     }
 
     fn starts(profiles: &[&str]) -> Result<Vec<u8>, String> {
-        arrange(&a100().kinds, &profiles.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+        arrange(
+            &a100().kinds,
+            &profiles
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>(),
+        )
     }
 
     #[test]
     fn profiles_are_placed_whatever_their_order() {
         assert_eq!(starts(&["3g.40gb", "3g.40gb"]), Ok(vec![0, 4]));
-        assert_eq!(starts(&["1g.10gb", "2g.20gb", "4g.40gb"]), Ok(vec![6, 4, 0]));
-        assert_eq!(starts(&["1g.10gb", "1g.10gb", "1g.10gb", "3g.40gb"]).unwrap()[3], 0, "the half with seven places is left");
+        assert_eq!(
+            starts(&["1g.10gb", "2g.20gb", "4g.40gb"]),
+            Ok(vec![6, 4, 0])
+        );
+        assert_eq!(
+            starts(&["1g.10gb", "1g.10gb", "1g.10gb", "3g.40gb"]).unwrap()[3],
+            0,
+            "the half with seven places is left"
+        );
         assert_eq!(starts(&["1g.10gb"; 7]), Ok(vec![0, 1, 2, 3, 4, 5, 6]));
         assert_eq!(starts(&[]), Ok(vec![]));
     }
 
     #[test]
     fn what_does_not_go_together_is_said() {
-        assert_eq!(starts(&["4g.40gb", "4g.40gb"]).unwrap_err(), "4g.40gb, 4g.40gb do not go together on one GPU");
+        assert_eq!(
+            starts(&["4g.40gb", "4g.40gb"]).unwrap_err(),
+            "4g.40gb, 4g.40gb do not go together on one GPU"
+        );
         assert!(starts(&["7g.80gb", "1g.10gb"]).is_err());
         assert!(starts(&["1g.10gb"; 8]).is_err());
         assert!(starts(&["1g.10gb+me", "1g.10gb+me"]).is_err());
         let unknown = starts(&["5g.50gb"]).unwrap_err();
-        assert!(unknown.starts_with("the GPU has no MIG profile 5g.50gb; there are 1g.10gb, 1g.10gb+me"), "{unknown}");
-        assert_eq!(arrange(&[], &["1g.5gb".into()]).unwrap_err(), "the GPU cannot be cut by MIG");
+        assert!(
+            unknown
+                .starts_with("the GPU has no MIG profile 5g.50gb; there are 1g.10gb, 1g.10gb+me"),
+            "{unknown}"
+        );
+        assert_eq!(
+            arrange(&[], &["1g.5gb".into()]).unwrap_err(),
+            "the GPU cannot be cut by MIG"
+        );
     }
 
     proptest! {

@@ -66,7 +66,10 @@ impl HungRun {
     /// Cuts what a node says to what is kept.
     pub fn bound(hung: &mut Vec<Self>) {
         hung.truncate(MAX_HUNG_RUNS);
-        for one in hung.iter_mut().filter(|one| one.text.chars().nth(MAX_HUNG_CHARS).is_some()) {
+        for one in hung
+            .iter_mut()
+            .filter(|one| one.text.chars().nth(MAX_HUNG_CHARS).is_some())
+        {
             one.text = one.text.chars().take(MAX_HUNG_CHARS).collect();
         }
     }
@@ -95,7 +98,10 @@ pub struct GpuInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_island: Option<u32>,
     /// The best way to each other GPU of the node; empty for a slice.
-    #[serde(skip_serializing_if = "GpuLinks::is_empty", deserialize_with = "crate::gpu_link::by_minor")]
+    #[serde(
+        skip_serializing_if = "GpuLinks::is_empty",
+        deserialize_with = "crate::gpu_link::by_minor"
+    )]
     pub links: GpuLinks,
     /// A slice of a GPU that is cut by MIG: an entry of its own, given out like a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -259,7 +265,10 @@ impl fmt::Display for NodeStateView {
             (self.link == Link::Silent, "+NOT_RESPONDING"),
             (self.reserved, "+RESERVED"),
         ];
-        flags.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, word)| f.write_str(word))?;
+        flags
+            .iter()
+            .filter(|(is_set, _)| *is_set)
+            .try_for_each(|(_, word)| f.write_str(word))?;
         Ok(())
     }
 }

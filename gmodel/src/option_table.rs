@@ -68,13 +68,19 @@ impl OptionSpec {
         if let Some(option) = Self::find(name) {
             return Ok(option);
         }
-        let begun: Vec<_> = OPTIONS.iter().filter(|option| !name.is_empty() && option.name.starts_with(name)).collect();
+        let begun: Vec<_> = OPTIONS
+            .iter()
+            .filter(|option| !name.is_empty() && option.name.starts_with(name))
+            .collect();
         match begun[..] {
             [] => Err(unknown_option(name)),
             [option] => Ok(option),
             _ => {
                 let names: Vec<_> = begun.iter().map(|option| option.flag()).collect();
-                Err(format!("--{name} could be {}. Write it in full.", names.join(", ")))
+                Err(format!(
+                    "--{name} could be {}. Write it in full.",
+                    names.join(", ")
+                ))
             }
         }
     }

@@ -17,7 +17,9 @@ pub(crate) trait OwnKeys<'de>: Default {
 
 /// # Errors
 /// Those of the values.
-pub(crate) fn deserialize<'de, T: OwnKeys<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+pub(crate) fn deserialize<'de, T: OwnKeys<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     from.deserialize_map(Whole(PhantomData))
 }
 
@@ -30,7 +32,10 @@ impl<'de, T: OwnKeys<'de>> Visitor<'de> for Whole<T> {
     }
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
         let mut whole = T::default();
-        let common = T::Common::deserialize(MapAccessDeserializer::new(Others { map, own: &mut whole }))?;
+        let common = T::Common::deserialize(MapAccessDeserializer::new(Others {
+            map,
+            own: &mut whole,
+        }))?;
         whole.set_common(common);
         Ok(whole)
     }
@@ -45,10 +50,16 @@ struct Others<'w, A, T> {
 impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for Others<'_, A, T> {
     type Error = A::Error;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
         let mut seed = Some(seed);
         loop {
-            match self.map.next_key_seed(Key { seed: &mut seed, own: T::KEYS })? {
+            match self.map.next_key_seed(Key {
+                seed: &mut seed,
+                own: T::KEYS,
+            })? {
                 None => return Ok(None),
                 Some(Found::Other(value)) => return Ok(Some(value)),
                 Some(Found::Own(key)) => self.own.read(key, &mut self.map)?,
@@ -88,7 +99,10 @@ impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Key<'_, K> {
         if let Some(at) = self.own.iter().position(|own| *own == key) {
             return Ok(Found::Own(at));
         }
-        let seed = self.seed.take().expect("a key that is not one's own ends the search");
+        let seed = self
+            .seed
+            .take()
+            .expect("a key that is not one's own ends the search");
         seed.deserialize(key.into_deserializer()).map(Found::Other)
     }
 }

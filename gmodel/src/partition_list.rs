@@ -41,7 +41,9 @@ impl CommonSpec {
 
     /// The place of its one partition in its list, and of its one constraint among alternatives; 0 where there is one only.
     pub fn choice(&self) -> u32 {
-        let place = names(&self.partitions).position(|name| name == self.partition).map_or(0, |at| at as u32);
+        let place = names(&self.partitions)
+            .position(|name| name == self.partition)
+            .map_or(0, |at| at as u32);
         self.alternative.map_or(place, |(at, of)| place * of + at)
     }
 
@@ -64,17 +66,33 @@ mod tests {
 
     #[test]
     fn a_job_settles_in_one_of_its_partitions_and_waits_in_all_of_them_again() {
-        let mut spec = CommonSpec { partition: "a,b".into(), ..CommonSpec::default() };
-        assert!(spec.waits_in_several() && is_among(&spec.partition, "b") && !is_among(&spec.partition, "a,b"));
+        let mut spec = CommonSpec {
+            partition: "a,b".into(),
+            ..CommonSpec::default()
+        };
+        assert!(
+            spec.waits_in_several()
+                && is_among(&spec.partition, "b")
+                && !is_among(&spec.partition, "a,b")
+        );
         spec.settle_in("b");
-        assert_eq!((&*spec.partition, &*spec.partitions, spec.choice()), ("b", "a,b", 1));
+        assert_eq!(
+            (&*spec.partition, &*spec.partitions, spec.choice()),
+            ("b", "a,b", 1)
+        );
         spec.unsettle();
-        assert_eq!((&*spec.partition, &*spec.partitions, spec.choice()), ("a,b", "", 0));
+        assert_eq!(
+            (&*spec.partition, &*spec.partitions, spec.choice()),
+            ("a,b", "", 0)
+        );
     }
 
     #[test]
     fn a_job_of_one_partition_stays_as_it_is() {
-        let mut spec = CommonSpec { partition: "a".into(), ..CommonSpec::default() };
+        let mut spec = CommonSpec {
+            partition: "a".into(),
+            ..CommonSpec::default()
+        };
         let before = spec.clone();
         spec.settle_in("a");
         spec.unsettle();

@@ -111,7 +111,11 @@ pub struct AccountUser {
 
 impl Default for AccountUser {
     fn default() -> Self {
-        Self { shares: 1, limits: Limits::default(), is_default: false }
+        Self {
+            shares: 1,
+            limits: Limits::default(),
+            is_default: false,
+        }
     }
 }
 
@@ -339,9 +343,16 @@ impl Reservation {
 /// Whom a reservation is for: `ada, vision`, `all but bob`, `ada, bob in lab`; nothing where it is for nobody.
 pub fn reserved_for(users: &BTreeSet<String>, accounts: &BTreeSet<String>) -> String {
     let listed = |names: &BTreeSet<String>| {
-        let barred: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix('-')).collect();
+        let barred: Vec<&str> = names
+            .iter()
+            .filter_map(|name| name.strip_prefix('-'))
+            .collect();
         match barred.is_empty() {
-            true => names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            true => names
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", "),
             false => format!("all but {}", barred.join(", ")),
         }
     };
@@ -512,14 +523,23 @@ pub struct PreemptConfig {
 
 impl Default for PreemptConfig {
     fn default() -> Self {
-        Self { max_protected_loss_secs: 3_600, min_run_secs: 300, default_checkpoint: None, max_grace_secs: 1_800 }
+        Self {
+            max_protected_loss_secs: 3_600,
+            min_run_secs: 300,
+            default_checkpoint: None,
+            max_grace_secs: 1_800,
+        }
     }
 }
 
 impl SchedulerConfig {
     /// What a GPU of a type costs at a time.
     pub fn price_at(&self, gpu_type: &str, at: Timestamp) -> Option<&Price> {
-        self.prices.get(gpu_type)?.iter().rev().find(|price| price.from <= at)
+        self.prices
+            .get(gpu_type)?
+            .iter()
+            .rev()
+            .find(|price| price.from <= at)
     }
 }
 
@@ -534,7 +554,10 @@ pub struct Price {
 impl GpuAmounts {
     /// So many whole GPUs of all types together.
     pub fn all(gpus: u64) -> Self {
-        Self(BTreeMap::from([(ALL_GPUS.to_owned(), gpus.saturating_mul(1000))]))
+        Self(BTreeMap::from([(
+            ALL_GPUS.to_owned(),
+            gpus.saturating_mul(1000),
+        )]))
     }
     /// Thousandths of a type, if it is named.
     pub fn of(&self, gpu_type: &str) -> Option<u64> {
@@ -553,7 +576,10 @@ impl GpuAmounts {
     }
     /// The first type of which these are more than a limit: with both, thousandths.
     pub fn beyond<'a>(&self, limit: &'a GpuAmounts) -> Option<(&'a str, u64, u64)> {
-        let mut limits = limit.0.iter().map(|(gpu_type, most)| (gpu_type.as_str(), self.amount(gpu_type), *most));
+        let mut limits = limit
+            .0
+            .iter()
+            .map(|(gpu_type, most)| (gpu_type.as_str(), self.amount(gpu_type), *most));
         limits.find(|(_, milli, most)| milli > most)
     }
     pub fn is_empty(&self) -> bool {
@@ -606,7 +632,10 @@ impl Policy {
                 break;
             }
             line.push(account);
-            next = account.parent.as_deref().and_then(|parent| self.accounts.get(parent));
+            next = account
+                .parent
+                .as_deref()
+                .and_then(|parent| self.accounts.get(parent));
         }
         line
     }
@@ -623,13 +652,18 @@ impl Policy {
 
     /// Whether a reservation is for jobs of a user in an account: with lists of both it must be for the one and for the other.
     pub fn is_reserved_for(&self, reservation: &Reservation, user: &str, account: &str) -> bool {
-        let Reservation { users, accounts, .. } = reservation;
-        let barred = |names: &BTreeSet<String>, name: &str| names.iter().any(|one| one.strip_prefix('-') == Some(name));
+        let Reservation {
+            users, accounts, ..
+        } = reservation;
+        let barred = |names: &BTreeSet<String>, name: &str| {
+            names.iter().any(|one| one.strip_prefix('-') == Some(name))
+        };
         // A list of nobody, or of names with a minus alone, is for all others.
         let all = |names: &BTreeSet<String>| names.iter().all(|name| name.starts_with('-'));
         let of_users = !barred(users, user) && (all(users) || users.contains(user));
         let of_accounts = || {
-            !self.is_among(account, |name| barred(accounts, name)) && (all(accounts) || self.is_among(account, |name| accounts.contains(name)))
+            !self.is_among(account, |name| barred(accounts, name))
+                && (all(accounts) || self.is_among(account, |name| accounts.contains(name)))
         };
         !(users.is_empty() && accounts.is_empty()) && of_users && of_accounts()
     }
@@ -638,21 +672,41 @@ impl Policy {
         // Each stands on the nearest guarantee above it.
         let mut below: BTreeMap<&str, Vec<(&str, &GpuAmounts)>> = BTreeMap::new();
         for account in self.accounts.values() {
-            let Some(guaranteed) = &account.guaranteed else { continue };
-            let above = self.lineage(&account.name).into_iter().skip(1).find(|above| above.guaranteed.is_some());
+            let Some(guaranteed) = &account.guaranteed else {
+                continue;
+            };
+            let above = self
+                .lineage(&account.name)
+                .into_iter()
+                .skip(1)
+                .find(|above| above.guaranteed.is_some());
             if let Some(above) = above {
-                below.entry(&above.name).or_default().push((&account.name, guaranteed));
+                below
+                    .entry(&above.name)
+                    .or_default()
+                    .push((&account.name, guaranteed));
             }
         }
         let mut found = Vec::new();
         for (account, below) in below {
-            let own = self.accounts.get(account).and_then(|account| account.guaranteed.as_ref());
+            let own = self
+                .accounts
+                .get(account)
+                .and_then(|account| account.guaranteed.as_ref());
             for (gpu_type, milli) in own.into_iter().flat_map(|own| &own.0) {
-                let parts = below.iter().map(|(name, all)| (*name, all.amount(gpu_type)));
+                let parts = below
+                    .iter()
+                    .map(|(name, all)| (*name, all.amount(gpu_type)));
                 let parts: Vec<(&str, u64)> = parts.filter(|(_, part)| *part > 0).collect();
                 let sum = parts.iter().map(|(_, part)| part).sum();
                 if sum > *milli {
-                    found.push(Overdrawn { account, gpu_type, milli: *milli, parts, sum });
+                    found.push(Overdrawn {
+                        account,
+                        gpu_type,
+                        milli: *milli,
+                        parts,
+                        sum,
+                    });
                     break;
                 }
             }
@@ -664,11 +718,18 @@ impl Policy {
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let mut next = vec![one];
         while let Some(name) = next.pop() {
-            let Some(qos) = self.qos.get(name) else { continue };
+            let Some(qos) = self.qos.get(name) else {
+                continue;
+            };
             if qos.preempt.contains(other) {
                 return true;
             }
-            next.extend(qos.preempt.iter().map(|name| &**name).filter(|name| seen.insert(name)));
+            next.extend(
+                qos.preempt
+                    .iter()
+                    .map(|name| &**name)
+                    .filter(|name| seen.insert(name)),
+            );
         }
         false
     }
@@ -676,10 +737,18 @@ impl Policy {
     pub fn beyond_limits_above(&self) -> Vec<BeyondLimit<'_>> {
         let mut found = Vec::new();
         for (account, one) in &self.accounts {
-            let Some(guaranteed) = &one.guaranteed else { continue };
+            let Some(guaranteed) = &one.guaranteed else {
+                continue;
+            };
             let beyond = self.lineage(account).into_iter().skip(1).find_map(|above| {
                 let (gpu_type, milli, most) = guaranteed.beyond(above.limit.as_ref()?)?;
-                Some(BeyondLimit { account, above: &above.name, gpu_type, milli, most })
+                Some(BeyondLimit {
+                    account,
+                    above: &above.name,
+                    gpu_type,
+                    milli,
+                    most,
+                })
             });
             found.extend(beyond);
         }
@@ -689,12 +758,17 @@ impl Policy {
     pub fn has_quotas(&self) -> bool {
         self.accounts.values().any(|account| {
             account.guaranteed.is_some()
-                || account.budgets.iter().any(|budget| budget.kind == BudgetKind::Guaranteed)
+                || account
+                    .budgets
+                    .iter()
+                    .any(|budget| budget.kind == BudgetKind::Guaranteed)
         })
     }
     /// Whether a user may coordinate an account, there or above it.
     pub fn coordinates(&self, user: &str, account: &str) -> bool {
-        self.lineage(account).iter().any(|account| account.coordinators.contains(user))
+        self.lineage(account)
+            .iter()
+            .any(|account| account.coordinators.contains(user))
     }
 }
 
@@ -703,9 +777,22 @@ mod tests {
     use super::*;
 
     fn account(name: &str, parent: Option<&str>, guaranteed: &[(&str, u64)]) -> (String, Account) {
-        let amounts = GpuAmounts(guaranteed.iter().map(|(kind, milli)| ((*kind).to_owned(), *milli)).collect());
+        let amounts = GpuAmounts(
+            guaranteed
+                .iter()
+                .map(|(kind, milli)| ((*kind).to_owned(), *milli))
+                .collect(),
+        );
         let guaranteed = (!guaranteed.is_empty()).then_some(amounts);
-        (name.to_owned(), Account { name: name.into(), parent: parent.map(Into::into), guaranteed, ..Account::default() })
+        (
+            name.to_owned(),
+            Account {
+                name: name.into(),
+                parent: parent.map(Into::into),
+                guaranteed,
+                ..Account::default()
+            },
+        )
     }
 
     #[test]
@@ -722,7 +809,16 @@ mod tests {
         };
         assert_eq!(of(6000).overdrawn(), []);
         let parts = vec![("deep", 7000), ("side", 2000)];
-        assert_eq!(of(7000).overdrawn(), [Overdrawn { account: "top", gpu_type: "h100", milli: 8000, parts, sum: 9000 }]);
+        assert_eq!(
+            of(7000).overdrawn(),
+            [Overdrawn {
+                account: "top",
+                gpu_type: "h100",
+                milli: 8000,
+                parts,
+                sum: 9000
+            }]
+        );
         assert_eq!(of(3000).overdrawn()[0].account, "deep");
     }
 

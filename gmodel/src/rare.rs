@@ -73,7 +73,10 @@ mod tests {
 
     impl Usual for Past {
         fn usual() -> &'static Self {
-            static USUAL: Past = Past { ended: None, text: String::new() };
+            static USUAL: Past = Past {
+                ended: None,
+                text: String::new(),
+            };
             &USUAL
         }
     }
@@ -93,7 +96,10 @@ mod tests {
     fn documents_are_those_of_the_value_and_the_usual_reads_without_a_box() {
         let read: Rare<Past> = serde_json::from_str("{}").unwrap();
         assert!(read.0.is_none());
-        let some = Rare::from(Past { ended: Some(3), ..Past::default() });
+        let some = Rare::from(Past {
+            ended: Some(3),
+            ..Past::default()
+        });
         let text = serde_json::to_string(&some).unwrap();
         assert_eq!(text, r#"{"ended":3,"text":""}"#);
         assert_eq!(serde_json::from_str::<Rare<Past>>(&text).unwrap(), some);

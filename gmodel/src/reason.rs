@@ -104,7 +104,11 @@ pub struct Reason {
 
 impl Reason {
     pub fn new(code: ReasonCode, text: impl Into<Arc<str>>) -> Self {
-        Self { code, text: text.into(), nodes: None }
+        Self {
+            code,
+            text: text.into(),
+            nodes: None,
+        }
     }
 }
 
@@ -114,7 +118,11 @@ fn is_empty(text: &Arc<str>) -> bool {
 
 impl From<ReasonCode> for Reason {
     fn from(code: ReasonCode) -> Self {
-        Self { code, text: Arc::default(), nodes: None }
+        Self {
+            code,
+            text: Arc::default(),
+            nodes: None,
+        }
     }
 }
 

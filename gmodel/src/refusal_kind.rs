@@ -66,7 +66,13 @@ mod tests {
 
     #[test]
     fn kinds_travel_by_name_and_unknown_ones_are_read() {
-        assert_eq!(serde_json::to_string(&RefusalKind::PolicyLimit).unwrap(), r#""policy_limit""#);
-        assert_eq!(serde_json::from_str::<RefusalKind>(r#""of_a_newer_release""#).unwrap(), RefusalKind::Other);
+        assert_eq!(
+            serde_json::to_string(&RefusalKind::PolicyLimit).unwrap(),
+            r#""policy_limit""#
+        );
+        assert_eq!(
+            serde_json::from_str::<RefusalKind>(r#""of_a_newer_release""#).unwrap(),
+            RefusalKind::Other
+        );
     }
 }

@@ -86,7 +86,11 @@ impl RequestChange {
             "ntasks_per_node" => self.ntasks_per_node = Some(count(text)?),
             "cpus" => self.cpus = Some(count(text)?),
             "cpus_per_task" => self.cpus_per_task = Some(count(text)?),
-            "mem_per_node" => self.mem = Some(MemAsk::PerNode(parse_bytes(text).map_err(|error| error.to_string())?)),
+            "mem_per_node" => {
+                self.mem = Some(MemAsk::PerNode(
+                    parse_bytes(text).map_err(|error| error.to_string())?,
+                ))
+            }
             "mem_per_cpu" => self.mem = Some(MemAsk::PerCpu(some_bytes(text)?)),
             "mem_per_gpu" => self.mem = Some(MemAsk::PerGpu(some_bytes(text)?)),
             "gpus" => self.gpus = Some(gpus(text, GpuScope::Job)?),
@@ -102,10 +106,19 @@ impl RequestChange {
                 if !text.is_empty() {
                     Hostlist::parse(text).map_err(|error| error.to_string())?;
                 }
-                let list = if key == "nodelist" { &mut self.nodelist } else { &mut self.exclude };
+                let list = if key == "nodelist" {
+                    &mut self.nodelist
+                } else {
+                    &mut self.exclude
+                };
                 *list = Some(text.to_owned());
             }
-            _ => return Err(format!("{key:?} is no part of a request. There are: {}", KEYS.join(", "))),
+            _ => {
+                return Err(format!(
+                    "{key:?} is no part of a request. There are: {}",
+                    KEYS.join(", ")
+                ));
+            }
         }
         Ok(())
     }
@@ -117,13 +130,19 @@ impl RequestChange {
     pub fn check(&self, request: &Request) -> Result<(), String> {
         let tasks = self.ntasks.unwrap_or(request.ntasks).max(1);
         match self.cpus {
-            Some(cpus) if self.cpus_per_task.is_some() => {
-                Err(format!("{cpus} CPUs in all and so many for each task: give one of the two"))
-            }
+            Some(cpus) if self.cpus_per_task.is_some() => Err(format!(
+                "{cpus} CPUs in all and so many for each task: give one of the two"
+            )),
             Some(cpus) if cpus % tasks != 0 => {
                 let (less, more) = (cpus / tasks * tasks, cpus.div_ceil(tasks) * tasks);
-                let less = if less > 0 { format!("{less} or ") } else { String::new() };
-                Err(format!("{cpus} CPUs are no whole number for each of {tasks} tasks. {less}{more} would be"))
+                let less = if less > 0 {
+                    format!("{less} or ")
+                } else {
+                    String::new()
+                };
+                Err(format!(
+                    "{cpus} CPUs are no whole number for each of {tasks} tasks. {less}{more} would be"
+                ))
             }
             _ => Ok(()),
         }
@@ -154,40 +173,92 @@ impl RequestChange {
         }
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let list = |text: &String| some(text).and_then(|text| Hostlist::parse(&text).ok());
-        self.constraint.iter().for_each(|text| request.constraint = some(text));
-        self.nodelist.iter().for_each(|text| request.nodelist = list(text));
-        self.exclude.iter().for_each(|text| request.exclude = list(text));
+        self.constraint
+            .iter()
+            .for_each(|text| request.constraint = some(text));
+        self.nodelist
+            .iter()
+            .for_each(|text| request.nodelist = list(text));
+        self.exclude
+            .iter()
+            .for_each(|text| request.exclude = list(text));
     }
 
     /// What changes, and to what, for people.
     pub fn words(&self) -> Vec<(&'static str, String)> {
         let mut words = Vec::new();
-        let mut add = |what: &'static str, value: Option<String>| words.extend(value.map(|value| (what, value)));
-        let or = |text: &String, none: &str| if text.is_empty() { none.to_owned() } else { text.clone() };
-        add("nodes", self.nodes.map(|(least, most)| if least == most { least.to_string() } else { format!("{least}-{most}") }));
+        let mut add = |what: &'static str, value: Option<String>| {
+            words.extend(value.map(|value| (what, value)))
+        };
+        let or = |text: &String, none: &str| {
+            if text.is_empty() {
+                none.to_owned()
+            } else {
+                text.clone()
+            }
+        };
+        add(
+            "nodes",
+            self.nodes.map(|(least, most)| {
+                if least == most {
+                    least.to_string()
+                } else {
+                    format!("{least}-{most}")
+                }
+            }),
+        );
         add("tasks", self.ntasks.map(|count| count.to_string()));
-        add("tasks per node", self.ntasks_per_node.map(|most| if most == 0 { "any number".to_owned() } else { most.to_string() }));
+        add(
+            "tasks per node",
+            self.ntasks_per_node.map(|most| {
+                if most == 0 {
+                    "any number".to_owned()
+                } else {
+                    most.to_string()
+                }
+            }),
+        );
         add("CPUs", self.cpus.map(|count| count.to_string()));
-        add("CPUs per task", self.cpus_per_task.map(|count| count.to_string()));
+        add(
+            "CPUs per task",
+            self.cpus_per_task.map(|count| count.to_string()),
+        );
         let size = crate::size::exact_size;
-        add("memory", self.mem.map(|mem| match mem {
-            MemAsk::Default => "the default".to_owned(),
-            MemAsk::PerNode(0) => "all of each node".to_owned(),
-            MemAsk::PerNode(bytes) => format!("{} per node", size(bytes)),
-            MemAsk::PerCpu(bytes) => format!("{} per CPU", size(bytes)),
-            MemAsk::PerGpu(bytes) => format!("{} per GPU", size(bytes)),
-        }));
-        add("GPUs", self.gpus.as_ref().map(|gpus| {
-            let per = match gpus.scope {
-                GpuScope::Job => "",
-                GpuScope::Node => " per node",
-                GpuScope::Task => " per task",
-            };
-            gpus.ask.as_ref().map_or("none".to_owned(), |ask| format!("{ask}{per}"))
-        }));
-        add("features", self.constraint.as_ref().map(|text| or(text, "any")));
-        add("nodes to run on", self.nodelist.as_ref().map(|text| or(text, "any")));
-        add("excluded nodes", self.exclude.as_ref().map(|text| or(text, "none")));
+        add(
+            "memory",
+            self.mem.map(|mem| match mem {
+                MemAsk::Default => "the default".to_owned(),
+                MemAsk::PerNode(0) => "all of each node".to_owned(),
+                MemAsk::PerNode(bytes) => format!("{} per node", size(bytes)),
+                MemAsk::PerCpu(bytes) => format!("{} per CPU", size(bytes)),
+                MemAsk::PerGpu(bytes) => format!("{} per GPU", size(bytes)),
+            }),
+        );
+        add(
+            "GPUs",
+            self.gpus.as_ref().map(|gpus| {
+                let per = match gpus.scope {
+                    GpuScope::Job => "",
+                    GpuScope::Node => " per node",
+                    GpuScope::Task => " per task",
+                };
+                gpus.ask
+                    .as_ref()
+                    .map_or("none".to_owned(), |ask| format!("{ask}{per}"))
+            }),
+        );
+        add(
+            "features",
+            self.constraint.as_ref().map(|text| or(text, "any")),
+        );
+        add(
+            "nodes to run on",
+            self.nodelist.as_ref().map(|text| or(text, "any")),
+        );
+        add(
+            "excluded nodes",
+            self.exclude.as_ref().map(|text| or(text, "none")),
+        );
         words
     }
 }
@@ -205,7 +276,9 @@ fn range(text: &str) -> Result<(u32, u32), String> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     let (least, most) = (count(least)?, count(most)?);
     match least > most {
-        true => Err(format!("{text:?} has its larger number first. Write {most}-{least}")),
+        true => Err(format!(
+            "{text:?} has its larger number first. Write {most}-{least}"
+        )),
         false => Ok((least, most)),
     }
 }
@@ -219,14 +292,22 @@ fn some_bytes(text: &str) -> Result<u64, String> {
 
 /// `4`, `h100:4`, or as scontrol has it `gres:gpu:h100:4`, `gres/gpu=4`.
 fn gpus(text: &str, scope: GpuScope) -> Result<GpusAsked, String> {
-    let plain = text.strip_prefix("gres:").or_else(|| text.strip_prefix("gres/")).unwrap_or(text);
+    let plain = text
+        .strip_prefix("gres:")
+        .or_else(|| text.strip_prefix("gres/"))
+        .unwrap_or(text);
     let ask = match plain.strip_prefix("gpu") {
         _ if text.is_empty() => return Ok(GpusAsked { ask: None, scope }),
-        Some(rest) if rest.is_empty() || rest.starts_with([':', '=']) => GpuAsk::parse_gres(&plain.replacen('=', ":", 1)),
+        Some(rest) if rest.is_empty() || rest.starts_with([':', '=']) => {
+            GpuAsk::parse_gres(&plain.replacen('=', ":", 1))
+        }
         _ => GpuAsk::parse(plain),
     };
     let ask = ask.map_err(|error| error.to_string())?;
-    Ok(GpusAsked { ask: Some(ask).filter(|ask| !ask.is_none()), scope })
+    Ok(GpusAsked {
+        ask: Some(ask).filter(|ask| !ask.is_none()),
+        scope,
+    })
 }
 
 #[cfg(test)]
@@ -235,7 +316,9 @@ mod tests {
 
     fn changed(parts: &[(&str, &str)], mut request: Request) -> Request {
         let mut change = RequestChange::default();
-        parts.iter().for_each(|(key, text)| change.set(key, text).unwrap());
+        parts
+            .iter()
+            .for_each(|(key, text)| change.set(key, text).unwrap());
         change.check(&request).unwrap();
         change.apply(&mut request);
         request
@@ -243,34 +326,92 @@ mod tests {
 
     #[test]
     fn what_is_named_changes_and_the_rest_stays() {
-        let before = Request { cpus_per_task: Some(3), exclusive: true, ..Request::default() };
-        let after = changed(&[("nodes", "2-4"), ("mem_per_node", "8G"), ("gpus_per_node", "gres:gpu:h100:2")], before.clone());
-        assert_eq!((after.nodes_min, after.nodes_max, after.mem), (2, 4, MemAsk::PerNode(8 << 30)));
-        assert_eq!((after.gpus.unwrap().to_string(), after.gpu_scope), ("h100:2".to_owned(), GpuScope::Node));
-        assert_eq!((after.cpus_per_task, after.exclusive), (before.cpus_per_task, before.exclusive));
+        let before = Request {
+            cpus_per_task: Some(3),
+            exclusive: true,
+            ..Request::default()
+        };
+        let after = changed(
+            &[
+                ("nodes", "2-4"),
+                ("mem_per_node", "8G"),
+                ("gpus_per_node", "gres:gpu:h100:2"),
+            ],
+            before.clone(),
+        );
+        assert_eq!(
+            (after.nodes_min, after.nodes_max, after.mem),
+            (2, 4, MemAsk::PerNode(8 << 30))
+        );
+        assert_eq!(
+            (after.gpus.unwrap().to_string(), after.gpu_scope),
+            ("h100:2".to_owned(), GpuScope::Node)
+        );
+        assert_eq!(
+            (after.cpus_per_task, after.exclusive),
+            (before.cpus_per_task, before.exclusive)
+        );
     }
 
     #[test]
     fn an_empty_text_takes_away() {
-        let before = changed(&[("constraint", "ib"), ("nodelist", "n[1-2]"), ("exclude", "n3"), ("gpus", "4")], Request::default());
-        assert!(before.constraint.is_some() && before.nodelist.is_some() && before.exclude.is_some() && before.gpus.is_some());
-        let after = changed(&[("constraint", ""), ("nodelist", ""), ("exclude", ""), ("gpus", "")], before);
+        let before = changed(
+            &[
+                ("constraint", "ib"),
+                ("nodelist", "n[1-2]"),
+                ("exclude", "n3"),
+                ("gpus", "4"),
+            ],
+            Request::default(),
+        );
+        assert!(
+            before.constraint.is_some()
+                && before.nodelist.is_some()
+                && before.exclude.is_some()
+                && before.gpus.is_some()
+        );
+        let after = changed(
+            &[
+                ("constraint", ""),
+                ("nodelist", ""),
+                ("exclude", ""),
+                ("gpus", ""),
+            ],
+            before,
+        );
         assert_eq!(after, Request::default());
     }
 
     #[test]
     fn cpus_in_all_are_shared_out_to_the_tasks() {
-        let four = Request { ntasks: 4, ..Request::default() };
-        assert_eq!(changed(&[("cpus", "8")], four.clone()).cpus_per_task, Some(2));
-        assert_eq!(changed(&[("cpus", "8"), ("ntasks", "2")], four.clone()).cpus_per_task, Some(4));
+        let four = Request {
+            ntasks: 4,
+            ..Request::default()
+        };
+        assert_eq!(
+            changed(&[("cpus", "8")], four.clone()).cpus_per_task,
+            Some(2)
+        );
+        assert_eq!(
+            changed(&[("cpus", "8"), ("ntasks", "2")], four.clone()).cpus_per_task,
+            Some(4)
+        );
         let mut odd = RequestChange::default();
         odd.set("cpus", "7").unwrap();
-        assert_eq!(odd.check(&four).unwrap_err(), "7 CPUs are no whole number for each of 4 tasks. 4 or 8 would be");
+        assert_eq!(
+            odd.check(&four).unwrap_err(),
+            "7 CPUs are no whole number for each of 4 tasks. 4 or 8 would be"
+        );
     }
 
     #[test]
     fn a_task_for_each_node_stays_one_for_each() {
-        let two = Request { nodes_min: 2, nodes_max: 2, ntasks: 2, ..Request::default() };
+        let two = Request {
+            nodes_min: 2,
+            nodes_max: 2,
+            ntasks: 2,
+            ..Request::default()
+        };
         let four = changed(&[("nodes", "4")], two.clone());
         assert_eq!((four.nodes_min, four.ntasks), (4, 4));
         assert_eq!(changed(&[("nodes", "4")], Request::default()).ntasks, 1);
@@ -279,7 +420,15 @@ mod tests {
     #[test]
     fn what_is_not_in_the_grammar_is_refused() {
         let mut change = RequestChange::default();
-        let odd = [("nodes", "4-2"), ("nodes", "0"), ("cpus", "x"), ("gpus", "h100:"), ("constraint", "a&"), ("mem_per_cpu", "0"), ("shape", "1")];
+        let odd = [
+            ("nodes", "4-2"),
+            ("nodes", "0"),
+            ("cpus", "x"),
+            ("gpus", "h100:"),
+            ("constraint", "a&"),
+            ("mem_per_cpu", "0"),
+            ("shape", "1"),
+        ];
         for (key, text) in odd {
             assert!(change.set(key, text).is_err(), "{key}={text}");
         }

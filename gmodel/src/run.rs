@@ -192,13 +192,19 @@ impl Default for RunEnd {
 impl RunEnd {
     /// What a failed launch is about.
     pub fn subject(&self) -> Subject {
-        if self.about_user { Subject::User } else { self.about.clone() }
+        if self.about_user {
+            Subject::User
+        } else {
+            self.about.clone()
+        }
     }
 
     /// For how long the user's processes were there: by the node's monotonic clock, else between two readings of its other one.
     pub fn lasted_millis(&self) -> Option<i64> {
         let between = || Some(self.ended?.since_millis(self.started?).max(0));
-        self.ran_millis.map(|millis| i64::try_from(millis).unwrap_or(i64::MAX)).or_else(between)
+        self.ran_millis
+            .map(|millis| i64::try_from(millis).unwrap_or(i64::MAX))
+            .or_else(between)
     }
 }
 
@@ -287,7 +293,9 @@ impl Usage {
     /// Sum over nodes; the peak is the largest of any node, as sacct's MaxRSS.
     pub fn add(&mut self, other: &Self) {
         self.cpu_user_micros = self.cpu_user_micros.saturating_add(other.cpu_user_micros);
-        self.cpu_system_micros = self.cpu_system_micros.saturating_add(other.cpu_system_micros);
+        self.cpu_system_micros = self
+            .cpu_system_micros
+            .saturating_add(other.cpu_system_micros);
         self.peak_memory_bytes = self.peak_memory_bytes.max(other.peak_memory_bytes);
         self.oom_kills = self.oom_kills.saturating_add(other.oom_kills);
         self.gpu = self.gpu.merge(&other.gpu);
@@ -319,7 +327,10 @@ impl RunUse {
     /// Of one step under way.
     #[must_use]
     pub fn of_step(&self, step: u32) -> Option<Usage> {
-        self.steps.iter().find(|(known, _)| *known == step).map(|(_, used)| *used)
+        self.steps
+            .iter()
+            .find(|(known, _)| *known == step)
+            .map(|(_, used)| *used)
     }
 }
 
@@ -340,13 +351,20 @@ pub struct RunReport {
 impl RunReport {
     /// A report without a mark.
     pub const fn new(run: RunId, phase: RunPhase) -> Self {
-        Self { run, phase, mark: None, sent: None }
+        Self {
+            run,
+            phase,
+            mark: None,
+            sent: None,
+        }
     }
 
     /// With its times as the clock of its reader has them: ages are kept, whatever the two clocks show.
     #[must_use]
     pub fn heard_at(mut self, now: Timestamp) -> Self {
-        let Some(sent) = self.sent.take() else { return self };
+        let Some(sent) = self.sent.take() else {
+            return self;
+        };
         let off = now.0.saturating_sub(sent.0);
         let shift = |at: &mut Timestamp| at.0 = at.0.saturating_add(off);
         match &mut self.phase {

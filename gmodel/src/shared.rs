@@ -70,7 +70,11 @@ impl<T: Ord> PartialOrd for Shared<T> {
 
 impl<T: Ord> Ord for Shared<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        if self.is_same(other) { Ordering::Equal } else { self.0.cmp(&other.0) }
+        if self.is_same(other) {
+            Ordering::Equal
+        } else {
+            self.0.cmp(&other.0)
+        }
     }
 }
 
@@ -98,6 +102,10 @@ mod tests {
         second.push('!');
         assert_eq!((first.as_str(), second.as_str()), ("one", "one!"));
         assert!(!first.is_same(&second) && first < second);
-        assert_eq!(second, Shared::new("one!".to_owned()), "equal without being the same");
+        assert_eq!(
+            second,
+            Shared::new("one!".to_owned()),
+            "equal without being the same"
+        );
     }
 }

@@ -151,7 +151,10 @@ mod tests {
         assert_eq!(rough_size(85_520_809_984), "79.6G");
         assert_eq!(rough_size(1 << 30), "1G");
         assert_eq!(rough_size(300 << 20), "300M");
-        assert_eq!((rough_size(700), rough_size(52), rough_size(50)), ("0.7K".into(), "0.1K".into(), "0".into()));
+        assert_eq!(
+            (rough_size(700), rough_size(52), rough_size(50)),
+            ("0.7K".into(), "0.1K".into(), "0".into())
+        );
         assert_eq!(rough_size(u64::MAX), "16777216T");
         assert_eq!(exact_size(700), "1K");
         assert_eq!(exact_size(u64::MAX).len(), 18);

@@ -76,18 +76,30 @@ impl StepGpus {
     pub fn of(per: Per, ask: &GpuAsk) -> Result<Self, &'static str> {
         let [one] = &ask.alternatives[..] else {
             return match ask.alternatives.is_empty() {
-                true => Ok(Self { per, count: 0, gpu_type: None }),
-                false => Err("a step takes GPUs that its job holds: name one number, and one type at most"),
+                true => Ok(Self {
+                    per,
+                    count: 0,
+                    gpu_type: None,
+                }),
+                false => Err(
+                    "a step takes GPUs that its job holds: name one number, and one type at most",
+                ),
             };
         };
         let GpuAmount::Whole(count) = one.amount else {
-            return Err("a step takes slices and shares as its job holds them: give their number alone");
+            return Err(
+                "a step takes slices and shares as its job holds them: give their number alone",
+            );
         };
         let gpu_type = match &one.kind {
             GpuKind::Any => None,
             GpuKind::Type(name) => Some(name.clone()),
         };
-        Ok(Self { per, count, gpu_type })
+        Ok(Self {
+            per,
+            count,
+            gpu_type,
+        })
     }
 }
 
@@ -97,7 +109,10 @@ mod tests {
 
     #[test]
     fn a_step_takes_a_number_of_gpus_of_one_type() {
-        let read = |text: &str| StepGpus::of(Per::Node, &GpuAsk::parse(text).unwrap()).map(|gpus| (gpus.count, gpus.gpu_type));
+        let read = |text: &str| {
+            StepGpus::of(Per::Node, &GpuAsk::parse(text).unwrap())
+                .map(|gpus| (gpus.count, gpus.gpu_type))
+        };
         assert_eq!(read("2"), Ok((2, None)));
         assert_eq!(read("0"), Ok((0, None)));
         assert_eq!(read("h100"), Ok((1, Some("h100".into()))));

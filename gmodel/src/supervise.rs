@@ -87,9 +87,15 @@ pub struct SetupGpu {
 impl Setup {
     /// Where the run's supervisor listens, and where it does if it cannot there; run directories have the run's name.
     pub fn control_sockets(&self, run_dir: &Path) -> Vec<PathBuf> {
-        let run = run_dir.file_name().and_then(|name| name.to_str()).filter(|_| !self.marks_dir.is_empty());
+        let run = run_dir
+            .file_name()
+            .and_then(|name| name.to_str())
+            .filter(|_| !self.marks_dir.is_empty());
         let first = run.map(|run| Path::new(&self.marks_dir).join(format!("{run}.ctl")));
-        first.into_iter().chain([run_dir.join("ctl.sock")]).collect()
+        first
+            .into_iter()
+            .chain([run_dir.join("ctl.sock")])
+            .collect()
     }
 }
 
@@ -130,7 +136,12 @@ impl HookFiles {
     /// `kind`: `prolog` or `epilog`.
     pub fn of(run_dir: &Path, kind: &str) -> Self {
         let file = |ending: &str| run_dir.join(format!("{kind}.{ending}"));
-        Self { order: file("json"), lock: file("lock"), end: file("end.json"), output: file("out") }
+        Self {
+            order: file("json"),
+            lock: file("lock"),
+            end: file("end.json"),
+            output: file("out"),
+        }
     }
 }
 
@@ -167,12 +178,21 @@ pub enum ToStep {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from_step", rename_all = "snake_case")]
 pub enum FromStep {
-    Ready { pid: u32 },
-    Running { pid: u32, started: Timestamp },
+    Ready {
+        pid: u32,
+    },
+    Running {
+        pid: u32,
+        started: Timestamp,
+    },
     /// A mark was accepted and is durable. On connection the newest follows the state.
-    Mark { mark: Mark },
+    Mark {
+        mark: Mark,
+    },
     /// `exit.json` is durable; no process of the job is left. gstepd ends after this.
-    Ended { end: RunEnd },
+    Ended {
+        end: RunEnd,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -230,18 +250,40 @@ pub struct StepOrder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutput {
     /// The first frame. A peer that does not say the key is none of ours.
-    Hello { step: u32, node_index: u32, key: String },
-    Started { rank: u32, pid: u32 },
-    Output { rank: u32, stream: StepStream, bytes: Vec<u8> },
+    Hello {
+        step: u32,
+        node_index: u32,
+        key: String,
+    },
+    Started {
+        rank: u32,
+        pid: u32,
+    },
+    Output {
+        rank: u32,
+        stream: StepStream,
+        bytes: Vec<u8>,
+    },
     /// All output of the task came before. The text says why it could not be started, or was killed; else it is empty.
-    Ended { rank: u32, exit: ExitCode, text: String },
+    Ended {
+        rank: u32,
+        exit: ExitCode,
+        text: String,
+    },
     /// No task of the step was started here.
-    Refused { text: String },
+    Refused {
+        text: String,
+    },
     /// So much of the input has reached every task that it is for, or will never: as much more may be sent.
-    Taken { bytes: u32 },
+    Taken {
+        bytes: u32,
+    },
     /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
     /// the text says so. Not sent by releases before, nor where nobody could measure.
-    Used { usage: Usage, text: String },
+    Used {
+        usage: Usage,
+        text: String,
+    },
     /// From a newer gstepd.
     Unknown,
 }
@@ -250,9 +292,14 @@ pub enum StepOutput {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepInput {
     /// To every process of the step's tasks.
-    Signal { signal: u8 },
+    Signal {
+        signal: u8,
+    },
     /// More of what the tasks read, or one of them while the others read nothing; no bytes are its end.
-    Stdin { rank: Option<u32>, bytes: Vec<u8> },
+    Stdin {
+        rank: Option<u32>,
+        bytes: Vec<u8>,
+    },
     Unknown,
 }
 
@@ -272,7 +319,9 @@ const EVERY_RANK: u32 = u32::MAX;
 
 /// Bytes that are no frame: the connection cannot be read on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a step frame of {length} bytes and kind {kind}: frames are 1 to {MAX_STEP_FRAME_BYTES} bytes of a known form")]
+#[error(
+    "a step frame of {length} bytes and kind {kind}: frames are 1 to {MAX_STEP_FRAME_BYTES} bytes of a known form"
+)]
 pub struct BadFrame {
     pub length: usize,
     pub kind: u8,
@@ -282,16 +331,39 @@ impl StepOutput {
     pub fn frame(&self) -> Vec<u8> {
         let number = |n: &u32| n.to_be_bytes();
         match self {
-            Self::Hello { step, node_index, key } => frame(b'H', &[&number(step), &number(node_index), key.as_bytes()]),
+            Self::Hello {
+                step,
+                node_index,
+                key,
+            } => frame(b'H', &[&number(step), &number(node_index), key.as_bytes()]),
             Self::Started { rank, pid } => frame(b'S', &[&number(rank), &number(pid)]),
-            Self::Output { rank, stream: StepStream::Stdout, bytes } => frame(b'O', &[&number(rank), bytes]),
-            Self::Output { rank, stream: StepStream::Stderr, bytes } => frame(b'E', &[&number(rank), bytes]),
-            Self::Ended { rank, exit, text } => frame(b'X', &[&number(rank), &[exit.code, exit.signal], text.as_bytes()]),
+            Self::Output {
+                rank,
+                stream: StepStream::Stdout,
+                bytes,
+            } => frame(b'O', &[&number(rank), bytes]),
+            Self::Output {
+                rank,
+                stream: StepStream::Stderr,
+                bytes,
+            } => frame(b'E', &[&number(rank), bytes]),
+            Self::Ended { rank, exit, text } => frame(
+                b'X',
+                &[&number(rank), &[exit.code, exit.signal], text.as_bytes()],
+            ),
             Self::Refused { text } => frame(b'R', &[text.as_bytes()]),
             Self::Taken { bytes } => frame(b'T', &[&number(bytes)]),
             Self::Used { usage, text } => {
-                let numbers = [usage.cpu_user_micros, usage.cpu_system_micros, usage.peak_memory_bytes, usage.oom_kills];
-                frame(b'U', &[&numbers.map(u64::to_be_bytes).concat(), text.as_bytes()])
+                let numbers = [
+                    usage.cpu_user_micros,
+                    usage.cpu_system_micros,
+                    usage.peak_memory_bytes,
+                    usage.oom_kills,
+                ];
+                frame(
+                    b'U',
+                    &[&numbers.map(u64::to_be_bytes).concat(), text.as_bytes()],
+                )
             }
             Self::Unknown => frame(0, &[]),
         }
@@ -299,10 +371,17 @@ impl StepOutput {
 
     /// The first frame of `buffer` and its length with the header; `None` while it is not whole.
     pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
-        let Some((kind, body, used)) = split_frame(buffer)? else { return Ok(None) };
-        let bad = BadFrame { length: body.len() + 1, kind };
+        let Some((kind, body, used)) = split_frame(buffer)? else {
+            return Ok(None);
+        };
+        let bad = BadFrame {
+            length: body.len() + 1,
+            kind,
+        };
         let output = match kind {
-            b'R' => Self::Refused { text: text_of(body) },
+            b'R' => Self::Refused {
+                text: text_of(body),
+            },
             b'U' => Self::used(body).ok_or(bad)?,
             b'H' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body).ok_or(bad)?,
             _ => Self::Unknown,
@@ -312,7 +391,11 @@ impl StepOutput {
 
     fn used(body: &[u8]) -> Option<Self> {
         let (numbers, text) = body.split_first_chunk::<32>()?;
-        let mut numbers = numbers.chunks_exact(8).map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)));
+        let mut numbers = numbers.chunks_exact(8).map(|bytes| {
+            bytes
+                .iter()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte))
+        });
         let mut next = || numbers.next();
         let usage = Usage {
             cpu_user_micros: next()?,
@@ -321,7 +404,10 @@ impl StepOutput {
             oom_kills: next()?,
             ..Usage::default()
         };
-        Some(Self::Used { usage, text: text_of(text) })
+        Some(Self::Used {
+            usage,
+            text: text_of(text),
+        })
     }
 
     fn from_body(kind: u8, body: &[u8]) -> Option<Self> {
@@ -329,16 +415,38 @@ impl StepOutput {
         Some(match kind {
             b'H' => {
                 let (node_index, key) = split_number(rest)?;
-                Self::Hello { step: first, node_index, key: text_of(key) }
+                Self::Hello {
+                    step: first,
+                    node_index,
+                    key: text_of(key),
+                }
             }
             b'T' => Self::Taken { bytes: first },
-            b'S' => Self::Started { rank: first, pid: split_number(rest)?.0 },
+            b'S' => Self::Started {
+                rank: first,
+                pid: split_number(rest)?.0,
+            },
             b'X' => {
                 let ([code, signal], text) = rest.split_first_chunk::<2>()?;
-                Self::Ended { rank: first, exit: ExitCode { code: *code, signal: *signal }, text: text_of(text) }
+                Self::Ended {
+                    rank: first,
+                    exit: ExitCode {
+                        code: *code,
+                        signal: *signal,
+                    },
+                    text: text_of(text),
+                }
             }
-            b'E' => Self::Output { rank: first, stream: StepStream::Stderr, bytes: rest.to_vec() },
-            _ => Self::Output { rank: first, stream: StepStream::Stdout, bytes: rest.to_vec() },
+            b'E' => Self::Output {
+                rank: first,
+                stream: StepStream::Stderr,
+                bytes: rest.to_vec(),
+            },
+            _ => Self::Output {
+                rank: first,
+                stream: StepStream::Stdout,
+                bytes: rest.to_vec(),
+            },
         })
     }
 }
@@ -347,21 +455,31 @@ impl StepInput {
     pub fn frame(&self) -> Vec<u8> {
         match self {
             Self::Signal { signal } => frame(b'K', &[&[*signal]]),
-            Self::Stdin { rank, bytes } => frame(b'I', &[&rank.unwrap_or(EVERY_RANK).to_be_bytes(), bytes]),
+            Self::Stdin { rank, bytes } => {
+                frame(b'I', &[&rank.unwrap_or(EVERY_RANK).to_be_bytes(), bytes])
+            }
             Self::Unknown => frame(0, &[]),
         }
     }
 
     /// As [`StepOutput::read`].
     pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
-        let Some((kind, body, used)) = split_frame(buffer)? else { return Ok(None) };
-        let bad = BadFrame { length: body.len() + 1, kind };
+        let Some((kind, body, used)) = split_frame(buffer)? else {
+            return Ok(None);
+        };
+        let bad = BadFrame {
+            length: body.len() + 1,
+            kind,
+        };
         let input = match (kind, body) {
             (b'K', [signal]) => Self::Signal { signal: *signal },
             (b'K', _) => return Err(bad),
             (b'I', _) => {
                 let (rank, bytes) = split_number(body).ok_or(bad)?;
-                Self::Stdin { rank: Some(rank).filter(|rank| *rank != EVERY_RANK), bytes: bytes.to_vec() }
+                Self::Stdin {
+                    rank: Some(rank).filter(|rank| *rank != EVERY_RANK),
+                    bytes: bytes.to_vec(),
+                }
             }
             _ => Self::Unknown,
         };
@@ -383,7 +501,9 @@ type Frame<'a> = (u8, &'a [u8], usize);
 
 /// The first frame, once it is whole; refused from the header alone, so that nobody waits for what is too long.
 fn split_frame(buffer: &[u8]) -> Result<Option<Frame<'_>>, BadFrame> {
-    let Some((length, rest)) = split_number(buffer) else { return Ok(None) };
+    let Some((length, rest)) = split_number(buffer) else {
+        return Ok(None);
+    };
     let (length, kind) = (length as usize, rest.first().copied().unwrap_or(0));
     if length == 0 || length > MAX_STEP_FRAME_BYTES {
         return Err(BadFrame { length, kind });
@@ -407,16 +527,47 @@ mod tests {
 
     fn frames() -> Vec<StepOutput> {
         vec![
-            StepOutput::Hello { step: 3, node_index: 1, key: "secret".into() },
-            StepOutput::Started { rank: 2, pid: 4_000_000 },
-            StepOutput::Output { rank: 2, stream: StepStream::Stdout, bytes: b"a\n\0\xff".to_vec() },
-            StepOutput::Output { rank: 0, stream: StepStream::Stderr, bytes: Vec::new() },
-            StepOutput::Ended { rank: 2, exit: ExitCode::killed(9), text: String::new() },
-            StepOutput::Ended { rank: 1, exit: ExitCode::exited(127), text: "program x: not found".into() },
-            StepOutput::Refused { text: "ended".into() },
+            StepOutput::Hello {
+                step: 3,
+                node_index: 1,
+                key: "secret".into(),
+            },
+            StepOutput::Started {
+                rank: 2,
+                pid: 4_000_000,
+            },
+            StepOutput::Output {
+                rank: 2,
+                stream: StepStream::Stdout,
+                bytes: b"a\n\0\xff".to_vec(),
+            },
+            StepOutput::Output {
+                rank: 0,
+                stream: StepStream::Stderr,
+                bytes: Vec::new(),
+            },
+            StepOutput::Ended {
+                rank: 2,
+                exit: ExitCode::killed(9),
+                text: String::new(),
+            },
+            StepOutput::Ended {
+                rank: 1,
+                exit: ExitCode::exited(127),
+                text: "program x: not found".into(),
+            },
+            StepOutput::Refused {
+                text: "ended".into(),
+            },
             StepOutput::Taken { bytes: 70_000 },
             StepOutput::Used {
-                usage: Usage { cpu_user_micros: 1 << 40, cpu_system_micros: 7, peak_memory_bytes: u64::MAX, oom_kills: 1, ..Usage::default() },
+                usage: Usage {
+                    cpu_user_micros: 1 << 40,
+                    cpu_system_micros: 7,
+                    peak_memory_bytes: u64::MAX,
+                    oom_kills: 1,
+                    ..Usage::default()
+                },
                 text: "killed".into(),
             },
         ]
@@ -446,12 +597,22 @@ mod tests {
 
     #[test]
     fn a_length_that_no_frame_has_is_refused_before_it_arrives() {
-        assert_eq!(StepOutput::read(&[0, 0, 0, 0]), Err(BadFrame { length: 0, kind: 0 }));
+        assert_eq!(
+            StepOutput::read(&[0, 0, 0, 0]),
+            Err(BadFrame { length: 0, kind: 0 })
+        );
         let long = (MAX_STEP_FRAME_BYTES as u32 + 1).to_be_bytes();
         assert!(StepOutput::read(&long).is_err() && StepInput::read(&long).is_err());
-        assert!(StepOutput::read(&[0, 0, 0, 3, b'X', 0, 0]).is_err(), "too short for its kind");
+        assert!(
+            StepOutput::read(&[0, 0, 0, 3, b'X', 0, 0]).is_err(),
+            "too short for its kind"
+        );
         assert!(StepOutput::read(&[0, 0, 0, 3, b'U', 0, 0]).is_err());
-        assert_eq!(StepOutput::read(&[0, 0, 0, 2, b'?', 9]), Ok(Some((StepOutput::Unknown, 6))), "newer");
+        assert_eq!(
+            StepOutput::read(&[0, 0, 0, 2, b'?', 9]),
+            Ok(Some((StepOutput::Unknown, 6))),
+            "newer"
+        );
     }
 
     proptest! {

@@ -84,7 +84,9 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     }
     let num = |from: usize, to: usize| -> Option<i64> {
         let part = &body[from..to];
-        part.bytes().all(|c| c.is_ascii_digit()).then(|| part.parse().ok())?
+        part.bytes()
+            .all(|c| c.is_ascii_digit())
+            .then(|| part.parse().ok())?
     };
     let (year, month, day) = (num(0, 4)?, num(5, 7)?, num(8, 10)?);
     let (hour, minute, second) = (num(11, 13)?, num(14, 16)?, num(17, 19)?);
@@ -124,7 +126,11 @@ pub fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_part = (5 * day_of_year + 2) / 153;
     let day = (day_of_year - (153 * month_part + 2) / 5 + 1) as u32;
-    let month = if month_part < 10 { month_part + 3 } else { month_part - 9 } as u32;
+    let month = if month_part < 10 {
+        month_part + 3
+    } else {
+        month_part - 9
+    } as u32;
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     (year, month, day)
 }
@@ -137,8 +143,14 @@ mod tests {
     #[test]
     fn prints_rfc3339() {
         assert_eq!(Timestamp::from_secs(0).to_string(), "1970-01-01T00:00:00Z");
-        assert_eq!(Timestamp::from_secs(1_795_165_527).to_string(), "2026-11-20T09:05:27Z");
-        assert_eq!(Timestamp::from_secs(951_782_400).to_string(), "2000-02-29T00:00:00Z");
+        assert_eq!(
+            Timestamp::from_secs(1_795_165_527).to_string(),
+            "2026-11-20T09:05:27Z"
+        );
+        assert_eq!(
+            Timestamp::from_secs(951_782_400).to_string(),
+            "2000-02-29T00:00:00Z"
+        );
     }
 
     proptest! {

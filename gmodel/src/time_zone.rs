@@ -19,14 +19,23 @@ pub struct TimeZone {
 
 impl Default for TimeZone {
     fn default() -> Self {
-        Self { name: "UTC".into(), first_ahead_secs: 0, changes: Vec::new() }
+        Self {
+            name: "UTC".into(),
+            first_ahead_secs: 0,
+            changes: Vec::new(),
+        }
     }
 }
 
 impl TimeZone {
     /// `ahead` says by how many seconds local time is ahead of UTC at a time (seconds since 1970); it is asked for the time
     /// between `from` and `to`. Two changes within `step_secs` that undo each other are not seen.
-    pub fn new(name: &str, (from, to): (i64, i64), step_secs: i64, ahead: impl Fn(i64) -> i64) -> Self {
+    pub fn new(
+        name: &str,
+        (from, to): (i64, i64),
+        step_secs: i64,
+        ahead: impl Fn(i64) -> i64,
+    ) -> Self {
         let first_ahead_secs = ahead(from);
         let mut changes = Vec::new();
         let (mut at, mut is) = (from, first_ahead_secs);
@@ -37,7 +46,11 @@ impl TimeZone {
                 let (mut before, mut after) = (at, next);
                 while before + 1 < after {
                     let middle = before + (after - before) / 2;
-                    if ahead(middle) == is { before = middle } else { after = middle }
+                    if ahead(middle) == is {
+                        before = middle
+                    } else {
+                        after = middle
+                    }
                 }
                 // A step may hold more than one change: what is found is the first.
                 is = ahead(after);
@@ -47,12 +60,18 @@ impl TimeZone {
                 at = next;
             }
         }
-        Self { name: name.to_owned(), first_ahead_secs, changes }
+        Self {
+            name: name.to_owned(),
+            first_ahead_secs,
+            changes,
+        }
     }
 
     fn ahead_secs(&self, at: i64) -> i64 {
         let before = self.changes.partition_point(|(from, _)| *from <= at);
-        before.checked_sub(1).map_or(self.first_ahead_secs, |last| self.changes[last].1)
+        before
+            .checked_sub(1)
+            .map_or(self.first_ahead_secs, |last| self.changes[last].1)
     }
 
     /// Milliseconds since 1970-01-01 that a clock of the place shows, read as if it were UTC.
@@ -64,18 +83,27 @@ impl TimeZone {
     /// first.
     pub fn at_local(&self, local_millis: i64) -> Timestamp {
         let local = local_millis.div_euclid(1000);
-        let around = self.changes.iter().filter(|(from, _)| (from - local).abs() < 3 * 86_400).map(|(from, _)| *from);
+        let around = self
+            .changes
+            .iter()
+            .filter(|(from, _)| (from - local).abs() < 3 * 86_400)
+            .map(|(from, _)| *from);
         let around: Vec<i64> = around.collect();
         // What holds on each side of the changes nearby, in order.
         let begin = around.first().map_or(local, |from| from - 1);
-        let mut candidates = std::iter::once(begin).chain(around.iter().copied()).map(|inside| self.ahead_secs(inside));
+        let mut candidates = std::iter::once(begin)
+            .chain(around.iter().copied())
+            .map(|inside| self.ahead_secs(inside));
         let fits = |ahead: &i64| self.ahead_secs(local - ahead) == *ahead;
         match candidates.clone().find(fits) {
             Some(ahead) => Timestamp(local_millis - ahead * 1000),
             None => {
                 // Skipped: the clock goes on where it was set forward.
                 let last_before = candidates.next().unwrap_or(self.first_ahead_secs);
-                let jump = around.iter().copied().find(|from| from + self.ahead_secs(*from) > local);
+                let jump = around
+                    .iter()
+                    .copied()
+                    .find(|from| from + self.ahead_secs(*from) > local);
                 Timestamp(jump.map_or(local_millis - last_before * 1000, |from| from * 1000))
             }
         }
@@ -90,10 +118,27 @@ mod tests {
 
     /// Central Europe in 2026 and 2027: an hour ahead, two between the last Sundays of March and October, at 01:00 UTC.
     fn berlin() -> TimeZone {
-        let summer = [("2026-03-29T01:00:00Z", "2026-10-25T01:00:00Z"), ("2027-03-28T01:00:00Z", "2027-10-31T01:00:00Z")];
+        let summer = [
+            ("2026-03-29T01:00:00Z", "2026-10-25T01:00:00Z"),
+            ("2027-03-28T01:00:00Z", "2027-10-31T01:00:00Z"),
+        ];
         let secs = |text: &str| parse_rfc3339(text).unwrap().secs();
-        let ahead = move |at: i64| if summer.iter().any(|(from, to)| (secs(from)..secs(to)).contains(&at)) { 7200 } else { 3600 };
-        TimeZone::new("Europe/Berlin", (secs("2026-01-01T00:00:00Z"), secs("2028-01-01T00:00:00Z")), 86_400, ahead)
+        let ahead = move |at: i64| {
+            if summer
+                .iter()
+                .any(|(from, to)| (secs(from)..secs(to)).contains(&at))
+            {
+                7200
+            } else {
+                3600
+            }
+        };
+        TimeZone::new(
+            "Europe/Berlin",
+            (secs("2026-01-01T00:00:00Z"), secs("2028-01-01T00:00:00Z")),
+            86_400,
+            ahead,
+        )
     }
 
     fn at(text: &str) -> Timestamp {
@@ -107,9 +152,17 @@ mod tests {
         assert_eq!(utc("2026-02-01T02:30:00Z"), "2026-02-01T01:30:00Z");
         assert_eq!(utc("2026-07-01T02:30:00Z"), "2026-07-01T00:30:00Z");
         assert_eq!(utc("2026-03-29T01:59:59Z"), "2026-03-29T00:59:59Z");
-        assert_eq!(utc("2026-03-29T02:30:00Z"), "2026-03-29T01:00:00Z", "there is no 02:30: at 03:00");
+        assert_eq!(
+            utc("2026-03-29T02:30:00Z"),
+            "2026-03-29T01:00:00Z",
+            "there is no 02:30: at 03:00"
+        );
         assert_eq!(utc("2026-03-29T03:00:00Z"), "2026-03-29T01:00:00Z");
-        assert_eq!(utc("2026-10-25T02:30:00Z"), "2026-10-25T00:30:00Z", "twice: the first");
+        assert_eq!(
+            utc("2026-10-25T02:30:00Z"),
+            "2026-10-25T00:30:00Z",
+            "twice: the first"
+        );
         assert_eq!(utc("2026-10-25T03:00:00Z"), "2026-10-25T02:00:00Z");
         assert_eq!(zone.changes.len(), 4);
         assert_eq!(TimeZone::default().at_local(17), Timestamp(17));

@@ -16,7 +16,10 @@ pub struct TraceChain {
 
 impl Default for TraceChain {
     fn default() -> Self {
-        Self { number: 0, sum: BASIS }
+        Self {
+            number: 0,
+            sum: BASIS,
+        }
     }
 }
 
@@ -36,7 +39,10 @@ impl TraceChain {
     pub fn seal(&mut self, object: &str) -> String {
         let body = object.strip_suffix('}').unwrap_or(object);
         *self = self.after(body, self.number + 1);
-        format!("{body},\"n\":{},\"chain\":\"{:016x}\"}}", self.number, self.sum)
+        format!(
+            "{body},\"n\":{},\"chain\":\"{:016x}\"}}",
+            self.number, self.sum
+        )
     }
 
     /// Goes on with a line as it was read: what is wrong with it, if it has an end at all.
@@ -61,21 +67,37 @@ impl TraceChain {
     pub fn last_of(end: &str) -> Option<String> {
         let line = end.strip_suffix('\n')?.lines().next_back()?;
         let at = line.rfind(",\"chain\":\"")?;
-        line.get(at + 10..at + 26).filter(|_| line.len() == at + 28).map(str::to_owned)
+        line.get(at + 10..at + 26)
+            .filter(|_| line.len() == at + 28)
+            .map(str::to_owned)
     }
 
     fn after(self, body: &str, number: u64) -> Self {
-        let bytes = self.sum.to_be_bytes().into_iter().chain(number.to_be_bytes()).chain(body.bytes());
-        let sum = bytes.fold(BASIS, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let bytes = self
+            .sum
+            .to_be_bytes()
+            .into_iter()
+            .chain(number.to_be_bytes())
+            .chain(body.bytes());
+        let sum = bytes.fold(BASIS, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         Self { number, sum }
     }
 }
 
 /// Body, number and sum of a line.
 fn parts(line: &str) -> Option<(&str, u64, u64)> {
-    let (rest, sum) = line.trim_end().strip_suffix("\"}")?.rsplit_once(",\"chain\":\"")?;
+    let (rest, sum) = line
+        .trim_end()
+        .strip_suffix("\"}")?
+        .rsplit_once(",\"chain\":\"")?;
     let (body, number) = rest.rsplit_once(",\"n\":")?;
-    Some((body, number.parse().ok()?, u64::from_str_radix(sum, 16).ok()?))
+    Some((
+        body,
+        number.parse().ok()?,
+        u64::from_str_radix(sum, 16).ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -84,31 +106,56 @@ mod tests {
 
     fn written(count: u32) -> Vec<String> {
         let mut chain = TraceChain::default();
-        (0..count).map(|at| chain.seal(&format!("{{\"now\":{at}}}"))).collect()
+        (0..count)
+            .map(|at| chain.seal(&format!("{{\"now\":{at}}}")))
+            .collect()
     }
 
     fn read<'l>(lines: impl IntoIterator<Item = &'l String>) -> Vec<Result<(), Break>> {
         let mut chain = TraceChain::default();
-        lines.into_iter().filter_map(|line| chain.follow(line)).collect()
+        lines
+            .into_iter()
+            .filter_map(|line| chain.follow(line))
+            .collect()
     }
 
     #[test]
     fn what_was_written_holds_together() {
         let lines = written(5);
-        assert!(lines[3].starts_with("{\"now\":3,\"n\":4,\"chain\":\"") && lines[3].ends_with("\"}"), "{}", lines[3]);
+        assert!(
+            lines[3].starts_with("{\"now\":3,\"n\":4,\"chain\":\"") && lines[3].ends_with("\"}"),
+            "{}",
+            lines[3]
+        );
         assert_eq!(read(&lines), [Ok(()); 5]);
-        assert_eq!(TraceChain::default().follow("{\"now\":3}"), None, "a line of a release before has no end");
+        assert_eq!(
+            TraceChain::default().follow("{\"now\":3}"),
+            None,
+            "a line of a release before has no end"
+        );
     }
 
     #[test]
     fn a_gap_a_change_and_another_order_are_found_where_they_are() {
         let lines = written(5);
-        assert_eq!(read([&lines[0], &lines[3], &lines[4]]), [Ok(()), Err(Break::Missing(2)), Ok(())]);
-        assert_eq!(read([&lines[1], &lines[2]]), [Err(Break::Missing(1)), Ok(())]);
+        assert_eq!(
+            read([&lines[0], &lines[3], &lines[4]]),
+            [Ok(()), Err(Break::Missing(2)), Ok(())]
+        );
+        assert_eq!(
+            read([&lines[1], &lines[2]]),
+            [Err(Break::Missing(1)), Ok(())]
+        );
         let mut changed = lines.clone();
         changed[2] = changed[2].replace("\"now\":2", "\"now\":7");
-        assert_eq!(read(&changed), [Ok(()), Ok(()), Err(Break::Changed), Ok(()), Ok(())]);
-        assert_eq!(read([&lines[0], &lines[2], &lines[1]]), [Ok(()), Err(Break::Missing(1)), Err(Break::Moved)]);
+        assert_eq!(
+            read(&changed),
+            [Ok(()), Ok(()), Err(Break::Changed), Ok(()), Ok(())]
+        );
+        assert_eq!(
+            read([&lines[0], &lines[2], &lines[1]]),
+            [Ok(()), Err(Break::Missing(1)), Err(Break::Moved)]
+        );
         assert_eq!(read([&lines[0], &lines[0]]), [Ok(()), Err(Break::Moved)]);
     }
 
@@ -121,8 +168,15 @@ mod tests {
         }
         let text = lines.join("\n") + "\n";
         assert_eq!(TraceChain::last_of(&text), Some(chain.text()));
-        assert_eq!(TraceChain::last_of(&text[text.len() - 40..]), Some(chain.text()));
-        assert_eq!(TraceChain::last_of(text.trim_end()), None, "it may be cut off");
+        assert_eq!(
+            TraceChain::last_of(&text[text.len() - 40..]),
+            Some(chain.text())
+        );
+        assert_eq!(
+            TraceChain::last_of(text.trim_end()),
+            None,
+            "it may be cut off"
+        );
         assert_eq!(TraceChain::last_of("{\"now\":1}\n"), None);
     }
 }

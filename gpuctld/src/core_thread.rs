@@ -102,7 +102,8 @@ impl CoreHandle {
     /// The core's refusal, or `Unavailable` when the queue is full, the disk is short or we are stopping.
     pub async fn command(&self, actor: Actor, command: Command) -> Result<Reply, Refusal> {
         let command = self.knowing_the_past(command).await?;
-        self.ask(Input::Command { actor, command }, Vec::new()).await
+        self.ask(Input::Command { actor, command }, Vec::new())
+            .await
     }
 
     /// Accepts a job. Script, environment and long arguments are hashed here, off the core thread, and written in the
@@ -111,7 +112,12 @@ impl CoreHandle {
     /// # Errors
     /// As [`Self::command`].
     pub async fn submit(&self, actor: Actor, submission: Submission) -> Result<Reply, Refusal> {
-        let Submission { mut spec, client_key, script, environment } = submission;
+        let Submission {
+            mut spec,
+            client_key,
+            script,
+            environment,
+        } = submission;
         let mut blobs = Vec::with_capacity(2);
         spec.launch.script = BlobId::default();
         if !script.is_empty() {
@@ -123,7 +129,12 @@ impl CoreHandle {
         let blob = make_blob(environment.into_bytes()).await;
         spec.launch.environment = blob.id();
         blobs.push(blob);
-        let command = self.knowing_the_past(Command::Submit { spec: Box::new(spec), client_key }).await?;
+        let command = self
+            .knowing_the_past(Command::Submit {
+                spec: Box::new(spec),
+                client_key,
+            })
+            .await?;
         self.ask(Input::Command { actor, command }, blobs).await
     }
 
@@ -137,13 +148,22 @@ impl CoreHandle {
             Command::Update { change, .. } => change.dependency.as_ref().and_then(Option::as_ref),
             _ => None,
         };
-        let targets: &[Target] = if let Command::Requeue { targets, .. } = &command { targets } else { &[] };
+        let targets: &[Target] = if let Command::Requeue { targets, .. } = &command {
+            targets
+        } else {
+            &[]
+        };
         if dependency.is_none() && targets.is_empty() {
             return Ok(command);
         }
         let view = self.view().await;
-        let of_targets = targets.iter().filter_map(|target| dependency_of(&view, target));
-        let conditions = dependency.into_iter().chain(of_targets).flat_map(|dependency| &dependency.conditions);
+        let of_targets = targets
+            .iter()
+            .filter_map(|target| dependency_of(&view, target));
+        let conditions = dependency
+            .into_iter()
+            .chain(of_targets)
+            .flat_map(|dependency| &dependency.conditions);
         let mut names: Vec<JobRef> = conditions.filter_map(|one| forgotten(&view, one)).collect();
         names.dedup();
         names.truncate(MAX_CONDITIONS);
@@ -151,10 +171,16 @@ impl CoreHandle {
             return Ok(command);
         }
         let past = self.reader().past_jobs(names).await.map_err(|error| {
-            let text = format!("the jobs it depends on cannot be looked up: {:#}", anyhow::Error::from(error));
+            let text = format!(
+                "the jobs it depends on cannot be looked up: {:#}",
+                anyhow::Error::from(error)
+            );
             Refusal::unavailable(text)
         })?;
-        Ok(Command::Knowing { past, asked: Box::new(command) })
+        Ok(Command::Knowing {
+            past,
+            asked: Box::new(command),
+        })
     }
 
     /// Hands in a node's report. Waits for room in the queue, so a flood slows only its own connection.
@@ -287,7 +313,9 @@ impl CoreHandle {
     async fn ask(&self, input: Input, blobs: Vec<Blob>) -> Result<Reply, Refusal> {
         let Ok(permit) = self.shared.command_room.clone().try_acquire_owned() else {
             self.shared.stats.refusals.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::unavailable(format!("{COMMAND_QUEUE} requests are waiting already. Try again in a moment")));
+            return Err(Refusal::unavailable(format!(
+                "{COMMAND_QUEUE} requests are waiting already. Try again in a moment"
+            )));
         };
         let (reply, answer) = oneshot::channel();
         self.send(Message::Input(Box::new(Queued {
@@ -336,11 +364,18 @@ impl Published {
         // Version first: a view published after it can only be newer.
         let version = self.version.load(Ordering::Acquire);
         let view = self.view.lock().expect("no panic while held");
-        view.as_ref().filter(|(of, _)| *of >= version).map(|(_, state)| state.clone())
+        view.as_ref()
+            .filter(|(of, _)| *of >= version)
+            .map(|(_, state)| state.clone())
     }
     /// Of a core thread that has ended. Without a view it failed, and so the process ends without an answer.
     async fn last(&self) -> Arc<State> {
-        let view = self.view.lock().expect("no panic while held").as_ref().map(|(_, state)| state.clone());
+        let view = self
+            .view
+            .lock()
+            .expect("no panic while held")
+            .as_ref()
+            .map(|(_, state)| state.clone());
         match view {
             Some(state) => state,
             None => std::future::pending().await,
@@ -359,20 +394,29 @@ impl Published {
 
 /// The job of a condition, unless it is there and not over: then it stays in memory until it has been over for a while.
 fn forgotten(state: &State, condition: &Condition) -> Option<JobRef> {
-    let Condition::On { kind, job, .. } = condition else { return None };
+    let Condition::On { kind, job, .. } = condition else {
+        return None;
+    };
     let live = match state.arrays.get(job.id) {
         // Of an array that is not over, single tasks may be forgotten.
         Some(array) => job.index.is_none() && *kind != Kind::AfterCorr && !array.is_over(),
-        None => state.jobs.get(job.id).is_some_and(|job| !job.state.is_final()),
+        None => state
+            .jobs
+            .get(job.id)
+            .is_some_and(|job| !job.state.is_final()),
     };
     (!live).then_some(*job)
 }
 
 /// Of a job or array as it was submitted.
 fn dependency_of<'s>(state: &'s State, target: &Target) -> Option<&'s Dependency> {
-    let (Target::Job(id) | Target::Task { array: id, .. } | Target::Tasks { array: id, .. }) = target;
+    let (Target::Job(id) | Target::Task { array: id, .. } | Target::Tasks { array: id, .. }) =
+        target;
     let array = state.arrays.get(*id).map(|array| &array.spec);
-    array.or_else(|| state.jobs.get(*id).map(|job| &job.spec))?.dependency.as_ref()
+    array
+        .or_else(|| state.jobs.get(*id).map(|job| &job.spec))?
+        .dependency
+        .as_ref()
 }
 
 fn stopping() -> Refusal {
@@ -383,7 +427,9 @@ async fn make_blob(data: Vec<u8>) -> Blob {
     if data.len() <= HASH_INLINE_BYTES {
         return hash(data);
     }
-    tokio::task::spawn_blocking(move || hash(data)).await.expect("hashing does not panic")
+    tokio::task::spawn_blocking(move || hash(data))
+        .await
+        .expect("hashing does not panic")
 }
 
 fn hash(data: Vec<u8>) -> Blob {

@@ -5,14 +5,14 @@
 
 use crate::config::Config;
 use crate::core_thread::{Core, CoreHandle, CoreParts, make_room_to_start, now};
+use crate::guests::Guests;
 use crate::http::{self, App, LiveSettings};
 use crate::idle_program::Warning;
-use crate::guests::Guests;
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
 use crate::node_link::NodeLinks;
-use crate::pki::Pki;
 use crate::outlook::{self, Outlook};
+use crate::pki::Pki;
 use crate::planner;
 use crate::site_orders;
 use crate::store::{self, Store, WriteError, maintenance, page_check};
@@ -50,26 +50,41 @@ pub fn run(config_path: PathBuf, config: Config) -> ExitCode {
         Ok(code) => code,
         Err(e) => {
             tracing::error!("{e:#}");
-            if e.downcast_ref::<store::OpenError>().is_some_and(store::OpenError::asks_for_restore) {
+            if e.downcast_ref::<store::OpenError>()
+                .is_some_and(store::OpenError::asks_for_restore)
+            {
                 tracing::error!("to restore: {restore}");
             }
-            let database = e.downcast_ref::<store::OpenError>().is_some() || e.downcast_ref::<WriteError>().is_some();
-            if database { ExitCode::from(EXIT_DATABASE) } else { ExitCode::FAILURE }
+            let database = e.downcast_ref::<store::OpenError>().is_some()
+                || e.downcast_ref::<WriteError>().is_some();
+            if database {
+                ExitCode::from(EXIT_DATABASE)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
 
 /// The command that an administrator types.
 fn restore_command(config_path: &Path) -> String {
-    format!("gpuctld restore --config {} --from FILE", config_path.display())
+    format!(
+        "gpuctld restore --config {} --from FILE",
+        config_path.display()
+    )
 }
 
 fn start_and_serve(config_path: PathBuf, config: Config) -> anyhow::Result<ExitCode> {
     let config = Arc::new(config);
     let threads = Threads::start(&config)?;
     let pki = Arc::new(Pki::open(&config.state_dir, &config.cluster.name)?);
-    let workers = std::thread::available_parallelism().map_or(2, usize::from).min(SOCKET_THREADS);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let workers = std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .min(SOCKET_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()?;
     let result = runtime.block_on(serve(config_path, config, pki, threads));
     runtime.shutdown_timeout(GRACE);
     result
@@ -91,16 +106,28 @@ impl Threads {
     /// Recovers the state and starts the threads.
     fn start(config: &Config) -> anyhow::Result<Self> {
         make_room_to_start(&config.state_dir);
-        let (store, state) = Store::open(&config.state_dir, &config.cluster.name, config.cluster.min_job_age_secs)?;
+        let (store, state) = Store::open(
+            &config.state_dir,
+            &config.cluster.name,
+            config.cluster.min_job_age_secs,
+        )?;
         let database = store.path().to_owned();
         let node_changes = NodeChanges::default();
         let (wake, planner) = planner::channel(config.trace);
         let live = LiveSettings::of(config);
-        let mut trace = config.trace.then(|| TraceFile::open(&config.state_dir)).transpose().context("cannot trace")?;
+        let mut trace = config
+            .trace
+            .then(|| TraceFile::open(&config.state_dir))
+            .transpose()
+            .context("cannot trace")?;
         if let Some(trace) = &mut trace {
             trace.begin(now(), &state);
         }
-        let (jobs, runs, nodes) = (state.jobs.len() + state.arrays.len(), state.runs.len(), state.nodes.len());
+        let (jobs, runs, nodes) = (
+            state.jobs.len() + state.arrays.len(),
+            state.runs.len(),
+            state.nodes.len(),
+        );
         let (core, mut own) = Core::new(CoreParts {
             state,
             store,
@@ -109,17 +136,33 @@ impl Threads {
             min_free_bytes: live.min_free_bytes.clone(),
             trace,
         });
-        own.take(vec![Input::Configure { config: Arc::new(config.cluster.clone()) }, Input::Started])?;
+        own.take(vec![
+            Input::Configure {
+                config: Arc::new(config.cluster.clone()),
+            },
+            Input::Started,
+        ])?;
         own.mark();
         tracing::info!(jobs, runs, nodes, database = %database.display(), "recovered");
         let (tell, ended) = oneshot::channel();
-        let core_thread = std::thread::Builder::new().name("core".into()).spawn(move || {
-            let _ = tell.send(own.run());
-        })?;
+        let core_thread = std::thread::Builder::new()
+            .name("core".into())
+            .spawn(move || {
+                let _ = tell.send(own.run());
+            })?;
         let handle = core.clone();
-        let planner_thread =
-            std::thread::Builder::new().name("planner".into()).spawn(move || planner.run(&handle))?;
-        Ok(Self { core, node_changes, live, database, core_thread, ended, planner_thread })
+        let planner_thread = std::thread::Builder::new()
+            .name("planner".into())
+            .spawn(move || planner.run(&handle))?;
+        Ok(Self {
+            core,
+            node_changes,
+            live,
+            database,
+            core_thread,
+            ended,
+            planner_thread,
+        })
     }
 
     /// The checkpoint thread; it ends when the sender is dropped.
@@ -144,7 +187,10 @@ impl Threads {
     }
 
     /// The thread that learns how starts turn out; it ends when the sender is dropped.
-    fn start_outlook(&self, outlook: &Outlook) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
+    fn start_outlook(
+        &self,
+        outlook: &Outlook,
+    ) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
         let (stop, stopped) = mpsc::channel();
         let (database, core, outlook) = (self.database.clone(), self.core.clone(), outlook.clone());
         let thread = std::thread::Builder::new()
@@ -164,15 +210,37 @@ async fn serve(
     let restore = restore_command(&config_path);
     let links = NodeLinks::new(core.clone(), threads.node_changes.clone(), pki.order_seal());
     let tls = Arc::new(pki.server_config(&host_names(&config))?);
-    let app = App::new(config_path, config.clone(), pki, Arc::new(links.clone()), threads.live.clone());
+    let app = App::new(
+        config_path,
+        config.clone(),
+        pki,
+        Arc::new(links.clone()),
+        threads.live.clone(),
+    );
     let maintenance = threads.start_maintenance()?;
     let stop_page_check = threads.start_page_check()?;
     let learning = threads.start_outlook(app.outlook())?;
     let (stop, stopping) = watch::channel(false);
-    let fencing = tokio::spawn(site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()));
-    let warning = tokio::spawn(site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()));
+    let fencing = tokio::spawn(site_orders::run::<FenceOrder>(
+        core.clone(),
+        app.clone(),
+        stopping.clone(),
+    ));
+    let warning = tokio::spawn(site_orders::run::<Warning>(
+        core.clone(),
+        app.clone(),
+        stopping.clone(),
+    ));
     let router = http::router(core.clone(), app.clone());
-    let site = Site { core: core.clone(), router, links, names: UserNames::default(), app: app.clone(), guests: Guests::default(), stop: stopping };
+    let site = Site {
+        core: core.clone(),
+        router,
+        links,
+        names: UserNames::default(),
+        app: app.clone(),
+        guests: Guests::default(),
+        stop: stopping,
+    };
     let mut signals = Signals::catch()?; // before anyone can see us and stop us
     let (unix, tcp) = bind(&config).await?;
     let listeners = [
@@ -259,11 +327,17 @@ fn end_of(ended: CoreEnd, state_dir: &Path, restore: &str) -> ExitCode {
         }
         Ok(Err(e)) if !e.is_of_disk() => {
             let e = anyhow::Error::from(e);
-            tracing::error!("{e:#}. Nothing that was acknowledged is lost. This is a bug: please report it with the lines above");
+            tracing::error!(
+                "{e:#}. Nothing that was acknowledged is lost. This is a bug: please report it with the lines above"
+            );
             ExitCode::from(EXIT_BUG)
         }
         Ok(Err(e)) if e.is_damage() => {
-            tracing::error!("{:#}: {}: {restore}. What was not yet written was not acknowledged. Jobs go on", anyhow::Error::from(e), store::DAMAGED);
+            tracing::error!(
+                "{:#}: {}: {restore}. What was not yet written was not acknowledged. Jobs go on",
+                anyhow::Error::from(e),
+                store::DAMAGED
+            );
             ExitCode::from(EXIT_DATABASE)
         }
         Ok(Err(e)) => {
@@ -275,7 +349,9 @@ fn end_of(ended: CoreEnd, state_dir: &Path, restore: &str) -> ExitCode {
             ExitCode::from(EXIT_DATABASE)
         }
         Err(_) => {
-            tracing::error!("the core thread stopped on an assertion; see the lines above. This is a bug: please report it with them");
+            tracing::error!(
+                "the core thread stopped on an assertion; see the lines above. This is a bug: please report it with them"
+            );
             ExitCode::from(EXIT_BUG)
         }
     }
@@ -300,10 +376,21 @@ async fn bind(config: &Config) -> anyhow::Result<(UnixListener, TcpListener)> {
 
 /// Names and addresses for the certificate. Nodes check a name that is always in it; these are for other clients.
 fn host_names(config: &Config) -> Vec<String> {
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    let advertised = config.advertise.rsplit_once(':').map_or(config.advertise.as_str(), |(host, _)| host);
+    let mut names = vec![
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
+    let advertised = config
+        .advertise
+        .rsplit_once(':')
+        .map_or(config.advertise.as_str(), |(host, _)| host);
     names.push(advertised.trim_matches(['[', ']']).to_owned());
-    names.extend(nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()));
+    names.extend(
+        nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok()),
+    );
     if !config.listen.ip().is_unspecified() {
         names.push(config.listen.ip().to_string());
     }
@@ -324,5 +411,9 @@ fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GPUCTLD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colour)
+        .with_writer(std::io::stderr)
+        .init();
 }

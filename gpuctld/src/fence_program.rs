@@ -25,22 +25,39 @@ impl SiteOrder for FenceOrder {
     }
 
     async fn carry_out(self, program: SiteProgram) -> Input {
-        let Self { node, number, ref name, attempt, .. } = self;
+        let Self {
+            node,
+            number,
+            ref name,
+            attempt,
+            ..
+        } = self;
         tracing::warn!(node = name, attempt, program = %program.program.display(), "powering off a lost node: {}", self.lost);
         let failure = power_off(&program, &self).await.err();
         match &failure {
             None => tracing::warn!(node = name, attempt, "powered off"),
-            Some(why) => tracing::error!(node = name, attempt, "it is not powered off, and its jobs wait: {why}"),
+            Some(why) => tracing::error!(
+                node = name,
+                attempt,
+                "it is not powered off, and its jobs wait: {why}"
+            ),
         }
-        Input::Fenced { node, number, failure }
+        Input::Fenced {
+            node,
+            number,
+            failure,
+        }
     }
 }
 
 /// # Errors
 /// How it failed, in one sentence with the program's last words.
 async fn power_off(program: &SiteProgram, order: &FenceOrder) -> Result<(), String> {
-    let environment =
-        [("GPUPOOL_NODE", order.name.clone()), ("GPUPOOL_REASON", order.lost.clone()), ("GPUPOOL_ATTEMPT", order.attempt.to_string())];
+    let environment = [
+        ("GPUPOOL_NODE", order.name.clone()),
+        ("GPUPOOL_REASON", order.lost.clone()),
+        ("GPUPOOL_ATTEMPT", order.attempt.to_string()),
+    ];
     site_program::call("fence_program", program, &order.name, &environment).await
 }
 
@@ -52,10 +69,23 @@ mod tests {
     #[tokio::test]
     async fn it_is_told_the_node_the_reason_and_the_attempt_and_its_end_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let order = FenceOrder { node: NodeId(1), name: "n1".into(), number: 7, attempt: 2, lost: "silent".into() };
-        let told = site_program::script(&dir, "[ \"$1 $GPUPOOL_NODE $GPUPOOL_REASON $GPUPOOL_ATTEMPT\" = 'n1 n1 silent 2' ]");
+        let order = FenceOrder {
+            node: NodeId(1),
+            name: "n1".into(),
+            number: 7,
+            attempt: 2,
+            lost: "silent".into(),
+        };
+        let told = site_program::script(
+            &dir,
+            "[ \"$1 $GPUPOOL_NODE $GPUPOOL_REASON $GPUPOOL_ATTEMPT\" = 'n1 n1 silent 2' ]",
+        );
         assert_eq!(power_off(&told, &order).await, Ok(()));
-        let failed = site_program::script(&dir, "echo trying; echo no route to 10.0.0.7 >&2; exit 3");
-        assert_eq!(power_off(&failed, &order).await, Err("fence_program ended with 3: no route to 10.0.0.7".into()));
+        let failed =
+            site_program::script(&dir, "echo trying; echo no route to 10.0.0.7 >&2; exit 3");
+        assert_eq!(
+            power_off(&failed, &order).await,
+            Err("fence_program ended with 3: no route to 10.0.0.7".into())
+        );
     }
 }

@@ -17,20 +17,48 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Connections of users on the controller's own socket.
-const LOCAL: Places = Places { all: 8192, each: 1024, kept: 512 };
+const LOCAL: Places = Places {
+    all: 8192,
+    each: 1024,
+    kept: 512,
+};
 /// Machines that have not shown a certificate yet, by address. Each has a few seconds.
-const HANDSHAKES: Places = Places { all: 2048, each: 128, kept: 0 };
+const HANDSHAKES: Places = Places {
+    all: 2048,
+    each: 128,
+    kept: 0,
+};
 /// Connections over which a node's daemon forwards requests.
-const FORWARDERS: Places = Places { all: 16_384, each: 4096, kept: 0 };
+const FORWARDERS: Places = Places {
+    all: 16_384,
+    each: 4096,
+    kept: 0,
+};
 /// Connections of one node in the node protocol: the one in force, and its successors that wait for their turn.
-const LINKS: Places = Places { all: 131_072, each: 4, kept: 0 };
+const LINKS: Places = Places {
+    all: 131_072,
+    each: 4,
+    kept: 0,
+};
 /// Machines without a certificate that want to join, by address.
-const STRANGERS: Places = Places { all: 256, each: 16, kept: 0 };
+const STRANGERS: Places = Places {
+    all: 256,
+    each: 16,
+    kept: 0,
+};
 /// Bytes of bodies that are being received, or handled. Small ones are not counted: connections bound them.
-const BODIES: Places = Places { all: 320 << 20, each: 64 << 20, kept: 64 << 20 };
+const BODIES: Places = Places {
+    all: 320 << 20,
+    each: 64 << 20,
+    kept: 64 << 20,
+};
 const SMALL_BODY_BYTES: usize = 64 << 10;
 /// Answers to questions that are being made or written.
-const ANSWERS: Places = Places { all: 64, each: 8, kept: 16 };
+const ANSWERS: Places = Places {
+    all: 64,
+    each: 8,
+    kept: 16,
+};
 /// A request waits so long for the user's others.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Of requests that have no user.
@@ -75,29 +103,56 @@ impl Guests {
     /// In words, when there was none in time.
     pub async fn room_for<B>(&self, request: &Request<B>, app: &App) -> Result<Held, String> {
         let peer = request.extensions().get::<Peer>();
-        let (uid, privileged) = peer.map_or((NO_USER, false), |peer| (peer.uid, is_privileged(app, peer.uid, &peer.user)));
+        let (uid, privileged) = peer.map_or((NO_USER, false), |peer| {
+            (peer.uid, is_privileged(app, peer.uid, &peer.user))
+        });
         let bytes = body_bytes(request);
         let body = match bytes > SMALL_BODY_BYTES {
-            true => Some(self.bodies.wait(uid, privileged, bytes, PATIENCE).await.map_err(|full| words(full, "bytes of requests", "being received"))?),
+            true => Some(
+                self.bodies
+                    .wait(uid, privileged, bytes, PATIENCE)
+                    .await
+                    .map_err(|full| words(full, "bytes of requests", "being received"))?,
+            ),
             false => None,
         };
         let answer = match is_question(request) {
-            true => Some(self.answers.wait(uid, privileged, 1, PATIENCE).await.map_err(|full| words(full, "answers", "being written and not read"))?),
+            true => Some(
+                self.answers
+                    .wait(uid, privileged, 1, PATIENCE)
+                    .await
+                    .map_err(|full| words(full, "answers", "being written and not read"))?,
+            ),
             false => None,
         };
-        Ok(Held { _body: body, answer })
+        Ok(Held {
+            _body: body,
+            answer,
+        })
     }
 }
 
 /// Root and the operators have places of their own.
 pub fn is_privileged(app: &App, uid: u32, user: &str) -> bool {
-    uid == 0 || app.config().cluster.operators.iter().any(|operator| operator == user)
+    uid == 0
+        || app
+            .config()
+            .cluster
+            .operators
+            .iter()
+            .any(|operator| operator == user)
 }
 
 fn words(full: Full, what: &str, doing: &str) -> String {
     match full {
-        Full::Each(most) => format!("your other requests have all the {most} {what} that one user may have {doing}, for {} s now. Try again when they are done", PATIENCE.as_secs()),
-        Full::All(most) => format!("{most} {what} of all users are {doing}, for {} s now. Try again in a moment", PATIENCE.as_secs()),
+        Full::Each(most) => format!(
+            "your other requests have all the {most} {what} that one user may have {doing}, for {} s now. Try again when they are done",
+            PATIENCE.as_secs()
+        ),
+        Full::All(most) => format!(
+            "{most} {what} of all users are {doing}, for {} s now. Try again in a moment",
+            PATIENCE.as_secs()
+        ),
     }
 }
 
@@ -106,7 +161,10 @@ fn body_bytes<B>(request: &Request<B>) -> usize {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return 0;
     }
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let announced = request
+        .headers()
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     announced.unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES)
 }
 
@@ -119,7 +177,12 @@ impl Held {
     /// The answer keeps its place until it is written or given up.
     pub fn until_written(self, answer: Response<Body>) -> Response<Body> {
         match self.answer {
-            Some(place) => answer.map(|body| Body::new(Placed { body, _place: place })),
+            Some(place) => answer.map(|body| {
+                Body::new(Placed {
+                    body,
+                    _place: place,
+                })
+            }),
             None => answer,
         }
     }
@@ -134,7 +197,10 @@ impl hyper::body::Body for Placed {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 

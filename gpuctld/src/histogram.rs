@@ -39,10 +39,19 @@ impl Histogram {
     }
 
     pub fn values(&self) -> HistogramValues {
-        let buckets: Vec<(u64, u64)> =
-            self.buckets.iter().enumerate().map(|(b, n)| (1 << b, n.load(Relaxed))).collect();
+        let buckets: Vec<(u64, u64)> = self
+            .buckets
+            .iter()
+            .enumerate()
+            .map(|(b, n)| (1 << b, n.load(Relaxed)))
+            .collect();
         let count = buckets.iter().map(|(_, n)| n).sum();
-        HistogramValues { buckets, count, sum: self.sum.load(Relaxed), max: self.max.load(Relaxed) }
+        HistogramValues {
+            buckets,
+            count,
+            sum: self.sum.load(Relaxed),
+            max: self.max.load(Relaxed),
+        }
     }
 }
 
@@ -76,10 +85,17 @@ mod tests {
             h.record(value);
         }
         let values = h.values();
-        assert_eq!((values.count, values.sum, values.max, values.mean()), (4, 107, 100, 26));
+        assert_eq!(
+            (values.count, values.sum, values.max, values.mean()),
+            (4, 107, 100, 26)
+        );
         assert_eq!(values.percentile(50), 4);
         assert_eq!(values.percentile(100), 100);
         h.record(u64::MAX / 2);
-        assert_eq!(h.values().buckets[BUCKETS - 1].1, 1, "too large for any other bucket");
+        assert_eq!(
+            h.values().buckets[BUCKETS - 1].1,
+            1,
+            "too large for any other bucket"
+        );
     }
 }

@@ -23,7 +23,14 @@ impl SiteOrder for Warning {
 
     fn due(state: &State) -> Vec<Self> {
         let orders = idle_orders(state).into_iter();
-        orders.filter_map(|order| Some(Self { environment: environment(state, &order)?, order })).collect()
+        orders
+            .filter_map(|order| {
+                Some(Self {
+                    environment: environment(state, &order)?,
+                    order,
+                })
+            })
+            .collect()
     }
 
     fn number(&self) -> u64 {
@@ -32,11 +39,22 @@ impl SiteOrder for Warning {
 
     async fn carry_out(self, program: SiteProgram) -> Input {
         let IdleOrder { run, number, .. } = self.order;
-        let failure = site_program::call("idle_program", &program, &run.job.to_string(), &self.environment).await.err();
+        let failure = site_program::call(
+            "idle_program",
+            &program,
+            &run.job.to_string(),
+            &self.environment,
+        )
+        .await
+        .err();
         if let Some(why) = &failure {
             tracing::warn!(%run, "its owner may not know that its GPUs stand idle: {why}");
         }
-        Input::IdleTold { run, number, failure }
+        Input::IdleTold {
+            run,
+            number,
+            failure,
+        }
     }
 }
 
@@ -44,9 +62,20 @@ fn environment(state: &State, order: &IdleOrder) -> Option<Vec<(&'static str, St
     let (job, run) = (state.jobs.get(order.run.job)?, state.runs.get(order.run)?);
     let spec = &job.spec;
     let gpus: usize = run.allocation.iter().map(|share| share.gpus.0.len()).sum();
-    let names = run.allocation.iter().filter_map(|share| Some(state.nodes.get(share.node)?.name.as_str()));
-    let (action, secs) = order.next.map_or(("warn", String::new()), |(action, secs)| (action.word(), secs.to_string()));
-    let mail_user = spec.launch.mail_user.clone().unwrap_or_else(|| spec.user.name.clone());
+    let names = run
+        .allocation
+        .iter()
+        .filter_map(|share| Some(state.nodes.get(share.node)?.name.as_str()));
+    let (action, secs) = order
+        .next
+        .map_or(("warn", String::new()), |(action, secs)| {
+            (action.word(), secs.to_string())
+        });
+    let mail_user = spec
+        .launch
+        .mail_user
+        .clone()
+        .unwrap_or_else(|| spec.user.name.clone());
     Some(vec![
         ("GPUPOOL_JOB_ID", job.shown_id()),
         ("GPUPOOL_JOB_NAME", spec.name.clone()),
@@ -60,7 +89,10 @@ fn environment(state: &State, order: &IdleOrder) -> Option<Vec<(&'static str, St
         ("GPUPOOL_ACTION", action.to_owned()),
         ("GPUPOOL_ACTION_SECS", secs),
         // As the job asked for with --mail-type and --mail-user: whether to mail is the program's affair.
-        ("GPUPOOL_MAIL_TYPE", spec.launch.mail_type.clone().unwrap_or_default()),
+        (
+            "GPUPOOL_MAIL_TYPE",
+            spec.launch.mail_type.clone().unwrap_or_default(),
+        ),
         ("GPUPOOL_MAIL_USER", mail_user),
     ])
 }

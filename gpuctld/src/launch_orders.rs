@@ -5,8 +5,8 @@
 
 use crate::launch_texts;
 use crate::store::reader::Reader;
-use gcore::ctl::{checkpoint_of, imex_channel};
 use gcore::ctl::state::{Node, Run, State};
+use gcore::ctl::{checkpoint_of, imex_channel};
 use gmodel::checkpoint::Mark;
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
@@ -20,10 +20,17 @@ const DEFAULT_INPUT: &str = "/dev/null";
 pub type OrderOrEnd = Result<LaunchOrder, RunReport>;
 
 /// Orders for some runs of a node, in the order asked for. Runs that left the state are left out.
-pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader) -> Vec<OrderOrEnd> {
+pub async fn build(
+    state: &State,
+    node: NodeId,
+    runs: &[RunId],
+    reader: &Reader,
+) -> Vec<OrderOrEnd> {
     let mut orders = Vec::with_capacity(runs.len());
     for run in runs.iter().filter_map(|run| state.runs.get(*run)) {
-        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        let Some(job) = state.jobs.get(run.id.job) else {
+            continue;
+        };
         let launch = &job.spec.launch;
         let ids = vec![launch.script, launch.environment];
         let texts = match reader.blobs(ids).await {
@@ -34,7 +41,12 @@ pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader)
             Ok((script, environment, arguments)) => {
                 let order = order(state, node, run, &job.spec);
                 let argv = arguments.unwrap_or_else(|| job.spec.launch.argv.clone());
-                Ok(LaunchOrder { script, environment, argv, ..order })
+                Ok(LaunchOrder {
+                    script,
+                    environment,
+                    argv,
+                    ..order
+                })
             }
             Err(text) => Err(failed(run.id, text)),
         });
@@ -44,20 +56,43 @@ pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader)
 
 /// The report of a run that cannot be launched for a reason on the controller's side.
 pub fn failed(run: RunId, text: String) -> RunReport {
-    let end = RunEnd { cause: EndCause::LaunchUser, text, ..RunEnd::default() };
+    let end = RunEnd {
+        cause: EndCause::LaunchUser,
+        text,
+        ..RunEnd::default()
+    };
     RunReport::new(run, RunPhase::Clean(end.into()))
 }
 
 /// Everything but script, environment and arguments.
 fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder {
     let config = &state.config;
-    let partition = config.partition(&spec.partition).cloned().unwrap_or_default();
-    let node_index = run.allocation.iter().position(|share| share.node == node).unwrap_or(0);
+    let partition = config
+        .partition(&spec.partition)
+        .cloned()
+        .unwrap_or_default();
+    let node_index = run
+        .allocation
+        .iter()
+        .position(|share| share.node == node)
+        .unwrap_or(0);
     let share = run.allocation.get(node_index);
     let launch = &spec.launch;
-    let (gpus, gpu_rails) = share.map_or((Vec::new(), Vec::new()), |share| order_gpus(state, state.nodes.get(node), share));
-    let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
-    let default_output = if spec.array.is_some() { DEFAULT_ARRAY_OUTPUT } else { DEFAULT_OUTPUT };
+    let (gpus, gpu_rails) = share.map_or((Vec::new(), Vec::new()), |share| {
+        order_gpus(state, state.nodes.get(node), share)
+    });
+    let or = |text: &str, default: &str| {
+        if text.is_empty() {
+            default.to_owned()
+        } else {
+            text.to_owned()
+        }
+    };
+    let default_output = if spec.array.is_some() {
+        DEFAULT_ARRAY_OUTPUT
+    } else {
+        DEFAULT_OUTPUT
+    };
     LaunchOrder {
         run: Some(run.id),
         job_name: spec.name.clone(),
@@ -67,7 +102,11 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         partition: spec.partition.clone(),
         cluster: config.name.clone(),
         array: array_task(state, run, spec),
-        nodes: run.allocation.iter().map(|share| order_node(state, share)).collect(),
+        nodes: run
+            .allocation
+            .iter()
+            .map(|share| order_node(state, share))
+            .collect(),
         node_index: u32::try_from(node_index).unwrap_or(0),
         switches: switches_above(state, node),
         ntasks: run.allocation.iter().map(|share| share.tasks).sum(),
@@ -79,7 +118,10 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         mem_ask: partition.mem_ask(spec.request.mem, spec.request.has_gpus()),
         gpus,
         gpu_rails,
-        visible_devices: launch.visible_devices.or(partition.visible_devices).unwrap_or(config.visible_devices),
+        visible_devices: launch
+            .visible_devices
+            .or(partition.visible_devices)
+            .unwrap_or(config.visible_devices),
         imex_channel: imex_channel(state, run, node),
         login_env_secs: launch.login_env_secs,
         work_dir: launch.work_dir.clone(),
@@ -95,7 +137,11 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         kill_grace_secs: config.kill_grace_secs,
         signal: launch.signal,
         checkpoint: checkpoint_of(state, spec).cloned(),
-        last_mark: state.jobs.get(run.id.job).and_then(|job| job.last_mark.as_deref()).map(mark_text),
+        last_mark: state
+            .jobs
+            .get(run.id.job)
+            .and_then(|job| job.last_mark.as_deref())
+            .map(mark_text),
         private_tmp: partition.private_tmp,
         prolog: partition.prolog,
         epilog: partition.epilog,
@@ -109,24 +155,43 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
 
 /// `3 epoch 40`, as the next attempt sees it.
 fn mark_text(mark: &Mark) -> String {
-    format!("{} {}", mark.number, mark.note).trim_end().to_owned()
+    format!("{} {}", mark.number, mark.note)
+        .trim_end()
+        .to_owned()
 }
 
 fn array_task(state: &State, run: &Run, spec: &JobSpec) -> Option<ArrayTask> {
     let task = state.jobs.get(run.id.job)?.task?;
     let tasks = spec.array.as_ref()?;
     let (min, max) = tasks.bounds();
-    Some(ArrayTask { array: task.array, index: task.index, count: tasks.len(), min, max, step: tasks.step() })
+    Some(ArrayTask {
+        array: task.array,
+        index: task.index,
+        count: tasks.len(),
+        min,
+        max,
+        step: tasks.step(),
+    })
 }
 
 fn switches_above(state: &State, node: NodeId) -> Vec<String> {
-    let above = state.nodes.get(node).map(|node| state.config.scheduler.topology.switches_above(&node.name));
-    above.unwrap_or_default().into_iter().map(str::to_owned).collect()
+    let above = state
+        .nodes
+        .get(node)
+        .map(|node| state.config.scheduler.topology.switches_above(&node.name));
+    above
+        .unwrap_or_default()
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn order_node(state: &State, share: &NodeShare) -> OrderNode {
     OrderNode {
-        name: state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone()),
+        name: state
+            .nodes
+            .get(share.node)
+            .map_or(String::new(), |node| node.name.clone()),
         cpus: share.cpus,
         tasks: share.tasks,
         gpus: u32::try_from(share.gpus.len()).unwrap_or(u32::MAX),
@@ -139,16 +204,35 @@ fn order_gpus(state: &State, node: Option<&Node>, share: &NodeShare) -> (Vec<Ord
     let known = |slot: gmodel::GpuSlot| node.and_then(|node| node.gpus.get(usize::from(slot.0)));
     let rails = node.and_then(|node| state.config.scheduler.topology.rails(&node.name));
     let mut gpus: Vec<(Option<u32>, OrderGpu)> = Vec::with_capacity(share.gpus.len());
-    for (grant, known) in share.gpus.0.iter().filter_map(|grant| Some((grant, known(grant.slot)?))) {
+    for (grant, known) in share
+        .gpus
+        .0
+        .iter()
+        .filter_map(|grant| Some((grant, known(grant.slot)?)))
+    {
         let info = &known.info;
-        let rail = rails.filter(|_| info.slice.is_none()).and_then(|rails| rails.of(info.index));
-        gpus.push((rail, OrderGpu { slot: grant.slot, uuid: info.uuid.clone(), gpu_type: info.gpu_type.clone(), part: grant.part.clone() }));
+        let rail = rails
+            .filter(|_| info.slice.is_none())
+            .and_then(|rails| rails.of(info.index));
+        gpus.push((
+            rail,
+            OrderGpu {
+                slot: grant.slot,
+                uuid: info.uuid.clone(),
+                gpu_type: info.gpu_type.clone(),
+                part: grant.part.clone(),
+            },
+        ));
     }
     let on_rails = gpus.iter().all(|(rail, _)| rail.is_some());
     if on_rails {
         gpus.sort_by_key(|(rail, _)| *rail);
     }
-    let rails = gpus.iter().filter(|_| on_rails).filter_map(|(rail, _)| *rail).collect();
+    let rails = gpus
+        .iter()
+        .filter(|_| on_rails)
+        .filter_map(|(rail, _)| *rail)
+        .collect();
     (gpus.into_iter().map(|(_, gpu)| gpu).collect(), rails)
 }
 
@@ -159,9 +243,13 @@ fn texts(
 ) -> Result<(String, Vec<String>, Option<Vec<String>>), String> {
     let mut blobs = blobs.into_iter();
     let mut text = |id: &BlobId, what: &str| match blobs.next().flatten() {
-        Some(bytes) => String::from_utf8(bytes).map_err(|_| format!("the stored {what} is not text")),
+        Some(bytes) => {
+            String::from_utf8(bytes).map_err(|_| format!("the stored {what} is not text"))
+        }
         None if *id == BlobId::default() => Ok(String::new()),
-        None => Err(format!("the stored {what} of the job is gone from the controller's database")),
+        None => Err(format!(
+            "the stored {what} of the job is gone from the controller's database"
+        )),
     };
     let script = text(&launch.script, "script")?;
     let environment = text(&launch.environment, "environment")?;
@@ -177,24 +265,51 @@ mod tests {
 
     #[test]
     fn the_next_attempt_sees_the_last_mark_as_its_number_and_note() {
-        let mark = |note: &str| Mark { number: 3, at: Timestamp(0), note: note.into() };
+        let mark = |note: &str| Mark {
+            number: 3,
+            at: Timestamp(0),
+            note: note.into(),
+        };
         assert_eq!(mark_text(&mark("epoch 40")), "3 epoch 40");
         assert_eq!(mark_text(&mark("")), "3");
     }
 
     #[test]
     fn limits_and_directories_of_the_submission_reach_the_node() {
-        let rlimits = vec![SoftLimit { name: LimitName::Nofile, soft: Some(1024) }];
+        let rlimits = vec![SoftLimit {
+            name: LimitName::Nofile,
+            soft: Some(1024),
+        }];
         let launch = Surroundings {
             work_dir: "/home/me/run".into(),
             submit_dir: "/home/me".into(),
             rlimits: rlimits.clone(),
             ..Surroundings::default()
         };
-        let run = Run::placed(RunId::new(JobId(7), 1), Vec::new(), Vec::new(), None, Timestamp(0));
-        let made = order(&State::default(), NodeId(1), &run, &JobSpec { launch: launch.into(), ..JobSpec::default() });
-        assert_eq!((made.work_dir.as_str(), made.submit_dir.as_str()), ("/home/me/run", "/home/me"));
+        let run = Run::placed(
+            RunId::new(JobId(7), 1),
+            Vec::new(),
+            Vec::new(),
+            None,
+            Timestamp(0),
+        );
+        let made = order(
+            &State::default(),
+            NodeId(1),
+            &run,
+            &JobSpec {
+                launch: launch.into(),
+                ..JobSpec::default()
+            },
+        );
+        assert_eq!(
+            (made.work_dir.as_str(), made.submit_dir.as_str()),
+            ("/home/me/run", "/home/me")
+        );
         assert_eq!(made.rlimits, rlimits);
-        assert_eq!(made.cpus_per_task, 0, "nobody asked: SLURM_CPUS_PER_TASK stays unset");
+        assert_eq!(
+            made.cpus_per_task, 0,
+            "nobody asked: SLURM_CPUS_PER_TASK stays unset"
+        );
     }
 }

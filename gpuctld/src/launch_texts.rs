@@ -42,10 +42,20 @@ pub fn shorten(argv: &mut Vec<String>) -> Option<Vec<String>> {
 /// The variables, and the arguments if they are there.
 pub fn unpacked(text: &str) -> (Vec<String>, Option<Vec<String>>) {
     let (environment, arguments) = match text.split_once(ARGUMENTS_FOLLOW) {
-        Some((environment, arguments)) => (environment, Some(arguments.split('\0').map(str::to_owned).collect())),
+        Some((environment, arguments)) => (
+            environment,
+            Some(arguments.split('\0').map(str::to_owned).collect()),
+        ),
         None => (text, None),
     };
-    (environment.split('\0').filter(|variable| !variable.is_empty()).map(str::to_owned).collect(), arguments)
+    (
+        environment
+            .split('\0')
+            .filter(|variable| !variable.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        arguments,
+    )
 }
 
 #[cfg(test)]

@@ -73,7 +73,10 @@ pub fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
         std::fs::create_dir_all(dir)?;
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(std::io::Error::new(ErrorKind::AddrInUse, "another gpuctld answers there"));
+        return Err(std::io::Error::new(
+            ErrorKind::AddrInUse,
+            "another gpuctld answers there",
+        ));
     }
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
@@ -148,14 +151,28 @@ async fn pause_after(error: &std::io::Error) {
 }
 
 async fn serve_local(stream: UnixStream, site: Site) {
-    let Ok(credentials) = stream.peer_cred() else { return };
+    let Ok(credentials) = stream.peer_cred() else {
+        return;
+    };
     let (uid, gid) = (credentials.uid(), credentials.gid());
     let user = site.names.of(uid).await;
-    let _place = match site.guests.local.enter(uid, is_privileged(&site.app, uid, &user), 1) {
+    let _place = match site
+        .guests
+        .local
+        .enter(uid, is_privileged(&site.app, uid, &user), 1)
+    {
         Ok(place) => place,
         Err(full) => return turn_away(&stream, full),
     };
-    let peer = Peer { uid, gid, user, via: None, admin: false, local: true, known: true };
+    let peer = Peer {
+        uid,
+        gid,
+        user,
+        via: None,
+        admin: false,
+        local: true,
+        known: true,
+    };
     serve_http(stream, &site, move |mut request: Request<Incoming>| {
         request.headers_mut().remove(FORWARD_HEADER);
         request.extensions_mut().insert(peer.clone());
@@ -167,20 +184,42 @@ async fn serve_local(stream: UnixStream, site: Site) {
 /// Says why before it closes; a client that still writes reads it afterwards.
 fn turn_away(stream: &UnixStream, full: Full) {
     let text = match full {
-        Full::Each(most) => format!("you have {most} connections to the controller, as many as one user may. Close some"),
-        Full::All(most) => format!("users have {most} connections to the controller, and more are only for operators. Try again in a moment"),
+        Full::Each(most) => format!(
+            "you have {most} connections to the controller, as many as one user may. Close some"
+        ),
+        Full::All(most) => format!(
+            "users have {most} connections to the controller, and more are only for operators. Try again in a moment"
+        ),
     };
     let body = error_body("limit", &text);
-    let head = format!("HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let _ = stream.try_write(&[head.into_bytes(), body].concat()); // it may be gone already
 }
 
-async fn serve_machine(stream: TcpStream, from: SocketAddr, acceptor: TlsAcceptor, site: Site) -> std::io::Result<()> {
+async fn serve_machine(
+    stream: TcpStream,
+    from: SocketAddr,
+    acceptor: TlsAcceptor,
+    site: Site,
+) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    let handshake = entered(site.guests.handshakes.wait(from.ip(), false, 1, HANDSHAKE_TIMEOUT).await)?;
+    let handshake = entered(
+        site.guests
+            .handshakes
+            .wait(from.ip(), false, 1, HANDSHAKE_TIMEOUT)
+            .await,
+    )?;
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
     drop(handshake);
-    let alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec).unwrap_or_default();
+    let alpn = stream
+        .get_ref()
+        .1
+        .alpn_protocol()
+        .map(<[u8]>::to_vec)
+        .unwrap_or_default();
     let identity = identity_of(&stream);
     match (alpn.as_slice(), identity) {
         (ALPN_NODE, Some(identity)) => {
@@ -192,7 +231,9 @@ async fn serve_machine(stream: TcpStream, from: SocketAddr, acceptor: TlsAccepto
             }
         }
         (ALPN_NODE, None) => {
-            return Err(std::io::Error::other("the node protocol needs a node's certificate"));
+            return Err(std::io::Error::other(
+                "the node protocol needs a node's certificate",
+            ));
         }
         (ALPN_JOIN, _) | (_, None) => {
             let _place = entered(site.guests.strangers.enter(from.ip(), false, 1))?;
@@ -200,17 +241,28 @@ async fn serve_machine(stream: TcpStream, from: SocketAddr, acceptor: TlsAccepto
         }
         (_, Some(identity)) => {
             let _place = entered(site.guests.forwarders.enter(identity.node, false, 1))?;
-            serve_forwarder(stream, &site, Holder { identity, from: from.ip().to_string() }, from.ip()).await;
+            serve_forwarder(
+                stream,
+                &site,
+                Holder {
+                    identity,
+                    from: from.ip().to_string(),
+                },
+                from.ip(),
+            )
+            .await;
         }
     }
     Ok(())
 }
 
 fn entered<G: Ord>(place: Result<Place<G>, Full>) -> std::io::Result<Place<G>> {
-    place.map_err(|full| std::io::Error::other(match full {
-        Full::Each(most) => format!("this machine has {most} such connections already"),
-        Full::All(most) => format!("there are {most} such connections already"),
-    }))
+    place.map_err(|full| {
+        std::io::Error::other(match full {
+            Full::Each(most) => format!("this machine has {most} such connections already"),
+            Full::All(most) => format!("there are {most} such connections already"),
+        })
+    })
 }
 
 /// Requests of a node daemon: its own, and those of users it saw on its socket.
@@ -218,13 +270,26 @@ async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Hold
     let (core, names) = (site.core.clone(), site.names.clone());
     // The node may have been removed since it joined; asked once a connection and at each request.
     serve_http(stream, site, move |mut request: Request<Incoming>| {
-        let forwarded = forwarded_user(&request).map_err(|text| Box::new(refusal(StatusCode::BAD_REQUEST, &text)))?;
+        let forwarded = forwarded_user(&request)
+            .map_err(|text| Box::new(refusal(StatusCode::BAD_REQUEST, &text)))?;
         let (uid, gid, user) = forwarded.unwrap_or((NO_USER, NO_USER, String::new()));
         let identity = &holder.identity;
         let via = Some((identity.node, identity.role));
         request.headers_mut().remove(FORWARD_HEADER);
-        request.extensions_mut().insert(Peer { uid, gid, user, via, admin: identity.admin, local: false, known: false });
-        request.extensions_mut().insert(StillMember { core: core.clone(), names: names.clone(), identity: identity.clone() });
+        request.extensions_mut().insert(Peer {
+            uid,
+            gid,
+            user,
+            via,
+            admin: identity.admin,
+            local: false,
+            known: false,
+        });
+        request.extensions_mut().insert(StillMember {
+            core: core.clone(),
+            names: names.clone(),
+            identity: identity.clone(),
+        });
         request.extensions_mut().insert(holder.clone());
         request.extensions_mut().insert(CameFrom(from));
         Ok(request)
@@ -245,17 +310,30 @@ impl StillMember {
     /// # Errors
     /// The answer for a machine or a user that is not let in.
     async fn check(&self, request: &mut Request<Incoming>) -> Result<(), Response<Body>> {
-        self.identity.check(&*self.core.view().await).map_err(|text| refusal(StatusCode::FORBIDDEN, &text))?;
-        let Some(peer) = request.extensions_mut().get_mut::<Peer>() else { return Ok(()) };
+        self.identity
+            .check(&*self.core.view().await)
+            .map_err(|text| refusal(StatusCode::FORBIDDEN, &text))?;
+        let Some(peer) = request.extensions_mut().get_mut::<Peer>() else {
+            return Ok(());
+        };
         // The daemon's own requests, and users whom its machine cannot name: refused as such where a user is needed.
         if peer.user.is_empty() {
             return Ok(());
         }
-        let claimed = Claimed { uid: peer.uid, gid: peer.gid, name: peer.user.clone() };
+        let claimed = Claimed {
+            uid: peer.uid,
+            gid: peer.gid,
+            name: peer.user.clone(),
+        };
         match self.names.compare(claimed).await {
             Ok(Ok(standing)) => peer.known = standing == Standing::Known,
             Ok(Err(text)) => return Err(refusal(StatusCode::FORBIDDEN, &text)),
-            Err(e) => return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("the controller's name service does not say who you are: {e}"))),
+            Err(e) => {
+                return Err(refusal(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    &format!("the controller's name service does not say who you are: {e}"),
+                ));
+            }
         }
         Ok(())
     }
@@ -301,7 +379,10 @@ where
         }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(READ_BUFFER_BYTES);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(READ_BUFFER_BYTES);
     let connection = builder.serve_connection(TokioIo::new(PatientStream::new(stream)), service);
     tokio::pin!(connection);
     let mut stop = site.stop.clone();
@@ -319,14 +400,18 @@ where
 
 /// `uid:gid:name` as a node's daemon saw it.
 fn forwarded_user<B>(request: &Request<B>) -> Result<Option<(u32, u32, String)>, String> {
-    let Some(value) = request.headers().get(FORWARD_HEADER) else { return Ok(None) };
+    let Some(value) = request.headers().get(FORWARD_HEADER) else {
+        return Ok(None);
+    };
     let read = || {
         let mut parts = value.to_str().ok()?.splitn(3, ':');
         let uid = parts.next()?.parse().ok()?;
         let gid = parts.next()?.parse().ok()?;
         Some((uid, gid, parts.next()?.to_owned()))
     };
-    read().map(Some).ok_or_else(|| format!("{FORWARD_HEADER} is not UID:GID:NAME"))
+    read()
+        .map(Some)
+        .ok_or_else(|| format!("{FORWARD_HEADER} is not UID:GID:NAME"))
 }
 
 fn identity_of(stream: &TlsStream<TcpStream>) -> Option<NodeIdentity> {
@@ -342,14 +427,20 @@ fn refusal(status: StatusCode, text: &str) -> Response<Body> {
     };
     let mut response = Response::new(Body::from(error_body(code, text)));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert("content-type", axum::http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        "content-type",
+        axum::http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 
 fn error_body(code: &str, text: &str) -> Vec<u8> {
-    let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into(), ..gwire::api::ErrorBody::default() };
+    let body = gwire::api::ErrorBody {
+        schema: gwire::api::SCHEMA,
+        code: code.into(),
+        error: text.into(),
+        ..gwire::api::ErrorBody::default()
+    };
     serde_json::to_vec(&body).expect("strings are JSON")
 }
 
@@ -358,14 +449,27 @@ mod tests {
     use super::*;
 
     fn request(value: &str) -> Request<()> {
-        Request::builder().header(FORWARD_HEADER, value).body(()).unwrap()
+        Request::builder()
+            .header(FORWARD_HEADER, value)
+            .body(())
+            .unwrap()
     }
 
     #[test]
     fn a_forwarded_user_is_read_whole_or_refused() {
-        assert_eq!(forwarded_user(&request("1000:100:alice")), Ok(Some((1000, 100, "alice".into()))));
+        assert_eq!(
+            forwarded_user(&request("1000:100:alice")),
+            Ok(Some((1000, 100, "alice".into())))
+        );
         assert_eq!(forwarded_user(&Request::new(())), Ok(None));
-        for bad in ["", "alice", "1000:alice", "-1:0:root", "1000:100", "99999999999:1:x"] {
+        for bad in [
+            "",
+            "alice",
+            "1000:alice",
+            "-1:0:root",
+            "1000:100",
+            "99999999999:1:x",
+        ] {
             assert!(forwarded_user(&request(bad)).is_err(), "{bad:?} was taken");
         }
     }

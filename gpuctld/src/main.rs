@@ -76,7 +76,10 @@ enum Command {
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
     let path = match &command {
-        Command::Run { config } | Command::New { config } | Command::Check { config } | Command::Restore { config, .. } => config,
+        Command::Run { config }
+        | Command::New { config }
+        | Command::Check { config }
+        | Command::Restore { config, .. } => config,
     };
     let config = match Config::load(path) {
         Ok(config) => config,
@@ -85,7 +88,11 @@ fn main() -> ExitCode {
                 eprintln!("{mistake}\n");
             }
             let plural = if mistakes.len() == 1 { "" } else { "s" };
-            eprintln!("gpuctld: {} mistake{plural} in {}", mistakes.len(), path.display());
+            eprintln!(
+                "gpuctld: {} mistake{plural} in {}",
+                mistakes.len(),
+                path.display()
+            );
             return ExitCode::FAILURE;
         }
     };
@@ -99,7 +106,11 @@ fn main() -> ExitCode {
             .and_then(|()| pki::Pki::open(&config.state_dir, &config.cluster.name))
         {
             Ok(_) => {
-                println!("cluster {} is made in {}: start gpuctld", config.cluster.name, config.state_dir.display());
+                println!(
+                    "cluster {} is made in {}: start gpuctld",
+                    config.cluster.name,
+                    config.state_dir.display()
+                );
                 ExitCode::SUCCESS
             }
             Err(e) => {
@@ -109,23 +120,35 @@ fn main() -> ExitCode {
         },
         Command::Check { config: path } => {
             let count = config.cluster.partitions.len();
-            println!("{}: {count} partition{}, no mistakes", path.display(), if count == 1 { "" } else { "s" });
+            println!(
+                "{}: {count} partition{}, no mistakes",
+                path.display(),
+                if count == 1 { "" } else { "s" }
+            );
             ExitCode::SUCCESS
         }
-        Command::Restore { from, .. } => match store::restore(&config.state_dir, &from, &config.cluster.name) {
-            Ok(kept) => {
-                println!("{} is restored into {}", from.display(), config.state_dir.display());
-                if let Some(kept) = kept {
-                    println!("the former database is kept as {}", kept.display());
+        Command::Restore { from, .. } => {
+            match store::restore(&config.state_dir, &from, &config.cluster.name) {
+                Ok(kept) => {
+                    println!(
+                        "{} is restored into {}",
+                        from.display(),
+                        config.state_dir.display()
+                    );
+                    if let Some(kept) = kept {
+                        println!("the former database is kept as {}", kept.display());
+                    }
+                    println!(
+                        "nodes will report their runs before they obey; runs that the backup does not know go on"
+                    );
+                    ExitCode::SUCCESS
                 }
-                println!("nodes will report their runs before they obey; runs that the backup does not know go on");
-                ExitCode::SUCCESS
+                Err(e) => {
+                    eprintln!("gpuctld: {:#}", anyhow::Error::from(e));
+                    ExitCode::FAILURE
+                }
             }
-            Err(e) => {
-                eprintln!("gpuctld: {:#}", anyhow::Error::from(e));
-                ExitCode::FAILURE
-            }
-        },
+        }
     }
 }
 

@@ -34,16 +34,31 @@ struct Census {
 }
 
 fn census(state: &State) -> Census {
-    let mut count = Census { arrays: state.arrays.len() as u64, runs: state.runs.len() as u64, ..Census::default() };
-    count.jobs = JobState::ALL.iter().filter(|job| !job.is_final()).map(|job| (job.long(), 0)).collect();
+    let mut count = Census {
+        arrays: state.arrays.len() as u64,
+        runs: state.runs.len() as u64,
+        ..Census::default()
+    };
+    count.jobs = JobState::ALL
+        .iter()
+        .filter(|job| !job.is_final())
+        .map(|job| (job.long(), 0))
+        .collect();
     for job in state.jobs.values() {
         *count.jobs.entry(job.state.long()).or_default() += 1;
     }
     for array in state.arrays.values() {
         *count.jobs.entry(JobState::Pending.long()).or_default() += array.pending.len();
     }
-    for node in state.nodes.values().filter(|node| node.role == Role::Compute) {
-        *count.nodes.entry(state.node_view(node).to_string()).or_default() += 1;
+    for node in state
+        .nodes
+        .values()
+        .filter(|node| node.role == Role::Compute)
+    {
+        *count
+            .nodes
+            .entry(state.node_view(node).to_string())
+            .or_default() += 1;
         for gpu in node.gpus.iter().filter(|gpu| gpu.is_expected()) {
             *count.health.entry(state_word(gpu)).or_default() += 1;
         }
@@ -60,8 +75,15 @@ fn census(state: &State) -> Census {
                 continue;
             }
             let idle = f64::from(*free_milli) / 1000.0 * part;
-            let idle_word = if node.is_available() { "idle" } else { "unavailable" };
-            *count.gpus.entry((gpu_type.clone(), "allocated")).or_default() += part - idle;
+            let idle_word = if node.is_available() {
+                "idle"
+            } else {
+                "unavailable"
+            };
+            *count
+                .gpus
+                .entry((gpu_type.clone(), "allocated"))
+                .or_default() += part - idle;
             *count.gpus.entry((gpu_type, idle_word)).or_default() += idle;
         }
     }
@@ -73,18 +95,36 @@ fn histograms(stats: &CoreStats) -> [(&'static str, &'static str, &Histogram); 5
     [
         ("commit", "Time of a commit of the core", &stats.commit),
         ("queue", "Time an input waited for the core", &stats.queue),
-        ("answer", "Time from a command's arrival to its answer", &stats.answer),
+        (
+            "answer",
+            "Time from a command's arrival to its answer",
+            &stats.answer,
+        ),
         ("pass", "Time of a pass of the scheduler", &stats.pass),
-        ("checkpoint", "Time of a checkpoint of the write-ahead log", &stats.checkpoint),
+        (
+            "checkpoint",
+            "Time of a checkpoint of the write-ahead log",
+            &stats.checkpoint,
+        ),
     ]
 }
 
 /// Prometheus text format 0.0.4.
-pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Duration, now: Timestamp) -> String {
+pub fn prometheus(
+    state: &State,
+    core: &CoreHandle,
+    requests: &RequestTimes,
+    up: Duration,
+    now: Timestamp,
+) -> String {
     let count = census(state);
     let stats = core.stats();
     let mut out = Exposition::default();
-    out.family("gpupool_jobs", "gauge", "Jobs and array tasks in memory by state");
+    out.family(
+        "gpupool_jobs",
+        "gauge",
+        "Jobs and array tasks in memory by state",
+    );
     for (state, jobs) in &count.jobs {
         out.sample("gpupool_jobs", &[("state", state)], *jobs as f64);
     }
@@ -94,56 +134,161 @@ pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up:
     }
     out.family("gpupool_gpus", "gauge", "GPUs by type and state");
     for ((gpu_type, state), gpus) in &count.gpus {
-        out.sample("gpupool_gpus", &[("type", gpu_type), ("state", state)], *gpus);
+        out.sample(
+            "gpupool_gpus",
+            &[("type", gpu_type), ("state", state)],
+            *gpus,
+        );
     }
     out.family("gpupool_gpu_health", "gauge", "GPUs by how they stand");
     for (state, gpus) in &count.health {
         out.sample("gpupool_gpu_health", &[("state", state)], *gpus as f64);
     }
-    out.family("gpupool_breaker_open", "gauge", "1 for a partition in which steps of repair wait for the breaker");
+    out.family(
+        "gpupool_breaker_open",
+        "gauge",
+        "1 for a partition in which steps of repair wait for the breaker",
+    );
     let open = open_breakers(state, now);
     for partition in &state.config.partitions {
         let is_open = open.iter().any(|(name, ..)| *name == partition.name);
-        out.sample("gpupool_breaker_open", &[("partition", &partition.name)], f64::from(u8::from(is_open)));
+        out.sample(
+            "gpupool_breaker_open",
+            &[("partition", &partition.name)],
+            f64::from(u8::from(is_open)),
+        );
     }
     let differing = differences(state).len() as f64;
-    out.one("gpupool_node_differences", "gauge", "Things in which nodes differ from what the configuration says they should have", differing);
-    out.one("gpupool_runs", "gauge", "Runs that hold something", count.runs as f64);
-    out.one("gpupool_arrays", "gauge", "Job arrays in memory", count.arrays as f64);
-    out.one("gpupool_queue_length", "gauge", "Commands waiting for the core", core.queue_len() as f64);
-    out.one("gpupool_uptime_seconds", "gauge", "Seconds since gpuctld started", up.as_secs_f64());
+    out.one(
+        "gpupool_node_differences",
+        "gauge",
+        "Things in which nodes differ from what the configuration says they should have",
+        differing,
+    );
+    out.one(
+        "gpupool_runs",
+        "gauge",
+        "Runs that hold something",
+        count.runs as f64,
+    );
+    out.one(
+        "gpupool_arrays",
+        "gauge",
+        "Job arrays in memory",
+        count.arrays as f64,
+    );
+    out.one(
+        "gpupool_queue_length",
+        "gauge",
+        "Commands waiting for the core",
+        core.queue_len() as f64,
+    );
+    out.one(
+        "gpupool_uptime_seconds",
+        "gauge",
+        "Seconds since gpuctld started",
+        up.as_secs_f64(),
+    );
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed) as f64;
-    out.one("gpupool_commits_total", "counter", "Commits of the core", load(&stats.commits));
-    out.one("gpupool_events_total", "counter", "Events stored", load(&stats.events));
-    out.one("gpupool_refusals_total", "counter", "Commands refused", load(&stats.refusals));
-    out.one("gpupool_starts_total", "counter", "Jobs started by the scheduler", load(&stats.starts));
-    out.one("gpupool_views_total", "counter", "Views of the state made for readers", load(&stats.views));
-    out.one("gpupool_disk_free_bytes", "gauge", "Bytes free where the database is", load(&stats.disk_free_bytes));
-    out.one("gpupool_wal_bytes", "gauge", "Size of the write-ahead log", load(&stats.wal_bytes));
-    out.one("gpupool_database_bytes", "gauge", "Size of the database", load(&stats.database_bytes));
-    out.one("gpupool_database_free_bytes", "gauge", "Bytes of the database that are free to be used again", load(&stats.database_free_bytes));
+    out.one(
+        "gpupool_commits_total",
+        "counter",
+        "Commits of the core",
+        load(&stats.commits),
+    );
+    out.one(
+        "gpupool_events_total",
+        "counter",
+        "Events stored",
+        load(&stats.events),
+    );
+    out.one(
+        "gpupool_refusals_total",
+        "counter",
+        "Commands refused",
+        load(&stats.refusals),
+    );
+    out.one(
+        "gpupool_starts_total",
+        "counter",
+        "Jobs started by the scheduler",
+        load(&stats.starts),
+    );
+    out.one(
+        "gpupool_views_total",
+        "counter",
+        "Views of the state made for readers",
+        load(&stats.views),
+    );
+    out.one(
+        "gpupool_disk_free_bytes",
+        "gauge",
+        "Bytes free where the database is",
+        load(&stats.disk_free_bytes),
+    );
+    out.one(
+        "gpupool_wal_bytes",
+        "gauge",
+        "Size of the write-ahead log",
+        load(&stats.wal_bytes),
+    );
+    out.one(
+        "gpupool_database_bytes",
+        "gauge",
+        "Size of the database",
+        load(&stats.database_bytes),
+    );
+    out.one(
+        "gpupool_database_free_bytes",
+        "gauge",
+        "Bytes of the database that are free to be used again",
+        load(&stats.database_free_bytes),
+    );
     let damaged = f64::from(u8::from(stats.damage.get().is_some()));
-    out.one("gpupool_database_damaged", "gauge", "1 when pages of the database are not what was written: restore a backup", damaged);
+    out.one(
+        "gpupool_database_damaged",
+        "gauge",
+        "1 when pages of the database are not what was written: restore a backup",
+        damaged,
+    );
     for (name, help, histogram) in histograms(stats) {
         let family = format!("gpupool_{name}_seconds");
         out.family(&family, "histogram", help);
         out.histogram(&family, &[], &histogram.values());
     }
-    out.family("gpupool_request_seconds", "histogram", "Time of answering a request, by route");
+    out.family(
+        "gpupool_request_seconds",
+        "histogram",
+        "Time of answering a request, by route",
+    );
     for (route, times) in requests {
-        out.histogram("gpupool_request_seconds", &[("route", route)], &times.values());
+        out.histogram(
+            "gpupool_request_seconds",
+            &[("route", route)],
+            &times.values(),
+        );
     }
     out.text
 }
 
 /// The answer of `GET /v1/diag`.
-pub fn diag(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Duration, now: Timestamp) -> Value {
+pub fn diag(
+    state: &State,
+    core: &CoreHandle,
+    requests: &RequestTimes,
+    up: Duration,
+    now: Timestamp,
+) -> Value {
     let count = census(state);
     let stats = core.stats();
-    let times: Map<String, Value> =
-        histograms(stats).iter().map(|(name, _, histogram)| ((*name).to_owned(), summary(&histogram.values()))).collect();
-    let routes: Map<String, Value> =
-        requests.iter().map(|(route, times)| (route.clone(), summary(&times.values()))).collect();
+    let times: Map<String, Value> = histograms(stats)
+        .iter()
+        .map(|(name, _, histogram)| ((*name).to_owned(), summary(&histogram.values())))
+        .collect();
+    let routes: Map<String, Value> = requests
+        .iter()
+        .map(|(route, times)| (route.clone(), summary(&times.values())))
+        .collect();
     let mut gpus: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
     for ((gpu_type, state), amount) in &count.gpus {
         gpus.entry(gpu_type).or_default().insert(state, *amount);
@@ -191,7 +336,11 @@ fn tenths(sum: u64, count: u64) -> f64 {
 fn breaker(state: &State, now: Timestamp) -> Vec<String> {
     let words = |(partition, gone, most): (String, u64, u64)| {
         let nodes = |milli: u64| milli as f64 / 1000.0;
-        format!("open in {partition}: {} nodes' worth of GPUs and nodes went by themselves within an hour, {} may; steps of repair wait", nodes(gone), nodes(most))
+        format!(
+            "open in {partition}: {} nodes' worth of GPUs and nodes went by themselves within an hour, {} may; steps of repair wait",
+            nodes(gone),
+            nodes(most)
+        )
     };
     open_breakers(state, now).into_iter().map(words).collect()
 }
@@ -227,7 +376,10 @@ impl Exposition {
         if labels.is_empty() {
             return self.line(format_args!("{name} {value}"));
         }
-        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)))
+            .collect();
         self.line(format_args!("{name}{{{}}} {value}", labels.join(",")));
     }
 
@@ -237,8 +389,16 @@ impl Exposition {
         let last = values.buckets.len().saturating_sub(1);
         for (position, (bound, count)) in values.buckets.iter().enumerate() {
             below += count;
-            let bound = if position == last { "+Inf".to_owned() } else { (*bound as f64 / 1e6).to_string() };
-            let with_bound: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            let bound = if position == last {
+                "+Inf".to_owned()
+            } else {
+                (*bound as f64 / 1e6).to_string()
+            };
+            let with_bound: Vec<(&str, &str)> = labels
+                .iter()
+                .copied()
+                .chain([("le", bound.as_str())])
+                .collect();
             self.sample(&format!("{name}_bucket"), &with_bound, below as f64);
         }
         self.sample(&format!("{name}_sum"), labels, values.sum as f64 / 1e6);
@@ -252,5 +412,8 @@ impl Exposition {
 
 /// Label values: backslash, quote and newline are escaped.
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }

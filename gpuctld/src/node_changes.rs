@@ -23,7 +23,10 @@ impl NodeChanges {
     /// Ends a subscription, unless a newer connection of the node has taken its place.
     pub fn unsubscribe(&self, node: NodeId, mark: &Arc<Notify>) {
         let mut waiting = self.lock();
-        if waiting.get(&node).is_some_and(|newest| Arc::ptr_eq(newest, mark)) {
+        if waiting
+            .get(&node)
+            .is_some_and(|newest| Arc::ptr_eq(newest, mark))
+        {
             waiting.remove(&node);
         }
     }

@@ -55,14 +55,22 @@ pub struct Refused {
 
 impl Ended {
     pub fn now(life: NodeLife, from: SocketAddr, closed: bool) -> Self {
-        Self { life, from, at: Instant::now(), closed }
+        Self {
+            life,
+            from,
+            at: Instant::now(),
+            closed,
+        }
     }
 }
 
 /// Whether an error says that the other machine's kernel ended the connection, and not that nothing is heard of it.
 pub fn is_closed(error: &FrameError) -> bool {
     match error {
-        FrameError::Io(e) => matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+        FrameError::Io(e) => matches!(
+            e.kind(),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        ),
         FrameError::Cut { .. } => true,
         _ => false,
     }
@@ -70,31 +78,56 @@ pub fn is_closed(error: &FrameError) -> bool {
 
 impl Claims {
     pub fn ended(&self, node: NodeId, end: Ended) {
-        self.ends.lock().expect("no panic while held").insert(node, end);
+        self.ends
+            .lock()
+            .expect("no panic while held")
+            .insert(node, end);
     }
 
     /// # Errors
     /// The machine may not be the node now.
-    pub fn judge(&self, state: &State, id: NodeId, life: &NodeLife, from: SocketAddr, connected: Option<Connected>) -> Result<(), Refused> {
-        let Some(node) = state.nodes.get(id) else { return Ok(()) };
+    pub fn judge(
+        &self,
+        state: &State,
+        id: NodeId,
+        life: &NodeLife,
+        from: SocketAddr,
+        connected: Option<Connected>,
+    ) -> Result<(), Refused> {
+        let Some(node) = state.nodes.get(id) else {
+            return Ok(());
+        };
         let name = &node.name;
-        let known = connected.as_ref().map_or(&*node.life, |connected| &connected.life);
+        let known = connected
+            .as_ref()
+            .map_or(&*node.life, |connected| &connected.life);
         if *known == NodeLife::default() || known == life {
             return Ok(());
         }
         let claim = |text: String, owner: &str| Refused {
-            report: Some(NodeReport::Claimed { owner: owner.into(), text: text.clone() }),
+            report: Some(NodeReport::Claimed {
+                owner: owner.into(),
+                text: text.clone(),
+            }),
             text,
         };
         let later = |text: String| Refused { text, report: None };
-        let other = if known.boot == life.boot { "spool" } else { "boot" };
+        let other = if known.boot == life.boot {
+            "spool"
+        } else {
+            "boot"
+        };
         // With `lost_node = "wait"` they stay open, and their time is over all the same.
         let is_given_up = node.link == Link::Down && !state.config.fence_program;
         let open = has_open_runs(state, id) && !is_given_up;
         let rule = format!(
             "It is let in when the first one has been silent for {} s{}, or at once by gadm node down {name}",
             state.config.node_timeout_secs,
-            if state.config.fence_program { ", and fence_program has powered it off" } else { "" },
+            if state.config.fence_program {
+                ", and fence_program has powered it off"
+            } else {
+                ""
+            },
         );
         if let Some(first) = connected {
             let (at, secs) = (first.from, first.silent.as_secs());
@@ -107,18 +140,34 @@ impl Claims {
                     TWO_MACHINES,
                 ));
             }
-            let text = format!("{name} at {at} has said nothing for {secs} s, and a machine at {from} with another {other} id says it is {name}. {rule}");
-            return Err(if open { claim(text, SILENT_LIFE) } else { later(text) });
+            let text = format!(
+                "{name} at {at} has said nothing for {secs} s, and a machine at {from} with another {other} id says it is {name}. {rule}"
+            );
+            return Err(if open {
+                claim(text, SILENT_LIFE)
+            } else {
+                later(text)
+            });
         }
         if node.drains.iter().any(|mark| mark.owner == TWO_MACHINES) {
             return Err(later(format!(
                 "two machines said they are {name}, and this one at {from} is not the one whose jobs the controller knows. gadm node resume {name} says that the other one is gone for good"
             )));
         }
-        let last = self.ends.lock().expect("no panic while held").get(&id).filter(|last| last.life == *known).cloned();
+        let last = self
+            .ends
+            .lock()
+            .expect("no panic while held")
+            .get(&id)
+            .filter(|last| last.life == *known)
+            .cloned();
         match last {
             _ if !open => Ok(()),
-            Some(last) if last.closed && (known.boot == life.boot || last.at.elapsed() >= RETURN) => Ok(()),
+            Some(last)
+                if last.closed && (known.boot == life.boot || last.at.elapsed() >= RETURN) =>
+            {
+                Ok(())
+            }
             Some(last) if last.closed => Err(later(format!(
                 "{name} was connected from {} until {} s ago, under another {other} id. If this machine at {from} is the same one after a boot, it is let in {} s after that",
                 last.from,
@@ -126,8 +175,16 @@ impl Claims {
                 RETURN.as_secs()
             ))),
             last => {
-                let where_from = last.map_or("of which nothing was heard since this controller started".into(), |last| format!("last heard from {}", last.from));
-                Err(claim(format!("{name}, {where_from}, has jobs, and a machine at {from} with another {other} id says it is {name}. {rule}"), SILENT_LIFE))
+                let where_from = last.map_or(
+                    "of which nothing was heard since this controller started".into(),
+                    |last| format!("last heard from {}", last.from),
+                );
+                Err(claim(
+                    format!(
+                        "{name}, {where_from}, has jobs, and a machine at {from} with another {other} id says it is {name}. {rule}"
+                    ),
+                    SILENT_LIFE,
+                ))
             }
         }
     }
@@ -137,15 +194,18 @@ impl Claims {
 mod tests {
     use super::*;
     use gcore::ctl::Node;
-    use gmodel::node::{Mark, Role};
-    use gmodel::{RunId, JobId, Timestamp};
     use gcore::ctl::state::{Member, Run};
+    use gmodel::node::{Mark, Role};
+    use gmodel::{JobId, RunId, Timestamp};
     use std::sync::Arc;
 
     const NODE: NodeId = NodeId(1);
 
     fn life(boot: &str, spool: &str) -> NodeLife {
-        NodeLife { boot: boot.into(), spool: spool.into() }
+        NodeLife {
+            boot: boot.into(),
+            spool: spool.into(),
+        }
     }
 
     fn at(port: u16) -> SocketAddr {
@@ -155,11 +215,20 @@ mod tests {
     /// node1 of life `a`, with or without a run.
     fn state(busy: bool) -> State {
         let mut state = State::default();
-        let mut node = Node { id: NODE, name: "node1".into(), role: Role::Compute, life: Arc::new(life("a", "s")), ..Node::default() };
+        let mut node = Node {
+            id: NODE,
+            name: "node1".into(),
+            role: Role::Compute,
+            life: Arc::new(life("a", "s")),
+            ..Node::default()
+        };
         if busy {
             let run = RunId::new(JobId(1), 1);
             let members = vec![Member::new(NODE, Arc::new(life("a", "s")))];
-            state.runs.insert(run, Run::placed(run, Vec::new(), members, None, Timestamp(0)));
+            state.runs.insert(
+                run,
+                Run::placed(run, Vec::new(), members, None, Timestamp(0)),
+            );
             node.runs.insert(run);
         }
         state.nodes.insert(NODE, node);
@@ -167,13 +236,20 @@ mod tests {
     }
 
     fn connected(silent_secs: u64) -> Option<Connected> {
-        Some(Connected { life: life("a", "s"), from: at(1), silent: Duration::from_secs(silent_secs) })
+        Some(Connected {
+            life: life("a", "s"),
+            from: at(1),
+            silent: Duration::from_secs(silent_secs),
+        })
     }
 
     fn owner(refused: Refused) -> String {
         match refused.report {
             Some(NodeReport::Claimed { owner, text }) => {
-                assert!(text.contains("10.0.0.1:2") && text == refused.text, "{text}");
+                assert!(
+                    text.contains("10.0.0.1:2") && text == refused.text,
+                    "{text}"
+                );
                 owner
             }
             None => "later".into(),
@@ -184,35 +260,75 @@ mod tests {
     #[test]
     fn the_same_life_is_let_in_and_another_one_only_when_nothing_of_the_first_goes_on() {
         let claims = Claims::default();
-        let judge = |state: &State, life: &NodeLife, connected| claims.judge(state, NODE, life, at(2), connected).map_err(owner);
+        let judge = |state: &State, life: &NodeLife, connected| {
+            claims
+                .judge(state, NODE, life, at(2), connected)
+                .map_err(owner)
+        };
         let (same, copy, new_disk) = (life("a", "s"), life("b", "s"), life("a", "t"));
         for busy in [false, true] {
             assert_eq!(judge(&state(busy), &same, connected(0)), Ok(()));
-            assert_eq!(judge(&state(busy), &copy, connected(1)), Err(TWO_MACHINES.into()), "the first one speaks");
+            assert_eq!(
+                judge(&state(busy), &copy, connected(1)),
+                Err(TWO_MACHINES.into()),
+                "the first one speaks"
+            );
         }
         // It stands still, and its jobs go on.
-        assert_eq!(judge(&state(true), &copy, connected(11)), Err(SILENT_LIFE.into()));
-        assert_eq!(judge(&state(false), &copy, connected(11)), Err("later".into()));
+        assert_eq!(
+            judge(&state(true), &copy, connected(11)),
+            Err(SILENT_LIFE.into())
+        );
+        assert_eq!(
+            judge(&state(false), &copy, connected(11)),
+            Err("later".into())
+        );
         // After a start of the controller nothing is known of how it went.
         assert_eq!(judge(&state(true), &copy, None), Err(SILENT_LIFE.into()));
-        assert_eq!(judge(&state(false), &copy, None), Ok(()), "no job can run twice");
+        assert_eq!(
+            judge(&state(false), &copy, None),
+            Ok(()),
+            "no job can run twice"
+        );
         let mut down = state(true);
         down.nodes.get_mut(NODE).unwrap().link = Link::Down;
-        assert_eq!(judge(&down, &copy, None), Ok(()), "silent for node_timeout_secs, and nothing fences it");
+        assert_eq!(
+            judge(&down, &copy, None),
+            Ok(()),
+            "silent for node_timeout_secs, and nothing fences it"
+        );
         Arc::make_mut(&mut down.config).fence_program = true;
-        assert_eq!(judge(&down, &copy, None), Err(SILENT_LIFE.into()), "not known to be off");
+        assert_eq!(
+            judge(&down, &copy, None),
+            Err(SILENT_LIFE.into()),
+            "not known to be off"
+        );
         claims.ended(NODE, Ended::now(same.clone(), at(1), false));
         assert_eq!(judge(&state(true), &copy, None), Err(SILENT_LIFE.into()));
         // The machine closed the connection itself: a daemon that starts again is back within 10 s, and a boot takes longer.
         claims.ended(NODE, Ended::now(same.clone(), at(1), true));
         assert_eq!(judge(&state(true), &copy, None), Err("later".into()));
-        assert_eq!(judge(&state(true), &new_disk, None), Ok(()), "the same boot: the same machine without its spool");
+        assert_eq!(
+            judge(&state(true), &new_disk, None),
+            Ok(()),
+            "the same boot: the same machine without its spool"
+        );
         let long_ago = Instant::now().checked_sub(RETURN).unwrap();
-        claims.ended(NODE, Ended { at: long_ago, ..Ended::now(same.clone(), at(1), true) });
+        claims.ended(
+            NODE,
+            Ended {
+                at: long_ago,
+                ..Ended::now(same.clone(), at(1), true)
+            },
+        );
         assert_eq!(judge(&state(true), &copy, None), Ok(()));
         // Both were heard: only an operator decides.
         let mut contested = state(false);
-        let mark = Mark { owner: TWO_MACHINES.into(), reason: String::new(), since: Timestamp(0) };
+        let mark = Mark {
+            owner: TWO_MACHINES.into(),
+            reason: String::new(),
+            since: Timestamp(0),
+        };
         contested.nodes.get_mut(NODE).unwrap().drains.push(mark);
         assert_eq!(judge(&contested, &copy, None), Err("later".into()));
         assert_eq!(judge(&contested, &same, None), Ok(()));

@@ -18,7 +18,9 @@ use gmodel::run::{Desired, RunReport, RunUse, Want};
 use gmodel::supervise::StepOrder;
 use gmodel::{Fence, NodeId, NodeLife, RunId};
 use gwire::frame::{self, FrameError, FrameReader};
-use gwire::node_protocol::{HEARTBEAT_SECS, Hello, MAX_FRAME_BYTES, PROTOCOL, ToController, ToNode};
+use gwire::node_protocol::{
+    HEARTBEAT_SECS, Hello, MAX_FRAME_BYTES, PROTOCOL, ToController, ToNode,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,7 +166,9 @@ impl NodeLinks {
         let mut frames = FrameReader::new(source);
         let end = match self.greet(&mut frames, &identity, from).await {
             Ok((hello, turn)) => {
-                let end = self.converse(&mut frames, &mut sink, (&identity, from), hello).await;
+                let end = self
+                    .converse(&mut frames, &mut sink, (&identity, from), hello)
+                    .await;
                 drop(turn);
                 end
             }
@@ -172,7 +176,10 @@ impl NodeLinks {
         };
         if let LinkEnd::Refused(text) = &end {
             let permanent = identity.check(&*self.inner.core.view().await).is_err();
-            let frame = ToNode::Refused { text: text.clone(), permanent };
+            let frame = ToNode::Refused {
+                text: text.clone(),
+                permanent,
+            };
             let _ = timeout(HEARTBEAT, frame::write(&mut sink, &frame)).await; // it may be gone already
         }
         tracing::info!(node = name, "connection ended: {end}");
@@ -185,7 +192,9 @@ impl NodeLinks {
         identity: &NodeIdentity,
         from: SocketAddr,
     ) -> Result<(Hello, tokio::sync::OwnedMutexGuard<()>), LinkEnd> {
-        let first = timeout(HELLO_TIMEOUT, frames.next()).await.map_err(|_| LinkEnd::Silent(HELLO_TIMEOUT))??;
+        let first = timeout(HELLO_TIMEOUT, frames.next())
+            .await
+            .map_err(|_| LinkEnd::Silent(HELLO_TIMEOUT))??;
         let hello = match first {
             Some(ToController::Hello(hello)) => hello,
             Some(_) => return Err(LinkEnd::Refused("the first frame must be a hello".into())),
@@ -199,7 +208,9 @@ impl NodeLinks {
                 env!("CARGO_PKG_VERSION")
             )));
         }
-        identity.check(&*self.inner.core.view().await).map_err(LinkEnd::Refused)?;
+        identity
+            .check(&*self.inner.core.view().await)
+            .map_err(LinkEnd::Refused)?;
         self.displace(identity, &hello.life, from).await?;
         let turn = self.lock_turns().entry(identity.node).or_default().clone();
         match timeout(TURN_TIMEOUT, turn.lock_owned()).await {
@@ -213,16 +224,31 @@ impl NodeLinks {
 
     /// A machine that reconnects takes the place of its old connection. Another one does not, before it is certain that nothing
     /// of the first goes on (`node_claim.rs`).
-    async fn displace(&self, identity: &NodeIdentity, life: &NodeLife, from: SocketAddr) -> Result<(), LinkEnd> {
+    async fn displace(
+        &self,
+        identity: &NodeIdentity,
+        life: &NodeLife,
+        from: SocketAddr,
+    ) -> Result<(), LinkEnd> {
         let state = self.inner.core.view().await;
         let connected = self.lock_live().get(&identity.node).map(|old| {
             if old.life == *life {
                 old.replaced.notify_one();
             }
             let silent = old.heard.lock().expect("no panic while held").elapsed();
-            node_claim::Connected { life: old.life.clone(), from: old.from, silent }
+            node_claim::Connected {
+                life: old.life.clone(),
+                from: old.from,
+                silent,
+            }
         });
-        let Err(refused) = self.inner.claims.judge(&state, identity.node, life, from, connected) else { return Ok(()) };
+        let Err(refused) = self
+            .inner
+            .claims
+            .judge(&state, identity.node, life, from, connected)
+        else {
+            return Ok(());
+        };
         if let Some(report) = refused.report {
             self.inner.core.node_input(identity.node, report).await?;
         }
@@ -248,7 +274,14 @@ impl NodeLinks {
         let mark = self.inner.changes.subscribe(node);
         self.lock_live().insert(
             node,
-            Live { serial, life: hello.life.clone(), from, heard: heard.clone(), replaced: replaced.clone(), questions },
+            Live {
+                serial,
+                life: hello.life.clone(),
+                from,
+                heard: heard.clone(),
+                replaced: replaced.clone(),
+                questions,
+            },
         );
         let life = hello.life.clone();
         tracing::info!(node = identity.name, %from, release = hello.release.chars().take(40).collect::<String>(), runs = hello.runs.len(), "connected");
@@ -256,7 +289,14 @@ impl NodeLinks {
         let end = match self.take_hello(frames, sink, identity, hello).await {
             Ok(()) => {
                 let reading = self.read_frames(frames, node, &heard, &waiting);
-                let mut writer = Writer { links: self, identity, sink, sent: BTreeSet::new(), last: None, let_go_at: None };
+                let mut writer = Writer {
+                    links: self,
+                    identity,
+                    sink,
+                    sent: BTreeSet::new(),
+                    last: None,
+                    let_go_at: None,
+                };
                 let writing = writer.run(&mark, &mut asked, &waiting);
                 let Err(end) = tokio::select! {
                     end = reading => end,
@@ -268,10 +308,15 @@ impl NodeLinks {
             Err(end) => end,
         };
         self.inner.changes.unsubscribe(node, &mark);
-        self.inner.claims.ended(node, Ended::now(life, from, end.is_by_machine()));
+        self.inner
+            .claims
+            .ended(node, Ended::now(life, from, end.is_by_machine()));
         {
             let mut live = self.lock_live();
-            if live.get(&node).is_some_and(|newest| newest.serial == serial) {
+            if live
+                .get(&node)
+                .is_some_and(|newest| newest.serial == serial)
+            {
                 live.remove(&node);
             }
         }
@@ -292,28 +337,81 @@ impl NodeLinks {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let Hello { life, fence, inventory, runs, .. } = hello;
-        if self.inner.core.view().await.nodes.get(identity.node).is_some_and(|known| known.epoch < identity.epoch) {
-            self.inner.core.node_input(identity.node, NodeReport::Certificate { epoch: identity.epoch }).await?;
+        let Hello {
+            life,
+            fence,
+            inventory,
+            runs,
+            ..
+        } = hello;
+        if self
+            .inner
+            .core
+            .view()
+            .await
+            .nodes
+            .get(identity.node)
+            .is_some_and(|known| known.epoch < identity.epoch)
+        {
+            self.inner
+                .core
+                .node_input(
+                    identity.node,
+                    NodeReport::Certificate {
+                        epoch: identity.epoch,
+                    },
+                )
+                .await?;
         }
         let node = identity.node;
         let unknown = unknown_runs(&*self.inner.core.view().await, node, fence, &runs);
         let mut later = Vec::new();
         if !unknown.is_empty() {
-            tracing::warn!(node = identity.name, runs = unknown.len(), "the node brings runs from before the restore");
+            tracing::warn!(
+                node = identity.name,
+                runs = unknown.len(),
+                "the node brings runs from before the restore"
+            );
             let asked = timeout(SILENCE, ask_orders(frames, sink, unknown.clone())).await;
             let (orders, reports) = asked.map_err(|_| LinkEnd::Silent(SILENCE))??;
             later = reports;
-            let sealed: Vec<LaunchOrder> = orders.into_iter().filter(|order| self.inner.seal.is_on(order, &identity.name)).collect();
+            let sealed: Vec<LaunchOrder> = orders
+                .into_iter()
+                .filter(|order| self.inner.seal.is_on(order, &identity.name))
+                .collect();
             let with_seal: BTreeSet<RunId> = sealed.iter().filter_map(|order| order.run).collect();
             let (life, inventory, runs) = (life.clone(), inventory.clone(), runs.clone());
-            let report = NodeReport::Adopt { life, inventory, runs, orders: sealed };
+            let report = NodeReport::Adopt {
+                life,
+                inventory,
+                runs,
+                orders: sealed,
+            };
             self.inner.core.node_input(node, report).await?;
-            tell_refused(&*self.inner.core.view().await, identity, &unknown, &with_seal);
+            tell_refused(
+                &*self.inner.core.view().await,
+                identity,
+                &unknown,
+                &with_seal,
+            );
         }
-        self.inner.core.node_input(node, NodeReport::Hello { life, fence, inventory, runs }).await?;
+        self.inner
+            .core
+            .node_input(
+                node,
+                NodeReport::Hello {
+                    life,
+                    fence,
+                    inventory,
+                    runs,
+                },
+            )
+            .await?;
         if !later.is_empty() {
-            self.inner.core.node_input(node, NodeReport::Runs { runs: later }).await?;
+            self.inner
+                .core
+                .node_input(node, NodeReport::Runs { runs: later })
+                .await?;
         }
         Ok(())
     }
@@ -327,7 +425,9 @@ impl NodeLinks {
     ) -> Result<std::convert::Infallible, LinkEnd> {
         let mut told = Pace::new(Instant::now());
         loop {
-            let frame = timeout(SILENCE, frames.next()).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
+            let frame = timeout(SILENCE, frames.next())
+                .await
+                .map_err(|_| LinkEnd::Silent(SILENCE))??;
             if let Some(ToController::Inventory { .. } | ToController::Idle { .. }) = &frame {
                 tokio::time::sleep(told.wait(Instant::now())).await;
             }
@@ -338,22 +438,48 @@ impl NodeLinks {
                 ToController::Inventory { inventory } => NodeReport::Inventory { inventory },
                 ToController::GpuOrders { done } => NodeReport::GpuOrders { done },
                 ToController::Obeyed { fence } => NodeReport::Obeyed { fence },
-                ToController::Log { question, text, error } => {
-                    if let Some(About::Log(asker)) = waiting.lock().expect("no panic while held").remove(&question) {
-                        let _ = asker.send(if error.is_empty() { Ok(newest(text, MAX_LOG_BYTES)) } else { Err(newest(error, MAX_ERROR_BYTES)) });
+                ToController::Log {
+                    question,
+                    text,
+                    error,
+                } => {
+                    if let Some(About::Log(asker)) = waiting
+                        .lock()
+                        .expect("no panic while held")
+                        .remove(&question)
+                    {
+                        let _ = asker.send(if error.is_empty() {
+                            Ok(newest(text, MAX_LOG_BYTES))
+                        } else {
+                            Err(newest(error, MAX_ERROR_BYTES))
+                        });
                     }
                     continue;
                 }
-                ToController::Use { question, used, error } => {
-                    if let Some(About::Use(asker)) = waiting.lock().expect("no panic while held").remove(&question) {
-                        let _ = asker.send(if error.is_empty() { Ok(bounded_use(used)) } else { Err(error) });
+                ToController::Use {
+                    question,
+                    used,
+                    error,
+                } => {
+                    if let Some(About::Use(asker)) = waiting
+                        .lock()
+                        .expect("no panic while held")
+                        .remove(&question)
+                    {
+                        let _ = asker.send(if error.is_empty() {
+                            Ok(bounded_use(used))
+                        } else {
+                            Err(error)
+                        });
                     }
                     continue;
                 }
                 ToController::Hello(_) => {
                     return Err(LinkEnd::Refused("a second hello on one connection".into()));
                 }
-                ToController::Ping | ToController::Orders { .. } | ToController::Unknown => continue,
+                ToController::Ping | ToController::Orders { .. } | ToController::Unknown => {
+                    continue;
+                }
             };
             self.inner.core.node_input(node, report).await?;
         }
@@ -370,7 +496,9 @@ impl NodeLinks {
 
 impl http::NodeLinks for NodeLinks {
     fn has_address(&self, address: IpAddr) -> bool {
-        self.lock_live().values().any(|live| live.from.ip() == address)
+        self.lock_live()
+            .values()
+            .any(|live| live.from.ip() == address)
     }
 
     fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
@@ -381,23 +509,49 @@ impl http::NodeLinks for NodeLinks {
         Box::pin(self.ask_node(node, run, About::Use))
     }
 
-    fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>> {
+    fn start_step(
+        &self,
+        node: NodeId,
+        run: RunId,
+        order: StepOrder,
+    ) -> Later<'_, Result<(), String>> {
         Box::pin(self.ask_node(node, run, |asker| About::Step(Box::new(order), asker)))
     }
 }
 
 impl NodeLinks {
-    async fn ask_node<T>(&self, node: NodeId, run: RunId, about: impl FnOnce(Asker<T>) -> About) -> Result<T, String> {
-        let questions = self.lock_live().get(&node).map(|live| live.questions.clone());
-        let Some(questions) = questions else { return Err("the node is not connected; try again when it is back".into()) };
+    async fn ask_node<T>(
+        &self,
+        node: NodeId,
+        run: RunId,
+        about: impl FnOnce(Asker<T>) -> About,
+    ) -> Result<T, String> {
+        let questions = self
+            .lock_live()
+            .get(&node)
+            .map(|live| live.questions.clone());
+        let Some(questions) = questions else {
+            return Err("the node is not connected; try again when it is back".into());
+        };
         let (answer, answered) = oneshot::channel();
-        if questions.try_send(Question { run, about: about(answer) }).is_err() {
-            return Err(format!("{QUESTIONS} questions to this node are open already"));
+        if questions
+            .try_send(Question {
+                run,
+                about: about(answer),
+            })
+            .is_err()
+        {
+            return Err(format!(
+                "{QUESTIONS} questions to this node are open already"
+            ));
         }
         match timeout(LOG_TIMEOUT, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err("the node's connection ended before it answered".into()),
-            Err(_) => Err(format!("the node did not answer within {} s", LOG_TIMEOUT.as_secs())),
+            Err(_) => Err(format!(
+                "the node did not answer within {} s",
+                LOG_TIMEOUT.as_secs()
+            )),
         }
     }
 }
@@ -412,18 +566,40 @@ fn newest(mut text: String, most_bytes: usize) -> String {
 /// Runs that a node from before a restore holds and the state does not know, while the node may bring them along.
 fn unknown_runs(state: &State, node: NodeId, fence: Fence, runs: &[RunReport]) -> Vec<RunId> {
     let ours = state.newest_fence();
-    let from_before = fence != Fence::default() && (fence.incarnation < ours.incarnation || fence > ours);
-    let may_bring = state.nodes.get(node).is_some_and(|node| state.adopts_from(node, crate::core_thread::now()));
-    let unknown = runs.iter().map(|report| report.run).filter(|run| !state.runs.contains(*run));
-    if from_before && may_bring { unknown.take(MAX_ADOPTED).collect() } else { Vec::new() }
+    let from_before =
+        fence != Fence::default() && (fence.incarnation < ours.incarnation || fence > ours);
+    let may_bring = state
+        .nodes
+        .get(node)
+        .is_some_and(|node| state.adopts_from(node, crate::core_thread::now()));
+    let unknown = runs
+        .iter()
+        .map(|report| report.run)
+        .filter(|run| !state.runs.contains(*run));
+    if from_before && may_bring {
+        unknown.take(MAX_ADOPTED).collect()
+    } else {
+        Vec::new()
+    }
 }
 
 /// Says which of the runs that a node brought are not adopted: they are stopped.
-fn tell_refused(state: &State, identity: &NodeIdentity, brought: &[RunId], with_seal: &BTreeSet<RunId>) {
-    for run in brought.iter().filter(|run| !state.runs.contains(**run)).take(MAX_TOLD) {
+fn tell_refused(
+    state: &State,
+    identity: &NodeIdentity,
+    brought: &[RunId],
+    with_seal: &BTreeSet<RunId>,
+) {
+    for run in brought
+        .iter()
+        .filter(|run| !state.runs.contains(**run))
+        .take(MAX_TOLD)
+    {
         let why = match with_seal.contains(run) {
             true => "its order is older than the backup, or its job is over or another's by now",
-            false => "its order bears no seal of this controller for this node: it was made by an earlier release, or the machine lies",
+            false => {
+                "its order bears no seal of this controller for this node: it was made by an earlier release, or the machine lies"
+            }
         };
         tracing::warn!(node = identity.name, %run, "not adopted, so the node is told to stop it: {why}");
     }
@@ -479,7 +655,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     ) -> Result<std::convert::Infallible, LinkEnd> {
         let cluster = self.links.inner.core.view().await.config.name.clone();
         let release = env!("CARGO_PKG_VERSION").to_owned();
-        self.write(&ToNode::Welcome { protocol: PROTOCOL, release, cluster, heartbeat_secs: HEARTBEAT_SECS }).await?;
+        self.write(&ToNode::Welcome {
+            protocol: PROTOCOL,
+            release,
+            cluster,
+            heartbeat_secs: HEARTBEAT_SECS,
+        })
+        .await?;
         self.send_orders().await?;
         loop {
             let let_go_at = self.let_go_at;
@@ -499,10 +681,18 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         self.identity.check(&state).map_err(LinkEnd::Refused)?;
         let node = self.identity.node;
         let desired = desired(&state, node);
-        if self.last.as_ref().is_some_and(|last| last.fence == desired.fence) {
+        if self
+            .last
+            .as_ref()
+            .is_some_and(|last| last.fence == desired.fence)
+        {
             return Ok(());
         }
-        if self.last.as_ref().is_some_and(|last| only_lets_go(&state, node, last, &desired)) {
+        if self
+            .last
+            .as_ref()
+            .is_some_and(|last| only_lets_go(&state, node, last, &desired))
+        {
             let now = Instant::now();
             if now < *self.let_go_at.get_or_insert(now + LET_GO_WAITS) {
                 return Ok(());
@@ -521,29 +711,47 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 Ok(sized) => sized,
                 Err(report) => {
                     // The core decides what becomes of the run; the next orders will say so.
-                    core.node_input(node, NodeReport::Runs { runs: vec![*report] }).await?;
+                    core.node_input(
+                        node,
+                        NodeReport::Runs {
+                            runs: vec![*report],
+                        },
+                    )
+                    .await?;
                     continue;
                 }
             };
             if bytes + size > ORDERS_FRAME_BYTES && !ready.is_empty() {
                 // Orders ahead of their time: an empty fence is below every other, so nothing is obeyed yet.
                 let orders = std::mem::take(&mut ready);
-                self.write(&ToNode::Orders { orders, desired: Desired::default() }).await?;
+                self.write(&ToNode::Orders {
+                    orders,
+                    desired: Desired::default(),
+                })
+                .await?;
                 bytes = 0;
             }
             bytes += size;
             self.sent.extend(order.run);
             ready.push(order);
         }
-        self.sent.retain(|sent| desired.runs.iter().any(|one| one.run == *sent));
+        self.sent
+            .retain(|sent| desired.runs.iter().any(|one| one.run == *sent));
         self.last = Some(desired.clone());
-        self.write(&ToNode::Orders { orders: ready, desired }).await
+        self.write(&ToNode::Orders {
+            orders: ready,
+            desired,
+        })
+        .await
     }
 
     /// Runs that the node must start and has neither been sent here nor reported.
     fn runs_without_order(&self, state: &State, desired: &Desired) -> Vec<RunId> {
         let reported = |run: RunId| {
-            let member = state.runs.get(run).and_then(|run| run.member(self.identity.node));
+            let member = state
+                .runs
+                .get(run)
+                .and_then(|run| run.member(self.identity.node));
             member.is_none_or(|member| member.phase.is_some())
         };
         desired
@@ -557,14 +765,24 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
 
     async fn ask(&mut self, question: Question, waiting: &Waiting) -> Result<(), LinkEnd> {
         let Question { run, about } = question;
-        let number = self.links.inner.next_question.fetch_add(1, Ordering::Relaxed);
+        let number = self
+            .links
+            .inner
+            .next_question
+            .fetch_add(1, Ordering::Relaxed);
         let frame = match about {
             About::Step(step, asker) => {
                 let sent = self.write(&ToNode::Step { run, step: *step }).await;
                 return answer_asker(sent, asker);
             }
-            About::Log(_) => ToNode::ReadLog { question: number, run },
-            About::Use(_) => ToNode::ReadUse { question: number, run },
+            About::Log(_) => ToNode::ReadLog {
+                question: number,
+                run,
+            },
+            About::Use(_) => ToNode::ReadUse {
+                question: number,
+                run,
+            },
         };
         {
             let mut waiting = waiting.lock().expect("no panic while held");
@@ -576,7 +794,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
 
     /// A node that takes nothing for too long is as good as silent.
     async fn write(&mut self, frame: &ToNode) -> Result<(), LinkEnd> {
-        timeout(SILENCE, frame::write(self.sink, frame)).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
+        timeout(SILENCE, frame::write(self.sink, frame))
+            .await
+            .map_err(|_| LinkEnd::Silent(SILENCE))??;
         Ok(())
     }
 }
@@ -584,8 +804,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
 /// Tells the asker what became of a frame. One that is too large was not begun: it is the asker's error, and no end of the connection.
 fn answer_asker(sent: Result<(), LinkEnd>, asker: Asker<()>) -> Result<(), LinkEnd> {
     let (told, goes_on) = match sent {
-        Err(LinkEnd::Frame(FrameError::TooLarge { announced, max_bytes })) => {
-            let text = format!("its order takes {announced} bytes on its way to the node, and {max_bytes} are the most. Pass less of the environment with --export, and data in files");
+        Err(LinkEnd::Frame(FrameError::TooLarge {
+            announced,
+            max_bytes,
+        })) => {
+            let text = format!(
+                "its order takes {announced} bytes on its way to the node, and {max_bytes} are the most. Pass less of the environment with --export, and data in files"
+            );
             (Err(text), Ok(()))
         }
         Err(end) => (Err(format!("the node's connection ended: {end}")), Err(end)),
@@ -613,14 +838,25 @@ impl Pace {
     /// How long what is said now has to wait.
     fn wait(&mut self, now: Instant) -> Duration {
         self.paid = self.paid.max(now) + Self::EACH;
-        self.paid.saturating_duration_since(now + Self::EACH * Self::AT_ONCE).min(Self::EACH)
+        self.paid
+            .saturating_duration_since(now + Self::EACH * Self::AT_ONCE)
+            .min(Self::EACH)
     }
 }
 
 /// Whether all that is new is that runs are not named any more which are clean on the node.
 fn only_lets_go(state: &State, node: NodeId, last: &Desired, new: &Desired) -> bool {
-    let is_clean = |run: RunId| state.runs.get(run).and_then(|run| run.member(node)).is_none_or(|member| member.is_clean());
-    let (named, gone): (Vec<_>, Vec<_>) = last.runs.iter().partition(|one| new.runs.iter().any(|other| other.run == one.run));
+    let is_clean = |run: RunId| {
+        state
+            .runs
+            .get(run)
+            .and_then(|run| run.member(node))
+            .is_none_or(|member| member.is_clean())
+    };
+    let (named, gone): (Vec<_>, Vec<_>) = last
+        .runs
+        .iter()
+        .partition(|one| new.runs.iter().any(|other| other.run == one.run));
     !gone.is_empty()
         && last.fence.incarnation == new.fence.incarnation
         && last.gpus == new.gpus
@@ -681,11 +917,16 @@ mod tests {
         let (mut near, far) = tokio::io::duplex(64 << 20);
         let step = |bytes: usize| ToNode::Step {
             run: RunId::new(gmodel::JobId(1), 1),
-            step: StepOrder { argv: vec!["x".repeat(bytes)], ..StepOrder::default() },
+            step: StepOrder {
+                argv: vec!["x".repeat(bytes)],
+                ..StepOrder::default()
+            },
         };
         for (bytes, fits) in [(MAX_FRAME_BYTES as usize, false), (100, true)] {
             let (asker, answer) = oneshot::channel();
-            let sent = frame::write(&mut near, &step(bytes)).await.map_err(LinkEnd::from);
+            let sent = frame::write(&mut near, &step(bytes))
+                .await
+                .map_err(LinkEnd::from);
             answer_asker(sent, asker).expect("the connection goes on");
             let told = answer.await.unwrap();
             assert_eq!(told.is_ok(), fits, "{told:?}");
@@ -693,7 +934,11 @@ mod tests {
         }
         drop(near);
         let mut frames = FrameReader::new(far);
-        assert_eq!(frames.next::<ToNode>().await.unwrap(), Some(step(100)), "nothing of the first was written");
+        assert_eq!(
+            frames.next::<ToNode>().await.unwrap(),
+            Some(step(100)),
+            "nothing of the first was written"
+        );
         assert_eq!(frames.next::<ToNode>().await.unwrap(), None);
     }
 }

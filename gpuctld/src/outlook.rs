@@ -27,7 +27,10 @@ const LEARN_EVERY: Duration = Duration::from_secs(300);
 /// Jobs that are forecast at once, from all over a longer queue.
 const MOST_DUE: usize = 2048;
 /// Steps of work of one forecast.
-const WORK: WorkBudget = WorkBudget { node_probes: 200_000_000, starts: usize::MAX };
+const WORK: WorkBudget = WorkBudget {
+    node_probes: 200_000_000,
+    starts: usize::MAX,
+};
 
 /// Shared by the thread that learns and those who ask. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +48,18 @@ impl Outlook {
     }
 
     /// Between when a job that may start since `eligible` and of which the plans say so starts nine times in ten.
-    pub fn interval(&self, partition: &str, eligible: Timestamp, plans: Plans, now: Timestamp) -> Option<StartInterval> {
+    pub fn interval(
+        &self,
+        partition: &str,
+        eligible: Timestamp,
+        plans: Plans,
+        now: Timestamp,
+    ) -> Option<StartInterval> {
         let waited_secs = now.since_millis(eligible).max(0) / 1000;
-        let interval = self.known().calibration.interval(partition, waited_secs, now, plans)?;
+        let interval = self
+            .known()
+            .calibration
+            .interval(partition, waited_secs, now, plans)?;
         Some(StartInterval {
             earliest: Some(Instant(interval.earliest)),
             latest: Some(Instant(interval.latest)),
@@ -57,9 +69,19 @@ impl Outlook {
 
     /// How intervals of a partition turned out.
     pub fn record(&self, partition: &str) -> IntervalRecord {
-        let Record { intervals, right, median_width_secs } = self.known().calibration.record(Some(partition));
+        let Record {
+            intervals,
+            right,
+            median_width_secs,
+        } = self.known().calibration.record(Some(partition));
         let nominal_percent = NOMINAL_MILLI / 10;
-        IntervalRecord { partition: partition.to_owned(), nominal_percent, intervals, right, median_width_secs }
+        IntervalRecord {
+            partition: partition.to_owned(),
+            nominal_percent,
+            intervals,
+            right,
+            median_width_secs,
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -84,7 +106,9 @@ pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receive
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
         }
         rest = LOOK_EVERY;
-        let (Some(known), Some(view)) = (&mut learner, core.view_blocking()) else { continue };
+        let (Some(known), Some(view)) = (&mut learner, core.view_blocking()) else {
+            continue;
+        };
         let begun = std::time::Instant::now();
         match known.look(view, outlook, now()) {
             Ok(true) => rest = rest.max(begun.elapsed() * REST_FACTOR),
@@ -107,15 +131,32 @@ impl Learner {
     fn begin(database: &Path, outlook: &Outlook) -> forecasts::Answer<Self> {
         let store = ForecastStore::open(database)?;
         let mut calibration = Calibration::default();
-        store.outcomes()?.iter().for_each(|outcome| calibration.learn(outcome));
-        store.open_forecasts()?.into_iter().for_each(|open| calibration.watch(open));
+        store
+            .outcomes()?
+            .iter()
+            .for_each(|outcome| calibration.learn(outcome));
+        store
+            .open_forecasts()?
+            .into_iter()
+            .for_each(|open| calibration.watch(open));
         let lengths = Arc::new(store.run_lengths()?);
-        *outlook.known() = Known { lengths, calibration };
-        Ok(Self { store, learned: std::time::Instant::now() })
+        *outlook.known() = Known {
+            lengths,
+            calibration,
+        };
+        Ok(Self {
+            store,
+            learned: std::time::Instant::now(),
+        })
     }
 
     /// Takes in what became of those that were forecast, and forecasts those whose time it is. Whether it did.
-    fn look(&mut self, view: Arc<State>, outlook: &Outlook, now: Timestamp) -> forecasts::Answer<bool> {
+    fn look(
+        &mut self,
+        view: Arc<State>,
+        outlook: &Outlook,
+        now: Timestamp,
+    ) -> forecasts::Answer<bool> {
         if self.learned.elapsed() > LEARN_EVERY {
             self.learned = std::time::Instant::now();
             outlook.known().lengths = Arc::new(self.store.run_lengths()?);
@@ -130,16 +171,36 @@ impl Learner {
         let picture = snapshot(&view, now);
         drop(view); // chunks that are not shared need not be copied
         let ids = due.keys().copied().collect();
-        let starts = |told: Vec<Forecast>| told.into_iter().filter_map(|one| Some((one.job, one.start?)));
-        let at_limits: BTreeMap<JobId, Timestamp> = starts(Engine::default().forecast(&picture, &ids, WORK)).collect();
-        let expected = starts(Engine::default().forecast(&outlook.lengths().believed(picture), &ids, WORK));
+        let starts = |told: Vec<Forecast>| {
+            told.into_iter()
+                .filter_map(|one| Some((one.job, one.start?)))
+        };
+        let at_limits: BTreeMap<JobId, Timestamp> =
+            starts(Engine::default().forecast(&picture, &ids, WORK)).collect();
+        let expected =
+            starts(Engine::default().forecast(&outlook.lengths().believed(picture), &ids, WORK));
         let mut known = outlook.known();
         let mut said = Vec::new();
         for (one, expected) in expected {
-            let Some((age, partition, waited_secs)) = due.get(&one) else { continue };
-            let Some(plans) = plans(Some(expected), at_limits.get(&one).copied(), now) else { continue };
-            let interval = known.calibration.interval(partition, *waited_secs, now, plans);
-            said.push((one, partition.clone(), Said { age: *age, at: now, plans, interval }));
+            let Some((age, partition, waited_secs)) = due.get(&one) else {
+                continue;
+            };
+            let Some(plans) = plans(Some(expected), at_limits.get(&one).copied(), now) else {
+                continue;
+            };
+            let interval = known
+                .calibration
+                .interval(partition, *waited_secs, now, plans);
+            said.push((
+                one,
+                partition.clone(),
+                Said {
+                    age: *age,
+                    at: now,
+                    plans,
+                    interval,
+                },
+            ));
         }
         let watched = known.calibration.say(said);
         drop(known);
@@ -150,29 +211,48 @@ impl Learner {
 
 /// What two plans say of a start; nothing where only runs and jobs as short as is usual leave room now: what goes by time limits, as a
 /// cap of GPU-hours, does not.
-pub fn plans(expected: Option<Timestamp>, at_limits: Option<Timestamp>, now: Timestamp) -> Option<Plans> {
+pub fn plans(
+    expected: Option<Timestamp>,
+    at_limits: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Plans> {
     let expected = expected.filter(|at| at_limits.is_some() || *at > now)?;
-    Some(Plans { expected, at_limits: at_limits.unwrap_or(expected) })
+    Some(Plans {
+        expected,
+        at_limits: at_limits.unwrap_or(expected),
+    })
 }
 
 type Due = BTreeMap<JobId, (u8, String, i64)>;
 
 /// Jobs that are to be forecast now: age, partition, seconds waited. Whoever waits for something else than their turn is not.
 fn due(calibration: &Calibration, view: &State, now: Timestamp) -> Due {
-    let waiting = |job: &&Job| job.state == JobState::Pending && job.attempts == 0 && job.holds.is_empty() && job.waits.is_none();
+    let waiting = |job: &&Job| {
+        job.state == JobState::Pending
+            && job.attempts == 0
+            && job.holds.is_empty()
+            && job.waits.is_none()
+    };
     let all = || {
         view.jobs.values().filter(waiting).filter_map(|job| {
             let waited_secs = now.since_millis(job.eligible) / 1000;
-            let age = (waited_secs >= 0).then(|| calibration.due(job.id, waited_secs)).flatten()?;
+            let age = (waited_secs >= 0)
+                .then(|| calibration.due(job.id, waited_secs))
+                .flatten()?;
             Some((job, age, waited_secs))
         })
     };
     let some = all().step_by(all().count().div_ceil(MOST_DUE).max(1));
-    some.map(|(job, age, waited_secs)| (job.id, (age, job.spec.partition.clone(), waited_secs))).collect()
+    some.map(|(job, age, waited_secs)| (job.id, (age, job.spec.partition.clone(), waited_secs)))
+        .collect()
 }
 
 /// What became of the jobs that are watched: outcomes, and jobs that say nothing of waiting any more.
-fn follow(calibration: &mut Calibration, view: &State, now: Timestamp) -> (Vec<Outcome>, BTreeSet<JobId>) {
+fn follow(
+    calibration: &mut Calibration,
+    view: &State,
+    now: Timestamp,
+) -> (Vec<Outcome>, BTreeSet<JobId>) {
     let watched: Vec<JobId> = calibration.watched().collect();
     let (mut outcomes, mut forgotten) = (Vec::new(), BTreeSet::new());
     for id in watched {
@@ -181,8 +261,13 @@ fn follow(calibration: &mut Calibration, view: &State, now: Timestamp) -> (Vec<O
                 let first = view.runs.get(RunId::new(id, 1)).map(|run| run.placed);
                 outcomes.extend(calibration.over(id, first.or(job.started).unwrap_or(now), true));
             }
-            Some(job) if job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none() => {}
-            Some(job) if job.state.is_final() => outcomes.extend(calibration.over(id, job.ended.unwrap_or(now), false)),
+            Some(job)
+                if job.state == JobState::Pending
+                    && job.holds.is_empty()
+                    && job.waits.is_none() => {}
+            Some(job) if job.state.is_final() => {
+                outcomes.extend(calibration.over(id, job.ended.unwrap_or(now), false))
+            }
             _ => {
                 calibration.forget(id);
                 forgotten.insert(id);
@@ -201,20 +286,55 @@ mod tests {
     fn who_asks_gets_the_interval_with_its_record() {
         let outlook = Outlook::default();
         let at = |secs: i64| Timestamp::from_secs(1_000_000 + secs);
-        let plans = Plans { expected: at(300), at_limits: at(600) };
-        assert_eq!(outlook.interval("p", at(0), plans, at(0)), None, "nothing is known yet");
+        let plans = Plans {
+            expected: at(300),
+            at_limits: at(600),
+        };
+        assert_eq!(
+            outlook.interval("p", at(0), plans, at(0)),
+            None,
+            "nothing is known yet"
+        );
         for n in 0..100 {
             let begun = at((n - 100) * 1000);
-            let plans = Plans { expected: begun.plus_secs(300), at_limits: begun.plus_secs(600) };
-            let said = Said { age: 0, at: begun, plans, interval: Some(Interval { earliest: begun, latest: begun.plus_secs(600 + n) }) };
+            let plans = Plans {
+                expected: begun.plus_secs(300),
+                at_limits: begun.plus_secs(600),
+            };
+            let said = Said {
+                age: 0,
+                at: begun,
+                plans,
+                interval: Some(Interval {
+                    earliest: begun,
+                    latest: begun.plus_secs(600 + n),
+                }),
+            };
             let mut known = outlook.known();
-            known.calibration.say(vec![(JobId(n as u64), "p".into(), said)]);
-            known.calibration.over(JobId(n as u64), begun.plus_secs(650), true);
+            known
+                .calibration
+                .say(vec![(JobId(n as u64), "p".into(), said)]);
+            known
+                .calibration
+                .over(JobId(n as u64), begun.plus_secs(650), true);
         }
         let told = outlook.interval("p", at(0), plans, at(0)).unwrap();
-        assert!(told.earliest <= Some(Instant(at(650))) && Some(Instant(at(650))) <= told.latest, "{told:?}");
-        assert_eq!((told.record.intervals, told.record.right, told.record.median_width_secs), (100, 50, Some(650)));
+        assert!(
+            told.earliest <= Some(Instant(at(650))) && Some(Instant(at(650))) <= told.latest,
+            "{told:?}"
+        );
+        assert_eq!(
+            (
+                told.record.intervals,
+                told.record.right,
+                told.record.median_width_secs
+            ),
+            (100, 50, Some(650))
+        );
         let text = told.record.text().unwrap();
-        assert_eq!(text, "50 of 100 intervals for starts in partition p were right (50.0%; 90% is meant); half are narrower than 11 min");
+        assert_eq!(
+            text,
+            "50 of 100 intervals for starts in partition p were right (50.0%; 90% is meant); half are narrower than 11 min"
+        );
     }
 }

@@ -69,7 +69,10 @@ impl Pki {
         let dir = state_dir.join(FOLDER);
         let (cert_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
         if !cert_path.exists() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&dir)?;
             let (cert_pem, key_pem) = make_authority(cluster)?;
             write_secret(&key_path, &key_pem)?; // the key first: a certificate without key is no authority
             write_secret(&cert_path, &cert_pem)?;
@@ -91,7 +94,14 @@ impl Pki {
         let seal = OrderSeal::of_authority(&key.serialize_der());
         let issuer = Issuer::from_ca_cert_der(&ca_der, key).map_err(broken)?;
         let ca_sha256 = hex(&Sha256::digest(&ca_der));
-        Ok(Self { issuer, ca_der, ca_pem, ca_sha256, cluster: cluster.to_owned(), seal })
+        Ok(Self {
+            issuer,
+            ca_der,
+            ca_pem,
+            ca_sha256,
+            cluster: cluster.to_owned(),
+            seal,
+        })
     }
 
     /// What launch orders of this cluster are sealed with.
@@ -135,9 +145,23 @@ impl Pki {
             name: request.name.clone(),
         };
         match core.command(Actor::default(), command).await? {
-            Reply::Joined { node, role, name, admin, epoch } => {
-                self.reply(&key, NodeIdentity { node, name, role, admin, epoch }, cert_days)
-            }
+            Reply::Joined {
+                node,
+                role,
+                name,
+                admin,
+                epoch,
+            } => self.reply(
+                &key,
+                NodeIdentity {
+                    node,
+                    name,
+                    role,
+                    admin,
+                    epoch,
+                },
+                cert_days,
+            ),
             other => Err(Refusal::new(
                 RefusalCode::Unknown,
                 format!("the core answered a join with {other:?}"),
@@ -149,15 +173,31 @@ impl Pki {
     ///
     /// # Errors
     /// A bad request, a node that is not of the cluster any more, or one that renewed just now.
-    pub async fn renew(&self, core: &CoreHandle, holder: &NodeIdentity, from: String, request: JoinRequest, cert_days: u32) -> Result<JoinReply, Refusal> {
+    pub async fn renew(
+        &self,
+        core: &CoreHandle,
+        holder: &NodeIdentity,
+        from: String,
+        request: JoinRequest,
+        cert_days: u32,
+    ) -> Result<JoinReply, Refusal> {
         let key = public_key(&request.csr_pem)?;
         let view = core.view().await;
         let Some(node) = view.nodes.get(holder.node) else {
             return Err(Refusal::denied("this node was removed from the cluster"));
         };
         // An older certificate without the mark gets none by being renewed.
-        let identity = NodeIdentity { name: node.name.clone(), role: node.role, admin: holder.admin && node.admin, ..holder.clone() };
-        let command = Command::NodeRenew { node: holder.node, epoch: holder.epoch, from };
+        let identity = NodeIdentity {
+            name: node.name.clone(),
+            role: node.role,
+            admin: holder.admin && node.admin,
+            ..holder.clone()
+        };
+        let command = Command::NodeRenew {
+            node: holder.node,
+            epoch: holder.epoch,
+            from,
+        };
         core.command(Actor::default(), command).await?;
         self.reply(&key, identity, cert_days)
     }
@@ -168,9 +208,9 @@ impl Pki {
         identity: NodeIdentity,
         cert_days: u32,
     ) -> Result<JoinReply, Refusal> {
-        let cert_pem = self.sign_node(key, &identity, cert_days).map_err(|e| {
-            Refusal::unavailable(format!("cannot sign a certificate: {e}"))
-        })?;
+        let cert_pem = self
+            .sign_node(key, &identity, cert_days)
+            .map_err(|e| Refusal::unavailable(format!("cannot sign a certificate: {e}")))?;
         Ok(JoinReply {
             schema: SCHEMA,
             name: identity.name,
@@ -189,15 +229,22 @@ impl Pki {
         cert_days: u32,
     ) -> Result<String, rcgen::Error> {
         let mut params = valid_for(u64::from(cert_days));
-        params.distinguished_name.push(DnType::CommonName, identity.name.as_str());
-        let mut uris = vec![format!("gpupool:node:{}", identity.node), format!("gpupool:role:{}", identity.role)];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, identity.name.as_str());
+        let mut uris = vec![
+            format!("gpupool:node:{}", identity.node),
+            format!("gpupool:role:{}", identity.role),
+        ];
         uris.extend(identity.admin.then(|| "gpupool:admin".to_owned()));
         uris.push(format!("gpupool:epoch:{}", identity.epoch));
         for uri in uris {
             params.subject_alt_names.push(SanType::URI(uri.try_into()?));
         }
         params.key_usages.push(KeyUsagePurpose::DigitalSignature);
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ClientAuth);
         Ok(params.signed_by(key, &self.issuer)?.pem())
     }
 
@@ -208,8 +255,12 @@ impl Pki {
     pub fn server_config(&self, hosts: &[String]) -> anyhow::Result<ServerConfig> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = valid_for(SERVER_DAYS);
-        params.distinguished_name.push(DnType::CommonName, SERVER_NAME);
-        params.subject_alt_names.push(SanType::DnsName(SERVER_NAME.try_into()?));
+        params
+            .distinguished_name
+            .push(DnType::CommonName, SERVER_NAME);
+        params
+            .subject_alt_names
+            .push(SanType::DnsName(SERVER_NAME.try_into()?));
         for host in hosts {
             params.subject_alt_names.push(match host.parse::<IpAddr>() {
                 Ok(ip) => SanType::IpAddress(ip),
@@ -217,14 +268,17 @@ impl Pki {
             });
         }
         params.key_usages.push(KeyUsagePurpose::DigitalSignature);
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ServerAuth);
         let cert = params.signed_by(&key, &self.issuer)?;
         let mut roots = RootCertStore::empty();
         roots.add(self.ca_der.clone())?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .allow_unauthenticated()
-            .build()?;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .allow_unauthenticated()
+                .build()?;
         // The authority goes along in the chain: a machine that joins compares it with its token.
         let chain = vec![cert.der().clone(), self.ca_der.clone()];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -241,13 +295,23 @@ impl NodeIdentity {
     /// Reads a certificate that TLS has verified already.
     pub fn read(cert: &CertificateDer<'_>) -> Option<Self> {
         let (_, cert) = x509_parser::parse_x509_certificate(cert).ok()?;
-        let name = cert.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+        let name = cert
+            .subject()
+            .iter_common_name()
+            .next()?
+            .as_str()
+            .ok()?
+            .to_owned();
         let names = cert.subject_alternative_name().ok()??;
         let uri = |prefix: &str| {
-            names.value.general_names.iter().find_map(|name| match name {
-                x509_parser::extensions::GeneralName::URI(uri) => uri.strip_prefix(prefix),
-                _ => None,
-            })
+            names
+                .value
+                .general_names
+                .iter()
+                .find_map(|name| match name {
+                    x509_parser::extensions::GeneralName::URI(uri) => uri.strip_prefix(prefix),
+                    _ => None,
+                })
         };
         let node = NodeId(uri("gpupool:node:")?.parse().ok()?);
         let role = match uri("gpupool:role:")? {
@@ -258,7 +322,13 @@ impl NodeIdentity {
         let admin = uri("gpupool:admin").is_some_and(str::is_empty);
         // Certificates of the release before say none: they are of the first join.
         let epoch = uri("gpupool:epoch:").map_or(Some(0), |epoch| epoch.parse().ok())?;
-        Some(Self { node, name, role, admin, epoch })
+        Some(Self {
+            node,
+            name,
+            role,
+            admin,
+            epoch,
+        })
     }
 
     /// Whether the cluster still knows this machine under this name and role.
@@ -266,7 +336,13 @@ impl NodeIdentity {
     /// # Errors
     /// The sentence for the node's log.
     pub fn check(&self, state: &State) -> Result<(), String> {
-        let Self { node, name, role, admin, epoch } = self;
+        let Self {
+            node,
+            name,
+            role,
+            admin,
+            epoch,
+        } = self;
         match state.nodes.get(*node) {
             Some(known) if known.name == *name && *epoch < known.epoch => Err(format!(
                 "the certificate of node {name:?} is of its join number {epoch}, and since then the machine joined again or an operator revoked it (gadm node revoke): number {} is in force. If this is the machine, join again with a new token (gadm token node --name {name})",
@@ -291,14 +367,18 @@ fn make_authority(cluster: &str) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = valid_for(CA_DAYS);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.distinguished_name.push(DnType::CommonName, format!("gpupool cluster {cluster}"));
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("gpupool cluster {cluster}"));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
 /// Parameters without any name, valid from a day ago.
 fn valid_for(days: u64) -> CertificateParams {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -311,7 +391,9 @@ fn valid_for(days: u64) -> CertificateParams {
 fn public_key(csr_pem: &str) -> Result<impl PublicKeyData + use<>, Refusal> {
     match CertificateSigningRequestParams::from_pem(csr_pem) {
         Ok(request) => Ok(request.public_key),
-        Err(e) => Err(Refusal::invalid(format!("csr_pem is not a certificate signing request: {e}"))),
+        Err(e) => Err(Refusal::invalid(format!(
+            "csr_pem is not a certificate signing request: {e}"
+        ))),
     }
 }
 
@@ -337,10 +419,12 @@ fn write_secret(path: &Path, text: &str) -> std::io::Result<()> {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a String takes everything");
+            text
+        })
 }
 
 #[cfg(test)]
@@ -363,11 +447,21 @@ mod tests {
         let (_dir, pki) = authority();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "login1");
-        params.subject_alt_names.push(SanType::URI("gpupool:role:login".try_into().unwrap()));
-        params.subject_alt_names.push(SanType::URI("gpupool:admin".try_into().unwrap()));
+        params
+            .subject_alt_names
+            .push(SanType::URI("gpupool:role:login".try_into().unwrap()));
+        params
+            .subject_alt_names
+            .push(SanType::URI("gpupool:admin".try_into().unwrap()));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = public_key(&request(params)).unwrap();
-        let identity = NodeIdentity { node: NodeId(7), name: "n7".into(), role: Role::Compute, admin: false, epoch: 2 };
+        let identity = NodeIdentity {
+            node: NodeId(7),
+            name: "n7".into(),
+            role: Role::Compute,
+            admin: false,
+            epoch: 2,
+        };
         let pem = pki.sign_node(&key, &identity, 90).unwrap();
         let der = pem_to_der(&pem).unwrap();
         assert_eq!(NodeIdentity::read(&der), Some(identity));
@@ -379,33 +473,80 @@ mod tests {
     fn a_mark_is_in_the_certificate_and_counts_while_the_cluster_says_the_same() {
         let (_dir, pki) = authority();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let marked = NodeIdentity { node: NodeId(3), name: "l3".into(), role: Role::Login, admin: true, epoch: 0 };
+        let marked = NodeIdentity {
+            node: NodeId(3),
+            name: "l3".into(),
+            role: Role::Login,
+            admin: true,
+            epoch: 0,
+        };
         let read = |identity: &NodeIdentity| {
-            NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, identity, 90).unwrap()).unwrap()).unwrap()
+            NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, identity, 90).unwrap()).unwrap())
+                .unwrap()
         };
         assert_eq!(read(&marked), marked);
-        let plain = NodeIdentity { admin: false, ..marked.clone() };
+        let plain = NodeIdentity {
+            admin: false,
+            ..marked.clone()
+        };
         assert_eq!(read(&plain), plain);
         let mut state = State::default();
-        let node = gcore::ctl::Node { id: NodeId(3), name: "l3".into(), role: Role::Login, ..Default::default() };
+        let node = gcore::ctl::Node {
+            id: NodeId(3),
+            name: "l3".into(),
+            role: Role::Login,
+            ..Default::default()
+        };
         state.nodes.insert(NodeId(3), node.clone());
         assert_eq!(plain.check(&state), Ok(()));
-        assert!(marked.check(&state).unwrap_err().contains("newer token took that"));
-        state.nodes.insert(NodeId(3), gcore::ctl::Node { admin: true, ..node });
-        assert_eq!((marked.check(&state), plain.check(&state)), (Ok(()), Ok(())));
+        assert!(
+            marked
+                .check(&state)
+                .unwrap_err()
+                .contains("newer token took that")
+        );
+        state.nodes.insert(
+            NodeId(3),
+            gcore::ctl::Node {
+                admin: true,
+                ..node
+            },
+        );
+        assert_eq!(
+            (marked.check(&state), plain.check(&state)),
+            (Ok(()), Ok(()))
+        );
     }
 
     #[test]
     fn a_certificate_of_an_older_join_opens_nothing_and_one_without_a_number_is_of_the_first() {
         let (_dir, pki) = authority();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let of = |epoch: u32| NodeIdentity { node: NodeId(3), name: "n3".into(), role: Role::Compute, admin: false, epoch };
-        let read = NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, &of(7), 90).unwrap()).unwrap());
+        let of = |epoch: u32| NodeIdentity {
+            node: NodeId(3),
+            name: "n3".into(),
+            role: Role::Compute,
+            admin: false,
+            epoch,
+        };
+        let read =
+            NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, &of(7), 90).unwrap()).unwrap());
         assert_eq!(read, Some(of(7)));
         let mut state = State::default();
-        let node = gcore::ctl::Node { id: NodeId(3), name: "n3".into(), role: Role::Compute, epoch: 1, ..Default::default() };
+        let node = gcore::ctl::Node {
+            id: NodeId(3),
+            name: "n3".into(),
+            role: Role::Compute,
+            epoch: 1,
+            ..Default::default()
+        };
         state.nodes.insert(NodeId(3), node);
-        assert!(of(0).check(&state).unwrap_err().contains("gadm token node --name n3"));
+        assert!(
+            of(0)
+                .check(&state)
+                .unwrap_err()
+                .contains("gadm token node --name n3")
+        );
         // One above: joined after the backup that is in force, and it is signed by us.
         assert_eq!((of(1).check(&state), of(2).check(&state)), (Ok(()), Ok(())));
     }
@@ -416,7 +557,15 @@ mod tests {
         let (dir, pki) = authority();
         let again = Pki::open(dir.path(), "test").unwrap();
         assert_eq!(pki.ca_sha256(), again.ca_sha256());
-        let mode = |path: &str| dir.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
+        let mode = |path: &str| {
+            dir.path()
+                .join(path)
+                .metadata()
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777
+        };
         assert_eq!((mode("pki"), mode("pki/ca.key")), (0o700, 0o600));
         std::fs::write(dir.path().join("pki/ca.key"), "garbage").unwrap();
         let error = Pki::open(dir.path(), "test").err().unwrap().to_string();
@@ -425,7 +574,10 @@ mod tests {
 
     #[test]
     fn garbage_instead_of_a_request_is_refused() {
-        for text in ["", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"] {
+        for text in [
+            "",
+            "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+        ] {
             assert_eq!(public_key(text).err().unwrap().code, RefusalCode::Invalid);
         }
     }
@@ -441,22 +593,39 @@ mod tests {
     /// The server's word on a handshake with a certificate of so many days.
     async fn handshake(pki: &Pki, days: u32) -> std::io::Result<()> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let identity = NodeIdentity { node: NodeId(1), name: "n1".into(), role: Role::Compute, admin: false, epoch: 2 };
+        let identity = NodeIdentity {
+            node: NodeId(1),
+            name: "n1".into(),
+            role: Role::Compute,
+            admin: false,
+            epoch: 2,
+        };
         let cert = pem_to_der(&pki.sign_node(&key, &identity, days).unwrap()).unwrap();
         let (_, read) = x509_parser::parse_x509_certificate(&cert).unwrap();
         let last_second = read.validity().not_after.timestamp();
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
+        let now = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_secs()
+                .cast_signed()
+        };
         while days == 0 && now() <= last_second {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let mut roots = RootCertStore::empty();
         roots.add(pki.ca_der.clone()).unwrap();
-        let client = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![cert.clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
-            .unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::ring::default_provider(),
+        ))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![cert.clone()],
+            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+        )
+        .unwrap();
         let server = Arc::new(pki.server_config(&["localhost".into()]).unwrap());
         let (near, far) = tokio::io::duplex(1 << 16);
         let name = rustls::pki_types::ServerName::try_from(SERVER_NAME).unwrap();

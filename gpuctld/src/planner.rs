@@ -58,7 +58,17 @@ impl PlannerWake {
 pub fn channel(traced: bool) -> (PlannerWake, Planner) {
     let (wake, wakes) = sync_channel(1);
     let urgent = Arc::new(AtomicBool::new(false));
-    (PlannerWake { wake, urgent: urgent.clone() }, Planner { wakes, urgent, traced })
+    (
+        PlannerWake {
+            wake,
+            urgent: urgent.clone(),
+        },
+        Planner {
+            wakes,
+            urgent,
+            traced,
+        },
+    )
 }
 
 impl Planner {
@@ -66,13 +76,19 @@ impl Planner {
     /// follows when the one before is long enough ago.
     pub fn run(self, core: &CoreHandle) {
         step_back();
-        let mut kept = Kept { traced: self.traced, ..Kept::default() };
+        let mut kept = Kept {
+            traced: self.traced,
+            ..Kept::default()
+        };
         let mut next_begin = None;
         let mut full_due = Instant::now();
         let mut full_wanted = false;
         loop {
             let rest = full_due.saturating_duration_since(Instant::now());
-            match self.wakes.recv_timeout(if full_wanted { rest } else { until(next_begin) }) {
+            match self
+                .wakes
+                .recv_timeout(if full_wanted { rest } else { until(next_begin) })
+            {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -91,7 +107,9 @@ impl Planner {
                 }
             }
             let begun = Instant::now();
-            let Some(pass) = pass(core, &mut kept) else { return };
+            let Some(pass) = pass(core, &mut kept) else {
+                return;
+            };
             let took = begun.elapsed();
             core.stats().pass.record_duration(took);
             next_begin = pass.next_begin;
@@ -118,7 +136,12 @@ struct Kept {
 
 impl Kept {
     fn made(&self, now: Timestamp, budget: WorkBudget, quick: bool) -> Option<Made> {
-        self.traced.then_some(Made { now, node_probes: budget.node_probes, starts: budget.starts, quick })
+        self.traced.then_some(Made {
+            now,
+            node_probes: budget.node_probes,
+            starts: budget.starts,
+            quick,
+        })
     }
 }
 
@@ -129,9 +152,14 @@ fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
     kept.mirror.update(&view, now);
     drop(view);
     let (snapshot, changes) = kept.mirror.picture()?;
-    let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+    let budget = WorkBudget {
+        starts: STARTS_PER_PASS,
+        ..WorkBudget::default()
+    };
     let plan = kept.engine.after(snapshot, changes, budget);
-    let Some(mut plan) = plan else { return Some(false) };
+    let Some(mut plan) = plan else {
+        return Some(false);
+    };
     plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
     plan.made = kept.made(now, budget, true);
@@ -151,12 +179,17 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let next_begin = next_begin(&view, now);
     drop(view); // chunks that are not shared need not be copied
     let (snapshot, changes) = kept.mirror.picture()?;
-    let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+    let budget = WorkBudget {
+        starts: STARTS_PER_PASS,
+        ..WorkBudget::default()
+    };
     let starts = Arc::new(AtomicUsize::new(0));
     let (taken, handle) = (starts.clone(), core.clone());
     let hand_over = move |part: Plan| {
         taken.fetch_add(part.starts.len(), Ordering::Relaxed);
-        let taken = in_parts(part).into_iter().try_for_each(|part| handle.plan_blocking(part).map(drop));
+        let taken = in_parts(part)
+            .into_iter()
+            .try_for_each(|part| handle.plan_blocking(part).map(drop));
         if let Err(refusal) = taken {
             tracing::warn!("a part of a plan was not taken: {refusal}");
         }
@@ -164,20 +197,44 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     // What is traced is made again in one piece.
     let mut plan = match kept.traced {
         true => kept.engine.plan_changed(snapshot, Some(changes), budget),
-        false => kept.engine.plan_in_slices(snapshot, Some(changes), budget, SLICE_PROBES, Box::new(hand_over)),
+        false => kept.engine.plan_in_slices(
+            snapshot,
+            Some(changes),
+            budget,
+            SLICE_PROBES,
+            Box::new(hand_over),
+        ),
     };
     plan.made = kept.made(now, budget, false);
     plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
-    let again = (plan.cut_short || plan.again) && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
+    let again =
+        (plan.cut_short || plan.again) && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
     if kept.traced || !plan.is_empty() {
-        let parts = if kept.traced { vec![plan] } else { in_parts(plan) };
-        if let Err(refusal) = parts.into_iter().try_for_each(|part| core.plan_blocking(part).map(drop)) {
+        let parts = if kept.traced {
+            vec![plan]
+        } else {
+            in_parts(plan)
+        };
+        if let Err(refusal) = parts
+            .into_iter()
+            .try_for_each(|part| core.plan_blocking(part).map(drop))
+        {
             tracing::warn!("a plan was not taken: {refusal}");
-            return Some(Pass { again: false, next_begin });
+            return Some(Pass {
+                again: false,
+                next_begin,
+            });
         }
     }
-    let next_begin = next_begin.into_iter().chain(kept.mirror.picture().and_then(|(snapshot, _)| next_unprotected(snapshot))).min();
+    let next_begin = next_begin
+        .into_iter()
+        .chain(
+            kept.mirror
+                .picture()
+                .and_then(|(snapshot, _)| next_unprotected(snapshot)),
+        )
+        .min();
     // Its starts are under way: now there is time for what quick passes need. (Traced ones do it themselves: a replay
     // must find the same.)
     if let Some((snapshot, _)) = kept.mirror.picture().filter(|_| !kept.traced) {
@@ -188,9 +245,15 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
 
 /// What is to be done, with the first reasons; then the other reasons.
 fn in_parts(mut plan: Plan) -> Vec<Plan> {
-    let rest = plan.reasons.split_off(plan.reasons.len().min(REASONS_AT_ONCE));
+    let rest = plan
+        .reasons
+        .split_off(plan.reasons.len().min(REASONS_AT_ONCE));
     let made_from = plan.made_from;
-    let of_reasons = |part: &[_]| Plan { made_from, reasons: part.to_vec(), ..Plan::default() };
+    let of_reasons = |part: &[_]| Plan {
+        made_from,
+        reasons: part.to_vec(),
+        ..Plan::default()
+    };
     let rest: Vec<Plan> = rest.chunks(REASONS_AT_ONCE).map(of_reasons).collect();
     std::iter::once(plan).chain(rest).collect()
 }
@@ -230,13 +293,30 @@ mod tests {
     #[test]
     fn a_plan_in_parts_is_the_whole_plan() {
         use gmodel::{JobId, Reason, ReasonCode, RunId, Seq};
-        let reasons: Vec<_> = (1..10_000).map(|id| (JobId(id), Reason::new(ReasonCode::Resources, ""))).collect();
-        let plan = Plan { made_from: Seq(7), resumes: vec![RunId::new(JobId(1), 1)], reasons: reasons.clone(), ..Plan::default() };
+        let reasons: Vec<_> = (1..10_000)
+            .map(|id| (JobId(id), Reason::new(ReasonCode::Resources, "")))
+            .collect();
+        let plan = Plan {
+            made_from: Seq(7),
+            resumes: vec![RunId::new(JobId(1), 1)],
+            reasons: reasons.clone(),
+            ..Plan::default()
+        };
         let parts = in_parts(plan.clone());
         assert_eq!(parts.len(), 3);
         assert_eq!(parts[0].resumes, plan.resumes);
-        assert!(parts[1..].iter().all(|part| part.resumes.is_empty() && part.made_from == Seq(7)));
-        assert_eq!(parts.into_iter().flat_map(|part| part.reasons).collect::<Vec<_>>(), reasons);
+        assert!(
+            parts[1..]
+                .iter()
+                .all(|part| part.resumes.is_empty() && part.made_from == Seq(7))
+        );
+        assert_eq!(
+            parts
+                .into_iter()
+                .flat_map(|part| part.reasons)
+                .collect::<Vec<_>>(),
+            reasons
+        );
         assert_eq!(in_parts(Plan::default()), [Plan::default()]);
     }
 

@@ -19,7 +19,9 @@ impl OrderSeal {
     /// `authority`: the private key of the cluster's authority.
     pub fn of_authority(authority: &[u8]) -> Self {
         let from = hmac::Key::new(hmac::HMAC_SHA256, authority);
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&from, PURPOSE).as_ref()) }
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&from, PURPOSE).as_ref()),
+        }
     }
 
     pub fn put_on(&self, order: &mut LaunchOrder) {
@@ -28,22 +30,58 @@ impl OrderSeal {
 
     /// Whether the order bears the seal and was made for the node of this name.
     pub fn is_on(&self, order: &LaunchOrder, node: &str) -> bool {
-        let here = order.nodes.get(order.node_index as usize).is_some_and(|here| here.name == node);
-        here && unhex(&order.seal).is_some_and(|seal| hmac::verify(&self.key, &sealed_part(order), &seal).is_ok())
+        let here = order
+            .nodes
+            .get(order.node_index as usize)
+            .is_some_and(|here| here.name == node);
+        here && unhex(&order.seal)
+            .is_some_and(|seal| hmac::verify(&self.key, &sealed_part(order), &seal).is_ok())
     }
 }
 
 /// Each field on its own, in this order: fields that later releases add to an order do not break the seals of older ones.
 fn sealed_part(order: &LaunchOrder) -> Vec<u8> {
-    let nodes: Vec<_> = order.nodes.iter().map(|node| (&node.name, node.cpus, node.tasks, node.gpus)).collect();
-    let gpus: Vec<_> = order.gpus.iter().map(|gpu| (&gpu.uuid, &gpu.gpu_type, &gpu.part)).collect();
+    let nodes: Vec<_> = order
+        .nodes
+        .iter()
+        .map(|node| (&node.name, node.cpus, node.tasks, node.gpus))
+        .collect();
+    let gpus: Vec<_> = order
+        .gpus
+        .iter()
+        .map(|gpu| (&gpu.uuid, &gpu.gpu_type, &gpu.part))
+        .collect();
     let user = (&order.user.name, order.user.uid, order.user.gid);
-    let place = (&order.cluster, order.run, (order.made_at.incarnation, order.made_at.generation));
-    let policy = (&order.account, &order.qos, &order.partition, &order.job_name);
-    let share = (order.node_index, nodes, gpus, order.imex_channel, order.cpus, order.mem_bytes);
+    let place = (
+        &order.cluster,
+        order.run,
+        (order.made_at.incarnation, order.made_at.generation),
+    );
+    let policy = (
+        &order.account,
+        &order.qos,
+        &order.partition,
+        &order.job_name,
+    );
+    let share = (
+        order.node_index,
+        nodes,
+        gpus,
+        order.imex_channel,
+        order.cpus,
+        order.mem_bytes,
+    );
     let size = (order.ntasks, order.cpus_per_task, order.limit_secs);
-    let files = (&order.work_dir, &order.submit_host, &order.stdout, &order.stderr, &order.stdin, order.umask);
-    serde_json::to_vec(&(place, user, policy, share, size, files, &order.argv)).expect("texts and numbers are JSON")
+    let files = (
+        &order.work_dir,
+        &order.submit_host,
+        &order.stdout,
+        &order.stderr,
+        &order.stdin,
+        order.umask,
+    );
+    serde_json::to_vec(&(place, user, policy, share, size, files, &order.argv))
+        .expect("texts and numbers are JSON")
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -61,9 +99,17 @@ mod tests {
     fn order() -> LaunchOrder {
         let mut order = LaunchOrder {
             run: Some(RunId::new(JobId(17), 1)),
-            nodes: vec![OrderNode { name: "node1".into(), cpus: 2, tasks: 1, gpus: 1 }],
+            nodes: vec![OrderNode {
+                name: "node1".into(),
+                cpus: 2,
+                tasks: 1,
+                gpus: 1,
+            }],
             cpus: 2,
-            made_at: Fence { incarnation: 1, generation: 9 },
+            made_at: Fence {
+                incarnation: 1,
+                generation: 9,
+            },
             ..LaunchOrder::default()
         };
         order.user.name = "ada".into();
@@ -74,13 +120,30 @@ mod tests {
 
     #[test]
     fn a_seal_holds_for_one_node_one_cluster_and_what_was_ordered() {
-        let (seal, other) = (OrderSeal::of_authority(b"ours"), OrderSeal::of_authority(b"theirs"));
+        let (seal, other) = (
+            OrderSeal::of_authority(b"ours"),
+            OrderSeal::of_authority(b"theirs"),
+        );
         let mut sealed = order();
         assert!(!seal.is_on(&sealed, "node1"), "no seal is none");
         seal.put_on(&mut sealed);
-        assert!(seal.is_on(&sealed, "node1") && seal.is_on(&LaunchOrder { script: "gone".into(), ..sealed.clone() }, "node1"));
+        assert!(
+            seal.is_on(&sealed, "node1")
+                && seal.is_on(
+                    &LaunchOrder {
+                        script: "gone".into(),
+                        ..sealed.clone()
+                    },
+                    "node1"
+                )
+        );
         assert!(!seal.is_on(&sealed, "node2") && !other.is_on(&sealed, "node1"));
-        let gpu = OrderGpu { slot: GpuSlot(0), uuid: "GPU-1".into(), gpu_type: "h100".into(), part: GpuPart::Whole };
+        let gpu = OrderGpu {
+            slot: GpuSlot(0),
+            uuid: "GPU-1".into(),
+            gpu_type: "h100".into(),
+            part: GpuPart::Whole,
+        };
         let changes: [fn(&mut LaunchOrder); 12] = [
             |order| order.user.name = "root".into(),
             |order| order.user.uid = 0,
@@ -98,11 +161,29 @@ mod tests {
         for (number, change) in changes.into_iter().enumerate() {
             let mut forged = sealed.clone();
             change(&mut forged);
-            assert!(!seal.is_on(&forged, "node1"), "change {number} went unnoticed");
+            assert!(
+                !seal.is_on(&forged, "node1"),
+                "change {number} went unnoticed"
+            );
         }
-        assert!(!seal.is_on(&LaunchOrder { gpus: vec![gpu], ..sealed.clone() }, "node1"));
+        assert!(!seal.is_on(
+            &LaunchOrder {
+                gpus: vec![gpu],
+                ..sealed.clone()
+            },
+            "node1"
+        ));
         for text in ["", "00", "zz", &sealed.seal[2..]] {
-            assert!(!seal.is_on(&LaunchOrder { seal: text.into(), ..sealed.clone() }, "node1"), "{text:?}");
+            assert!(
+                !seal.is_on(
+                    &LaunchOrder {
+                        seal: text.into(),
+                        ..sealed.clone()
+                    },
+                    "node1"
+                ),
+                "{text:?}"
+            );
         }
     }
 }

@@ -47,7 +47,9 @@ pub async fn run<O: SiteOrder>(core: CoreHandle, app: Arc<App>, mut stop: watch:
             }
             _ = stop.changed() => continue, // told to stop, or nobody is left who could
         }
-        let Some(program) = O::program(&app.config()).cloned() else { continue };
+        let Some(program) = O::program(&app.config()).cloned() else {
+            continue;
+        };
         let version = core.version();
         if seen == Some(version) {
             continue;

@@ -22,7 +22,12 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// How it failed, in one sentence with the program's last words.
-pub async fn call(key: &str, program: &SiteProgram, argument: &str, environment: &[(&str, String)]) -> Result<(), String> {
+pub async fn call(
+    key: &str,
+    program: &SiteProgram,
+    argument: &str,
+    environment: &[(&str, String)],
+) -> Result<(), String> {
     check_ownership(&program.program).map_err(|why| format!("{key} was not called: {why}"))?;
     let mut command = Command::new(&program.program);
     command
@@ -35,7 +40,9 @@ pub async fn call(key: &str, program: &SiteProgram, argument: &str, environment:
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    let child = command.spawn().map_err(|error| format!("{key} cannot be started: {error}"))?;
+    let child = command
+        .spawn()
+        .map_err(|error| format!("{key} cannot be started: {error}"))?;
     let mut group = Group::of(child);
     let (mut out, mut err) = (Words::default(), Words::default());
     let limit = Duration::from_secs(u64::from(program.timeout_secs));
@@ -62,7 +69,10 @@ pub async fn call(key: &str, program: &SiteProgram, argument: &str, environment:
         }
         Ok(Ok(status)) => Err(format!("{key} {}{words}", ending(status))),
         Ok(Err(error)) => Err(format!("{key} was lost: {error}{words}")),
-        Err(_) => Err(format!("{key} did not end within {} s and was killed{words}", program.timeout_secs)),
+        Err(_) => Err(format!(
+            "{key} did not end within {} s and was killed{words}",
+            program.timeout_secs
+        )),
     }
 }
 
@@ -76,17 +86,30 @@ pub fn check_ownership(program: &Path) -> Result<(), String> {
     let real = std::fs::canonicalize(program).map_err(unreadable)?;
     let me = nix::unistd::geteuid().as_raw();
     for path in real.ancestors().chain(program.ancestors()) {
-        let what = if path == real { "it".to_owned() } else { format!("its directory {}", path.display()) };
+        let what = if path == real {
+            "it".to_owned()
+        } else {
+            format!("its directory {}", path.display())
+        };
         let meta = std::fs::symlink_metadata(path).map_err(unreadable)?;
         // A link has no mode.
-        let mode = if meta.is_symlink() { 0o755 } else { meta.mode() & 0o7777 };
+        let mode = if meta.is_symlink() {
+            0o755
+        } else {
+            meta.mode() & 0o7777
+        };
         if meta.uid() != 0 && meta.uid() != me {
-            return Err(format!("{what} belongs to uid {}; it has to belong to root", meta.uid()));
+            return Err(format!(
+                "{what} belongs to uid {}; it has to belong to root",
+                meta.uid()
+            ));
         }
         // In a sticky directory others cannot replace what is root's.
         let sticky = meta.is_dir() && mode & 0o1000 != 0;
         if mode & 0o022 != 0 && !sticky {
-            return Err(format!("others can write to {what} (mode {mode:o}); chmod go-w"));
+            return Err(format!(
+                "others can write to {what} (mode {mode:o}); chmod go-w"
+            ));
         }
         if meta.is_file() && mode & 0o111 == 0 {
             return Err(format!("it is not executable (mode {mode:o}); chmod +x"));
@@ -111,7 +134,10 @@ struct Group {
 
 impl Group {
     fn of(child: Child) -> Self {
-        let leader = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        let leader = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .map(Pid::from_raw);
         Self { child, leader }
     }
 
@@ -145,8 +171,14 @@ impl Words {
 
     /// One line for people: what it complained of, else what it said.
     fn text(err: &Self, out: &Self) -> String {
-        let said = [err, out].map(|words| String::from_utf8_lossy(&Vec::from(words.0.clone())).trim().replace('\n', " | "));
-        said.into_iter().find(|said| !said.is_empty()).map_or_else(String::new, |said| format!(": {said}"))
+        let said = [err, out].map(|words| {
+            String::from_utf8_lossy(&Vec::from(words.0.clone()))
+                .trim()
+                .replace('\n', " | ")
+        });
+        said.into_iter()
+            .find(|said| !said.is_empty())
+            .map_or_else(String::new, |said| format!(": {said}"))
     }
 }
 
@@ -157,7 +189,10 @@ pub fn script(dir: &tempfile::TempDir, text: &str) -> SiteProgram {
     let program = dir.path().join("program");
     std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    SiteProgram { program, timeout_secs: 5 }
+    SiteProgram {
+        program,
+        timeout_secs: 5,
+    }
 }
 
 #[cfg(test)]
@@ -170,24 +205,52 @@ mod tests {
     async fn its_last_words_are_told_with_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let failed = script(&dir, "echo trying; echo no route to 10.0.0.7 >&2; exit 3");
-        assert_eq!(call("it", &failed, "", &[]).await, Err("it ended with 3: no route to 10.0.0.7".into()));
-        assert_eq!(call("it", &script(&dir, "kill -9 $$"), "", &[]).await, Err("it was ended by signal 9".into()));
+        assert_eq!(
+            call("it", &failed, "", &[]).await,
+            Err("it ended with 3: no route to 10.0.0.7".into())
+        );
+        assert_eq!(
+            call("it", &script(&dir, "kill -9 $$"), "", &[]).await,
+            Err("it was ended by signal 9".into())
+        );
     }
 
     #[tokio::test]
     async fn one_that_hangs_is_killed_with_all_it_started() {
         let dir = tempfile::tempdir().unwrap();
         let pids = dir.path().join("pid");
-        let slow = script(&dir, &format!("echo waiting; sleep 1000 & echo $! > {}; wait", pids.display()));
+        let slow = script(
+            &dir,
+            &format!(
+                "echo waiting; sleep 1000 & echo $! > {}; wait",
+                pids.display()
+            ),
+        );
         let begun = Instant::now();
-        let why = call("it", &SiteProgram { timeout_secs: 1, ..slow }, "", &[]).await.unwrap_err();
+        let why = call(
+            "it",
+            &SiteProgram {
+                timeout_secs: 1,
+                ..slow
+            },
+            "",
+            &[],
+        )
+        .await
+        .unwrap_err();
         assert_eq!(why, "it did not end within 1 s and was killed: waiting");
         assert!(begun.elapsed() < Duration::from_secs(10));
         let pid = std::fs::read_to_string(pids).unwrap();
-        let gone = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).map_or(true, |stat| stat.contains(") Z "));
+        let gone = || {
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
+                .map_or(true, |stat| stat.contains(") Z "))
+        };
         let deadline = Instant::now() + Duration::from_secs(5);
         while !gone() {
-            assert!(Instant::now() < deadline, "the sleep that it started is still there");
+            assert!(
+                Instant::now() < deadline,
+                "the sleep that it started is still there"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -198,8 +261,16 @@ mod tests {
         let open = script(&dir, "exit 0");
         std::fs::set_permissions(&open.program, std::fs::Permissions::from_mode(0o777)).unwrap();
         let why = call("it", &open, "", &[]).await.unwrap_err();
-        assert!(why.contains("was not called: others can write to it") && why.contains("chmod go-w"), "{why}");
+        assert!(
+            why.contains("was not called: others can write to it") && why.contains("chmod go-w"),
+            "{why}"
+        );
         std::fs::remove_file(&open.program).unwrap();
-        assert!(call("it", &open, "", &[]).await.unwrap_err().contains("cannot be read"));
+        assert!(
+            call("it", &open, "", &[])
+                .await
+                .unwrap_err()
+                .contains("cannot be read")
+        );
     }
 }

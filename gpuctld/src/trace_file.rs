@@ -52,7 +52,12 @@ impl TraceFile {
     /// # Errors
     /// The file cannot be opened.
     pub fn open(state_dir: &Path) -> std::io::Result<Self> {
-        let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(state_dir.join(TRACE))?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(state_dir.join(TRACE))?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(END_BYTES)))?;
         let mut end = Vec::new();
@@ -61,7 +66,11 @@ impl TraceFile {
             file.write_all(b"\n")?;
         }
         let after = TraceChain::last_of(&String::from_utf8_lossy(&end));
-        Ok(Self { file: Some(BufWriter::new(file)), chain: TraceChain::default(), after })
+        Ok(Self {
+            file: Some(BufWriter::new(file)),
+            chain: TraceChain::default(),
+            after,
+        })
     }
 
     pub fn write(&mut self, now: Timestamp, input: &Input) {
@@ -72,7 +81,13 @@ impl TraceFile {
     pub fn begin(&mut self, now: Timestamp, state: &State) {
         self.chain = TraceChain::default();
         let after = self.after.take();
-        self.line(&Loaded { now, input: "loaded", version: env!("CARGO_PKG_VERSION"), after, rows: state.rows() });
+        self.line(&Loaded {
+            now,
+            input: "loaded",
+            version: env!("CARGO_PKG_VERSION"),
+            after,
+            rows: state.rows(),
+        });
     }
 
     pub fn flush(&mut self) {
@@ -106,10 +121,26 @@ mod tests {
 
     #[test]
     fn a_trace_reads_back_as_the_inputs_that_were_written() {
-        let spec = JobSpec { name: "train".into(), ..JobSpec::default() };
-        let actor = Actor { user: "alice".into(), uid: 1000, ..Actor::default() };
-        let command = Command::Submit { spec: Box::new(spec), client_key: Some("k".into()) };
-        let inputs = [Input::Started, Input::Command { actor, command }, Input::Plan { plan: gsched::Plan::default() }];
+        let spec = JobSpec {
+            name: "train".into(),
+            ..JobSpec::default()
+        };
+        let actor = Actor {
+            user: "alice".into(),
+            uid: 1000,
+            ..Actor::default()
+        };
+        let command = Command::Submit {
+            spec: Box::new(spec),
+            client_key: Some("k".into()),
+        };
+        let inputs = [
+            Input::Started,
+            Input::Command { actor, command },
+            Input::Plan {
+                plan: gsched::Plan::default(),
+            },
+        ];
         let dir = tempfile::tempdir().unwrap();
         let mut trace = TraceFile::open(dir.path()).unwrap();
         for input in &inputs {
@@ -117,9 +148,15 @@ mod tests {
         }
         trace.flush();
         let text = std::fs::read_to_string(dir.path().join(TRACE)).unwrap();
-        let read: Vec<Input> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let read: Vec<Input> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(read, inputs);
-        assert!(text.lines().all(|line| line.starts_with(r#"{"now":17,"#)), "{text}");
+        assert!(
+            text.lines().all(|line| line.starts_with(r#"{"now":17,"#)),
+            "{text}"
+        );
     }
 
     #[test]
@@ -140,10 +177,24 @@ mod tests {
         assert!(both.contains(&format!("\"after\":\"{end}\"")), "{both}");
         std::fs::write(&path, &both[..both.len() - 9]).unwrap();
         life();
-        let lines: Vec<String> = std::fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+        let lines: Vec<String> = std::fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect();
         assert_eq!(lines.len(), 6);
-        assert!(lines[4].starts_with(&format!("{{\"now\":1,\"input\":\"loaded\",\"version\":\"{}\",\"rows\"", env!("CARGO_PKG_VERSION"))), "{}", lines[4]);
+        assert!(
+            lines[4].starts_with(&format!(
+                "{{\"now\":1,\"input\":\"loaded\",\"version\":\"{}\",\"rows\"",
+                env!("CARGO_PKG_VERSION")
+            )),
+            "{}",
+            lines[4]
+        );
         let mut chain = TraceChain::default();
-        assert_eq!((chain.follow(&lines[4]), chain.follow(&lines[5])), (Some(Ok(())), Some(Ok(()))));
+        assert_eq!(
+            (chain.follow(&lines[4]), chain.follow(&lines[5])),
+            (Some(Ok(())), Some(Ok(())))
+        );
     }
 }

@@ -55,7 +55,10 @@ impl<K, V> Default for Memory<K, V> {
 impl<K: Eq + Hash, V: Clone> Memory<K, V> {
     fn get(&self, key: &K) -> Option<V> {
         let known = self.0.lock().expect("no panic while held");
-        known.get(key).filter(|(since, _)| since.elapsed() < REMEMBER).map(|(_, value)| value.clone())
+        known
+            .get(key)
+            .filter(|(since, _)| since.elapsed() < REMEMBER)
+            .map(|(_, value)| value.clone())
     }
 
     fn put(&self, key: K, value: V) {
@@ -95,20 +98,28 @@ impl UserNames {
             return Ok(known);
         }
         let asked = claimed.clone();
-        let standing = tokio::task::spawn_blocking(move || compare(&asked)).await.map_err(std::io::Error::other)??;
+        let standing = tokio::task::spawn_blocking(move || compare(&asked))
+            .await
+            .map_err(std::io::Error::other)??;
         self.vouched.put(claimed, standing.clone());
         Ok(standing)
     }
 }
 
 fn compare(Claimed { uid, gid, name }: &Claimed) -> std::io::Result<Result<Standing, String>> {
-    let refused = |here: String| Ok(Err(format!("on the machine you are on you are {name} (uid {uid}); on the controller's host {here}. Names and uids have to be the same on both")));
+    let refused = |here: String| {
+        Ok(Err(format!(
+            "on the machine you are on you are {name} (uid {uid}); on the controller's host {here}. Names and uids have to be the same on both"
+        )))
+    };
     let (by_name, by_uid) = (User::from_name(name)?, User::from_uid(Uid::from_raw(*uid))?);
     let user = match (by_name, by_uid) {
         (Some(user), _) if user.uid.as_raw() == *uid => user,
         (Some(user), _) => return refused(format!("{name} is uid {}", user.uid)),
         (None, Some(user)) => return refused(format!("uid {uid} is {}", user.name)),
-        (None, None) if *gid == 0 => return refused("nothing is known of you, and group 0 is root's".into()),
+        (None, None) if *gid == 0 => {
+            return refused("nothing is known of you, and group 0 is root's".into());
+        }
         (None, None) => return Ok(Ok(Standing::Unknown)),
     };
     let groups = CString::new(user.name.as_str()).map_err(std::io::Error::other)?;
@@ -124,15 +135,31 @@ mod tests {
     use super::*;
 
     fn standing(uid: u32, gid: u32, name: &str) -> Result<Standing, String> {
-        compare(&Claimed { uid, gid, name: name.into() }).unwrap()
+        compare(&Claimed {
+            uid,
+            gid,
+            name: name.into(),
+        })
+        .unwrap()
     }
 
     #[test]
     fn a_name_and_a_uid_count_only_together() {
         // daemon is uid 1 wherever Linux is.
         assert_eq!(standing(1, 1, "daemon"), Ok(Standing::Known));
-        assert_eq!(standing(1_234_567, 1_234_567, "nobody-we-know"), Ok(Standing::Unknown));
-        for (uid, gid, name) in [(1001, 1001, "root"), (1, 1, "root"), (0, 0, "daemon"), (2, 1, "daemon"), (1, 1, "nobody-we-know"), (1, 0, "daemon"), (1_234_567, 0, "nobody-we-know")] {
+        assert_eq!(
+            standing(1_234_567, 1_234_567, "nobody-we-know"),
+            Ok(Standing::Unknown)
+        );
+        for (uid, gid, name) in [
+            (1001, 1001, "root"),
+            (1, 1, "root"),
+            (0, 0, "daemon"),
+            (2, 1, "daemon"),
+            (1, 1, "nobody-we-know"),
+            (1, 0, "daemon"),
+            (1_234_567, 0, "nobody-we-know"),
+        ] {
             let refused = standing(uid, gid, name).expect_err(name);
             assert!(refused.contains("on the controller's"), "{refused}");
         }

@@ -38,26 +38,45 @@ struct KeptRules {
 /// Keeps the rules of a run: the GPUs of the node may change while it lives, and its fence must not.
 pub fn remember(run_dir: &Path, rules: &FenceRules) -> Result<()> {
     let plain = |rules: &[DeviceRule]| rules.iter().map(|rule| (rule.major, rule.minor)).collect();
-    let kept = KeptRules { allow: plain(&rules.allow), deny: plain(&rules.deny), default_deny: rules.default_deny };
-    write_aside(&run_dir.join("fence.json"), &serde_json::to_vec(&kept)?).context("keeping the fence's rules")
+    let kept = KeptRules {
+        allow: plain(&rules.allow),
+        deny: plain(&rules.deny),
+        default_deny: rules.default_deny,
+    };
+    write_aside(&run_dir.join("fence.json"), &serde_json::to_vec(&kept)?)
+        .context("keeping the fence's rules")
 }
 
 fn remembered(run_dir: &Path) -> Result<FenceRules> {
     let text = std::fs::read(run_dir.join("fence.json")).context("reading the fence's rules")?;
     let kept: KeptRules = serde_json::from_slice(&text).context("reading the fence's rules")?;
-    let rules = |plain: Vec<(u32, Option<u32>)>| plain.into_iter().map(|(major, minor)| DeviceRule { major, minor }).collect();
-    Ok(FenceRules { allow: rules(kept.allow), deny: rules(kept.deny), default_deny: kept.default_deny })
+    let rules = |plain: Vec<(u32, Option<u32>)>| {
+        plain
+            .into_iter()
+            .map(|(major, minor)| DeviceRule { major, minor })
+            .collect()
+    };
+    Ok(FenceRules {
+        allow: rules(kept.allow),
+        deny: rules(kept.deny),
+        default_deny: kept.default_deny,
+    })
 }
 
 /// The runs whose fence is not what it was, marked as such in the spool: they are to be stopped. Blocking.
 fn broken(site: &Site, live: &[RunId]) -> Vec<RunId> {
-    live.iter().copied().filter(|run| is_broken(site, *run)).collect()
+    live.iter()
+        .copied()
+        .filter(|run| is_broken(site, *run))
+        .collect()
 }
 
 fn is_broken(site: &Site, run: RunId) -> bool {
     let dir = site.spool.run_dir(run);
     let looked = || -> Result<()> {
-        let Some(cgroup) = site.cgroup_of(run)? else { return Ok(()) };
+        let Some(cgroup) = site.cgroup_of(run)? else {
+            return Ok(());
+        };
         audit_run(&cgroup, &remembered(&dir)?)?;
         Ok(())
     };

@@ -48,21 +48,36 @@ type Found = std::result::Result<Vec<CheckResult>, String>;
 /// Blocks until nothing of it is left. `Err`: it could not be run, for which the GPU is not to blame. `ends` hangs up: it is to end.
 pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd) -> Result<Found> {
     let path = check_ownership(path(site, program))?;
-    let own = mig::find(&site.gpus.current().facts, &order.uuid).context("the GPU is not in this node")?;
+    let own = mig::find(&site.gpus.current().facts, &order.uuid)
+        .context("the GPU is not in this node")?;
     ensure!(!own.gpu.mig_enabled, "the GPU is cut by MIG");
     // One that is gone meanwhile is left out: the GPU itself can be checked.
-    let peer = mig::find(&site.gpus.current().facts, &program.peer).filter(|peer| !peer.gpu.mig_enabled);
+    let peer =
+        mig::find(&site.gpus.current().facts, &program.peer).filter(|peer| !peer.gpu.mig_enabled);
     let mut environment = vec![
         ("GPUPOOL_GPU", own.uuid.clone()),
         ("GPUPOOL_CHECKS", program.checks.join(" ")),
         ("GPUPOOL_TIMEOUT_SECS", program.timeout_secs.to_string()),
     ];
     if let Some(peer) = &peer {
-        let links = own.gpu.nvlinks.iter().find(|link| link.uuid == peer.uuid).map_or(0, |link| link.links);
-        environment.extend([("GPUPOOL_PEER", peer.uuid.clone()), ("GPUPOOL_PEER_LINK", format!("NV{links}"))]);
+        let links = own
+            .gpu
+            .nvlinks
+            .iter()
+            .find(|link| link.uuid == peer.uuid)
+            .map_or(0, |link| link.links);
+        environment.extend([
+            ("GPUPOOL_PEER", peer.uuid.clone()),
+            ("GPUPOOL_PEER_LINK", format!("NV{links}")),
+        ]);
     }
     let limit = Duration::from_secs(u64::from(program.timeout_secs.max(1)));
-    let call = Call { words: vec![path.into()], environment, identity: identity(&program.user)?, limit };
+    let call = Call {
+        words: vec![path.into()],
+        environment,
+        identity: identity(&program.user)?,
+        limit,
+    };
     let owns: Vec<Own> = [own].into_iter().chain(peer).collect();
     in_cgroup(site, &owns, &order.number.to_string(), call, ends)
 }
@@ -73,7 +88,12 @@ pub fn scrub(site: &Site, uuid: &str) -> Result<Found> {
     let own = mig::find(&site.gpus.current().facts, uuid).context("the GPU is not in this node")?;
     // A slice is the one thing that it sees, and goes by its GPU's name there.
     let environment = vec![("GPUPOOL_TIMEOUT_SECS", SCRUB_LIMIT.as_secs().to_string())];
-    let call = Call { words: vec![path.into(), "scrub".into()], environment, identity: identity("")?, limit: SCRUB_LIMIT };
+    let call = Call {
+        words: vec![path.into(), "scrub".into()],
+        environment,
+        identity: identity("")?,
+        limit: SCRUB_LIMIT,
+    };
     let (ends, _stays_open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     in_cgroup(site, &[own], &format!("scrub_{uuid}"), call, &ends)
 }
@@ -89,7 +109,11 @@ struct Call {
 
 /// `owns`: the GPU that it is about, and others that it may open.
 fn in_cgroup(site: &Site, owns: &[Own], name: &str, call: Call, ends: &OwnedFd) -> Result<Found> {
-    let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, owns, name)).transpose()?;
+    let cgroup = site
+        .cgroups
+        .as_ref()
+        .map(|root| fenced(site, root, owns, name))
+        .transpose()?;
     let found = watched(site, owns, call, cgroup.as_ref(), ends);
     if let Some(cgroup) = &cgroup {
         remove(cgroup)?;
@@ -98,14 +122,26 @@ fn in_cgroup(site: &Site, owns: &[Own], name: &str, call: Call, ends: &OwnedFd) 
 }
 
 fn path<'a>(site: &'a Site, program: &'a CheckProgram) -> &'a Path {
-    if program.program == BUILTIN { &site.config.gcheck } else { Path::new(&program.program) }
+    if program.program == BUILTIN {
+        &site.config.gcheck
+    } else {
+        Path::new(&program.program)
+    }
 }
 
 /// Checks of a daemon before this one are killed before anything else begins. Blocking.
 pub fn end_orphans(root: &CgroupRoot) {
-    for name in root.runs().unwrap_or_default().into_iter().filter(|name| name.starts_with(CGROUP)) {
+    for name in root
+        .runs()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|name| name.starts_with(CGROUP))
+    {
         tracing::info!("a check of a GPU was under way when gpud ended: it is killed ({name})");
-        if let Err(e) = RunCgroup::open(root, &name).map_err(Into::into).and_then(|cgroup| remove(&cgroup)) {
+        if let Err(e) = RunCgroup::open(root, &name)
+            .map_err(Into::into)
+            .and_then(|cgroup| remove(&cgroup))
+        {
             tracing::error!("{name}: {e:#}");
         }
     }
@@ -120,10 +156,18 @@ fn remove(cgroup: &RunCgroup) -> Result<()> {
 fn identity(user: &str) -> Result<Identity> {
     let own = nix::unistd::geteuid().as_raw();
     if user.is_empty() || own != 0 {
-        let groups = nix::unistd::getgroups()?.into_iter().map(|gid| gid.as_raw()).collect();
-        return Ok(Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups });
+        let groups = nix::unistd::getgroups()?
+            .into_iter()
+            .map(|gid| gid.as_raw())
+            .collect();
+        return Ok(Identity {
+            uid: own,
+            gid: nix::unistd::getegid().as_raw(),
+            groups,
+        });
     }
-    let user = User::by_name(user)?.with_context(|| format!("there is no user {user:?} on this node"))?;
+    let user =
+        User::by_name(user)?.with_context(|| format!("there is no user {user:?} on this node"))?;
     Ok(Identity::from(&user))
 }
 
@@ -141,33 +185,63 @@ fn fenced(site: &Site, root: &CgroupRoot, owns: &[Own], name: &str) -> Result<Ru
     Ok(cgroup)
 }
 
-fn watched(site: &Site, owns: &[Own], call: Call, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
+fn watched(
+    site: &Site,
+    owns: &[Own],
+    call: Call,
+    cgroup: Option<&RunCgroup>,
+    ends: &OwnedFd,
+) -> Result<Found> {
     let ((out, to_out), (err, to_err)) = (pipe()?, pipe()?);
     let join = cgroup.map(RunCgroup::join_fds).transpose()?;
     let mut spec = LaunchSpec::new(call.words, call.identity);
     spec.env = environment(site, owns, call.environment);
     (spec.stdout, spec.stderr) = (Stdio::Fd(to_out.as_fd()), Stdio::Fd(to_err.as_fd()));
     (spec.umask, spec.nice, spec.join) = (0o077, NICE, join.as_ref());
-    spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 0, hard: 0 }];
+    spec.rlimits = vec![Rlimit {
+        resource: Resource::Core,
+        soft: 0,
+        hard: 0,
+    }];
     let launched = launch(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
     drop(spec);
     drop((to_out, to_err));
-    let mut heard = Heard { out, err, output: Vec::new(), words: Vec::new() };
+    let mut heard = Heard {
+        out,
+        err,
+        output: Vec::new(),
+        words: Vec::new(),
+    };
     let over = heard.listen(&launched, ends, Instant::now() + call.limit);
     if over == Over::Stopped {
         let _ = pidfd_signal(launched.pidfd.as_fd(), SIGTERM);
         let mut ended = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut ended, PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO));
+        let _ = poll(
+            &mut ended,
+            PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO),
+        );
     }
     kill(&launched, cgroup)?;
     let exit = gsys::process::reap(launched.pid)?;
     heard.take();
     Ok(match over {
         Over::Stopped => Err("it was ended".into()),
-        Over::TimeUp => Err(format!("did not end within {} s{}", call.limit.as_secs(), heard.last_words())),
-        Over::TooMuch => Err(format!("wrote more than {} KiB", check_output::MAX_BYTES >> 10)),
-        Over::Ended if exit == Exit::Code(CANNOT_CHECK) => bail!("it cannot check here{}", heard.last_words()),
-        Over::Ended if heard.output.len() > check_output::MAX_BYTES => Err(format!("wrote more than {} KiB", check_output::MAX_BYTES >> 10)),
+        Over::TimeUp => Err(format!(
+            "did not end within {} s{}",
+            call.limit.as_secs(),
+            heard.last_words()
+        )),
+        Over::TooMuch => Err(format!(
+            "wrote more than {} KiB",
+            check_output::MAX_BYTES >> 10
+        )),
+        Over::Ended if exit == Exit::Code(CANNOT_CHECK) => {
+            bail!("it cannot check here{}", heard.last_words())
+        }
+        Over::Ended if heard.output.len() > check_output::MAX_BYTES => Err(format!(
+            "wrote more than {} KiB",
+            check_output::MAX_BYTES >> 10
+        )),
         Over::Ended => heard.found(exit),
     })
 }
@@ -179,7 +253,11 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-fn environment(site: &Site, owns: &[Own], more: Vec<(&'static str, String)>) -> Vec<(OsString, OsString)> {
+fn environment(
+    site: &Site,
+    owns: &[Own],
+    more: Vec<(&'static str, String)>,
+) -> Vec<(OsString, OsString)> {
     let own = &owns[0];
     let visible: Vec<&str> = owns.iter().map(|own| own.uuid.as_str()).collect();
     let mut variables = vec![
@@ -188,7 +266,10 @@ fn environment(site: &Site, owns: &[Own], more: Vec<(&'static str, String)>) -> 
         ("GPUPOOL_GPU_INDEX", own.gpu.index.to_string()),
         ("GPUPOOL_GPU_TYPE", own.gpu.gpu_type.clone()),
         ("GPUPOOL_NODE", site.name.clone()),
-        ("GPUPOOL_CHECK_SIZE", site.config.gpu_check_size.name().to_owned()),
+        (
+            "GPUPOOL_CHECK_SIZE",
+            site.config.gpu_check_size.name().to_owned(),
+        ),
         // What is compiled is small, and nobody's home is written to.
         ("CUDA_CACHE_DISABLE", "1".to_owned()),
     ];
@@ -196,15 +277,26 @@ fn environment(site: &Site, owns: &[Own], more: Vec<(&'static str, String)>) -> 
         variables.push(("GPUPOOL_GPU_LINK", format!("gen{generation}x{lanes}")));
     }
     variables.extend(more);
-    variables.extend(site.config.cuda_lib.iter().map(|path| ("GPUPOOL_CUDA_LIB", path.display().to_string())));
-    variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+    variables.extend(
+        site.config
+            .cuda_lib
+            .iter()
+            .map(|path| ("GPUPOOL_CUDA_LIB", path.display().to_string())),
+    );
+    variables
+        .into_iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
 }
 
 /// All it started goes; without a cgroup its session.
 fn kill(launched: &Launched, cgroup: Option<&RunCgroup>) -> Result<()> {
     match cgroup {
         Some(cgroup) => cgroup.kill()?,
-        None => drop(nix::sys::signal::killpg(nix::unistd::Pid::from_raw(launched.pid), nix::sys::signal::SIGKILL)),
+        None => drop(nix::sys::signal::killpg(
+            nix::unistd::Pid::from_raw(launched.pid),
+            nix::sys::signal::SIGKILL,
+        )),
     }
     let _ = pidfd_signal(launched.pidfd.as_fd(), SIGKILL);
     Ok(())
@@ -233,11 +325,19 @@ impl Heard {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let [ended, stopped] = {
-                let mut fds = vec![PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN), PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+                let mut fds = vec![
+                    PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN),
+                    PollFd::new(ends.as_fd(), PollFlags::POLLIN),
+                ];
                 // One that was closed would be ready for ever.
-                let open = [(&self.out, out_open), (&self.err, err_open)].into_iter().filter(|(_, open)| *open);
+                let open = [(&self.out, out_open), (&self.err, err_open)]
+                    .into_iter()
+                    .filter(|(_, open)| *open);
                 fds.extend(open.map(|(fd, _)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-                match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                match poll(
+                    &mut fds,
+                    PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+                ) {
                     Err(Errno::EINTR) => continue,
                     Ok(0) | Err(_) => return Over::TimeUp,
                     Ok(_) => [&fds[0], &fds[1]].map(|fd| fd.any().unwrap_or(true)),
@@ -268,10 +368,16 @@ impl Heard {
     fn found(&self, exit: Exit) -> Found {
         let found = check_output::read(&self.output);
         // A program that found something wrong may say so by its exit as well.
-        let explained = found.as_ref().is_ok_and(|results| results.iter().any(|result| result.passed == Some(false)));
+        let explained = found
+            .as_ref()
+            .is_ok_and(|results| results.iter().any(|result| result.passed == Some(false)));
         match exit {
-            Exit::Signal(signal, _) => Err(format!("was ended by signal {signal}{}", self.last_words())),
-            Exit::Code(code) if code != 0 && !explained => Err(format!("ended with {code}{}", self.last_words())),
+            Exit::Signal(signal, _) => {
+                Err(format!("was ended by signal {signal}{}", self.last_words()))
+            }
+            Exit::Code(code) if code != 0 && !explained => {
+                Err(format!("ended with {code}{}", self.last_words()))
+            }
             Exit::Code(_) => found,
         }
     }
@@ -279,9 +385,22 @@ impl Heard {
     /// `: cannot open /dev/nvidia0`, its last line.
     fn last_words(&self) -> String {
         let text = String::from_utf8_lossy(&self.words);
-        let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
-        let shown: String = line.trim().chars().filter(|c| !c.is_control()).take(TOLD_CHARS).collect();
-        if shown.is_empty() { String::new() } else { format!(": {shown}") }
+        let line = text
+            .lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or("");
+        let shown: String = line
+            .trim()
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(TOLD_CHARS)
+            .collect();
+        if shown.is_empty() {
+            String::new()
+        } else {
+            format!(": {shown}")
+        }
     }
 }
 
@@ -291,7 +410,9 @@ fn drain(fd: &OwnedFd, into: &mut Vec<u8>, keep: usize) -> bool {
     for _ in 0..64 {
         match nix::unistd::read(fd, &mut buffer) {
             Ok(0) => return false,
-            Ok(count) => into.extend_from_slice(&buffer[..count.min(keep.saturating_sub(into.len()))]),
+            Ok(count) => {
+                into.extend_from_slice(&buffer[..count.min(keep.saturating_sub(into.len()))])
+            }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => return true,
             Err(_) => return false,

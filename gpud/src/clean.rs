@@ -26,8 +26,13 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     // Begun by a daemon before this one, for a run that was stopped meanwhile.
     hook::finish(site, run, Kind::Prolog);
     // Nearly always the run has left nothing, and then the kernel lets its cgroups go. An epilog may want to look at them.
-    let has_epilog = site.spool.order(run).is_ok_and(|order| !order.epilog.is_empty());
-    let cgroup = site.cgroup_of(run)?.filter(|cgroup| has_epilog || !cgroup.remove_left());
+    let has_epilog = site
+        .spool
+        .order(run)
+        .is_ok_and(|order| !order.epilog.is_empty());
+    let cgroup = site
+        .cgroup_of(run)?
+        .filter(|cgroup| has_epilog || !cgroup.remove_left());
     if let Some(cgroup) = &cgroup
         && !cgroup.is_empty()?
     {
@@ -48,7 +53,9 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     imex::remove(site, run)?;
     if let Some(cgroup) = &cgroup {
         // The end is on record: a supervisor that still is there has nothing left to do.
-        cgroup.remove_with_supervisor(GONE_PATIENCE).context("removing the run's cgroups")?;
+        cgroup
+            .remove_with_supervisor(GONE_PATIENCE)
+            .context("removing the run's cgroups")?;
     }
     // Left by a supervisor that was killed.
     remove_file(&site.spool.script(run))?;
@@ -63,11 +70,18 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
 fn hung_words(mut pids: Vec<i32>) -> String {
     const MOST_NAMED: usize = 4;
     pids.sort_unstable();
-    let mut words: Vec<String> = pids.iter().take(MOST_NAMED).map(|pid| gsys::process::whereabouts(*pid)).collect();
+    let mut words: Vec<String> = pids
+        .iter()
+        .take(MOST_NAMED)
+        .map(|pid| gsys::process::whereabouts(*pid))
+        .collect();
     if pids.len() > MOST_NAMED {
         words.push(format!("{} more", pids.len() - MOST_NAMED));
     }
-    format!("SIGKILL was sent and these processes do not end: {}; the run keeps its share of the node until they do", words.join(", "))
+    format!(
+        "SIGKILL was sent and these processes do not end: {}; the run keeps its share of the node until they do",
+        words.join(", ")
+    )
 }
 
 /// Kills what a run without supervisor left, before its end is put on record. Blocking.
@@ -91,7 +105,9 @@ fn remove_private_dirs(site: &Site, run: RunId) -> Result<()> {
 
 /// Only a GPU that is clean is given out again; the others stay out by themselves, and the run's share is free all the same.
 fn leave_gpus_clean(site: &Site, run: RunId) {
-    let (Some(watch), Ok(Some(setup))) = (&site.gpu_watch, site.spool.setup(run)) else { return };
+    let (Some(watch), Ok(Some(setup))) = (&site.gpu_watch, site.spool.setup(run)) else {
+        return;
+    };
     let gpus = setup.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     // On those that others have shares of, its processes are gone and theirs go on.
     let gpus = gpu_share::only_its_own(site, run, gpus);
@@ -99,14 +115,17 @@ fn leave_gpus_clean(site: &Site, run: RunId) {
         let seen = watch.leave_clean(run, &gpus, &site.gpus);
         site.spool.log(run, wall_clock(), &seen);
         if site.spool.order(run).is_ok_and(|order| order.scrub_gpus) {
-            site.spool.log(run, wall_clock(), &gpu_scrub::after_run(site, run, &gpus));
+            site.spool
+                .log(run, wall_clock(), &gpu_scrub::after_run(site, run, &gpus));
         }
     }
 }
 
 /// Only where the run came as far as its prolog. A failing epilog is logged; the share is free all the same.
 fn epilog(site: &Site, run: RunId) {
-    let (Ok(order), Ok(Some(setup))) = (site.spool.order(run), site.spool.setup(run)) else { return };
+    let (Ok(order), Ok(Some(setup))) = (site.spool.order(run), site.spool.setup(run)) else {
+        return;
+    };
     if order.epilog.is_empty() {
         return;
     }

@@ -144,11 +144,38 @@ pub struct DevicePolicy {
 pub struct ConfigError(pub String);
 
 const KEYS: [&str; 32] = [
-    "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
-    "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
-    "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_reset", "node_reboot", "gpu_repair_pause_secs",
-    "gpu_watch_secs", "kernel_log", "mps_control", "gcheck", "cuda_lib", "gpu_check_size",
-    "cpu_binding", "cpu_dir",
+    "controller",
+    "state_dir",
+    "spool_dir",
+    "run_dir",
+    "name",
+    "features",
+    "isolation",
+    "cgroup_tag",
+    "nvml_lib",
+    "dev_dir",
+    "gpus",
+    "cpus",
+    "mem_bytes",
+    "pids_max",
+    "gstepd",
+    "fence_audit_secs",
+    "environment",
+    "pam_service",
+    "devices",
+    "gpu_signs",
+    "gpu_burn_in",
+    "gpu_reset",
+    "node_reboot",
+    "gpu_repair_pause_secs",
+    "gpu_watch_secs",
+    "kernel_log",
+    "mps_control",
+    "gcheck",
+    "cuda_lib",
+    "gpu_check_size",
+    "cpu_binding",
+    "cpu_dir",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -164,7 +191,10 @@ impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = gsys::small_file::read_text(path, MAX_FILE_BYTES).map_err(|e| {
-            ConfigError(format!("gpud: {}: {e}. Name the configuration with --config FILE", path.display()))
+            ConfigError(format!(
+                "gpud: {}: {e}. Name the configuration with --config FILE",
+                path.display()
+            ))
         })?;
         Self::parse(&text, &path.display().to_string())
     }
@@ -178,7 +208,12 @@ impl Config {
                 return Err(ConfigError(complaint(text, name, at, e.message())));
             }
         };
-        let mut file = File { text, name, entries, problems: Vec::new() };
+        let mut file = File {
+            text,
+            name,
+            entries,
+            problems: Vec::new(),
+        };
         file.refuse_unknown(&KEYS);
         let config = file.config();
         match file.problems.is_empty() {
@@ -203,7 +238,11 @@ impl File<'_> {
             self.problems.push(complaint(self.text, self.name, 0, text));
             String::new()
         });
-        if !controller.is_empty() && controller.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        if !controller.is_empty()
+            && controller
+                .rsplit_once(':')
+                .is_none_or(|(_, port)| port.parse::<u16>().is_err())
+        {
             self.complain("controller", &format!("{controller:?} is not HOST:PORT"));
         }
         let isolation = match self.word("isolation", &["fence", "none"]) {
@@ -215,7 +254,10 @@ impl File<'_> {
             _ => CpuBinding::Weight,
         };
         if cpu_binding == CpuBinding::Cpuset && isolation == Isolation::None {
-            self.complain("cpu_binding", "\"cpuset\" needs cgroups, and isolation = \"none\" makes none");
+            self.complain(
+                "cpu_binding",
+                "\"cpuset\" needs cgroups, and isolation = \"none\" makes none",
+            );
         }
         let gpus = match self.word("gpus", &["auto", "none"]) {
             Some("none") => GpuDiscovery::None,
@@ -226,7 +268,10 @@ impl File<'_> {
             _ => CheckSize::Full,
         };
         // A library of one's own is a simulated driver, which writes nothing to the machine's log.
-        let machines = self.value("nvml_lib").is_none().then(|| PathBuf::from("/dev/kmsg"));
+        let machines = self
+            .value("nvml_lib")
+            .is_none()
+            .then(|| PathBuf::from("/dev/kmsg"));
         let kernel_log = self.string("kernel_log").map(PathBuf::from).or(machines);
         Config {
             controller,
@@ -236,7 +281,9 @@ impl File<'_> {
             name: self.string("name"),
             features: self.strings("features"),
             isolation,
-            cgroup_tag: self.string("cgroup_tag").unwrap_or_else(|| "gpupool".into()),
+            cgroup_tag: self
+                .string("cgroup_tag")
+                .unwrap_or_else(|| "gpupool".into()),
             nvml_lib: self.string("nvml_lib").map(PathBuf::from),
             dev_dir: self.path("dev_dir", "/dev"),
             gpus,
@@ -245,10 +292,14 @@ impl File<'_> {
             gpu_reset: self.string("gpu_reset").map(PathBuf::from),
             node_reboot: self.string("node_reboot").map(PathBuf::from),
             mps_control: self.path("mps_control", "/usr/bin/nvidia-cuda-mps-control"),
-            gcheck: self.string("gcheck").map_or_else(|| beside_ourselves("gcheck"), PathBuf::from),
+            gcheck: self
+                .string("gcheck")
+                .map_or_else(|| beside_ourselves("gcheck"), PathBuf::from),
             cuda_lib: self.string("cuda_lib").map(PathBuf::from),
             gpu_check_size,
-            gpu_repair_pause_secs: self.number("gpu_repair_pause_secs", 86_400).map_or(60, |n| n as u32),
+            gpu_repair_pause_secs: self
+                .number("gpu_repair_pause_secs", 86_400)
+                .map_or(60, |n| n as u32),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
             kernel_log,
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),
@@ -256,8 +307,12 @@ impl File<'_> {
             cpu_binding,
             cpu_dir: self.path("cpu_dir", gsys::cpu::SYSTEM),
             pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
-            gstepd: self.string("gstepd").map_or_else(|| beside_ourselves("gstepd"), PathBuf::from),
-            fence_audit_secs: self.number("fence_audit_secs", 86_400).map_or(30, |n| n as u32),
+            gstepd: self
+                .string("gstepd")
+                .map_or_else(|| beside_ourselves("gstepd"), PathBuf::from),
+            fence_audit_secs: self
+                .number("fence_audit_secs", 86_400)
+                .map_or(30, |n| n as u32),
             environment: self.environment(),
             pam_service: self.pam_service(),
             devices: self.devices(),
@@ -270,19 +325,28 @@ impl File<'_> {
             if !known.contains(&word) {
                 let hint = did_you_mean(word, known.iter().copied());
                 let text = format!("there is no setting {word:?}.{hint}");
-                self.problems.push(complaint(self.text, self.name, key.span().start, &text));
+                self.problems
+                    .push(complaint(self.text, self.name, key.span().start, &text));
             }
         }
     }
 
     fn value(&self, key: &str) -> Option<(Value, usize)> {
-        let (_, value) = self.entries.iter().find(|(name, _)| name.get_ref() == key)?;
+        let (_, value) = self
+            .entries
+            .iter()
+            .find(|(name, _)| name.get_ref() == key)?;
         Some((value.get_ref().clone(), value.span().start))
     }
 
     fn complain(&mut self, key: &str, text: &str) {
         let at = self.value(key).map_or(0, |(_, at)| at);
-        self.problems.push(complaint(self.text, self.name, at, &format!("{key}: {text}")));
+        self.problems.push(complaint(
+            self.text,
+            self.name,
+            at,
+            &format!("{key}: {text}"),
+        ));
     }
 
     fn string(&mut self, key: &str) -> Option<String> {
@@ -296,7 +360,9 @@ impl File<'_> {
     }
 
     fn path(&mut self, key: &str, default: &str) -> PathBuf {
-        let path = self.string(key).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        let path = self
+            .string(key)
+            .map_or_else(|| PathBuf::from(default), PathBuf::from);
         if !path.is_absolute() {
             self.complain(key, &format!("{} is not an absolute path", path.display()));
         }
@@ -308,34 +374,54 @@ impl File<'_> {
         let found = words.iter().copied().find(|word| *word == text);
         if found.is_none() {
             let hint = did_you_mean(&text, words.iter().copied());
-            self.complain(key, &format!("{text:?} is none of {}.{hint}", words.join(", ")));
+            self.complain(
+                key,
+                &format!("{text:?} is none of {}.{hint}", words.join(", ")),
+            );
         }
         found
     }
 
     fn number(&mut self, key: &str, max: u64) -> Option<u64> {
         let value = self.value(key)?.0;
-        match value.as_integer().and_then(|n| u64::try_from(n).ok()).filter(|n| (1..=max).contains(n)) {
+        match value
+            .as_integer()
+            .and_then(|n| u64::try_from(n).ok())
+            .filter(|n| (1..=max).contains(n))
+        {
             Some(n) => Some(n),
             None => {
-                self.complain(key, &format!("a whole number from 1 to {max} is needed, not {value}"));
+                self.complain(
+                    key,
+                    &format!("a whole number from 1 to {max} is needed, not {value}"),
+                );
                 None
             }
         }
     }
 
     fn strings(&mut self, key: &str) -> Vec<String> {
-        let Some((value, _)) = self.value(key) else { return Vec::new() };
-        let texts = value.as_array().and_then(|all| all.iter().map(|v| v.as_str().map(str::to_owned)).collect());
+        let Some((value, _)) = self.value(key) else {
+            return Vec::new();
+        };
+        let texts = value
+            .as_array()
+            .and_then(|all| all.iter().map(|v| v.as_str().map(str::to_owned)).collect());
         texts.unwrap_or_else(|| {
-            self.complain(key, &format!("a list of texts is needed, [\"one\", \"two\"], not {value}"));
+            self.complain(
+                key,
+                &format!("a list of texts is needed, [\"one\", \"two\"], not {value}"),
+            );
             Vec::new()
         })
     }
 
     fn environment(&mut self) -> Vec<String> {
         let lines = self.strings("environment");
-        if let Some(bad) = lines.iter().find(|line| line.starts_with('=') || !line.contains('=') || line.contains('\0')) {
+        if let Some(bad) = lines
+            .iter()
+            .find(|line| line.starts_with('=') || !line.contains('=') || line.contains('\0'))
+        {
             self.complain("environment", &format!("{bad:?} is not NAME=value"));
         }
         lines
@@ -344,15 +430,22 @@ impl File<'_> {
     /// It becomes the name of a file in /etc/pam.d.
     fn pam_service(&mut self) -> String {
         let name = self.string("pam_service").unwrap_or_default();
-        if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')) {
-            let text = format!("{name:?} is not the name of a PAM service: letters, digits, - and _, as in /etc/pam.d");
+        if !name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+        {
+            let text = format!(
+                "{name:?} is not the name of a PAM service: letters, digits, - and _, as in /etc/pam.d"
+            );
             self.complain("pam_service", &text);
         }
         name
     }
 
     fn devices(&mut self) -> DevicePolicy {
-        let Some((value, at)) = self.value("devices") else { return DevicePolicy::default() };
+        let Some((value, at)) = self.value("devices") else {
+            return DevicePolicy::default();
+        };
         let Value::Table(table) = &value else {
             self.complain("devices", "a table is needed: [devices]");
             return DevicePolicy::default();
@@ -364,19 +457,30 @@ impl File<'_> {
                     policy.default_deny = word == "deny";
                     None
                 }
-                ("default", other) => Some(format!("devices.default: \"allow\" or \"deny\" is needed, not {other}")),
+                ("default", other) => Some(format!(
+                    "devices.default: \"allow\" or \"deny\" is needed, not {other}"
+                )),
                 ("deny_extra", Value::Array(rules)) => {
-                    let parsed = rules.iter().map(|rule| rule.as_str().and_then(device_rule)).collect::<Option<Vec<_>>>();
+                    let parsed = rules
+                        .iter()
+                        .map(|rule| rule.as_str().and_then(device_rule))
+                        .collect::<Option<Vec<_>>>();
                     let wrong = parsed.is_none();
                     policy.deny_extra = parsed.unwrap_or_default();
-                    wrong.then(|| "devices.deny_extra: each is \"MAJOR:MINOR\" or \"MAJOR:*\"".to_owned())
+                    wrong.then(|| {
+                        "devices.deny_extra: each is \"MAJOR:MINOR\" or \"MAJOR:*\"".to_owned()
+                    })
                 }
-                ("deny_extra", other) => Some(format!("devices.deny_extra: a list is needed, not {other}")),
-                (other, _) => {
-                    Some(format!("there is no setting {other:?} in [devices].{}", did_you_mean(other, DEVICE_KEYS)))
+                ("deny_extra", other) => {
+                    Some(format!("devices.deny_extra: a list is needed, not {other}"))
                 }
+                (other, _) => Some(format!(
+                    "there is no setting {other:?} in [devices].{}",
+                    did_you_mean(other, DEVICE_KEYS)
+                )),
             };
-            self.problems.extend(wrong.map(|text| complaint(self.text, self.name, at, &text)));
+            self.problems
+                .extend(wrong.map(|text| complaint(self.text, self.name, at, &text)));
         }
         policy
     }
@@ -389,7 +493,10 @@ fn device_rule(text: &str) -> Option<DeviceRule> {
         "*" => None,
         number => Some(number.parse().ok()?),
     };
-    Some(DeviceRule { major: major.parse().ok()?, minor })
+    Some(DeviceRule {
+        major: major.parse().ok()?,
+        minor,
+    })
 }
 
 fn beside_ourselves(program: &str) -> PathBuf {
@@ -423,7 +530,10 @@ mod tests {
         let config = Config::parse("controller = \"ctl:6820\"\n", "gpud.toml").unwrap();
         assert_eq!(config.controller, "ctl:6820");
         assert_eq!(config.spool_dir, Path::new("/var/spool/gpupool"));
-        assert_eq!((config.isolation, config.gpus), (Isolation::Fence, GpuDiscovery::Auto));
+        assert_eq!(
+            (config.isolation, config.gpus),
+            (Isolation::Fence, GpuDiscovery::Auto)
+        );
     }
 
     #[test]
@@ -454,10 +564,20 @@ gpud.toml:2:8: cpus: a whole number from 1 to 4294967295 is needed, not -3
     fn a_pam_service_is_a_name_and_no_path() {
         let config = |line: &str| Config::parse(&format!("controller = \"c:1\"\n{line}"), "f");
         assert_eq!(config("").unwrap().pam_service, "");
-        assert_eq!(config("pam_service = \"gpupool-job_1\"\n").unwrap().pam_service, "gpupool-job_1");
+        assert_eq!(
+            config("pam_service = \"gpupool-job_1\"\n")
+                .unwrap()
+                .pam_service,
+            "gpupool-job_1"
+        );
         for bad in ["../su", "a b", "x\\u0000"] {
-            let text = config(&format!("pam_service = \"{bad}\"\n")).unwrap_err().to_string();
-            assert!(text.contains("f:2:15: pam_service: ") && text.contains("/etc/pam.d"), "{text}");
+            let text = config(&format!("pam_service = \"{bad}\"\n"))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                text.contains("f:2:15: pam_service: ") && text.contains("/etc/pam.d"),
+                "{text}"
+            );
         }
     }
 
@@ -466,8 +586,20 @@ gpud.toml:2:8: cpus: a whole number from 1 to 4294967295 is needed, not -3
         let text = "controller = \"c:1\"\n[devices]\ndefault = \"deny\"\ndeny_extra = [\"231:*\", \"10:229\"]\n";
         let devices = Config::parse(text, "f").unwrap().devices;
         assert!(devices.default_deny);
-        let rules = [DeviceRule { major: 231, minor: None }, DeviceRule { major: 10, minor: Some(229) }];
+        let rules = [
+            DeviceRule {
+                major: 231,
+                minor: None,
+            },
+            DeviceRule {
+                major: 10,
+                minor: Some(229),
+            },
+        ];
         assert_eq!(devices.deny_extra, rules);
-        assert!(errors("controller = \"c:1\"\n[devices]\ndeny_extra = [\"x\"]\n").contains("MAJOR:MINOR"));
+        assert!(
+            errors("controller = \"c:1\"\n[devices]\ndeny_extra = [\"x\"]\n")
+                .contains("MAJOR:MINOR")
+        );
     }
 }

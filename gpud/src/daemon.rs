@@ -8,7 +8,9 @@ use crate::report::Told;
 use crate::site::Site;
 use crate::step::{self, StepLink, Supervisor};
 use crate::{check_program, clean, gpu_check, hook, own_limits, prepare, standstill};
-use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
+use gcore::node::{
+    Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle,
+};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
@@ -33,28 +35,69 @@ const GPU_GRACE_SECS: u32 = 5;
 /// What tasks and threads tell the loop.
 #[derive(Debug)]
 pub enum Happening {
-    LinkUp { connection: u64, sender: mpsc::Sender<ToController> },
-    LinkDown { connection: u64 },
-    Frame { connection: u64, frame: ToNode },
-    Step { run: RunId, connection: u64, words: FromStep },
-    StepGone { run: RunId, connection: u64 },
+    LinkUp {
+        connection: u64,
+        sender: mpsc::Sender<ToController>,
+    },
+    LinkDown {
+        connection: u64,
+    },
+    Frame {
+        connection: u64,
+        frame: ToNode,
+    },
+    Step {
+        run: RunId,
+        connection: u64,
+        words: FromStep,
+    },
+    StepGone {
+        run: RunId,
+        connection: u64,
+    },
     /// The fence is durable; `failed` are runs whose order could not be kept.
-    Recorded { fence: Fence, failed: BTreeSet<RunId>, written: bool },
+    Recorded {
+        fence: Fence,
+        failed: BTreeSet<RunId>,
+        written: bool,
+    },
     /// A supervisor answers, or the run's end is on record.
-    Supervisor { run: RunId, outcome: Result<Supervisor, Box<RunEnd>> },
-    Cleaned { run: RunId, done: bool },
-    Forgotten { run: RunId, done: bool },
-    FencesBroken { runs: Vec<RunId> },
+    Supervisor {
+        run: RunId,
+        outcome: Result<Supervisor, Box<RunEnd>>,
+    },
+    Cleaned {
+        run: RunId,
+        done: bool,
+    },
+    Forgotten {
+        run: RunId,
+        done: bool,
+    },
+    FencesBroken {
+        runs: Vec<RunId>,
+    },
     /// A GPU of each is sick, as its spool says.
-    GpusFailed { runs: Vec<RunId> },
+    GpusFailed {
+        runs: Vec<RunId>,
+    },
     /// The use of the run's GPUs is on record: its end can be told.
-    Measured { run: RunId, end: Box<RunEnd> },
+    Measured {
+        run: RunId,
+        end: Box<RunEnd>,
+    },
     /// Orders for GPUs that were carried out, or could not be: on disk, to be told.
-    GpuOrdersDone { done: Vec<GpuOrderDone> },
+    GpuOrdersDone {
+        done: Vec<GpuOrderDone>,
+    },
     /// How idle the GPUs of runs are.
-    GpusIdle { runs: Vec<IdleReport> },
+    GpusIdle {
+        runs: Vec<IdleReport>,
+    },
     /// It was slow, and answers.
-    SupervisorActs { run: RunId },
+    SupervisorActs {
+        run: RunId,
+    },
     /// GPUs or the room in the spool may have changed; comes every ten seconds.
     InventoryChanged,
 }
@@ -128,25 +171,47 @@ impl Daemon {
         match happening {
             Happening::LinkUp { connection, sender } => self.greet(connection, sender),
             Happening::LinkDown { connection } => {
-                if self.told.as_ref().is_some_and(|told| told.connection == connection) {
+                if self
+                    .told
+                    .as_ref()
+                    .is_some_and(|told| told.connection == connection)
+                {
                     self.told = None;
                 }
             }
             Happening::Frame { connection, frame } => {
-                if self.told.as_ref().is_some_and(|told| told.connection == connection) {
+                if self
+                    .told
+                    .as_ref()
+                    .is_some_and(|told| told.connection == connection)
+                {
                     self.read(frame);
                 }
             }
-            Happening::Recorded { fence, failed, written } => self.recorded(fence, &failed, written),
-            Happening::Supervisor { run, outcome: Ok(supervisor) } => {
+            Happening::Recorded {
+                fence,
+                failed,
+                written,
+            } => self.recorded(fence, &failed, written),
+            Happening::Supervisor {
+                run,
+                outcome: Ok(supervisor),
+            } => {
                 self.idle(run);
                 self.converse(run, supervisor);
             }
-            Happening::Supervisor { run, outcome: Err(end) } => {
+            Happening::Supervisor {
+                run,
+                outcome: Err(end),
+            } => {
                 self.idle(run);
                 self.ended(run, *end);
             }
-            Happening::Step { run, connection, words } => {
+            Happening::Step {
+                run,
+                connection,
+                words,
+            } => {
                 if self.speaks(run, connection) {
                     self.listen(run, words);
                 }
@@ -166,7 +231,11 @@ impl Daemon {
                     if !Arc::ptr_eq(&self.gpus_shown, &self.site.gpus.current()) {
                         self.look_at_inventory();
                     }
-                    self.site.spool.log(run, wall_clock(), "clean: its processes, cgroups and files are gone from this node");
+                    self.site.spool.log(
+                        run,
+                        wall_clock(),
+                        "clean: its processes, cgroups and files are gone from this node",
+                    );
                     self.feed(NodeInput::Cleaned { run });
                 }
             }
@@ -178,7 +247,9 @@ impl Daemon {
                 }
             }
             Happening::FencesBroken { runs } => self.end_at_once(&runs, StopWhy::FenceBroken, 0),
-            Happening::GpusFailed { runs } => self.end_at_once(&runs, StopWhy::GpuFailed, GPU_GRACE_SECS),
+            Happening::GpusFailed { runs } => {
+                self.end_at_once(&runs, StopWhy::GpuFailed, GPU_GRACE_SECS)
+            }
             Happening::Measured { run, end } => self.ended_by_itself(run, *end),
             Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
             Happening::GpusIdle { runs } => self.tell_idle(runs),
@@ -195,7 +266,15 @@ impl Daemon {
 
     /// Supervisors that have not done what is long due are asked whether they live.
     fn look_for_standstill(&mut self) {
-        let due = |(run, work): (&RunId, &Work)| Some((*run, work.step.as_ref().filter(|_| !work.busy)?.overdue(&self.site, *run)?));
+        let due = |(run, work): (&RunId, &Work)| {
+            Some((
+                *run,
+                work.step
+                    .as_ref()
+                    .filter(|_| !work.busy)?
+                    .overdue(&self.site, *run)?,
+            ))
+        };
         for (run, end) in self.work.iter().filter_map(due).collect::<Vec<_>>() {
             self.begin_work(run, move |site, run, _| standstill::look(site, run, end));
         }
@@ -216,8 +295,13 @@ impl Daemon {
 
     fn read(&mut self, frame: ToNode) {
         match frame {
-            ToNode::Welcome { cluster, release, .. } => {
-                tracing::info!("connected to cluster {cluster:?}, gpuctld {release}, as {:?}", self.site.name);
+            ToNode::Welcome {
+                cluster, release, ..
+            } => {
+                tracing::info!(
+                    "connected to cluster {cluster:?}, gpuctld {release}, as {:?}",
+                    self.site.name
+                );
             }
             ToNode::Orders { orders, desired } => self.receive(orders, desired),
             ToNode::ReadLog { question, run } => self.answer_log(question, run),
@@ -233,14 +317,19 @@ impl Daemon {
         match self.work.get_mut(&run).and_then(|work| work.step.as_mut()) {
             Some(link) => link.step(order),
             None => {
-                tokio::spawn(step::refuse_step(order, format!("run {run} has no supervisor here")));
+                tokio::spawn(step::refuse_step(
+                    order,
+                    format!("run {run} has no supervisor here"),
+                ));
             }
         }
     }
 
     fn receive(&mut self, orders: Vec<LaunchOrder>, desired: Desired) {
         if self.site.role == Role::Compute {
-            let named = orders.into_iter().filter_map(|order| Some((order.run?, Arc::new(order))));
+            let named = orders
+                .into_iter()
+                .filter_map(|order| Some((order.run?, Arc::new(order))));
             self.orders.extend(named);
         }
         let orders = self.orders.keys().copied().collect();
@@ -255,18 +344,25 @@ impl Daemon {
     }
 
     fn carry_out_gpu_orders(&self, incarnation: u64, orders: Vec<GpuOrder>) {
-        self.site.checks.keep_only(&orders.iter().map(|order| order.number).collect());
-        let (checks, orders): (Vec<GpuOrder>, Vec<GpuOrder>) = orders.into_iter().partition(|order| matches!(order.what, GpuAction::Check(_)));
+        self.site
+            .checks
+            .keep_only(&orders.iter().map(|order| order.number).collect());
+        let (checks, orders): (Vec<GpuOrder>, Vec<GpuOrder>) = orders
+            .into_iter()
+            .partition(|order| matches!(order.what, GpuAction::Check(_)));
         if !checks.is_empty() {
             let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
-            tokio::task::spawn_blocking(move || gpu_check::obey(&site, &sender, incarnation, checks));
+            tokio::task::spawn_blocking(move || {
+                gpu_check::obey(&site, &sender, incarnation, checks)
+            });
         }
         if orders.is_empty() {
             return;
         }
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            let nobody = |order: &GpuOrder| GpuOrderDone::new(order, "this node does not look after GPUs");
+            let nobody =
+                |order: &GpuOrder| GpuOrderDone::new(order, "this node does not look after GPUs");
             let done = match &site.gpu_watch {
                 Some(watch) => watch.carry_out(incarnation, &orders, &site),
                 None => orders.iter().map(nobody).collect(),
@@ -282,7 +378,11 @@ impl Daemon {
         let failed = done.is_empty();
         let frame = ToController::GpuOrders { done };
         // What is not told now is told on the next connection: the orders come again with it.
-        if self.told.as_ref().is_some_and(|told| failed || told.sender.try_send(frame).is_err()) {
+        if self
+            .told
+            .as_ref()
+            .is_some_and(|told| failed || told.sender.try_send(frame).is_err())
+        {
             self.told = None;
         }
     }
@@ -293,10 +393,17 @@ impl Daemon {
             return;
         }
         if !failed.is_empty()
-            && let Some(pending) = self.state.pending.clone().filter(|pending| pending.desired.fence == fence)
+            && let Some(pending) = self
+                .state
+                .pending
+                .clone()
+                .filter(|pending| pending.desired.fence == fence)
         {
             let orders = pending.orders.difference(failed).copied().collect();
-            self.feed(NodeInput::DesiredReceived { desired: pending.desired, orders });
+            self.feed(NodeInput::DesiredReceived {
+                desired: pending.desired,
+                orders,
+            });
         }
         self.feed(NodeInput::Recorded { fence });
         let held = &self.state.runs;
@@ -312,12 +419,18 @@ impl Daemon {
                 match site.spool.order(run) {
                     // The script and its variables stay here: the run has them, and it is not started again.
                     Ok(order) => {
-                        let _ = sender.blocking_send(ToController::Orders { orders: vec![LaunchOrder::clone(&order)], done: false });
+                        let _ = sender.blocking_send(ToController::Orders {
+                            orders: vec![LaunchOrder::clone(&order)],
+                            done: false,
+                        });
                     }
                     Err(e) => tracing::warn!(%run, "{e:#}"),
                 }
             }
-            let _ = sender.blocking_send(ToController::Orders { orders: Vec::new(), done: true });
+            let _ = sender.blocking_send(ToController::Orders {
+                orders: Vec::new(),
+                done: true,
+            });
         });
     }
 
@@ -336,7 +449,11 @@ impl Daemon {
                 Ok(text) => (text, String::new()),
                 Err(e) => (String::new(), format!("{e:#}")),
             };
-            let _ = sender.blocking_send(ToController::Log { question, text, error });
+            let _ = sender.blocking_send(ToController::Log {
+                question,
+                text,
+                error,
+            });
         });
     }
 
@@ -348,7 +465,11 @@ impl Daemon {
                 Ok(used) => (used, String::new()),
                 Err(e) => (RunUse::default(), format!("{e:#}")),
             };
-            let _ = sender.blocking_send(ToController::Use { question, used, error });
+            let _ = sender.blocking_send(ToController::Use {
+                question,
+                used,
+                error,
+            });
         });
     }
 
@@ -370,7 +491,10 @@ impl Daemon {
             self.note(event);
         }
         let wrong = check(&self.state);
-        assert!(wrong.is_empty(), "the node's state is wrong, better stop than act on it: {wrong:?} after {events:?}");
+        assert!(
+            wrong.is_empty(),
+            "the node's state is wrong, better stop than act on it: {wrong:?} after {events:?}"
+        );
         events
     }
 
@@ -379,14 +503,35 @@ impl Daemon {
         let (spool, now) = (&self.site.spool, wall_clock());
         match event {
             NodeEvent::TargetObeyed { accepted, .. } => {
-                accepted.iter().for_each(|run| spool.log(*run, now, "accepted"));
+                accepted
+                    .iter()
+                    .for_each(|run| spool.log(*run, now, "accepted"));
             }
-            NodeEvent::PhaseReached { run, phase: RunPhase::Ready } => spool.log(*run, now, "ready"),
-            NodeEvent::PhaseReached { run, phase: RunPhase::Running { .. } } => spool.log(*run, now, "running"),
-            NodeEvent::MarkSet { run, mark } => tracing::debug!(%run, "checkpoint mark {}", mark.number),
-            NodeEvent::PhaseReached { run, phase: RunPhase::Ended(end) } => {
-                let text = if end.text.is_empty() { String::new() } else { format!(": {}", end.text) };
-                spool.log(*run, now, &format!("ended: {:?}, exit {}{text}", end.cause, end.exit));
+            NodeEvent::PhaseReached {
+                run,
+                phase: RunPhase::Ready,
+            } => spool.log(*run, now, "ready"),
+            NodeEvent::PhaseReached {
+                run,
+                phase: RunPhase::Running { .. },
+            } => spool.log(*run, now, "running"),
+            NodeEvent::MarkSet { run, mark } => {
+                tracing::debug!(%run, "checkpoint mark {}", mark.number)
+            }
+            NodeEvent::PhaseReached {
+                run,
+                phase: RunPhase::Ended(end),
+            } => {
+                let text = if end.text.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {}", end.text)
+                };
+                spool.log(
+                    *run,
+                    now,
+                    &format!("ended: {:?}, exit {}{text}", end.cause, end.exit),
+                );
             }
             _ => {}
         }
@@ -396,21 +541,38 @@ impl Daemon {
         for action in actions(&self.state) {
             match action {
                 // The supervisor is there; its first words make the run ready.
-                NodeAction::Prepare { run } | NodeAction::Abandon { run } if self.has_step(run) => {}
+                NodeAction::Prepare { run } | NodeAction::Abandon { run } if self.has_step(run) => {
+                }
                 NodeAction::Record { fence, accept } => self.record(fence, &accept),
                 NodeAction::Prepare { run } => self.begin_work(run, |site, run, _| {
-                    let outcome = prepare::prepare(site, run).map_err(|failure| Box::new(recorded_end(site, run, failure.end())));
+                    let outcome = prepare::prepare(site, run)
+                        .map_err(|failure| Box::new(recorded_end(site, run, failure.end())));
                     Happening::Supervisor { run, outcome }
                 }),
                 NodeAction::Abandon { run } => self.begin_work(run, |site, run, _| {
-                    let end = RunEnd { cause: EndCause::Stopped, text: "stopped before it started".into(), ..RunEnd::default() };
-                    Happening::Supervisor { run, outcome: Err(Box::new(recorded_end(site, run, end))) }
+                    let end = RunEnd {
+                        cause: EndCause::Stopped,
+                        text: "stopped before it started".into(),
+                        ..RunEnd::default()
+                    };
+                    Happening::Supervisor {
+                        run,
+                        outcome: Err(Box::new(recorded_end(site, run, end))),
+                    }
                 }),
                 NodeAction::Go { run } => self.with_step(run, StepLink::go),
-                NodeAction::Stop { run, why, grace_secs } => self.with_step(run, |step| step.stop(why, grace_secs)),
-                NodeAction::Signal { run, signal } => self.with_step(run, |step| step.signal(signal)),
+                NodeAction::Stop {
+                    run,
+                    why,
+                    grace_secs,
+                } => self.with_step(run, |step| step.stop(why, grace_secs)),
+                NodeAction::Signal { run, signal } => {
+                    self.with_step(run, |step| step.signal(signal))
+                }
                 NodeAction::Suspend { run, suspended } => self.suspend(run, suspended),
-                NodeAction::Limit { run, limit_secs } => self.with_step(run, |step| step.limit(limit_secs)),
+                NodeAction::Limit { run, limit_secs } => {
+                    self.with_step(run, |step| step.limit(limit_secs))
+                }
                 NodeAction::Clean { run } => {
                     // Closing the conversation tells the supervisor that it may go.
                     let work = self.work.entry(run).or_default();
@@ -419,12 +581,18 @@ impl Daemon {
                     }
                     self.begin_work(run, |site, run, process| {
                         let cleaned = clean::clean(site, run, process.as_ref());
-                        Happening::Cleaned { run, done: succeeded(run, cleaned) }
+                        Happening::Cleaned {
+                            run,
+                            done: succeeded(run, cleaned),
+                        }
                     });
                 }
                 NodeAction::Forget { run } => self.begin_work(run, |site, run, _| {
                     let forgotten = site.spool.forget(run);
-                    Happening::Forgotten { run, done: succeeded(run, forgotten) }
+                    Happening::Forgotten {
+                        run,
+                        done: succeeded(run, forgotten),
+                    }
                 }),
             }
         }
@@ -434,11 +602,20 @@ impl Daemon {
         if std::mem::replace(&mut self.recording, true) {
             return;
         }
-        let orders: Vec<_> = accept.iter().filter_map(|run| Some((*run, self.orders.get(run)?.clone()))).collect();
+        let orders: Vec<_> = accept
+            .iter()
+            .filter_map(|run| Some((*run, self.orders.get(run)?.clone())))
+            .collect();
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            let accept = |run: &RunId, order: &LaunchOrder| own_limits::patiently(&format!("the order of run {run}"), || site.spool.accept(*run, order));
-            let keep = |(run, order): &(RunId, Arc<LaunchOrder>)| accept(run, order).map_err(|e| (*run, e));
+            let accept = |run: &RunId, order: &LaunchOrder| {
+                own_limits::patiently(&format!("the order of run {run}"), || {
+                    site.spool.accept(*run, order)
+                })
+            };
+            let keep = |(run, order): &(RunId, Arc<LaunchOrder>)| {
+                accept(run, order).map_err(|e| (*run, e))
+            };
             let mut failed = BTreeSet::new();
             for (run, e) in orders.iter().filter_map(|order| keep(order).err()) {
                 tracing::error!(%run, "{e:#}");
@@ -449,12 +626,20 @@ impl Daemon {
                 tracing::error!("{e:#}; nothing new is obeyed until it works");
                 std::thread::sleep(RETRY_AFTER);
             }
-            let _ = sender.blocking_send(Happening::Recorded { fence, failed, written: written.is_ok() });
+            let _ = sender.blocking_send(Happening::Recorded {
+                fence,
+                failed,
+                written: written.is_ok(),
+            });
         });
     }
 
     /// Hands the run to a thread, unless one is at it already: then its outcome is awaited.
-    fn begin_work(&mut self, run: RunId, work: impl FnOnce(&Site, RunId, Option<OwnedFd>) -> Happening + Send + 'static) {
+    fn begin_work(
+        &mut self,
+        run: RunId,
+        work: impl FnOnce(&Site, RunId, Option<OwnedFd>) -> Happening + Send + 'static,
+    ) {
         let slot = self.work.entry(run).or_default();
         if std::mem::replace(&mut slot.busy, true) {
             return;
@@ -463,7 +648,10 @@ impl Daemon {
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
             let happening = work(&site, run, process);
-            if matches!(happening, Happening::Cleaned { done: false, .. } | Happening::Forgotten { done: false, .. }) {
+            if matches!(
+                happening,
+                Happening::Cleaned { done: false, .. } | Happening::Forgotten { done: false, .. }
+            ) {
                 std::thread::sleep(RETRY_AFTER);
             }
             let _ = sender.blocking_send(happening);
@@ -526,9 +714,13 @@ impl Daemon {
 
     /// The use of its GPUs counts from now.
     fn follow_use(&self, run: RunId) {
-        let Some(watch) = &self.site.gpu_watch else { return };
+        let Some(watch) = &self.site.gpu_watch else {
+            return;
+        };
         let begin = move |site: &Site| {
-            let (Some(watch), gpus) = (&site.gpu_watch, gpus_of(site, run)) else { return };
+            let (Some(watch), gpus) = (&site.gpu_watch, gpus_of(site, run)) else {
+                return;
+            };
             if !gpus.is_empty() {
                 watch.run_began(run, &site.spool.run_dir(run), &gpus);
             }
@@ -553,7 +745,12 @@ impl Daemon {
 
     /// The end of a run with GPUs is told with what it made of them; NVML has a deadline, so that the end is not lost for it.
     fn measure(&mut self, run: RunId, end: RunEnd) {
-        let Some(watch) = self.site.gpu_watch.as_ref().filter(|watch| watch.follows(run)) else {
+        let Some(watch) = self
+            .site
+            .gpu_watch
+            .as_ref()
+            .filter(|watch| watch.follows(run))
+        else {
             return self.ended_by_itself(run, end);
         };
         if watch.has_fresh_sample() {
@@ -565,7 +762,10 @@ impl Daemon {
             if let Some(watch) = &site.gpu_watch {
                 watch.run_ended(run, &site.spool.run_dir(run));
             }
-            let _ = sender.blocking_send(Happening::Measured { run, end: Box::new(end) });
+            let _ = sender.blocking_send(Happening::Measured {
+                run,
+                end: Box::new(end),
+            });
         });
     }
 
@@ -592,7 +792,10 @@ impl Daemon {
         if let Some(step) = self.work.get_mut(&run).and_then(|work| work.step.take()) {
             self.work.entry(run).or_default().process = step.process;
         }
-        self.begin_work(run, |site, run, _| Happening::Supervisor { run, outcome: look_after(site, run) });
+        self.begin_work(run, |site, run, _| Happening::Supervisor {
+            run,
+            outcome: look_after(site, run),
+        });
     }
 
     fn end_at_once(&mut self, runs: &[RunId], why: StopWhy, grace_secs: u32) {
@@ -619,7 +822,11 @@ impl Daemon {
         remove_unknown_cgroups(&site, &found);
         let (life, fence) = (site.spool.life().clone(), site.spool.fence());
         let runs: Vec<RunId> = found.iter().map(|(run, _)| *run).collect();
-        self.feed(NodeInput::Scanned { life, fence, runs: found });
+        self.feed(NodeInput::Scanned {
+            life,
+            fence,
+            runs: found,
+        });
         runs.into_iter().for_each(|run| self.read_mark(run));
         Ok(())
     }
@@ -634,14 +841,20 @@ impl Daemon {
                 Some(end) => Found::Ended { end, clean: false },
                 // It was about to be started when the daemon died, and was never ready: nothing was released.
                 None if !spool.was_ready(run) => Found::Accepted,
-                None => Found::Ended { end: supervisor_lost(&site, run), clean: false },
+                None => Found::Ended {
+                    end: supervisor_lost(&site, run),
+                    clean: false,
+                },
             });
         };
         let said = place.first_words();
         self.converse(run, supervisor);
         Ok(match said {
             Some(FromStep::Running { started, .. }) => Found::Running { started },
-            Some(FromStep::Ended { end }) => Found::Ended { end: spool.end(run)?.unwrap_or(end), clean: false },
+            Some(FromStep::Ended { end }) => Found::Ended {
+                end: spool.end(run)?.unwrap_or(end),
+                clean: false,
+            },
             _ => {
                 spool.mark_ready(run)?;
                 Found::Ready
@@ -657,7 +870,9 @@ async fn first_or_due(
 ) -> Option<Option<Happening>> {
     match due {
         None => Some(happenings.recv().await),
-        Some(due) => tokio::time::timeout_at(due.into(), happenings.recv()).await.ok(),
+        Some(due) => tokio::time::timeout_at(due.into(), happenings.recv())
+            .await
+            .ok(),
     }
 }
 
@@ -672,24 +887,54 @@ fn inventory(site: &Site) -> Inventory {
     let mut inventory = crate::inventory::inventory(&site.config, &gpus, unfit, wall_clock());
     crate::gpu_share::show(site, &mut inventory);
     let hung = site.hung.lock().expect("no holder panics");
-    inventory.hung = hung.iter().map(|(run, text)| HungRun { run: Some(*run), text: text.clone() }).collect();
+    inventory.hung = hung
+        .iter()
+        .map(|(run, text)| HungRun {
+            run: Some(*run),
+            text: text.clone(),
+        })
+        .collect();
     HungRun::bound(&mut inventory.hung);
-    inventory.notes = site.gpu_watch.as_ref().map_or_else(Vec::new, |watch| watch.strays());
+    inventory.notes = site
+        .gpu_watch
+        .as_ref()
+        .map_or_else(Vec::new, |watch| watch.strays());
     inventory
 }
 
 /// UUIDs of the run's GPUs here, and thousandths of each that it holds. A slice has a UUID of its own, and all of that.
 fn gpus_of(site: &Site, run: RunId) -> Vec<(String, u32)> {
     let setup = site.spool.setup(run).ok().flatten();
-    setup.map_or_else(Vec::new, |setup| setup.gpus.iter().map(|gpu| (gpu.uuid.clone(), if gpu.share_milli == 0 { 1000 } else { gpu.share_milli })).collect())
+    setup.map_or_else(Vec::new, |setup| {
+        setup
+            .gpus
+            .iter()
+            .map(|gpu| {
+                (
+                    gpu.uuid.clone(),
+                    if gpu.share_milli == 0 {
+                        1000
+                    } else {
+                        gpu.share_milli
+                    },
+                )
+            })
+            .collect()
+    })
 }
 
 /// Before a run goes on: others may have its CPUs meanwhile.
 fn choose_cpus_again(site: &Site, run: RunId) {
-    let (Some(binding), Some(root), Ok(order)) = (&site.cpus, &site.cgroups, site.spool.order(run)) else { return };
+    let (Some(binding), Some(root), Ok(order)) = (&site.cpus, &site.cgroups, site.spool.order(run))
+    else {
+        return;
+    };
     let own = gpus_of(site, run);
     let known = site.gpus.current();
-    let near = known.facts.iter().filter(|gpu| own.iter().any(|(uuid, _)| *uuid == gpu.uuid));
+    let near = known
+        .facts
+        .iter()
+        .filter(|gpu| own.iter().any(|(uuid, _)| *uuid == gpu.uuid));
     let wish = crate::cpu_binding::wish(&order, near);
     let text = match binding.choose_again(site, root, &crate::site::cgroup_name(run), &wish) {
         Ok(None) => return,
@@ -701,12 +946,22 @@ fn choose_cpus_again(site: &Site, run: RunId) {
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.
 fn look_after(site: &Site, run: RunId) -> Result<Supervisor, Box<RunEnd>> {
-    step::Place::of(&site.spool, run).find().ok_or_else(|| Box::new(supervisor_lost(site, run)))
+    step::Place::of(&site.spool, run)
+        .find()
+        .ok_or_else(|| Box::new(supervisor_lost(site, run)))
 }
 
 fn supervisor_lost(site: &Site, run: RunId) -> RunEnd {
     let text = "the run's supervisor (gstepd) died; its processes were killed".to_owned();
-    recorded_end(site, run, RunEnd { cause: EndCause::SupervisorLost, text, ..RunEnd::default() })
+    recorded_end(
+        site,
+        run,
+        RunEnd {
+            cause: EndCause::SupervisorLost,
+            text,
+            ..RunEnd::default()
+        },
+    )
 }
 
 /// Puts an end on record that no supervisor will write, after killing what may be left; the supervisor's own counts.
@@ -728,9 +983,18 @@ pub fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
 /// killed now; a supervisor among them takes some seconds to see that and leave.
 fn remove_unknown_cgroups(site: &Arc<Site>, found: &[(RunId, Found)]) {
     let Some(root) = &site.cgroups else { return };
-    let of_run = |run: RunId| hook::Kind::ALL.map(|kind| hook::cgroup_name(kind, run)).into_iter().chain([crate::site::cgroup_name(run)]);
+    let of_run = |run: RunId| {
+        hook::Kind::ALL
+            .map(|kind| hook::cgroup_name(kind, run))
+            .into_iter()
+            .chain([crate::site::cgroup_name(run)])
+    };
     let known: BTreeSet<String> = found.iter().flat_map(|(run, _)| of_run(*run)).collect();
-    for name in root.runs().unwrap_or_default().into_iter().filter(|name| !known.contains(name) && !name.starts_with(crate::gpu_share::CGROUP_PREFIX)) {
+    for name in
+        root.runs().unwrap_or_default().into_iter().filter(|name| {
+            !known.contains(name) && !name.starts_with(crate::gpu_share::CGROUP_PREFIX)
+        })
+    {
         tracing::warn!("cgroup {name} belongs to no run in the spool: its processes are killed");
         let site = Arc::clone(site);
         tokio::task::spawn_blocking(move || {
@@ -761,6 +1025,8 @@ fn succeeded(run: RunId, outcome: anyhow::Result<()>) -> bool {
 
 /// The node's wall clock; what it stamps is for people, and ages are the controller's affair.
 pub fn wall_clock() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     Timestamp(since.as_millis() as i64)
 }

@@ -24,7 +24,11 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
 /// Connections at once, and those of one user; root has places of its own.
-const CONNECTIONS: Places = Places { all: 4096, each: 512, kept: 128 };
+const CONNECTIONS: Places = Places {
+    all: 4096,
+    each: 512,
+    kept: 128,
+};
 /// What is kept of a request or an answer on its way, bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Idle connections to the controller that are kept.
@@ -33,8 +37,16 @@ const MAX_DRAINED_BYTES: usize = 64 << 20;
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Headers that belong to one connection and not to the request (RFC 9110 §7.6.1), and the two we set.
 const NOT_FORWARDED: [&str; 10] = [
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade", FORWARD_HEADER,
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    FORWARD_HEADER,
 ];
 
 type Body = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
@@ -47,7 +59,10 @@ pub fn listen(run_dir: &Path) -> Result<UnixListener> {
     let _ = std::fs::remove_file(&aside);
     let listener = UnixListener::bind(&aside).with_context(|| {
         let bytes = aside.as_os_str().len();
-        format!("listening on {} ({bytes} bytes; a socket's path has room for 107)", aside.display())
+        format!(
+            "listening on {} ({bytes} bytes; a socket's path has room for 107)",
+            aside.display()
+        )
     })?;
     std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o666))?;
     std::fs::rename(&aside, &path)?;
@@ -56,7 +71,10 @@ pub fn listen(run_dir: &Path) -> Result<UnixListener> {
 
 /// Serves local users for ever.
 pub async fn serve(listener: UnixListener, to: Dial) {
-    let upstream = Arc::new(Upstream { to, idle: Mutex::new(Vec::new()) });
+    let upstream = Arc::new(Upstream {
+        to,
+        idle: Mutex::new(Vec::new()),
+    });
     let door = Door::new(CONNECTIONS);
     loop {
         let stream = match listener.accept().await {
@@ -84,7 +102,12 @@ async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>, door: Door<u32>
     };
     let name = tokio::task::spawn_blocking(move || gsys::user::user_name(peer.uid)).await?;
     let identity = match name {
-        Ok(name) => Ok(format!("{}:{}:{}", peer.uid, peer.gid, name.unwrap_or_default())),
+        Ok(name) => Ok(format!(
+            "{}:{}:{}",
+            peer.uid,
+            peer.gid,
+            name.unwrap_or_default()
+        )),
         Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
     };
     let service = hyper::service::service_fn(move |request| {
@@ -98,18 +121,30 @@ async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>, door: Door<u32>
         }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE).max_buf_size(BUFFER_BYTES);
-    Ok(server.serve_connection(TokioIo::new(PatientStream::new(stream)), service).await?)
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_PATIENCE)
+        .max_buf_size(BUFFER_BYTES);
+    Ok(server
+        .serve_connection(TokioIo::new(PatientStream::new(stream)), service)
+        .await?)
 }
 
 /// Says why before it closes; a client that still writes reads it afterwards.
 fn turn_away(stream: &UnixStream, full: Full) -> Result<()> {
     let text = match full {
-        Full::Each(most) => format!("you have {most} connections to this machine's gpud, as many as one user may. Close some"),
-        Full::All(most) => format!("users have {most} connections to this machine's gpud, and more are only for root. Try again in a moment"),
+        Full::Each(most) => format!(
+            "you have {most} connections to this machine's gpud, as many as one user may. Close some"
+        ),
+        Full::All(most) => format!(
+            "users have {most} connections to this machine's gpud, and more are only for root. Try again in a moment"
+        ),
     };
     let body = error_body("limit", text);
-    let head = format!("HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.try_write(&[head.into_bytes(), body].concat())?;
     Ok(())
 }
@@ -121,7 +156,11 @@ struct Upstream {
 }
 
 impl Upstream {
-    async fn forward(self: Arc<Self>, request: Request<Incoming>, identity: &str) -> Response<Body> {
+    async fn forward(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        identity: &str,
+    ) -> Response<Body> {
         let request = match prepared(request, identity) {
             Ok(request) => request,
             Err((text, body)) => {
@@ -135,13 +174,19 @@ impl Upstream {
                 if let Some(request) = unsent {
                     drain(request.into_body()).await;
                 }
-                unavailable(&format!("the controller at {} cannot be reached from this node: {e:#}", self.to.controller))
+                unavailable(&format!(
+                    "the controller at {} cannot be reached from this node: {e:#}",
+                    self.to.controller
+                ))
             }
         }
     }
 
     /// A kept connection may have died meanwhile: a request it gave back unsent goes over the next.
-    async fn exchange(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<Body>, (anyhow::Error, Option<Request<Body>>)> {
+    async fn exchange(
+        self: &Arc<Self>,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, (anyhow::Error, Option<Request<Body>>)> {
         loop {
             let kept = self.idle.lock().expect("no holder panics").pop();
             let is_fresh = kept.is_none();
@@ -166,13 +211,20 @@ impl Upstream {
     async fn connect(&self) -> Result<SendRequest<Body>> {
         let tls = Identity::load(&self.to.state_dir)?.tls(ALPN_HTTP)?;
         let stream = dial(&self.to.controller, tls).await?;
-        let (sender, connection) = hyper::client::conn::http1::Builder::new().max_buf_size(BUFFER_BYTES).handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(BUFFER_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await?;
         tokio::spawn(connection);
         Ok(sender)
     }
 
     /// Passes the answer on; the connection is kept once it can take the next request.
-    fn streamed(self: &Arc<Self>, response: Response<Incoming>, mut sender: SendRequest<Body>) -> Response<Body> {
+    fn streamed(
+        self: &Arc<Self>,
+        response: Response<Incoming>,
+        mut sender: SendRequest<Body>,
+    ) -> Response<Body> {
         let upstream = Arc::clone(self);
         tokio::spawn(async move {
             if sender.ready().await.is_ok() {
@@ -189,25 +241,44 @@ impl Upstream {
 }
 
 /// The request as it goes on: path and query only, no header of ours but our own.
-fn prepared(request: Request<Incoming>, identity: &str) -> Result<Request<Body>, (String, Incoming)> {
+fn prepared(
+    request: Request<Incoming>,
+    identity: &str,
+) -> Result<Request<Body>, (String, Incoming)> {
     let (mut parts, body) = request.into_parts();
     match rewritten(&mut parts, identity) {
-        Ok(()) => Ok(Request::from_parts(parts, Limited::new(PatientBody::new(body), MAX_BODY_BYTES).boxed())),
+        Ok(()) => Ok(Request::from_parts(
+            parts,
+            Limited::new(PatientBody::new(body), MAX_BODY_BYTES).boxed(),
+        )),
         Err(text) => Err((text, body)),
     }
 }
 
 fn rewritten(parts: &mut hyper::http::request::Parts, identity: &str) -> Result<(), String> {
-    let announced = parts.headers.get(hyper::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    let announced = parts
+        .headers
+        .get(hyper::header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES) {
-        return Err(format!("a request of {} bytes; at most {MAX_BODY_BYTES} are taken", announced.unwrap_or(0)));
+        return Err(format!(
+            "a request of {} bytes; at most {MAX_BODY_BYTES} are taken",
+            announced.unwrap_or(0)
+        ));
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    parts.uri = path.parse().map_err(|_| "the path cannot be read".to_owned())?;
+    parts.uri = path
+        .parse()
+        .map_err(|_| "the path cannot be read".to_owned())?;
     strip(&mut parts.headers);
-    let identity = HeaderValue::try_from(identity).map_err(|_| "your user name cannot stand in a header".to_owned())?;
-    parts.headers.insert(HeaderName::from_static(FORWARD_HEADER), identity);
-    parts.headers.insert(HOST, HeaderValue::from_static(CONTROLLER_NAME));
+    let identity = HeaderValue::try_from(identity)
+        .map_err(|_| "your user name cannot stand in a header".to_owned())?;
+    parts
+        .headers
+        .insert(HeaderName::from_static(FORWARD_HEADER), identity);
+    parts
+        .headers
+        .insert(HOST, HeaderValue::from_static(CONTROLLER_NAME));
     Ok(())
 }
 
@@ -235,12 +306,24 @@ fn unavailable(text: &str) -> Response<Body> {
 
 fn refusal(status: StatusCode, code: &str, error: String) -> Response<Body> {
     let bytes = error_body(code, error);
-    let mut response = Response::new(http_body_util::Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed());
+    let mut response = Response::new(
+        http_body_util::Full::new(Bytes::from(bytes))
+            .map_err(|never| match never {})
+            .boxed(),
+    );
     *response.status_mut() = status;
-    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert("content-type", HeaderValue::from_static("application/json"));
     response
 }
 
 fn error_body(code: &str, error: String) -> Vec<u8> {
-    serde_json::to_vec(&ErrorBody { schema: SCHEMA, code: code.into(), error, ..ErrorBody::default() }).unwrap_or_default()
+    serde_json::to_vec(&ErrorBody {
+        schema: SCHEMA,
+        code: code.into(),
+        error,
+        ..ErrorBody::default()
+    })
+    .unwrap_or_default()
 }

@@ -2,7 +2,9 @@
 //! is read again when it changes; with a mistake in it the catalogue before stays in force, and every mistake is shown in place.
 
 use crate::config::{ConfigError, complaint};
-use gmodel::gpu_health::{Action, Catalogue, CatalogueError, CatalogueOverrides, Severity, SignOverride};
+use gmodel::gpu_health::{
+    Action, Catalogue, CatalogueError, CatalogueOverrides, Severity, SignOverride,
+};
 use gmodel::suggest::did_you_mean;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +14,25 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys of a `[sign.NAME]` table, for "did you mean".
-const SIGN_KEYS: [&str; 10] =
-    ["off", "evidence", "severity", "action", "let_finish", "threshold", "window_secs", "holds_secs", "clears_secs", "meaning"];
+const SIGN_KEYS: [&str; 10] = [
+    "off",
+    "evidence",
+    "severity",
+    "action",
+    "let_finish",
+    "threshold",
+    "window_secs",
+    "holds_secs",
+    "clears_secs",
+    "meaning",
+];
 
-const SEVERITIES: [(&str, Severity); 4] =
-    [("info", Severity::Info), ("warning", Severity::Warning), ("critical", Severity::Critical), ("fatal", Severity::Fatal)];
+const SEVERITIES: [(&str, Severity); 4] = [
+    ("info", Severity::Info),
+    ("warning", Severity::Warning),
+    ("critical", Severity::Critical),
+    ("fatal", Severity::Fatal),
+];
 
 const ACTIONS: [(&str, Action); 6] = [
     ("note", Action::Note),
@@ -41,7 +57,11 @@ impl SiteCatalogue {
     pub fn open(path: Option<&Path>) -> Result<Self, ConfigError> {
         let current = path.map_or_else(|| Ok(Catalogue::built_in()), read)?;
         let seen = path.and_then(modified);
-        Ok(Self { path: path.map(Path::to_owned), seen, current: Arc::new(current) })
+        Ok(Self {
+            path: path.map(Path::to_owned),
+            seen,
+            current: Arc::new(current),
+        })
     }
 
     pub fn current(&self) -> Arc<Catalogue> {
@@ -58,7 +78,11 @@ impl SiteCatalogue {
         self.seen = now;
         match read(path) {
             Ok(catalogue) => {
-                tracing::info!("{}: {} signs of sick GPUs are in force", path.display(), catalogue.signs.len());
+                tracing::info!(
+                    "{}: {} signs of sick GPUs are in force",
+                    path.display(),
+                    catalogue.signs.len()
+                );
                 self.current = Arc::new(catalogue);
             }
             Err(e) => tracing::error!("the signs of sick GPUs stay as they were:\n{e}"),
@@ -72,16 +96,22 @@ fn modified(path: &Path) -> Option<SystemTime> {
 
 fn read(path: &Path) -> Result<Catalogue, ConfigError> {
     let name = path.display().to_string();
-    let text = gsys::small_file::read_text(path, crate::config::MAX_FILE_BYTES).map_err(|e| ConfigError(format!("gpud: gpu_signs: {name}: {e}")))?;
+    let text = gsys::small_file::read_text(path, crate::config::MAX_FILE_BYTES)
+        .map_err(|e| ConfigError(format!("gpud: gpu_signs: {name}: {e}")))?;
     parse(&text, &name)
 }
 
 /// `name` of the file is for messages only.
 fn parse(text: &str, name: &str) -> Result<Catalogue, ConfigError> {
-    let mut file = SignFile { problems: Vec::new() };
+    let mut file = SignFile {
+        problems: Vec::new(),
+    };
     let (table, broken) = DeTable::parse_recoverable(text);
     for error in broken {
-        file.problems.push((error.span().map_or(0, |span| span.start), error.message().to_owned()));
+        file.problems.push((
+            error.span().map_or(0, |span| span.start),
+            error.message().to_owned(),
+        ));
     }
     let (overrides, places) = file.read(table.get_ref());
     let catalogue = Catalogue::with(&overrides);
@@ -95,7 +125,13 @@ fn parse(text: &str, name: &str) -> Result<Catalogue, ConfigError> {
     file.problems.sort_by_key(|(at, _)| *at);
     match catalogue {
         Ok(catalogue) if file.problems.is_empty() => Ok(catalogue),
-        _ => Err(ConfigError(file.problems.iter().map(|(at, problem)| complaint(text, name, *at, problem)).collect::<Vec<_>>().join("\n"))),
+        _ => Err(ConfigError(
+            file.problems
+                .iter()
+                .map(|(at, problem)| complaint(text, name, *at, problem))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )),
     }
 }
 
@@ -106,7 +142,9 @@ struct Places(BTreeMap<String, (usize, BTreeMap<String, usize>)>);
 impl Places {
     /// The value of the key where it is there, else the sign's table.
     fn of(&self, error: &CatalogueError) -> usize {
-        self.0.get(&error.sign).map_or(0, |(table, keys)| keys.get(error.key).copied().unwrap_or(*table))
+        self.0.get(&error.sign).map_or(0, |(table, keys)| {
+            keys.get(error.key).copied().unwrap_or(*table)
+        })
     }
 }
 
@@ -124,22 +162,42 @@ impl SignFile {
                 self.complain(key.span().start, format!("there is no setting {word:?} here: each sign is a table, as [sign.xid-63].{}", did_you_mean(word, ["sign"])));
                 continue;
             }
-            let Some(signs) = self.table(value, "sign") else { continue };
+            let Some(signs) = self.table(value, "sign") else {
+                continue;
+            };
             for (name, value) in signs.iter() {
                 let sign: &str = name.get_ref();
-                let Some(table) = self.table(value, &format!("sign.{sign}")) else { continue };
-                overrides.sign.insert(sign.to_owned(), self.sign(sign, table));
-                let keys = table.iter().map(|(key, value)| (key.get_ref().to_string(), value.span().start));
-                places.0.insert(sign.to_owned(), (name.span().start, keys.collect()));
+                let Some(table) = self.table(value, &format!("sign.{sign}")) else {
+                    continue;
+                };
+                overrides
+                    .sign
+                    .insert(sign.to_owned(), self.sign(sign, table));
+                let keys = table
+                    .iter()
+                    .map(|(key, value)| (key.get_ref().to_string(), value.span().start));
+                places
+                    .0
+                    .insert(sign.to_owned(), (name.span().start, keys.collect()));
             }
         }
         (overrides, places)
     }
 
-    fn table<'a>(&mut self, value: &'a Spanned<DeValue<'a>>, name: &str) -> Option<&'a DeTable<'a>> {
+    fn table<'a>(
+        &mut self,
+        value: &'a Spanned<DeValue<'a>>,
+        name: &str,
+    ) -> Option<&'a DeTable<'a>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.complain(value.span().start, format!("{name}: a table is needed, as [sign.xid-63], not {}", written(value)));
+            self.complain(
+                value.span().start,
+                format!(
+                    "{name}: a table is needed, as [sign.xid-63], not {}",
+                    written(value)
+                ),
+            );
         }
         table
     }
@@ -161,11 +219,22 @@ impl SignFile {
                 "meaning" => sign.meaning = self.text(&what, value).map(str::to_owned),
                 "evidence" => {
                     let read = self.text(&what, value).map(str::parse);
-                    sign.evidence = read.and_then(|read| read.map_err(|e: String| self.complain(value.span().start, format!("{what}: {e}"))).ok());
+                    sign.evidence = read.and_then(|read| {
+                        read.map_err(|e: String| {
+                            self.complain(value.span().start, format!("{what}: {e}"))
+                        })
+                        .ok()
+                    });
                 }
                 other => {
                     let guess = did_you_mean(other, SIGN_KEYS);
-                    self.complain(key.span().start, format!("there is no setting {other:?} in [sign.{name}].{guess} There are: {}", SIGN_KEYS.join(", ")));
+                    self.complain(
+                        key.span().start,
+                        format!(
+                            "there is no setting {other:?} in [sign.{name}].{guess} There are: {}",
+                            SIGN_KEYS.join(", ")
+                        ),
+                    );
                 }
             }
         }
@@ -179,7 +248,9 @@ impl SignFile {
 
     fn number(&mut self, what: &str, value: &Spanned<DeValue<'_>>) -> Option<u64> {
         let digits = value.get_ref().as_integer();
-        let read = digits.and_then(|digits| u64::from_str_radix(&digits.as_str().replace('_', ""), digits.radix()).ok());
+        let read = digits.and_then(|digits| {
+            u64::from_str_radix(&digits.as_str().replace('_', ""), digits.radix()).ok()
+        });
         self.typed(what, value, read, "a whole number that is not negative")
     }
 
@@ -187,20 +258,40 @@ impl SignFile {
         self.typed(what, value, value.get_ref().as_str(), "a text in quotes")
     }
 
-    fn word<T: Copy>(&mut self, what: &str, value: &Spanned<DeValue<'_>>, words: &[(&'static str, T)]) -> Option<T> {
+    fn word<T: Copy>(
+        &mut self,
+        what: &str,
+        value: &Spanned<DeValue<'_>>,
+        words: &[(&'static str, T)],
+    ) -> Option<T> {
         let text = self.text(what, value)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, meant)| *meant);
+        let found = words
+            .iter()
+            .find(|(word, _)| *word == text)
+            .map(|(_, meant)| *meant);
         if found.is_none() {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             let guess = did_you_mean(text, words.iter().copied());
-            self.complain(value.span().start, format!("{what}: {text:?} is none of {}.{guess}", words.join(", ")));
+            self.complain(
+                value.span().start,
+                format!("{what}: {text:?} is none of {}.{guess}", words.join(", ")),
+            );
         }
         found
     }
 
-    fn typed<T>(&mut self, what: &str, value: &Spanned<DeValue<'_>>, read: Option<T>, wanted: &str) -> Option<T> {
+    fn typed<T>(
+        &mut self,
+        what: &str,
+        value: &Spanned<DeValue<'_>>,
+        read: Option<T>,
+        wanted: &str,
+    ) -> Option<T> {
         if read.is_none() {
-            self.complain(value.span().start, format!("{what}: {wanted} is needed, not {}", written(value)));
+            self.complain(
+                value.span().start,
+                format!("{what}: {wanted} is needed, not {}", written(value)),
+            );
         }
         read
     }
@@ -226,19 +317,33 @@ mod tests {
 
     #[test]
     fn a_site_changes_what_a_sign_calls_for() {
-        let catalogue = parse("[sign.xid-94]\naction = \"quarantine\"\n[sign.hot]\noff = true\n", "signs.toml").unwrap();
+        let catalogue = parse(
+            "[sign.xid-94]\naction = \"quarantine\"\n[sign.hot]\noff = true\n",
+            "signs.toml",
+        )
+        .unwrap();
         assert_eq!(catalogue.signs["xid-94"].action, Action::Quarantine);
         assert!(!catalogue.signs.contains_key("hot"));
     }
 
     #[test]
     fn mistakes_are_shown_in_their_places() {
-        let mistakes = parse("[sign.xid-94]\naction = \"note\"\n[sign.hott]\nthreshold = 0\naction = \"note\"\n", "signs.toml");
+        let mistakes = parse(
+            "[sign.xid-94]\naction = \"note\"\n[sign.hott]\nthreshold = 0\naction = \"note\"\n",
+            "signs.toml",
+        );
         let text = mistakes.unwrap_err().to_string();
-        for words in ["signs.toml:3:7: [sign.hott] evidence", "did you mean \"hot\"?", "signs.toml:4:13: [sign.hott] threshold", "  threshold = 0\n"] {
+        for words in [
+            "signs.toml:3:7: [sign.hott] evidence",
+            "did you mean \"hot\"?",
+            "signs.toml:4:13: [sign.hott] threshold",
+            "  threshold = 0\n",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        let text = parse("[sign.hot]\nactoin = \"note\"\n", "signs.toml").unwrap_err().to_string();
+        let text = parse("[sign.hot]\nactoin = \"note\"\n", "signs.toml")
+            .unwrap_err()
+            .to_string();
         assert!(text.starts_with("signs.toml:2:1: there is no setting \"actoin\" in [sign.hot]. Did you mean \"action\"?"), "{text}");
     }
 
@@ -283,8 +388,18 @@ signs.toml:10:2: there is no setting \"sing\" here: each sign is a table, as [si
   [sing.cold]
    ^";
         assert_eq!(parse(text, "signs.toml").unwrap_err().to_string(), expected);
-        let broken = parse("[sign.hot]\naction = note\nthreshold = \"9\"\n[sign]\ncold = 1\n", "signs.toml").unwrap_err().to_string();
-        assert!(broken.contains("signs.toml:2:10: ") && broken.contains("signs.toml:3:13: ") && broken.contains("signs.toml:5:8: sign.cold: a table is needed"), "{broken}");
+        let broken = parse(
+            "[sign.hot]\naction = note\nthreshold = \"9\"\n[sign]\ncold = 1\n",
+            "signs.toml",
+        )
+        .unwrap_err()
+        .to_string();
+        assert!(
+            broken.contains("signs.toml:2:10: ")
+                && broken.contains("signs.toml:3:13: ")
+                && broken.contains("signs.toml:5:8: sign.cold: a table is needed"),
+            "{broken}"
+        );
     }
 
     #[test]
@@ -297,12 +412,27 @@ signs.toml:10:2: there is no setting \"sing\" here: each sign is a table, as [si
         let change = |site: &mut SiteCatalogue, text: &str, secs: u64| {
             std::fs::write(&path, text).unwrap();
             let file = std::fs::File::options().write(true).open(&path).unwrap();
-            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(secs)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(secs))
+                .unwrap();
             site.refresh();
             site.current().signs["xid-94"].action
         };
-        assert_eq!(change(&mut site, "[sign.xid-94]\naction = \"nonsense\"\n", 1_000_000), Action::Note);
-        assert_eq!(change(&mut site, "[sign.xid-94]\naction = \"replace\"\n", 2_000_000), Action::Replace);
+        assert_eq!(
+            change(
+                &mut site,
+                "[sign.xid-94]\naction = \"nonsense\"\n",
+                1_000_000
+            ),
+            Action::Note
+        );
+        assert_eq!(
+            change(
+                &mut site,
+                "[sign.xid-94]\naction = \"replace\"\n",
+                2_000_000
+            ),
+            Action::Replace
+        );
         assert!(SiteCatalogue::open(Some(&dir.join("none"))).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }

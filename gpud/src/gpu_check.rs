@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Until nothing is left of a check that is to end: its own time, then the kernel's.
-const PATIENCE: Duration = Duration::from_millis(check_program::GRACE.as_millis() as u64 + check_program::DEATH.as_millis() as u64 + 1000);
+const PATIENCE: Duration = Duration::from_millis(
+    check_program::GRACE.as_millis() as u64 + check_program::DEATH.as_millis() as u64 + 1000,
+);
 
 /// The checks of this node: under way, and those that ended and whose order may still be open.
 #[derive(Debug, Default)]
@@ -50,13 +52,21 @@ impl GpuChecks {
     pub fn keep_only(&self, numbers: &BTreeSet<u64>) {
         let mut book = self.lock();
         book.finished.retain(|number, _| numbers.contains(number));
-        for running in book.running.values_mut().filter(|running| !numbers.contains(&running.number)) {
+        for running in book
+            .running
+            .values_mut()
+            .filter(|running| !numbers.contains(&running.number))
+        {
             running.end("its order was taken back");
         }
     }
 
     /// Ends the checks of these GPUs, and waits until nothing of them is left. How long that took; `None`: there was none.
-    pub fn give_way<'a>(&self, uuids: impl IntoIterator<Item = &'a str>, to: &str) -> Result<Option<Duration>> {
+    pub fn give_way<'a>(
+        &self,
+        uuids: impl IntoIterator<Item = &'a str>,
+        to: &str,
+    ) -> Result<Option<Duration>> {
         let uuids: Vec<&str> = uuids.into_iter().collect();
         let begun = Instant::now();
         let mut book = self.lock();
@@ -68,10 +78,17 @@ impl GpuChecks {
             }
         }
         let alive = |book: &mut Book| uuids.iter().any(|uuid| book.on(uuid).is_some());
-        let (book, late) = self.ended.wait_timeout_while(book, PATIENCE, alive).expect("no holder panics");
+        let (book, late) = self
+            .ended
+            .wait_timeout_while(book, PATIENCE, alive)
+            .expect("no holder panics");
         drop(book);
         if late.timed_out() {
-            bail!("a check of {} does not end within {} s of being told to", uuids.join(", "), PATIENCE.as_secs());
+            bail!(
+                "a check of {} does not end within {} s of being told to",
+                uuids.join(", "),
+                PATIENCE.as_secs()
+            );
         }
         Ok(any.then(|| begun.elapsed()))
     }
@@ -83,9 +100,16 @@ impl GpuChecks {
     /// Entered as under way: whoever wants the GPU from now on waits. What tells it to end.
     fn enter(&self, order: &GpuOrder, peer: &str) -> Result<OwnedFd> {
         let (ends, stop) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        let running = Running { number: order.number, stop: Some(stop), why: String::new() };
+        let running = Running {
+            number: order.number,
+            stop: Some(stop),
+            why: String::new(),
+        };
         let mut book = self.lock();
-        ensure!(book.on(&order.uuid).is_none() && (peer.is_empty() || book.on(peer).is_none()), "another check of it is under way");
+        ensure!(
+            book.on(&order.uuid).is_none() && (peer.is_empty() || book.on(peer).is_none()),
+            "another check of it is under way"
+        );
         book.running.insert(order.uuid.clone(), running);
         if !peer.is_empty() {
             book.other_ends.insert(peer.to_owned(), order.uuid.clone());
@@ -97,9 +121,15 @@ impl GpuChecks {
     /// meets the check or its answer.
     fn leave(&self, order: &GpuOrder, report: impl FnOnce(&str) -> CheckReport) -> GpuOrderDone {
         let mut book = self.lock();
-        let why = book.running.remove(&order.uuid).map_or_else(String::new, |running| running.why);
+        let why = book
+            .running
+            .remove(&order.uuid)
+            .map_or_else(String::new, |running| running.why);
         book.other_ends.retain(|_, uuid| *uuid != order.uuid);
-        let done = GpuOrderDone { check: Some(Box::new(report(&why))), ..GpuOrderDone::new(order, "") };
+        let done = GpuOrderDone {
+            check: Some(Box::new(report(&why))),
+            ..GpuOrderDone::new(order, "")
+        };
         book.finished.insert(order.number, done.clone());
         self.ended.notify_all();
         done
@@ -108,15 +138,24 @@ impl GpuChecks {
     /// What is known of an order: that its check is under way, or what came of it.
     fn known(&self, number: u64) -> Option<Begun> {
         let book = self.lock();
-        let running = book.running.values().any(|running| running.number == number);
-        running.then_some(Begun::Before).or_else(|| book.finished.get(&number).cloned().map(Begun::Answered))
+        let running = book
+            .running
+            .values()
+            .any(|running| running.number == number);
+        running
+            .then_some(Begun::Before)
+            .or_else(|| book.finished.get(&number).cloned().map(Begun::Answered))
     }
 }
 
 impl Book {
     /// The check that a GPU is under, or is the other end of.
     fn on(&mut self, uuid: &str) -> Option<&mut Running> {
-        let checked = self.other_ends.get(uuid).map_or(uuid, String::as_str).to_owned();
+        let checked = self
+            .other_ends
+            .get(uuid)
+            .map_or(uuid, String::as_str)
+            .to_owned();
         self.running.get_mut(&checked)
     }
 }
@@ -130,9 +169,16 @@ impl Running {
 }
 
 /// Begins the checks among these orders that were not begun before, each on a thread; answers what ended. Blocking, not for long.
-pub fn obey(site: &Arc<Site>, sender: &mpsc::Sender<Happening>, incarnation: u64, orders: Vec<GpuOrder>) {
+pub fn obey(
+    site: &Arc<Site>,
+    sender: &mpsc::Sender<Happening>,
+    incarnation: u64,
+    orders: Vec<GpuOrder>,
+) {
     for order in orders {
-        let GpuAction::Check(program) = &order.what else { continue };
+        let GpuAction::Check(program) = &order.what else {
+            continue;
+        };
         match begin(site, incarnation, &order, program) {
             Ok(Begun::Before) => {}
             Ok(Begun::Answered(done)) => answer(sender, done),
@@ -155,7 +201,10 @@ enum Begun {
 
 /// Enters the check while nobody makes a run ready, and writes down that it was begun.
 fn begin(site: &Site, incarnation: u64, order: &GpuOrder, program: &CheckProgram) -> Result<Begun> {
-    let watch = site.gpu_watch.as_ref().context("this node does not look after GPUs")?;
+    let watch = site
+        .gpu_watch
+        .as_ref()
+        .context("this node does not look after GPUs")?;
     // Nor does anybody else begin one: the same order may come twice at once.
     let _nobody_prepares = site.gpus.cutting.write().expect("no holder panics");
     if let Some(known) = site.checks.known(order.number) {
@@ -165,10 +214,25 @@ fn begin(site: &Site, incarnation: u64, order: &GpuOrder, program: &CheckProgram
     let here = site.gpus.current();
     for uuid in [&order.uuid, &program.peer] {
         if let Some(run) = held.get(uuid).and_then(BTreeSet::first) {
-            bail!("run {run} holds {}", if *uuid == order.uuid { "it" } else { "the other end of the way" });
+            bail!(
+                "run {run} holds {}",
+                if *uuid == order.uuid {
+                    "it"
+                } else {
+                    "the other end of the way"
+                }
+            );
         }
-        let standing = here.health.get(uuid).and_then(|shown| shown.standing.as_ref());
-        if let Some(standing) = standing.filter(|one| matches!(one.stage, Stage::Resetting | Stage::Booting | Stage::BurningIn)) {
+        let standing = here
+            .health
+            .get(uuid)
+            .and_then(|shown| shown.standing.as_ref());
+        if let Some(standing) = standing.filter(|one| {
+            matches!(
+                one.stage,
+                Stage::Resetting | Stage::Booting | Stage::BurningIn
+            )
+        }) {
             bail!("the repair of {uuid} is under way ({:?})", standing.stage);
         }
     }
@@ -182,23 +246,41 @@ fn answer(sender: &mpsc::Sender<Happening>, done: GpuOrderDone) {
     let _ = sender.blocking_send(Happening::GpuOrdersDone { done: vec![done] });
 }
 
-fn check(site: &Site, sender: &mpsc::Sender<Happening>, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd) {
+fn check(
+    site: &Site,
+    sender: &mpsc::Sender<Happening>,
+    order: &GpuOrder,
+    program: &CheckProgram,
+    ends: &OwnedFd,
+) {
     let begun = Instant::now();
     let outcome = check_program::run(site, order, program, ends);
     let took_ms = begun.elapsed().as_millis() as u64;
     let done = site.checks.leave(order, |why| {
         let report = match outcome {
-            _ if !why.is_empty() => CheckReport::stopped(format!("ended after {} s: {why}", took_ms / 1000)),
-            Ok(Ok(results)) => CheckReport { results, ..CheckReport::default() },
-            Ok(Err(trouble)) => CheckReport { trouble, ..CheckReport::default() },
+            _ if !why.is_empty() => {
+                CheckReport::stopped(format!("ended after {} s: {why}", took_ms / 1000))
+            }
+            Ok(Ok(results)) => CheckReport {
+                results,
+                ..CheckReport::default()
+            },
+            Ok(Err(trouble)) => CheckReport {
+                trouble,
+                ..CheckReport::default()
+            },
             Err(e) => CheckReport::stopped(format!("{}: {e:#}", program.program)),
         };
         CheckReport { took_ms, ..report }
     });
     let report = done.check.clone().unwrap_or_default();
     match (&report.trouble, &report.stopped) {
-        (trouble, _) if !trouble.is_empty() => tracing::warn!("check of GPU {}: {trouble}", order.uuid),
-        (_, stopped) if !stopped.is_empty() => tracing::info!("check of GPU {}: {stopped}", order.uuid),
+        (trouble, _) if !trouble.is_empty() => {
+            tracing::warn!("check of GPU {}: {trouble}", order.uuid)
+        }
+        (_, stopped) if !stopped.is_empty() => {
+            tracing::info!("check of GPU {}: {stopped}", order.uuid)
+        }
         _ => tracing::info!("check of GPU {}: {}", order.uuid, report.words()),
     }
     answer(sender, done);

@@ -77,7 +77,15 @@ impl HealthBook {
             Kept::default()
         });
         let is_boot = kept.boot != boot && !kept.boot.is_empty();
-        let mut book = Self { path, gpus: kept.gpus, means, to_run: None, unwritten: kept.boot != boot, boot, written_at: now };
+        let mut book = Self {
+            path,
+            gpus: kept.gpus,
+            means,
+            to_run: None,
+            unwritten: kept.boot != boot,
+            boot,
+            written_at: now,
+        };
         for (uuid, record) in &mut book.gpus {
             record.daemon_began(is_boot, now);
             if !record.fault().is_empty() {
@@ -90,7 +98,11 @@ impl HealthBook {
     /// Puts what keeps a GPU out of service into its facts: it outlasts what discovery sees.
     pub fn apply(&self, facts: &mut [GpuFacts]) {
         for gpu in facts {
-            if let Some(record) = self.gpus.get(&gpu.uuid).filter(|record| !record.fault().is_empty()) {
+            if let Some(record) = self
+                .gpus
+                .get(&gpu.uuid)
+                .filter(|record| !record.fault().is_empty())
+            {
                 gpu.fault = Some(record.fault());
             }
         }
@@ -98,9 +110,17 @@ impl HealthBook {
 
     /// What else the controller is told, of those GPUs of which there is something to tell.
     pub fn shown(&self) -> BTreeMap<String, Shown> {
-        let shown = |record: &Record| Shown { notes: record.notes(), wants: record.wants(), standing: record.standing() };
-        let all = self.gpus.iter().map(|(uuid, record)| (uuid.clone(), shown(record)));
-        all.filter(|(_, shown)| *shown != Shown::default()).collect()
+        let shown = |record: &Record| Shown {
+            notes: record.notes(),
+            wants: record.wants(),
+            standing: record.standing(),
+        };
+        let all = self
+            .gpus
+            .iter()
+            .map(|(uuid, record)| (uuid.clone(), shown(record)));
+        all.filter(|(_, shown)| *shown != Shown::default())
+            .collect()
     }
 
     /// What discovery sees is this node's, looked at or not.
@@ -130,13 +150,27 @@ impl HealthBook {
 
     /// Takes a sweep over all GPUs. When all of several fall silent at once it is the driver's trouble and no GPU's: discovery
     /// says so, and nothing is held against them.
-    pub fn read(&mut self, catalogue: &Catalogue, sweep: Vec<GpuHealth>, facts: &[GpuFacts], now: Timestamp) {
+    pub fn read(
+        &mut self,
+        catalogue: &Catalogue,
+        sweep: Vec<GpuHealth>,
+        facts: &[GpuFacts],
+        now: Timestamp,
+    ) {
         if sweep.len() > 1 && sweep.iter().all(|gpu| gpu.reading.fault.is_some()) {
             return;
         }
-        let type_of = |uuid: &Option<String>| facts.iter().find(|gpu| Some(&gpu.uuid) == uuid.as_ref()).map_or("", |gpu| gpu.gpu_type.as_str());
+        let type_of = |uuid: &Option<String>| {
+            facts
+                .iter()
+                .find(|gpu| Some(&gpu.uuid) == uuid.as_ref())
+                .map_or("", |gpu| gpu.gpu_type.as_str())
+        };
         let mut sweep = sweep;
-        let mut readings: Vec<(&str, &mut Reading)> = sweep.iter_mut().map(|gpu| (type_of(&gpu.uuid), &mut gpu.reading)).collect();
+        let mut readings: Vec<(&str, &mut Reading)> = sweep
+            .iter_mut()
+            .map(|gpu| (type_of(&gpu.uuid), &mut gpu.reading))
+            .collect();
         gmodel::gpu_health::compare_siblings(&mut readings);
         for gpu in sweep {
             let Some(uuid) = &gpu.uuid else { continue };
@@ -158,9 +192,13 @@ impl HealthBook {
     pub fn events(&mut self, catalogue: &Catalogue, events: &[GpuEvent], now: Timestamp) {
         for event in events {
             let record = self.gpus.entry(event.uuid.clone()).or_default();
-            let changes = record.watch.event(catalogue, event.kind, event.count, event.source, now);
+            let changes = record
+                .watch
+                .event(catalogue, event.kind, event.count, event.source, now);
             self.unwritten |= !changes.is_empty();
-            changes.iter().for_each(|change| tell(&event.uuid, record, change));
+            changes
+                .iter()
+                .for_each(|change| tell(&event.uuid, record, change));
         }
     }
 
@@ -189,23 +227,36 @@ impl HealthBook {
 
     /// What a run left on it; empty for nothing. And whether its memory is to be overwritten.
     pub fn left(&self, uuid: &str) -> (&str, bool) {
-        self.gpus.get(uuid).map_or(("", false), |record| (record.unclean.as_str(), record.unscrubbed))
+        self.gpus.get(uuid).map_or(("", false), |record| {
+            (record.unclean.as_str(), record.unscrubbed)
+        })
     }
 
     /// When something was last seen on it that a run left.
     pub fn left_at(&self, uuid: &str) -> Timestamp {
-        self.gpus.get(uuid).map_or(Timestamp::default(), |record| record.unclean_at)
+        self.gpus
+            .get(uuid)
+            .map_or(Timestamp::default(), |record| record.unclean_at)
     }
 
     /// Why slices are not given out though nothing is wrong with their GPUs, by UUID.
     pub fn faults_of_slices(&self) -> BTreeMap<String, String> {
-        let of_slices = self.gpus.iter().filter(|(uuid, _)| uuid.starts_with("MIG-"));
-        of_slices.map(|(uuid, record)| (uuid.clone(), record.fault())).filter(|(_, fault)| !fault.is_empty()).collect()
+        let of_slices = self
+            .gpus
+            .iter()
+            .filter(|(uuid, _)| uuid.starts_with("MIG-"));
+        of_slices
+            .map(|(uuid, record)| (uuid.clone(), record.fault()))
+            .filter(|(_, fault)| !fault.is_empty())
+            .collect()
     }
 
     /// GPUs on which a run left something.
     pub fn unclean(&self) -> Vec<String> {
-        let unclean = self.gpus.iter().filter(|(_, record)| !record.unclean.is_empty());
+        let unclean = self
+            .gpus
+            .iter()
+            .filter(|(_, record)| !record.unclean.is_empty());
         unclean.map(|(uuid, _)| uuid.clone()).collect()
     }
 
@@ -221,10 +272,19 @@ impl HealthBook {
     }
 
     /// An order of the controller was carried out, or could not be: the answer, which stands once the book is written.
-    pub fn carried_out(&mut self, incarnation: u64, order: &GpuOrder, outcome: Result<()>) -> GpuOrderDone {
+    pub fn carried_out(
+        &mut self,
+        incarnation: u64,
+        order: &GpuOrder,
+        outcome: Result<()>,
+    ) -> GpuOrderDone {
         let error = outcome.err().map_or_else(String::new, |e| format!("{e:#}"));
         if let Some(record) = self.gpus.get_mut(&order.uuid) {
-            record.obeyed = Some(Obeyed { incarnation, number: order.number, error: error.clone() });
+            record.obeyed = Some(Obeyed {
+                incarnation,
+                number: order.number,
+                error: error.clone(),
+            });
             self.unwritten = true;
         }
         GpuOrderDone::new(order, error)
@@ -232,7 +292,10 @@ impl HealthBook {
 
     /// An administrator's word.
     pub fn obey(&mut self, uuid: &str, order: Order, now: Timestamp) -> Result<()> {
-        let record = self.gpus.get_mut(uuid).with_context(|| format!("this node has never seen GPU {uuid}"))?;
+        let record = self
+            .gpus
+            .get_mut(uuid)
+            .with_context(|| format!("this node has never seen GPU {uuid}"))?;
         tracing::warn!("GPU {uuid}: an administrator's order: {order:?}");
         self.unwritten = true;
         match order {
@@ -244,9 +307,18 @@ impl HealthBook {
 
     /// The controller allows the step that the GPU waits for. `node_empty`: no run is on the node, with GPUs or without.
     pub fn permit(&mut self, uuid: &str, node_empty: bool, now: Timestamp) -> Result<()> {
-        anyhow::ensure!(self.under_way().is_none_or(|one| one == uuid), "a step is under way on another GPU of this node");
-        let record = self.gpus.get_mut(uuid).with_context(|| format!("this node has never seen GPU {uuid}"))?;
-        anyhow::ensure!(record.wants() != "boot" || node_empty, "the node is not booted: a run is on it");
+        anyhow::ensure!(
+            self.under_way().is_none_or(|one| one == uuid),
+            "a step is under way on another GPU of this node"
+        );
+        let record = self
+            .gpus
+            .get_mut(uuid)
+            .with_context(|| format!("this node has never seen GPU {uuid}"))?;
+        anyhow::ensure!(
+            record.wants() != "boot" || node_empty,
+            "the node is not booted: a run is on it"
+        );
         record.permitted(uuid, &self.means.policy, now)?;
         if matches!(record.repair.stage, Stage::Resetting | Stage::Booting) {
             self.to_run = Some((uuid.to_owned(), record.repair.stage));
@@ -257,29 +329,53 @@ impl HealthBook {
 
     /// The GPU on which a step is under way.
     fn under_way(&self) -> Option<&str> {
-        let busy = |record: &Record| matches!(record.repair.stage, Stage::BurningIn | Stage::Resetting | Stage::Booting);
-        self.gpus.iter().find(|(_, record)| busy(record)).map(|(uuid, _)| uuid.as_str())
+        let busy = |record: &Record| {
+            matches!(
+                record.repair.stage,
+                Stage::BurningIn | Stage::Resetting | Stage::Booting
+            )
+        };
+        self.gpus
+            .iter()
+            .find(|(_, record)| busy(record))
+            .map(|(uuid, _)| uuid.as_str())
     }
 
     /// No sign stands that takes a GPU out, and none is out.
     pub fn all_well(&self) -> bool {
-        self.gpus.values().all(|record| record.fault().is_empty() && verdict(record.watch.standing()).is_none())
+        self.gpus
+            .values()
+            .all(|record| record.fault().is_empty() && verdict(record.watch.standing()).is_none())
     }
 
     /// Takes every GPU the next step on its way. `held`: which runs hold a GPU, or slices of it. What a healthy pool can wait for waits for the
     /// controller's word; a GPU that is certainly sick goes at once.
-    pub fn step(&mut self, held: &BTreeMap<String, BTreeSet<RunId>>, node_empty: bool, now: Timestamp) -> Vec<EndRun> {
+    pub fn step(
+        &mut self,
+        held: &BTreeMap<String, BTreeSet<RunId>>,
+        node_empty: bool,
+        now: Timestamp,
+    ) -> Vec<EndRun> {
         let mut to_end = Vec::new();
         let mut under_way = self.under_way().map(str::to_owned);
         for (uuid, record) in &mut self.gpus {
             let before = (record.repair.clone(), record.reason.clone());
             let other_under_way = under_way.as_ref().is_some_and(|one| one != uuid);
             let holders = held.get(uuid).into_iter().flatten().copied();
-            let around = Around { held: holders.clone().next(), node_empty, by_look: !self.means.burn_in, other_under_way };
+            let around = Around {
+                held: holders.clone().next(),
+                node_empty,
+                by_look: !self.means.burn_in,
+                other_under_way,
+            };
             if let Some(end) = record.step(uuid, around, &self.means.policy, now) {
-                to_end.extend(holders.map(|run| EndRun { run, why: end.why.clone() }));
+                to_end.extend(holders.map(|run| EndRun {
+                    run,
+                    why: end.why.clone(),
+                }));
             }
-            let began = record.repair.stage == Stage::BurningIn && before.0.stage != Stage::BurningIn;
+            let began =
+                record.repair.stage == Stage::BurningIn && before.0.stage != Stage::BurningIn;
             if began {
                 self.to_run = Some((uuid.clone(), Stage::BurningIn));
             }
@@ -311,7 +407,10 @@ impl HealthBook {
         if !due {
             return true;
         }
-        let kept = Kept { boot: self.boot.clone(), gpus: self.gpus.clone() };
+        let kept = Kept {
+            boot: self.boot.clone(),
+            gpus: self.gpus.clone(),
+        };
         let written = serde_json::to_vec(&kept).map_err(anyhow::Error::from);
         match written.and_then(|bytes| Ok(write_atomic(&self.path, &bytes)?)) {
             Ok(()) => (self.unwritten, self.written_at) = (false, now),
@@ -324,7 +423,8 @@ impl HealthBook {
     fn forget_strangers(&mut self, facts: &[GpuFacts]) {
         if self.gpus.len() > MAX_RECORDS {
             let here = |uuid: &String| facts.iter().any(|gpu| gpu.uuid == *uuid);
-            self.gpus.retain(|uuid, record| here(uuid) || !record.fault().is_empty());
+            self.gpus
+                .retain(|uuid, record| here(uuid) || !record.fault().is_empty());
         }
     }
 }
@@ -333,19 +433,43 @@ fn tell(uuid: &str, record: &Record, change: &Change) {
     let index = record.index;
     match change {
         Change::Raised(sign) if sign.action > gmodel::gpu_health::Action::Note => {
-            tracing::error!("GPU {uuid} (index {index}): {} {}: {}, calls for {}", sign.severity, sign.name, sign.evidence, sign.action);
+            tracing::error!(
+                "GPU {uuid} (index {index}): {} {}: {}, calls for {}",
+                sign.severity,
+                sign.name,
+                sign.evidence,
+                sign.action
+            );
         }
-        Change::Raised(sign) => tracing::warn!("GPU {uuid} (index {index}): {} {}: {}, noted", sign.severity, sign.name, sign.evidence),
+        Change::Raised(sign) => tracing::warn!(
+            "GPU {uuid} (index {index}): {} {}: {}, noted",
+            sign.severity,
+            sign.name,
+            sign.evidence
+        ),
         Change::Again(sign) => {
-            tracing::warn!("GPU {uuid} (index {index}): {} again: {}, {} times since {}", sign.name, sign.evidence, sign.count, sign.first);
+            tracing::warn!(
+                "GPU {uuid} (index {index}): {} again: {}, {} times since {}",
+                sign.name,
+                sign.evidence,
+                sign.count,
+                sign.first
+            );
         }
-        Change::Over(sign) => tracing::info!("GPU {uuid} (index {index}): {} is over, {} times since {}", sign.name, sign.count, sign.first),
+        Change::Over(sign) => tracing::info!(
+            "GPU {uuid} (index {index}): {} is over, {} times since {}",
+            sign.name,
+            sign.count,
+            sign.first
+        ),
     }
 }
 
 fn read(path: &Path) -> Result<Kept> {
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("reading {}", path.display())),
+        Ok(bytes) => {
+            serde_json::from_slice(&bytes).with_context(|| format!("reading {}", path.display()))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Kept::default()),
         Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
     }
@@ -355,9 +479,21 @@ fn read(path: &Path) -> Result<Kept> {
 pub fn list(spool_dir: &Path) -> Result<()> {
     for (uuid, record) in records(spool_dir)? {
         let fault = record.fault();
-        println!("{} {} {uuid} {}", record.index, record.gpu_type, if fault.is_empty() { "in service" } else { &fault });
+        println!(
+            "{} {} {uuid} {}",
+            record.index,
+            record.gpu_type,
+            if fault.is_empty() {
+                "in service"
+            } else {
+                &fault
+            }
+        );
         for sign in record.watch.standing() {
-            println!("    {} {}: {}, {} times, {} to {}", sign.severity, sign.name, sign.evidence, sign.count, sign.first, sign.last);
+            println!(
+                "    {} {}: {}, {} times, {} to {}",
+                sign.severity, sign.name, sign.evidence, sign.count, sign.first, sign.last
+            );
         }
     }
     Ok(())
@@ -381,10 +517,15 @@ mod tests {
 
     impl Node {
         fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("gpud-health-{name}-{}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("gpud-health-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&dir).unwrap();
             let now = Timestamp::from_secs(1_000_000);
-            let mut node = Self { book: HealthBook::open(&dir, "boot-1".into(), Means::default(), now), dir, now };
+            let mut node = Self {
+                book: HealthBook::open(&dir, "boot-1".into(), Means::default(), now),
+                dir,
+                now,
+            };
             node.look(&[]);
             node
         }
@@ -397,24 +538,56 @@ mod tests {
         /// A sweep over eight GPUs of which these are silent, ten seconds after the one before, and the steps then.
         fn look(&mut self, lost: &[u32]) -> Vec<EndRun> {
             self.now = self.now.plus_secs(10);
-            let fault = |index| lost.contains(&index).then(|| Silence { kind: SilenceKind::Lost, text: "GPU is lost".into() });
-            let reading = |index| Reading { fault: fault(index), ..Reading::default() };
-            let sweep = (0..8).map(|index| GpuHealth { index, uuid: Some(uuid(index)), reading: reading(index) }).collect();
+            let fault = |index| {
+                lost.contains(&index).then(|| Silence {
+                    kind: SilenceKind::Lost,
+                    text: "GPU is lost".into(),
+                })
+            };
+            let reading = |index| Reading {
+                fault: fault(index),
+                ..Reading::default()
+            };
+            let sweep = (0..8)
+                .map(|index| GpuHealth {
+                    index,
+                    uuid: Some(uuid(index)),
+                    reading: reading(index),
+                })
+                .collect();
             self.book.read(&Catalogue::built_in(), sweep, &[], self.now);
             self.book.step(&BTreeMap::new(), true, self.now)
         }
 
         fn xid(&mut self, index: u32, xid: u64, held: &[(u32, &str)]) -> Vec<EndRun> {
-            let event = GpuEvent { uuid: uuid(index), kind: GpuEventKind::Xid(xid), count: 1, source: EventSource::EventSet };
+            let event = GpuEvent {
+                uuid: uuid(index),
+                kind: GpuEventKind::Xid(xid),
+                count: 1,
+                source: EventSource::EventSet,
+            };
             self.book.events(&Catalogue::built_in(), &[event], self.now);
-            let held = held.iter().map(|(index, run)| (uuid(*index), BTreeSet::from([run.parse().unwrap()]))).collect();
+            let held = held
+                .iter()
+                .map(|(index, run)| (uuid(*index), BTreeSet::from([run.parse().unwrap()])))
+                .collect();
             self.book.step(&held, held.is_empty(), self.now)
         }
 
         fn out(&self) -> Vec<u32> {
-            let mut facts: Vec<GpuFacts> = (0..8).map(|index| GpuFacts { index, uuid: uuid(index), ..GpuFacts::default() }).collect();
+            let mut facts: Vec<GpuFacts> = (0..8)
+                .map(|index| GpuFacts {
+                    index,
+                    uuid: uuid(index),
+                    ..GpuFacts::default()
+                })
+                .collect();
             self.book.apply(&mut facts);
-            facts.iter().filter(|gpu| gpu.fault.is_some()).map(|gpu| gpu.index).collect()
+            facts
+                .iter()
+                .filter(|gpu| gpu.fault.is_some())
+                .map(|gpu| gpu.index)
+                .collect()
         }
     }
 
@@ -432,10 +605,22 @@ mod tests {
     fn a_job_whose_gpu_is_sick_is_ended_or_may_finish_as_the_sign_says() {
         let mut node = Node::new("ends");
         let ends = node.xid(3, 79, &[(3, "17-1"), (4, "18-1")]);
-        assert_eq!(ends, [EndRun { run: "17-1".parse().unwrap(), why: "GPU GPU-3 (index 3): Xid 79: the GPU has fallen off the bus".into() }]);
+        assert_eq!(
+            ends,
+            [EndRun {
+                run: "17-1".parse().unwrap(),
+                why: "GPU GPU-3 (index 3): Xid 79: the GPU has fallen off the bus".into()
+            }]
+        );
         // Asking again is the same word; a run that may finish is left alone.
         let both = BTreeSet::from(["17-1".parse().unwrap(), "18-1".parse().unwrap()]);
-        assert_eq!(node.book.step(&BTreeMap::from([(uuid(3), both)]), false, node.now).len(), 2, "all who hold a slice of it");
+        assert_eq!(
+            node.book
+                .step(&BTreeMap::from([(uuid(3), both)]), false, node.now)
+                .len(),
+            2,
+            "all who hold a slice of it"
+        );
         assert!(node.xid(4, 94, &[(4, "18-1")]).is_empty());
         // The second sign on the same GPU says that its job has to end now.
         assert_eq!(node.xid(4, 48, &[(4, "18-1")]).len(), 1);
@@ -446,7 +631,9 @@ mod tests {
     fn a_restart_returns_nothing_and_a_boot_what_a_boot_mends() {
         let mut node = Node::new("restart");
         node.xid(3, 79, &[]);
-        node.book.obey(&uuid(5), Order::Quarantine("smells".into()), node.now).unwrap();
+        node.book
+            .obey(&uuid(5), Order::Quarantine("smells".into()), node.now)
+            .unwrap();
         node.look(&[]);
         node.restart("boot-1");
         node.look(&[]);
@@ -479,24 +666,64 @@ mod tests {
         let mut node = Node::new("met");
         let (new, stranger) = (uuid(9), uuid(10));
         assert!(!node.book.knows(&new));
-        node.book.meet(&[GpuFacts { index: 9, uuid: new.clone(), gpu_type: "h100".into(), ..GpuFacts::default() }]);
-        assert!(!node.book.shown().contains_key(&new) && node.book.all_well(), "nothing is wrong with it");
-        node.book.obey(&new, Order::Quarantine("smells".into()), node.now).unwrap();
+        node.book.meet(&[GpuFacts {
+            index: 9,
+            uuid: new.clone(),
+            gpu_type: "h100".into(),
+            ..GpuFacts::default()
+        }]);
+        assert!(
+            !node.book.shown().contains_key(&new) && node.book.all_well(),
+            "nothing is wrong with it"
+        );
+        node.book
+            .obey(&new, Order::Quarantine("smells".into()), node.now)
+            .unwrap();
         assert_eq!(node.book.gpus[&new].fault(), "quarantined: smells");
-        let refused = node.book.obey(&stranger, Order::Return, node.now).unwrap_err();
+        let refused = node
+            .book
+            .obey(&stranger, Order::Return, node.now)
+            .unwrap_err();
         assert_eq!(refused.to_string(), "this node has never seen GPU GPU-10");
     }
 
     #[test]
     fn a_gpu_that_is_missing_keeps_no_other_waiting_and_a_step_that_waits_for_another_says_so() {
         let mut node = Node::new("missing");
-        node.book.means.policy = RepairPolicy { max_resets: 2, max_boots: 1, first_pause_secs: 1, ..RepairPolicy::default() };
+        node.book.means.policy = RepairPolicy {
+            max_resets: 2,
+            max_boots: 1,
+            first_pause_secs: 1,
+            ..RepairPolicy::default()
+        };
         node.xid(2, 79, &[]);
         node.xid(3, 48, &[]);
-        let told = |node: &Node, index: u32| (node.book.shown()[&uuid(index)].wants, node.book.shown()[&uuid(index)].standing.clone().unwrap().next);
+        let told = |node: &Node, index: u32| {
+            (
+                node.book.shown()[&uuid(index)].wants,
+                node.book.shown()[&uuid(index)]
+                    .standing
+                    .clone()
+                    .unwrap()
+                    .next,
+            )
+        };
         assert_eq!(told(&node, 2).0, "boot");
-        assert_eq!(told(&node, 3), ("", "the next step, after that of another GPU of its node".to_owned()));
-        let there: Vec<GpuFacts> = (0..8).filter(|index| *index != 2).map(|index| GpuFacts { index, uuid: uuid(index), ..GpuFacts::default() }).collect();
+        assert_eq!(
+            told(&node, 3),
+            (
+                "",
+                "the next step, after that of another GPU of its node".to_owned()
+            )
+        );
+        let there: Vec<GpuFacts> = (0..8)
+            .filter(|index| *index != 2)
+            .map(|index| GpuFacts {
+                index,
+                uuid: uuid(index),
+                ..GpuFacts::default()
+            })
+            .collect();
         node.book.meet(&there);
         node.look(&[]);
         assert_eq!((told(&node, 2).0, told(&node, 3).0), ("", "reset"));
@@ -513,7 +740,11 @@ mod tests {
         node.book.obey(&uuid(2), Order::Return, node.now).unwrap();
         node.look(&[]);
         assert!(node.out().is_empty());
-        node.book.left_on(&uuid(6), "after run 1-1, processes 7 are still on it".into(), node.now);
+        node.book.left_on(
+            &uuid(6),
+            "after run 1-1, processes 7 are still on it".into(),
+            node.now,
+        );
         assert_eq!(node.out(), [6]);
         node.restart("boot-1");
         assert_eq!(node.out(), [6], "what a run left is remembered");
@@ -525,21 +756,40 @@ mod tests {
         node.book.means.burn_in = true;
         node.look(&[1, 2]);
         for index in [1, 2] {
-            node.book.obey(&uuid(index), Order::Return, node.now).unwrap();
+            node.book
+                .obey(&uuid(index), Order::Return, node.now)
+                .unwrap();
         }
         node.look(&[]);
-        assert_eq!((node.book.take_program(), node.book.take_program()), (Some((uuid(1), Stage::BurningIn)), None));
+        assert_eq!(
+            (node.book.take_program(), node.book.take_program()),
+            (Some((uuid(1), Stage::BurningIn)), None)
+        );
         node.look(&[]);
         assert_eq!((node.book.take_program(), node.out()), (None, vec![1, 2]));
         node.book.program_ended(&uuid(1), Ok(()), node.now);
         node.look(&[]);
-        assert_eq!((node.book.take_program(), node.out()), (Some((uuid(2), Stage::BurningIn)), vec![2]));
-        node.book.program_ended(&uuid(2), Err(anyhow::anyhow!("burn-in ended with 1: sums differ")), node.now);
+        assert_eq!(
+            (node.book.take_program(), node.out()),
+            (Some((uuid(2), Stage::BurningIn)), vec![2])
+        );
+        node.book.program_ended(
+            &uuid(2),
+            Err(anyhow::anyhow!("burn-in ended with 1: sums differ")),
+            node.now,
+        );
         for _ in 0..100 {
             node.look(&[]);
         }
-        assert_eq!((node.book.take_program(), node.out()), (None, vec![2]), "it waits for an administrator");
-        assert_eq!(node.book.gpus[&uuid(2)].fault(), "burn-in ended with 1: sums differ");
+        assert_eq!(
+            (node.book.take_program(), node.out()),
+            (None, vec![2]),
+            "it waits for an administrator"
+        );
+        assert_eq!(
+            node.book.gpus[&uuid(2)].fault(),
+            "burn-in ended with 1: sums differ"
+        );
     }
 
     #[test]

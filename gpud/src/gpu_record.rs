@@ -3,8 +3,8 @@
 //! controller's breaker is asked, a program of the site. What step is next is `gmodel::gpu_health::repair`.
 
 use gmodel::gpu_health::{
-    Action, Catalogue, Ended, GpuStanding, GpuWatch, Reading, Repair, RepairPolicy, Severity, Sign, Stage, Step, Surroundings,
-    Verdict, verdict,
+    Action, Catalogue, Ended, GpuStanding, GpuWatch, Reading, Repair, RepairPolicy, Severity, Sign,
+    Stage, Step, Surroundings, Verdict, verdict,
 };
 use gmodel::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -89,9 +89,17 @@ impl Record {
 
     /// The sign, whether what was tried against it could be done at all, and what is left.
     fn out_for(&self) -> String {
-        let marked = if self.repair.stage == Stage::Marked { "to be replaced" } else { "" };
+        let marked = if self.repair.stage == Stage::Marked {
+            "to be replaced"
+        } else {
+            ""
+        };
         let words = [self.reason.as_str(), self.failure.as_str(), marked];
-        words.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ")
+        words
+            .into_iter()
+            .filter(|words| !words.is_empty())
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     /// `quarantine`, `reset`, `boot`; empty: nothing waits for the controller's word.
@@ -125,7 +133,13 @@ impl Record {
     }
 
     /// Takes the steps that are its own affair, one after the other, and says whose run has to end.
-    pub fn step(&mut self, uuid: &str, around: Around, policy: &RepairPolicy, now: Timestamp) -> Option<EndRun> {
+    pub fn step(
+        &mut self,
+        uuid: &str,
+        around: Around,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> Option<EndRun> {
         self.note_signs();
         self.wants = None;
         // From quarantine to the end of its job, or from a look to service, is one walk.
@@ -144,7 +158,11 @@ impl Record {
             self.next = self.words_for(step, &surroundings);
             match step {
                 Step::Quarantine => {
-                    tracing::error!("GPU {uuid} (index {}) is out of service: {}", self.index, self.reason);
+                    tracing::error!(
+                        "GPU {uuid} (index {}) is out of service: {}",
+                        self.index,
+                        self.reason
+                    );
                     self.repair.begin(step, policy, now);
                 }
                 Step::StoppedByBreaker => {
@@ -161,7 +179,11 @@ impl Record {
                     return around.held.map(|run| EndRun { run, why });
                 }
                 // Not before it was looked at anew.
-                Step::BurnIn if self.reading.is_none() || (!around.by_look && around.other_under_way) => return None,
+                Step::BurnIn
+                    if self.reading.is_none() || (!around.by_look && around.other_under_way) =>
+                {
+                    return None;
+                }
                 Step::BurnIn => {
                     self.repair.begin(step, policy, now);
                     if !around.by_look {
@@ -172,12 +194,19 @@ impl Record {
                     self.back_in_service(uuid);
                 }
                 Step::MarkForReplacement => {
-                    tracing::error!("GPU {uuid} (index {}) has to be replaced: {}", self.index, self.reason);
+                    tracing::error!(
+                        "GPU {uuid} (index {}) has to be replaced: {}",
+                        self.index,
+                        self.reason
+                    );
                     self.repair.begin(step, policy, now);
                 }
                 Step::GiveUp => {
                     if self.repair.stage == Stage::Booting {
-                        self.failure = format!("the node did not boot within {} min", policy.patience_secs / 60);
+                        self.failure = format!(
+                            "the node did not boot within {} min",
+                            policy.patience_secs / 60
+                        );
                     }
                     self.repair.begin(step, policy, now);
                 }
@@ -188,10 +217,20 @@ impl Record {
     }
 
     /// The controller allows the step that waits: it is begun. The error says that none waits any more.
-    pub fn permitted(&mut self, uuid: &str, policy: &RepairPolicy, now: Timestamp) -> anyhow::Result<()> {
+    pub fn permitted(
+        &mut self,
+        uuid: &str,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> anyhow::Result<()> {
         let step = self.wants.take();
-        let step = step.ok_or_else(|| anyhow::anyhow!("no step of its repair waits for the controller's word any more"))?;
-        tracing::warn!("GPU {uuid} (index {}): the pool's breaker allows: {step:?}", self.index);
+        let step = step.ok_or_else(|| {
+            anyhow::anyhow!("no step of its repair waits for the controller's word any more")
+        })?;
+        tracing::warn!(
+            "GPU {uuid} (index {}): the pool's breaker allows: {step:?}",
+            self.index
+        );
         self.repair.begin(step, policy, now);
         self.next = self.words_for(Step::Nothing, &Surroundings::default());
         Ok(())
@@ -205,7 +244,9 @@ impl Record {
             verdict(&signs).map(|verdict| words(verdict.sign))
         };
         let outcome = match (stage, outcome) {
-            (Stage::BurningIn, Ok(())) => sick_again().map_or(Ok(()), |sign| Err(anyhow::anyhow!("during its burn-in: {sign}"))),
+            (Stage::BurningIn, Ok(())) => sick_again().map_or(Ok(()), |sign| {
+                Err(anyhow::anyhow!("during its burn-in: {sign}"))
+            }),
             (_, outcome) => outcome,
         };
         match (stage, outcome) {
@@ -227,7 +268,9 @@ impl Record {
                 self.failure = format!("{e:#}");
                 tracing::error!("GPU {uuid}: {e:#}");
             }
-            (stage, _) => tracing::debug!("GPU {uuid}: a program ended that nobody waits for: {stage:?}"),
+            (stage, _) => {
+                tracing::debug!("GPU {uuid}: a program ended that nobody waits for: {stage:?}")
+            }
         }
     }
 
@@ -244,7 +287,10 @@ impl Record {
     /// An administrator puts it back: what it showed is forgotten, and it has to look well.
     pub fn release(&mut self, now: Timestamp) {
         self.repair.release(now);
-        self.watch = self.reading.as_ref().map_or_else(GpuWatch::default, GpuWatch::accepting);
+        self.watch = self
+            .reading
+            .as_ref()
+            .map_or_else(GpuWatch::default, GpuWatch::accepting);
         self.unclean.clear();
         self.unscrubbed = false;
         self.failure.clear();
@@ -269,7 +315,10 @@ impl Record {
 
     /// What was wrong before a reset or a boot is over, until it is seen again.
     fn begin_anew(&mut self, uuid: &str, now: Timestamp) {
-        tracing::warn!("GPU {uuid} (index {}): reset or booted; it is looked at anew", self.index);
+        tracing::warn!(
+            "GPU {uuid} (index {}): reset or booted; it is looked at anew",
+            self.index
+        );
         self.repair.end(Ended::Done, now);
         self.failure.clear();
         (self.watch, self.reading) = (GpuWatch::default(), None);
@@ -277,7 +326,8 @@ impl Record {
 
     /// What a boot mends is over until it is seen again; a hold and a worn board are not.
     fn booted(&mut self, now: Timestamp) {
-        let mended = |action: Action| matches!(action, Action::EndJob | Action::Reset | Action::Reboot);
+        let mended =
+            |action: Action| matches!(action, Action::EndJob | Action::Reset | Action::Reboot);
         let signs: Vec<Sign> = self.watch.standing().cloned().collect();
         let out = self.repair.held_by_admin.is_none() && self.repair.stage != Stage::InService;
         if out && verdict(&signs).is_some_and(|verdict| mended(verdict.action)) {
@@ -298,7 +348,9 @@ impl Record {
         if verdict.is_none() && self.repair.in_service() {
             (self.sign, self.evidence) = (String::new(), String::new());
         }
-        if let Some(Verdict { sign, .. }) = verdict.filter(|verdict| self.sign != verdict.sign.name && self.repair.held_by_admin.is_none()) {
+        if let Some(Verdict { sign, .. }) = verdict
+            .filter(|verdict| self.sign != verdict.sign.name && self.repair.held_by_admin.is_none())
+        {
             self.reason = words(sign);
             self.sign.clone_from(&sign.name);
             self.evidence.clone_from(&sign.evidence);
@@ -309,8 +361,17 @@ impl Record {
     fn note_signs(&mut self) {
         let is_out = !self.repair.in_service();
         let beside = |sign: &&Sign| sign.action == Action::Note || is_out && sign.name != self.sign;
-        let noted: Vec<(String, String)> = self.watch.standing().filter(beside).map(|sign| (sign.name.clone(), words(sign))).collect();
-        if !noted.iter().map(|(name, _)| name).eq(self.notes.iter().map(|(name, _)| name)) {
+        let noted: Vec<(String, String)> = self
+            .watch
+            .standing()
+            .filter(beside)
+            .map(|sign| (sign.name.clone(), words(sign)))
+            .collect();
+        if !noted
+            .iter()
+            .map(|(name, _)| name)
+            .eq(self.notes.iter().map(|(name, _)| name))
+        {
             self.notes = noted;
         }
     }
@@ -323,18 +384,32 @@ impl Record {
             (_, Step::Reset) => "a reset",
             (_, Step::Boot) => "a boot of the node",
             (_, Step::BurnIn) => "burn-in, then back in service",
-            (_, Step::MarkForReplacement) | (Stage::Marked, _) => "another board; gadm gpu return takes this one back",
+            (_, Step::MarkForReplacement) | (Stage::Marked, _) => {
+                "another board; gadm gpu return takes this one back"
+            }
             (Stage::Resetting, _) => "a new look when the reset is done",
             (Stage::Booting, _) => "a new look when the node has booted",
             (Stage::BurningIn, _) => "back in service if it passes",
             (Stage::Out, Step::Nothing) if around.held => "its job may finish first",
             // What its node has no program for.
-            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reset) => "reset it, then gadm gpu return; or boot the node",
-            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reboot) => "boot the node; or gadm gpu return when it is mended",
+            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reset) => {
+                "reset it, then gadm gpu return; or boot the node"
+            }
+            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reboot) => {
+                "boot the node; or gadm gpu return when it is mended"
+            }
             (Stage::Out, Step::WaitForAdmin) => "waits for gadm gpu return",
-            (Stage::Out, Step::Nothing) if self.repair.held_by_admin.is_some() => "waits for gadm gpu return",
-            (Stage::Out, Step::Nothing) if action >= Some(Action::Reset) && around.other_under_way => "the next step, after that of another GPU of its node",
-            (Stage::Out, _) if action >= Some(Action::Reset) && !around.node_empty => "the next step, when no run is on the node",
+            (Stage::Out, Step::Nothing) if self.repair.held_by_admin.is_some() => {
+                "waits for gadm gpu return"
+            }
+            (Stage::Out, Step::Nothing)
+                if action >= Some(Action::Reset) && around.other_under_way =>
+            {
+                "the next step, after that of another GPU of its node"
+            }
+            (Stage::Out, _) if action >= Some(Action::Reset) && !around.node_empty => {
+                "the next step, when no run is on the node"
+            }
             (Stage::Out, _) => "a pause, then the next step",
             (Stage::InService, _) => "",
         };
@@ -356,5 +431,8 @@ fn words(sign: &Sign) -> String {
 
 /// What the catalogue that gpupool brings says of a sign; a site's own sign is its name.
 fn meaning(name: &str) -> String {
-    Catalogue::built_in().signs.get(name).map_or_else(|| name.to_owned(), |kind| kind.meaning.clone())
+    Catalogue::built_in()
+        .signs
+        .get(name)
+        .map_or_else(|| name.to_owned(), |kind| kind.meaning.clone())
 }

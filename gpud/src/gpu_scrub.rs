@@ -19,7 +19,9 @@ pub struct GpuScrubs(Mutex<BTreeMap<String, (Instant, bool)>>);
 /// Scrubs the GPUs of a run that ended; those that do not come clean are given to nobody. What came of it, for the run's log.
 /// Blocking, and safe to repeat.
 pub fn after_run(site: &Site, run: RunId, gpus: &[String]) -> String {
-    let Some(watch) = &site.gpu_watch else { return String::new() };
+    let Some(watch) = &site.gpu_watch else {
+        return String::new();
+    };
     let begun = Instant::now();
     let one = |uuid: &String| match watch.is_clean(uuid) {
         true => scrub(site, uuid),
@@ -27,8 +29,13 @@ pub fn after_run(site: &Site, run: RunId, gpus: &[String]) -> String {
         false => bail!("something was left on it"),
     };
     let outcomes: Vec<Result<String>> = std::thread::scope(|threads| {
-        let all: Vec<_> = gpus.iter().map(|uuid| threads.spawn(|| one(uuid))).collect();
-        all.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("its thread ended"))).collect()
+        let all: Vec<_> = gpus
+            .iter()
+            .map(|uuid| threads.spawn(|| one(uuid)))
+            .collect();
+        all.into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| bail!("its thread ended")))
+            .collect()
     });
     let mut words = Vec::new();
     for (uuid, outcome) in gpus.iter().zip(outcomes) {
@@ -37,11 +44,17 @@ pub fn after_run(site: &Site, run: RunId, gpus: &[String]) -> String {
             Err(e) => {
                 let why = format!("after run {run}, its memory was not scrubbed: {e:#}");
                 watch.not_scrubbed(uuid, &why, &site.gpus);
-                words.push(format!("GPU {uuid} is not given out: its memory was not scrubbed: {e:#}"));
+                words.push(format!(
+                    "GPU {uuid} is not given out: its memory was not scrubbed: {e:#}"
+                ));
             }
         }
     }
-    format!("GPU memory scrubbed: {}; in {:.1} s", words.join("; "), begun.elapsed().as_secs_f64())
+    format!(
+        "GPU memory scrubbed: {}; in {:.1} s",
+        words.join("; "),
+        begun.elapsed().as_secs_f64()
+    )
 }
 
 /// Begins to scrub what waits for it, each on a thread.
@@ -49,7 +62,10 @@ pub fn again(site: &Arc<Site>) {
     let Some(watch) = &site.gpu_watch else { return };
     for uuid in watch.to_scrub(site) {
         let mut tries = site.scrubs.0.lock().expect("no holder panics");
-        if tries.get(&uuid).is_some_and(|(at, under_way)| *under_way || at.elapsed() < AGAIN_AFTER) {
+        if tries
+            .get(&uuid)
+            .is_some_and(|(at, under_way)| *under_way || at.elapsed() < AGAIN_AFTER)
+        {
             continue;
         }
         tries.insert(uuid.clone(), (Instant::now(), true));
@@ -68,7 +84,11 @@ fn try_again(site: &Site, uuid: &str) {
         Err(e) => tracing::warn!("GPU {uuid}: its memory was not scrubbed: {e:#}"),
     }
     let done = (Instant::now(), false);
-    site.scrubs.0.lock().expect("no holder panics").insert(uuid.to_owned(), done);
+    site.scrubs
+        .0
+        .lock()
+        .expect("no holder panics")
+        .insert(uuid.to_owned(), done);
 }
 
 fn scrub(site: &Site, uuid: &str) -> Result<String> {

@@ -64,20 +64,33 @@ pub fn why_not(site: &Site) -> String {
     }
     if let Err(e) = crate::site_program::check_ownership(&config.mps_control) {
         let path = config.mps_control.display();
-        return format!("{path}: {e:#}. It comes with the driver; mps_control in gpud.toml says where it is");
+        return format!(
+            "{path}: {e:#}. It comes with the driver; mps_control in gpud.toml says where it is"
+        );
     }
-    let branch = gpus.driver.split('.').next().and_then(|word| word.parse::<u32>().ok());
+    let branch = gpus
+        .driver
+        .split('.')
+        .next()
+        .and_then(|word| word.parse::<u32>().ok());
     match branch {
         Some(branch) if branch < LEAST_DRIVER => {
-            format!("driver {} is too old to cap memory under MPS: {LEAST_DRIVER} or later is needed", gpus.driver)
+            format!(
+                "driver {} is too old to cap memory under MPS: {LEAST_DRIVER} or later is needed",
+                gpus.driver
+            )
         }
-        _ if !gpus.facts.iter().any(can_be_shared) => "no GPU here can be shared by MPS: cut by MIG, or older than Volta".into(),
+        _ if !gpus.facts.iter().any(can_be_shared) => {
+            "no GPU here can be shared by MPS: cut by MIG, or older than Volta".into()
+        }
         _ => String::new(),
     }
 }
 
 fn can_be_shared(gpu: &GpuFacts) -> bool {
-    gpu.compute_capability >= LEAST_CAPABILITY && !gpu.mig_enabled && matches!(gpu.compute_mode, Some(mode) if mode != ComputeMode::Prohibited)
+    gpu.compute_capability >= LEAST_CAPABILITY
+        && !gpu.mig_enabled
+        && matches!(gpu.compute_mode, Some(mode) if mode != ComputeMode::Prohibited)
 }
 
 /// Says in the inventory which GPUs MPS can share, or why it can none.
@@ -85,33 +98,79 @@ pub fn show(site: &Site, inventory: &mut Inventory) {
     inventory.no_mps = why_not(site);
     if inventory.no_mps.is_empty() {
         let gpus = site.gpus.current();
-        for entry in inventory.gpus.iter_mut().filter(|entry| entry.slice.is_none()) {
-            entry.mps = gpus.facts.iter().any(|gpu| gpu.uuid == entry.uuid && can_be_shared(gpu));
+        for entry in inventory
+            .gpus
+            .iter_mut()
+            .filter(|entry| entry.slice.is_none())
+        {
+            entry.mps = gpus
+                .facts
+                .iter()
+                .any(|gpu| gpu.uuid == entry.uuid && can_be_shared(gpu));
         }
     }
 }
 
 /// Before a run is set up: its GPU is shared on its terms, or stands free of MPS. The lines for its environment. Blocking.
-pub fn enter(site: &Site, run: RunId, order: &LaunchOrder, gpus: &[Own], uid: u32) -> Result<Vec<String>> {
+pub fn enter(
+    site: &Site,
+    run: RunId,
+    order: &LaunchOrder,
+    gpus: &[Own],
+    uid: u32,
+) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let turn = site.shares.turn();
-    for (wanted, own) in order.gpus.iter().zip(gpus).filter(|(_, own)| own.slice.is_none()) {
+    for (wanted, own) in order
+        .gpus
+        .iter()
+        .zip(gpus)
+        .filter(|(_, own)| own.slice.is_none())
+    {
         let standing = read(site, &wanted.uuid)?;
         match capped(wanted) {
             Some((milli, memory_mib, tenant)) => {
-                ensure!(tenant == uid, "its share of GPU {} is for uid {tenant}, and its user is uid {uid}", wanted.uuid);
-                let shared = join(site, run, standing, own, Caps { percent: (milli / 10).max(1), memory_mib, uid }, milli)?;
+                ensure!(
+                    tenant == uid,
+                    "its share of GPU {} is for uid {tenant}, and its user is uid {uid}",
+                    wanted.uuid
+                );
+                let shared = join(
+                    site,
+                    run,
+                    standing,
+                    own,
+                    Caps {
+                        percent: (milli / 10).max(1),
+                        memory_mib,
+                        uid,
+                    },
+                    milli,
+                )?;
                 lines.push(format!("CUDA_MPS_PIPE_DIRECTORY={}", shared.pipe.display()));
             }
             None => {
                 if let Some(standing) = standing {
-                    ensure!(users(site, &standing.uuid, Some(run), &turn).is_empty(), "GPU {} is shared by MPS with other runs", standing.uuid);
+                    ensure!(
+                        users(site, &standing.uuid, Some(run), &turn).is_empty(),
+                        "GPU {} is shared by MPS with other runs",
+                        standing.uuid
+                    );
                     end(site, &standing)?;
                 }
                 if is_share(wanted) {
                     // Asked now: what discovery saw may be the mode of parts that MPS held until a moment ago.
-                    let mode = site.gpu_watch.as_ref().map_or(Ok(ComputeMode::Default), |watch| watch.compute_mode(&wanted.uuid))?;
-                    ensure!(mode == ComputeMode::Default, "GPU {} is in compute mode {mode:?} and cannot be shared", wanted.uuid);
+                    let mode = site
+                        .gpu_watch
+                        .as_ref()
+                        .map_or(Ok(ComputeMode::Default), |watch| {
+                            watch.compute_mode(&wanted.uuid)
+                        })?;
+                    ensure!(
+                        mode == ComputeMode::Default,
+                        "GPU {} is in compute mode {mode:?} and cannot be shared",
+                        wanted.uuid
+                    );
                 }
             }
         }
@@ -120,15 +179,31 @@ pub fn enter(site: &Site, run: RunId, order: &LaunchOrder, gpus: &[Own], uid: u3
 }
 
 /// Takes part in what stands, or begins it.
-fn join(site: &Site, run: RunId, standing: Option<Shared>, own: &Own, caps: Caps, milli: u32) -> Result<Shared> {
+fn join(
+    site: &Site,
+    run: RunId,
+    standing: Option<Shared>,
+    own: &Own,
+    caps: Caps,
+    milli: u32,
+) -> Result<Shared> {
     if let Some(standing) = standing {
-        let same = (standing.uid, standing.milli, standing.memory_mib) == (caps.uid, milli, caps.memory_mib);
+        let same = (standing.uid, standing.milli, standing.memory_mib)
+            == (caps.uid, milli, caps.memory_mib);
         if same && lives(site, &standing) {
             return Ok(standing);
         }
         let others = working(site, &standing.uuid, Some(run));
-        let why = if same { "its MPS daemon has died under them" } else { "it is another user's, or of another size" };
-        ensure!(others.is_empty(), "GPU {} is shared by {others:?}, and {why}", standing.uuid);
+        let why = if same {
+            "its MPS daemon has died under them"
+        } else {
+            "it is another user's, or of another size"
+        };
+        ensure!(
+            others.is_empty(),
+            "GPU {} is shared by {others:?}, and {why}",
+            standing.uuid
+        );
         // What is left of one that was killed, here or on another boot.
         end(site, &standing)?;
     }
@@ -139,9 +214,25 @@ fn begin(site: &Site, own: &Own, caps: Caps, milli: u32) -> Result<Shared> {
     let why = why_not(site);
     ensure!(why.is_empty(), "GPU {} cannot be shared: {why}", own.uuid);
     let mode_before = watch(site)?.compute_mode(&own.uuid)?;
-    ensure!(mode_before != ComputeMode::Prohibited, "GPU {} is in compute mode prohibited", own.uuid);
-    let pipe = site.config.run_dir.join(PIPES_DIR).join(format!("gpu{}", own.gpu.minor));
-    let mut shared = Shared { uuid: own.uuid.clone(), uid: caps.uid, milli, memory_mib: caps.memory_mib, pipe, mode_before, pid: None };
+    ensure!(
+        mode_before != ComputeMode::Prohibited,
+        "GPU {} is in compute mode prohibited",
+        own.uuid
+    );
+    let pipe = site
+        .config
+        .run_dir
+        .join(PIPES_DIR)
+        .join(format!("gpu{}", own.gpu.minor));
+    let mut shared = Shared {
+        uuid: own.uuid.clone(),
+        uid: caps.uid,
+        milli,
+        memory_mib: caps.memory_mib,
+        pipe,
+        mode_before,
+        pid: None,
+    };
     // From here on the next life knows what to take back.
     write(site, &shared)?;
     let begun = exclusive_with_daemon(site, own, &caps, &shared);
@@ -167,14 +258,20 @@ fn exclusive_with_daemon(site: &Site, own: &Own, caps: &Caps, shared: &Shared) -
     fs::create_dir_all(&pipes).with_context(|| format!("making {}", pipes.display()))?;
     fs::set_permissions(&pipes, fs::Permissions::from_mode(0o711))?;
     let real_mib = (own.gpu.memory_bytes / 1000 * u64::from(shared.milli)) >> 20;
-    let caps = Caps { memory_mib: caps.memory_mib.min(real_mib.max(1)), ..*caps };
-    let rules = fence_rules(site, std::slice::from_ref(own)).map_err(|failure| anyhow::anyhow!(failure.text))?;
+    let caps = Caps {
+        memory_mib: caps.memory_mib.min(real_mib.max(1)),
+        ..*caps
+    };
+    let rules = fence_rules(site, std::slice::from_ref(own))
+        .map_err(|failure| anyhow::anyhow!(failure.text))?;
     place(site, shared)?.start(&caps, &rules)
 }
 
 /// After a run's last process: MPS is taken away with the last of them. What was done, for its log. Blocking, safe to repeat.
 pub fn leave(site: &Site, run: RunId) -> Vec<String> {
-    let Ok(order) = site.spool.order(run) else { return Vec::new() };
+    let Ok(order) = site.spool.order(run) else {
+        return Vec::new();
+    };
     let shares: Vec<&OrderGpu> = order.gpus.iter().filter(|gpu| is_share(gpu)).collect();
     if shares.is_empty() {
         return Vec::new();
@@ -188,13 +285,22 @@ pub fn leave(site: &Site, run: RunId) -> Vec<String> {
         if !users(site, &gpu.uuid, Some(run), &turn).is_empty() {
             continue;
         }
-        match read(site, &gpu.uuid).and_then(|standing| standing.map(|standing| end(site, &standing)).transpose()) {
+        match read(site, &gpu.uuid)
+            .and_then(|standing| standing.map(|standing| end(site, &standing)).transpose())
+        {
             Ok(None) => {}
-            Ok(Some(())) => said.push(format!("MPS on GPU {} has ended; it is in its former compute mode", gpu.uuid)),
+            Ok(Some(())) => said.push(format!(
+                "MPS on GPU {} has ended; it is in its former compute mode",
+                gpu.uuid
+            )),
             Err(e) => {
                 said.push(format!("MPS on GPU {}: {e:#}", gpu.uuid));
                 if let Some(watch) = &site.gpu_watch {
-                    watch.not_clean(&gpu.uuid, format!("MPS of earlier shares could not be taken away: {e:#}"), &site.gpus);
+                    watch.not_clean(
+                        &gpu.uuid,
+                        format!("MPS of earlier shares could not be taken away: {e:#}"),
+                        &site.gpus,
+                    );
                 }
             }
         }
@@ -204,19 +310,25 @@ pub fn leave(site: &Site, run: RunId) -> Vec<String> {
 
 /// Of these GPUs those that nobody else has a share of: they have to be clean now.
 pub fn only_its_own(site: &Site, run: RunId, gpus: Vec<String>) -> Vec<String> {
-    let Ok(order) = site.spool.order(run) else { return gpus };
+    let Ok(order) = site.spool.order(run) else {
+        return gpus;
+    };
     if !order.gpus.iter().any(is_share) {
         return gpus;
     }
     let turn = site.shares.turn();
-    gpus.into_iter().filter(|uuid| users(site, uuid, Some(run), &turn).is_empty()).collect()
+    gpus.into_iter()
+        .filter(|uuid| users(site, uuid, Some(run), &turn).is_empty())
+        .collect()
 }
 
 /// Runs whose MPS daemon died: their work on the GPU is lost. What could not be taken away before is tried again.
 pub fn look(site: &Site) -> Vec<(RunId, String)> {
     let mut to_end = Vec::new();
     // Health does not wait for a daemon that is slow to start.
-    let Ok(turn) = site.shares.left.try_lock() else { return to_end };
+    let Ok(turn) = site.shares.left.try_lock() else {
+        return to_end;
+    };
     for standing in standing(site) {
         if lives(site, &standing) {
             continue;
@@ -229,7 +341,11 @@ pub fn look(site: &Site) -> Vec<(RunId, String)> {
             tracing::debug!("GPU {uuid}: MPS of earlier shares: {e:#}");
         }
         let why = format!("the MPS daemon of GPU {uuid} died: what the run had on the GPU is lost");
-        to_end.extend(working(site, uuid, None).into_iter().map(|run| (run, why.clone())));
+        to_end.extend(
+            working(site, uuid, None)
+                .into_iter()
+                .map(|run| (run, why.clone())),
+        );
     }
     to_end
 }
@@ -244,8 +360,14 @@ pub fn settle(site: &Site) {
     let turn = site.shares.turn();
     let mut standing = standing(site);
     standing.extend(without_record(site, &standing));
-    for shared in standing.iter().filter(|shared| users(site, &shared.uuid, None, &turn).is_empty()) {
-        tracing::warn!("GPU {}: MPS was left by an earlier gpud and is taken away", shared.uuid);
+    for shared in standing
+        .iter()
+        .filter(|shared| users(site, &shared.uuid, None, &turn).is_empty())
+    {
+        tracing::warn!(
+            "GPU {}: MPS was left by an earlier gpud and is taken away",
+            shared.uuid
+        );
         if let Err(e) = end(site, shared) {
             tracing::error!("GPU {}: {e:#}", shared.uuid);
         }
@@ -254,8 +376,14 @@ pub fn settle(site: &Site) {
 
 /// Daemons in cgroups of ours that the spool does not know: it was lost. The mode of before was lost with it.
 fn without_record(site: &Site, known: &[Shared]) -> Vec<Shared> {
-    let names = site.cgroups.as_ref().and_then(|root| root.runs().ok()).unwrap_or_default();
-    let uuids = names.iter().filter_map(|name| name.strip_prefix(CGROUP_PREFIX));
+    let names = site
+        .cgroups
+        .as_ref()
+        .and_then(|root| root.runs().ok())
+        .unwrap_or_default();
+    let uuids = names
+        .iter()
+        .filter_map(|name| name.strip_prefix(CGROUP_PREFIX));
     let unknown = uuids.filter(|uuid| known.iter().all(|shared| shared.uuid != *uuid));
     let shared = |uuid: &str| Shared {
         uuid: uuid.to_owned(),
@@ -284,28 +412,44 @@ fn is_share(gpu: &OrderGpu) -> bool {
 
 fn capped(gpu: &OrderGpu) -> Option<(u32, u64, u32)> {
     match gpu.part {
-        GpuPart::Share { milli, memory_mib, tenant: Some(uid) } => Some((milli, memory_mib, uid)),
+        GpuPart::Share {
+            milli,
+            memory_mib,
+            tenant: Some(uid),
+        } => Some((milli, memory_mib, uid)),
         _ => None,
     }
 }
 
 /// Runs accepted here that are given this GPU and have not left it, but one.
 fn users(site: &Site, uuid: &str, but: Option<RunId>, left: &BTreeSet<RunId>) -> Vec<RunId> {
-    let others = site.spool.held().into_iter().filter(|run| Some(*run) != but && !left.contains(run));
+    let others = site
+        .spool
+        .held()
+        .into_iter()
+        .filter(|run| Some(*run) != but && !left.contains(run));
     others.filter(|run| has(site, *run, uuid)).collect()
 }
 
 /// Those of them that were told to go, or may be any moment.
 fn working(site: &Site, uuid: &str, but: Option<RunId>) -> Vec<RunId> {
-    site.spool.live().into_iter().filter(|run| Some(*run) != but && has(site, *run, uuid)).collect()
+    site.spool
+        .live()
+        .into_iter()
+        .filter(|run| Some(*run) != but && has(site, *run, uuid))
+        .collect()
 }
 
 fn has(site: &Site, run: RunId, uuid: &str) -> bool {
-    site.spool.order(run).is_ok_and(|order| order.gpus.iter().any(|gpu| gpu.uuid == uuid))
+    site.spool
+        .order(run)
+        .is_ok_and(|order| order.gpus.iter().any(|gpu| gpu.uuid == uuid))
 }
 
 fn lives(site: &Site, shared: &Shared) -> bool {
-    shared.pid.is_some_and(|pid| place(site, shared).is_ok_and(|place| place.lives(pid)))
+    shared
+        .pid
+        .is_some_and(|pid| place(site, shared).is_ok_and(|place| place.lives(pid)))
 }
 
 /// In the opposite order of its beginning; the file goes last.
@@ -314,13 +458,24 @@ fn end(site: &Site, shared: &Shared) -> Result<()> {
     watch(site)?.set_compute_mode(&shared.uuid, shared.mode_before)?;
     let path = file(site, &shared.uuid);
     match fs::remove_file(&path).and_then(|()| sync_parent(&path)) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("removing {}", path.display())),
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("removing {}", path.display()))
+        }
         _ => Ok(()),
     }
 }
 
 fn place<'a>(site: &'a Site, shared: &'a Shared) -> Result<Place<'a>> {
-    let Some(cgroups) = &site.cgroups else { bail!("{}", if site.unfit.is_empty() { "there are no cgroups" } else { &site.unfit }) };
+    let Some(cgroups) = &site.cgroups else {
+        bail!(
+            "{}",
+            if site.unfit.is_empty() {
+                "there are no cgroups"
+            } else {
+                &site.unfit
+            }
+        )
+    };
     Ok(Place {
         program: &site.config.mps_control,
         cgroups,
@@ -332,7 +487,9 @@ fn place<'a>(site: &'a Site, shared: &'a Shared) -> Result<Place<'a>> {
 }
 
 fn watch(site: &Site) -> Result<&GpuWatch> {
-    site.gpu_watch.as_ref().context("this node does not look after GPUs")
+    site.gpu_watch
+        .as_ref()
+        .context("this node does not look after GPUs")
 }
 
 fn dir(site: &Site) -> PathBuf {
@@ -349,7 +506,9 @@ fn read(site: &Site, uuid: &str) -> Result<Option<Shared>> {
 
 fn read_file(path: &Path) -> Result<Option<Shared>> {
     match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).with_context(|| format!("reading {}", path.display())),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .with_context(|| format!("reading {}", path.display())),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
     }
@@ -358,12 +517,18 @@ fn read_file(path: &Path) -> Result<Option<Shared>> {
 fn write(site: &Site, shared: &Shared) -> Result<()> {
     crate::spool::private_dir(&dir(site))?;
     let path = file(site, &shared.uuid);
-    write_atomic(&path, &serde_json::to_vec(shared)?).with_context(|| format!("writing {}", path.display()))
+    write_atomic(&path, &serde_json::to_vec(shared)?)
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 fn standing(site: &Site) -> Vec<Shared> {
-    let Ok(entries) = fs::read_dir(dir(site)) else { return Vec::new() };
-    let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json"));
+    let Ok(entries) = fs::read_dir(dir(site)) else {
+        return Vec::new();
+    };
+    let files = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "json"));
     let read = |path: PathBuf| {
         read_file(&path).unwrap_or_else(|e| {
             tracing::error!("{e:#}");

@@ -51,7 +51,11 @@ struct OneGpu {
 
 impl Default for OneGpu {
     fn default() -> Self {
-        Self { milli: 1000, totals: GpuUseTotals::default(), last: None }
+        Self {
+            milli: 1000,
+            totals: GpuUseTotals::default(),
+            last: None,
+        }
     }
 }
 
@@ -68,7 +72,9 @@ impl UseBook {
         for (id, run) in &mut self.runs {
             run.add(&self.latest, now);
             if self.suspended.contains(id) {
-                run.gpus.values_mut().for_each(|gpu| gpu.totals.idle_now_ms = 0);
+                run.gpus
+                    .values_mut()
+                    .for_each(|gpu| gpu.totals.idle_now_ms = 0);
             }
         }
     }
@@ -83,10 +89,14 @@ impl UseBook {
 
     /// What the controller is to hear now of the runs that the newest sample was of.
     pub fn idle_runs(&mut self, now: Instant) -> Vec<IdleReport> {
-        let Some((_, taken)) = self.taken else { return Vec::new() };
+        let Some((_, taken)) = self.taken else {
+            return Vec::new();
+        };
         let mut due = Vec::new();
         for (id, run) in &self.runs {
-            let Some(report) = run.idle(*id, taken) else { continue };
+            let Some(report) = run.idle(*id, taken) else {
+                continue;
+            };
             if is_due(self.told.get(id), &report, now) {
                 self.told.insert(*id, (now, report.clone()));
                 due.push(report);
@@ -98,14 +108,31 @@ impl UseBook {
     /// The newest sample of a GPU, if it was taken after `since`.
     pub fn latest(&self, uuid: &str, since: Timestamp) -> Option<&GpuUse> {
         let (_, at) = self.taken?;
-        self.latest.iter().find(|sample| at > since && sample.uuid.as_deref() == Some(uuid))
+        self.latest
+            .iter()
+            .find(|sample| at > since && sample.uuid.as_deref() == Some(uuid))
     }
 
     /// A run begins, or is found again, with its sums from before.
     pub fn open(&mut self, run: RunId, run_dir: &Path, gpus: &[(String, u32)]) {
         let Some((_, at)) = self.taken else { return };
-        let kept = std::fs::read(run_dir.join(USE_FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let fresh = || RunUse { gpus: gpus.iter().map(|(uuid, milli)| (uuid.clone(), OneGpu { milli: *milli, ..OneGpu::default() })).collect() };
+        let kept = std::fs::read(run_dir.join(USE_FILE))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let fresh = || RunUse {
+            gpus: gpus
+                .iter()
+                .map(|(uuid, milli)| {
+                    (
+                        uuid.clone(),
+                        OneGpu {
+                            milli: *milli,
+                            ..OneGpu::default()
+                        },
+                    )
+                })
+                .collect(),
+        };
         let latest = &self.latest;
         self.runs.entry(run).or_insert_with(|| {
             let mut begun = kept.unwrap_or_else(fresh);
@@ -116,7 +143,9 @@ impl UseBook {
 
     /// Writes down what is known of the run.
     pub fn keep(&self, run: RunId, run_dir: &Path) {
-        let Some(sums) = self.runs.get(&run) else { return };
+        let Some(sums) = self.runs.get(&run) else {
+            return;
+        };
         // Of a run that was over before its second sample there is nothing to say, and no file says so too.
         if sums.gpus.values().all(|gpu| gpu.totals.is_empty()) {
             return;
@@ -145,10 +174,17 @@ impl UseBook {
 }
 
 fn is_due(told: Option<&(Instant, IdleReport)>, new: &IdleReport, now: Instant) -> bool {
-    let Some((at, old)) = told.filter(|(_, old)| old.watched_secs < new.watched_secs) else { return told.is_none() };
+    let Some((at, old)) = told.filter(|(_, old)| old.watched_secs < new.watched_secs) else {
+        return told.is_none();
+    };
     let is_young = new.idle_secs.iter().any(|secs| *secs < YOUNG_SECS);
     // Fewer idle GPUs, or one that is idle for less long: some work was done.
-    let worked = new.idle_secs.len() < old.idle_secs.len() || new.idle_secs.iter().zip(&old.idle_secs).any(|(new, old)| new < old);
+    let worked = new.idle_secs.len() < old.idle_secs.len()
+        || new
+            .idle_secs
+            .iter()
+            .zip(&old.idle_secs)
+            .any(|(new, old)| new < old);
     is_young || worked || now.duration_since(*at) >= TELL_EVERY
 }
 
@@ -161,16 +197,30 @@ impl RunUse {
             return None;
         }
         let secs = |millis: u64| u32::try_from(millis / 1000).unwrap_or(u32::MAX);
-        let watched_secs = all().map(|gpu| secs(gpu.totals.sampled_ms)).min().unwrap_or(0);
-        let mut idle_secs: Vec<u32> = all().map(|gpu| secs(gpu.totals.idle_now_ms)).filter(|secs| *secs > 0).collect();
+        let watched_secs = all()
+            .map(|gpu| secs(gpu.totals.sampled_ms))
+            .min()
+            .unwrap_or(0);
+        let mut idle_secs: Vec<u32> = all()
+            .map(|gpu| secs(gpu.totals.idle_now_ms))
+            .filter(|secs| *secs > 0)
+            .collect();
         idle_secs.sort_unstable_by(|a, b| b.cmp(a));
-        Some(IdleReport { run, watched_secs, idle_secs })
+        Some(IdleReport {
+            run,
+            watched_secs,
+            idle_secs,
+        })
     }
 
     fn add(&mut self, samples: &[GpuUse], now: Timestamp) {
         for (uuid, gpu) in &mut self.gpus {
-            let sample = samples.iter().find(|sample| sample.uuid.as_ref() == Some(uuid) && sample.fault.is_none());
-            let Some(sample) = sample.map(|sample| sample.sample(now)) else { continue };
+            let sample = samples
+                .iter()
+                .find(|sample| sample.uuid.as_ref() == Some(uuid) && sample.fault.is_none());
+            let Some(sample) = sample.map(|sample| sample.sample(now)) else {
+                continue;
+            };
             if let Some(last) = gpu.last.as_ref().filter(|last| last.at < now) {
                 gpu.totals.add(last, &sample, gpu.milli);
             }
@@ -183,7 +233,11 @@ impl RunUse {
 pub fn kept(run_dir: &Path, part_milli: impl Fn(&str) -> u32) -> GpuUseTotals {
     let bytes = std::fs::read(run_dir.join(USE_FILE)).unwrap_or_default();
     let kept: RunUse = serde_json::from_slice(&bytes).unwrap_or_default();
-    kept.gpus.iter().fold(GpuUseTotals::default(), |sum, (uuid, gpu)| sum.merge(&gpu.totals.in_part(part_milli(uuid))))
+    kept.gpus
+        .iter()
+        .fold(GpuUseTotals::default(), |sum, (uuid, gpu)| {
+            sum.merge(&gpu.totals.in_part(part_milli(uuid)))
+        })
 }
 
 #[cfg(test)]
@@ -191,7 +245,12 @@ mod tests {
     use super::*;
 
     fn sample(uuid: &str, percent: u32, energy_mj: u64) -> GpuUse {
-        GpuUse { uuid: Some(uuid.into()), gpu_percent: Some(percent), energy_mj: Some(energy_mj), ..GpuUse::default() }
+        GpuUse {
+            uuid: Some(uuid.into()),
+            gpu_percent: Some(percent),
+            energy_mj: Some(energy_mj),
+            ..GpuUse::default()
+        }
     }
 
     #[test]
@@ -204,7 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_hears_of_idle_gpus_of_a_sample_that_was_just_taken_and_not_more_often_than_it_needs() {
+    fn the_controller_hears_of_idle_gpus_of_a_sample_that_was_just_taken_and_not_more_often_than_it_needs()
+     {
         let run: RunId = "7-1".parse().unwrap();
         let (at, begun) = (Timestamp::from_secs, Instant::now());
         let mut book = UseBook::default();
@@ -213,24 +273,51 @@ mod tests {
         let told = |book: &mut UseBook, secs: i64, samples| {
             book.add(samples, at(secs));
             let reports = book.idle_runs(begun + Duration::from_secs(secs as u64));
-            reports.into_iter().map(|report| (report.watched_secs, report.idle_secs)).collect::<Vec<_>>()
+            reports
+                .into_iter()
+                .map(|report| (report.watched_secs, report.idle_secs))
+                .collect::<Vec<_>>()
         };
         assert_eq!(told(&mut book, 0, both(0, 0)), [], "no run");
-        book.open(run, nobody, &[("GPU-a".into(), 1000), ("GPU-b".into(), 1000)]);
+        book.open(
+            run,
+            nobody,
+            &[("GPU-a".into(), 1000), ("GPU-b".into(), 1000)],
+        );
         assert_eq!(told(&mut book, 20, both(0, 50)), [(20, vec![20])]);
         assert_eq!(told(&mut book, 40, both(0, 0)), [(40, vec![40, 20])]);
-        assert_eq!(told(&mut book, 50, vec![sample("GPU-a", 0, 0)]), [], "the other was not sampled");
+        assert_eq!(
+            told(&mut book, 50, vec![sample("GPU-a", 0, 0)]),
+            [],
+            "the other was not sampled"
+        );
         assert_eq!(told(&mut book, 70, both(0, 0)), [(70, vec![70, 50])]);
         assert_eq!(told(&mut book, 90, both(0, 0)), [], "nothing new");
         assert_eq!(told(&mut book, 100, both(0, 0)), [(100, vec![100, 80])]);
-        assert_eq!(told(&mut book, 110, both(0, 9)), [(110, vec![110])], "one works");
+        assert_eq!(
+            told(&mut book, 110, both(0, 9)),
+            [(110, vec![110])],
+            "one works"
+        );
         assert_eq!(told(&mut book, 150, both(1, 9)), [(150, vec![])]);
         assert_eq!(told(&mut book, 170, both(1, 9)), []);
-        assert_eq!(told(&mut book, 180, both(1, 9)), [(180, vec![])], "a run on several nodes needs to hear of each");
-        assert_eq!(told(&mut book, 400, both(0, 0)), [], "for long nobody sampled, and of that time nothing is known");
+        assert_eq!(
+            told(&mut book, 180, both(1, 9)),
+            [(180, vec![])],
+            "a run on several nodes needs to hear of each"
+        );
+        assert_eq!(
+            told(&mut book, 400, both(0, 0)),
+            [],
+            "for long nobody sampled, and of that time nothing is known"
+        );
         assert_eq!(told(&mut book, 420, both(0, 0)), [(200, vec![20, 20])]);
         book.suspend(run, true);
-        assert_eq!(told(&mut book, 440, both(0, 0)), [(220, vec![])], "it stands still");
+        assert_eq!(
+            told(&mut book, 440, both(0, 0)),
+            [(220, vec![])],
+            "it stands still"
+        );
         book.suspend(run, false);
         assert_eq!(told(&mut book, 450, both(0, 0)), [(230, vec![10, 10])]);
         book.close(run);
@@ -244,20 +331,39 @@ mod tests {
         let run: RunId = "7-1".parse().unwrap();
         let at = Timestamp::from_secs;
         let mut book = UseBook::default();
-        book.add(vec![sample("GPU-a", 0, 1000), sample("GPU-b", 50, 0)], at(100));
+        book.add(
+            vec![sample("GPU-a", 0, 1000), sample("GPU-b", 50, 0)],
+            at(100),
+        );
         book.open(run, &dir, &[("GPU-a".into(), 1000)]);
-        book.add(vec![sample("GPU-a", 100, 6000), sample("GPU-b", 50, 9000)], at(110));
+        book.add(
+            vec![sample("GPU-a", 100, 6000), sample("GPU-b", 50, 9000)],
+            at(110),
+        );
         book.keep(run, &dir);
         let mut book = UseBook::default();
         book.add(vec![sample("GPU-a", 0, 7000)], at(130));
         book.open(run, &dir, &[("GPU-a".into(), 1000)]);
         // A GPU that does not answer adds nothing, and its energy is not lost.
-        let silent = gsys::nvml::Silence { kind: gsys::nvml::SilenceKind::Lost, text: "lost".into() };
-        book.add(vec![GpuUse { uuid: Some("GPU-a".into()), fault: Some(silent), ..GpuUse::default() }], at(140));
+        let silent = gsys::nvml::Silence {
+            kind: gsys::nvml::SilenceKind::Lost,
+            text: "lost".into(),
+        };
+        book.add(
+            vec![GpuUse {
+                uuid: Some("GPU-a".into()),
+                fault: Some(silent),
+                ..GpuUse::default()
+            }],
+            at(140),
+        );
         book.add(vec![sample("GPU-a", 0, 9000)], at(150));
         book.keep(run, &dir);
         let sums = kept(&dir, |_| 1000);
-        assert_eq!((sums.joules(), sums.sampled_ms, sums.idle_secs()), (8, 50_000, 40));
+        assert_eq!(
+            (sums.joules(), sums.sampled_ms, sums.idle_secs()),
+            (8, 50_000, 40)
+        );
         assert_eq!(sums.busy_mean_permille(), Some(200));
         book.close(run);
         assert!(book.runs().is_empty());
@@ -265,7 +371,10 @@ mod tests {
         std::fs::create_dir(&short).unwrap();
         book.open(run, &short, &[("GPU-a".into(), 1000)]);
         book.keep(run, &short);
-        assert!(kept(&short, |_| 1000).is_empty() && !short.join(USE_FILE).exists(), "of no sample nothing is written");
+        assert!(
+            kept(&short, |_| 1000).is_empty() && !short.join(USE_FILE).exists(),
+            "of no sample nothing is written"
+        );
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -280,7 +389,11 @@ mod tests {
         book.add(vec![sample("GPU-a", 80, 8000)], Timestamp::from_secs(110));
         book.keep(run, &dir);
         let sums = kept(&dir, |_| 250);
-        assert_eq!((sums.joules(), sums.busy_mean_permille(), sums.sampled_ms), (2, Some(800), 2_500), "busy is said of the GPU");
+        assert_eq!(
+            (sums.joules(), sums.busy_mean_permille(), sums.sampled_ms),
+            (2, Some(800), 2_500),
+            "busy is said of the GPU"
+        );
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

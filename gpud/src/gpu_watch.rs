@@ -8,8 +8,8 @@ use crate::gpu_health::{HealthBook, Means, Order};
 use crate::gpu_scrub;
 use crate::gpu_share;
 use crate::gpu_use::UseBook;
-use crate::mig;
 use crate::inventory::{GpuTable, Gpus, Reader};
+use crate::mig;
 use crate::site::Site;
 use crate::site_program::SiteProgram;
 use crate::spool::{Spool, log_line};
@@ -69,19 +69,24 @@ pub struct GpuWatch {
 
 impl std::fmt::Debug for GpuWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GpuWatch").field("every", &self.every).finish_non_exhaustive()
+        f.debug_struct("GpuWatch")
+            .field("every", &self.every)
+            .finish_non_exhaustive()
     }
 }
 
 impl GpuWatch {
     /// Reads the GPUs once. What was known of their health counts from the first report on. Blocking.
     pub fn open(config: &Config, spool: &Spool, table: &GpuTable) -> Result<Self> {
-        let catalogue = SiteCatalogue::open(config.gpu_signs.as_deref()).map_err(|ConfigError(text)| anyhow::anyhow!(text))?;
+        let catalogue = SiteCatalogue::open(config.gpu_signs.as_deref())
+            .map_err(|ConfigError(text)| anyhow::anyhow!(text))?;
         let worker = NvmlWorker::start(config.nvml_lib.clone())?;
         if let Some(log) = &config.kernel_log {
             let shown = log.display().to_string();
             worker.watch_kernel_log(log, move |trouble| match trouble {
-                Some(e) => tracing::warn!("Xids are taken from NVML alone until the kernel log {shown} can be read: {e}"),
+                Some(e) => tracing::warn!(
+                    "Xids are taken from NVML alone until the kernel log {shown} can be read: {e}"
+                ),
                 None => tracing::info!("Xids are taken from the kernel log {shown} again"),
             })?;
         }
@@ -91,7 +96,12 @@ impl GpuWatch {
         let watch = Self {
             reader: Reader::new(worker, config),
             seen: Mutex::default(),
-            health: Mutex::new(HealthBook::open(spool.dir(), boot, means(config), wall_clock())),
+            health: Mutex::new(HealthBook::open(
+                spool.dir(),
+                boot,
+                means(config),
+                wall_clock(),
+            )),
             uses: Mutex::default(),
             catalogue: Mutex::new(catalogue),
             orders,
@@ -152,7 +162,10 @@ impl GpuWatch {
                     1 => "1 GPU is clean".to_owned(),
                     count => format!("{count} GPUs are clean"),
                 };
-                return format!("{clean}: no process, memory given back, after {:.1} s", begun.elapsed().as_secs_f64());
+                return format!(
+                    "{clean}: no process, memory given back, after {:.1} s",
+                    begun.elapsed().as_secs_f64()
+                );
             }
             let silent = left.values().all(|(_, silent)| *silent);
             if silent || begun.elapsed() >= CLEAN_WITHIN {
@@ -163,7 +176,12 @@ impl GpuWatch {
                 health.write(wall_clock());
                 drop(health);
                 self.show(table);
-                let words: Vec<String> = left.iter().map(|(uuid, (what, _))| format!("GPU {uuid} is not clean and is not given out: {what}")).collect();
+                let words: Vec<String> = left
+                    .iter()
+                    .map(|(uuid, (what, _))| {
+                        format!("GPU {uuid} is not clean and is not given out: {what}")
+                    })
+                    .collect();
                 return words.join("; ");
             }
             std::thread::sleep(CLEAN_LOOK_EVERY);
@@ -183,7 +201,15 @@ impl GpuWatch {
     pub fn not_scrubbed(&self, uuid: &str, why: &str, table: &GpuTable) {
         let mut health = lock(&self.health);
         let left = health.left(uuid).0.to_owned();
-        health.unscrubbed(uuid, if left.is_empty() { why.to_owned() } else { left }, wall_clock());
+        health.unscrubbed(
+            uuid,
+            if left.is_empty() {
+                why.to_owned()
+            } else {
+                left
+            },
+            wall_clock(),
+        );
         health.write(wall_clock());
         drop(health);
         self.show(table);
@@ -203,31 +229,46 @@ impl GpuWatch {
     pub fn to_scrub(&self, site: &Site) -> Vec<String> {
         let waiting: Vec<String> = {
             let health = lock(&self.health);
-            health.unclean().into_iter().filter(|uuid| health.left(uuid).1).collect()
+            health
+                .unclean()
+                .into_iter()
+                .filter(|uuid| health.left(uuid).1)
+                .collect()
         };
         if waiting.is_empty() {
             return waiting;
         }
         let held = mig::holders(site);
-        waiting.into_iter().filter(|uuid| !held.contains_key(uuid) && self.is_empty(uuid)).collect()
+        waiting
+            .into_iter()
+            .filter(|uuid| !held.contains_key(uuid) && self.is_empty(uuid))
+            .collect()
     }
 
     /// By a sample newer than what was last seen on it: no process, and memory given back. While NVML hangs there is none.
     fn is_empty(&self, uuid: &str) -> bool {
         let since = lock(&self.health).left_at(uuid);
-        lock(&self.uses).latest(uuid, since).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none())
+        lock(&self.uses)
+            .latest(uuid, since)
+            .is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none())
     }
 
     /// Who may have a context on a GPU, asked now. Blocking.
     pub fn compute_mode(&self, uuid: &str) -> Result<ComputeMode> {
         let found = self.nvml().discover(PATIENCE)?;
-        let gpu = found.gpus.into_iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("GPU {uuid} is not in this node"))?;
-        gpu.compute_mode.with_context(|| format!("GPU {uuid} does not tell its compute mode"))
+        let gpu = found
+            .gpus
+            .into_iter()
+            .find(|gpu| gpu.uuid == uuid)
+            .with_context(|| format!("GPU {uuid} is not in this node"))?;
+        gpu.compute_mode
+            .with_context(|| format!("GPU {uuid} does not tell its compute mode"))
     }
 
     /// Blocking.
     pub fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<()> {
-        self.nvml().change(uuid, Change::ComputeMode(mode), PATIENCE)?;
+        self.nvml()
+            .change(uuid, Change::ComputeMode(mode), PATIENCE)?;
         Ok(())
     }
 
@@ -241,12 +282,23 @@ impl GpuWatch {
     fn left_on(&self, gpus: &[String]) -> BTreeMap<String, (String, bool)> {
         let samples = match self.sample_of(gpus) {
             Ok(samples) => samples,
-            Err(e) => return gpus.iter().map(|uuid| (uuid.clone(), (e.to_string(), true))).collect(),
+            Err(e) => {
+                return gpus
+                    .iter()
+                    .map(|uuid| (uuid.clone(), (e.to_string(), true)))
+                    .collect();
+            }
         };
         let look = |uuid: &String| {
-            let Some(sample) = find_sample(&samples, uuid) else { return Some((uuid.clone(), ("it is not there any more".to_owned(), true))) };
+            let Some(sample) = find_sample(&samples, uuid) else {
+                return Some((uuid.clone(), ("it is not there any more".to_owned(), true)));
+            };
             let left = sample.leftovers(None, CLEAN_SLACK_BYTES)?;
-            let names = sample.processes.iter().map(|process| process_words(process.pid)).collect::<String>();
+            let names = sample
+                .processes
+                .iter()
+                .map(|process| process_words(process.pid))
+                .collect::<String>();
             Some((uuid.clone(), (left + &names, sample.fault.is_some())))
         };
         gpus.iter().filter_map(look).collect()
@@ -256,11 +308,23 @@ impl GpuWatch {
     fn sample_of(&self, gpus: &[String]) -> Result<Vec<GpuUse>, NvmlError> {
         let boards = {
             let seen = lock(&self.seen);
-            gpus.iter().map(|uuid| mig::board(&seen.facts, uuid).unwrap_or(uuid).to_owned()).collect()
+            gpus.iter()
+                .map(|uuid| mig::board(&seen.facts, uuid).unwrap_or(uuid).to_owned())
+                .collect()
         };
-        let samples = mig::with_slices(self.reader.worker.sample_use_of(boards, PATIENCE)?, &lock(&self.seen).facts);
+        let samples = mig::with_slices(
+            self.reader.worker.sample_use_of(boards, PATIENCE)?,
+            &lock(&self.seen).facts,
+        );
         // One that is not where discovery saw it may be elsewhere.
-        if gpus.iter().all(|uuid| find_sample(&samples, uuid).is_some()) { Ok(samples) } else { self.take_sample() }
+        if gpus
+            .iter()
+            .all(|uuid| find_sample(&samples, uuid).is_some())
+        {
+            Ok(samples)
+        } else {
+            self.take_sample()
+        }
     }
 
     /// A sample of all GPUs, unless there is one of this second.
@@ -356,10 +420,13 @@ impl GpuWatch {
 
     /// Xids go into the record of the runs that hold the GPU, and into their logs, once each.
     fn note_for_runs(&self, events: &[GpuEvent], site: &Site) {
-        let xids: BTreeSet<(&str, u64)> = events.iter().filter_map(|event| match event.kind {
-            GpuEventKind::Xid(xid) => Some((event.uuid.as_str(), xid)),
-            _ => None,
-        }).collect();
+        let xids: BTreeSet<(&str, u64)> = events
+            .iter()
+            .filter_map(|event| match event.kind {
+                GpuEventKind::Xid(xid) => Some((event.uuid.as_str(), xid)),
+                _ => None,
+            })
+            .collect();
         if xids.is_empty() {
             return;
         }
@@ -381,7 +448,12 @@ impl GpuWatch {
 
     /// Carries out the controller's orders, each once however often it comes; the answers, which are on disk. Empty where
     /// the disk failed: the orders come again. Blocking.
-    pub fn carry_out(&self, incarnation: u64, orders: &[GpuOrder], site: &Site) -> Vec<GpuOrderDone> {
+    pub fn carry_out(
+        &self,
+        incarnation: u64,
+        orders: &[GpuOrder],
+        site: &Site,
+    ) -> Vec<GpuOrderDone> {
         let _one_at_a_time = lock(&self.carrying_out);
         let mut done = Vec::new();
         for order in orders {
@@ -395,12 +467,19 @@ impl GpuWatch {
                 };
                 let mut health = lock(&self.health);
                 let outcome = match &order.what {
-                    GpuAction::Quarantine { reason } => health.obey(&order.uuid, Order::Quarantine(reason.clone()), wall_clock()),
+                    GpuAction::Quarantine { reason } => {
+                        health.obey(&order.uuid, Order::Quarantine(reason.clone()), wall_clock())
+                    }
                     GpuAction::Return => health.obey(&order.uuid, Order::Return, wall_clock()),
-                    GpuAction::Repair => health.permit(&order.uuid, site.spool.live().is_empty(), wall_clock()),
+                    GpuAction::Repair => {
+                        health.permit(&order.uuid, site.spool.live().is_empty(), wall_clock())
+                    }
                     GpuAction::Cut { .. } => cut,
                     GpuAction::Check(_) => Err(anyhow::anyhow!("a check is begun elsewhere")),
-                    GpuAction::Unknown => Err(anyhow::anyhow!("gpud {} does not know this order", env!("CARGO_PKG_VERSION"))),
+                    GpuAction::Unknown => Err(anyhow::anyhow!(
+                        "gpud {} does not know this order",
+                        env!("CARGO_PKG_VERSION")
+                    )),
                 };
                 health.carried_out(incarnation, order, outcome)
             }));
@@ -418,7 +497,10 @@ impl GpuWatch {
     /// A driver may be slower than the controller's first order, and only a look finds the step of a repair that waits. Blocking.
     fn wait_for_first_look(&self, order: &GpuOrder) {
         let needs_look = order.what == GpuAction::Repair;
-        let too_soon = || !self.looked.load(Ordering::Relaxed) && (needs_look || !lock(&self.health).knows(&order.uuid));
+        let too_soon = || {
+            !self.looked.load(Ordering::Relaxed)
+                && (needs_look || !lock(&self.health).knows(&order.uuid))
+        };
         while too_soon() && self.opened.elapsed() < FIRST_LOOK_WITHIN {
             std::thread::sleep(CLEAN_LOOK_EVERY);
         }
@@ -430,7 +512,11 @@ impl GpuWatch {
         if let Some(done) = health.answered(incarnation, order) {
             return Ok(Some(done));
         }
-        health.carried_out(incarnation, order, Err(anyhow::anyhow!("gpud or its node ended during the check")));
+        health.carried_out(
+            incarnation,
+            order,
+            Err(anyhow::anyhow!("gpud or its node ended during the check")),
+        );
         anyhow::ensure!(health.write(wall_clock()), "the spool cannot be written");
         Ok(None)
     }
@@ -446,10 +532,20 @@ impl GpuWatch {
     /// What administrators ordered since; the order is gone once it is obeyed. True when there was one.
     fn take_orders(&self) -> bool {
         let mut taken = self.ordered.swap(false, Ordering::Relaxed);
-        let Ok(entries) = std::fs::read_dir(&self.orders) else { return taken };
-        for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")) {
-            let Some(uuid) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            let order = std::fs::read(&path).map_err(anyhow::Error::from).and_then(|bytes| Ok(serde_json::from_slice::<Order>(&bytes)?));
+        let Ok(entries) = std::fs::read_dir(&self.orders) else {
+            return taken;
+        };
+        for path in entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        {
+            let Some(uuid) = path.file_stem().and_then(|stem| stem.to_str()) else {
+                continue;
+            };
+            let order = std::fs::read(&path)
+                .map_err(anyhow::Error::from)
+                .and_then(|bytes| Ok(serde_json::from_slice::<Order>(&bytes)?));
             match order {
                 Ok(order) => {
                     if let Err(e) = lock(&self.health).obey(uuid, order, wall_clock()) {
@@ -469,18 +565,27 @@ impl GpuWatch {
     fn act(&self, site: &Site) -> BTreeSet<RunId> {
         // Who holds what matters only to a GPU that is sick.
         let well = lock(&self.health).all_well();
-        let held = if well { BTreeMap::new() } else { mig::holders(site) };
+        let held = if well {
+            BTreeMap::new()
+        } else {
+            mig::holders(site)
+        };
         let node_empty = well || site.spool.live().is_empty();
         let mut health = lock(&self.health);
         let to_end = health.step(&held, node_empty, wall_clock());
-        self.looked.fetch_or(health.has_readings(), Ordering::Relaxed);
+        self.looked
+            .fetch_or(health.has_readings(), Ordering::Relaxed);
         health.write(wall_clock());
         drop(health);
         let sick = to_end.into_iter().map(|end| (end.run, end.why));
         let to_end: Vec<(RunId, String)> = sick.chain(gpu_share::look(site)).collect();
         for (run, why) in &to_end {
             match site.spool.mark_gpu_failed(*run, why) {
-                Ok(true) => log_line(&site.spool.run_dir(*run), wall_clock(), &format!("ends, for a GPU of it failed: {why}")),
+                Ok(true) => log_line(
+                    &site.spool.run_dir(*run),
+                    wall_clock(),
+                    &format!("ends, for a GPU of it failed: {why}"),
+                ),
                 Ok(false) => {}
                 Err(e) => tracing::error!(%run, "{e:#}"),
             }
@@ -492,7 +597,9 @@ impl GpuWatch {
 /// Starts the thread. Does nothing on a node without GPU watch.
 pub fn start(site: Arc<Site>, daemon: mpsc::Sender<Happening>) -> Result<()> {
     if site.gpu_watch.is_some() {
-        std::thread::Builder::new().name("gpus".into()).spawn(move || keep(&site, &daemon))?;
+        std::thread::Builder::new()
+            .name("gpus".into())
+            .spawn(move || keep(&site, &daemon))?;
     }
     Ok(())
 }
@@ -503,7 +610,16 @@ fn tell_driver(before: &Gpus, now: &Gpus) {
         return;
     }
     match now.trouble.as_str() {
-        "" => tracing::info!("{} GPUs, driver {}{}", now.facts.len(), now.driver, if before.trouble.is_empty() { "" } else { ": it answers again" }),
+        "" => tracing::info!(
+            "{} GPUs, driver {}{}",
+            now.facts.len(),
+            now.driver,
+            if before.trouble.is_empty() {
+                ""
+            } else {
+                ": it answers again"
+            }
+        ),
         trouble => tracing::warn!("{trouble}"),
     }
 }
@@ -512,17 +628,30 @@ fn tell_driver(before: &Gpus, now: &Gpus) {
 fn means(config: &Config) -> Means {
     let usual = RepairPolicy::default();
     let policy = RepairPolicy {
-        max_resets: if config.gpu_reset.is_some() { usual.max_resets } else { 0 },
+        max_resets: if config.gpu_reset.is_some() {
+            usual.max_resets
+        } else {
+            0
+        },
         max_boots: u32::from(config.node_reboot.is_some()),
         first_pause_secs: config.gpu_repair_pause_secs.into(),
         ..usual
     };
-    Means { burn_in: config.gpu_burn_in.is_some(), policy }
+    Means {
+        burn_in: config.gpu_burn_in.is_some(),
+        policy,
+    }
 }
 
 /// Runs the site's program for the GPU that is due, on a thread of its own.
 fn run_program(site: &Arc<Site>) {
-    let Some((uuid, stage)) = site.gpu_watch.as_ref().and_then(|watch| lock(&watch.health).take_program()) else { return };
+    let Some((uuid, stage)) = site
+        .gpu_watch
+        .as_ref()
+        .and_then(|watch| lock(&watch.health).take_program())
+    else {
+        return;
+    };
     let site = Arc::clone(site);
     std::thread::spawn(move || {
         let Some(watch) = &site.gpu_watch else { return };
@@ -545,9 +674,13 @@ fn run_program(site: &Arc<Site>) {
         };
         let freed = site.checks.give_way([uuid.as_str()], "the GPU is repaired");
         let outcome = freed.and_then(|_| {
-            let _closed = (stage == Stage::Resetting).then(|| watch.reader.worker.let_go(LET_GO_WITHIN)).transpose();
+            let _closed = (stage == Stage::Resetting)
+                .then(|| watch.reader.worker.let_go(LET_GO_WITHIN))
+                .transpose();
             if let Err(e) = &_closed {
-                tracing::warn!("GPU {uuid}: gpud itself may be what its driver refuses the reset for: {e}");
+                tracing::warn!(
+                    "GPU {uuid}: gpud itself may be what its driver refuses the reset for: {e}"
+                );
             }
             program.run()
         });
@@ -563,7 +696,9 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
     let mut strays: Vec<String> = Vec::new();
     let mut told: BTreeMap<RunId, Instant> = BTreeMap::new();
     while !daemon.is_closed() {
-        let wait = due.saturating_duration_since(Instant::now()).min(LOOK_EVERY);
+        let wait = due
+            .saturating_duration_since(Instant::now())
+            .min(LOOK_EVERY);
         let events = watch.reader.worker.next_events(wait);
         let begun = Instant::now();
         watch.take_events(&events);
@@ -586,13 +721,23 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
         news |= watch.show(&site.gpus);
         let now_stray = watch.strays();
         if now_stray != strays {
-            now_stray.iter().filter(|words| !strays.contains(words)).for_each(|words| tracing::warn!("{words}"));
+            now_stray
+                .iter()
+                .filter(|words| !strays.contains(words))
+                .for_each(|words| tracing::warn!("{words}"));
             (strays, news) = (now_stray, true);
         }
         told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);
-        let fresh: Vec<RunId> = runs.into_iter().filter(|run| !told.contains_key(run)).collect();
+        let fresh: Vec<RunId> = runs
+            .into_iter()
+            .filter(|run| !told.contains_key(run))
+            .collect();
         told.extend(fresh.iter().map(|run| (*run, begun)));
-        if !fresh.is_empty() && daemon.blocking_send(Happening::GpusFailed { runs: fresh }).is_err() {
+        if !fresh.is_empty()
+            && daemon
+                .blocking_send(Happening::GpusFailed { runs: fresh })
+                .is_err()
+        {
             return;
         }
         if news && daemon.blocking_send(Happening::InventoryChanged).is_err() {
@@ -606,7 +751,9 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
 }
 
 fn find_sample<'a>(samples: &'a [GpuUse], uuid: &str) -> Option<&'a GpuUse> {
-    samples.iter().find(|sample| sample.uuid.as_deref() == Some(uuid))
+    samples
+        .iter()
+        .find(|sample| sample.uuid.as_deref() == Some(uuid))
 }
 
 /// ` (4711 is "python" of uid 1000)`; nothing of a process that is gone or not ours to see.
@@ -626,18 +773,31 @@ pub fn order(spool_dir: &Path, gpu: &str, order: &Order) -> Result<String> {
     let dir = spool_dir.join(ORDERS_DIR);
     let path = dir.join(format!("{uuid}.json"));
     let bytes = serde_json::to_vec(order)?;
-    gsys::durable_file::write_atomic(&path, &bytes).with_context(|| format!("writing {}", path.display()))?;
+    gsys::durable_file::write_atomic(&path, &bytes)
+        .with_context(|| format!("writing {}", path.display()))?;
     Ok(uuid)
 }
 
 fn find(spool_dir: &Path, gpu: &str) -> Result<String> {
     let records = crate::gpu_health::records(spool_dir)?;
-    let is_it = |uuid: &str, index: u32| gpu.parse() == Ok(index) || (!gpu.is_empty() && uuid.starts_with(gpu));
-    let found: Vec<&String> = records.iter().filter(|(uuid, record)| is_it(uuid, record.index)).map(|(uuid, _)| uuid).collect();
+    let is_it = |uuid: &str, index: u32| {
+        gpu.parse() == Ok(index) || (!gpu.is_empty() && uuid.starts_with(gpu))
+    };
+    let found: Vec<&String> = records
+        .iter()
+        .filter(|(uuid, record)| is_it(uuid, record.index))
+        .map(|(uuid, _)| uuid)
+        .collect();
     match found[..] {
         [uuid] => Ok(uuid.clone()),
-        [] => anyhow::bail!("no GPU {gpu:?} here; gpud gpu list shows the {} that were seen on this node", records.len()),
-        _ => anyhow::bail!("{gpu:?} means {} GPUs of this node; name the UUID, as gpud gpu list shows it", found.len()),
+        [] => anyhow::bail!(
+            "no GPU {gpu:?} here; gpud gpu list shows the {} that were seen on this node",
+            records.len()
+        ),
+        _ => anyhow::bail!(
+            "{gpu:?} means {} GPUs of this node; name the UUID, as gpud gpu list shows it",
+            found.len()
+        ),
     }
 }
 

@@ -39,9 +39,14 @@ pub struct HollowOptions {
 /// Joins those that have to, and plays all nodes until the process is ended.
 pub async fn play(config: Config, options: HollowOptions) -> Result<()> {
     let gpus = options.gpus.as_deref().map(gpu_request).transpose()?;
-    let names: Vec<String> = (1..=options.count).map(|n| format!("{}{n}", options.prefix)).collect();
+    let names: Vec<String> = (1..=options.count)
+        .map(|n| format!("{}{n}", options.prefix))
+        .collect();
     join_missing(&config, &names, options.tokens.as_deref()).await?;
-    let life = NodeLife { boot: gsys::clock::boot_id()?, spool: format!("hollow-{}-{}", std::process::id(), wall_clock().0) };
+    let life = NodeLife {
+        boot: gsys::clock::boot_id()?,
+        spool: format!("hollow-{}-{}", std::process::id(), wall_clock().0),
+    };
     let mut nodes = tokio::task::JoinSet::new();
     for name in names {
         let state_dir = config.state_dir.join(&name);
@@ -49,10 +54,18 @@ pub async fn play(config: Config, options: HollowOptions) -> Result<()> {
         let mut has = inventory(&config, &Gpus::default(), String::new(), wall_clock());
         (has.declared, has.isolation) = (true, "hollow".into());
         if let Some((gpu_type, count)) = &gpus {
-            has.gpus = (0..*count).map(|slot| hollow_gpu(&identity.name, gpu_type, slot)).collect();
+            has.gpus = (0..*count)
+                .map(|slot| hollow_gpu(&identity.name, gpu_type, slot))
+                .collect();
         }
         let (sender, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(keep(Dial { controller: config.controller.clone(), state_dir }, sender.clone()));
+        tokio::spawn(keep(
+            Dial {
+                controller: config.controller.clone(),
+                state_dir,
+            },
+            sender.clone(),
+        ));
         nodes.spawn(HollowNode::new(life.clone(), has).run(queue));
     }
     tracing::info!("{} hollow nodes", nodes.len());
@@ -64,7 +77,9 @@ pub async fn play(config: Config, options: HollowOptions) -> Result<()> {
 
 async fn join_missing(config: &Config, names: &[String], tokens: Option<&Path>) -> Result<()> {
     let text = match tokens {
-        Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
+        Some(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
+        }
         None => String::new(),
     };
     let mut tokens = text.split_whitespace();
@@ -76,15 +91,26 @@ async fn join_missing(config: &Config, names: &[String], tokens: Option<&Path>) 
         let token = tokens.next().with_context(|| {
             format!("hollow node {name} has not joined ({} has no certificate), and there is no token left for it", state_dir.display())
         })?;
-        let options = JoinOptions { controller: config.controller.clone(), token: token.into(), name: name.clone(), state_dir };
-        join(&options).await.with_context(|| format!("joining hollow node {name}"))?;
+        let options = JoinOptions {
+            controller: config.controller.clone(),
+            token: token.into(),
+            name: name.clone(),
+            state_dir,
+        };
+        join(&options)
+            .await
+            .with_context(|| format!("joining hollow node {name}"))?;
     }
     Ok(())
 }
 
 fn gpu_request(text: &str) -> Result<(String, u32)> {
-    let parsed = text.split_once(':').and_then(|(gpu_type, count)| Some((gpu_type.to_owned(), count.parse().ok()?)));
-    parsed.filter(|(_, count)| *count <= 64).with_context(|| format!("{text:?} is not TYPE:COUNT with at most 64, as h100:8"))
+    let parsed = text
+        .split_once(':')
+        .and_then(|(gpu_type, count)| Some((gpu_type.to_owned(), count.parse().ok()?)));
+    parsed
+        .filter(|(_, count)| *count <= 64)
+        .with_context(|| format!("{text:?} is not TYPE:COUNT with at most 64, as h100:8"))
 }
 
 fn hollow_gpu(node: &str, gpu_type: &str, slot: u32) -> GpuInfo {
@@ -114,9 +140,18 @@ struct Running {
 
 impl HollowNode {
     fn new(life: NodeLife, inventory: Inventory) -> Self {
-        let mut node =
-            Self { state: NodeState::new(), inventory: Arc::new(inventory), told: None, orders: BTreeMap::new(), running: BTreeMap::new() };
-        node.feed(NodeInput::Scanned { life, fence: gmodel::Fence::default(), runs: Vec::new() });
+        let mut node = Self {
+            state: NodeState::new(),
+            inventory: Arc::new(inventory),
+            told: None,
+            orders: BTreeMap::new(),
+            running: BTreeMap::new(),
+        };
+        node.feed(NodeInput::Scanned {
+            life,
+            fence: gmodel::Fence::default(),
+            runs: Vec::new(),
+        });
         node
     }
 
@@ -149,21 +184,42 @@ impl HollowNode {
                 self.told = Told::greet(connection, sender, &self.state, &self.inventory);
             }
             Happening::LinkDown { .. } => self.told = None,
-            Happening::Frame { frame: ToNode::Orders { orders, desired }, .. } => {
-                self.orders.extend(orders.into_iter().filter_map(|order| Some((order.run?, order))));
+            Happening::Frame {
+                frame: ToNode::Orders { orders, desired },
+                ..
+            } => {
+                self.orders.extend(
+                    orders
+                        .into_iter()
+                        .filter_map(|order| Some((order.run?, order))),
+                );
                 let orders: BTreeSet<RunId> = self.orders.keys().copied().collect();
                 self.feed(NodeInput::DesiredReceived { desired, orders });
             }
-            Happening::Frame { frame: ToNode::ReadLog { question, .. }, .. } => {
+            Happening::Frame {
+                frame: ToNode::ReadLog { question, .. },
+                ..
+            } => {
                 let text = "a hollow node: nothing was really run\n".into();
                 if let Some(told) = &self.told {
-                    let _ = told.sender.try_send(ToController::Log { question, text, error: String::new() });
+                    let _ = told.sender.try_send(ToController::Log {
+                        question,
+                        text,
+                        error: String::new(),
+                    });
                 }
             }
-            Happening::Frame { frame: ToNode::ReadUse { question, .. }, .. } => {
+            Happening::Frame {
+                frame: ToNode::ReadUse { question, .. },
+                ..
+            } => {
                 let error = "a hollow node: nothing really runs".into();
                 if let Some(told) = &self.told {
-                    let _ = told.sender.try_send(ToController::Use { question, used: RunUse::default(), error });
+                    let _ = told.sender.try_send(ToController::Use {
+                        question,
+                        used: RunUse::default(),
+                        error,
+                    });
                 }
             }
             _ => {}
@@ -173,8 +229,14 @@ impl HollowNode {
     /// Until nothing is left to do: every action has its outcome at once.
     fn act(&mut self) {
         loop {
-            let outcomes: Vec<NodeInput> = actions(&self.state).iter().filter_map(|action| self.pretend(action)).collect();
-            let acted = outcomes.into_iter().map(|input| self.feed(input)).fold(false, |any, news| any | news);
+            let outcomes: Vec<NodeInput> = actions(&self.state)
+                .iter()
+                .filter_map(|action| self.pretend(action))
+                .collect();
+            let acted = outcomes
+                .into_iter()
+                .map(|input| self.feed(input))
+                .fold(false, |any, news| any | news);
             if !acted {
                 return;
             }
@@ -186,7 +248,10 @@ impl HollowNode {
             NodeAction::Record { fence, .. } => Some(NodeInput::Recorded { fence }),
             NodeAction::Prepare { run } => Some(NodeInput::Prepared { run }),
             NodeAction::Go { run } => {
-                let secs = self.orders.remove(&run).map_or(0.0, |order| pretended_secs(&order));
+                let secs = self
+                    .orders
+                    .remove(&run)
+                    .map_or(0.0, |order| pretended_secs(&order));
                 let started = wall_clock();
                 let ends = Instant::now() + Duration::from_secs_f64(secs);
                 self.running.insert(run, Running { started, ends });
@@ -195,21 +260,37 @@ impl HollowNode {
             NodeAction::Abandon { run } | NodeAction::Stop { run, .. } => {
                 let running = self.running.remove(&run);
                 let started = running.map(|running| running.started);
-                let end = RunEnd { cause: EndCause::Stopped, started, ended: Some(wall_clock()), ..RunEnd::default() };
+                let end = RunEnd {
+                    cause: EndCause::Stopped,
+                    started,
+                    ended: Some(wall_clock()),
+                    ..RunEnd::default()
+                };
                 Some(NodeInput::Ended { run, end })
             }
             NodeAction::Clean { run } => Some(NodeInput::Cleaned { run }),
             NodeAction::Forget { run } => Some(NodeInput::Forgotten { run }),
-            NodeAction::Signal { .. } | NodeAction::Limit { .. } | NodeAction::Suspend { .. } => None,
+            NodeAction::Signal { .. } | NodeAction::Limit { .. } | NodeAction::Suspend { .. } => {
+                None
+            }
         }
     }
 
     fn end_due(&mut self) {
         let now = Instant::now();
-        let due: Vec<RunId> = self.running.iter().filter(|(_, running)| running.ends <= now).map(|(run, _)| *run).collect();
+        let due: Vec<RunId> = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.ends <= now)
+            .map(|(run, _)| *run)
+            .collect();
         for run in due {
             let started = self.running.remove(&run).map(|running| running.started);
-            let end = RunEnd { started, ended: Some(wall_clock()), ..RunEnd::default() };
+            let end = RunEnd {
+                started,
+                ended: Some(wall_clock()),
+                ..RunEnd::default()
+            };
             self.feed(NodeInput::Ended { run, end });
         }
     }
@@ -217,7 +298,9 @@ impl HollowNode {
     /// True when it was news.
     fn feed(&mut self, input: NodeInput) -> bool {
         let events = handle(&self.state, input, wall_clock());
-        events.iter().for_each(|event| apply(&mut self.state, event));
+        events
+            .iter()
+            .for_each(|event| apply(&mut self.state, event));
         let wrong = check(&self.state);
         assert!(wrong.is_empty(), "{wrong:?} after {events:?}");
         !events.is_empty()
@@ -229,10 +312,15 @@ fn pretended_secs(order: &LaunchOrder) -> f64 {
     let command = order.argv.join(" ");
     let mut lines = order.script.lines().chain([command.as_str()]);
     let secs = lines.find_map(|line| {
-        let rest = line.trim().strip_prefix("hollow-").or_else(|| line.trim().strip_prefix("sleep "))?;
+        let rest = line
+            .trim()
+            .strip_prefix("hollow-")
+            .or_else(|| line.trim().strip_prefix("sleep "))?;
         rest.split_whitespace().next()?.parse::<f64>().ok()
     });
-    secs.filter(|secs| secs.is_finite()).unwrap_or(0.0).clamp(0.0, 1e7)
+    secs.filter(|secs| secs.is_finite())
+        .unwrap_or(0.0)
+        .clamp(0.0, 1e7)
 }
 
 #[cfg(test)]

@@ -56,8 +56,18 @@ pub fn cgroup_name(kind: Kind, run: RunId) -> String {
 /// Runs the program, or waits for the one that was begun, and returns when it has ended well. Blocking. The error is one sentence with
 /// the program's last words.
 pub fn run(site: &Site, run: RunId, kind: Kind, order: &LaunchOrder, setup: &Setup) -> Result<()> {
-    let path = if kind == Kind::Prolog { &order.prolog } else { &order.epilog };
-    let hook = Hook { site, run, kind, path, files: HookFiles::of(&site.spool.run_dir(run), kind.name()) };
+    let path = if kind == Kind::Prolog {
+        &order.prolog
+    } else {
+        &order.epilog
+    };
+    let hook = Hook {
+        site,
+        run,
+        kind,
+        path,
+        files: HookFiles::of(&site.spool.run_dir(run), kind.name()),
+    };
     let ended = hook.end(Some((order, setup)));
     hook.remove_cgroup();
     hook.judge(ended?)
@@ -65,7 +75,13 @@ pub fn run(site: &Site, run: RunId, kind: Kind, order: &LaunchOrder, setup: &Set
 
 /// Waits for one that was begun, and begins none. Blocking.
 pub fn finish(site: &Site, run: RunId, kind: Kind) {
-    let hook = Hook { site, run, kind, path: "", files: HookFiles::of(&site.spool.run_dir(run), kind.name()) };
+    let hook = Hook {
+        site,
+        run,
+        kind,
+        path: "",
+        files: HookFiles::of(&site.spool.run_dir(run), kind.name()),
+    };
     if hook.files.order.exists() {
         if let Err(e) = hook.end(None) {
             log_line(&site.spool.run_dir(run), wall_clock(), &format!("{e:#}"));
@@ -102,15 +118,22 @@ impl Hook<'_> {
         loop {
             match self.standing()? {
                 Standing::Ended(end) => return Ok(Some(end)),
-                Standing::Lost => bail!("{kind} {}: its supervisor was killed, and how it ended is not known; it is not run again", self.path),
+                Standing::Lost => bail!(
+                    "{kind} {}: its supervisor was killed, and how it ended is not known; it is not run again",
+                    self.path
+                ),
                 Standing::UnderWay if Instant::now() >= patience => self.kill_supervisor(),
                 Standing::UnderWay => std::thread::sleep(LOOK_EVERY),
                 Standing::NotBegun => match may_begin {
                     None => return Ok(None),
-                    Some(_) if tries == MOST_TRIES => bail!("{kind} {} was not run: gstepd ended {tries} times before it; its words are in the run's log", self.path),
+                    Some(_) if tries == MOST_TRIES => bail!(
+                        "{kind} {} was not run: gstepd ended {tries} times before it; its words are in the run's log",
+                        self.path
+                    ),
                     Some((order, setup)) => {
                         tries += 1;
-                        self.begin(order, setup, patience).with_context(|| format!("{kind} {} was not run", self.path))?;
+                        self.begin(order, setup, patience)
+                            .with_context(|| format!("{kind} {} was not run", self.path))?;
                     }
                 },
             }
@@ -125,7 +148,9 @@ impl Hook<'_> {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Standing::NotBegun),
             lock => lock?,
         };
-        let Ok(lock) = Flock::lock(lock, FlockArg::LockSharedNonblock) else { return Ok(Standing::UnderWay) };
+        let Ok(lock) = Flock::lock(lock, FlockArg::LockSharedNonblock) else {
+            return Ok(Standing::UnderWay);
+        };
         // It may have ended between the two looks.
         Ok(match self.recorded_end()? {
             Some(end) => Standing::Ended(end),
@@ -137,7 +162,9 @@ impl Hook<'_> {
     fn recorded_end(&self) -> Result<Option<HookEnd>> {
         match fs::read(&self.files.end) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            text => Ok(Some(serde_json::from_slice(&text?).with_context(|| format!("reading {}", self.files.end.display()))?)),
+            text => Ok(Some(serde_json::from_slice(&text?).with_context(|| {
+                format!("reading {}", self.files.end.display())
+            })?)),
         }
     }
 
@@ -145,9 +172,16 @@ impl Hook<'_> {
     fn begin(&self, order: &LaunchOrder, setup: &Setup, patience: Instant) -> Result<()> {
         let (site, dir) = (self.site, self.site.spool.run_dir(self.run));
         let program = check_ownership(self.path.as_ref())?;
-        let program = program.to_str().context("its path is not UTF-8")?.to_owned();
+        let program = program
+            .to_str()
+            .context("its path is not UTF-8")?
+            .to_owned();
         let name = cgroup_name(self.kind, self.run);
-        let cgroup = site.cgroups.as_ref().map(|root| RunCgroup::create(root, &name, &Limits::default())).transpose()?;
+        let cgroup = site
+            .cgroups
+            .as_ref()
+            .map(|root| RunCgroup::create(root, &name, &Limits::default()))
+            .transpose()?;
         let hook = HookOrder {
             program,
             environment: environment(site, order, setup),
@@ -155,13 +189,33 @@ impl Hook<'_> {
             cgroup: cgroup.map_or_else(String::new, |cgroup| cgroup.rel().display().to_string()),
         };
         write_aside(&self.files.order, &serde_json::to_vec(&hook)?)?;
-        log_line(&dir, wall_clock(), &format!("{} {}", self.kind.name(), self.path));
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join("log"))?;
+        log_line(
+            &dir,
+            wall_clock(),
+            &format!("{} {}", self.kind.name(), self.path),
+        );
+        let log = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(dir.join("log"))?;
         let gstepd = site.stand_by.gstepd();
         let mut command = Command::new(gstepd);
-        command.arg("--hook").arg(&dir).arg(self.kind.name()).env_clear().env("PATH", stand_by::PATH).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        let mut child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
+        command
+            .arg("--hook")
+            .arg(&dir)
+            .arg(self.kind.name())
+            .env_clear()
+            .env("PATH", stand_by::PATH)
+            .current_dir("/");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .process_group(0);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting {}", gstepd.display()))?;
         own_limits::hand_down(child.id());
         let process = gsys::process::pidfd_open(child.id() as i32)?;
         if !has_ended(&process, patience) {
@@ -174,8 +228,12 @@ impl Hook<'_> {
 
     /// The number in its lock is its own as long as that is held.
     fn kill_supervisor(&self) {
-        let pid = fs::read_to_string(&self.files.lock).ok().and_then(|text| text.trim().parse().ok());
-        let Some(Ok(process)) = pid.map(gsys::process::pidfd_open) else { return std::thread::sleep(LOOK_EVERY) };
+        let pid = fs::read_to_string(&self.files.lock)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let Some(Ok(process)) = pid.map(gsys::process::pidfd_open) else {
+            return std::thread::sleep(LOOK_EVERY);
+        };
         if matches!(self.standing(), Ok(Standing::UnderWay)) {
             tracing::warn!(run = %self.run, "the supervisor of its {} stands still; killed", self.kind.name());
             let _ = gsys::process::pidfd_signal(process.as_fd(), nix::libc::SIGKILL);
@@ -185,7 +243,9 @@ impl Hook<'_> {
 
     /// With what is left in it.
     fn remove_cgroup(&self) {
-        let Some(root) = &self.site.cgroups else { return };
+        let Some(root) = &self.site.cgroups else {
+            return;
+        };
         let removed = match RunCgroup::open(root, &cgroup_name(self.kind, self.run)) {
             Err(e) if e.is_not_found() => Ok(()),
             Err(e) => Err(e),
@@ -200,13 +260,23 @@ impl Hook<'_> {
     }
 
     fn judge(&self, end: Option<HookEnd>) -> Result<()> {
-        let (kind, path, Some(end)) = (self.kind.name(), self.path, end) else { return Ok(()) };
+        let (kind, path, Some(end)) = (self.kind.name(), self.path, end) else {
+            return Ok(());
+        };
         let words = || last_words(&self.files.output);
         match end.exit {
             _ if !end.error.is_empty() => bail!("{kind} {path} was not run: {}", end.error),
-            _ if end.timed_out => bail!("{kind} {path} did not end within {} s and was killed{}", TIME_LIMIT.as_secs(), words()),
+            _ if end.timed_out => bail!(
+                "{kind} {path} did not end within {} s and was killed{}",
+                TIME_LIMIT.as_secs(),
+                words()
+            ),
             exit if exit.is_success() => Ok(()),
-            exit if exit.signal > 0 => bail!("{kind} {path} was ended by signal {}{}", exit.signal, words()),
+            exit if exit.signal > 0 => bail!(
+                "{kind} {path} was ended by signal {}{}",
+                exit.signal,
+                words()
+            ),
             exit => bail!("{kind} {path} ended with {}{}", exit.code, words()),
         }
     }
@@ -216,7 +286,10 @@ fn has_ended(process: &OwnedFd, deadline: Instant) -> bool {
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
             Err(nix::Error::EINTR) => {}
             ready => return ready != Ok(0),
         }
@@ -244,18 +317,26 @@ fn environment(site: &Site, order: &LaunchOrder, setup: &Setup) -> Vec<String> {
         ("JOB_GID", order.user.gid.to_string()),
         ("JOB_ACCOUNT", order.account.clone()),
         ("JOB_PARTITION", order.partition.clone()),
-        ("JOB_NODELIST", hostlist::compress(order.nodes.iter().map(|node| &node.name))),
+        (
+            "JOB_NODELIST",
+            hostlist::compress(order.nodes.iter().map(|node| &node.name)),
+        ),
         ("JOB_WORK_DIR", order.work_dir.clone()),
         ("CLUSTER_NAME", order.cluster.clone()),
         ("NODENAME", site.name.clone()),
     ];
     if !setup.gpus.is_empty() {
-        twins.push(("JOB_GPUS", list(setup.gpus.iter().map(|gpu| gpu.index.to_string()).collect())));
+        twins.push((
+            "JOB_GPUS",
+            list(setup.gpus.iter().map(|gpu| gpu.index.to_string()).collect()),
+        ));
     }
     if let Some(array) = &order.array {
         twins.push(("ARRAY_JOB_ID", array.array.to_string()));
         twins.push(("ARRAY_TASK_ID", array.index.to_string()));
     }
-    lines.extend(twins.iter().flat_map(|(name, value)| ["GSUB", "SLURM"].map(|prefix| format!("{prefix}_{name}={value}"))));
+    lines.extend(twins.iter().flat_map(|(name, value)| {
+        ["GSUB", "SLURM"].map(|prefix| format!("{prefix}_{name}={value}"))
+    }));
     lines
 }

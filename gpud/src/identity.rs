@@ -56,7 +56,8 @@ impl Identity {
             let path = dir.join(name);
             std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
         };
-        let cert = certificate(&read(CERT)?).with_context(|| format!("{}/{CERT}", dir.display()))?;
+        let cert =
+            certificate(&read(CERT)?).with_context(|| format!("{}/{CERT}", dir.display()))?;
         let ca = certificate(&read(CA)?).with_context(|| format!("{}/{CA}", dir.display()))?;
         let facts = CertFacts::read(&cert)?;
         Ok(Self {
@@ -78,12 +79,16 @@ impl Identity {
     /// TLS 1.3 as this machine, to the controller of this authority and nobody else.
     pub fn tls(&self, alpn: &[u8]) -> Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.ca.clone()).context("the stored authority is no authority")?;
-        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).map_err(|e| anyhow::anyhow!("{KEY}: {e:?}"))?;
-        let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![self.cert.clone()], key)?;
+        roots
+            .add(self.ca.clone())
+            .context("the stored authority is no authority")?;
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())
+            .map_err(|e| anyhow::anyhow!("{KEY}: {e:?}"))?;
+        let mut config =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_protocol_versions(&[&rustls::version::TLS13])?
+                .with_root_certificates(roots)
+                .with_client_auth_cert(vec![self.cert.clone()], key)?;
         config.alpn_protocols = vec![alpn.to_vec()];
         Ok(Arc::new(config))
     }
@@ -92,7 +97,9 @@ impl Identity {
 /// Connects and proves both sides to each other.
 pub async fn dial(controller: &str, tls: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>> {
     let connect = async {
-        let stream = TcpStream::connect(controller).await.with_context(|| format!("connecting to {controller}"))?;
+        let stream = TcpStream::connect(controller)
+            .await
+            .with_context(|| format!("connecting to {controller}"))?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(CONTROLLER_NAME)?;
         let wanted = tls.alpn_protocols.first().cloned();
@@ -105,7 +112,10 @@ pub async fn dial(controller: &str, tls: Arc<ClientConfig>) -> Result<TlsStream<
     };
     match tokio::time::timeout(CONNECT_PATIENCE, connect).await {
         Ok(connected) => connected,
-        Err(_) => bail!("{controller} did not answer within {} s", CONNECT_PATIENCE.as_secs()),
+        Err(_) => bail!(
+            "{controller} did not answer within {} s",
+            CONNECT_PATIENCE.as_secs()
+        ),
     }
 }
 
@@ -122,20 +132,37 @@ pub struct JoinOptions {
 
 /// Spends the token and stores what came for it. An earlier identity is replaced only when the new one is whole.
 pub async fn join(options: &JoinOptions) -> Result<JoinReply> {
-    let (secret, pin) = options.token.split_once('.').context("a token is SECRET.SHA256-OF-CA, as gadm token node prints it")?;
-    let pin = unhex(pin).context("the token's second part is not the SHA-256 of an authority. Was it cut when copied?")?;
+    let (secret, pin) = options
+        .token
+        .split_once('.')
+        .context("a token is SECRET.SHA256-OF-CA, as gadm token node prints it")?;
+    let pin = unhex(pin).context(
+        "the token's second part is not the SHA-256 of an authority. Was it cut when copied?",
+    )?;
     crate::spool::private_dir(&options.state_dir)?;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let request = JoinRequest { secret: secret.into(), name: options.name.clone(), csr_pem: signing_request(&key)? };
+    let request = JoinRequest {
+        secret: secret.into(),
+        name: options.name.clone(),
+        csr_pem: signing_request(&key)?,
+    };
     let stream = dial(&options.controller, pinned_tls(pin)?).await?;
     let reply = ask(stream, "/v1/join", &request).await?;
     let ca = certificate(&reply.ca_pem).context("the authority that came with the answer")?;
     if Sha256::digest(&ca)[..] != pin {
-        bail!("the controller answered with another authority than the token names; nothing was stored");
+        bail!(
+            "the controller answered with another authority than the token names; nothing was stored"
+        );
     }
     let facts = CertFacts::read(&certificate(&reply.cert_pem)?)?;
     if facts.name != reply.name || facts.role != reply.role {
-        bail!("the certificate is for {} ({}), the answer says {} ({})", facts.name, facts.role, reply.name, reply.role);
+        bail!(
+            "the certificate is for {} ({}), the answer says {} ({})",
+            facts.name,
+            facts.role,
+            reply.name,
+            reply.role
+        );
     }
     let dir = &options.state_dir;
     // The certificate last: without it there is no identity.
@@ -150,12 +177,20 @@ pub async fn join(options: &JoinOptions) -> Result<JoinReply> {
 pub async fn renew(controller: &str, state_dir: &Path) -> Result<Identity> {
     let identity = Identity::load(state_dir)?;
     let key = KeyPair::from_pem(&identity.key_pem).context("the stored key")?;
-    let request = JoinRequest { name: identity.name.clone(), csr_pem: signing_request(&key)?, ..JoinRequest::default() };
+    let request = JoinRequest {
+        name: identity.name.clone(),
+        csr_pem: signing_request(&key)?,
+        ..JoinRequest::default()
+    };
     let stream = dial(controller, identity.tls(ALPN_HTTP)?).await?;
     let reply = ask(stream, "/v1/renew", &request).await?;
     let facts = CertFacts::read(&certificate(&reply.cert_pem)?)?;
     if (&facts.name, facts.role) != (&identity.name, identity.role) {
-        bail!("asked to renew {}, and got a certificate for {}", identity.name, facts.name);
+        bail!(
+            "asked to renew {}, and got a certificate for {}",
+            identity.name,
+            facts.name
+        );
     }
     write_atomic(&state_dir.join(CERT), reply.cert_pem.as_bytes())?;
     Identity::load(state_dir)
@@ -170,11 +205,16 @@ pub async fn keep_fresh(controller: String, state_dir: PathBuf) {
             Ok(at) if at > now => (at - now).min(3600),
             _ => match renew(&controller, &state_dir).await {
                 Ok(identity) => {
-                    tracing::info!("the certificate was renewed; it ends at {}", gmodel::Timestamp::from_secs(identity.not_after));
+                    tracing::info!(
+                        "the certificate was renewed; it ends at {}",
+                        gmodel::Timestamp::from_secs(identity.not_after)
+                    );
                     1
                 }
                 Err(e) => {
-                    tracing::warn!("the certificate was not renewed: {e:#}; again in {RENEW_AGAIN_SECS} s");
+                    tracing::warn!(
+                        "the certificate was not renewed: {e:#}; again in {RENEW_AGAIN_SECS} s"
+                    );
                     RENEW_AGAIN_SECS
                 }
             },
@@ -185,7 +225,8 @@ pub async fn keep_fresh(controller: String, state_dir: PathBuf) {
 
 async fn ask(stream: TlsStream<TcpStream>, path: &str, request: &JoinRequest) -> Result<JoinReply> {
     use http_body_util::{BodyExt, Full, Limited};
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
     let body = Full::new(hyper::body::Bytes::from(serde_json::to_vec(request)?));
     let request = hyper::Request::post(path)
@@ -194,10 +235,15 @@ async fn ask(stream: TlsStream<TcpStream>, path: &str, request: &JoinRequest) ->
         .body(body)?;
     let answer = tokio::time::timeout(CONNECT_PATIENCE, sender.send_request(request)).await??;
     let status = answer.status();
-    let bytes = Limited::new(answer.into_body(), 1 << 20).collect().await.map_err(|e| anyhow::anyhow!(e))?.to_bytes();
+    let bytes = Limited::new(answer.into_body(), 1 << 20)
+        .collect()
+        .await
+        .map_err(|e| anyhow::anyhow!(e))?
+        .to_bytes();
     driver.abort();
     if !status.is_success() {
-        let error = serde_json::from_slice::<gwire::api::ErrorBody>(&bytes).map_or_else(|_| status.to_string(), |body| body.error);
+        let error = serde_json::from_slice::<gwire::api::ErrorBody>(&bytes)
+            .map_or_else(|_| status.to_string(), |body| body.error);
         bail!("the controller refused: {error}");
     }
     serde_json::from_slice(&bytes).context("the controller's answer is not what was expected")
@@ -236,8 +282,11 @@ impl ServerCertVerifier for PinnedAuthority {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let refuse = |text: &str| rustls::Error::General(text.to_owned());
-        let pinned = intermediates.iter().find(|cert| Sha256::digest(cert)[..] == self.pin);
-        let ca = pinned.ok_or_else(|| refuse("the controller is not of the cluster that the token names"))?;
+        let pinned = intermediates
+            .iter()
+            .find(|cert| Sha256::digest(cert)[..] == self.pin);
+        let ca = pinned
+            .ok_or_else(|| refuse("the controller is not of the cluster that the token names"))?;
         let mut roots = RootCertStore::empty();
         roots.add(ca.clone().into_owned())?;
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
@@ -266,7 +315,9 @@ impl ServerCertVerifier for PinnedAuthority {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -281,14 +332,22 @@ struct CertFacts {
 impl CertFacts {
     fn read(cert: &CertificateDer<'_>) -> Result<Self> {
         use x509_parser::extensions::GeneralName;
-        let (_, cert) = x509_parser::parse_x509_certificate(cert).context("the certificate cannot be read")?;
-        let name = cert.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok());
+        let (_, cert) =
+            x509_parser::parse_x509_certificate(cert).context("the certificate cannot be read")?;
+        let name = cert
+            .subject()
+            .iter_common_name()
+            .next()
+            .and_then(|cn| cn.as_str().ok());
         let names = cert.subject_alternative_name().ok().flatten();
-        let role = names.iter().flat_map(|names| &names.value.general_names).find_map(|name| match name {
-            GeneralName::URI("gpupool:role:compute") => Some(Role::Compute),
-            GeneralName::URI("gpupool:role:login") => Some(Role::Login),
-            _ => None,
-        });
+        let role = names
+            .iter()
+            .flat_map(|names| &names.value.general_names)
+            .find_map(|name| match name {
+                GeneralName::URI("gpupool:role:compute") => Some(Role::Compute),
+                GeneralName::URI("gpupool:role:login") => Some(Role::Login),
+                _ => None,
+            });
         Ok(Self {
             name: name.context("the certificate names no node")?.to_owned(),
             role: role.context("the certificate names no role that this release knows")?,
@@ -299,7 +358,8 @@ impl CertFacts {
 }
 
 fn certificate(pem: &str) -> Result<CertificateDer<'static>> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| anyhow::anyhow!("no PEM certificate: {e:?}"))
+    CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|e| anyhow::anyhow!("no PEM certificate: {e:?}"))
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

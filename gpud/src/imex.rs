@@ -28,16 +28,38 @@ pub struct Channel {
 
 /// The channel of an order; `None` where it has none, or the driver here offers none.
 pub fn find(site: &Site, order: &LaunchOrder) -> Result<Option<Channel>> {
-    let Some(number) = order.imex_channel.filter(|_| !order.gpus.is_empty()) else { return Ok(None) };
-    let path = site.config.dev_dir.join(DRIVER).join(format!("channel{number}"));
+    let Some(number) = order.imex_channel.filter(|_| !order.gpus.is_empty()) else {
+        return Ok(None);
+    };
+    let path = site
+        .config
+        .dev_dir
+        .join(DRIVER)
+        .join(format!("channel{number}"));
     if let Ok(Some(device)) = char_device(&path) {
-        return Ok(Some(Channel { number, device, path, stands: true }));
+        return Ok(Some(Channel {
+            number,
+            device,
+            path,
+            stands: true,
+        }));
     }
     let device = match char_device(&path.with_file_name("channel0")) {
-        Ok(Some(first)) => Some(DeviceNumber { major: first.major, minor: first.minor + number }),
-        _ => char_major(DRIVER)?.map(|major| DeviceNumber { major, minor: number }),
+        Ok(Some(first)) => Some(DeviceNumber {
+            major: first.major,
+            minor: first.minor + number,
+        }),
+        _ => char_major(DRIVER)?.map(|major| DeviceNumber {
+            major,
+            minor: number,
+        }),
     };
-    Ok(device.map(|device| Channel { number, device, path, stands: false }))
+    Ok(device.map(|device| Channel {
+        number,
+        device,
+        path,
+        stands: false,
+    }))
 }
 
 impl Channel {
@@ -48,7 +70,11 @@ impl Channel {
 
     /// The file that goes with the run; empty for one that stands.
     pub fn made(&self) -> String {
-        if self.stands { String::new() } else { self.path.display().to_string() }
+        if self.stands {
+            String::new()
+        } else {
+            self.path.display().to_string()
+        }
     }
 
     /// Makes the file where there is none, for the run's user alone; what to log of it.
@@ -71,7 +97,8 @@ impl Channel {
 pub fn remove(site: &Site, run: RunId) -> Result<()> {
     match site.spool.setup(run) {
         Ok(Some(setup)) if !setup.imex_device.is_empty() => {
-            remove_char_device(Path::new(&setup.imex_device)).with_context(|| format!("removing {}", setup.imex_device))
+            remove_char_device(Path::new(&setup.imex_device))
+                .with_context(|| format!("removing {}", setup.imex_device))
         }
         _ => Ok(()),
     }

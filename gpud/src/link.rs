@@ -35,7 +35,11 @@ pub async fn keep(to: Dial, daemon: mpsc::Sender<Happening>) {
     let mut pause = FIRST_PAUSE;
     for connection in 1u64.. {
         let (began, outcome) = (Instant::now(), once(&to, connection, &daemon).await);
-        if daemon.send(Happening::LinkDown { connection }).await.is_err() {
+        if daemon
+            .send(Happening::LinkDown { connection })
+            .await
+            .is_err()
+        {
             return;
         }
         // A connection that held for a while was fine: its end is no reason to be slow.
@@ -44,14 +48,23 @@ pub async fn keep(to: Dial, daemon: mpsc::Sender<Happening>) {
         }
         let wait = match outcome {
             Ended::Lost(text) => {
-                tracing::warn!("no connection to the controller: {text}; again in {} ms", pause.as_millis());
+                tracing::warn!(
+                    "no connection to the controller: {text}; again in {} ms",
+                    pause.as_millis()
+                );
                 pause
             }
-            Ended::Refused { text, permanent: true } => {
+            Ended::Refused {
+                text,
+                permanent: true,
+            } => {
                 tracing::error!("the controller refuses this node: {text}");
                 REFUSED_PAUSE
             }
-            Ended::Refused { text, permanent: false } => {
+            Ended::Refused {
+                text,
+                permanent: false,
+            } => {
                 tracing::warn!("the controller ended the connection: {text}");
                 pause
             }
@@ -81,13 +94,22 @@ async fn once(to: &Dial, connection: u64, daemon: &mpsc::Sender<Happening>) -> E
 }
 
 /// Speaks the protocol over any stream until it ends.
-async fn converse<R, W>(read: R, write: W, connection: u64, daemon: &mpsc::Sender<Happening>) -> Ended
+async fn converse<R, W>(
+    read: R,
+    write: W,
+    connection: u64,
+    daemon: &mpsc::Sender<Happening>,
+) -> Ended
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, queue) = mpsc::channel(SEND_QUEUE);
-    if daemon.send(Happening::LinkUp { connection, sender }).await.is_err() {
+    if daemon
+        .send(Happening::LinkUp { connection, sender })
+        .await
+        .is_err()
+    {
         return Ended::Lost("the daemon ends".into());
     }
     let mut writer = tokio::spawn(write_frames(write, queue));
@@ -110,11 +132,20 @@ fn explained(text: String) -> String {
     )
 }
 
-async fn read_frames<R: AsyncRead + Unpin>(read: R, connection: u64, daemon: &mpsc::Sender<Happening>) -> Ended {
+async fn read_frames<R: AsyncRead + Unpin>(
+    read: R,
+    connection: u64,
+    daemon: &mpsc::Sender<Happening>,
+) -> Ended {
     let mut frames = FrameReader::new(read);
     loop {
         let frame = match timeout(SILENCE, frames.next::<ToNode>()).await {
-            Err(_) => return Ended::Lost(format!("the controller was silent for {} s", SILENCE.as_secs())),
+            Err(_) => {
+                return Ended::Lost(format!(
+                    "the controller was silent for {} s",
+                    SILENCE.as_secs()
+                ));
+            }
             Ok(Err(e)) => return Ended::Lost(explained(format!("{:#}", anyhow::Error::from(e)))),
             Ok(Ok(None)) => return Ended::Lost("the controller closed the connection".into()),
             Ok(Ok(Some(frame))) => frame,
@@ -123,7 +154,11 @@ async fn read_frames<R: AsyncRead + Unpin>(read: R, connection: u64, daemon: &mp
             ToNode::Ping | ToNode::Unknown => {}
             ToNode::Refused { text, permanent } => return Ended::Refused { text, permanent },
             frame => {
-                if daemon.send(Happening::Frame { connection, frame }).await.is_err() {
+                if daemon
+                    .send(Happening::Frame { connection, frame })
+                    .await
+                    .is_err()
+                {
                     return Ended::Lost("the daemon ends".into());
                 }
             }
@@ -132,7 +167,10 @@ async fn read_frames<R: AsyncRead + Unpin>(read: R, connection: u64, daemon: &mp
 }
 
 /// Sends what is queued, in one write where several wait, and a ping when nothing was sent for a while.
-async fn write_frames<W: AsyncWrite + Unpin>(mut write: W, mut queue: mpsc::Receiver<ToController>) -> String {
+async fn write_frames<W: AsyncWrite + Unpin>(
+    mut write: W,
+    mut queue: mpsc::Receiver<ToController>,
+) -> String {
     let mut next_ping = Instant::now() + HEARTBEAT;
     loop {
         let first = match timeout_at(next_ping, queue.recv()).await {
@@ -165,8 +203,12 @@ async fn write_frames<W: AsyncWrite + Unpin>(mut write: W, mut queue: mpsc::Rece
 /// 50 to 100 % of it, so that a thousand nodes do not return in step. The clock's low bits are random enough for that.
 fn with_jitter(pause: Duration) -> Duration {
     let Timestamp(now) = crate::daemon::wall_clock();
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
-    let mix = (now as u64 ^ u64::from(nanos) ^ u64::from(std::process::id())).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+    let nanos = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.subsec_nanos());
+    let mix = (now as u64 ^ u64::from(nanos) ^ u64::from(std::process::id()))
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        >> 33;
     pause / 2 + pause.mul_f64((mix % 1000) as f64 / 2000.0)
 }
 
@@ -177,7 +219,14 @@ mod tests {
     #[test]
     fn a_certificate_that_is_not_accepted_is_said_in_words() {
         let text = explained("the connection failed: received fatal alert: DecryptError".into());
-        assert!(text.contains("DecryptError. The controller does not accept") && text.contains("gpud join"), "{text}");
-        assert_eq!(explained("connecting to ctl:7117".into()), "connecting to ctl:7117");
+        assert!(
+            text.contains("DecryptError. The controller does not accept")
+                && text.contains("gpud join"),
+            "{text}"
+        );
+        assert_eq!(
+            explained("connecting to ctl:7117".into()),
+            "connecting to ctl:7117"
+        );
     }
 }

@@ -8,11 +8,21 @@ use gsys::cgroup::{self, RunCgroup};
 
 /// Blocking.
 pub fn read(site: &Site, run: RunId) -> Result<RunUse> {
-    let root = site.cgroups.as_ref().context("without isolation nothing is measured before the end")?;
+    let root = site
+        .cgroups
+        .as_ref()
+        .context("without isolation nothing is measured before the end")?;
     let cgroup = RunCgroup::open(root, &cgroup_name(run))?;
     let number = |name: &str| name.strip_prefix("step_")?.parse().ok();
-    let steps = cgroup.steps().into_iter().filter_map(|(name, used)| Some((number(&name)?, usage_of(&used)))).collect();
-    Ok(RunUse { all: usage_of(&cgroup.usage()?), steps })
+    let steps = cgroup
+        .steps()
+        .into_iter()
+        .filter_map(|(name, used)| Some((number(&name)?, usage_of(&used))))
+        .collect();
+    Ok(RunUse {
+        all: usage_of(&cgroup.usage()?),
+        steps,
+    })
 }
 
 fn usage_of(used: &cgroup::Usage) -> Usage {

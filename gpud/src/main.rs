@@ -151,12 +151,26 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_target(false)
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("GPUD_LOG").unwrap_or_else(|_| "info".into()),
+            tracing_subscriber::EnvFilter::try_from_env("GPUD_LOG")
+                .unwrap_or_else(|_| "info".into()),
         )
         .init();
     // One thread for all conversations of a node: between two each word would wake the other. What blocks has its own.
-    let workers = if matches!(options.command, Action::Run { hollow: Some(_), .. }) { 2 } else { 1 };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+    let workers = if matches!(
+        options.command,
+        Action::Run {
+            hollow: Some(_),
+            ..
+        }
+    ) {
+        2
+    } else {
+        1
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build();
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(carry_out(options.command));
@@ -170,7 +184,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             let text = format!("{e:#}");
-            eprintln!("{}{text}", if text.starts_with("gpud: ") { "" } else { "gpud: " });
+            eprintln!(
+                "{}{text}",
+                if text.starts_with("gpud: ") {
+                    ""
+                } else {
+                    "gpud: "
+                }
+            );
             ExitCode::FAILURE
         }
     }
@@ -178,9 +199,20 @@ fn main() -> ExitCode {
 
 async fn carry_out(action: Action) -> Result<()> {
     match action {
-        Action::Run { config, hollow: Some(count), hollow_prefix, hollow_tokens, hollow_gpus, .. } => {
-            let options =
-                HollowOptions { count, prefix: hollow_prefix, tokens: hollow_tokens, gpus: hollow_gpus };
+        Action::Run {
+            config,
+            hollow: Some(count),
+            hollow_prefix,
+            hollow_tokens,
+            hollow_gpus,
+            ..
+        } => {
+            let options = HollowOptions {
+                count,
+                prefix: hollow_prefix,
+                tokens: hollow_tokens,
+                gpus: hollow_gpus,
+            };
             own_limits::raise_open_files();
             play_until_told(Config::load(&config)?, options).await
         }
@@ -191,22 +223,42 @@ async fn carry_out(action: Action) -> Result<()> {
             });
             run(Config::load(&config)?, role).await
         }
-        Action::Join { controller, token, name, state_dir } => {
+        Action::Join {
+            controller,
+            token,
+            name,
+            state_dir,
+        } => {
             let name = name.map_or_else(host_name, Ok)?;
-            let reply = identity::join(&JoinOptions { controller, token, name, state_dir }).await?;
-            eprintln!("joined cluster {:?} as {} node {:?}", reply.cluster, reply.role, reply.name);
+            let reply = identity::join(&JoinOptions {
+                controller,
+                token,
+                name,
+                state_dir,
+            })
+            .await?;
+            eprintln!(
+                "joined cluster {:?} as {} node {:?}",
+                reply.cluster, reply.role, reply.name
+            );
             Ok(())
         }
         Action::Renew { config } => {
             let config = Config::load(&config)?;
             let identity = identity::renew(&config.controller, &config.state_dir).await?;
-            eprintln!("the certificate of {:?} ends at {}", identity.name, gmodel::Timestamp::from_secs(identity.not_after));
+            eprintln!(
+                "the certificate of {:?} ends at {}",
+                identity.name,
+                gmodel::Timestamp::from_secs(identity.not_after)
+            );
             Ok(())
         }
         Action::Gpu { order, config } => order_gpu(&Config::load(&config)?, order),
         Action::Check { config } => {
             let config = Config::load(&config)?;
-            gpu_catalogue::SiteCatalogue::open(config.gpu_signs.as_deref()).map(|_| ()).map_err(Into::into)
+            gpu_catalogue::SiteCatalogue::open(config.gpu_signs.as_deref())
+                .map(|_| ())
+                .map_err(Into::into)
         }
     }
 }
@@ -245,7 +297,10 @@ async fn run(config: Config, role: Option<Role>) -> Result<()> {
     let (happenings, queue) = mpsc::channel(daemon::QUEUE);
     let sender = happenings.clone();
     let (site, daemon) = tokio::task::spawn_blocking(move || begin(config, role, sender)).await??;
-    let to = Dial { controller: site.config.controller.clone(), state_dir: site.config.state_dir.clone() };
+    let to = Dial {
+        controller: site.config.controller.clone(),
+        state_dir: site.config.state_dir.clone(),
+    };
     let listener = forward::listen(&site.config.run_dir)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -273,33 +328,56 @@ async fn run(config: Config, role: Option<Role>) -> Result<()> {
 }
 
 /// Everything before the first connection. Blocking.
-fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>) -> Result<(Arc<Site>, Daemon)> {
+fn begin(
+    config: Config,
+    role: Option<Role>,
+    happenings: mpsc::Sender<Happening>,
+) -> Result<(Arc<Site>, Daemon)> {
     let identity = Identity::load(&config.state_dir)?;
     if let Some(name) = config.name.as_ref().filter(|name| **name != identity.name) {
-        bail!("the configuration says name = {name:?}, the certificate is for {:?}. Join again, or drop the setting", identity.name);
+        bail!(
+            "the configuration says name = {name:?}, the certificate is for {:?}. Join again, or drop the setting",
+            identity.name
+        );
     }
     if let Some(role) = role.filter(|role| *role != identity.role) {
-        bail!("--role {role}: the certificate is for a {} node. Join again with a token for {role}", identity.role);
+        bail!(
+            "--role {role}: the certificate is for a {} node. Join again with a token for {role}",
+            identity.role
+        );
     }
-    if config.isolation == config::Isolation::Fence && !config.gstepd.exists() && identity.role == Role::Compute {
-        bail!("gstepd is not at {}. Install it, or name it with gstepd = \"PATH\"", config.gstepd.display());
+    if config.isolation == config::Isolation::Fence
+        && !config.gstepd.exists()
+        && identity.role == Role::Compute
+    {
+        bail!(
+            "gstepd is not at {}. Install it, or name it with gstepd = \"PATH\"",
+            config.gstepd.display()
+        );
     }
     let spool = spool::Spool::open(&config.spool_dir, daemon::wall_clock())?;
-    std::fs::create_dir_all(&config.run_dir).with_context(|| format!("making {}", config.run_dir.display()))?;
+    std::fs::create_dir_all(&config.run_dir)
+        .with_context(|| format!("making {}", config.run_dir.display()))?;
     let gpus = Arc::new(inventory::GpuTable::default());
     let (gpu_watch, cgroups, unfit) = match identity.role {
         Role::Login => (None, None, String::new()),
         Role::Compute => {
             let watch = match config.gpus {
                 config::GpuDiscovery::None => None,
-                config::GpuDiscovery::Auto => Some(gpu_watch::GpuWatch::open(&config, &spool, &gpus)?),
+                config::GpuDiscovery::Auto => {
+                    Some(gpu_watch::GpuWatch::open(&config, &spool, &gpus)?)
+                }
             };
             let (cgroups, unfit) = site::open_isolation(&config);
             (watch, cgroups, unfit)
         }
     };
     let (cpus, without_cpus) = site::open_cpus(&config, cgroups.as_ref());
-    let unfit = if unfit.is_empty() { without_cpus } else { unfit };
+    let unfit = if unfit.is_empty() {
+        without_cpus
+    } else {
+        unfit
+    };
     if !unfit.is_empty() {
         tracing::error!("this node takes no work: {unfit}");
     }
@@ -310,7 +388,24 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     let address = OnceLock::new();
     let short_scripts_in_marks_dir = site::holds_programs(&config.run_dir);
     let shares = gpu_share::GpuShares::default();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), scrubs: GpuScrubs::default(), hung: Mutex::default(), stand_by, unfit, short_scripts_in_marks_dir, address };
+    let site = Site {
+        name: identity.name,
+        role: identity.role,
+        config,
+        spool,
+        cgroups,
+        cpus,
+        gpus,
+        gpu_watch,
+        shares,
+        checks: GpuChecks::default(),
+        scrubs: GpuScrubs::default(),
+        hung: Mutex::default(),
+        stand_by,
+        unfit,
+        short_scripts_in_marks_dir,
+        address,
+    };
     let site = Arc::new(site);
     gpu_share::settle(&site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;

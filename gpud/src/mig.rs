@@ -10,7 +10,10 @@ use gmodel::node::{GpuInfo, MigSlice};
 use gmodel::supervise::SetupGpu;
 use gsys::device_fence::{DeviceNumber, char_major};
 use gsys::device_node::char_device;
-use gsys::nvml::{CapMinors, GpuFacts, GpuUse, MigDevice, MigInstance, MigLayout, MigProfile, NvmlWorker, WantedCut, WantedPart, next_step};
+use gsys::nvml::{
+    CapMinors, GpuFacts, GpuUse, MigDevice, MigInstance, MigLayout, MigProfile, NvmlWorker,
+    WantedCut, WantedPart, next_step,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,8 +38,16 @@ pub struct Own {
 impl Own {
     /// As gpud finds it again when the run ends.
     pub fn setup(&self, device: String) -> SetupGpu {
-        let gpu = self.slice.map_or_else(String::new, |_| self.gpu.uuid.clone());
-        SetupGpu { uuid: self.uuid.clone(), index: self.gpu.index, device, gpu, ..SetupGpu::default() }
+        let gpu = self
+            .slice
+            .map_or_else(String::new, |_| self.gpu.uuid.clone());
+        SetupGpu {
+            uuid: self.uuid.clone(),
+            index: self.gpu.index,
+            device,
+            gpu,
+            ..SetupGpu::default()
+        }
     }
 }
 
@@ -44,23 +55,38 @@ impl Own {
 pub fn find(facts: &[GpuFacts], uuid: &str) -> Option<Own> {
     facts.iter().find_map(|gpu| {
         if gpu.uuid == uuid {
-            return Some(Own { uuid: uuid.to_owned(), gpu: gpu.clone(), slice: None, profile: String::new() });
+            return Some(Own {
+                uuid: uuid.to_owned(),
+                gpu: gpu.clone(),
+                slice: None,
+                profile: String::new(),
+            });
         }
         let (instance, device) = offered(gpu).find(|(_, device)| device.uuid == uuid)?;
         let slice = Some((instance.id, device.compute_instance_id));
-        Some(Own { uuid: uuid.to_owned(), gpu: gpu.clone(), slice, profile: instance.profile.clone() })
+        Some(Own {
+            uuid: uuid.to_owned(),
+            gpu: gpu.clone(),
+            slice,
+            profile: instance.profile.clone(),
+        })
     })
 }
 
 /// The GPU that this is, or that it is a slice of.
 pub fn board<'a>(facts: &'a [GpuFacts], uuid: &str) -> Option<&'a str> {
-    let is_it = |gpu: &&GpuFacts| gpu.uuid == uuid || offered(gpu).any(|(_, device)| device.uuid == uuid);
+    let is_it =
+        |gpu: &&GpuFacts| gpu.uuid == uuid || offered(gpu).any(|(_, device)| device.uuid == uuid);
     facts.iter().find(is_it).map(|gpu| gpu.uuid.as_str())
 }
 
 /// Slices that are given out: instances with one device that fills them. Others are unfinished, or somebody's own work.
 fn offered(gpu: &GpuFacts) -> impl Iterator<Item = (&MigInstance, &MigDevice)> {
-    let instances = gpu.mig.iter().filter(|_| gpu.mig_enabled).flat_map(|layout| &layout.instances);
+    let instances = gpu
+        .mig
+        .iter()
+        .filter(|_| gpu.mig_enabled)
+        .flat_map(|layout| &layout.instances);
     instances.filter_map(|instance| match &instance.devices[..] {
         [device] if device.compute_slices == instance.compute_slices => Some((instance, device)),
         _ => None,
@@ -96,9 +122,22 @@ pub fn boards(facts: &[GpuFacts]) -> Vec<MigBoard> {
     for gpu in facts {
         let Some(layout) = &gpu.mig else { continue };
         // Where the driver does not tell us places (it wants more than we may), nothing can be cut.
-        let kinds: Vec<MigKind> = layout.profiles.iter().filter(|profile| !profile.starts.is_empty()).map(kind).collect();
-        if !kinds.is_empty() && !boards.iter().any(|board| board.gpu_type == gpu.gpu_type && board.memory_mib == gpu.nominal_memory_mib) {
-            boards.push(MigBoard { gpu_type: gpu.gpu_type.clone(), memory_mib: gpu.nominal_memory_mib, kinds });
+        let kinds: Vec<MigKind> = layout
+            .profiles
+            .iter()
+            .filter(|profile| !profile.starts.is_empty())
+            .map(kind)
+            .collect();
+        if !kinds.is_empty()
+            && !boards.iter().any(|board| {
+                board.gpu_type == gpu.gpu_type && board.memory_mib == gpu.nominal_memory_mib
+            })
+        {
+            boards.push(MigBoard {
+                gpu_type: gpu.gpu_type.clone(),
+                memory_mib: gpu.nominal_memory_mib,
+                kinds,
+            });
         }
     }
     boards
@@ -117,18 +156,34 @@ fn kind(profile: &MigProfile) -> MigKind {
 
 /// The size in the profile's name, as with whole GPUs, unless the driver keeps more than a tenth of it for itself.
 fn nominal_mib(profile: &str, told_mib: u64) -> u64 {
-    let named = profile.split(['.', '+', '-']).find_map(|word| word.strip_suffix("gb")?.parse::<u64>().ok());
-    named.map(|gib| gib << 10).filter(|named| told_mib * 10 >= named * 9).unwrap_or(told_mib)
+    let named = profile
+        .split(['.', '+', '-'])
+        .find_map(|word| word.strip_suffix("gb")?.parse::<u64>().ok());
+    named
+        .map(|gib| gib << 10)
+        .filter(|named| told_mib * 10 >= named * 9)
+        .unwrap_or(told_mib)
 }
 
 /// Capability files that a process in a slice has to open besides its GPU's: of its GPU instance and its compute instance. Nobody
 /// else may.
 pub fn caps(site: &Site, own: &Own) -> Result<Vec<DeviceNumber>> {
-    let Some((instance, compute)) = own.slice else { return Ok(Vec::new()) };
+    let Some((instance, compute)) = own.slice else {
+        return Ok(Vec::new());
+    };
     let table = minors_path(site.config.nvml_lib.as_deref());
     let minors = CapMinors::read(&table).of_device(own.gpu.minor, instance, compute);
-    let minors = minors.with_context(|| format!("{} does not name GPU instance {instance} of gpu{}", table.display(), own.gpu.minor))?;
-    minors.into_iter().map(|minor| cap_device(&site.config.dev_dir, minor)).collect()
+    let minors = minors.with_context(|| {
+        format!(
+            "{} does not name GPU instance {instance} of gpu{}",
+            table.display(),
+            own.gpu.minor
+        )
+    })?;
+    minors
+        .into_iter()
+        .map(|minor| cap_device(&site.config.dev_dir, minor))
+        .collect()
 }
 
 /// The driver makes the file when it is first asked for, so it may not be there yet.
@@ -138,25 +193,42 @@ fn cap_device(dev_dir: &Path, minor: u32) -> Result<DeviceNumber> {
         return Ok(device);
     }
     let major = char_major("nvidia-caps")?;
-    Ok(DeviceNumber { major: major.with_context(|| format!("{} is missing", path.display()))?, minor })
+    Ok(DeviceNumber {
+        major: major.with_context(|| format!("{} is missing", path.display()))?,
+        minor,
+    })
 }
 
 /// Beside a library that is not the driver's own, for simulated GPUs; else where the driver tells.
 fn minors_path(library: Option<&Path>) -> PathBuf {
-    let beside = library.and_then(Path::parent).map(|dir| dir.join("nvidia-caps/mig-minors"));
-    beside.filter(|path| path.exists()).unwrap_or_else(|| CapMinors::PATH.into())
+    let beside = library
+        .and_then(Path::parent)
+        .map(|dir| dir.join("nvidia-caps/mig-minors"));
+    beside
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| CapMinors::PATH.into())
 }
 
 /// A sample of each slice beside those of the GPUs, under its own UUID: its own use, and its part of the GPU's energy.
 pub fn with_slices(mut samples: Vec<GpuUse>, facts: &[GpuFacts]) -> Vec<GpuUse> {
     let mut slices = Vec::new();
     for gpu in facts.iter().filter(|gpu| gpu.mig_enabled) {
-        let Some(sample) = samples.iter().find(|sample| sample.uuid.as_ref() == Some(&gpu.uuid)) else { continue };
+        let Some(sample) = samples
+            .iter()
+            .find(|sample| sample.uuid.as_ref() == Some(&gpu.uuid))
+        else {
+            continue;
+        };
         for info in self::slices(gpu, &GpuInfo::default()) {
-            let Some(own) = find(std::slice::from_ref(gpu), &info.uuid) else { continue };
+            let Some(own) = find(std::slice::from_ref(gpu), &info.uuid) else {
+                continue;
+            };
             let milli = u64::from(info.part().milli());
             let instance = own.slice.map(|(instance, _)| instance);
-            let used = sample.instances.iter().find(|one| Some(one.gpu_instance_id) == instance);
+            let used = sample
+                .instances
+                .iter()
+                .find(|one| Some(one.gpu_instance_id) == instance);
             slices.push(GpuUse {
                 index: sample.index,
                 uuid: Some(info.uuid),
@@ -164,9 +236,16 @@ pub fn with_slices(mut samples: Vec<GpuUse>, facts: &[GpuFacts]) -> Vec<GpuUse> 
                 sm_percent: used.and_then(|used| used.sm_percent),
                 memory_percent: used.and_then(|used| used.memory_percent),
                 temperature_c: sample.temperature_c,
-                power_mw: sample.power_mw.map(|mw| (u64::from(mw) * milli / 1000) as u32),
+                power_mw: sample
+                    .power_mw
+                    .map(|mw| (u64::from(mw) * milli / 1000) as u32),
                 energy_mj: sample.energy_mj.map(|mj| mj / 1000 * milli),
-                processes: sample.processes.iter().filter(|process| process.gpu_instance_id == instance).cloned().collect(),
+                processes: sample
+                    .processes
+                    .iter()
+                    .filter(|process| process.gpu_instance_id == instance)
+                    .cloned()
+                    .collect(),
                 ..GpuUse::default()
             });
         }
@@ -179,9 +258,14 @@ pub fn with_slices(mut samples: Vec<GpuUse>, facts: &[GpuFacts]) -> Vec<GpuUse> 
 pub fn holders(site: &Site) -> BTreeMap<String, BTreeSet<RunId>> {
     let mut held: BTreeMap<String, BTreeSet<RunId>> = BTreeMap::new();
     for run in site.spool.live() {
-        let Ok(Some(setup)) = site.spool.setup(run) else { continue };
+        let Ok(Some(setup)) = site.spool.setup(run) else {
+            continue;
+        };
         for gpu in &setup.gpus {
-            for uuid in [&gpu.uuid, &gpu.gpu].into_iter().filter(|uuid| !uuid.is_empty()) {
+            for uuid in [&gpu.uuid, &gpu.gpu]
+                .into_iter()
+                .filter(|uuid| !uuid.is_empty())
+            {
                 held.entry(uuid.clone()).or_default().insert(run);
             }
         }
@@ -196,21 +280,34 @@ pub fn cut(site: &Site, worker: &NvmlWorker, uuid: &str, profiles: &[String]) ->
     if let Some(run) = holders(site).get(uuid).and_then(BTreeSet::first) {
         bail!("run {run} holds it, or a slice of it; a busy GPU is not cut");
     }
-    ensure!(!crate::gpu_share::stands(site, uuid), "MPS of earlier shares is still there");
+    ensure!(
+        !crate::gpu_share::stands(site, uuid),
+        "MPS of earlier shares is still there"
+    );
     for _ in 0..MOST_STEPS {
         let found = worker.discover(PATIENCE)?;
-        let gpu = found.gpus.iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("GPU {uuid} is not in this node"))?;
+        let gpu = found
+            .gpus
+            .iter()
+            .find(|gpu| gpu.uuid == uuid)
+            .with_context(|| format!("GPU {uuid} is not in this node"))?;
         if let Some(fault) = &gpu.fault {
             bail!("GPU {uuid}: {fault}");
         }
-        let layout = gpu.mig.as_ref().with_context(|| format!("GPU {uuid} ({}) cannot be cut by MIG", gpu.gpu_type))?;
+        let layout = gpu
+            .mig
+            .as_ref()
+            .with_context(|| format!("GPU {uuid} ({}) cannot be cut by MIG", gpu.gpu_type))?;
         let Some(step) = next_step(layout, &wanted(layout, profiles)?, &BTreeSet::new())? else {
             return Ok(());
         };
         tracing::info!("GPU {uuid} is cut into {profiles:?}: {step:?}");
         worker.change(uuid, step, PATIENCE)?;
     }
-    bail!("GPU {uuid} is not cut into {} after {MOST_STEPS} steps", profiles.join(", "))
+    bail!(
+        "GPU {uuid} is not cut into {} after {MOST_STEPS} steps",
+        profiles.join(", ")
+    )
 }
 
 fn wanted(layout: &MigLayout, profiles: &[String]) -> Result<WantedCut> {
@@ -220,7 +317,13 @@ fn wanted(layout: &MigLayout, profiles: &[String]) -> Result<WantedCut> {
     let kinds: Vec<MigKind> = layout.profiles.iter().map(kind).collect();
     let starts = arrange(&kinds, profiles).map_err(anyhow::Error::msg)?;
     ensure!(starts.len() == profiles.len(), "each profile has its place");
-    let parts = profiles.iter().zip(starts).map(|(profile, start)| WantedPart { profile: profile.to_lowercase(), start: u32::from(start) });
+    let parts = profiles
+        .iter()
+        .zip(starts)
+        .map(|(profile, start)| WantedPart {
+            profile: profile.to_lowercase(),
+            start: u32::from(start),
+        });
     Ok(WantedCut::Parts(parts.collect()))
 }
 

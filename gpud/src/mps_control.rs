@@ -53,12 +53,27 @@ impl Place<'_> {
         let cgroup = RunCgroup::create(self.cgroups, &self.cgroup, &Limits::default())?;
         device_fence::attach_run(&cgroup, rules)?;
         self.run(&cgroup, &["-d"], "")?;
-        let pid = *cgroup.job_pids()?.first().context("nvidia-cuda-mps-control -d went well and left no daemon")?;
-        self.tell(&cgroup, &format!("set_default_active_thread_percentage {}\n", caps.percent))?;
-        self.tell(&cgroup, &format!("set_default_device_pinned_mem_limit 0 {}M\n", caps.memory_mib))?;
+        let pid = *cgroup
+            .job_pids()?
+            .first()
+            .context("nvidia-cuda-mps-control -d went well and left no daemon")?;
+        self.tell(
+            &cgroup,
+            &format!("set_default_active_thread_percentage {}\n", caps.percent),
+        )?;
+        self.tell(
+            &cgroup,
+            &format!(
+                "set_default_device_pinned_mem_limit 0 {}M\n",
+                caps.memory_mib
+            ),
+        )?;
         let percent = self.tell(&cgroup, "get_default_active_thread_percentage\n")?;
         ensure!(
-            percent.trim().parse().is_ok_and(|told: f64| (told - f64::from(caps.percent)).abs() < 0.5),
+            percent
+                .trim()
+                .parse()
+                .is_ok_and(|told: f64| (told - f64::from(caps.percent)).abs() < 0.5),
             "it was told to hold clients to {}% of the GPU and says {:?}",
             caps.percent,
             percent.trim()
@@ -66,7 +81,13 @@ impl Place<'_> {
         // Before the job: a server of the job's own making would have no limits, and a GPU in exclusive mode takes the first.
         self.tell(&cgroup, &format!("start_server -uid {}\n", caps.uid))?;
         let servers = self.tell(&cgroup, "get_server_list\n")?;
-        ensure!(servers.split_whitespace().any(|word| word.parse::<u32>().is_ok()), "it has no server: {:?}", servers.trim());
+        ensure!(
+            servers
+                .split_whitespace()
+                .any(|word| word.parse::<u32>().is_ok()),
+            "it has no server: {:?}",
+            servers.trim()
+        );
         Ok(pid)
     }
 
@@ -101,14 +122,20 @@ impl Place<'_> {
     fn make_dirs(&self, uid: u32) -> Result<()> {
         for dir in [&self.pipe, &self.log] {
             crate::spool::remove_dir(dir)?;
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| format!("making {}", dir.display()))?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)
+                .with_context(|| format!("making {}", dir.display()))?;
         }
-        gsys::access::let_enter(&self.pipe, uid).with_context(|| format!("letting uid {uid} enter {}", self.pipe.display()))
+        gsys::access::let_enter(&self.pipe, uid)
+            .with_context(|| format!("letting uid {uid} enter {}", self.pipe.display()))
     }
 
     /// Says one line to the daemon; its answer.
     fn tell(&self, cgroup: &RunCgroup, line: &str) -> Result<String> {
-        self.run(cgroup, &[], line).with_context(|| format!("{:?}", line.trim()))
+        self.run(cgroup, &[], line)
+            .with_context(|| format!("{:?}", line.trim()))
     }
 
     /// Runs the program to its end; what it said. In the daemon's cgroup: what a killed gpud was about to say goes with the rest.
@@ -119,11 +146,24 @@ impl Place<'_> {
         let (read, mut write) = std::io::pipe()?;
         write.write_all(input.as_bytes())?;
         drop(write);
-        let argv = std::iter::once(self.program.as_os_str()).chain(words.iter().map(OsStr::new)).map(OsString::from).collect();
-        let mut spec = LaunchSpec::new(argv, Identity { uid: 0, gid: 0, groups: Vec::new() });
+        let argv = std::iter::once(self.program.as_os_str())
+            .chain(words.iter().map(OsStr::new))
+            .map(OsString::from)
+            .collect();
+        let mut spec = LaunchSpec::new(
+            argv,
+            Identity {
+                uid: 0,
+                gid: 0,
+                groups: Vec::new(),
+            },
+        );
         spec.env = self.environment();
         spec.stdin = Stdio::Fd(read.as_fd());
-        spec.stdout = Stdio::Open { path: said.clone(), mode: OpenMode::Truncate };
+        spec.stdout = Stdio::Open {
+            path: said.clone(),
+            mode: OpenMode::Truncate,
+        };
         spec.stderr = Stdio::SameAsStdout;
         spec.join = Some(&join);
         let launched = launch(&spec).map_err(|e| anyhow::anyhow!("{}", e.text))?;
@@ -131,7 +171,10 @@ impl Place<'_> {
         let deadline = Instant::now() + PATIENCE;
         let ended = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            match poll(
+                &mut fds,
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+            ) {
                 Err(nix::Error::EINTR) => {}
                 waited => break waited != Ok(0),
             }
@@ -143,8 +186,16 @@ impl Place<'_> {
         let text = fs::read_to_string(&said).unwrap_or_default();
         match exit {
             Exit::Code(0) => Ok(text),
-            _ if !ended => bail!("{} did not end within {} s", self.program.display(), PATIENCE.as_secs()),
-            how => bail!("{} ended with {how:?}: {}", self.program.display(), text.trim().replace('\n', " | ")),
+            _ if !ended => bail!(
+                "{} did not end within {} s",
+                self.program.display(),
+                PATIENCE.as_secs()
+            ),
+            how => bail!(
+                "{} ended with {how:?}: {}",
+                self.program.display(),
+                text.trim().replace('\n', " | ")
+            ),
         }
     }
 
@@ -161,5 +212,7 @@ impl Place<'_> {
 /// Killed and not yet waited for by its parent.
 fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_none_or(|rest| matches!(rest.trim_start().chars().next(), None | Some('Z' | 'X')))
+    stat.rsplit(')')
+        .next()
+        .is_none_or(|rest| matches!(rest.trim_start().chars().next(), None | Some('Z' | 'X')))
 }

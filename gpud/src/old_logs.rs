@@ -34,7 +34,10 @@ struct Newest {
 
 impl OldLogs {
     pub fn open(dir: PathBuf) -> OldLogs {
-        let logs = OldLogs { dir, newest: Mutex::default() };
+        let logs = OldLogs {
+            dir,
+            newest: Mutex::default(),
+        };
         logs.prune(MAX_BYTES, SystemTime::now());
         logs
     }
@@ -42,7 +45,10 @@ impl OldLogs {
     /// Adds the log of a run, which need not be UTF-8.
     pub fn keep(&self, run: RunId, log: &[u8]) -> io::Result<()> {
         let mut lines = Vec::with_capacity(log.len() * 2);
-        for line in log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        for line in log
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
             write!(lines, "{run} ")?;
             lines.extend_from_slice(line);
             lines.push(b'\n');
@@ -52,7 +58,9 @@ impl OldLogs {
             *newest = Some(self.begin(newest.as_ref().map_or(0, |newest| newest.begun))?);
             self.prune(MAX_BYTES, SystemTime::now());
         }
-        let Some(open) = newest.as_mut() else { return Ok(()) };
+        let Some(open) = newest.as_mut() else {
+            return Ok(());
+        };
         let written = open.file.write_all(&lines);
         open.bytes += lines.len() as u64;
         if written.is_err() {
@@ -88,14 +96,24 @@ impl OldLogs {
     fn begin(&self, last: u64) -> io::Result<Newest> {
         let on_disk = self.files().last().map_or(0, |(begun, _)| *begun);
         let begun = millis(SystemTime::now()).max(on_disk + 1).max(last + 1);
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(self.dir.join(begun.to_string()))?;
-        Ok(Newest { file, begun, bytes: 0 })
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.dir.join(begun.to_string()))?;
+        Ok(Newest {
+            file,
+            begun,
+            bytes: 0,
+        })
     }
 
     /// By when they were begun. Files of other names are none of ours.
     fn files(&self) -> Vec<(u64, PathBuf)> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let mut files: Vec<_> = entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()))).collect();
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+            .collect();
         files.sort();
         files
     }
@@ -125,7 +143,8 @@ fn is_old(path: &Path, now: SystemTime) -> bool {
 }
 
 fn millis(at: SystemTime) -> u64 {
-    at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    at.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]
@@ -135,14 +154,16 @@ mod tests {
     struct Scratch(PathBuf);
     impl Scratch {
         fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("gpud-old-logs-{}-{name}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("gpud-old-logs-{}-{name}", std::process::id()));
             fs::create_dir(&dir).unwrap();
             Self(dir)
         }
         fn written(&self, begun: u64, text: &str, days_ago: u64) {
             let file = File::create(self.0.join(begun.to_string())).unwrap();
             (&file).write_all(text.as_bytes()).unwrap();
-            file.set_modified(SystemTime::now() - Duration::from_secs(days_ago * 86_400)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(days_ago * 86_400))
+                .unwrap();
         }
     }
     impl Drop for Scratch {
@@ -163,13 +184,23 @@ mod tests {
         let scratch = Scratch::new("found");
         let logs = OldLogs::open(scratch.0.clone());
         logs.keep(run("17-1"), b"\naccepted\nready\n").unwrap();
-        logs.keep(run("117-1"), b"another\nnot 17-1 by any means\n17-1 this neither\n").unwrap();
+        logs.keep(
+            run("117-1"),
+            b"another\nnot 17-1 by any means\n17-1 this neither\n",
+        )
+        .unwrap();
         logs.keep(run("17-2"), b"no end of line").unwrap();
         assert_eq!(text(&logs, "17-1"), "accepted\nready\n");
         let logs = OldLogs::open(scratch.0.clone());
         logs.keep(run("18-1"), b"later\n").unwrap();
-        assert_eq!((text(&logs, "17-1"), text(&logs, "17-2")), ("accepted\nready\n".into(), "no end of line\n".into()));
-        assert_eq!((text(&logs, "18-1"), text(&logs, "1-1")), ("later\n".into(), String::new()));
+        assert_eq!(
+            (text(&logs, "17-1"), text(&logs, "17-2")),
+            ("accepted\nready\n".into(), "no end of line\n".into())
+        );
+        assert_eq!(
+            (text(&logs, "18-1"), text(&logs, "1-1")),
+            ("later\n".into(), String::new())
+        );
         assert_eq!(logs.files().len(), 2, "one file a daemon and 4 MiB");
     }
 
@@ -177,7 +208,11 @@ mod tests {
     fn another_file_is_begun_when_one_is_full_and_old_ones_go() {
         let scratch = Scratch::new("old");
         let logs = OldLogs::open(scratch.0.clone());
-        let long = [b'x'; 100].repeat(FILE_BYTES as usize / 100).into_iter().chain([b'\n']).collect::<Vec<u8>>();
+        let long = [b'x'; 100]
+            .repeat(FILE_BYTES as usize / 100)
+            .into_iter()
+            .chain([b'\n'])
+            .collect::<Vec<u8>>();
         for number in 1..=3 {
             logs.keep(run(&format!("{number}-1")), &long).unwrap();
         }
@@ -201,6 +236,9 @@ mod tests {
         let logs = OldLogs::open(scratch.0.clone());
         logs.keep(run("2-1"), b"now\n").unwrap();
         assert_eq!(logs.files().last().unwrap().0, ahead + 1);
-        assert_eq!((text(&logs, "1-1"), text(&logs, "2-1")), ("then\n".into(), "now\n".into()));
+        assert_eq!(
+            (text(&logs, "1-1"), text(&logs, "2-1")),
+            ("then\n".into(), "now\n".into())
+        );
     }
 }

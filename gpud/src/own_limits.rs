@@ -18,9 +18,16 @@ static INHERITED: OnceLock<Rlimit> = OnceLock::new();
 
 /// Takes as many open files as the hard limit allows. Once, at the start.
 pub fn raise_open_files() {
-    let Ok(inherited) = Resource::Nofile.current() else { return };
+    let Ok(inherited) = Resource::Nofile.current() else {
+        return;
+    };
     let inherited = *INHERITED.get_or_init(|| inherited);
-    if let Err(e) = (Rlimit { soft: inherited.hard, ..inherited }).set() {
+    if let Err(e) = (Rlimit {
+        soft: inherited.hard,
+        ..inherited
+    })
+    .set()
+    {
         tracing::warn!("gpud has {} open files at most: {e}", inherited.soft);
     }
 }
@@ -35,10 +42,19 @@ pub fn hand_down(pid: u32) {
 /// Whether it is about what this daemon, or the whole machine, has too few of at this moment.
 pub fn is_shortage(error: &Error) -> bool {
     let number = |cause: &(dyn std::error::Error + 'static)| {
-        let of_io = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        of_io.or_else(|| cause.downcast_ref::<nix::Error>().map(|errno| *errno as i32))
+        let of_io = cause
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error);
+        of_io.or_else(|| {
+            cause
+                .downcast_ref::<nix::Error>()
+                .map(|errno| *errno as i32)
+        })
     };
-    error.chain().filter_map(number).any(|number| matches!(number, EMFILE | ENFILE | EAGAIN | ENOMEM))
+    error
+        .chain()
+        .filter_map(number)
+        .any(|number| matches!(number, EMFILE | ENFILE | EAGAIN | ENOMEM))
 }
 
 /// An outcome that can be a shortage.
@@ -48,13 +64,19 @@ pub trait Outcome {
 
 impl<T> Outcome for Result<T, Failure> {
     fn shortage(&self) -> Option<String> {
-        self.as_ref().err().filter(|failure| failure.is_shortage()).map(|failure| failure.text.clone())
+        self.as_ref()
+            .err()
+            .filter(|failure| failure.is_shortage())
+            .map(|failure| failure.text.clone())
     }
 }
 
 impl<T> Outcome for anyhow::Result<T> {
     fn shortage(&self) -> Option<String> {
-        self.as_ref().err().filter(|e| is_shortage(e)).map(|e| format!("{e:#}"))
+        self.as_ref()
+            .err()
+            .filter(|e| is_shortage(e))
+            .map(|e| format!("{e:#}"))
     }
 }
 
@@ -87,9 +109,18 @@ pub struct PidRoom {
 impl PidRoom {
     /// `None` where the kernel does not tell how many there are.
     pub fn of_machine() -> Option<PidRoom> {
-        let number = |name: &str| fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse::<u64>().ok();
+        let number = |name: &str| {
+            fs::read_to_string(format!("/proc/sys/kernel/{name}"))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
         let machine = number("pid_max")?.min(number("threads-max").unwrap_or(u64::MAX));
-        Some(PidRoom { all: machine - machine / 8, one: (machine / 2).max(1) })
+        Some(PidRoom {
+            all: machine - machine / 8,
+            one: (machine / 2).max(1),
+        })
     }
 }
 
@@ -102,14 +133,26 @@ mod tests {
     fn a_shortage_is_found_below_what_was_said_of_it() {
         let wrapped = |e: io::Error| Err::<(), _>(e).context("opening the cgroup").unwrap_err();
         assert!(is_shortage(&wrapped(io::Error::from_raw_os_error(EMFILE))));
-        assert!(is_shortage(&Error::from(nix::Error::EMFILE).context("a pipe")));
-        assert!(!is_shortage(&wrapped(io::Error::from_raw_os_error(nix::libc::EIO))) && !is_shortage(&anyhow::anyhow!("EMFILE")));
+        assert!(is_shortage(
+            &Error::from(nix::Error::EMFILE).context("a pipe")
+        ));
+        assert!(
+            !is_shortage(&wrapped(io::Error::from_raw_os_error(nix::libc::EIO)))
+                && !is_shortage(&anyhow::anyhow!("EMFILE"))
+        );
     }
 
     #[test]
     fn one_run_never_has_all_process_numbers() {
         let room = PidRoom::of_machine().unwrap();
-        let machine: u64 = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
-        assert!(room.one < room.all && room.all < machine && room.one <= machine / 2, "{room:?} of {machine}");
+        let machine: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert!(
+            room.one < room.all && room.all < machine && room.one <= machine / 2,
+            "{room:?} of {machine}"
+        );
     }
 }

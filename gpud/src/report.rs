@@ -46,8 +46,17 @@ impl Told {
         state: &NodeState,
         inventory: &Arc<Inventory>,
     ) -> Option<Self> {
-        let runs: Vec<RunReport> = reports(state).into_iter().map(|report| RunReport { sent: Some(wall_clock()), ..report }).collect();
-        let reported = runs.iter().map(|report| (report.run, progress_of(report))).collect();
+        let runs: Vec<RunReport> = reports(state)
+            .into_iter()
+            .map(|report| RunReport {
+                sent: Some(wall_clock()),
+                ..report
+            })
+            .collect();
+        let reported = runs
+            .iter()
+            .map(|report| (report.run, progress_of(report)))
+            .collect();
         let hello = Hello {
             protocol: PROTOCOL,
             release: env!("CARGO_PKG_VERSION").into(),
@@ -72,21 +81,36 @@ impl Told {
 
     /// Sends what changed. False when the controller reads too slowly or is gone: let go, the next hello says everything.
     #[must_use]
-    pub fn send_news(&mut self, state: &NodeState, inventory: &Arc<Inventory>, now: Instant) -> bool {
+    pub fn send_news(
+        &mut self,
+        state: &NodeState,
+        inventory: &Arc<Inventory>,
+        now: Instant,
+    ) -> bool {
         let mut runs = Vec::new();
         for (&run, known) in &state.runs {
-            let is_news = self.reported.get(&run) != Some(&progress(&known.phase, known.mark.as_ref()));
+            let is_news =
+                self.reported.get(&run) != Some(&progress(&known.phase, known.mark.as_ref()));
             if is_news && !self.may_wait(run, known, now) {
-                runs.push(RunReport { run, phase: known.phase.clone(), mark: known.mark.clone(), sent: Some(wall_clock()) });
+                runs.push(RunReport {
+                    run,
+                    phase: known.phase.clone(),
+                    mark: known.mark.clone(),
+                    sent: Some(wall_clock()),
+                });
             }
         }
         self.hold_marks(&mut runs, now);
         self.reported.retain(|run, _| state.runs.contains_key(run));
-        self.passing.retain(|run, _| state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run));
+        self.passing.retain(|run, _| {
+            state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run)
+        });
         let mut frames = Vec::new();
         if self.obeyed != state.fence {
             let since = *self.obeys_newer.get_or_insert(now);
-            let stops = state.runs.values().any(|known| matches!(known.want, Want::Stop { .. }) && known.phase.end().is_none());
+            let stops = state.runs.values().any(|known| {
+                matches!(known.want, Want::Stop { .. }) && known.phase.end().is_none()
+            });
             if stops || !runs.is_empty() || now.duration_since(since) >= PASSING_WAITS {
                 (self.obeyed, self.obeys_newer) = (state.fence, None);
                 frames.push(ToController::Obeyed { fence: state.fence });
@@ -96,28 +120,47 @@ impl Told {
         // Nearly always it is the very one that was told, and its eight GPUs need not be compared.
         if !Arc::ptr_eq(&self.inventory, inventory) {
             if self.inventory != *inventory {
-                frames.push(ToController::Inventory { inventory: Inventory::clone(inventory) });
+                frames.push(ToController::Inventory {
+                    inventory: Inventory::clone(inventory),
+                });
             }
             self.inventory = Arc::clone(inventory);
         }
         if !runs.is_empty() {
-            self.reported.extend(runs.iter().map(|report| (report.run, progress_of(report))));
+            self.reported
+                .extend(runs.iter().map(|report| (report.run, progress_of(report))));
             frames.push(ToController::Runs { runs });
         }
-        frames.into_iter().all(|frame| self.sender.try_send(frame).is_ok())
+        frames
+            .into_iter()
+            .all(|frame| self.sender.try_send(frame).is_ok())
     }
 
     /// When something held back must be told.
     pub fn due(&self) -> Option<Instant> {
-        let passing = self.passing.values().map(|(_, since)| *since).chain(self.obeys_newer).min();
-        let marks = self.marks_told.filter(|_| self.marks_wait).map(|told| told + MARKS_EVERY);
-        [passing.map(|since| since + PASSING_WAITS), marks].into_iter().flatten().min()
+        let passing = self
+            .passing
+            .values()
+            .map(|(_, since)| *since)
+            .chain(self.obeys_newer)
+            .min();
+        let marks = self
+            .marks_told
+            .filter(|_| self.marks_wait)
+            .map(|told| told + MARKS_EVERY);
+        [passing.map(|since| since + PASSING_WAITS), marks]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Leaves out what has only a newer mark, unless its time has come.
     fn hold_marks(&mut self, runs: &mut Vec<RunReport>, now: Instant) {
-        let is_mark_only =
-            |report: &RunReport| self.reported.get(&report.run).is_some_and(|(rank, _)| *rank == report.phase.rank());
+        let is_mark_only = |report: &RunReport| {
+            self.reported
+                .get(&report.run)
+                .is_some_and(|(rank, _)| *rank == report.phase.rank())
+        };
         let is_early = self.marks_told.is_some_and(|told| now < told + MARKS_EVERY);
         let waiting = runs.iter().filter(|report| is_mark_only(report)).count();
         if is_early {
@@ -138,7 +181,12 @@ impl Told {
         };
         let rank = known.phase.rank();
         // A new mark in a phase that was told has its own turn.
-        if is_awaited || self.reported.get(&run).is_some_and(|(told, _)| *told == rank) {
+        if is_awaited
+            || self
+                .reported
+                .get(&run)
+                .is_some_and(|(told, _)| *told == rank)
+        {
             return false;
         }
         let passing = self.passing.entry(run).or_insert((rank, now));
@@ -178,7 +226,14 @@ mod tests {
     fn told() -> (NodeState, Told, mpsc::Receiver<ToController>) {
         let mut state = NodeState::new();
         let life = NodeLife::default();
-        feed(&mut state, NodeInput::Scanned { life, fence: Fence::default(), runs: Vec::new() });
+        feed(
+            &mut state,
+            NodeInput::Scanned {
+                life,
+                fence: Fence::default(),
+                runs: Vec::new(),
+            },
+        );
         let (sender, mut frames) = mpsc::channel(8);
         let told = Told::greet(1, sender, &state, &Arc::default()).unwrap();
         assert!(matches!(frames.try_recv(), Ok(ToController::Hello(_))));
@@ -197,7 +252,14 @@ mod tests {
     fn with_run(state: &NodeState, found: Found) -> NodeState {
         let mut with = NodeState::new();
         let runs = vec![(run(), found)];
-        feed(&mut with, NodeInput::Scanned { life: state.life.clone(), fence: state.fence, runs });
+        feed(
+            &mut with,
+            NodeInput::Scanned {
+                life: state.life.clone(),
+                fence: state.fence,
+                runs,
+            },
+        );
         with
     }
 
@@ -215,7 +277,11 @@ mod tests {
         assert_eq!(phases(&mut frames), [0; 0]);
         assert_eq!(told.due(), Some(now + PASSING_WAITS));
         assert!(told.send_news(&with_run(&state, Found::Ready), &Arc::default(), now));
-        assert_eq!((phases(&mut frames), told.due()), (vec![1], None), "the controller waits for it");
+        assert_eq!(
+            (phases(&mut frames), told.due()),
+            (vec![1], None),
+            "the controller waits for it"
+        );
     }
 
     #[test]
@@ -223,11 +289,28 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let mut now = Instant::now();
         let end = RunEnd::default();
-        let ended = |clean| Found::Ended { end: end.clone(), clean };
-        for found in [Found::Accepted, Found::Ready, Found::Running { started: Timestamp(1) }, ended(false)] {
+        let ended = |clean| Found::Ended {
+            end: end.clone(),
+            clean,
+        };
+        for found in [
+            Found::Accepted,
+            Found::Ready,
+            Found::Running {
+                started: Timestamp(1),
+            },
+            ended(false),
+        ] {
             now += PASSING_WAITS / 2;
-            assert!(told.send_news(&wanted(with_run(&state, found), Want::Run), &Arc::default(), now));
-            assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + PASSING_WAITS)));
+            assert!(told.send_news(
+                &wanted(with_run(&state, found), Want::Run),
+                &Arc::default(),
+                now
+            ));
+            assert_eq!(
+                (phases(&mut frames), told.due()),
+                (vec![], Some(now + PASSING_WAITS))
+            );
         }
         assert!(told.send_news(&with_run(&state, ended(true)), &Arc::default(), now));
         assert_eq!((phases(&mut frames), told.due()), (vec![4], None));
@@ -237,7 +320,15 @@ mod tests {
     fn a_phase_that_lasts_is_told_in_time() {
         let (state, mut told, mut frames) = told();
         let mut now = Instant::now();
-        for (found, rank) in [(Found::Ready, 1), (Found::Running { started: Timestamp(1) }, 2)] {
+        for (found, rank) in [
+            (Found::Ready, 1),
+            (
+                Found::Running {
+                    started: Timestamp(1),
+                },
+                2,
+            ),
+        ] {
             let lasting = wanted(with_run(&state, found), Want::Run);
             assert!(told.send_news(&lasting, &Arc::default(), now));
             assert_eq!(phases(&mut frames), [0; 0]);
@@ -257,18 +348,36 @@ mod tests {
         };
         state.fence.generation = 7;
         assert!(told.send_news(&state, &Arc::default(), now));
-        assert_eq!((told_fence(), told.due()), (None, Some(now + PASSING_WAITS)));
+        assert_eq!(
+            (told_fence(), told.due()),
+            (None, Some(now + PASSING_WAITS))
+        );
         assert!(told.send_news(&with_run(&state, Found::Ready), &Arc::default(), now));
-        assert_eq!((told_fence(), told_fence()), (Some(7), None), "before the run");
+        assert_eq!(
+            (told_fence(), told_fence()),
+            (Some(7), None),
+            "before the run"
+        );
         state.fence.generation = 8;
         assert!(told.send_news(&state, &Arc::default(), now));
         assert!(told.send_news(&state, &Arc::default(), told.due().expect("held back")));
         assert_eq!((told_fence(), told.due()), (Some(8), None));
-        let running = with_run(&state, Found::Running { started: Timestamp(1) });
+        let running = with_run(
+            &state,
+            Found::Running {
+                started: Timestamp(1),
+            },
+        );
         assert!(told.send_news(&running, &Arc::default(), now));
         assert!(told.send_news(&running, &Arc::default(), told.due().expect("held back")));
         assert_eq!(told_fence(), None, "the run");
-        let mut stopped = wanted(running, Want::Stop { why: StopWhy::Preempted, grace_secs: 30 });
+        let mut stopped = wanted(
+            running,
+            Want::Stop {
+                why: StopWhy::Preempted,
+                grace_secs: 30,
+            },
+        );
         stopped.fence.generation = 9;
         assert!(told.send_news(&stopped, &Arc::default(), now));
         assert_eq!(told_fence(), Some(9), "at once");
@@ -277,27 +386,56 @@ mod tests {
     #[test]
     fn a_new_mark_is_news() {
         let (state, mut told, mut frames) = told();
-        let mut running = with_run(&state, Found::Running { started: Timestamp(1) });
+        let mut running = with_run(
+            &state,
+            Found::Running {
+                started: Timestamp(1),
+            },
+        );
         let began = Instant::now();
         assert!(told.send_news(&running, &Arc::default(), began));
         let now = began + PASSING_WAITS;
         assert!(told.send_news(&running, &Arc::default(), now));
         for _ in 0..2 {
-            let mark = gmodel::checkpoint::Mark { number: 1, ..Default::default() };
+            let mark = gmodel::checkpoint::Mark {
+                number: 1,
+                ..Default::default()
+            };
             feed(&mut running, NodeInput::Marked { run: run(), mark });
             assert!(told.send_news(&running, &Arc::default(), now));
         }
-        assert_eq!(phases(&mut frames), [2, 2], "once for the phase, once for the mark");
+        assert_eq!(
+            phases(&mut frames),
+            [2, 2],
+            "once for the phase, once for the mark"
+        );
         assert_eq!(told.due(), None);
-        let mark = gmodel::checkpoint::Mark { number: 2, ..Default::default() };
+        let mark = gmodel::checkpoint::Mark {
+            number: 2,
+            ..Default::default()
+        };
         feed(&mut running, NodeInput::Marked { run: run(), mark });
         let half = now + MARKS_EVERY / 2;
         assert!(told.send_news(&running, &Arc::default(), half));
-        assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + MARKS_EVERY)), "the next one waits its turn");
-        feed(&mut running, NodeInput::Ended { run: run(), end: RunEnd::default() });
+        assert_eq!(
+            (phases(&mut frames), told.due()),
+            (vec![], Some(now + MARKS_EVERY)),
+            "the next one waits its turn"
+        );
+        feed(
+            &mut running,
+            NodeInput::Ended {
+                run: run(),
+                end: RunEnd::default(),
+            },
+        );
         feed(&mut running, NodeInput::Cleaned { run: run() });
         assert!(told.send_news(&running, &Arc::default(), half));
-        assert_eq!((phases(&mut frames), told.due()), (vec![4], None), "unless the run has more to say");
+        assert_eq!(
+            (phases(&mut frames), told.due()),
+            (vec![4], None),
+            "unless the run has more to say"
+        );
     }
 
     #[test]
@@ -311,10 +449,18 @@ mod tests {
         assert!(told.send_news(&accepted, &Arc::default(), now + PASSING_WAITS));
         assert_eq!((phases(&mut frames), told.due()), (vec![0], None));
         assert!(told.send_news(&accepted, &Arc::default(), now + PASSING_WAITS * 2));
-        assert_eq!((phases(&mut frames), told.due()), (vec![], None), "said once");
+        assert_eq!(
+            (phases(&mut frames), told.due()),
+            (vec![], None),
+            "said once"
+        );
         assert!(told.send_news(&state, &Arc::default(), now));
         assert!(told.send_news(&accepted, &Arc::default(), now));
         assert!(told.send_news(&state, &Arc::default(), now));
-        assert_eq!((phases(&mut frames), told.due()), (vec![], None), "nothing is due of a run that is gone");
+        assert_eq!(
+            (phases(&mut frames), told.due()),
+            (vec![], None),
+            "nothing is due of a run that is gone"
+        );
     }
 }

@@ -68,7 +68,9 @@ impl Site {
 
     /// The run's cgroups when they exist.
     pub fn cgroup_of(&self, run: RunId) -> Result<Option<RunCgroup>, CgroupError> {
-        let Some(root) = &self.cgroups else { return Ok(None) };
+        let Some(root) = &self.cgroups else {
+            return Ok(None);
+        };
         match RunCgroup::open(root, &cgroup_name(run)) {
             Ok(cgroup) => Ok(Some(cgroup)),
             Err(e) if e.is_not_found() => Ok(None),
@@ -113,7 +115,8 @@ pub fn open_isolation(config: &Config) -> (Option<CgroupRoot>, String) {
 
 /// Whether the directory is memory, and the scripts of runs can be executed there: distributions differ about `/run`.
 pub fn holds_programs(dir: &Path) -> bool {
-    gsys::mount::is_tmpfs(dir).unwrap_or(false) && statvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
+    gsys::mount::is_tmpfs(dir).unwrap_or(false)
+        && statvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
 }
 
 pub fn cgroup_name(run: RunId) -> String {

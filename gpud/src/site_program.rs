@@ -38,10 +38,14 @@ pub struct SiteProgram<'a> {
 impl SiteProgram<'_> {
     /// Blocks until it ended well. The error is one sentence with the program's last words.
     pub fn run(&self) -> Result<()> {
-        let program = check_ownership(self.path).with_context(|| format!("{} {} was not run", self.kind, self.path.display()))?;
+        let program = check_ownership(self.path)
+            .with_context(|| format!("{} {} was not run", self.kind, self.path.display()))?;
         let output = self.dir.join(format!("{}.out", self.kind));
         let name = format!("{}_", self.kind);
-        let cgroup = self.cgroups.map(|root| RunCgroup::create(root, &name, &Limits::default())).transpose()?;
+        let cgroup = self
+            .cgroups
+            .map(|root| RunCgroup::create(root, &name, &Limits::default()))
+            .transpose()?;
         let outcome = self.run_in(&program, cgroup.as_ref(), &output);
         if let Some(cgroup) = &cgroup {
             cgroup.kill()?;
@@ -50,28 +54,54 @@ impl SiteProgram<'_> {
         }
         match outcome? {
             Some(Exit::Code(0)) => Ok(()),
-            Some(Exit::Code(code)) => bail!("{} {} ended with {code}{}", self.kind, self.path.display(), last_words(&output)),
+            Some(Exit::Code(code)) => bail!(
+                "{} {} ended with {code}{}",
+                self.kind,
+                self.path.display(),
+                last_words(&output)
+            ),
             Some(Exit::Signal(signal, _)) => {
-                bail!("{} {} was ended by signal {signal}{}", self.kind, self.path.display(), last_words(&output))
+                bail!(
+                    "{} {} was ended by signal {signal}{}",
+                    self.kind,
+                    self.path.display(),
+                    last_words(&output)
+                )
             }
             None => {
                 let secs = self.time_limit.as_secs();
-                bail!("{} {} did not end within {secs} s and was killed{}", self.kind, self.path.display(), last_words(&output))
+                bail!(
+                    "{} {} did not end within {secs} s and was killed{}",
+                    self.kind,
+                    self.path.display(),
+                    last_words(&output)
+                )
             }
         }
     }
 
     /// `None` when the time is up.
-    fn run_in(&self, program: &Path, cgroup: Option<&RunCgroup>, output: &Path) -> Result<Option<Exit>> {
+    fn run_in(
+        &self,
+        program: &Path,
+        cgroup: Option<&RunCgroup>,
+        output: &Path,
+    ) -> Result<Option<Exit>> {
         let identity = Identity {
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),
-            groups: nix::unistd::getgroups()?.into_iter().map(|gid| gid.as_raw()).collect(),
+            groups: nix::unistd::getgroups()?
+                .into_iter()
+                .map(|gid| gid.as_raw())
+                .collect(),
         };
         let join = cgroup.map(RunCgroup::join_fds).transpose()?;
         let mut spec = LaunchSpec::new(vec![program.as_os_str().to_owned()], identity);
         spec.env = self.environment();
-        spec.stdout = Stdio::Open { path: output.to_owned(), mode: OpenMode::Truncate };
+        spec.stdout = Stdio::Open {
+            path: output.to_owned(),
+            mode: OpenMode::Truncate,
+        };
         spec.stderr = Stdio::SameAsStdout;
         spec.umask = 0o077;
         spec.join = join.as_ref();
@@ -80,7 +110,10 @@ impl SiteProgram<'_> {
         let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            match poll(
+                &mut fds,
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+            ) {
                 Err(nix::Error::EINTR) => {}
                 Ok(0) => break,
                 _ => return Ok(Some(gsys::process::reap(launched.pid)?)),
@@ -103,7 +136,9 @@ impl SiteProgram<'_> {
             ("SLURM_NODENAME", self.node_name),
             ("SLURMD_NODENAME", self.node_name),
         ];
-        lines.map(|(name, value)| (name.into(), value.into())).into()
+        lines
+            .map(|(name, value)| (name.into(), value.into()))
+            .into()
     }
 }
 
@@ -114,7 +149,11 @@ pub fn check_ownership(path: &Path) -> Result<PathBuf> {
         bail!("its path is not absolute");
     }
     let own = nix::unistd::geteuid().as_raw();
-    let mut to_walk: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut to_walk: Vec<OsString> = path
+        .components()
+        .rev()
+        .map(|part| part.as_os_str().to_owned())
+        .collect();
     let (mut real, mut links) = (PathBuf::new(), 0);
     while let Some(part) = to_walk.pop() {
         if part == ".." {
@@ -126,19 +165,35 @@ pub fn check_ownership(path: &Path) -> Result<PathBuf> {
         real.push(part);
         let meta = fs::symlink_metadata(&real).with_context(|| real.display().to_string())?;
         if meta.uid() != 0 && meta.uid() != own {
-            bail!("{} belongs to uid {}, it must be root's", real.display(), meta.uid());
+            bail!(
+                "{} belongs to uid {}, it must be root's",
+                real.display(),
+                meta.uid()
+            );
         }
         if meta.is_symlink() {
             links += 1;
-            ensure!(links <= MOST_LINKS, "more than {MOST_LINKS} links lead to it");
+            ensure!(
+                links <= MOST_LINKS,
+                "more than {MOST_LINKS} links lead to it"
+            );
             let target = fs::read_link(&real)?;
             real.pop();
-            to_walk.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+            to_walk.extend(
+                target
+                    .components()
+                    .rev()
+                    .map(|part| part.as_os_str().to_owned()),
+            );
             continue;
         }
         let sticky_dir = meta.is_dir() && meta.mode() & 0o1000 != 0;
         if meta.mode() & 0o022 != 0 && !sticky_dir {
-            bail!("{} can be written by others (mode {:o}): chmod go-w it", real.display(), meta.mode() & 0o7777);
+            bail!(
+                "{} can be written by others (mode {:o}): chmod go-w it",
+                real.display(),
+                meta.mode() & 0o7777
+            );
         }
     }
     Ok(real)
@@ -152,7 +207,10 @@ pub fn last_words(output: &Path) -> String {
         file.take(TAIL_BYTES).read_to_end(&mut tail)
     });
     match read {
-        Ok(count) if count > 0 => format!(": {}", String::from_utf8_lossy(&tail).trim().replace('\n', " | ")),
+        Ok(count) if count > 0 => format!(
+            ": {}",
+            String::from_utf8_lossy(&tail).trim().replace('\n', " | ")
+        ),
         _ => String::new(),
     }
 }
@@ -171,7 +229,9 @@ mod tests {
         let program = top.join("a/b/hook");
         fs::create_dir_all(top.join("a/b")).unwrap();
         fs::write(&program, "").unwrap();
-        let allow = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let allow = |path: &Path, mode: u32| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
         for path in [&program, &top, &top.join("a"), &top.join("a/b")] {
             allow(path, 0o755);
         }
@@ -181,19 +241,43 @@ mod tests {
         assert_eq!(said(&link.join("hook")), Ok(program.clone()));
         // The grandparent is a user's.
         chown(top.join("a"), Some(12_345), None).unwrap();
-        assert!(said(&program).unwrap_err().contains("/a belongs to uid 12345"), "{:?}", said(&program));
+        assert!(
+            said(&program)
+                .unwrap_err()
+                .contains("/a belongs to uid 12345"),
+            "{:?}",
+            said(&program)
+        );
         chown(top.join("a"), Some(0), None).unwrap();
         allow(&top.join("a"), 0o777);
-        assert!(said(&program).unwrap_err().contains("/a can be written by others (mode 777)"), "{:?}", said(&program));
+        assert!(
+            said(&program)
+                .unwrap_err()
+                .contains("/a can be written by others (mode 777)"),
+            "{:?}",
+            said(&program)
+        );
         // As /tmp is.
         allow(&top.join("a"), 0o1777);
         assert_eq!(said(&program), Ok(program.clone()));
         // A link that its owner can point elsewhere.
         std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
-        assert!(said(&link.join("hook")).unwrap_err().contains("/link belongs to uid 12345"));
+        assert!(
+            said(&link.join("hook"))
+                .unwrap_err()
+                .contains("/link belongs to uid 12345")
+        );
         symlink(top.join("loop"), top.join("loop")).unwrap();
-        assert!(said(&top.join("loop")).unwrap_err().contains("more than 40 links"));
-        assert!(said(Path::new("hook")).unwrap_err().contains("not absolute"));
+        assert!(
+            said(&top.join("loop"))
+                .unwrap_err()
+                .contains("more than 40 links")
+        );
+        assert!(
+            said(Path::new("hook"))
+                .unwrap_err()
+                .contains("not absolute")
+        );
         gsys::removal::remove_tree(&top).unwrap();
     }
 }

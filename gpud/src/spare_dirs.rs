@@ -60,7 +60,10 @@ fn empty(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        let aside = KEPT.iter().find(|(name, _)| entry.file_name() == *name).map(|(_, aside)| dir.join(aside));
+        let aside = KEPT
+            .iter()
+            .find(|(name, _)| entry.file_name() == *name)
+            .map(|(_, aside)| dir.join(aside));
         match aside {
             Some(aside) => {
                 // Scripts and variables of a user must not outlive the run.
@@ -88,7 +91,8 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("gpud-spares-{}-{name}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("gpud-spares-{}-{name}", std::process::id()));
             fs::create_dir(&dir).unwrap();
             Self(dir)
         }
@@ -107,7 +111,13 @@ mod tests {
         let run: RunId = "17-1".parse().unwrap();
         let dir = root.0.join("17-1");
         fs::create_dir_all(dir.join("nested/deep")).unwrap();
-        for name in ["order.json", "exit.json", "mark.json", "log", "nested/deep/file"] {
+        for name in [
+            "order.json",
+            "exit.json",
+            "mark.json",
+            "log",
+            "nested/deep/file",
+        ] {
             fs::write(dir.join(name), "{secret}").unwrap();
         }
         fs::hard_link(dir.join("order.json"), dir.join("ready")).unwrap();
@@ -115,11 +125,17 @@ mod tests {
         spares.retire(&dir, run).unwrap();
         assert!(!dir.exists());
         let spare = spares.take().unwrap();
-        let mut left: Vec<_> = fs::read_dir(&spare).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> = fs::read_dir(&spare)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         left.sort();
         assert_eq!(left, ["exit.json.room", "log", "order.new"]);
         let text = |name: &str| fs::read_to_string(spare.join(name)).unwrap();
-        assert_eq!(["exit.json.room", "log", "order.new"].map(text), ["{", "\n", "{"]);
+        assert_eq!(
+            ["exit.json.room", "log", "order.new"].map(text),
+            ["{", "\n", "{"]
+        );
         assert_eq!(spares.take(), None);
     }
 
@@ -130,7 +146,9 @@ mod tests {
         for number in 1..=20 {
             let dir = root.0.join(format!("{number}-1"));
             fs::create_dir(&dir).unwrap();
-            spares.retire(&dir, format!("{number}-1").parse().unwrap()).unwrap();
+            spares
+                .retire(&dir, format!("{number}-1").parse().unwrap())
+                .unwrap();
         }
         assert_eq!(fs::read_dir(&root.0).unwrap().count(), MOST);
     }

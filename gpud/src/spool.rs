@@ -87,7 +87,15 @@ impl Spool {
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
         let old_logs = OldLogs::open(dir.join("logs"));
         let (life, spares, known) = (NodeLife::default(), SpareDirs::default(), Mutex::default());
-        let mut spool = Self { dir: dir.to_owned(), fence, life, spares, known, old_logs, _lock: lock };
+        let mut spool = Self {
+            dir: dir.to_owned(),
+            fence,
+            life,
+            spares,
+            known,
+            old_logs,
+            _lock: lock,
+        };
         spool.begin_life(now)?;
         Ok(spool)
     }
@@ -106,13 +114,23 @@ impl Spool {
 
     /// Returns once the fence is on the disk.
     pub fn write_fence(&self, fence: Fence) -> Result<()> {
-        self.fence.lock().expect("no holder panics").write(fence).context("writing the fence to the spool")
+        self.fence
+            .lock()
+            .expect("no holder panics")
+            .write(fence)
+            .context("writing the fence to the spool")
     }
 
     /// Makes the run's directory with its order: the run is accepted. Not synced: after a power cut it is lost anyway.
     pub fn accept(&self, run: RunId, order: &LaunchOrder) -> Result<()> {
         self.write_order(run, order)?;
-        self.known().insert(run, Known { order: Some(without_texts(order.clone())), ..Known::default() });
+        self.known().insert(
+            run,
+            Known {
+                order: Some(without_texts(order.clone())),
+                ..Known::default()
+            },
+        );
         Ok(())
     }
 
@@ -143,7 +161,10 @@ impl Spool {
 
     /// Comes before the supervisor: from now on the run may have processes.
     pub fn write_setup(&self, run: RunId, setup: &Setup) -> Result<()> {
-        write_aside(&self.run_dir(run).join("setup.json"), &serde_json::to_vec(setup)?)?;
+        write_aside(
+            &self.run_dir(run).join("setup.json"),
+            &serde_json::to_vec(setup)?,
+        )?;
         self.known().entry(run).or_default().setup = Some(Arc::new(setup.clone()));
         Ok(())
     }
@@ -153,7 +174,9 @@ impl Spool {
             return Ok(Some(setup));
         }
         let read: Option<Setup> = read_json(&self.run_dir(run).join("setup.json"))?;
-        let Some(setup) = read.map(Arc::new) else { return Ok(None) };
+        let Some(setup) = read.map(Arc::new) else {
+            return Ok(None);
+        };
         self.known().entry(run).or_default().setup = Some(Arc::clone(&setup));
         Ok(Some(setup))
     }
@@ -174,7 +197,11 @@ impl Spool {
             // One spoilt record must not keep the node from starting: how that run ended is lost, that it ended is not.
             Err(e) if e.downcast_ref::<serde_json::Error>().is_some() => {
                 tracing::error!(%run, "{e:#}");
-                RunEnd { cause: EndCause::SpoolLost, text: format!("{e:#}"), ..RunEnd::default() }
+                RunEnd {
+                    cause: EndCause::SpoolLost,
+                    text: format!("{e:#}"),
+                    ..RunEnd::default()
+                }
             }
             Err(e) => return Err(e),
         };
@@ -183,7 +210,10 @@ impl Spool {
 
     /// The end that is on record, as it is told: a broken fence or a sick GPU explains it. With what the run made of its GPUs.
     pub fn explained(&self, run: RunId, mut end: RunEnd) -> RunEnd {
-        for (file, cause) in [("gpu_failed", EndCause::GpuFailed), ("fence_broken", EndCause::FenceBroken)] {
+        for (file, cause) in [
+            ("gpu_failed", EndCause::GpuFailed),
+            ("fence_broken", EndCause::FenceBroken),
+        ] {
             if let Ok(text) = fs::read_to_string(self.run_dir(run).join(file)) {
                 end.cause = cause;
                 end.text = text;
@@ -200,7 +230,10 @@ impl Spool {
 
     fn gpu_events(&self, run: RunId) -> Vec<String> {
         let text = fs::read_to_string(self.run_dir(run).join(GPU_EVENTS)).unwrap_or_default();
-        text.lines().take(MAX_GPU_EVENTS).map(str::to_owned).collect()
+        text.lines()
+            .take(MAX_GPU_EVENTS)
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Notes what befell a GPU of a run; `false` where that is known, or so much is.
@@ -210,14 +243,25 @@ impl Spool {
             return false;
         }
         let path = self.run_dir(run).join(GPU_EVENTS);
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-        file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())).is_ok()
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path);
+        file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+            .is_ok()
     }
 
     /// What it made of its GPUs, each in the part that it holds.
     fn gpu_use(&self, run: RunId) -> GpuUseTotals {
         let order = self.order(run).ok();
-        let part = |uuid: &str| order.iter().flat_map(|order| &order.gpus).find(|gpu| gpu.uuid == uuid).map(|gpu| gpu.part.milli());
+        let part = |uuid: &str| {
+            order
+                .iter()
+                .flat_map(|order| &order.gpus)
+                .find(|gpu| gpu.uuid == uuid)
+                .map(|gpu| gpu.part.milli())
+        };
         crate::gpu_use::kept(&self.run_dir(run), |uuid| part(uuid).unwrap_or(1000))
     }
 
@@ -226,8 +270,11 @@ impl Spool {
         if let Some(there) = self.end(run)? {
             return Ok(there);
         }
-        write_atomic(&self.run_dir(run).join("exit.json"), &serde_json::to_vec(&end)?)
-            .with_context(|| format!("writing the end of run {run}"))?;
+        write_atomic(
+            &self.run_dir(run).join("exit.json"),
+            &serde_json::to_vec(&end)?,
+        )
+        .with_context(|| format!("writing the end of run {run}"))?;
         Ok(end)
     }
 
@@ -269,13 +316,18 @@ impl Spool {
 
     /// Removes all files of a clean run but its log, which stays for `gq --log` among the newest.
     pub fn forget(&self, run: RunId) -> Result<()> {
-        match fs::read(self.run_dir(run).join("log")).and_then(|log| self.old_logs.keep(run, &log)) {
-            Err(e) if e.kind() != ErrorKind::NotFound => tracing::warn!(%run, "keeping the log: {e}"),
+        match fs::read(self.run_dir(run).join("log")).and_then(|log| self.old_logs.keep(run, &log))
+        {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                tracing::warn!(%run, "keeping the log: {e}")
+            }
             _ => {}
         }
         remove_dir(&self.private_dir(run))?;
         let dir = self.run_dir(run);
-        self.spares.retire(&dir, run).with_context(|| format!("removing {}", dir.display()))?;
+        self.spares
+            .retire(&dir, run)
+            .with_context(|| format!("removing {}", dir.display()))?;
         self.known().remove(&run);
         Ok(())
     }
@@ -300,22 +352,38 @@ impl Spool {
 
     /// Runs that were ready and have not ended: what the audit looks at. Touches nothing.
     pub fn live(&self) -> Vec<RunId> {
-        let Ok(entries) = fs::read_dir(self.dir.join("runs")) else { return Vec::new() };
-        let runs = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
-        runs.filter(|run| self.was_ready(*run) && !self.run_dir(*run).join("exit.json").exists()).collect()
+        let Ok(entries) = fs::read_dir(self.dir.join("runs")) else {
+            return Vec::new();
+        };
+        let runs = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
+        runs.filter(|run| self.was_ready(*run) && !self.run_dir(*run).join("exit.json").exists())
+            .collect()
     }
 
     /// Runs that were accepted and are not clean. Touches nothing.
     pub fn held(&self) -> Vec<RunId> {
-        let Ok(entries) = fs::read_dir(self.dir.join("runs")) else { return Vec::new() };
-        let runs = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
-        runs.filter(|run| self.run_dir(*run).join("order.json").exists() && !self.run_dir(*run).join("clean").exists()).collect()
+        let Ok(entries) = fs::read_dir(self.dir.join("runs")) else {
+            return Vec::new();
+        };
+        let runs = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
+        runs.filter(|run| {
+            self.run_dir(*run).join("order.json").exists()
+                && !self.run_dir(*run).join("clean").exists()
+        })
+        .collect()
     }
 
     fn record(&self, run: RunId) -> Result<Record> {
         let dir = self.run_dir(run);
         Ok(match self.end(run)? {
-            Some(end) => Record::Ended { end: Box::new(end), clean: dir.join("clean").exists() },
+            Some(end) => Record::Ended {
+                end: Box::new(end),
+                clean: dir.join("clean").exists(),
+            },
             None if dir.join("setup.json").exists() => Record::Supervised,
             None => Record::Order,
         })
@@ -344,7 +412,12 @@ impl Spool {
                 if free >= MIN_FREE_BYTES {
                     return String::new();
                 }
-                format!("spool full: {} MiB free in {}, {} needed", free >> 20, self.dir.display(), MIN_FREE_BYTES >> 20)
+                format!(
+                    "spool full: {} MiB free in {}, {} needed",
+                    free >> 20,
+                    self.dir.display(),
+                    MIN_FREE_BYTES >> 20
+                )
             }
             Err(e) => format!("spool unreadable: {}: {e}", self.dir.display()),
         }
@@ -358,7 +431,8 @@ impl Spool {
             Ok(file) => file,
             Err(e) => return tracing::debug!(%run, "opening the log: {e}"),
         };
-        write_log_line(&file, now, line).unwrap_or_else(|e| tracing::debug!(%run, "writing the log: {e}"));
+        write_log_line(&file, now, line)
+            .unwrap_or_else(|e| tracing::debug!(%run, "writing the log: {e}"));
         self.known().entry(run).or_default().log = Some(file);
     }
 
@@ -373,7 +447,11 @@ impl Spool {
         }
         let cut = log.len().saturating_sub(LOG_READ_BYTES);
         let text = String::from_utf8_lossy(&log[cut..]);
-        let whole = if cut > 0 { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
+        let whole = if cut > 0 {
+            text.split_once('\n').map_or("", |(_, rest)| rest)
+        } else {
+            &text
+        };
         // The mark of a file that is used again; see `spare_dirs`.
         Ok(whole.trim_start_matches('\n').to_owned())
     }
@@ -387,18 +465,27 @@ impl Spool {
             Some(life) => life.spool.clone(),
             None => random_id()?,
         };
-        self.life = NodeLife { boot: boot.clone(), spool: spool.clone() };
+        self.life = NodeLife {
+            boot: boot.clone(),
+            spool: spool.clone(),
+        };
         if before.as_ref().is_some_and(|life| life.boot == boot) {
             return Ok(());
         }
         for (run, record) in self.scan()? {
             if !matches!(record, Record::Ended { .. }) {
                 let text = "the node was rebooted while it had this run".to_owned();
-                let end = RunEnd { cause: EndCause::NodeRebooted, text, ended: Some(now), ..RunEnd::default() };
+                let end = RunEnd {
+                    cause: EndCause::NodeRebooted,
+                    text,
+                    ended: Some(now),
+                    ..RunEnd::default()
+                };
                 self.write_end(run, end)?;
             }
         }
-        write_atomic(&path, &serde_json::to_vec(&StoredLife { boot, spool })?).context("writing the spool's life")
+        write_atomic(&path, &serde_json::to_vec(&StoredLife { boot, spool })?)
+            .context("writing the spool's life")
     }
 }
 
@@ -428,24 +515,37 @@ struct FenceSlot {
 impl FenceFile {
     fn open(path: &Path) -> Result<Self> {
         let is_new = !path.exists();
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
             .with_context(|| format!("opening {}", path.display()))?;
         if is_new || file.metadata()?.len() < SLOTS * SLOT_BYTES as u64 {
             file.write_all_at(&[b' '; SLOT_BYTES * SLOTS as usize], 0)?;
             file.sync_all()?;
             sync_parent(path)?;
         }
-        let newest = (0..SLOTS).filter_map(|slot| read_slot(&file, slot)).max_by_key(|slot| slot.turn);
+        let newest = (0..SLOTS)
+            .filter_map(|slot| read_slot(&file, slot))
+            .max_by_key(|slot| slot.turn);
         let (newest, turn) = newest.map_or((Fence::default(), 0), |slot| (slot.fence, slot.turn));
         Ok(Self { file, newest, turn })
     }
 
     fn write(&mut self, fence: Fence) -> Result<()> {
         let turn = self.turn + 1;
-        let mut bytes = serde_json::to_vec(&FenceSlot { fence, turn, sum: slot_sum(fence, turn) })?;
+        let mut bytes = serde_json::to_vec(&FenceSlot {
+            fence,
+            turn,
+            sum: slot_sum(fence, turn),
+        })?;
         assert!(bytes.len() < SLOT_BYTES, "a fence fits into a sector");
         bytes.resize(SLOT_BYTES, b' ');
-        self.file.write_all_at(&bytes, (turn % SLOTS) * SLOT_BYTES as u64)?;
+        self.file
+            .write_all_at(&bytes, (turn % SLOTS) * SLOT_BYTES as u64)?;
         self.file.sync_data()?;
         (self.newest, self.turn) = (fence, turn);
         Ok(())
@@ -454,14 +554,21 @@ impl FenceFile {
 
 fn read_slot(file: &File, slot: u64) -> Option<FenceSlot> {
     let mut bytes = [0; SLOT_BYTES];
-    file.read_exact_at(&mut bytes, slot * SLOT_BYTES as u64).ok()?;
+    file.read_exact_at(&mut bytes, slot * SLOT_BYTES as u64)
+        .ok()?;
     let slot: FenceSlot = serde_json::from_slice(&bytes).ok()?;
     (slot.sum == slot_sum(slot.fence, slot.turn)).then_some(slot)
 }
 
 fn slot_sum(fence: Fence, turn: u64) -> u64 {
-    let mix = |sum: u64, n: u64| (sum ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    [fence.incarnation, fence.generation, turn].into_iter().fold(0x6770_7570_6F6F_6C31, mix)
+    let mix = |sum: u64, n: u64| {
+        (sum ^ n)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(29)
+    };
+    [fence.incarnation, fence.generation, turn]
+        .into_iter()
+        .fold(0x6770_7570_6F6F_6C31, mix)
 }
 
 /// One line in a run's log: for threads that have the directory and not the spool.
@@ -473,7 +580,11 @@ pub fn log_line(run_dir: &Path, now: Timestamp, line: &str) {
 }
 
 fn open_log(run_dir: &Path) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(run_dir.join("log"))
 }
 
 /// One write, since others write there too.
@@ -485,18 +596,27 @@ fn write_log_line(mut file: &File, now: Timestamp, line: &str) -> std::io::Resul
 }
 
 fn without_texts(order: LaunchOrder) -> Arc<LaunchOrder> {
-    Arc::new(LaunchOrder { script: String::new(), environment: Vec::new(), ..order })
+    Arc::new(LaunchOrder {
+        script: String::new(),
+        environment: Vec::new(),
+        ..order
+    })
 }
 
 /// A directory of root's that others cannot look into.
 pub fn private_dir(path: &Path) -> Result<()> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
     made.with_context(|| format!("making {}", path.display()))
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<()> {
     match fs::DirBuilder::new().mode(mode).create(path) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e).with_context(|| format!("making {}", path.display())),
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+            Err(e).with_context(|| format!("making {}", path.display()))
+        }
         _ => Ok(()),
     }
 }
@@ -504,7 +624,9 @@ fn make_dir(path: &Path, mode: u32) -> Result<()> {
 /// Removes a file, or the link that stands there; what is gone is fine.
 pub fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("removing {}", path.display())),
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("removing {}", path.display()))
+        }
         _ => Ok(()),
     }
 }
@@ -519,7 +641,12 @@ pub fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
     let aside = path.with_extension("new");
     let write = || {
         // Not truncated first: ext4 takes what is written after that for a replaced file, and writes it out when it is closed.
-        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&aside)?;
         file.write_all(bytes)?;
         if file.metadata()?.len() != bytes.len() as u64 {
             file.set_len(bytes.len() as u64)?;
@@ -535,7 +662,13 @@ fn mark(path: &Path) -> Result<()> {
     let made = fs::hard_link(path.with_file_name("order.json"), path).or_else(|e| match e.kind() {
         ErrorKind::AlreadyExists => Ok(()),
         // There may be file systems without.
-        _ => OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop),
+        _ => OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map(drop),
     });
     made.with_context(|| format!("making {}", path.display()))
 }
@@ -548,17 +681,26 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     // Most are read at once.
     let mut text = Vec::with_capacity(READ_AT_ONCE_BYTES);
     file.take(RECORD_MAX_BYTES).read_to_end(&mut text)?;
-    serde_json::from_slice(&text).map(Some).with_context(|| format!("{} is not what we wrote", path.display()))
+    serde_json::from_slice(&text)
+        .map(Some)
+        .with_context(|| format!("{} is not what we wrote", path.display()))
 }
 
 /// A daemon killed between fork and exec leaves a child that holds its lock for another moment: hence the patience.
 fn lock(path: &Path) -> Result<nix::fcntl::Flock<File>> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
-            Err((_, e)) if Instant::now() > deadline => bail!("{}: {e}: another gpud uses this spool", path.display()),
+            Err((_, e)) if Instant::now() > deadline => {
+                bail!("{}: {e}: another gpud uses this spool", path.display())
+            }
             Err((back, _)) => file = back,
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -566,7 +708,8 @@ fn lock(path: &Path) -> Result<nix::fcntl::Flock<File>> {
 }
 
 fn random_id() -> Result<String> {
-    let id = fs::read_to_string("/proc/sys/kernel/random/uuid").context("asking the kernel for a random id")?;
+    let id = fs::read_to_string("/proc/sys/kernel/random/uuid")
+        .context("asking the kernel for a random id")?;
     Ok(id.trim().to_owned())
 }
 
@@ -579,7 +722,8 @@ mod tests {
     struct Scratch(PathBuf);
     impl Scratch {
         fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("gpud-spool-{}-{name}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("gpud-spool-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&dir);
             Self(dir)
         }
@@ -594,7 +738,10 @@ mod tests {
         text.parse().unwrap()
     }
     fn fence(generation: u64) -> Fence {
-        Fence { incarnation: 3, generation }
+        Fence {
+            incarnation: 3,
+            generation,
+        }
     }
 
     #[test]
@@ -605,7 +752,12 @@ mod tests {
             spool.write_fence(fence(generation)).unwrap();
         }
         let life = spool.life().clone();
-        assert!(Spool::open(&scratch.0, NOW).unwrap_err().to_string().contains("another gpud"));
+        assert!(
+            Spool::open(&scratch.0, NOW)
+                .unwrap_err()
+                .to_string()
+                .contains("another gpud")
+        );
         drop(spool);
         let again = Spool::open(&scratch.0, NOW).unwrap();
         assert_eq!((again.fence(), again.life()), (fence(5), &life));
@@ -617,7 +769,13 @@ mod tests {
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         spool.write_fence(fence(1)).unwrap();
         spool.write_fence(fence(2)).unwrap();
-        spool.fence.lock().unwrap().file.write_all_at(br#"{"incarnation":9"#, 0).unwrap();
+        spool
+            .fence
+            .lock()
+            .unwrap()
+            .file
+            .write_all_at(br#"{"incarnation":9"#, 0)
+            .unwrap();
         drop(spool);
         assert_eq!(Spool::open(&scratch.0, NOW).unwrap().fence(), fence(1));
     }
@@ -635,7 +793,10 @@ mod tests {
             spool.write_end(run(id), RunEnd::default()).unwrap();
         }
         spool.mark_clean(run("4-1")).unwrap();
-        let ended = |clean| Record::Ended { end: Box::default(), clean };
+        let ended = |clean| Record::Ended {
+            end: Box::default(),
+            clean,
+        };
         let expected = [
             (run("1-1"), Record::Order),
             (run("2-1"), Record::Supervised),
@@ -654,20 +815,48 @@ mod tests {
         let scratch = Scratch::new("known");
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         let id = run("1-1");
-        let order = LaunchOrder { job_name: "train".into(), script: "secret".into(), environment: vec!["A=b".into()], ..LaunchOrder::default() };
+        let order = LaunchOrder {
+            job_name: "train".into(),
+            script: "secret".into(),
+            environment: vec!["A=b".into()],
+            ..LaunchOrder::default()
+        };
         spool.accept(id, &order).unwrap();
-        spool.write_setup(id, &Setup { node_name: "n1".into(), ..Setup::default() }).unwrap();
+        spool
+            .write_setup(
+                id,
+                &Setup {
+                    node_name: "n1".into(),
+                    ..Setup::default()
+                },
+            )
+            .unwrap();
         let kept = spool.order(id).unwrap();
-        assert_eq!((kept.job_name.as_str(), kept.script.as_str(), kept.environment.len()), ("train", "", 0));
+        assert_eq!(
+            (
+                kept.job_name.as_str(),
+                kept.script.as_str(),
+                kept.environment.len()
+            ),
+            ("train", "", 0)
+        );
         // A daemon that begins reads the same from the files, in which the texts are.
         drop(spool);
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         assert_eq!(*spool.order(id).unwrap(), *kept);
         assert_eq!(spool.setup(id).unwrap().unwrap().node_name, "n1");
-        assert!(fs::read_to_string(scratch.0.join("runs/1-1/order.json")).unwrap().contains("secret"));
+        assert!(
+            fs::read_to_string(scratch.0.join("runs/1-1/order.json"))
+                .unwrap()
+                .contains("secret")
+        );
         spool.log(id, NOW, "accepted");
         spool.forget(id).unwrap();
-        assert!(spool.known().is_empty() && spool.order(id).is_err() && spool.setup(id).unwrap().is_none());
+        assert!(
+            spool.known().is_empty()
+                && spool.order(id).is_err()
+                && spool.setup(id).unwrap().is_none()
+        );
     }
 
     #[test]
@@ -675,7 +864,10 @@ mod tests {
         let scratch = Scratch::new("again");
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         let (first, second) = (run("1-1"), run("2-1"));
-        let order = |name: &str| LaunchOrder { job_name: name.into(), ..LaunchOrder::default() };
+        let order = |name: &str| LaunchOrder {
+            job_name: name.into(),
+            ..LaunchOrder::default()
+        };
         spool.accept(first, &order("first")).unwrap();
         spool.write_setup(first, &Setup::default()).unwrap();
         spool.mark_ready(first).unwrap();
@@ -685,8 +877,15 @@ mod tests {
         spool.mark_clean(first).unwrap();
         spool.forget(first).unwrap();
         spool.accept(second, &order("second")).unwrap();
-        assert_eq!(spool.scan().unwrap(), BTreeMap::from([(second, Record::Order)]));
-        assert!(!spool.was_ready(second) && spool.setup(second).unwrap().is_none() && spool.end(second).unwrap().is_none());
+        assert_eq!(
+            spool.scan().unwrap(),
+            BTreeMap::from([(second, Record::Order)])
+        );
+        assert!(
+            !spool.was_ready(second)
+                && spool.setup(second).unwrap().is_none()
+                && spool.end(second).unwrap().is_none()
+        );
         assert_eq!(spool.order(second).unwrap().job_name, "second");
         // Accepted again, while there is a spare one: the run keeps its directory.
         spool.accept(first, &order("first")).unwrap();
@@ -696,7 +895,11 @@ mod tests {
         assert!(spool.was_ready(second) && spool.order(second).unwrap().job_name == "again");
         drop(spool);
         let spool = Spool::open(&scratch.0, NOW).unwrap();
-        assert_eq!(spool.scan().unwrap(), BTreeMap::from([(second, Record::Order)]), "spare ones are no runs");
+        assert_eq!(
+            spool.scan().unwrap(),
+            BTreeMap::from([(second, Record::Order)]),
+            "spare ones are no runs"
+        );
         assert_eq!(fs::read_dir(spool.runs_dir()).unwrap().count(), 1);
     }
 
@@ -706,11 +909,17 @@ mod tests {
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
         let path = scratch.0.join("life.json");
-        let life = StoredLife { boot: "yesterday".into(), spool: spool.life().spool.clone() };
+        let life = StoredLife {
+            boot: "yesterday".into(),
+            spool: spool.life().spool.clone(),
+        };
         fs::write(&path, serde_json::to_vec(&life).unwrap()).unwrap();
         drop(spool);
         let spool = Spool::open(&scratch.0, NOW).unwrap();
-        assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::NodeRebooted);
+        assert_eq!(
+            spool.end(run("1-1")).unwrap().unwrap().cause,
+            EndCause::NodeRebooted
+        );
         assert_eq!(spool.life().spool, life.spool);
     }
 
@@ -720,15 +929,30 @@ mod tests {
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         let room = scratch.0.join("runs/1-1/exit.json.room");
         spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
-        let end = RunEnd { cause: EndCause::TimeLimit, ..RunEnd::default() };
+        let end = RunEnd {
+            cause: EndCause::TimeLimit,
+            ..RunEnd::default()
+        };
         let text = serde_json::to_string(&end).unwrap();
-        for unfinished in ["", "{", "\0\0\0\0", &text[..text.len() - 1], &format!("{text}\0\0")] {
+        for unfinished in [
+            "",
+            "{",
+            "\0\0\0\0",
+            &text[..text.len() - 1],
+            &format!("{text}\0\0"),
+        ] {
             fs::write(&room, unfinished).unwrap();
             assert_eq!(spool.end(run("1-1")).unwrap(), None, "{unfinished:?}");
         }
         fs::write(&room, &text).unwrap();
         assert_eq!(spool.end(run("1-1")).unwrap(), Some(end.clone()));
-        assert_eq!(spool.scan().unwrap()[&run("1-1")], Record::Ended { end: Box::new(end), clean: false });
+        assert_eq!(
+            spool.scan().unwrap()[&run("1-1")],
+            Record::Ended {
+                end: Box::new(end),
+                clean: false
+            }
+        );
     }
 
     #[test]
@@ -736,26 +960,47 @@ mod tests {
         let scratch = Scratch::new("end");
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
-        let lost = RunEnd { cause: EndCause::SupervisorLost, ..RunEnd::default() };
+        let lost = RunEnd {
+            cause: EndCause::SupervisorLost,
+            ..RunEnd::default()
+        };
         spool.write_end(run("1-1"), lost.clone()).unwrap();
-        assert_eq!(spool.write_end(run("1-1"), RunEnd::default()).unwrap(), lost);
+        assert_eq!(
+            spool.write_end(run("1-1"), RunEnd::default()).unwrap(),
+            lost
+        );
         fs::write(scratch.0.join("runs/1-1/exit.json"), "{").unwrap();
-        assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::SpoolLost);
+        assert_eq!(
+            spool.end(run("1-1")).unwrap().unwrap().cause,
+            EndCause::SpoolLost
+        );
         spool.mark_fence_broken(run("1-1"), "changed").unwrap();
-        assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::FenceBroken);
+        assert_eq!(
+            spool.end(run("1-1")).unwrap().unwrap().cause,
+            EndCause::FenceBroken
+        );
     }
 
     #[test]
     fn a_log_is_read_back_bounded() {
         let scratch = Scratch::new("log");
         let spool = Spool::open(&scratch.0, NOW).unwrap();
-        assert!(spool.read_log(run("1-1")).unwrap_err().to_string().contains("no record of run 1-1"));
+        assert!(
+            spool
+                .read_log(run("1-1"))
+                .unwrap_err()
+                .to_string()
+                .contains("no record of run 1-1")
+        );
         spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
         for n in 0..5000 {
             spool.log(run("1-1"), NOW, &format!("line {n} {}", "x".repeat(40)));
         }
         let text = spool.read_log(run("1-1")).unwrap();
-        assert!(text.len() <= LOG_READ_BYTES && text.ends_with(&format!("line 4999 {}\n", "x".repeat(40))));
+        assert!(
+            text.len() <= LOG_READ_BYTES
+                && text.ends_with(&format!("line 4999 {}\n", "x".repeat(40)))
+        );
         assert!(text.starts_with("1970-01-01T00:00:01Z line "));
     }
 
@@ -766,16 +1011,32 @@ mod tests {
         spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
         spool.log(run("1-1"), NOW, "accepted");
         spool.forget(run("1-1")).unwrap();
-        assert_eq!(spool.read_log(run("1-1")).unwrap(), "1970-01-01T00:00:01Z accepted\n");
+        assert_eq!(
+            spool.read_log(run("1-1")).unwrap(),
+            "1970-01-01T00:00:01Z accepted\n"
+        );
         // Of a run in the same directory, only that.
         spool.accept(run("2-1"), &LaunchOrder::default()).unwrap();
         spool.log(run("2-1"), NOW, "another");
-        assert_eq!(spool.read_log(run("2-1")).unwrap(), "1970-01-01T00:00:01Z another\n");
+        assert_eq!(
+            spool.read_log(run("2-1")).unwrap(),
+            "1970-01-01T00:00:01Z another\n"
+        );
         spool.forget(run("2-1")).unwrap();
         drop(spool);
         let spool = Spool::open(&scratch.0, NOW).unwrap();
-        assert_eq!(spool.read_log(run("1-1")).unwrap(), "1970-01-01T00:00:01Z accepted\n");
-        assert_eq!(spool.read_log(run("2-1")).unwrap(), "1970-01-01T00:00:01Z another\n");
-        assert_eq!(fs::read_dir(scratch.0.join("logs")).unwrap().count(), 1, "no file for each run");
+        assert_eq!(
+            spool.read_log(run("1-1")).unwrap(),
+            "1970-01-01T00:00:01Z accepted\n"
+        );
+        assert_eq!(
+            spool.read_log(run("2-1")).unwrap(),
+            "1970-01-01T00:00:01Z another\n"
+        );
+        assert_eq!(
+            fs::read_dir(scratch.0.join("logs")).unwrap().count(),
+            1,
+            "no file for each run"
+        );
     }
 }

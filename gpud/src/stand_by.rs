@@ -39,7 +39,11 @@ struct Process {
 impl StandBy {
     /// For runs whose directories are in `runs`.
     pub fn new(gstepd: PathBuf, runs: PathBuf) -> Self {
-        Self { gstepd, runs, process: Mutex::new(None) }
+        Self {
+            gstepd,
+            runs,
+            process: Mutex::new(None),
+        }
     }
 
     pub fn gstepd(&self) -> &Path {
@@ -56,25 +60,43 @@ impl StandBy {
 
     /// Makes a supervisor for a run, in the `sup` cgroup. It holds `connection`: after an error only the other end of that
     /// tells whether there is one. Returns its process, held.
-    pub fn fork(&self, run_dir: &Path, connection: &UnixStream, cgroup: Option<&RunCgroup>) -> Result<OwnedFd> {
-        let sup = cgroup.map(RunCgroup::sup_dir).filter(|(_, is_born_there)| *is_born_there);
-        let sup = sup.map(|(dir, _)| File::open(dir)).transpose().context("opening the supervisor's cgroup")?;
+    pub fn fork(
+        &self,
+        run_dir: &Path,
+        connection: &UnixStream,
+        cgroup: Option<&RunCgroup>,
+    ) -> Result<OwnedFd> {
+        let sup = cgroup
+            .map(RunCgroup::sup_dir)
+            .filter(|(_, is_born_there)| *is_born_there);
+        let sup = sup
+            .map(|(dir, _)| File::open(dir))
+            .transpose()
+            .context("opening the supervisor's cgroup")?;
         let descriptors = [Some(connection.as_fd()), sup.as_ref().map(AsFd::as_fd)];
         let descriptors: Vec<_> = descriptors.into_iter().flatten().collect();
         let mut process = self.process.lock().expect("no holder panics");
         let request = run_dir.as_os_str().as_bytes();
         // One that died while it was idle has not taken the request.
-        let sent = process.as_ref().map(|process| descriptor::send(&process.requests, request, &descriptors));
+        let sent = process
+            .as_ref()
+            .map(|process| descriptor::send(&process.requests, request, &descriptors));
         if !matches!(sent, Some(Ok(()))) {
             *process = None;
             let fresh = process.insert(Process::start(&self.gstepd, &self.runs)?);
-            descriptor::send(&fresh.requests, request, &descriptors).context("asking the stand-by of gstepd")?;
+            descriptor::send(&fresh.requests, request, &descriptors)
+                .context("asking the stand-by of gstepd")?;
         }
-        let answered = process.as_ref().map(Process::answer).context("no stand-by")?;
+        let answered = process
+            .as_ref()
+            .map(Process::answer)
+            .context("no stand-by")?;
         match answered {
             Ok(Answer::Forked { pid, supervisor }) => {
                 if let (None, Some(cgroup)) = (sup, cgroup) {
-                    cgroup.attach_sup(pid).context("moving gstepd into its cgroup")?;
+                    cgroup
+                        .attach_sup(pid)
+                        .context("moving gstepd into its cgroup")?;
                 }
                 Ok(supervisor)
             }
@@ -95,12 +117,25 @@ enum Answer {
 impl Process {
     fn start(gstepd: &Path, runs: &Path) -> Result<Self> {
         let (requests, theirs) = descriptor::pair()?;
-        setsockopt(&requests, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_PATIENCE_SECS))?;
+        setsockopt(
+            &requests,
+            sockopt::ReceiveTimeout,
+            &TimeVal::seconds(ANSWER_PATIENCE_SECS),
+        )?;
         let mut command = Command::new(gstepd);
-        command.arg("--stand-by").arg(runs).arg(" ".repeat(TITLE_ROOM));
-        command.env_clear().env("PATH", PATH).current_dir("/").process_group(0);
+        command
+            .arg("--stand-by")
+            .arg(runs)
+            .arg(" ".repeat(TITLE_ROOM));
+        command
+            .env_clear()
+            .env("PATH", PATH)
+            .current_dir("/")
+            .process_group(0);
         command.stdin(theirs).stdout(Stdio::null());
-        let child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {}", gstepd.display()))?;
         own_limits::hand_down(child.id());
         Ok(Self { child, requests })
     }
@@ -110,7 +145,10 @@ impl Process {
         let answer = descriptor::receive(&self.requests, &mut text)?;
         let text = String::from_utf8_lossy(&text[..answer.length]);
         match answer.descriptors.into_iter().next() {
-            Some(supervisor) => Ok(Answer::Forked { pid: text.parse().context("its answer is no pid")?, supervisor }),
+            Some(supervisor) => Ok(Answer::Forked {
+                pid: text.parse().context("its answer is no pid")?,
+                supervisor,
+            }),
             None if !text.is_empty() => Ok(Answer::Refused(text.into_owned())),
             None => bail!("it ended"),
         }

@@ -15,7 +15,9 @@ pub fn look(site: &Site, run: RunId, end: RunEnd) -> Happening {
         return Happening::SupervisorActs { run };
     }
     tracing::warn!(%run, "{}", end.text);
-    let usage = live_use::read(site, run).map(|used| used.all).unwrap_or_default();
+    let usage = live_use::read(site, run)
+        .map(|used| used.all)
+        .unwrap_or_default();
     place.kill();
     if let Ok(Some(cgroup)) = site.cgroup_of(run)
         && let Err(e) = cgroup.kill_supervisor()
@@ -23,5 +25,8 @@ pub fn look(site: &Site, run: RunId, end: RunEnd) -> Happening {
         tracing::error!(%run, "killing its supervisor: {e}");
     }
     let end = recorded_end(site, run, RunEnd { usage, ..end });
-    Happening::Supervisor { run, outcome: Err(Box::new(end)) }
+    Happening::Supervisor {
+        run,
+        outcome: Err(Box::new(end)),
+    }
 }

@@ -9,10 +9,10 @@ use crate::site::Site;
 use crate::spool::{Spool, remove_file};
 use crate::stand_by::{self, StandBy};
 use anyhow::{Context, Result, bail};
-use gmodel::{RunId, Timestamp};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, NumberedSignal, RunEnd, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder, StepOutput, ToStep};
+use gmodel::{RunId, Timestamp};
 use gsys::cgroup::RunCgroup;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -60,7 +60,10 @@ pub fn start(stand_by: &StandBy, run_dir: &Path, cgroup: Option<&RunCgroup>) -> 
         (Ok(_), Err(e)) => Err(e),
         (Err(e), Ok(pid)) => {
             tracing::warn!("{e:#}; its last supervisor began all the same");
-            Ok(Supervisor::new(stream, gsys::process::pidfd_open(pid).ok())?)
+            Ok(Supervisor::new(
+                stream,
+                gsys::process::pidfd_open(pid).ok(),
+            )?)
         }
         (Err(e), Err(_)) => {
             tracing::warn!("{e:#}; gstepd is started anew");
@@ -73,18 +76,38 @@ impl Supervisor {
     /// One that was just made.
     fn new(stream: UnixStream, process: Option<OwnedFd>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, process, suspended: Some(false) })
+        Ok(Self {
+            stream,
+            process,
+            suspended: Some(false),
+        })
     }
 }
 
 /// The slow way, which needs no stand-by.
 fn exec(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<Supervisor> {
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))?;
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(run_dir.join("log"))?;
     let (stream, theirs) = UnixStream::pair()?;
     let mut command = tokio::process::Command::new(gstepd);
-    command.arg("--run-dir").arg(run_dir).arg("--connected").env_clear().env("PATH", stand_by::PATH).current_dir("/");
-    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log).process_group(0);
-    let mut child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
+    command
+        .arg("--run-dir")
+        .arg(run_dir)
+        .arg("--connected")
+        .env_clear()
+        .env("PATH", stand_by::PATH)
+        .current_dir("/");
+    command
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(log)
+        .process_group(0);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("starting {}", gstepd.display()))?;
     // Our copy of the other end is in it: without that, its end is seen.
     drop(command);
     let pid = child.id().context("gstepd ended at once")? as i32;
@@ -92,7 +115,9 @@ fn exec(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<Sup
     let process = gsys::process::pidfd_open(pid).ok();
     tokio::spawn(async move { child.wait().await });
     if let Some(cgroup) = cgroup {
-        cgroup.attach_sup(pid).context("moving gstepd into its cgroup")?;
+        cgroup
+            .attach_sup(pid)
+            .context("moving gstepd into its cgroup")?;
     }
     wait_until_ready(&stream)?;
     Ok(Supervisor::new(stream, process)?)
@@ -105,11 +130,16 @@ fn wait_until_ready(stream: &UnixStream) -> Result<i32> {
     let length = loop {
         match recv(stream.as_raw_fd(), &mut words, MsgFlags::MSG_PEEK) {
             Err(nix::Error::EINTR) => {}
-            Err(nix::Error::EAGAIN) => bail!("gstepd was not ready within {} s", START_PATIENCE.as_secs()),
+            Err(nix::Error::EAGAIN) => {
+                bail!("gstepd was not ready within {} s", START_PATIENCE.as_secs())
+            }
             length => break length?,
         }
     };
-    let words = words[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = words[..length]
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
     match serde_json::from_slice(words) {
         Ok(FromStep::Ready { pid }) => Ok(pid as i32),
         _ => bail!("gstepd ended before it was ready; its words are in the run's log"),
@@ -130,15 +160,26 @@ pub struct Asked {
 
 impl Asked {
     fn overdue(&self, now: Instant) -> Option<RunEnd> {
-        let passed = |since: Instant, secs: u32| now >= since + Duration::from_secs(secs.into()) + ACT_PATIENCE;
-        let end = |cause, what: &str| RunEnd { cause, text: format!("{what}; its supervisor (gstepd) stood still, and gpud killed the run"), ..RunEnd::default() };
+        let passed = |since: Instant, secs: u32| {
+            now >= since + Duration::from_secs(secs.into()) + ACT_PATIENCE
+        };
+        let end = |cause, what: &str| RunEnd {
+            cause,
+            text: format!("{what}; its supervisor (gstepd) stood still, and gpud killed the run"),
+            ..RunEnd::default()
+        };
         if self.heard.is_some_and(|heard| now < heard + ACT_PATIENCE) {
             None
         } else if self.stop.is_some_and(|(said, secs)| passed(said, secs)) {
             Some(end(EndCause::Stopped, "stopped"))
         } else {
             let (since, limit_secs) = self.limit?;
-            passed(since, limit_secs.saturating_add(self.kill_grace_secs)).then(|| end(EndCause::TimeLimit, &format!("the time limit of {limit_secs} s was reached")))
+            passed(since, limit_secs.saturating_add(self.kill_grace_secs)).then(|| {
+                end(
+                    EndCause::TimeLimit,
+                    &format!("the time limit of {limit_secs} s was reached"),
+                )
+            })
         }
     }
 }
@@ -154,7 +195,10 @@ impl Place {
         let run_dir = spool.run_dir(run);
         // Without a setup there is no supervisor.
         let setup = spool.setup(run).ok().flatten().unwrap_or_default();
-        Place { sockets: setup.control_sockets(&run_dir), run_dir }
+        Place {
+            sockets: setup.control_sockets(&run_dir),
+            run_dir,
+        }
     }
 
     fn connect(&self) -> io::Result<UnixStream> {
@@ -171,8 +215,14 @@ impl Place {
     /// A connection, with patience for a supervisor that is about to listen or to leave. `None`: there is none.
     pub fn find(&self) -> Option<Supervisor> {
         let stream = self.find_stream()?;
-        let process = gsys::peer::peer_of(&stream).and_then(|peer| gsys::process::pidfd_open(peer.pid)).ok();
-        Some(Supervisor { stream, process, suspended: None })
+        let process = gsys::peer::peer_of(&stream)
+            .and_then(|peer| gsys::process::pidfd_open(peer.pid))
+            .ok();
+        Some(Supervisor {
+            stream,
+            process,
+            suspended: None,
+        })
     }
 
     fn find_stream(&self) -> Option<UnixStream> {
@@ -180,7 +230,11 @@ impl Place {
         loop {
             match self.connect() {
                 Ok(stream) => return Some(stream),
-                Err(_) if self.run_dir.join("exit.json").exists() || !is_locked(&self.run_dir) || Instant::now() >= deadline => {
+                Err(_)
+                    if self.run_dir.join("exit.json").exists()
+                        || !is_locked(&self.run_dir)
+                        || Instant::now() >= deadline =>
+                {
                     // It may have listened between our two looks.
                     return self.connect().ok();
                 }
@@ -196,17 +250,23 @@ impl Place {
 
     /// Kills the supervisor, whatever state it is in. Blocking.
     pub fn kill(&self) {
-        let peer = self.connect().and_then(|stream| gsys::peer::peer_of(&stream));
+        let peer = self
+            .connect()
+            .and_then(|stream| gsys::peer::peer_of(&stream));
         if let Ok(process) = peer.and_then(|peer| gsys::process::pidfd_open(peer.pid)) {
             let _ = gsys::process::pidfd_signal(process.as_fd(), nix::libc::SIGKILL);
-            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(5000u16));
+            let _ = poll(
+                &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
+                PollTimeout::from(5000u16),
+            );
         }
     }
 
     /// Sees off a supervisor that has ended its run and lingers, because whoever was to hear of the end is gone. Blocking.
     pub fn dismiss(&self) {
         let Ok(stream) = self.connect() else { return };
-        let process = gsys::process::pidfd_open(gsys::peer::peer_of(&stream).map_or(0, |peer| peer.pid));
+        let process =
+            gsys::process::pidfd_open(gsys::peer::peer_of(&stream).map_or(0, |peer| peer.pid));
         // Whoever was told the end and hangs up lets it go.
         if first_words_of(stream).is_some()
             && let Ok(process) = process
@@ -217,15 +277,23 @@ impl Place {
 
     /// What a supervisor that was killed left: another one refuses to begin beside it.
     pub fn remove_sockets(&self) -> Result<()> {
-        self.sockets.iter().try_for_each(|socket| remove_file(socket))
+        self.sockets
+            .iter()
+            .try_for_each(|socket| remove_file(socket))
     }
 }
 
 /// Goes by the directory's descriptor, because a socket's path has room for 107 bytes.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     let dir = File::open(dir)?;
-    let stream = UnixStream::connect(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))?;
+    let stream = UnixStream::connect(
+        Path::new("/proc/self/fd")
+            .join(dir.as_raw_fd().to_string())
+            .join(name),
+    )?;
     stream.set_nonblocking(true)?;
     Ok(stream)
 }
@@ -250,13 +318,19 @@ pub fn see_off(supervisor: &OwnedFd) {
     let deadline = Instant::now() + LEAVE_PATIENCE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
             Err(nix::Error::EINTR) => {}
             Ok(0) => break,
             _ => return,
         }
     }
-    tracing::warn!("a supervisor did not leave within {} s; killed", LEAVE_PATIENCE.as_secs());
+    tracing::warn!(
+        "a supervisor did not leave within {} s; killed",
+        LEAVE_PATIENCE.as_secs()
+    );
     let _ = gsys::process::pidfd_signal(supervisor.as_fd(), nix::libc::SIGKILL);
     let _ = poll(&mut fds, PollTimeout::from(1000u16));
 }
@@ -283,12 +357,33 @@ pub struct StepLink {
 
 impl StepLink {
     /// Begins to listen; what the supervisor says comes as [`Happening::Step`], its silence as [`Happening::StepGone`].
-    pub fn open(run: RunId, connection: u64, supervisor: Supervisor, daemon: mpsc::Sender<Happening>) -> Result<Self> {
-        let Supervisor { stream, process, suspended } = supervisor;
+    pub fn open(
+        run: RunId,
+        connection: u64,
+        supervisor: Supervisor,
+        daemon: mpsc::Sender<Happening>,
+    ) -> Result<Self> {
+        let Supervisor {
+            stream,
+            process,
+            suspended,
+        } = supervisor;
         let stream = tokio::net::UnixStream::from_std(stream)?;
         let (sender, queue) = mpsc::unbounded_channel();
         tokio::spawn(converse(run, connection, stream, queue, daemon));
-        Ok(Self { connection, sender, process, went: false, limit: None, suspended, stop: None, stop_said: None, runs: None, heard: None, signalled: 0 })
+        Ok(Self {
+            connection,
+            sender,
+            process,
+            went: false,
+            limit: None,
+            suspended,
+            stop: None,
+            stop_said: None,
+            runs: None,
+            heard: None,
+            signalled: 0,
+        })
     }
 
     pub fn go(&mut self) {
@@ -319,7 +414,8 @@ impl StepLink {
     pub fn runs_since(&mut self, started: Timestamp) {
         let ran = Duration::from_millis(u64::try_from(wall_clock().0 - started.0).unwrap_or(0));
         let now = Instant::now();
-        self.runs.get_or_insert((now.checked_sub(ran).unwrap_or(now), started));
+        self.runs
+            .get_or_insert((now.checked_sub(ran).unwrap_or(now), started));
     }
     pub fn heard_from(&mut self) {
         self.heard = Some(Instant::now());
@@ -328,18 +424,34 @@ impl StepLink {
     pub fn overdue(&self, site: &Site, run: RunId) -> Option<RunEnd> {
         let order = site.spool.order(run).ok();
         let of_order = |value: &dyn Fn(&LaunchOrder) -> u32| order.as_deref().map_or(0, value);
-        let checkpoint_secs = of_order(&|order| order.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.grace_secs));
+        let checkpoint_secs = of_order(&|order| {
+            order
+                .checkpoint
+                .as_ref()
+                .map_or(0, |checkpoint| checkpoint.grace_secs)
+        });
         let asked = Asked {
-            stop: self.stop.zip(self.stop_said).map(|((_, grace_secs), said)| (said, grace_secs.saturating_add(checkpoint_secs))),
-            limit: self.runs.zip(self.limit.flatten()).map(|((since, _), limit_secs)| (since, limit_secs)),
+            stop: self
+                .stop
+                .zip(self.stop_said)
+                .map(|((_, grace_secs), said)| (said, grace_secs.saturating_add(checkpoint_secs))),
+            limit: self
+                .runs
+                .zip(self.limit.flatten())
+                .map(|((since, _), limit_secs)| (since, limit_secs)),
             kill_grace_secs: of_order(&|order| order.kill_grace_secs),
             heard: self.heard,
         };
         let end = asked.overdue(Instant::now())?;
-        Some(RunEnd { started: self.runs.map(|(_, started)| started), ..end })
+        Some(RunEnd {
+            started: self.runs.map(|(_, started)| started),
+            ..end
+        })
     }
     pub fn step(&mut self, step: StepOrder) {
-        self.say(ToStep::Step { step: Box::new(step) });
+        self.say(ToStep::Step {
+            step: Box::new(step),
+        });
     }
     pub fn signal(&mut self, signal: NumberedSignal) {
         if signal.number > self.signalled {
@@ -356,8 +468,14 @@ impl StepLink {
 
 /// Tells a waiting grun that none of its tasks starts here.
 pub async fn refuse_step(order: StepOrder, text: String) {
-    let Ok(address) = order.connect.parse::<std::net::SocketAddr>() else { return };
-    let hello = StepOutput::Hello { step: order.step, node_index: order.node_index, key: order.key };
+    let Ok(address) = order.connect.parse::<std::net::SocketAddr>() else {
+        return;
+    };
+    let hello = StepOutput::Hello {
+        step: order.step,
+        node_index: order.node_index,
+        key: order.key,
+    };
     let words = [hello.frame(), StepOutput::Refused { text }.frame()].concat();
     let say = async {
         let mut stream = tokio::net::TcpStream::connect(address).await?;
@@ -420,11 +538,34 @@ mod tests {
         let begun = Instant::now();
         let at = |secs: u64| begun + Duration::from_secs(secs);
         let cause = |asked: Asked, secs| asked.overdue(at(secs)).map(|end| end.cause);
-        let runs = Asked { limit: Some((begun, 60)), kill_grace_secs: 5, ..Asked::default() };
-        assert_eq!([84, 85].map(|secs| cause(runs, secs)), [None, Some(EndCause::TimeLimit)]);
-        let stopped = Asked { stop: Some((at(10), 30)), ..runs };
-        assert_eq!([59, 60].map(|secs| cause(stopped, secs)), [None, Some(EndCause::Stopped)]);
-        assert_eq!(cause(Asked { heard: Some(at(60)), ..stopped }, 79), None, "it was slow");
+        let runs = Asked {
+            limit: Some((begun, 60)),
+            kill_grace_secs: 5,
+            ..Asked::default()
+        };
+        assert_eq!(
+            [84, 85].map(|secs| cause(runs, secs)),
+            [None, Some(EndCause::TimeLimit)]
+        );
+        let stopped = Asked {
+            stop: Some((at(10), 30)),
+            ..runs
+        };
+        assert_eq!(
+            [59, 60].map(|secs| cause(stopped, secs)),
+            [None, Some(EndCause::Stopped)]
+        );
+        assert_eq!(
+            cause(
+                Asked {
+                    heard: Some(at(60)),
+                    ..stopped
+                },
+                79
+            ),
+            None,
+            "it was slow"
+        );
         assert_eq!(cause(Asked::default(), 1 << 30), None, "no limit");
     }
 }

@@ -21,8 +21,15 @@ const LONG: Duration = Duration::from_secs(90);
 
 /// The process in a run's `sup` cgroup.
 fn supervisor(node: &Node, run: RunId) -> Pid {
-    let trees = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(|tree| Path::new(tree).join(&node.cgroup_tag).join(format!("run_{run}/sup/cgroup.procs")));
-    let text = trees.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap();
+    let trees = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(|tree| {
+        Path::new(tree)
+            .join(&node.cgroup_tag)
+            .join(format!("run_{run}/sup/cgroup.procs"))
+    });
+    let text = trees
+        .iter()
+        .find_map(|path| fs::read_to_string(path).ok())
+        .unwrap();
     Pid::from_raw(text.trim().parse().unwrap())
 }
 
@@ -44,23 +51,53 @@ async fn a_run_whose_supervisor_stands_still_ends_by_a_stop_and_by_its_limit() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let (stopped, limited) = (run_id("1-1"), run_id("2-1"));
-    let order = |run| LaunchOrder { kill_grace_secs: 1, ..node.order(run, &format!("echo $$ > pid-{run}; trap '' TERM; while :; do sleep 1; done")) };
-    let limit = |run| DesiredRun { limit_secs: Some(2), ..want(run, Want::Run) };
-    ctl.desire(1, [stopped, limited].map(order).to_vec(), vec![want(stopped, Want::Run), limit(limited)]);
+    let order = |run| LaunchOrder {
+        kill_grace_secs: 1,
+        ..node.order(
+            run,
+            &format!("echo $$ > pid-{run}; trap '' TERM; while :; do sleep 1; done"),
+        )
+    };
+    let limit = |run| DesiredRun {
+        limit_secs: Some(2),
+        ..want(run, Want::Run)
+    };
+    ctl.desire(
+        1,
+        [stopped, limited].map(order).to_vec(),
+        vec![want(stopped, Want::Run), limit(limited)],
+    );
     let mut pids = Vec::new();
     for run in [stopped, limited] {
         ctl.wait_phase(run, RUNNING).await;
         kill(supervisor(&node, run), Signal::SIGSTOP).unwrap();
-        pids.push(wait_file(&node.path(&format!("work/pid-{run}"))).await.trim().parse::<i32>().unwrap());
+        pids.push(
+            wait_file(&node.path(&format!("work/pid-{run}")))
+                .await
+                .trim()
+                .parse::<i32>()
+                .unwrap(),
+        );
     }
     ctl.desire(2, Vec::new(), vec![stop(stopped, 1), limit(limited)]);
-    ctl.wait("generation 2", |ctl| ctl.obeyed.is_some_and(|fence| fence.generation == 2)).await;
+    ctl.wait("generation 2", |ctl| {
+        ctl.obeyed.is_some_and(|fence| fence.generation == 2)
+    })
+    .await;
     let end = ctl.wait_clean(stopped).await;
     assert_eq!(end.cause, EndCause::Stopped, "{}", end.text);
-    assert!(end.text.contains("its supervisor (gstepd) stood still"), "{}", end.text);
+    assert!(
+        end.text.contains("its supervisor (gstepd) stood still"),
+        "{}",
+        end.text
+    );
     let end = ctl.wait_clean(limited).await;
     assert_eq!(end.cause, EndCause::TimeLimit, "{}", end.text);
-    assert!(end.text.contains("the time limit of 2 s was reached") && end.started.is_some(), "{}", end.text);
+    assert!(
+        end.text.contains("the time limit of 2 s was reached") && end.started.is_some(),
+        "{}",
+        end.text
+    );
     for (run, pid) in [stopped, limited].into_iter().zip(pids) {
         wait_dead(pid).await;
         node.assert_no_trace(run);
@@ -102,14 +139,32 @@ async fn processes_that_do_not_die_are_named_and_the_share_stays_taken() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let run = run_id("3-1");
-    ctl.desire(1, vec![node.order(run, "sleep 1000 & echo $! > child; sleep 1000")], vec![want(run, Want::Run)]);
-    let child: i32 = wait_file(&node.path("work/child")).await.trim().parse().unwrap();
+    ctl.desire(
+        1,
+        vec![node.order(run, "sleep 1000 & echo $! > child; sleep 1000")],
+        vec![want(run, Want::Run)],
+    );
+    let child: i32 = wait_file(&node.path("work/child"))
+        .await
+        .trim()
+        .parse()
+        .unwrap();
     ctl.wait_phase(run, RUNNING).await;
-    let Some(freezer) = Freezer::with(child) else { return println!("NOT RUN: this machine has no v1 freezer, and nothing else holds a process against SIGKILL") };
+    let Some(freezer) = Freezer::with(child) else {
+        return println!(
+            "NOT RUN: this machine has no v1 freezer, and nothing else holds a process against SIGKILL"
+        );
+    };
     ctl.desire(2, Vec::new(), vec![stop(run, 0)]);
     ctl.wait_phase(run, ENDED).await;
     assert_eq!(ctl.phases[&run].end().unwrap().cause, EndCause::Stopped);
-    let names = |ctl: &Controller| ctl.inventories.last().is_some_and(|inventory| inventory.hung.iter().any(|hung| hung.run == Some(run) && hung.text.contains(&format!("{child} (sleep, D in "))));
+    let names = |ctl: &Controller| {
+        ctl.inventories.last().is_some_and(|inventory| {
+            inventory.hung.iter().any(|hung| {
+                hung.run == Some(run) && hung.text.contains(&format!("{child} (sleep, D in "))
+            })
+        })
+    };
     ctl.wait("the hung process", names).await;
     // The next daemon says so again.
     node.kill_daemon();
@@ -118,11 +173,21 @@ async fn processes_that_do_not_die_are_named_and_the_share_stays_taken() {
     ctl.wait_hello().await;
     ctl.wait("the hung process", names).await;
     let log = fs::read_to_string(node.run_dir(run).join("log")).unwrap();
-    assert!(log.contains(&format!("SIGKILL was sent and these processes do not end: {child} (sleep, D in ")), "{log}");
+    assert!(
+        log.contains(&format!(
+            "SIGKILL was sent and these processes do not end: {child} (sleep, D in "
+        )),
+        "{log}"
+    );
     assert_eq!(ctl.phases[&run].rank(), ENDED, "its share is not free");
     drop(freezer);
     ctl.wait_clean(run).await;
-    ctl.wait("no hung process", |ctl| ctl.inventories.last().is_some_and(|inventory| inventory.hung.is_empty())).await;
+    ctl.wait("no hung process", |ctl| {
+        ctl.inventories
+            .last()
+            .is_some_and(|inventory| inventory.hung.is_empty())
+    })
+    .await;
     node.assert_no_trace(run);
 }
 
@@ -132,7 +197,13 @@ fn open_files(node: &Node, soft: Option<u64>) {
     // The next that it opens would have the lowest number that is free.
     let next = || (0..).find(|fd| !Path::new(&format!("/proc/{pid}/fd/{fd}")).exists());
     let soft = soft.or_else(next).unwrap();
-    Rlimit { resource: Resource::Nofile, soft, hard }.set_of(pid).unwrap();
+    Rlimit {
+        resource: Resource::Nofile,
+        soft,
+        hard,
+    }
+    .set_of(pid)
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,15 +213,32 @@ async fn a_daemon_short_of_open_files_waits_and_jobs_have_the_usual_limit() {
     ctl.wait_hello().await;
     open_files(&node, None);
     let run = run_id("4-1");
-    ctl.desire(1, vec![node.order(run, "ulimit -Sn > limit")], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, "ulimit -Sn > limit")],
+        vec![want(run, Want::Run)],
+    );
     tokio::time::sleep(Duration::from_secs(2)).await;
     let own = Resource::Nofile.current().unwrap();
     open_files(&node, Some(own.hard));
     let end = ctl.wait_clean(run).await;
-    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS), "{}", end.text);
-    assert!(node.log_text().contains("waits, for up to 60 s"), "it was short of none: {}", node.log_text());
+    assert_eq!(
+        (end.cause, end.exit),
+        (EndCause::Exited, ExitCode::SUCCESS),
+        "{}",
+        end.text
+    );
+    assert!(
+        node.log_text().contains("waits, for up to 60 s"),
+        "it was short of none: {}",
+        node.log_text()
+    );
     let limit = fs::read_to_string(node.path("work/limit")).unwrap();
-    assert_eq!(limit.trim(), own.soft.to_string(), "as gpud had it at its start");
+    assert_eq!(
+        limit.trim(),
+        own.soft.to_string(),
+        "as gpud had it at its start"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,13 +250,31 @@ async fn one_job_cannot_take_all_process_numbers() {
     let node = Node::start(&ctl, "pids_max = 4000000").await;
     ctl.wait_hello().await;
     let run = run_id("5-1");
-    ctl.desire(1, vec![node.order(run, "true")], vec![want(run, Want::Prepare)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, "true")],
+        vec![want(run, Want::Prepare)],
+    );
     ctl.wait_phase(run, 1).await;
-    let number = |path: PathBuf| -> u64 { fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().parse().unwrap() };
+    let number = |path: PathBuf| -> u64 {
+        fs::read_to_string(&path)
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+            .trim()
+            .parse()
+            .unwrap()
+    };
     let tree = Path::new("/sys/fs/cgroup/pids").join(&node.cgroup_tag);
-    let machine = number("/proc/sys/kernel/pid_max".into()).min(number("/proc/sys/kernel/threads-max".into()));
-    let (one, all) = (tree.join(format!("run_{run}/pids.max")), number(tree.join("pids.max")));
-    let one = if one.exists() { one } else { tree.join(format!("run_{run}/job/pids.max")) };
+    let machine = number("/proc/sys/kernel/pid_max".into())
+        .min(number("/proc/sys/kernel/threads-max".into()));
+    let (one, all) = (
+        tree.join(format!("run_{run}/pids.max")),
+        number(tree.join("pids.max")),
+    );
+    let one = if one.exists() {
+        one
+    } else {
+        tree.join(format!("run_{run}/job/pids.max"))
+    };
     assert_eq!((number(one), all), (machine / 2, machine - machine / 8));
     ctl.desire(2, Vec::new(), vec![stop(run, 0)]);
     ctl.wait_clean(run).await;
@@ -184,7 +290,8 @@ async fn the_mode_of_a_shared_gpu_is_asked_when_a_part_is_given_out() {
     ctl.wait_hello().await;
     let state = node.path("nvml/state.json");
     let set_mode = |mode: &str| {
-        let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+        let mut json: serde_json::Value =
+            serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
         json["gpus"][0]["compute_mode"] = mode.into();
         fs::write(state.with_extension("aside"), json.to_string()).unwrap();
         fs::rename(state.with_extension("aside"), &state).unwrap();
@@ -197,8 +304,22 @@ async fn the_mode_of_a_shared_gpu_is_asked_when_a_part_is_given_out() {
     set_mode("default");
     let run = run_id("6-1");
     let mut order = node.order(run, "true");
-    order.gpus = vec![OrderGpu { slot: GpuSlot(0), uuid: gpu.uuid, gpu_type: "h100".into(), part: GpuPart::Share { milli: 500, memory_mib: 1000, tenant: None } }];
+    order.gpus = vec![OrderGpu {
+        slot: GpuSlot(0),
+        uuid: gpu.uuid,
+        gpu_type: "h100".into(),
+        part: GpuPart::Share {
+            milli: 500,
+            memory_mib: 1000,
+            tenant: None,
+        },
+    }];
     ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
     let end = ctl.wait_clean(run).await;
-    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS), "{}", end.text);
+    assert_eq!(
+        (end.cause, end.exit),
+        (EndCause::Exited, ExitCode::SUCCESS),
+        "{}",
+        end.text
+    );
 }

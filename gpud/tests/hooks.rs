@@ -24,15 +24,28 @@ impl Hooks {
     fn of(node: &Node) -> Self {
         let log = node.path("hooks.log");
         let program = |kind: &str| {
-            let (log, go) = (log.display(), node.path(&format!("work/go-{kind}")).display().to_string());
-            let body = format!("echo {kind} begins >> {log}\nwhile [ ! -e {go} ]; do sleep 0.02; done\necho {kind} ends >> {log}");
+            let (log, go) = (
+                log.display(),
+                node.path(&format!("work/go-{kind}")).display().to_string(),
+            );
+            let body = format!(
+                "echo {kind} begins >> {log}\nwhile [ ! -e {go} ]; do sleep 0.02; done\necho {kind} ends >> {log}"
+            );
             node.site_program(kind, &body)
         };
-        Self { prolog: program("prolog"), epilog: program("epilog"), log }
+        Self {
+            prolog: program("prolog"),
+            epilog: program("epilog"),
+            log,
+        }
     }
 
     fn order(&self, node: &Node, run: RunId) -> LaunchOrder {
-        LaunchOrder { prolog: self.prolog.clone(), epilog: self.epilog.clone(), ..node.order(run, "true") }
+        LaunchOrder {
+            prolog: self.prolog.clone(),
+            epilog: self.epilog.clone(),
+            ..node.order(run, "true")
+        }
     }
 
     fn lines(&self) -> String {
@@ -42,7 +55,11 @@ impl Hooks {
     async fn wait_for(&self, line: &str) {
         let deadline = Instant::now() + fake::PATIENCE;
         while !self.lines().contains(line) {
-            assert!(Instant::now() < deadline, "no {line:?} in {:?}", self.lines());
+            assert!(
+                Instant::now() < deadline,
+                "no {line:?} in {:?}",
+                self.lines()
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -75,7 +92,10 @@ async fn a_killed_daemon_finds_its_prolog_and_its_epilog_again() {
     // Longer than a clean-up without epilog takes: its GPUs are not free before that has ended.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     ctl.wait_phase(run, ENDED).await;
-    assert_eq!((ctl.phases[&run].rank(), hooks.lines().as_str()), (ENDED, "prolog begins\nprolog ends\nepilog begins\n"));
+    assert_eq!(
+        (ctl.phases[&run].rank(), hooks.lines().as_str()),
+        (ENDED, "prolog begins\nprolog ends\nepilog begins\n")
+    );
     go(&node, "epilog");
     assert_eq!(ctl.wait_clean(run).await.exit, ExitCode::SUCCESS);
     assert_eq!(hooks.lines(), ALL_LINES);
@@ -134,11 +154,22 @@ async fn a_prolog_whose_supervisor_is_killed_has_failed_and_is_not_run_again() {
     go(&node, "epilog");
     ctl.desire(1, vec![hooks.order(&node, run)], vec![want(run, Want::Run)]);
     hooks.wait_for("prolog begins").await;
-    let supervisor = wait_file(&node.run_dir(run).join("prolog.lock")).await.parse().unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(supervisor), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let supervisor = wait_file(&node.run_dir(run).join("prolog.lock"))
+        .await
+        .parse()
+        .unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(supervisor),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
     let end = ctl.wait_clean(run).await;
     assert_eq!(end.cause, EndCause::PrologFailed);
-    assert!(end.text.contains("supervisor was killed") && end.text.contains("not run again"), "{}", end.text);
+    assert!(
+        end.text.contains("supervisor was killed") && end.text.contains("not run again"),
+        "{}",
+        end.text
+    );
     assert_eq!(hooks.lines(), "prolog begins\nepilog begins\nepilog ends\n");
     node.assert_no_trace(run);
 }
@@ -152,12 +183,37 @@ async fn hooks_are_told_the_run_its_node_and_its_gpus() {
     let node = fake::gpu_node(&mut ctl, "").await;
     let hello = ctl.wait_hello().await;
     let gpu = &hello.inventory.gpus[2];
-    let program = node.site_program("hook", &format!("env > {}/hook-$SLURM_JOB_ID", node.dir.display()));
+    let program = node.site_program(
+        "hook",
+        &format!("env > {}/hook-$SLURM_JOB_ID", node.dir.display()),
+    );
     let run = run_id("5-1");
-    let mut order = LaunchOrder { prolog: program, ..node.order(run, "true") };
-    order.gpus = vec![gmodel::launch_order::OrderGpu { slot: gmodel::GpuSlot(2), uuid: gpu.uuid.clone(), gpu_type: "h100".into(), part: gmodel::GpuPart::Whole }];
-    order.array = Some(ArrayTask { array: JobId(4), index: 7, count: 9, min: 1, max: 9, step: 1 });
-    order.nodes = ["n1", "n2"].map(|name| OrderNode { name: name.into(), cpus: 1, tasks: 1, gpus: 1 }).into();
+    let mut order = LaunchOrder {
+        prolog: program,
+        ..node.order(run, "true")
+    };
+    order.gpus = vec![gmodel::launch_order::OrderGpu {
+        slot: gmodel::GpuSlot(2),
+        uuid: gpu.uuid.clone(),
+        gpu_type: "h100".into(),
+        part: gmodel::GpuPart::Whole,
+    }];
+    order.array = Some(ArrayTask {
+        array: JobId(4),
+        index: 7,
+        count: 9,
+        min: 1,
+        max: 9,
+        step: 1,
+    });
+    order.nodes = ["n1", "n2"]
+        .map(|name| OrderNode {
+            name: name.into(),
+            cpus: 1,
+            tasks: 1,
+            gpus: 1,
+        })
+        .into();
     ctl.desire(1, vec![order], vec![want(run, Want::Prepare)]);
     ctl.wait_phase(run, 1).await;
     let told = fs::read_to_string(node.path("hook-5")).unwrap();
@@ -173,7 +229,10 @@ async fn hooks_are_told_the_run_its_node_and_its_gpus() {
         ("CUDA_VISIBLE_DEVICES", &gpu.uuid),
     ];
     for (name, value) in wanted {
-        assert!(told.lines().any(|line| line == format!("{name}={value}")), "{name}={value} is not in {told}");
+        assert!(
+            told.lines().any(|line| line == format!("{name}={value}")),
+            "{name}={value} is not in {told}"
+        );
     }
     ctl.desire(2, Vec::new(), vec![stop(run, 0)]);
     ctl.wait_clean(run).await;
@@ -188,8 +247,19 @@ async fn a_job_cannot_reach_its_hooks() {
     go(&node, "prolog");
     go(&node, "epilog");
     // The run's directory, its locks and ends, and the hook itself.
-    let body = format!("cd {} && exit 1; echo x >> {} && exit 2; touch started; exit 0", node.run_dir(run).display(), hooks.epilog);
-    ctl.desire(1, vec![LaunchOrder { script: format!("#!/bin/sh\n{body}\n"), ..hooks.order(&node, run) }], vec![want(run, Want::Run)]);
+    let body = format!(
+        "cd {} && exit 1; echo x >> {} && exit 2; touch started; exit 0",
+        node.run_dir(run).display(),
+        hooks.epilog
+    );
+    ctl.desire(
+        1,
+        vec![LaunchOrder {
+            script: format!("#!/bin/sh\n{body}\n"),
+            ..hooks.order(&node, run)
+        }],
+        vec![want(run, Want::Run)],
+    );
     let end = ctl.wait_clean(run).await;
     if fake::is_root() {
         assert_eq!(end.exit, ExitCode::SUCCESS);

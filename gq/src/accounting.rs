@@ -8,8 +8,8 @@ use crate::job_filter::{own_name, states, unknown_user, user_name};
 use crate::queue::copy_json;
 use crate::run_column::{self, Manner, RunColumn, Units};
 use crate::run_line::{Key, RunLine};
-use crate::{seff, slurm_json};
 use crate::usage_report::{self, ReportArgs};
+use crate::{seff, slurm_json};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::column_format::Spec;
 use gcli::local_time::{self, TimeFormat};
@@ -41,16 +41,40 @@ Times: now-1hour, 09:00, 2026-11-20, 2026-11-20T09:05. gacct -e lists the column
 /// Options of sacct that gacct does not have.
 const ADVICE: &command_line::Advice = &[
     (&["-B", "--batch-script"], "gq --script JOB prints it"),
-    (&["-c", "--completion", "-d", "--dump", "-f", "--file"], "accounting is the controller's database: -P -o COLUMNS prints it for scripts, --json all of it"),
+    (
+        &["-c", "--completion", "-d", "--dump", "-f", "--file"],
+        "accounting is the controller's database: -P -o COLUMNS prints it for scripts, --json all of it",
+    ),
     (&["-C", "--constraints"], "-o jobid,constraints shows them"),
-    (&["-g", "--gid", "--group", "-G"], "-u names users, -A accounts; -o jobid,gid shows groups"),
-    (&["-F"], "there are no federations: each cluster has a queue of its own"),
-    (&["-L"], "there are no federations: each cluster has a queue of its own"),
-    (&["-R", "--reason"], "gq -t PD -o '%i %r' shows why jobs wait; gacct -o jobid,reason why they ended"),
+    (
+        &["-g", "--gid", "--group", "-G"],
+        "-u names users, -A accounts; -o jobid,gid shows groups",
+    ),
+    (
+        &["-F"],
+        "there are no federations: each cluster has a queue of its own",
+    ),
+    (
+        &["-L"],
+        "there are no federations: each cluster has a queue of its own",
+    ),
+    (
+        &["-R", "--reason"],
+        "gq -t PD -o '%i %r' shows why jobs wait; gacct -o jobid,reason why they ended",
+    ),
     (&["-U", "--use-local-uid"], "names are kept, not numbers"),
-    (&["-w", "-W"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
-    (&["-x", "--associations"], "-u and -A choose; gadm account list shows accounts and their users"),
-    (&["--array", "--expand-patterns"], "tasks that ran have lines of their own already; file names are as gq JOB shows them"),
+    (
+        &["-w", "-W"],
+        "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag",
+    ),
+    (
+        &["-x", "--associations"],
+        "-u and -A choose; gadm account list shows accounts and their users",
+    ),
+    (
+        &["--array", "--expand-patterns"],
+        "tasks that ran have lines of their own already; file names are as gq JOB shows them",
+    ),
 ];
 
 #[derive(Parser)]
@@ -195,16 +219,32 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     let now = local_time::now();
     match &args.sub {
-        Some(Sub::Report(report)) => return usage_report::run(&mut gcli::connect("gacct")?, report, now),
-        Some(Sub::Efficiency(asked)) => return efficiency::run(&mut gcli::connect("gacct")?, asked, now),
+        Some(Sub::Report(report)) => {
+            return usage_report::run(&mut gcli::connect("gacct")?, report, now);
+        }
+        Some(Sub::Efficiency(asked)) => {
+            return efficiency::run(&mut gcli::connect("gacct")?, asked, now);
+        }
         None => {}
     }
     if let Some(job) = args.named.first() {
-        let listed = [(!args.jobs.is_empty(), "-j"), (!args.format.is_empty(), "-o"), (args.long, "-l"), (args.duplicates, "-D")];
+        let listed = [
+            (!args.jobs.is_empty(), "-j"),
+            (!args.format.is_empty(), "-o"),
+            (args.long, "-l"),
+            (args.duplicates, "-D"),
+        ];
         if let Some((_, option)) = listed.into_iter().find(|(given, _)| *given) {
-            return Err(Failure::usage(format_args!("a job by itself is shown in full, and {option} is for lines: gacct -j {job}")));
+            return Err(Failure::usage(format_args!(
+                "a job by itself is shown in full, and {option} is for lines: gacct -j {job}"
+            )));
         }
-        return efficiency::records(&mut gcli::connect("gacct")?, &args.named, args.json, efficiency::record);
+        return efficiency::records(
+            &mut gcli::connect("gacct")?,
+            &args.named,
+            args.json,
+            efficiency::record,
+        );
     }
     if args.helpformat {
         let mut out = stdout()?;
@@ -225,15 +265,31 @@ fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
     let columns = columns(args)?;
     let named = Named::of(&args.jobs.join(","));
     let steps = args.steps || !named.steps.is_empty();
-    let query = RunQuery { steps, detail: args.json, ..query(args, now)? };
-    let query = if named.steps.is_empty() { query } else { RunQuery { job: named.all(), ..query } };
+    let query = RunQuery {
+        steps,
+        detail: args.json,
+        ..query(args, now)?
+    };
+    let query = if named.steps.is_empty() {
+        query
+    } else {
+        RunQuery {
+            job: named.all(),
+            ..query
+        }
+    };
     let mut client = gcli::connect("gacct")?;
     args.cluster.check(&mut client)?;
     let only = Only::of(args);
     if args.json && only.is_some() {
-        return Err(Failure::usage("-i, -I, -k and -K choose lines, not rows of JSON: leave them out"));
+        return Err(Failure::usage(
+            "-i, -I, -k and -K choose lines, not rows of JSON: leave them out",
+        ));
     }
-    let span = args.truncate.then_some(Span { from: query.from, to: query.to });
+    let span = args.truncate.then_some(Span {
+        from: query.from,
+        to: query.to,
+    });
     if args.json && as_sacct {
         return slurm_json::runs(&mut client, &query);
     }
@@ -243,22 +299,43 @@ fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
         return Ok(0);
     }
     let mut keys = run_column::keys(&columns);
-    let more: [(bool, &[&str]); 3] = [(steps, &["steps", "array_id"]), (only.is_some(), &Only::KEYS), (span.is_some(), &Span::KEYS)];
-    for key in more.into_iter().filter(|(needed, _)| *needed).flat_map(|(_, keys)| keys) {
+    let more: [(bool, &[&str]); 3] = [
+        (steps, &["steps", "array_id"]),
+        (only.is_some(), &Only::KEYS),
+        (span.is_some(), &Span::KEYS),
+    ];
+    for key in more
+        .into_iter()
+        .filter(|(needed, _)| *needed)
+        .flat_map(|(_, keys)| keys)
+    {
         if !keys.contains(key) {
             keys.push(key);
         }
     }
-    let query = RunQuery { columns: keys.join(","), bare: true, ..query };
+    let query = RunQuery {
+        columns: keys.join(","),
+        bare: true,
+        ..query
+    };
     let keys: Vec<Key> = keys.into_iter().map(Key::of).collect();
-    let listing = Listing { columns, style: Style::of(args), manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()) };
+    let listing = Listing {
+        columns,
+        style: Style::of(args),
+        manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
+    };
     let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
     // It goes out with the first row: an error comes without it.
-    let mut line = if args.noheader { String::with_capacity(256) } else { listing.header() };
+    let mut line = if args.noheader {
+        String::with_capacity(256)
+    } else {
+        listing.header()
+    };
     let mut found = false;
     while let Some(text) = rows.next_row()? {
-        let mut run: RunLine = bare_row::read(text, &keys)
-            .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
+        let mut run: RunLine = bare_row::read(text, &keys).map_err(|error| {
+            Failure::new(format_args!("a row of accounting cannot be read: {error}"))
+        })?;
         found = true;
         if only.as_ref().is_some_and(|only| !only.takes(&run)) {
             continue;
@@ -269,7 +346,9 @@ fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
         if named.has_job(&run) {
             listing.add(&run, &mut line);
         }
-        for step in run.steps.iter().filter(|step| args.steps && named.has_job(&run) || named.steps.contains(&step.shown_id)) {
+        for step in run.steps.iter().filter(|step| {
+            args.steps && named.has_job(&run) || named.steps.contains(&step.shown_id)
+        }) {
             listing.add(&run.of_step(step), &mut line);
         }
         out.write_all(line.as_bytes())?;
@@ -277,7 +356,9 @@ fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
     }
     // One who left keeps their jobs in accounting, so only of one who has none it is said.
     if !found && let Some(user) = unknown_user(&query.user) {
-        return Err(Failure::new(format_args!("Invalid user: no job of {user:?} is in accounting, and there is no user of that name on this machine")));
+        return Err(Failure::new(format_args!(
+            "Invalid user: no job of {user:?} is in accounting, and there is no user of that name on this machine"
+        )));
     }
     out.write_all(line.as_bytes())?;
     out.flush()?;
@@ -290,7 +371,11 @@ struct Between(u32, u32);
 
 impl Between {
     fn read(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is no number; write 2, 2-4 or 2-"));
+        let number = |text: &str| {
+            text.trim()
+                .parse::<u32>()
+                .map_err(|_| format!("{text:?} is no number; write 2, 2-4 or 2-"))
+        };
         match text.split_once('-') {
             None => number(text).map(|one| Self(one, one)),
             Some((least, "")) => number(least).map(|least| Self(least, u32::MAX)),
@@ -308,7 +393,9 @@ impl Between {
 
 /// Seconds of a time limit; none is the longest.
 fn limit_secs(text: &str) -> Result<u64, String> {
-    TimeLimit::parse(text).map(|limit| limit.secs().unwrap_or(u64::MAX)).map_err(|error| error.to_string())
+    TimeLimit::parse(text)
+        .map(|limit| limit.secs().unwrap_or(u64::MAX))
+        .map_err(|error| error.to_string())
 }
 
 /// What only we tell apart of the jobs that come.
@@ -326,15 +413,24 @@ impl Only {
         let least = args.timelimit_min;
         // One limit alone is the one that is meant, as in sacct.
         let limit_secs = least.map(|least| (least, args.timelimit_max.unwrap_or(least)));
-        let only = Self { nodes: args.nnodes, cpus: args.ncpus, limit_secs };
+        let only = Self {
+            nodes: args.nnodes,
+            cpus: args.ncpus,
+            limit_secs,
+        };
         (only.nodes.is_some() || only.cpus.is_some() || limit_secs.is_some()).then_some(only)
     }
 
     fn takes(&self, run: &RunLine) -> bool {
-        let limit = run.time_limit_secs.filter(|secs| *secs != u32::MAX).map_or(u64::MAX, u64::from);
+        let limit = run
+            .time_limit_secs
+            .filter(|secs| *secs != u32::MAX)
+            .map_or(u64::MAX, u64::from);
         self.nodes.is_none_or(|between| between.has(run.nodes))
             && self.cpus.is_none_or(|between| between.has(run.cpus))
-            && self.limit_secs.is_none_or(|(least, most)| (least..=most).contains(&limit))
+            && self
+                .limit_secs
+                .is_none_or(|(least, most)| (least..=most).contains(&limit))
     }
 }
 
@@ -352,12 +448,19 @@ impl Span {
     fn cut(&self, run: &mut RunLine) {
         let Some(start) = run.start_time else { return };
         let cut_start = self.from.filter(|from| *from > start);
-        let cut_end = self.to.filter(|to| run.end_time.is_none_or(|end| end > *to));
+        let cut_end = self
+            .to
+            .filter(|to| run.end_time.is_none_or(|end| end > *to));
         if cut_start.is_none() && cut_end.is_none() {
             return;
         }
-        let full_end = run.end_time.map_or(start.0.plus_secs(run.elapsed_secs), |end| end.0);
-        let (start, end) = (cut_start.unwrap_or(start), cut_end.map_or(full_end, |end| end.0.min(full_end)));
+        let full_end = run
+            .end_time
+            .map_or(start.0.plus_secs(run.elapsed_secs), |end| end.0);
+        let (start, end) = (
+            cut_start.unwrap_or(start),
+            cut_end.map_or(full_end, |end| end.0.min(full_end)),
+        );
         run.start_time = Some(start);
         run.end_time = run.end_time.map(|_| Instant(end));
         run.elapsed_secs = end.since_secs(start.0).max(0);
@@ -372,7 +475,10 @@ struct Named {
 
 impl Named {
     fn of(list: &str) -> Self {
-        let words = list.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty());
+        let words = list
+            .split(',')
+            .map(|word| word.trim().to_owned())
+            .filter(|word| !word.is_empty());
         let (steps, jobs) = words.partition(|word| word.contains('.'));
         Self { jobs, steps }
     }
@@ -380,18 +486,29 @@ impl Named {
     /// The jobs of all that is named.
     fn all(&self) -> String {
         let of_steps = self.steps.iter().filter_map(|step| step.split('.').next());
-        self.jobs.iter().map(String::as_str).chain(of_steps).collect::<Vec<_>>().join(",")
+        self.jobs
+            .iter()
+            .map(String::as_str)
+            .chain(of_steps)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// Whether a row is there for itself, not only for a step of its job.
     fn has_job(&self, run: &RunLine) -> bool {
-        let own = |job: &String| *job == run.shown_id || *job == run.id.to_string() || run.array_id.is_some_and(|id| *job == id.to_string());
+        let own = |job: &String| {
+            *job == run.shown_id
+                || *job == run.id.to_string()
+                || run.array_id.is_some_and(|id| *job == id.to_string())
+        };
         self.steps.is_empty() || self.jobs.iter().any(own)
     }
 }
 
 fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
-    let variable = std::env::var("SACCT_FORMAT").ok().filter(|text| !text.is_empty());
+    let variable = std::env::var("SACCT_FORMAT")
+        .ok()
+        .filter(|text| !text.is_empty());
     let text = match () {
         () if !args.format.is_empty() => args.format.join(","),
         () if args.brief => run_column::BRIEF.to_owned(),
@@ -403,31 +520,52 @@ fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
 
 fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
     let time = |option: &str, text: &str| {
-        local_time::read_past(text, now).map(Instant).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+        local_time::read_past(text, now)
+            .map(Instant)
+            .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
     };
     let jobs_named = !args.jobs.is_empty();
-    let names = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name);
+    let names = args
+        .user
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter(|user| !user.is_empty())
+        .map(user_name);
     let user = match names.collect::<Vec<_>>().join(",") {
         // Root looks after everybody's jobs; jobs that are named need no user.
-        none if none.is_empty() && !(args.allusers || jobs_named || Uid::current().is_root()) => own_name()?,
+        none if none.is_empty() && !(args.allusers || jobs_named || Uid::current().is_root()) => {
+            own_name()?
+        }
         names => names,
     };
     let from = match &args.starttime {
         Some(text) => Some(time("starttime", text)?),
         None => (!jobs_named).then(|| Instant(local_time::midnight(now))),
     };
-    let to = args.endtime.as_deref().map(|text| time("endtime", text)).transpose()?;
+    let to = args
+        .endtime
+        .as_deref()
+        .map(|text| time("endtime", text))
+        .transpose()?;
     if let (Some(from), Some(to)) = (from, to)
         && from > to
     {
-        return Err(Failure::usage(format_args!("-S ({}) is after -E ({}): there is nothing between them", from.0, to.0)));
+        return Err(Failure::usage(format_args!(
+            "-S ({}) is after -E ({}): there is nothing between them",
+            from.0, to.0
+        )));
     }
     if let (Some(from), None) = (from.filter(|from| from.0 > now), to) {
-        return Err(Failure::usage(format_args!("-S ({}) has not come yet: there is nothing after it", from.0)));
+        return Err(Failure::usage(format_args!(
+            "-S ({}) has not come yet: there is nothing after it",
+            from.0
+        )));
     }
     // Times are whole seconds: what began in this very one lies before now all the same.
     let to = to.filter(|to| !(to.0 <= now && now < to.0.plus_secs(1)));
-    let states = Some(states(&args.state.join(","))?).filter(|states| states != "all").unwrap_or_default();
+    let states = Some(states(&args.state.join(","))?)
+        .filter(|states| states != "all")
+        .unwrap_or_default();
     // With both ends a state is one that a job was in between them.
     let is_between = args.starttime.is_some() && !states.is_empty();
     let to = to.or(is_between.then(|| Instant(now.plus_secs(1))));
@@ -477,7 +615,10 @@ impl Listing {
         let mut text = String::new();
         self.fill(&mut text, |column| column.title().into());
         if let Style::Padded = self.style {
-            let rules = self.columns.iter().map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or(10))));
+            let rules = self
+                .columns
+                .iter()
+                .map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or(10))));
             text.extend(rules);
             text.push('\n');
         }
@@ -518,21 +659,49 @@ mod tests {
 
     #[test]
     fn numbers_are_one_or_a_range() {
-        assert_eq!((Between::read("2"), Between::read("2-4"), Between::read("2-")), (Ok(Between(2, 2)), Ok(Between(2, 4)), Ok(Between(2, u32::MAX))));
+        assert_eq!(
+            (
+                Between::read("2"),
+                Between::read("2-4"),
+                Between::read("2-")
+            ),
+            (
+                Ok(Between(2, 2)),
+                Ok(Between(2, 4)),
+                Ok(Between(2, u32::MAX))
+            )
+        );
         assert_eq!(Between::read("4-2").unwrap_err(), "4 is more than 2");
-        assert!(Between::read("-2").is_err() && Between::read("x").is_err() && Between::read("").is_err());
+        assert!(
+            Between::read("-2").is_err()
+                && Between::read("x").is_err()
+                && Between::read("").is_err()
+        );
     }
 
     #[test]
     fn a_job_is_cut_to_the_time_that_is_looked_at() {
         let at = |secs: i64| Some(Instant(Timestamp::from_secs(secs)));
         let cut = |start: Option<Instant>, end: Option<Instant>, elapsed_secs: i64| {
-            let mut run = RunLine { start_time: start, end_time: end, elapsed_secs, ..RunLine::default() };
-            Span { from: at(100), to: at(200) }.cut(&mut run);
+            let mut run = RunLine {
+                start_time: start,
+                end_time: end,
+                elapsed_secs,
+                ..RunLine::default()
+            };
+            Span {
+                from: at(100),
+                to: at(200),
+            }
+            .cut(&mut run);
             (run.start_time, run.end_time, run.elapsed_secs)
         };
         assert_eq!(cut(at(50), at(250), 200), (at(100), at(200), 100));
-        assert_eq!(cut(at(120), at(150), 30), (at(120), at(150), 30), "it lies within");
+        assert_eq!(
+            cut(at(120), at(150), 30),
+            (at(120), at(150), 30),
+            "it lies within"
+        );
         assert_eq!(cut(at(150), None, 100), (at(150), None, 50), "it runs on");
         assert_eq!(cut(None, None, 0), (None, None, 0), "it waits");
     }

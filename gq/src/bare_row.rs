@@ -23,7 +23,10 @@ pub(crate) trait BareRow<'de>: Deserialize<'de> + Default {
 ///
 /// # Errors
 /// It is no row.
-pub(crate) fn read<'de, R: BareRow<'de>>(text: &'de [u8], keys: &[R::Key]) -> Result<R, serde_json::Error> {
+pub(crate) fn read<'de, R: BareRow<'de>>(
+    text: &'de [u8],
+    keys: &[R::Key],
+) -> Result<R, serde_json::Error> {
     if text.first() != Some(&b'[') {
         return serde_json::from_slice(text);
     }
@@ -141,7 +144,10 @@ impl<'de> Fill<'de> for Cow<'de, str> {
 
 impl<'de> Fill<'de> for Option<Cow<'de, str>> {
     fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
-        *self = values.next_element::<Option<Text<'de>>>()?.flatten().map(|Text(text)| text);
+        *self = values
+            .next_element::<Option<Text<'de>>>()?
+            .flatten()
+            .map(|Text(text)| text);
         Ok(())
     }
 }

@@ -8,8 +8,8 @@ use gcli::failure::note;
 use gcli::slurm_words::Cause;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
-use gmodel::signal::{parse_signal, signal_word};
 use gmodel::RefusalKind;
+use gmodel::signal::{parse_signal, signal_word};
 use gwire::api::{CancelRequest, EachResult, JobQuery, JobRow, OneResult};
 use gwire::client::{Client, path_with_query};
 use std::ffi::OsString;
@@ -29,8 +29,14 @@ Examples:
 
 /// Options of scancel that gdel does not have.
 const ADVICE: &command_line::Advice = &[
-    (&["-c", "--ctld"], "the controller sends all signals; leave it out"),
-    (&["-H", "--hurry"], "nothing is staged out: jobs end at once"),
+    (
+        &["-c", "--ctld"],
+        "the controller sends all signals; leave it out",
+    ),
+    (
+        &["-H", "--hurry"],
+        "nothing is staged out: jobs end at once",
+    ),
     (&["--cron"], "there are no cron jobs here"),
 ];
 
@@ -84,16 +90,31 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let is_terminated = args.signal.is_none();
     if args.batch && is_terminated {
         // What scancel sends where nothing else is said.
-        args.signal = Some(as_scancel.then_some(SIGKILL).ok_or_else(|| Failure::usage("-b sends the script's shell a signal, and none is named: gdel -b -s KILL 17"))?);
+        args.signal = Some(as_scancel.then_some(SIGKILL).ok_or_else(|| {
+            Failure::usage(
+                "-b sends the script's shell a signal, and none is named: gdel -b -s KILL 17",
+            )
+        })?);
     }
     if args.jobs.is_empty() && args.filter.is_empty() {
-        let failure = Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w");
-        return Err(failure.because(Cause::Said("scancel: error: No job identification provided".to_owned())));
+        let failure = Failure::usage(
+            "which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w",
+        );
+        return Err(failure.because(Cause::Said(
+            "scancel: error: No job identification provided".to_owned(),
+        )));
     }
     if let Some(flag) = args.filter.blank() {
-        return Err(Failure::usage(format_args!("--{flag} is empty: that names no job, and is not taken for all of them")));
+        return Err(Failure::usage(format_args!(
+            "--{flag} is empty: that names no job, and is not taken for all of them"
+        )));
     }
-    if let Some(step) = args.jobs.iter().flat_map(|words| words.split(',')).find(|word| word.contains('.')) {
+    if let Some(step) = args
+        .jobs
+        .iter()
+        .flat_map(|words| words.split(','))
+        .find(|word| word.contains('.'))
+    {
         let job = step.split('.').next().unwrap_or_default();
         return Err(Failure::usage(format_args!(
             "{step} is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel {job}; its script alone: gdel -b -s TERM {job}"
@@ -101,7 +122,13 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     let mut client = gcli::connect("gdel")?;
     args.cluster.check(&mut client)?;
-    let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, full: args.full, filter: None };
+    let mut request = CancelRequest {
+        jobs: args.jobs.clone(),
+        signal: args.signal,
+        batch_only: args.batch,
+        full: args.full,
+        filter: None,
+    };
     if !args.filter.is_empty() {
         let mut filter = args.filter.query()?;
         if args.signal.is_some() && filter.state.is_empty() {
@@ -122,18 +149,29 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     } else {
         client.post_repeatable("/v1/jobs/cancel", &request)?
     };
-    let users = request.filter.as_ref().map_or("", |filter| filter.user.as_str());
+    let users = request
+        .filter
+        .as_ref()
+        .map_or("", |filter| filter.user.as_str());
     if answer.results.is_empty()
         && let Some(user) = job_filter::unknown_user(users)
     {
-        return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
+        return Err(Failure::new(format_args!(
+            "no job of {user:?} is here, and there is no user of that name on this machine"
+        )));
     }
     report(&answer, &args, as_scancel.then_some(is_terminated))
 }
 
 /// What `scancel -v` says of each job before it is done: `Terminating batch job 17`.
 fn terminating(args: &CancelArgs, job: &str, is_terminated: bool) -> String {
-    let what = if args.batch { "batch " } else if args.full { "full " } else { "" };
+    let what = if args.batch {
+        "batch "
+    } else if args.full {
+        "full "
+    } else {
+        ""
+    };
     match args.signal.filter(|_| !is_terminated) {
         None => format!("Terminating {what}job {job}"),
         Some(signal) => format!("Signal {signal} to {what}job {job}"),
@@ -144,7 +182,8 @@ fn terminating(args: &CancelArgs, job: &str, is_terminated: bool) -> String {
 fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> Outcome {
     // Programs cancel what may be over already, and scancel is content with that, however KILL was asked for.
     let forgives = as_scancel.is_some() && args.signal.is_none_or(|signal| signal == SIGKILL);
-    let is_gone = |result: &OneResult| result.code == "not_found" || result.about == RefusalKind::JobOver;
+    let is_gone =
+        |result: &OneResult| result.code == "not_found" || result.about == RefusalKind::JobOver;
     if args.json {
         let mut out = stdout()?;
         serde_json::to_writer(&mut out, answer).map_err(Failure::new)?;
@@ -159,7 +198,10 @@ fn report(answer: &EachResult, args: &CancelArgs, as_scancel: Option<bool>) -> O
         if result.ok {
             if args.verbose && as_scancel.is_none() {
                 match args.signal {
-                    Some(signal) => note("gdel", format_args!("sent {} to job {}", signal_word(signal), result.job))?,
+                    Some(signal) => note(
+                        "gdel",
+                        format_args!("sent {} to job {}", signal_word(signal), result.job),
+                    )?,
                     None => note("gdel", format_args!("cancelled job {}", result.job))?,
                 }
             }
@@ -195,8 +237,18 @@ fn confirmed(client: &mut Client, request: &CancelRequest) -> Result<Vec<String>
     let (mut agreed, mut answers) = (Vec::new(), std::io::stdin().lock().lines());
     for job in jobs {
         let show = gcli::printable::printable;
-        write!(std::io::stderr(), "Cancel job {} name={} partition={} [y/n]? ", job.shown_id, show(&job.name), show(&job.partition))?;
-        let answer = answers.next().transpose().map_err(Failure::new)?.unwrap_or_default();
+        write!(
+            std::io::stderr(),
+            "Cancel job {} name={} partition={} [y/n]? ",
+            job.shown_id,
+            show(&job.name),
+            show(&job.partition)
+        )?;
+        let answer = answers
+            .next()
+            .transpose()
+            .map_err(Failure::new)?
+            .unwrap_or_default();
         if matches!(answer.trim(), "y" | "Y" | "yes") {
             agreed.push(job.shown_id);
         }

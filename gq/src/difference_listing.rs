@@ -23,13 +23,22 @@ pub(crate) fn print(client: &mut Client, json: bool) -> Outcome {
         out.flush()?;
         return Ok(0);
     }
-    let Answer { expected, differences } = client.get("/v1/differences")?;
+    let Answer {
+        expected,
+        differences,
+    } = client.get("/v1/differences")?;
     out.write_all(text(&differences).as_bytes())?;
     out.flush()?;
     let mut err = std::io::stderr();
     match (expected, differences.len()) {
-        (0, _) => writeln!(err, "gnodes: gpuctld.toml says of no node what it should have; [expect.NAME] does")?,
-        (nodes, 0) => writeln!(err, "gnodes: all {nodes} nodes of which something is said are as expected")?,
+        (0, _) => writeln!(
+            err,
+            "gnodes: gpuctld.toml says of no node what it should have; [expect.NAME] does"
+        )?,
+        (nodes, 0) => writeln!(
+            err,
+            "gnodes: all {nodes} nodes of which something is said are as expected"
+        )?,
         _ => {}
     }
     Ok(u8::from(!differences.is_empty()))
@@ -43,7 +52,13 @@ fn text(rows: &[DifferenceRow]) -> String {
             node = &row.node;
             text += &format!("{}\n", printable(node));
         }
-        text += &format!("- {} {}\n+ {} {}\n", row.what, printable(&row.expected), row.what, printable(&row.found));
+        text += &format!(
+            "- {} {}\n+ {} {}\n",
+            row.what,
+            printable(&row.expected),
+            row.what,
+            printable(&row.found)
+        );
     }
     text
 }
@@ -60,7 +75,11 @@ mod tests {
             expected: expected.into(),
             found: found.into(),
         };
-        let rows = [row("n1", "gpus", "h100:8", "h100:7"), row("n1", "driver", "580", "570"), row("n2", "node", "connected", "never seen")];
+        let rows = [
+            row("n1", "gpus", "h100:8", "h100:7"),
+            row("n1", "driver", "580", "570"),
+            row("n2", "node", "connected", "never seen"),
+        ];
         let expected = "n1\n- gpus h100:8\n+ gpus h100:7\n- driver 580\n+ driver 570\nn2\n- node connected\n+ node never seen\n";
         assert_eq!(text(&rows), expected);
     }

@@ -24,7 +24,12 @@ pub(crate) struct EfficiencyArgs {
     #[arg(value_name = "JOB")]
     pub jobs: Vec<String>,
     /// A line for each job, or groups as of report: user, account, partition, gpu-type, tag, class, gpus, cpus
-    #[arg(long, value_name = "LIST", default_value = "job", conflicts_with = "jobs")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "job",
+        conflicts_with = "jobs"
+    )]
     pub by: String,
     /// With --by job: jobs of all users
     #[arg(short, long)]
@@ -44,8 +49,19 @@ pub(crate) fn run(client: &mut Client, args: &EfficiencyArgs, now: Timestamp) ->
 }
 
 /// The jobs named, each as `print` writes it.
-pub(crate) fn records(client: &mut Client, jobs: &[String], json: bool, print: fn(&RunRow) -> String) -> Outcome {
-    let path = path_with_query("/v1/runs", &RunQuery { job: jobs.join(","), ..RunQuery::default() });
+pub(crate) fn records(
+    client: &mut Client,
+    jobs: &[String],
+    json: bool,
+    print: fn(&RunRow) -> String,
+) -> Outcome {
+    let path = path_with_query(
+        "/v1/runs",
+        &RunQuery {
+            job: jobs.join(","),
+            ..RunQuery::default()
+        },
+    );
     let mut out = stdout()?;
     if json {
         copy_json(client, &path, &mut out)?;
@@ -62,14 +78,30 @@ pub(crate) fn records(client: &mut Client, jobs: &[String], json: bool, print: f
         out.write_all(print(&run).as_bytes())?;
     }
     out.flush()?;
-    if found { Ok(0) } else { Err(Failure::new(format_args!("accounting has no job {}", jobs.join(",")))) }
+    if found {
+        Ok(0)
+    } else {
+        Err(Failure::new(format_args!(
+            "accounting has no job {}",
+            jobs.join(",")
+        )))
+    }
 }
 
 fn listing(client: &mut Client, args: &EfficiencyArgs, now: Timestamp) -> Outcome {
     let (from, to) = args.period.bounds(now)?;
     let everybody = args.allusers || Uid::current().is_root();
-    let user = if everybody { String::new() } else { own_name()? };
-    let query = RunQuery { user, from: Some(Instant(from)), to: to.map(Instant), ..RunQuery::default() };
+    let user = if everybody {
+        String::new()
+    } else {
+        own_name()?
+    };
+    let query = RunQuery {
+        user,
+        from: Some(Instant(from)),
+        to: to.map(Instant),
+        ..RunQuery::default()
+    };
     let path = path_with_query("/v1/runs", &query);
     let mut out = stdout()?;
     if args.period.json {
@@ -77,7 +109,9 @@ fn listing(client: &mut Client, args: &EfficiencyArgs, now: Timestamp) -> Outcom
         out.flush()?;
         return Ok(0);
     }
-    const TITLES: [&str; 9] = ["JOBID", "USER", "STATE", "ELAPSED", "GPUS", "GPU_EFF", "GPU_IDLE", "CPU_EFF", "MEM_EFF"];
+    const TITLES: [&str; 9] = [
+        "JOBID", "USER", "STATE", "ELAPSED", "GPUS", "GPU_EFF", "GPU_IDLE", "CPU_EFF", "MEM_EFF",
+    ];
     let mut rows = client.rows(&path)?;
     if args.period.parsable2 {
         if !args.period.noheader {
@@ -85,7 +119,13 @@ fn listing(client: &mut Client, args: &EfficiencyArgs, now: Timestamp) -> Outcom
         }
         while let Some(row) = rows.next_row()? {
             let run: RunRow = serde_json::from_slice(row).map_err(Failure::new)?;
-            writeln!(out, "{}", cells(&run).map(|cell| printable(&cell).into_owned()).join("|"))?;
+            writeln!(
+                out,
+                "{}",
+                cells(&run)
+                    .map(|cell| printable(&cell).into_owned())
+                    .join("|")
+            )?;
         }
         out.flush()?;
         return Ok(0);
@@ -94,7 +134,12 @@ fn listing(client: &mut Client, args: &EfficiencyArgs, now: Timestamp) -> Outcom
         0..3 => Column::text(title),
         _ => Column::number(title),
     });
-    let mut table = TableWriter::new(out, columns.collect(), Screen::of_stdout(), !args.period.noheader);
+    let mut table = TableWriter::new(
+        out,
+        columns.collect(),
+        Screen::of_stdout(),
+        !args.period.noheader,
+    );
     while let Some(row) = rows.next_row()? {
         let run: RunRow = serde_json::from_slice(row).map_err(Failure::new)?;
         table.row(cells(&run).map(Into::into).into())?;
@@ -111,7 +156,9 @@ fn cells(run: &RunRow) -> [String; 9] {
         sacct_time(elapsed(run)),
         run.gpu_count.to_string(),
         percent(gpu_percent(run)).unwrap_or_default(),
-        run.gpu_use.map(|used| sacct_time(used.idle_secs)).unwrap_or_default(),
+        run.gpu_use
+            .map(|used| sacct_time(used.idle_secs))
+            .unwrap_or_default(),
         percent(run.cpu_percent).unwrap_or_default(),
         percent(run.mem_percent).unwrap_or_default(),
     ]
@@ -134,7 +181,10 @@ fn text(run: &RunRow) -> String {
     };
     line("Job ID", run.shown_id.clone());
     line("User", run.user.clone());
-    line("State", format!("{} (exit code {})", run.state.long(), run.exit_code));
+    line(
+        "State",
+        format!("{} (exit code {})", run.state.long(), run.exit_code),
+    );
     line("Nodes", run.nodes.to_string());
     line("Cores", run.cpus.to_string());
     spent(run, &mut line);
@@ -148,17 +198,32 @@ fn spent(run: &RunRow, line: &mut impl FnMut(&str, String)) {
         Some(part) => format!("{part:.2}% of {whole}"),
         None => format!("unknown, of {whole}"),
     };
-    line("CPU Utilized", sacct_time(run.cpu_time_secs.max(0.0).round() as u64));
-    line("CPU Efficiency", of(run.cpu_percent, format!("{} core-walltime", sacct_time(secs * u64::from(run.cpus)))));
+    line(
+        "CPU Utilized",
+        sacct_time(run.cpu_time_secs.max(0.0).round() as u64),
+    );
+    line(
+        "CPU Efficiency",
+        of(
+            run.cpu_percent,
+            format!("{} core-walltime", sacct_time(secs * u64::from(run.cpus))),
+        ),
+    );
     line("Job Wall-clock time", sacct_time(secs));
     line("Memory Utilized", rounded_size(run.peak_memory_bytes));
-    line("Memory Efficiency", of(run.mem_percent, exact_size(run.mem_bytes)));
+    line(
+        "Memory Efficiency",
+        of(run.mem_percent, exact_size(run.mem_bytes)),
+    );
     if run.gpu_count == 0.0 {
         return;
     }
     line("GPUs", run.gpus.clone());
     let held = sacct_time((run.gpu_count * secs as f64) as u64);
-    line("GPU Efficiency", of(gpu_percent(run), format!("{held} GPU-walltime")));
+    line(
+        "GPU Efficiency",
+        of(gpu_percent(run), format!("{held} GPU-walltime")),
+    );
     if let Some(used) = &run.gpu_use {
         gpu_lines(used, line);
     }
@@ -167,9 +232,28 @@ fn spent(run: &RunRow, line: &mut impl FnMut(&str, String)) {
 /// What the GPUs of a job did.
 pub(crate) fn gpu_lines(used: &GpuUseRow, line: &mut impl FnMut(&str, String)) {
     line("GPU Idle", sacct_time(used.idle_secs));
-    line("GPU Memory Utilized", format!("{} at most on one GPU", rounded_size(used.memory_peak_bytes)));
-    line("GPU Power", format!("{:.0} W and {} C at most", used.power_peak_watts, used.temperature_peak_c));
-    line("GPU Energy", format!("{:.2} kWh ({} J)", used.energy_joules as f64 / 3.6e6, used.energy_joules));
+    line(
+        "GPU Memory Utilized",
+        format!(
+            "{} at most on one GPU",
+            rounded_size(used.memory_peak_bytes)
+        ),
+    );
+    line(
+        "GPU Power",
+        format!(
+            "{:.0} W and {} C at most",
+            used.power_peak_watts, used.temperature_peak_c
+        ),
+    );
+    line(
+        "GPU Energy",
+        format!(
+            "{:.2} kWh ({} J)",
+            used.energy_joules as f64 / 3.6e6,
+            used.energy_joules
+        ),
+    );
     if used.slowed_secs > 0 {
         line("GPU Slowed Down", sacct_time(used.slowed_secs));
     }
@@ -190,7 +274,8 @@ fn rounded_size(bytes: u64) -> String {
 /// One job in full: `gacct 17`.
 pub(crate) fn record(run: &RunRow) -> String {
     let times = TimeFormat::from_env();
-    let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
+    let at =
+        |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     let mut text = String::new();
     let mut line = |key: &str, value: String| {
         if !value.is_empty() {
@@ -203,13 +288,23 @@ pub(crate) fn record(run: &RunRow) -> String {
     line("Account", run.account.clone());
     line("Partition", run.partition.clone());
     line("QOS", run.qos.clone());
-    line("State", format!("{} (exit code {})", run.state.long(), run.exit_code));
+    line(
+        "State",
+        format!("{} (exit code {})", run.state.long(), run.exit_code),
+    );
     line("Reason", run.end_text.clone());
     line("Attempt", run.attempt.to_string());
     line("Submitted", at(run.submit_time));
     line("Started", at(run.start_time));
     line("Ended", at(run.end_time));
-    line("Nodes", if run.nodelist.is_empty() { run.nodes.to_string() } else { run.nodelist.clone() });
+    line(
+        "Nodes",
+        if run.nodelist.is_empty() {
+            run.nodes.to_string()
+        } else {
+            run.nodelist.clone()
+        },
+    );
     line("Cores", run.cpus.to_string());
     line("Class", run.class.clone().unwrap_or_default());
     line("Work Directory", run.work_dir.clone());

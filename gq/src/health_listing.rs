@@ -14,7 +14,12 @@ const SHORT_UUID: usize = 12;
 
 /// Prints the GPUs of these nodes; of all without a name.
 pub(crate) fn print(client: &mut Client, names: &[String], header: bool, json: bool) -> Outcome {
-    let path = path_with_query("/v1/gpus", &GpuQuery { node: names.join(",") });
+    let path = path_with_query(
+        "/v1/gpus",
+        &GpuQuery {
+            node: names.join(","),
+        },
+    );
     if json {
         let mut out = stdout()?;
         copy_json(client, &path, &mut out)?;
@@ -49,7 +54,9 @@ fn line(row: &GpuHealthRow, times: &TimeFormat) -> Vec<Cell> {
         row.gpu_type.as_str().into(),
         short(&row.uuid).into(),
         Cell::tinted(row.state.as_str(), tint(&row.state)),
-        row.since.map_or_else(|| "-".to_owned(), |since| times.print(since.0)).into(),
+        row.since
+            .map_or_else(|| "-".to_owned(), |since| times.print(since.0))
+            .into(),
         reason(row).into(),
         next(row).into(),
     ]
@@ -70,14 +77,25 @@ fn reason(row: &GpuHealthRow) -> String {
     words.extend(row.notes.iter().map(|note| format!("noted: {note}")));
     words.extend(odd_words(row));
     if !row.refused.is_empty() {
-        words.push(format!("the last order was not carried out: {}", row.refused));
+        words.push(format!(
+            "the last order was not carried out: {}",
+            row.refused
+        ));
     }
-    if words.is_empty() { "-".to_owned() } else { words.join("; ") }
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join("; ")
+    }
 }
 
 /// The sign for which it is to go: a number of an Xid says nothing to people.
 fn sign_words(row: &GpuHealthRow) -> String {
-    match Catalogue::built_in().signs.get(&row.sign).filter(|_| row.sign.starts_with("xid")) {
+    match Catalogue::built_in()
+        .signs
+        .get(&row.sign)
+        .filter(|_| row.sign.starts_with("xid"))
+    {
         Some(kind) => format!("{}: {}", row.evidence, kind.meaning),
         None => format!("{}: {}", row.sign, row.evidence),
     }
@@ -86,11 +104,19 @@ fn sign_words(row: &GpuHealthRow) -> String {
 /// What is out of line, in full; of a GPU that is out already only the names of what its reason does not say. gadm gpu history has all.
 fn odd_words(row: &GpuHealthRow) -> Vec<String> {
     if row.reason.is_empty() {
-        return row.odd.iter().map(|odd| format!("out of line: {odd}")).collect();
+        return row
+            .odd
+            .iter()
+            .map(|odd| format!("out of line: {odd}"))
+            .collect();
     }
     let names = row.odd.iter().filter_map(|odd| odd.split(':').next());
     let others: Vec<&str> = names.filter(|name| !row.reason.contains(name)).collect();
-    if others.is_empty() { Vec::new() } else { vec![format!("also out of line: {}", others.join(", "))] }
+    if others.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("also out of line: {}", others.join(", "))]
+    }
 }
 
 fn next(row: &GpuHealthRow) -> String {
@@ -103,7 +129,11 @@ fn next(row: &GpuHealthRow) -> String {
     if !row.ordered.is_empty() {
         words.push(format!("ordered: {}", row.ordered));
     }
-    if words.is_empty() { "-".to_owned() } else { words.join("; ") }
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join("; ")
+    }
 }
 
 fn tint(state: &str) -> Tint {
@@ -118,7 +148,11 @@ fn tint(state: &str) -> Tint {
 fn say_if_stopped(rows: &[GpuHealthRow]) -> Result<(), Failure> {
     let stopped = rows.iter().filter(|row| row.stopped).count();
     if stopped > 0 {
-        let gpus = if stopped == 1 { "1 GPU waits" } else { &format!("{stopped} GPUs wait") };
+        let gpus = if stopped == 1 {
+            "1 GPU waits"
+        } else {
+            &format!("{stopped} GPUs wait")
+        };
         writeln!(
             std::io::stderr(),
             "gnodes: the pool's breaker is open: {gpus}, for a node's worth of GPUs, or a tenth of a partition, went out of service by itself within an hour. \
@@ -143,19 +177,43 @@ mod tests {
             ..GpuHealthRow::default()
         };
         assert_eq!(reason(&suspect), "pcie-width: 8 of 16 lanes");
-        assert_eq!(next(&suspect), "quarantine, when the pool's breaker allows it");
-        let xid = GpuHealthRow { sign: "xid-79".into(), evidence: "Xid 79".into(), ..GpuHealthRow::default() };
+        assert_eq!(
+            next(&suspect),
+            "quarantine, when the pool's breaker allows it"
+        );
+        let xid = GpuHealthRow {
+            sign: "xid-79".into(),
+            evidence: "Xid 79".into(),
+            ..GpuHealthRow::default()
+        };
         assert_eq!(reason(&xid), "Xid 79: the GPU has fallen off the bus");
-        let out = GpuHealthRow { reason: "Xid 79: gone".into(), sign: "xid-79".into(), ordered: "return".into(), ..GpuHealthRow::default() };
-        assert_eq!((reason(&out).as_str(), next(&out).as_str()), ("Xid 79: gone", "ordered: return"));
-        let odd = GpuHealthRow { odd: vec!["check pcie: 12 GB/s".into()], ..GpuHealthRow::default() };
+        let out = GpuHealthRow {
+            reason: "Xid 79: gone".into(),
+            sign: "xid-79".into(),
+            ordered: "return".into(),
+            ..GpuHealthRow::default()
+        };
+        assert_eq!(
+            (reason(&out).as_str(), next(&out).as_str()),
+            ("Xid 79: gone", "ordered: return")
+        );
+        let odd = GpuHealthRow {
+            odd: vec!["check pcie: 12 GB/s".into()],
+            ..GpuHealthRow::default()
+        };
         assert_eq!(reason(&odd), "out of line: check pcie: 12 GB/s");
         let several = GpuHealthRow {
             reason: "quarantined: check arith.fp32, the second time: 1 of 768".into(),
-            odd: vec!["check arith.fp32: 1 of 768".into(), "check arith.int: 3 of 768".into()],
+            odd: vec![
+                "check arith.fp32: 1 of 768".into(),
+                "check arith.int: 3 of 768".into(),
+            ],
             ..GpuHealthRow::default()
         };
-        assert_eq!(reason(&several), "quarantined: check arith.fp32, the second time: 1 of 768; also out of line: check arith.int");
+        assert_eq!(
+            reason(&several),
+            "quarantined: check arith.fp32, the second time: 1 of 768; also out of line: check arith.int"
+        );
         let well = GpuHealthRow::default();
         assert_eq!((reason(&well).as_str(), next(&well).as_str()), ("-", "-"));
     }

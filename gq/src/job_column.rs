@@ -210,13 +210,28 @@ const COLUMNS: &[Entry] = &[
 
 /// Names of squeue for what no listing here tells, each with where it is to be had.
 const INSTEAD: [(&str, &str); 9] = [
-    ("allocsid", "which session a job was submitted from is not kept; allocnodes is the machine"),
+    (
+        "allocsid",
+        "which session a job was submitted from is not kept; allocnodes is the machine",
+    ),
     ("associd", "accounts and users have names: account,username"),
-    ("cluster", "there is one cluster: scontrol show config names it"),
-    ("derivedec", "it is accounting's: gacct -j JOB -o derivedexitcode"),
+    (
+        "cluster",
+        "there is one cluster: scontrol show config names it",
+    ),
+    (
+        "derivedec",
+        "it is accounting's: gacct -j JOB -o derivedexitcode",
+    ),
     ("maxcpus", "a job has the CPUs that it asks for: numcpus"),
-    ("maxnodes", "how many nodes it would take at most is in gq JOB: NumNodes; here numnodes"),
-    ("ntpernode", "how tasks lie on nodes is in gq --json JOB; here numtasks and numnodes"),
+    (
+        "maxnodes",
+        "how many nodes it would take at most is in gq JOB: NumNodes; here numnodes",
+    ),
+    (
+        "ntpernode",
+        "how tasks lie on nodes is in gq --json JOB; here numtasks and numnodes",
+    ),
     ("tres-per-step", "squeue -s and gq -s list steps"),
     ("resvport", "no ports are reserved for steps"),
 ];
@@ -248,20 +263,34 @@ pub(crate) fn read_names(text: &str) -> Result<JobFormat, FormatError> {
         if let Some((_, instead)) = INSTEAD.iter().find(|(known, _)| *known == lower) {
             return Err(format!("column {name:?} is not known here: {instead}"));
         }
-        let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
-        found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", did_you_mean(name, names())))
+        let found = COLUMNS
+            .iter()
+            .find(|entry| entry.2 == lower)
+            .map(|entry| entry.0);
+        found.ok_or_else(|| {
+            format!(
+                "there is no column {name:?}.{} --help lists them",
+                did_you_mean(name, names())
+            )
+        })
     })
 }
 
 /// The column of a letter of `-o`.
 pub(crate) fn of_letter(letter: char) -> Option<JobColumn> {
-    COLUMNS.iter().find(|entry| entry.1 == letter && letter != ' ').map(|entry| entry.0)
+    COLUMNS
+        .iter()
+        .find(|entry| entry.1 == letter && letter != ' ')
+        .map(|entry| entry.0)
 }
 
 /// Keys of the API that the columns need, for its `columns`.
 pub(crate) fn keys(columns: impl IntoIterator<Item = JobColumn>) -> String {
     let mut keys: Vec<&str> = vec!["id"];
-    for key in columns.into_iter().flat_map(|column| column.entry().4.split(',')) {
+    for key in columns
+        .into_iter()
+        .flat_map(|column| column.entry().4.split(','))
+    {
         if !key.is_empty() && !keys.contains(&key) {
             keys.push(key);
         }
@@ -272,7 +301,11 @@ pub(crate) fn keys(columns: impl IntoIterator<Item = JobColumn>) -> String {
 /// Letters and names for `--help`.
 pub(crate) fn help() -> String {
     let lines = COLUMNS.iter().map(|(_, letter, name, title, _)| {
-        let letter = if *letter == ' ' { "  ".to_owned() } else { format!("%{letter}") };
+        let letter = if *letter == ' ' {
+            "  ".to_owned()
+        } else {
+            format!("%{letter}")
+        };
         format!("  {letter}  {name:<14} {title}")
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -292,12 +325,21 @@ const MOST_TASKS: usize = 64;
 
 /// `17_[1-3,5,...%4]` of a long list in brackets.
 fn few_tasks(shown_id: Cow<'_, str>) -> Cow<'_, str> {
-    let Some((job, tasks)) = shown_id.strip_suffix(']').and_then(|rest| rest.split_once('[')) else { return shown_id };
+    let Some((job, tasks)) = shown_id
+        .strip_suffix(']')
+        .and_then(|rest| rest.split_once('['))
+    else {
+        return shown_id;
+    };
     let (tasks, cap) = tasks.find('%').map_or((tasks, ""), |at| tasks.split_at(at));
     if tasks.len() <= MOST_TASKS {
         return shown_id;
     }
-    let first = tasks.char_indices().take_while(|(at, _)| *at <= MOST_TASKS).filter(|(_, letter)| *letter == ',').last();
+    let first = tasks
+        .char_indices()
+        .take_while(|(at, _)| *at <= MOST_TASKS)
+        .filter(|(_, letter)| *letter == ',')
+        .last();
     match first {
         Some((end, _)) => format!("{job}[{},...{cap}]", &tasks[..end]).into(),
         None => shown_id,
@@ -306,7 +348,10 @@ fn few_tasks(shown_id: Cow<'_, str>) -> Cow<'_, str> {
 
 impl JobColumn {
     fn entry(self) -> &'static Entry {
-        COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table")
+        COLUMNS
+            .iter()
+            .find(|entry| entry.0 == self)
+            .expect("every column is in the table")
     }
 
     pub(crate) fn title(self) -> &'static str {
@@ -372,17 +417,28 @@ impl JobColumn {
             Self::TimeLeft => time_left(row).into(),
             Self::SubmitTime => instant(row.submit_time, times),
             Self::StartTime => instant(row.start(), times),
-            Self::EndTime => instant(row.end_time.or_else(|| end_by_limit(row.start(), row.time_limit_secs)), times),
+            Self::EndTime => instant(
+                row.end_time
+                    .or_else(|| end_by_limit(row.start(), row.time_limit_secs)),
+                times,
+            ),
             Self::EligibleTime => instant(row.eligible_time, times),
-            Self::AccrueTime => instant(row.eligible_time.filter(|at| at.0 <= local_time::now()), times),
+            Self::AccrueTime => instant(
+                row.eligible_time.filter(|at| at.0 <= local_time::now()),
+                times,
+            ),
             Self::SubmitHost => Cow::Borrowed(&row.submit_host),
             Self::Group | Self::Gid => group_of(&row.user, self == Self::Group).into(),
             Self::PendingTime => pending_secs(row, local_time::now()).to_string().into(),
             Self::Restarts => restarts(row.attempts, row.state).to_string().into(),
             Self::Requeue => if row.requeue { "1" } else { "0" }.into(),
-            Self::TimeMin => row.time_min_secs.map_or("N/A".into(), |secs| squeue_time(secs.into()).into()),
+            Self::TimeMin => row
+                .time_min_secs
+                .map_or("N/A".into(), |secs| squeue_time(secs.into()).into()),
             Self::Priority => row.priority.to_string().into(),
-            Self::PriorityShare => format!("{:.14}", row.priority as f64 / f64::from(u32::MAX)).into(),
+            Self::PriorityShare => {
+                format!("{:.14}", row.priority as f64 / f64::from(u32::MAX)).into()
+            }
             Self::Nice => row.nice.to_string().into(),
             Self::Oversubscribe => if row.exclusive { "NO" } else { "OK" }.into(),
             Self::Constraint => or_null(&row.constraint),
@@ -390,7 +446,11 @@ impl JobColumn {
             Self::Command => or_null(&row.command),
             Self::WorkDir => Cow::Borrowed(&row.work_dir),
             Self::Stdout => Cow::Borrowed(&row.stdout),
-            Self::Stderr => Cow::Borrowed(if row.stderr.is_empty() { &row.stdout } else { &row.stderr }),
+            Self::Stderr => Cow::Borrowed(if row.stderr.is_empty() {
+                &row.stdout
+            } else {
+                &row.stderr
+            }),
             Self::Stdin => Cow::Borrowed(&row.stdin),
             Self::ExitCode => row.exit_code.to_string().into(),
             Self::Tags => row.tags.join(",").into(),
@@ -401,21 +461,26 @@ impl JobColumn {
             Self::Switches => switches(row).0.to_owned().into(),
             Self::SwitchWait => switches(row).1.to_owned().into(),
             Self::Class => row.class.as_deref().unwrap_or_default().into(),
-            Self::Position => row.position.map_or("N/A".into(), |position| position.to_string().into()),
+            Self::Position => row
+                .position
+                .map_or("N/A".into(), |position| position.to_string().into()),
             Self::Deadline => instant(row.deadline, times),
             Self::Checkpoint => or_null(row.checkpoint.as_deref().unwrap_or_default()),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
             Self::Never(name) => match name {
-                "mintmpdisk" | "contiguous" | "reboot" | "boardspernode" | "ntperboard" | "sperboard" => "0",
+                "mintmpdisk" | "contiguous" | "reboot" | "boardspernode" | "ntperboard"
+                | "sperboard" => "0",
                 "delayboot" => "0:00",
                 "selectjobinfo" => "",
-                "origin" | "originraw" | "siblingsactive" | "siblingsactiveraw" | "siblingsviable" | "siblingsviableraw" => "NA",
+                "origin" | "originraw" | "siblingsactive" | "siblingsactiveraw"
+                | "siblingsviable" | "siblingsviableraw" => "NA",
                 "batchflag" => "1",
                 "sockets" | "cores" | "threads" => "*",
                 "sct" => "*:*:*",
                 "profile" => "NotSet",
                 "burstbuffer" | "burstbufferstate" | "container" | "mcslabel" => "(null)",
-                "wckey" | "schednodes" | "network" | "admin_comment" | "system_comment" | "clusterfeature" => "(null)",
+                "wckey" | "schednodes" | "network" | "admin_comment" | "system_comment"
+                | "clusterfeature" => "(null)",
                 _ => "N/A",
             }
             .into(),
@@ -449,35 +514,62 @@ impl JobColumn {
             Self::EligibleTime => a.eligible_time.cmp(&b.eligible_time),
             Self::Priority | Self::PriorityShare => a.priority.cmp(&b.priority),
             Self::Nice => a.nice.cmp(&b.nice),
-            Self::Position => a.position.unwrap_or(u32::MAX).cmp(&b.position.unwrap_or(u32::MAX)),
+            Self::Position => a
+                .position
+                .unwrap_or(u32::MAX)
+                .cmp(&b.position.unwrap_or(u32::MAX)),
             Self::Deadline => a.deadline.cmp(&b.deadline),
-            _ => self.text(a, &TimeFormat::Standard).cmp(&self.text(b, &TimeFormat::Standard)),
+            _ => self
+                .text(a, &TimeFormat::Standard)
+                .cmp(&self.text(b, &TimeFormat::Standard)),
         }
     }
 }
 
 /// The user's first group as this machine knows it, by name or number; `N/A` of one whom it does not know.
 pub(crate) fn group_of(user: &str, by_name: bool) -> String {
-    let Ok(Some(user)) = User::from_name(user) else { return "N/A".to_owned() };
-    let named = || Group::from_gid(user.gid).ok().flatten().map(|group| group.name);
-    by_name.then(named).flatten().unwrap_or_else(|| user.gid.to_string())
+    let Ok(Some(user)) = User::from_name(user) else {
+        return "N/A".to_owned();
+    };
+    let named = || {
+        Group::from_gid(user.gid)
+            .ok()
+            .flatten()
+            .map(|group| group.name)
+    };
+    by_name
+        .then(named)
+        .flatten()
+        .unwrap_or_else(|| user.gid.to_string())
 }
 
 /// Seconds between the submission and the start, or until now.
 fn pending_secs(row: &QueueRow<'_>, now: Timestamp) -> i64 {
     let until = row.start_time.map_or(now, |at| at.0);
-    row.submit_time.map_or(0, |at| until.since_secs(at.0).max(0))
+    row.submit_time
+        .map_or(0, |at| until.since_secs(at.0).max(0))
 }
 
 /// `cpu=2,mem=300M,node=1,billing=2,gres/gpu=1`.
 pub(crate) fn tres(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> String {
-    let gpus = if gpus > 0.0 { format!(",gres/gpu={gpus}") } else { String::new() };
-    format!("cpu={cpus},mem={},node={nodes},billing={cpus}{gpus}", exact_size(mem_bytes))
+    let gpus = if gpus > 0.0 {
+        format!(",gres/gpu={gpus}")
+    } else {
+        String::new()
+    };
+    format!(
+        "cpu={cpus},mem={},node={nodes},billing={cpus}{gpus}",
+        exact_size(mem_bytes)
+    )
 }
 
 /// How often it was put back into the queue: one that waits has no run of its own yet.
 pub(crate) fn restarts(attempts: u32, state: JobState) -> u32 {
-    if state == JobState::Pending { attempts } else { attempts.saturating_sub(1) }
+    if state == JobState::Pending {
+        attempts
+    } else {
+        attempts.saturating_sub(1)
+    }
 }
 
 /// `1:00:00` or `UNLIMITED`.
@@ -523,13 +615,20 @@ fn instant(at: Option<Instant>, times: &TimeFormat) -> Cow<'static, str> {
 }
 
 fn or_null(text: &str) -> Cow<'_, str> {
-    if text.is_empty() { "(null)".into() } else { text.into() }
+    if text.is_empty() {
+        "(null)".into()
+    } else {
+        text.into()
+    }
 }
 
 /// A job by its number, a task by its array's and its own; what waits of an array together is the last of it.
 fn place(row: &QueueRow<'_>) -> (u64, u64) {
     match row.shown_id.split_once('_') {
-        Some((array, task)) => (array.parse().unwrap_or(row.id), task.parse().unwrap_or(u64::MAX)),
+        Some((array, task)) => (
+            array.parse().unwrap_or(row.id),
+            task.parse().unwrap_or(u64::MAX),
+        ),
         None => (row.id, 0),
     }
 }
@@ -554,7 +653,9 @@ fn gpus_by(row: &QueueRow<'_>, scope: &str) -> String {
 /// and slices stay as they were asked for.
 fn all_gpus(asked: &str, count: f64) -> Cow<'_, str> {
     let (kind, number) = asked.rsplit_once(':').unwrap_or(("", asked));
-    let Ok(number) = number.parse::<u64>() else { return Cow::Borrowed(asked) };
+    let Ok(number) = number.parse::<u64>() else {
+        return Cow::Borrowed(asked);
+    };
     if asked.contains('|') || kind.contains('.') || number as f64 == count {
         Cow::Borrowed(asked)
     } else if kind.is_empty() {
@@ -584,7 +685,8 @@ mod tests {
     #[test]
     fn a_long_list_of_tasks_is_cut_at_a_comma() {
         let all: Vec<String> = (100..200).step_by(3).map(|task| task.to_string()).collect();
-        let long = |end: &str| few_tasks(format!("17_[{}{end}]", all.join(",")).into()).into_owned();
+        let long =
+            |end: &str| few_tasks(format!("17_[{}{end}]", all.join(",")).into()).into_owned();
         let shown = "17_[100,103,106,109,112,115,118,121,124,127,130,133,136,139,142,145,...";
         assert_eq!(long("%4"), format!("{shown}%4]"));
         assert_eq!(long(""), format!("{shown}]"));
@@ -595,7 +697,11 @@ mod tests {
 
     #[test]
     fn letters_and_names_are_unique_and_all_columns_are_listed() {
-        let letters: Vec<char> = COLUMNS.iter().map(|entry| entry.1).filter(|letter| *letter != ' ').collect();
+        let letters: Vec<char> = COLUMNS
+            .iter()
+            .map(|entry| entry.1)
+            .filter(|letter| *letter != ' ')
+            .collect();
         assert_eq!(letters.iter().collect::<BTreeSet<_>>().len(), letters.len());
         let names: BTreeSet<_> = COLUMNS.iter().map(|entry| entry.2).collect();
         assert_eq!(names.len(), COLUMNS.len());
@@ -630,48 +736,96 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_this_machine() {
-        assert_eq!((group_of("root", true).as_str(), group_of("root", false).as_str()), ("root", "0"));
+        assert_eq!(
+            (
+                group_of("root", true).as_str(),
+                group_of("root", false).as_str()
+            ),
+            ("root", "0")
+        );
         assert_eq!(group_of("no such user", true), "N/A");
     }
 
     #[test]
     fn gpus_are_told_by_what_they_were_asked_for() {
         let row = |per: &'static str, nodes: u32, gpus: &'static str, gpu_count: f64| {
-            let row = QueueRow { gpus_per: Some(per.into()), nodes, gpus: gpus.into(), gpu_count, ..QueueRow::default() };
-            [JobColumn::GpusPerNode, JobColumn::GpusPerJob, JobColumn::GpusPerTask].map(|column| column.text(&row, &TimeFormat::Standard).into_owned()).join(" ")
+            let row = QueueRow {
+                gpus_per: Some(per.into()),
+                nodes,
+                gpus: gpus.into(),
+                gpu_count,
+                ..QueueRow::default()
+            };
+            [
+                JobColumn::GpusPerNode,
+                JobColumn::GpusPerJob,
+                JobColumn::GpusPerTask,
+            ]
+            .map(|column| column.text(&row, &TimeFormat::Standard).into_owned())
+            .join(" ")
         };
         assert_eq!(row("node", 2, "h100:8", 16.0), "gres:gpu:h100:8 N/A N/A");
         assert_eq!(row("job", 2, "h100:16", 16.0), "N/A gres:gpu:h100:16 N/A");
         assert_eq!(row("job", 1, "2", 2.0), "gres:gpu:2 gres:gpu:2 N/A");
-        assert_eq!(row("task", 1, "h100:1", 4.0), "gres:gpu:h100:4 N/A gres:gpu:h100:1");
+        assert_eq!(
+            row("task", 1, "h100:1", 4.0),
+            "gres:gpu:h100:4 N/A gres:gpu:h100:1"
+        );
         assert_eq!(row("task", 2, "1", 4.0), "N/A N/A gres:gpu:1");
         assert_eq!(QueueRow::default().gpus_per, None);
     }
 
     #[test]
     fn tasks_come_in_the_order_of_their_array() {
-        let row = |id: u64, shown: &'static str| QueueRow { id, shown_id: shown.into(), ..QueueRow::default() };
-        let mut rows = [row(9, "9"), row(3, "3_[1-4,7%2]"), row(5, "3_2"), row(4, "3_1"), row(13, "3_10"), row(2, "2")];
+        let row = |id: u64, shown: &'static str| QueueRow {
+            id,
+            shown_id: shown.into(),
+            ..QueueRow::default()
+        };
+        let mut rows = [
+            row(9, "9"),
+            row(3, "3_[1-4,7%2]"),
+            row(5, "3_2"),
+            row(4, "3_1"),
+            row(13, "3_10"),
+            row(2, "2"),
+        ];
         rows.sort_by(|a, b| JobColumn::ShownId.compare(a, b));
-        assert_eq!(rows.map(|row| row.shown_id.into_owned()).join(" "), "2 3_1 3_2 3_10 3_[1-4,7%2] 9");
+        assert_eq!(
+            rows.map(|row| row.shown_id.into_owned()).join(" "),
+            "2 3_1 3_2 3_10 3_[1-4,7%2] 9"
+        );
     }
 
     #[test]
     fn switches_are_a_number_and_a_wait() {
         let of = |text: Option<&str>| {
-            let row = QueueRow { switches: text.map(|text| text.to_owned().into()), ..QueueRow::default() };
+            let row = QueueRow {
+                switches: text.map(|text| text.to_owned().into()),
+                ..QueueRow::default()
+            };
             let (most, wait) = switches(&row);
             format!("{most} {wait}")
         };
-        assert_eq!([of(None), of(Some("2@5:00")), of(Some("1"))], ["0 0:00", "2 5:00", "1 UNLIMITED"]);
+        assert_eq!(
+            [of(None), of(Some("2@5:00")), of(Some("1"))],
+            ["0 0:00", "2 5:00", "1 UNLIMITED"]
+        );
     }
 
     #[test]
     fn what_is_told_elsewhere_is_refused_with_where() {
         let refused = |name: &str| read_names(name).unwrap_err().to_string();
-        assert_eq!(refused("jobid,DerivedEC"), r#"column "DerivedEC" is not known here: it is accounting's: gacct -j JOB -o derivedexitcode"#);
+        assert_eq!(
+            refused("jobid,DerivedEC"),
+            r#"column "DerivedEC" is not known here: it is accounting's: gacct -j JOB -o derivedexitcode"#
+        );
         for (name, _) in INSTEAD {
-            assert!(COLUMNS.iter().all(|entry| entry.2 != name) && refused(name).contains("is not known here: "), "{name}");
+            assert!(
+                COLUMNS.iter().all(|entry| entry.2 != name)
+                    && refused(name).contains("is not known here: "),
+                "{name}"
+            );
         }
     }
 

@@ -19,8 +19,15 @@ pub(crate) fn text(job: &JobRow, times: &TimeFormat) -> String {
 }
 
 /// The same with what `scontrol show job -d` adds: the highest exit code of its steps, and what it holds of each node.
-pub(crate) fn with_details(job: &JobRow, times: &TimeFormat, derived_exit_code: Option<ExitCode>) -> String {
-    let mut record = Record { text: String::new(), line_empty: true };
+pub(crate) fn with_details(
+    job: &JobRow,
+    times: &TimeFormat,
+    derived_exit_code: Option<ExitCode>,
+) -> String {
+    let mut record = Record {
+        text: String::new(),
+        line_empty: true,
+    };
     identity(&mut record, job);
     state(&mut record, job, times, derived_exit_code);
     request(&mut record, job, derived_exit_code.is_some());
@@ -42,7 +49,10 @@ pub(crate) fn ended(job: &JobRow, times: &TimeFormat) -> String {
         }
         return text;
     }
-    let since = job.start_time.map(|at| format!(" since {}", times.print(at.0))).unwrap_or_default();
+    let since = job
+        .start_time
+        .map(|at| format!(" since {}", times.print(at.0)))
+        .unwrap_or_default();
     let _ = writeln!(text, " on {}{since}", printable(&job.nodelist));
     if let Some(other) = &job.preempted_for {
         let _ = writeln!(text, "  gives way to job {}", printable(other));
@@ -84,19 +94,51 @@ fn identity(record: &mut Record, job: &JobRow) {
             (None, Some(tasks)) => record.put("ArrayTaskId", tasks),
             (None, None) => record,
         };
-        if let Some((_, most)) = job.array_tasks.as_deref().and_then(|tasks| tasks.split_once('%')) {
+        if let Some((_, most)) = job
+            .array_tasks
+            .as_deref()
+            .and_then(|tasks| tasks.split_once('%'))
+        {
             record.put("ArrayTaskThrottle", most);
         }
     }
     record.line("JobName", &job.name);
     record.put("UserId", format_args!("{}({})", job.user, job.uid));
-    record.put("GroupId", format_args!("{}({})", group_of(&job.user, true), group_of(&job.user, false))).put("MCS_label", "N/A").end();
-    record.put("Priority", job.priority).put("Nice", job.nice).put("Account", &job.account).put("QOS", &job.qos).end();
+    record
+        .put(
+            "GroupId",
+            format_args!(
+                "{}({})",
+                group_of(&job.user, true),
+                group_of(&job.user, false)
+            ),
+        )
+        .put("MCS_label", "N/A")
+        .end();
+    record
+        .put("Priority", job.priority)
+        .put("Nice", job.nice)
+        .put("Account", &job.account)
+        .put("QOS", &job.qos)
+        .end();
 }
 
-fn state(record: &mut Record, job: &JobRow, times: &TimeFormat, derived_exit_code: Option<ExitCode>) {
-    record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", or_null(&job.dependency)).end();
-    record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts(job.attempts, job.state)).put("BatchFlag", 1).put("Reboot", 0);
+fn state(
+    record: &mut Record,
+    job: &JobRow,
+    times: &TimeFormat,
+    derived_exit_code: Option<ExitCode>,
+) {
+    record
+        .put("JobState", job.state)
+        .put("Reason", job.reason)
+        .put("Dependency", or_null(&job.dependency))
+        .end();
+    record
+        .put("Requeue", u8::from(job.requeue))
+        .put("Restarts", restarts(job.attempts, job.state))
+        .put("BatchFlag", 1)
+        .put("Reboot", 0);
     record.put("ExitCode", job.exit_code).end();
     if let Some(derived) = derived_exit_code {
         record.line("DerivedExitCode", derived);
@@ -105,30 +147,78 @@ fn state(record: &mut Record, job: &JobRow, times: &TimeFormat, derived_exit_cod
         None | Some(u32::MAX) => time_limit(None),
         Some(secs) => sacct_time(secs.into()),
     };
-    record.put("RunTime", sacct_time(job.elapsed_secs.max(0).cast_unsigned())).put("TimeLimit", limit);
-    record.put("TimeMin", job.time_min_secs.map_or("N/A".to_owned(), |secs| sacct_time(secs.into()))).end();
-    let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
-    record.put("SubmitTime", at(job.submit_time)).put("EligibleTime", at(job.eligible_time)).end();
+    record
+        .put(
+            "RunTime",
+            sacct_time(job.elapsed_secs.max(0).cast_unsigned()),
+        )
+        .put("TimeLimit", limit);
+    record
+        .put(
+            "TimeMin",
+            job.time_min_secs
+                .map_or("N/A".to_owned(), |secs| sacct_time(secs.into())),
+        )
+        .end();
+    let at =
+        |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
+    record
+        .put("SubmitTime", at(job.submit_time))
+        .put("EligibleTime", at(job.eligible_time))
+        .end();
     let start = shown_start(job.state, job.eligible_time, job.start_time, now());
-    record.put("StartTime", at(start)).put("EndTime", at(job.end_time.or_else(|| end_by_limit(start, job.time_limit_secs))));
-    record.put("Deadline", job.deadline.map_or("N/A".to_owned(), |at| times.print(at.0))).end();
+    record.put("StartTime", at(start)).put(
+        "EndTime",
+        at(job
+            .end_time
+            .or_else(|| end_by_limit(start, job.time_limit_secs))),
+    );
+    record
+        .put(
+            "Deadline",
+            job.deadline
+                .map_or("N/A".to_owned(), |at| times.print(at.0)),
+        )
+        .end();
 }
 
 fn request(record: &mut Record, job: &JobRow, details: bool) {
-    record.put("Partition", &job.partition).put("AllocNode", &job.submit_host).end();
-    record.put("ReqNodeList", or_null(&job.req_nodelist)).put("ExcNodeList", or_null(&job.exclude)).end();
+    record
+        .put("Partition", &job.partition)
+        .put("AllocNode", &job.submit_host)
+        .end();
+    record
+        .put("ReqNodeList", or_null(&job.req_nodelist))
+        .put("ExcNodeList", or_null(&job.exclude))
+        .end();
     record.line("NodeList", &job.nodelist);
-    if let Some(first) = hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok().and_then(|names| names.into_iter().next()) {
+    if let Some(first) = hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS)
+        .ok()
+        .and_then(|names| names.into_iter().next())
+    {
         record.line("BatchHost", first);
     }
     let cpus_per_task = (job.cpus / job.ntasks.max(1)).max(1);
-    record.put("NumNodes", job.nodes).put("NumCPUs", job.cpus).put("NumTasks", job.ntasks);
-    record.put("CPUs/Task", cpus_per_task).put("ReqB:S:C:T", "0:0:*:*").end();
-    record.line("TRES", tres(job.cpus, job.mem_total_bytes, job.nodes, job.gpu_count));
+    record
+        .put("NumNodes", job.nodes)
+        .put("NumCPUs", job.cpus)
+        .put("NumTasks", job.ntasks);
+    record
+        .put("CPUs/Task", cpus_per_task)
+        .put("ReqB:S:C:T", "0:0:*:*")
+        .end();
+    record.line(
+        "TRES",
+        tres(job.cpus, job.mem_total_bytes, job.nodes, job.gpu_count),
+    );
     if details && !job.held.is_empty() {
         held(record, job);
     }
-    let mem = if job.mem.is_empty() { exact_size(job.mem_bytes) } else { job.mem.clone() };
+    let mem = if job.mem.is_empty() {
+        exact_size(job.mem_bytes)
+    } else {
+        job.mem.clone()
+    };
     record.put("MinCPUsNode", cpus_per_task);
     match job.mem_per.as_str() {
         "cpu" => record.put("MinMemoryCPU", mem),
@@ -136,14 +226,20 @@ fn request(record: &mut Record, job: &JobRow, details: bool) {
         _ => record.put("MinMemoryNode", mem),
     };
     record.put("MinTmpDiskNode", 0).end();
-    record.put("Features", or_null(&job.constraint)).put("DelayBoot", "00:00:00").end();
+    record
+        .put("Features", or_null(&job.constraint))
+        .put("DelayBoot", "00:00:00")
+        .end();
     let others = match job.later.contains_key("oversubscribe") {
         _ if job.exclusive => "NO",
         true => "YES",
         false => "OK",
     };
     record.put("OverSubscribe", others).put("Contiguous", 0);
-    record.put("Licenses", or_null(&job.licences)).put("Network", "(null)").end();
+    record
+        .put("Licenses", or_null(&job.licences))
+        .put("Network", "(null)")
+        .end();
     if !job.gpus.is_empty() {
         let key = match job.gpus_per.as_deref() {
             Some("job") => "TresPerJob",
@@ -152,8 +248,15 @@ fn request(record: &mut Record, job: &JobRow, details: bool) {
         };
         record.line(key, format_args!("gres:gpu:{}", job.gpus));
     }
-    let places = [("Reservation", &job.reservation), ("Switches", &job.switches), ("PreferredFeatures", &job.prefer)];
-    for (key, value) in places.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+    let places = [
+        ("Reservation", &job.reservation),
+        ("Switches", &job.switches),
+        ("PreferredFeatures", &job.prefer),
+    ];
+    for (key, value) in places
+        .iter()
+        .filter_map(|(key, value)| Some((key, value.as_ref()?)))
+    {
         record.line(key, value);
     }
     if job.nvlink {
@@ -179,20 +282,32 @@ fn held(record: &mut Record, job: &JobRow) {
     for (kind, places) in job.held.iter().flat_map(|held| gpus_on(job, &held.node)) {
         *all.entry(kind).or_default() += count(places);
     }
-    let all: Vec<String> = all.iter().map(|(kind, count)| format!("gpu:{kind}:{count}")).collect();
+    let all: Vec<String> = all
+        .iter()
+        .map(|(kind, count)| format!("gpu:{kind}:{count}"))
+        .collect();
     record.line("JOB_GRES", or_null(&all.join(",")));
     let of_node = |held: &HeldRow| (held.mem_bytes >> 20, held.cpus, gres_on(job, &held.node));
     for alike in job.held.chunk_by(|one, next| of_node(one) == of_node(next)) {
         let (mem, _, gres) = of_node(&alike[0]);
         record.text.push_str("  ");
-        record.put("Nodes", hostlist::compress(alike.iter().map(|held| held.node.as_str())));
-        record.put("CPU_IDs", "N/A").put("Mem", mem).line("GRES", gres);
+        record.put(
+            "Nodes",
+            hostlist::compress(alike.iter().map(|held| held.node.as_str())),
+        );
+        record
+            .put("CPU_IDs", "N/A")
+            .put("Mem", mem)
+            .line("GRES", gres);
     }
 }
 
 /// Kinds of GPUs that it holds of a node, each with their places.
 fn gpus_on<'j>(job: &'j JobRow, node: &'j str) -> impl Iterator<Item = (&'j str, &'j str)> {
-    let of_node = job.gpus_held.iter().filter_map(move |held| held.split_once(':').filter(|(name, _)| *name == node));
+    let of_node = job
+        .gpus_held
+        .iter()
+        .filter_map(move |held| held.split_once(':').filter(|(name, _)| *name == node));
     of_node.filter_map(|(_, rest)| rest.rsplit_once(':'))
 }
 
@@ -204,7 +319,10 @@ pub(crate) fn gres_on(job: &JobRow, node: &str) -> String {
 
 /// How many places are named: `0-3,5`; slices by their own, `0.4,1.0`.
 fn count(places: &str) -> usize {
-    let one = |place: &str| match place.split_once('-').map(|(first, last)| (first.parse::<usize>(), last.parse::<usize>())) {
+    let one = |place: &str| match place
+        .split_once('-')
+        .map(|(first, last)| (first.parse::<usize>(), last.parse::<usize>()))
+    {
         Some((Ok(first), Ok(last))) if first <= last => last - first + 1,
         _ => 1,
     };
@@ -217,8 +335,22 @@ fn files(record: &mut Record, job: &JobRow) {
     if !job.comment.is_empty() {
         record.line("Comment", &job.comment);
     }
-    record.line("StdErr", if job.stderr.is_empty() { &job.stdout } else { &job.stderr });
-    record.line("StdIn", if job.stdin.is_empty() { "/dev/null" } else { &job.stdin });
+    record.line(
+        "StdErr",
+        if job.stderr.is_empty() {
+            &job.stdout
+        } else {
+            &job.stderr
+        },
+    );
+    record.line(
+        "StdIn",
+        if job.stdin.is_empty() {
+            "/dev/null"
+        } else {
+            &job.stdin
+        },
+    );
     record.line("StdOut", &job.stdout);
 }
 
@@ -230,8 +362,15 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
         record.line("EndText", times.in_text(&job.end_text));
     }
     for hold in &job.holds {
-        let why = if hold.reason.is_empty() { String::new() } else { format!(": {}", hold.reason) };
-        record.line("Hold", format_args!("{} since {}{why}", hold.owner, times.print(hold.since.0)));
+        let why = if hold.reason.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", hold.reason)
+        };
+        record.line(
+            "Hold",
+            format_args!("{} since {}{why}", hold.owner, times.print(hold.since.0)),
+        );
     }
     if let Some(position) = job.position {
         record.line("QueuePosition", position);
@@ -247,10 +386,19 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
         record.line("Tags", job.tags.join(","));
     }
     if let Some(kinds) = &job.mail_type {
-        record.put("MailUser", job.mail_user.as_deref().unwrap_or(&job.user)).put("MailType", kinds).end();
+        record
+            .put("MailUser", job.mail_user.as_deref().unwrap_or(&job.user))
+            .put("MailType", kinds)
+            .end();
     }
     for (option, value) in &job.later {
-        record.line("NotActedOn", format_args!("--{option}{}{value}", if value.is_empty() { "" } else { "=" }));
+        record.line(
+            "NotActedOn",
+            format_args!(
+                "--{option}{}{value}",
+                if value.is_empty() { "" } else { "=" }
+            ),
+        );
     }
 }
 
@@ -267,7 +415,11 @@ fn standing(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     }
     if let Some(mark) = &job.last_mark {
         let at = mark.at.map(|at| times.print(at.0)).unwrap_or_default();
-        let note = if mark.note.is_empty() { String::new() } else { format!(": {}", mark.note) };
+        let note = if mark.note.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", mark.note)
+        };
         record.line("LastMark", format_args!("{} at {at}{note}", mark.number));
     }
     if let Some(at) = job.preempted_time {
@@ -292,10 +444,16 @@ mod tests {
 
     #[test]
     fn details_say_what_is_held_of_each_node_with_nodes_alike_on_one_line() {
-        let held = |node: &str, cpus| HeldRow { node: node.to_owned(), cpus, mem_bytes: 300 << 20 };
+        let held = |node: &str, cpus| HeldRow {
+            node: node.to_owned(),
+            cpus,
+            mem_bytes: 300 << 20,
+        };
         let job = JobRow {
             held: vec![held("n1", 4), held("n2", 4), held("n3", 4)],
-            gpus_held: ["n1:h100:1-2", "n2:h100:1-2", "n3:a100:3g.40gb:0.4,1.0"].map(str::to_owned).into(),
+            gpus_held: ["n1:h100:1-2", "n2:h100:1-2", "n3:a100:3g.40gb:0.4,1.0"]
+                .map(str::to_owned)
+                .into(),
             ..JobRow::default()
         };
         let times = TimeFormat::from_env();
@@ -304,7 +462,13 @@ mod tests {
             "\n   JOB_GRES=gpu:a100:3g.40gb:2,gpu:h100:4\n     Nodes=n[1-2] CPU_IDs=N/A Mem=300 GRES=gpu:h100:2(IDX:1-2)\n     \
              Nodes=n3 CPU_IDs=N/A Mem=300 GRES=gpu:a100:3g.40gb:2(IDX:0.4,1.0)\n   MinCPUsNode="
         ), "{told}");
-        assert!(told.contains("ExitCode=0:0\n   DerivedExitCode=3:0\n"), "{told}");
-        assert!(!text(&job, &times).contains("JOB_GRES"), "only where details are asked for");
+        assert!(
+            told.contains("ExitCode=0:0\n   DerivedExitCode=3:0\n"),
+            "{told}"
+        );
+        assert!(
+            !text(&job, &times).contains("JOB_GRES"),
+            "only where details are asked for"
+        );
     }
 }

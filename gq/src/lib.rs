@@ -5,8 +5,8 @@
 pub mod accounting;
 mod bare_row;
 pub mod cancel;
-mod efficiency;
 mod difference_listing;
+mod efficiency;
 mod health_listing;
 mod job_column;
 mod job_filter;

@@ -119,12 +119,23 @@ pub(crate) type NodeFormat = Vec<Piece<NodeColumn>>;
 
 /// Reads `-o`.
 pub(crate) fn read_letters(text: &str) -> Result<NodeFormat, FormatError> {
-    parse_letters(text, |letter| COLUMNS.iter().find(|entry| entry.1 == letter && letter != ' ').map(|entry| entry.0))
+    parse_letters(text, |letter| {
+        COLUMNS
+            .iter()
+            .find(|entry| entry.1 == letter && letter != ' ')
+            .map(|entry| entry.0)
+    })
 }
 
 /// Reads `-O`.
 pub(crate) fn read_names(text: &str) -> Result<NodeFormat, FormatError> {
-    let all = || COLUMNS.iter().map(|entry| entry.2).collect::<Vec<_>>().join(",");
+    let all = || {
+        COLUMNS
+            .iter()
+            .map(|entry| entry.2)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
     let all = text.trim().eq_ignore_ascii_case("all").then(all);
     parse_names(all.as_deref().unwrap_or(text), |name| {
         let lower = name.to_ascii_lowercase();
@@ -137,7 +148,10 @@ pub(crate) fn read_names(text: &str) -> Result<NodeFormat, FormatError> {
         if lower == "port" {
             return Err("column \"port\" is not known here: nodes call the controller, and listen on no port".to_owned());
         }
-        let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
+        let found = COLUMNS
+            .iter()
+            .find(|entry| entry.2 == lower)
+            .map(|entry| entry.0);
         let hint = || did_you_mean(name, COLUMNS.iter().map(|entry| entry.2));
         found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", hint()))
     })
@@ -151,17 +165,29 @@ pub(crate) fn read_sort(text: &str) -> Result<Vec<(NodeColumn, bool)>, String> {
             None => (false, word.strip_prefix('+').unwrap_or(word)),
         };
         let mut letters = letter.chars();
-        let found = letters.next().filter(|letter| letters.as_str().is_empty() && *letter != ' ');
+        let found = letters
+            .next()
+            .filter(|letter| letters.as_str().is_empty() && *letter != ' ');
         let found = found.and_then(|letter| COLUMNS.iter().find(|entry| entry.1 == letter));
-        found.map(|entry| (entry.0, descending)).ok_or_else(|| format!("{word:?} is no column's letter. Try P,-t,N; --help lists them"))
+        found
+            .map(|entry| (entry.0, descending))
+            .ok_or_else(|| format!("{word:?} is no column's letter. Try P,-t,N; --help lists them"))
     };
-    text.split(',').map(str::trim).filter(|word| !word.is_empty() && *word != "#P").map(key).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty() && *word != "#P")
+        .map(key)
+        .collect()
 }
 
 /// Letters and names for `--help`.
 pub(crate) fn help() -> String {
     let lines = COLUMNS.iter().map(|(_, letter, name, title)| {
-        let letter = if *letter == ' ' { "  ".to_owned() } else { format!("%{letter}") };
+        let letter = if *letter == ' ' {
+            "  ".to_owned()
+        } else {
+            format!("%{letter}")
+        };
         format!("  {letter}  {name:<14} {title}")
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -175,7 +201,11 @@ pub(crate) struct Group<'a> {
 
 impl NodeColumn {
     pub(crate) fn title(self) -> &'static str {
-        COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table").3
+        COLUMNS
+            .iter()
+            .find(|entry| entry.0 == self)
+            .expect("every column is in the table")
+            .3
     }
 
     /// Nodes that differ in this column are listed apart.
@@ -204,7 +234,15 @@ impl NodeColumn {
 
     /// Partitions that differ in this column are listed apart.
     pub(crate) fn is_partitions(self) -> bool {
-        let of_nodes = matches!(self, Self::Nodes | Self::Nodelist | Self::CpusByState | Self::NodesByState | Self::NodesBusyIdle | Self::Fixed(_));
+        let of_nodes = matches!(
+            self,
+            Self::Nodes
+                | Self::Nodelist
+                | Self::CpusByState
+                | Self::NodesByState
+                | Self::NodesBusyIdle
+                | Self::Fixed(_)
+        );
         !self.tells_apart() && !of_nodes
     }
 
@@ -212,11 +250,19 @@ impl NodeColumn {
     pub(crate) fn text(self, group: &Group<'_>, times: &TimeFormat) -> String {
         let partition = group.partition;
         match (self, group.nodes.first()) {
-            (Self::Partition, _) => format!("{}{}", partition.name, if partition.is_default { "*" } else { "" }),
+            (Self::Partition, _) => format!(
+                "{}{}",
+                partition.name,
+                if partition.is_default { "*" } else { "" }
+            ),
             (Self::PartitionName, _) => partition.name.clone(),
             (Self::Available, _) => partition.state.clone(),
-            (Self::TimeLimit, _) => partition.max_time_secs.map_or("infinite".to_owned(), |secs| squeue_time(secs.into())),
-            (Self::DefaultTime, _) => partition.default_time_secs.map_or("n/a".to_owned(), |secs| squeue_time(secs.into())),
+            (Self::TimeLimit, _) => partition
+                .max_time_secs
+                .map_or("infinite".to_owned(), |secs| squeue_time(secs.into())),
+            (Self::DefaultTime, _) => partition
+                .default_time_secs
+                .map_or("n/a".to_owned(), |secs| squeue_time(secs.into())),
             (Self::Nodes, _) => group.nodes.len().to_string(),
             (Self::JobSize, _) => match partition.max_nodes {
                 None => "1-infinite".to_owned(),
@@ -228,25 +274,43 @@ impl NodeColumn {
             (Self::PriorityFactor, _) => partition.priority_factor.to_string(),
             (Self::PreemptMode, _) => partition.preempt_mode.to_uppercase(),
             (Self::Placement, _) => partition.placement.clone(),
-            (Self::DefaultQos, _) => partition.default_qos.clone().unwrap_or_else(|| "(null)".to_owned()),
+            (Self::DefaultQos, _) => partition
+                .default_qos
+                .clone()
+                .unwrap_or_else(|| "(null)".to_owned()),
             (Self::Nodelist, _) => {
-                let mut names: Vec<String> = group.nodes.iter().map(|node| node.name.clone()).collect();
+                let mut names: Vec<String> =
+                    group.nodes.iter().map(|node| node.name.clone()).collect();
                 hostlist::sort_names(&mut names);
                 hostlist::compress(names)
             }
             (Self::CpusByState, _) => {
-                let sum = |cpus: &dyn Fn(&NodeRow) -> u32| group.nodes.iter().map(|node| cpus(node)).sum::<u32>();
+                let sum = |cpus: &dyn Fn(&NodeRow) -> u32| {
+                    group.nodes.iter().map(|node| cpus(node)).sum::<u32>()
+                };
                 let idle = |node: &NodeRow| node.cpus.saturating_sub(node.cpus_alloc);
                 let out = |node: &NodeRow| if is_out(node) { idle(node) } else { 0 };
-                let (busy, out, total) = (sum(&|node| node.cpus_alloc), sum(&out), sum(&|node| node.cpus));
+                let (busy, out, total) = (
+                    sum(&|node| node.cpus_alloc),
+                    sum(&out),
+                    sum(&|node| node.cpus),
+                );
                 format!("{busy}/{}/{out}/{total}", total.saturating_sub(busy + out))
             }
             (Self::NodesByState | Self::NodesBusyIdle, _) => {
                 let busy = group.nodes.iter().filter(|node| is_busy(node)).count();
-                let out = group.nodes.iter().filter(|node| !is_busy(node) && is_out(node)).count();
+                let out = group
+                    .nodes
+                    .iter()
+                    .filter(|node| !is_busy(node) && is_out(node))
+                    .count();
                 let total = group.nodes.len();
                 let idle = total - busy - out;
-                if self == Self::NodesBusyIdle { format!("{busy}/{idle}") } else { format!("{busy}/{idle}/{out}/{total}") }
+                if self == Self::NodesBusyIdle {
+                    format!("{busy}/{idle}")
+                } else {
+                    format!("{busy}/{idle}/{out}/{total}")
+                }
             }
             (column, None) => column.of_no_node().to_owned(),
             (column, Some(node)) => column.of_node(node, times),
@@ -268,7 +332,9 @@ impl NodeColumn {
 
     /// Order of two groups by this column: states as listings have them, numbers by value, text by its bytes.
     pub(crate) fn compare(self, a: &Group<'_>, b: &Group<'_>, times: &TimeFormat) -> Ordering {
-        if let (Self::State | Self::ShortState, Some(one), Some(other)) = (self, a.nodes.first(), b.nodes.first()) {
+        if let (Self::State | Self::ShortState, Some(one), Some(other)) =
+            (self, a.nodes.first(), b.nodes.first())
+        {
             return state_rank(&one.state).cmp(&state_rank(&other.state));
         }
         let (a, b) = (self.text(a, times), self.text(b, times));
@@ -291,15 +357,22 @@ impl NodeColumn {
             Self::MemoryAllocated => mib(node.mem_alloc_bytes),
             Self::Gres => gres(&node.gpu_summary),
             Self::GresUsed => gres_used(node),
-            Self::Features | Self::ActiveFeatures if node.features.is_empty() => "(null)".to_owned(),
+            Self::Features | Self::ActiveFeatures if node.features.is_empty() => {
+                "(null)".to_owned()
+            }
             Self::Features | Self::ActiveFeatures => node.features.join(","),
             Self::Reason => reason(node),
             Self::ReasonUser => drainer(node).unwrap_or("Unknown").to_owned(),
-            Self::ReasonUserAndUid => drainer(node).map_or("Unknown".to_owned(), |name| match User::from_name(name) {
-                Ok(Some(user)) => format!("{name}({})", user.uid),
-                _ => name.to_owned(),
-            }),
-            Self::ReasonTime => node.drains.first().map_or("Unknown".to_owned(), |mark| times.print(mark.since.0)),
+            Self::ReasonUserAndUid => {
+                drainer(node).map_or("Unknown".to_owned(), |name| match User::from_name(name) {
+                    Ok(Some(user)) => format!("{name}({})", user.uid),
+                    _ => name.to_owned(),
+                })
+            }
+            Self::ReasonTime => node
+                .drains
+                .first()
+                .map_or("Unknown".to_owned(), |mark| times.print(mark.since.0)),
             Self::Version => node.version.clone(),
             Self::Reservation => node.reservations.join(","),
             Self::Weight => "1".to_owned(),
@@ -314,7 +387,11 @@ impl NodeColumn {
 /// Who drained it first.
 fn drainer(node: &NodeRow) -> Option<&str> {
     let mark = node.drains.first()?;
-    Some(mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name))
+    Some(
+        mark.owner
+            .split_once(':')
+            .map_or(mark.owner.as_str(), |(_, name)| name),
+    )
 }
 
 /// The same for all partitions and nodes.
@@ -332,7 +409,11 @@ fn fixed(letter: char) -> &'static str {
 
 /// Why a node takes no work; `none` when it does.
 pub(crate) fn reason(node: &NodeRow) -> String {
-    let mut reasons: Vec<&str> = node.drains.iter().map(|mark| mark.reason.as_str()).collect();
+    let mut reasons: Vec<&str> = node
+        .drains
+        .iter()
+        .map(|mark| mark.reason.as_str())
+        .collect();
     if !node.unfit.is_empty() {
         reasons.push(&node.unfit);
     }
@@ -343,29 +424,55 @@ pub(crate) fn reason(node: &NodeRow) -> String {
     if reasons.is_empty() && base(&node.state) == "DOWN" {
         reasons.push("Not responding");
     }
-    if reasons.is_empty() { "none".to_owned() } else { reasons.join("; ") }
+    if reasons.is_empty() {
+        "none".to_owned()
+    } else {
+        reasons.join("; ")
+    }
 }
 
 /// `gpu:h100:8` for `h100:8`; `(null)` for none.
 fn gres(summary: &str) -> String {
-    let parts: Vec<String> = summary.split(',').filter(|part| !part.is_empty()).map(|part| format!("gpu:{part}")).collect();
-    if parts.is_empty() { "(null)".to_owned() } else { parts.join(",") }
+    let parts: Vec<String> = summary
+        .split(',')
+        .filter(|part| !part.is_empty())
+        .map(|part| format!("gpu:{part}"))
+        .collect();
+    if parts.is_empty() {
+        "(null)".to_owned()
+    } else {
+        parts.join(",")
+    }
 }
 
 fn gres_used(node: &NodeRow) -> String {
-    let used: Vec<String> = gpus_by_type(node).iter().map(|(kind, used, _)| format!("gpu:{kind}:{used}")).collect();
-    if used.is_empty() { "gpu:0".to_owned() } else { used.join(",") }
+    let used: Vec<String> = gpus_by_type(node)
+        .iter()
+        .map(|(kind, used, _)| format!("gpu:{kind}:{used}"))
+        .collect();
+    if used.is_empty() {
+        "gpu:0".to_owned()
+    } else {
+        used.join(",")
+    }
 }
 
 /// Types of a node's GPUs, and kinds of its slices, with how many are held and how many there are.
 pub(crate) fn gpus_by_type(node: &NodeRow) -> Vec<(String, usize, usize)> {
     let mut types: Vec<(String, usize, usize)> = Vec::new();
     for gpu in node.gpus.iter().filter(|gpu| gpu.present && !gpu.divided) {
-        let kind = if gpu.profile.is_empty() { gpu.gpu_type.clone() } else { format!("{}:{}", gpu.gpu_type, gpu.profile) };
-        let at = types.iter().position(|(known, ..)| *known == kind).unwrap_or_else(|| {
-            types.push((kind, 0, 0));
-            types.len() - 1
-        });
+        let kind = if gpu.profile.is_empty() {
+            gpu.gpu_type.clone()
+        } else {
+            format!("{}:{}", gpu.gpu_type, gpu.profile)
+        };
+        let at = types
+            .iter()
+            .position(|(known, ..)| *known == kind)
+            .unwrap_or_else(|| {
+                types.push((kind, 0, 0));
+                types.len() - 1
+            });
         types[at].1 += usize::from(!gpu.jobs.is_empty());
         types[at].2 += 1;
     }
@@ -416,9 +523,18 @@ fn unmarked(state: &str) -> &str {
 /// The same, short: `drng`.
 pub(crate) fn short_state(state: &str) -> String {
     let long = long_state(state);
-    let short =
-        [("drained", "drain"), ("draining", "drng"), ("mixed", "mix"), ("allocated", "alloc"), ("reserved", "resv"), ("unknown", "unk")];
-    short.iter().find(|(word, _)| unmarked(&long) == *word).map_or(long.clone(), |(word, short)| long.replace(word, short))
+    let short = [
+        ("drained", "drain"),
+        ("draining", "drng"),
+        ("mixed", "mix"),
+        ("allocated", "alloc"),
+        ("reserved", "resv"),
+        ("unknown", "unk"),
+    ];
+    short
+        .iter()
+        .find(|(word, _)| unmarked(&long) == *word)
+        .map_or(long.clone(), |(word, short)| long.replace(word, short))
 }
 
 /// Whether sinfo's `-t` means a node by a word.
@@ -445,9 +561,22 @@ pub(crate) fn is_based_on(state: &str, word: &str) -> bool {
 
 /// Order of states in a listing: trouble first, then what is in maintenance, then the rest.
 pub(crate) fn state_rank(state: &str) -> (bool, usize) {
-    const ORDER: [&str; 9] = ["unknown", "down", "maint", "drained", "draining", "mixed", "allocated", "reserved", "idle"];
+    const ORDER: [&str; 9] = [
+        "unknown",
+        "down",
+        "maint",
+        "drained",
+        "draining",
+        "mixed",
+        "allocated",
+        "reserved",
+        "idle",
+    ];
     let long = long_state(state);
-    let place = ORDER.iter().position(|word| unmarked(&long) == *word).unwrap_or(ORDER.len());
+    let place = ORDER
+        .iter()
+        .position(|word| unmarked(&long) == *word)
+        .unwrap_or(ORDER.len());
     (place > 2 && !long.ends_with('$'), place)
 }
 
@@ -470,28 +599,63 @@ mod tests {
         assert_eq!(words("MIXED+RESERVED"), "mixed mix");
         assert_eq!(words("MIXED+MAINTENANCE+RESERVED"), "mixed$ mix$");
         assert_eq!(words("MIXED+DRAIN+MAINTENANCE+RESERVED"), "draining$ drng$");
-        assert_eq!(words("IDLE+MAINTENANCE+NOT_RESPONDING+RESERVED"), "maint* maint*");
+        assert_eq!(
+            words("IDLE+MAINTENANCE+NOT_RESPONDING+RESERVED"),
+            "maint* maint*"
+        );
         assert_eq!(words("IDLE+NOT_RESPONDING+RESERVED"), "reserved* resv*");
     }
 
     #[test]
     fn states_are_chosen_by_the_words_of_sinfo() {
         let chosen = |word: &str| {
-            let all = ["IDLE", "IDLE+RESERVED", "IDLE+MAINTENANCE+RESERVED", "MIXED+RESERVED", "ALLOCATED", "MIXED+DRAIN", "IDLE+DRAIN", "DOWN"];
-            all.into_iter().filter(|state| is_in_state(state, word)).collect::<Vec<_>>().join(" ")
+            let all = [
+                "IDLE",
+                "IDLE+RESERVED",
+                "IDLE+MAINTENANCE+RESERVED",
+                "MIXED+RESERVED",
+                "ALLOCATED",
+                "MIXED+DRAIN",
+                "IDLE+DRAIN",
+                "DOWN",
+            ];
+            all.into_iter()
+                .filter(|state| is_in_state(state, word))
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        assert_eq!(chosen("resv"), "IDLE+RESERVED IDLE+MAINTENANCE+RESERVED MIXED+RESERVED");
+        assert_eq!(
+            chosen("resv"),
+            "IDLE+RESERVED IDLE+MAINTENANCE+RESERVED MIXED+RESERVED"
+        );
         assert_eq!(chosen("maint"), "IDLE+MAINTENANCE+RESERVED");
-        assert_eq!(chosen("idle"), "IDLE IDLE+RESERVED IDLE+MAINTENANCE+RESERVED");
+        assert_eq!(
+            chosen("idle"),
+            "IDLE IDLE+RESERVED IDLE+MAINTENANCE+RESERVED"
+        );
         assert_eq!(chosen("alloc"), "MIXED+RESERVED ALLOCATED MIXED+DRAIN");
         assert_eq!(chosen("mix"), "MIXED+RESERVED");
-        assert_eq!((chosen("drain").as_str(), chosen("drng").as_str()), ("MIXED+DRAIN IDLE+DRAIN", "MIXED+DRAIN"));
-        assert_eq!((chosen("down").as_str(), chosen("foo").as_str()), ("DOWN", ""));
+        assert_eq!(
+            (chosen("drain").as_str(), chosen("drng").as_str()),
+            ("MIXED+DRAIN IDLE+DRAIN", "MIXED+DRAIN")
+        );
+        assert_eq!(
+            (chosen("down").as_str(), chosen("foo").as_str()),
+            ("DOWN", "")
+        );
     }
 
     #[test]
     fn states_are_listed_with_trouble_and_maintenance_first() {
-        let mut all = ["IDLE", "IDLE+RESERVED", "ALLOCATED", "MIXED+MAINTENANCE+RESERVED", "IDLE+MAINTENANCE+RESERVED", "IDLE+DRAIN", "DOWN"];
+        let mut all = [
+            "IDLE",
+            "IDLE+RESERVED",
+            "ALLOCATED",
+            "MIXED+MAINTENANCE+RESERVED",
+            "IDLE+MAINTENANCE+RESERVED",
+            "IDLE+DRAIN",
+            "DOWN",
+        ];
         all.sort_by_key(|state| state_rank(state));
         let words: Vec<String> = all.iter().map(|state| short_state(state)).collect();
         assert_eq!(words.join(" "), "down maint mix$ drain alloc resv idle");
@@ -500,9 +664,16 @@ mod tests {
     #[test]
     fn sort_letters_are_read_with_their_direction() {
         use NodeColumn::{Nodelist, Partition, ShortState};
-        assert_eq!(read_sort("#P,-t,N").unwrap(), [(ShortState, true), (Nodelist, false)]);
+        assert_eq!(
+            read_sort("#P,-t,N").unwrap(),
+            [(ShortState, true), (Nodelist, false)]
+        );
         assert_eq!(read_sort("+P").unwrap(), [(Partition, false)]);
-        assert!(read_sort("P,xx").unwrap_err().contains("\"xx\" is no column's letter"));
+        assert!(
+            read_sort("P,xx")
+                .unwrap_err()
+                .contains("\"xx\" is no column's letter")
+        );
     }
 
     proptest! {

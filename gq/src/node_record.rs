@@ -12,40 +12,111 @@ use std::fmt::Write;
 /// The record, several lines and a blank one.
 pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
     let of = |column: NodeColumn| column.of_node(node, times);
-    let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
+    let at =
+        |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     let mut lines = vec![
-        format!("NodeName={} State={} Role={}", node.name, node.state, node.role),
+        format!(
+            "NodeName={} State={} Role={}",
+            node.name, node.state, node.role
+        ),
         format!("Partitions={}", node.partitions.join(",")),
-        format!("CPUAlloc={} CPUEfctv={} CPUTot={} CPULoad=N/A", node.cpus_alloc, node.cpus, node.cpus),
+        format!(
+            "CPUAlloc={} CPUEfctv={} CPUTot={} CPULoad=N/A",
+            node.cpus_alloc, node.cpus, node.cpus
+        ),
         format!("NodeAddr={} NodeHostName={}", node.name, node.name),
-        format!("RealMemory={} AllocMem={} FreeMem=N/A", of(NodeColumn::Memory), of(NodeColumn::MemoryAllocated)),
-        format!("CfgTRES={}", tres(node.cpus, node.mem_bytes, gpus(node, |_| true))),
-        format!("AllocTRES={}", tres(node.cpus_alloc, node.mem_alloc_bytes, gpus(node, |gpu| !gpu.jobs.is_empty()))),
-        format!("AvailableFeatures={} ActiveFeatures={}", of(NodeColumn::Features), of(NodeColumn::ActiveFeatures)),
-        format!("Gres={} GresUsed={}", of(NodeColumn::Gres), of(NodeColumn::GresUsed)),
-        format!("OS={} Driver={} Version={}", or_unknown(&node.os), or_unknown(&node.driver), or_unknown(&node.version)),
-        format!("Isolation={} Resources={}", or_unknown(&node.isolation), if node.declared { "declared" } else { "found" }),
-        format!("BootTime={} LastSeen={}", at(node.boot_time), at(node.last_seen)),
+        format!(
+            "RealMemory={} AllocMem={} FreeMem=N/A",
+            of(NodeColumn::Memory),
+            of(NodeColumn::MemoryAllocated)
+        ),
+        format!(
+            "CfgTRES={}",
+            tres(node.cpus, node.mem_bytes, gpus(node, |_| true))
+        ),
+        format!(
+            "AllocTRES={}",
+            tres(
+                node.cpus_alloc,
+                node.mem_alloc_bytes,
+                gpus(node, |gpu| !gpu.jobs.is_empty())
+            )
+        ),
+        format!(
+            "AvailableFeatures={} ActiveFeatures={}",
+            of(NodeColumn::Features),
+            of(NodeColumn::ActiveFeatures)
+        ),
+        format!(
+            "Gres={} GresUsed={}",
+            of(NodeColumn::Gres),
+            of(NodeColumn::GresUsed)
+        ),
+        format!(
+            "OS={} Driver={} Version={}",
+            or_unknown(&node.os),
+            or_unknown(&node.driver),
+            or_unknown(&node.version)
+        ),
+        format!(
+            "Isolation={} Resources={}",
+            or_unknown(&node.isolation),
+            if node.declared { "declared" } else { "found" }
+        ),
+        format!(
+            "BootTime={} LastSeen={}",
+            at(node.boot_time),
+            at(node.last_seen)
+        ),
     ];
     let certificate = &node.certificate;
     if certificate.epoch > 0 || certificate.renewed.is_some() {
-        let renewed = certificate.renewed.map_or(String::new(), |at| format!(" Renewed={} From={} Renewals={}", times.print(at.0), certificate.renewed_from, certificate.renewals));
+        let renewed = certificate.renewed.map_or(String::new(), |at| {
+            format!(
+                " Renewed={} From={} Renewals={}",
+                times.print(at.0),
+                certificate.renewed_from,
+                certificate.renewals
+            )
+        });
         lines.push(format!("CertificateJoin={}{renewed}", certificate.epoch));
     }
-    let places = [("Switches", &node.switches), ("NVLinkDomain", &node.nvlink_domain)];
-    lines.extend(places.iter().filter(|(_, name)| !name.is_empty()).map(|(key, name)| format!("{key}={name}")));
+    let places = [
+        ("Switches", &node.switches),
+        ("NVLinkDomain", &node.nvlink_domain),
+    ];
+    lines.extend(
+        places
+            .iter()
+            .filter(|(_, name)| !name.is_empty())
+            .map(|(key, name)| format!("{key}={name}")),
+    );
     if !node.no_mps.is_empty() {
         lines.push(format!("NoMPS={}", node.no_mps));
     }
     if !node.left_out.is_empty() {
-        lines.push(format!("LeftOut={} (a node offers 16 kinds of GPUs and slices)", node.left_out.join(",")));
+        lines.push(format!(
+            "LeftOut={} (a node offers 16 kinds of GPUs and slices)",
+            node.left_out.join(",")
+        ));
     }
     if reason(node) != "none" {
-        let by = node.drains.first().map(|mark| format!(" [{}@{}]", of(NodeColumn::ReasonUser), times.print(mark.since.0)));
+        let by = node.drains.first().map(|mark| {
+            format!(
+                " [{}@{}]",
+                of(NodeColumn::ReasonUser),
+                times.print(mark.since.0)
+            )
+        });
         lines.push(format!("Reason={}{}", reason(node), by.unwrap_or_default()));
     }
     for mark in &node.drains {
-        lines.push(format!("Drain={} since {}: {}", mark.owner, times.print(mark.since.0), mark.reason));
+        lines.push(format!(
+            "Drain={} since {}: {}",
+            mark.owner,
+            times.print(mark.since.0),
+            mark.reason
+        ));
     }
     lines.extend(node.notes.iter().map(|note| format!("Note={note}")));
     lines.extend(node.strikes.iter().map(|strike| format!("Strike={strike}")));
@@ -56,7 +127,12 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
     lines.extend(ways(&node.gpus));
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
-        let _ = writeln!(text, "{}{}", if at == 0 { "" } else { "   " }, printable(line));
+        let _ = writeln!(
+            text,
+            "{}{}",
+            if at == 0 { "" } else { "   " },
+            printable(line)
+        );
     }
     text.push('\n');
     text
@@ -64,16 +140,26 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
 
 /// `cpu=64,mem=512G,billing=64,gres/gpu=8`; empty of nothing.
 fn tres(cpus: u32, mem_bytes: u64, gpus: usize) -> String {
-    let gpus = if gpus > 0 { format!(",gres/gpu={gpus}") } else { String::new() };
+    let gpus = if gpus > 0 {
+        format!(",gres/gpu={gpus}")
+    } else {
+        String::new()
+    };
     match (cpus, mem_bytes, gpus.as_str()) {
         (0, 0, "") => String::new(),
-        _ => format!("cpu={cpus},mem={},billing={cpus}{gpus}", exact_size(mem_bytes)),
+        _ => format!(
+            "cpu={cpus},mem={},billing={cpus}{gpus}",
+            exact_size(mem_bytes)
+        ),
     }
 }
 
 /// Its whole GPUs, and those that are cut.
 fn gpus(node: &NodeRow, counts: impl Fn(&GpuRow) -> bool) -> usize {
-    node.gpus.iter().filter(|gpu| gpu.present && gpu.profile.is_empty() && counts(gpu)).count()
+    node.gpus
+        .iter()
+        .filter(|gpu| gpu.present && gpu.profile.is_empty() && counts(gpu))
+        .count()
 }
 
 fn gpu(gpu: &GpuRow) -> String {
@@ -81,7 +167,15 @@ fn gpu(gpu: &GpuRow) -> String {
         "GPU={} Type={} Index={} Minor={} UUID={} Memory={}M",
         gpu.slot, gpu.gpu_type, gpu.index, gpu.minor, gpu.uuid, gpu.memory_mib
     );
-    let _ = write!(line, " Jobs={}", if gpu.jobs.is_empty() { "none".to_owned() } else { gpu.jobs.join(",") });
+    let _ = write!(
+        line,
+        " Jobs={}",
+        if gpu.jobs.is_empty() {
+            "none".to_owned()
+        } else {
+            gpu.jobs.join(",")
+        }
+    );
     if !gpu.profile.is_empty() {
         let _ = write!(line, " Slice={} of={}", gpu.profile, gpu.gpu);
     }
@@ -110,7 +204,10 @@ fn ways(gpus: &[GpuRow]) -> Vec<String> {
         return Vec::new();
     }
     let names = shown.iter().map(|gpu| format!("GPU{}", gpu.slot));
-    let header: Vec<String> = std::iter::once("Links".to_owned()).chain(names).chain(["NUMA".to_owned()]).collect();
+    let header: Vec<String> = std::iter::once("Links".to_owned())
+        .chain(names)
+        .chain(["NUMA".to_owned()])
+        .collect();
     let row = |gpu: &&GpuRow| {
         let way = |other: &&GpuRow| match gpu.links.get(&other.slot) {
             _ if other.slot == gpu.slot => "X".to_owned(),
@@ -118,10 +215,21 @@ fn ways(gpus: &[GpuRow]) -> Vec<String> {
             None => "?".to_owned(),
         };
         let numa = gpu.numa.map_or("?".to_owned(), |numa| numa.to_string());
-        std::iter::once(format!("GPU{}", gpu.slot)).chain(shown.iter().map(way)).chain([numa]).collect()
+        std::iter::once(format!("GPU{}", gpu.slot))
+            .chain(shown.iter().map(way))
+            .chain([numa])
+            .collect()
     };
-    let rows: Vec<Vec<String>> = std::iter::once(header).chain(shown.iter().map(row)).collect();
-    let text = |row: &Vec<String>| row.iter().map(|cell| format!("{cell:<6}")).collect::<String>().trim_end().to_owned();
+    let rows: Vec<Vec<String>> = std::iter::once(header)
+        .chain(shown.iter().map(row))
+        .collect();
+    let text = |row: &Vec<String>| {
+        row.iter()
+            .map(|cell| format!("{cell:<6}"))
+            .collect::<String>()
+            .trim_end()
+            .to_owned()
+    };
     rows.iter().map(text).collect()
 }
 

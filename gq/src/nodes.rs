@@ -1,6 +1,8 @@
 //! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
 
-use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, is_based_on, is_in_state, long_state, reason};
+use crate::node_column::{
+    self, NodeColumn, NodeFormat, gpus_by_type, is_based_on, is_in_state, long_state, reason,
+};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
 use crate::{difference_listing, health_listing, node_record, queue, record_listing};
@@ -8,10 +10,10 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
+use gmodel::JobState;
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::size::rough_size;
 use gmodel::suggest::did_you_mean;
-use gmodel::JobState;
 use gwire::api::{JobQuery, NodeRow, PartitionRow};
 use gwire::client::{Client, path_with_query};
 use serde::de::DeserializeOwned;
@@ -36,26 +38,74 @@ Columns of -o and -O:
 
 /// Where a beginning fits several, the first is meant, as in sinfo.
 const STATES: [&str; 19] = [
-    "unknown", "unk", "down", "idle", "allocated", "mixed", "drain", "drained", "draining", "drng", COMPLETING, "comp", "maint", "reserved", "resv", "alloc", "mix",
-    "no_respond", "all",
+    "unknown",
+    "unk",
+    "down",
+    "idle",
+    "allocated",
+    "mixed",
+    "drain",
+    "drained",
+    "draining",
+    "drng",
+    COMPLETING,
+    "comp",
+    "maint",
+    "reserved",
+    "resv",
+    "alloc",
+    "mix",
+    "no_respond",
+    "all",
 ];
 /// Nodes that hold jobs which are ending.
 const COMPLETING: &str = "completing";
 
 /// States of Slurm's nodes that none is ever in here.
 const NEVER: [&str; 25] = [
-    "error", "future", "futr", "fail", "failing", "failg", "invalid_reg", "perfctrs", "npc", "planned", "plnd", "power_down", "powered_down", "powering_down",
-    "powering_up", "pow_dn", "pow_up", "power_drain", "power_up", "reboot_requested", "reboot_issued", "boot", "blocked", "cloud", "dynamic",
+    "error",
+    "future",
+    "futr",
+    "fail",
+    "failing",
+    "failg",
+    "invalid_reg",
+    "perfctrs",
+    "npc",
+    "planned",
+    "plnd",
+    "power_down",
+    "powered_down",
+    "powering_down",
+    "powering_up",
+    "pow_dn",
+    "pow_up",
+    "power_drain",
+    "power_up",
+    "reboot_requested",
+    "reboot_issued",
+    "boot",
+    "blocked",
+    "cloud",
+    "dynamic",
 ];
 
 /// Options of sinfo that gnodes does not have.
 const ADVICE: &command_line::Advice = &[
-    (&["-F", "--future"], "nodes come by joining; none is declared before"),
+    (
+        &["-F", "--future"],
+        "nodes come by joining; none is declared before",
+    ),
     (&["--hide"], "no partition is hidden; -p chooses some"),
 ];
 
 #[derive(Parser)]
-#[command(name = "gnodes", version, about = "Show nodes, GPUs and partitions", disable_help_flag = true)]
+#[command(
+    name = "gnodes",
+    version,
+    about = "Show nodes, GPUs and partitions",
+    disable_help_flag = true
+)]
 struct NodeArgs {
     /// Nodes to show in full: node7, node[1-3]
     #[arg(value_name = "NODE")]
@@ -129,7 +179,12 @@ struct NodeArgs {
     #[arg(short = 'o', long, value_name = "FORMAT")]
     format: Option<String>,
     /// Columns by name: nodelist,statelong
-    #[arg(short = 'O', long = "Format", value_name = "FORMAT", conflicts_with = "format")]
+    #[arg(
+        short = 'O',
+        long = "Format",
+        value_name = "FORMAT",
+        conflicts_with = "format"
+    )]
     format_names: Option<String>,
     /// One line of JSON, of nodes or with -p of partitions
     #[arg(long)]
@@ -141,7 +196,9 @@ struct NodeArgs {
 
 /// The command line as clap knows it.
 pub fn command() -> clap::Command {
-    command_line::talking(NodeArgs::command().after_help(format!("{EXAMPLES}{}", node_column::help())))
+    command_line::talking(
+        NodeArgs::command().after_help(format!("{EXAMPLES}{}", node_column::help())),
+    )
 }
 
 /// `gnodes` itself.
@@ -153,7 +210,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let as_sinfo = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    if as_sinfo && args.names.is_empty() && !(args.health || args.diff || args.json || args.reservations) {
+    if as_sinfo
+        && args.names.is_empty()
+        && !(args.health || args.diff || args.json || args.reservations)
+    {
         // sinfo lists partitions.
         args.partitions.get_or_insert_default();
     }
@@ -171,10 +231,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut client = gcli::connect("gnodes")?;
     args.cluster.check(&mut client)?;
     choice.ask_completing(&mut client)?;
-    let Some(secs) = args.iterate else { return show(&mut client, &args, &choice, format, &sort) };
+    let Some(secs) = args.iterate else {
+        return show(&mut client, &args, &choice, format, &sort);
+    };
     loop {
         choice.ask_completing(&mut client)?;
-        writeln!(std::io::stdout(), "{}", local_time::banner(local_time::now()))?;
+        writeln!(
+            std::io::stdout(),
+            "{}",
+            local_time::banner(local_time::now())
+        )?;
         show(&mut client, &args, &choice, format.clone(), &sort)?;
         writeln!(std::io::stdout())?;
         std::thread::sleep(Duration::from_secs(secs));
@@ -187,9 +253,17 @@ fn expand(list: &str) -> Result<Vec<String>, Failure> {
 
 /// As `scontrol show hostnames`.
 fn hostnames(list: &str) -> Outcome {
-    let own = || ["SLURM_JOB_NODELIST", "GSUB_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
+    let own = || {
+        ["SLURM_JOB_NODELIST", "GSUB_JOB_NODELIST", "SLURM_NODELIST"]
+            .iter()
+            .find_map(|name| std::env::var(name).ok())
+    };
     let list = match list {
-        "" => own().ok_or_else(|| Failure::usage("--hostnames without a list is for scripts of jobs: SLURM_JOB_NODELIST is not set"))?,
+        "" => own().ok_or_else(|| {
+            Failure::usage(
+                "--hostnames without a list is for scripts of jobs: SLURM_JOB_NODELIST is not set",
+            )
+        })?,
         list => list.to_owned(),
     };
     let mut out = stdout()?;
@@ -227,7 +301,12 @@ fn show(
     if args.full {
         let partitions: Vec<PartitionRow> = list(client, "/v1/partitions")?;
         let mut out = stdout()?;
-        for partition in partitions.iter().filter(|one| choice.partitions.as_ref().is_none_or(|names| names.contains(&one.name))) {
+        for partition in partitions.iter().filter(|one| {
+            choice
+                .partitions
+                .as_ref()
+                .is_none_or(|names| names.contains(&one.name))
+        }) {
             out.write_all(partition_record::text(partition, &nodes).as_bytes())?;
         }
         out.flush()?;
@@ -253,7 +332,10 @@ fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, b
         return Ok(Some((letters(text)?, false)));
     }
     if let Some(text) = &args.format_names {
-        return Ok(Some((node_column::read_names(text).map_err(Failure::usage)?, false)));
+        return Ok(Some((
+            node_column::read_names(text).map_err(Failure::usage)?,
+            false,
+        )));
     }
     let usual = match (args.list_reasons, args.summarize, args.by_node, args.long) {
         (true, _, _, true) => listing::REASONS_LONG,
@@ -267,7 +349,10 @@ fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, b
         _ if args.partitions.is_some() => listing::USUAL,
         _ => return Ok(None),
     };
-    match std::env::var("SINFO_FORMAT").ok().filter(|text| !text.is_empty() && usual == listing::USUAL) {
+    match std::env::var("SINFO_FORMAT")
+        .ok()
+        .filter(|text| !text.is_empty() && usual == listing::USUAL)
+    {
         Some(text) => Ok(Some((letters(&text)?, false))),
         None => Ok(Some((letters(usual)?, true))),
     }
@@ -289,16 +374,36 @@ struct Choice {
 
 impl Choice {
     fn of(args: &NodeArgs, as_sinfo: bool) -> Result<Self, Failure> {
-        let hosts = |text: &str| Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")));
-        let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
-        let states = args.states.as_deref().map(|text| words(&text.to_lowercase()).iter().map(|word| state_named(word)).collect::<Result<Vec<_>, _>>());
+        let hosts = |text: &str| {
+            Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")))
+        };
+        let words = |text: &str| {
+            text.split(',')
+                .map(|word| word.trim().to_owned())
+                .filter(|word| !word.is_empty())
+                .collect::<Vec<_>>()
+        };
+        let states = args.states.as_deref().map(|text| {
+            words(&text.to_lowercase())
+                .iter()
+                .map(|word| state_named(word))
+                .collect::<Result<Vec<_>, _>>()
+        });
         Ok(Self {
             nodes: args.nodes.as_deref().map(hosts).transpose()?,
             states: states.transpose()?,
-            partitions: args.partitions.as_deref().map(words).filter(|names| !names.is_empty()),
+            partitions: args
+                .partitions
+                .as_deref()
+                .map(words)
+                .filter(|names| !names.is_empty()),
             completing: Vec::new(),
             only_out: args.list_reasons,
-            answering: if args.responding { Some(true) } else { args.dead.then_some(false) },
+            answering: if args.responding {
+                Some(true)
+            } else {
+                args.dead.then_some(false)
+            },
             as_sinfo: as_sinfo || args.partitions.is_some(),
         })
     }
@@ -309,10 +414,22 @@ impl Choice {
         struct Job {
             nodelist: String,
         }
-        if self.states.as_ref().is_some_and(|states| states.contains(&COMPLETING)) {
-            let query = JobQuery { state: JobState::Completing.long().to_owned(), columns: "nodelist".to_owned(), ..JobQuery::default() };
+        if self
+            .states
+            .as_ref()
+            .is_some_and(|states| states.contains(&COMPLETING))
+        {
+            let query = JobQuery {
+                state: JobState::Completing.long().to_owned(),
+                columns: "nodelist".to_owned(),
+                ..JobQuery::default()
+            };
             let jobs: Vec<Job> = list(client, &path_with_query("/v1/jobs", &query))?;
-            self.completing = jobs.iter().filter_map(|job| hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok()).flatten().collect();
+            self.completing = jobs
+                .iter()
+                .filter_map(|job| hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok())
+                .flatten()
+                .collect();
         }
         Ok(())
     }
@@ -322,42 +439,64 @@ impl Choice {
             states.iter().any(|state| match *state {
                 "no_respond" => !answers(node),
                 COMPLETING => self.completing.contains(&node.name),
-                state => is_in_state(&node.state, state) || self.as_sinfo && is_based_on(&node.state, state),
+                state => {
+                    is_in_state(&node.state, state)
+                        || self.as_sinfo && is_based_on(&node.state, state)
+                }
             })
         };
-        self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))
+        self.nodes
+            .as_ref()
+            .is_none_or(|nodes| nodes.contains(&node.name))
             && self.states.as_ref().is_none_or(in_state)
-            && self.partitions.as_ref().is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
+            && self
+                .partitions
+                .as_ref()
+                .is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
             && (!self.only_out || reason(node) != "none")
-            && self.answering.is_none_or(|answering| answering == answers(node))
+            && self
+                .answering
+                .is_none_or(|answering| answering == answers(node))
     }
 }
 
 /// A state by its name or the beginning of it.
 fn state_named(word: &str) -> Result<&'static str, Failure> {
     let known = || STATES.into_iter().chain(NEVER);
-    let found = known().find(|state| *state == word).or_else(|| known().find(|state| state.starts_with(word)));
+    let found = known()
+        .find(|state| *state == word)
+        .or_else(|| known().find(|state| state.starts_with(word)));
     match found {
         Some("comp") => Ok(COMPLETING),
         Some(state) => Ok(state),
         None => {
             let hint = did_you_mean(word, STATES);
-            Err(Failure::usage(format_args!("{word:?} is no state of a node.{hint} States are {}", STATES.join(", "))))
+            Err(Failure::usage(format_args!(
+                "{word:?} is no state of a node.{hint} States are {}",
+                STATES.join(", ")
+            )))
         }
     }
 }
 
 /// sinfo's "responding".
 fn answers(node: &NodeRow) -> bool {
-    !node.state.contains("+NOT_RESPONDING") && !node.state.starts_with("DOWN") && long_state(&node.state) != "unknown"
+    !node.state.contains("+NOT_RESPONDING")
+        && !node.state.starts_with("DOWN")
+        && long_state(&node.state) != "unknown"
 }
 
 /// All rows of a listing.
-pub(crate) fn list<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<Vec<T>, Failure> {
+pub(crate) fn list<T: DeserializeOwned>(
+    client: &mut Client,
+    path: &str,
+) -> Result<Vec<T>, Failure> {
     let mut rows = client.rows(path)?;
     let mut list = Vec::new();
     while let Some(text) = rows.next_row()? {
-        list.push(serde_json::from_slice(text).map_err(|error| Failure::new(format_args!("a row of {path} cannot be read: {error}")))?);
+        list.push(serde_json::from_slice(text).map_err(|error| {
+            Failure::new(format_args!("a row of {path} cannot be read: {error}"))
+        })?);
     }
     Ok(list)
 }
@@ -377,7 +516,11 @@ fn json(client: &mut Client, args: &NodeArgs, choice: &Choice) -> Outcome {
             if names.is_some() {
                 there.push(node.name.clone());
             }
-            if choice.takes(&node) && names.as_ref().is_none_or(|names| names.contains(&node.name)) {
+            if choice.takes(&node)
+                && names
+                    .as_ref()
+                    .is_none_or(|names| names.contains(&node.name))
+            {
                 if !std::mem::take(&mut first) {
                     out.write_all(b",")?;
                 }
@@ -408,7 +551,9 @@ pub(crate) fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
     if names.is_empty() {
         return Ok(None);
     }
-    Hostlist::parse(&names.join(",")).map(Some).map_err(Failure::usage)
+    Hostlist::parse(&names.join(","))
+        .map(Some)
+        .map_err(Failure::usage)
 }
 
 fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {
@@ -418,7 +563,9 @@ fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {
     let mut exit = 0;
     for name in wanted.iter() {
         match nodes.iter().find(|node| node.name == name) {
-            Some(node) if choice.takes(node) => out.write_all(node_record::text(node, &times).as_bytes())?,
+            Some(node) if choice.takes(node) => {
+                out.write_all(node_record::text(node, &times).as_bytes())?
+            }
             Some(_) => {}
             None => {
                 out.flush()?;
@@ -442,7 +589,11 @@ fn table(nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
         Column::whole("GPUS"),
     ];
     if args.long {
-        columns.extend([Column::text("FEATURES"), Column::text("VERSION"), Column::text("RUNS")]);
+        columns.extend([
+            Column::text("FEATURES"),
+            Column::text("VERSION"),
+            Column::text("RUNS"),
+        ]);
     }
     columns.push(Column::text("NOTES"));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), !args.noheader);
@@ -452,11 +603,20 @@ fn table(nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
             Cell::tinted(long_state(&node.state), tint(&node.state)),
             node.partitions.join(",").into(),
             format!("{}/{}", node.cpus_alloc, node.cpus).into(),
-            format!("{}/{}", rough_size(node.mem_alloc_bytes), rough_size(node.mem_bytes)).into(),
+            format!(
+                "{}/{}",
+                rough_size(node.mem_alloc_bytes),
+                rough_size(node.mem_bytes)
+            )
+            .into(),
             gpus(node).into(),
         ];
         if args.long {
-            cells.extend([node.features.join(",").into(), node.version.as_str().into(), node.runs.join(",").into()]);
+            cells.extend([
+                node.features.join(",").into(),
+                node.version.as_str().into(),
+                node.runs.join(",").into(),
+            ]);
         }
         cells.push(notes(node).into());
         table.row(cells)?;
@@ -467,8 +627,15 @@ fn table(nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
 
 /// `h100:3/8`, held of all; `-` for none.
 fn gpus(node: &NodeRow) -> String {
-    let types: Vec<String> = gpus_by_type(node).iter().map(|(kind, used, all)| format!("{kind}:{used}/{all}")).collect();
-    if types.is_empty() { "-".to_owned() } else { types.join(",") }
+    let types: Vec<String> = gpus_by_type(node)
+        .iter()
+        .map(|(kind, used, all)| format!("{kind}:{used}/{all}"))
+        .collect();
+    if types.is_empty() {
+        "-".to_owned()
+    } else {
+        types.join(",")
+    }
 }
 
 /// Everything about a node that an administrator should know at a glance.
@@ -494,8 +661,16 @@ fn notes(node: &NodeRow) -> String {
 /// loaded`. By the driver's index, as `gadm gpu` takes it.
 fn gpu_faults(node: &NodeRow) -> Vec<String> {
     let mut faults: Vec<(&str, Vec<u32>)> = Vec::new();
-    for gpu in node.gpus.iter().filter(|gpu| !gpu.fault.is_empty() || !gpu.present) {
-        let fault = if gpu.present { gpu.fault.as_str() } else { "missing" };
+    for gpu in node
+        .gpus
+        .iter()
+        .filter(|gpu| !gpu.fault.is_empty() || !gpu.present)
+    {
+        let fault = if gpu.present {
+            gpu.fault.as_str()
+        } else {
+            "missing"
+        };
         match faults.iter_mut().find(|(text, _)| *text == fault) {
             Some((_, indices)) => indices.push(gpu.index),
             None => faults.push((fault, vec![gpu.index])),
@@ -537,11 +712,23 @@ fn partitioned(
 ) -> Outcome {
     let mut out = stdout()?;
     let times = TimeFormat::from_env();
-    let format = if fitted { listing::fit(format, partitions, nodes) } else { format };
+    let format = if fitted {
+        listing::fit(format, partitions, nodes)
+    } else {
+        format
+    };
     if args.long && !args.noheader {
         writeln!(out, "{}", local_time::banner(local_time::now()))?;
     }
-    let mut shown = lines(&format, partitions, nodes, args.by_node, sort, !args.noheader, &times);
+    let mut shown = lines(
+        &format,
+        partitions,
+        nodes,
+        args.by_node,
+        sort,
+        !args.noheader,
+        &times,
+    );
     if args.list_reasons {
         // A node of several partitions has one reason.
         let mut seen = std::collections::BTreeSet::new();
@@ -566,17 +753,59 @@ mod tests {
     #[test]
     fn states_are_named_by_their_beginnings() {
         let named = |word| state_named(word).map_err(|failure| failure.exit);
-        assert_eq!(["idle", "comp", "completing", "mai", "al", "dr", "drained", "plnd", "unk"].map(named), [
-            Ok("idle"), Ok("completing"), Ok("completing"), Ok("maint"), Ok("allocated"), Ok("drain"), Ok("drained"), Ok("plnd"), Ok("unk")
-        ]);
+        assert_eq!(
+            [
+                "idle",
+                "comp",
+                "completing",
+                "mai",
+                "al",
+                "dr",
+                "drained",
+                "plnd",
+                "unk"
+            ]
+            .map(named),
+            [
+                Ok("idle"),
+                Ok("completing"),
+                Ok("completing"),
+                Ok("maint"),
+                Ok("allocated"),
+                Ok("drain"),
+                Ok("drained"),
+                Ok("plnd"),
+                Ok("unk")
+            ]
+        );
         assert_eq!(named("nosuch"), Err(gcli::failure::USAGE));
     }
 
     #[test]
     fn what_is_wrong_with_several_gpus_alike_is_said_once() {
-        let gpu = |index: u32, fault: &str| gwire::api::GpuRow { slot: 9, index, fault: fault.to_owned(), present: fault != "gone", ..Default::default() };
-        let gpus = vec![gpu(0, "no driver"), gpu(1, "hot: 90 C"), gpu(2, "no driver"), gpu(3, "no driver"), gpu(3, "no driver"), gpu(4, ""), gpu(5, "gone")];
-        let node = NodeRow { gpus, ..NodeRow::default() };
-        assert_eq!(gpu_faults(&node), ["gpu0,2-3 no driver", "gpu1 hot: 90 C", "gpu5 missing"]);
+        let gpu = |index: u32, fault: &str| gwire::api::GpuRow {
+            slot: 9,
+            index,
+            fault: fault.to_owned(),
+            present: fault != "gone",
+            ..Default::default()
+        };
+        let gpus = vec![
+            gpu(0, "no driver"),
+            gpu(1, "hot: 90 C"),
+            gpu(2, "no driver"),
+            gpu(3, "no driver"),
+            gpu(3, "no driver"),
+            gpu(4, ""),
+            gpu(5, "gone"),
+        ];
+        let node = NodeRow {
+            gpus,
+            ..NodeRow::default()
+        };
+        assert_eq!(
+            gpu_faults(&node),
+            ["gpu0,2-3 no driver", "gpu1 hot: 90 C", "gpu5 missing"]
+        );
     }
 }

@@ -34,12 +34,30 @@ pub(crate) fn lines(
         lines.push(line(format, |column| column.title().to_owned()));
     }
     let mut all: Vec<Group> = match by_node {
-        true => partitions.iter().flat_map(|partition| groups(format, partition, nodes, true, times)).collect(),
-        false => merged(format, partitions.iter().flat_map(|partition| groups(format, partition, nodes, false, times)), times),
+        true => partitions
+            .iter()
+            .flat_map(|partition| groups(format, partition, nodes, true, times))
+            .collect(),
+        false => merged(
+            format,
+            partitions
+                .iter()
+                .flat_map(|partition| groups(format, partition, nodes, false, times)),
+            times,
+        ),
     };
     if by_node {
-        let places: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
-        all.sort_by_key(|group| group.nodes.first().and_then(|node| places.get(node.name.as_str())));
+        let places: BTreeMap<&str, usize> = nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| (node.name.as_str(), at))
+            .collect();
+        all.sort_by_key(|group| {
+            group
+                .nodes
+                .first()
+                .and_then(|node| places.get(node.name.as_str()))
+        });
     }
     all.sort_by(|a, b| {
         let by_key = sort.iter().map(|(column, descending)| {
@@ -48,25 +66,45 @@ pub(crate) fn lines(
         });
         by_key.fold(Ordering::Equal, Ordering::then)
     });
-    lines.extend(all.iter().map(|group| line(format, |column| column.text(group, times))));
+    lines.extend(
+        all.iter()
+            .map(|group| line(format, |column| column.text(group, times))),
+    );
     lines
 }
 
 /// Where nothing that is printed tells partitions apart, their nodes share lines, each node once: `sinfo -o '%t %D'` counts nodes.
-fn merged<'a>(format: &NodeFormat, all: impl Iterator<Item = Group<'a>>, times: &TimeFormat) -> Vec<Group<'a>> {
-    let of_group: Vec<NodeColumn> = columns(format).filter(|column| column.tells_apart() || column.is_partitions()).collect();
+fn merged<'a>(
+    format: &NodeFormat,
+    all: impl Iterator<Item = Group<'a>>,
+    times: &TimeFormat,
+) -> Vec<Group<'a>> {
+    let of_group: Vec<NodeColumn> = columns(format)
+        .filter(|column| column.tells_apart() || column.is_partitions())
+        .collect();
     let mut known: BTreeMap<Vec<String>, usize> = BTreeMap::new();
     let mut merged: Vec<Group> = Vec::new();
     for group in all {
-        let key = of_group.iter().map(|column| column.text(&group, times)).collect();
+        let key = of_group
+            .iter()
+            .map(|column| column.text(&group, times))
+            .collect();
         match known.get(&key) {
             None => {
                 known.insert(key, merged.len());
                 merged.push(group);
             }
             Some(at) => {
-                let there: BTreeSet<&str> = merged[*at].nodes.iter().map(|node| node.name.as_str()).collect();
-                let more: Vec<&NodeRow> = group.nodes.into_iter().filter(|node| !there.contains(node.name.as_str())).collect();
+                let there: BTreeSet<&str> = merged[*at]
+                    .nodes
+                    .iter()
+                    .map(|node| node.name.as_str())
+                    .collect();
+                let more: Vec<&NodeRow> = group
+                    .nodes
+                    .into_iter()
+                    .filter(|node| !there.contains(node.name.as_str()))
+                    .collect();
                 merged[*at].nodes.extend(more);
             }
         }
@@ -82,7 +120,11 @@ fn columns(format: &NodeFormat) -> impl Iterator<Item = NodeColumn> + '_ {
 }
 
 /// Widens columns of node and partition names to what they hold.
-pub(crate) fn fit(mut format: NodeFormat, partitions: &[PartitionRow], nodes: &[NodeRow]) -> NodeFormat {
+pub(crate) fn fit(
+    mut format: NodeFormat,
+    partitions: &[PartitionRow],
+    nodes: &[NodeRow],
+) -> NodeFormat {
     let longest = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
     let partition = longest(&mut partitions.iter().map(|partition| partition.name.len() + 1));
     let node = longest(&mut nodes.iter().map(|node| node.name.len()));
@@ -119,25 +161,45 @@ fn groups<'a>(
     by_node: bool,
     times: &TimeFormat,
 ) -> Vec<Group<'a>> {
-    let apart: Vec<NodeColumn> = columns(format).filter(|column| column.tells_apart()).collect();
+    let apart: Vec<NodeColumn> = columns(format)
+        .filter(|column| column.tells_apart())
+        .collect();
     let mut groups: Vec<(Vec<String>, Group<'a>)> = Vec::new();
-    for node in nodes.iter().filter(|node| node.partitions.contains(&partition.name)) {
+    for node in nodes
+        .iter()
+        .filter(|node| node.partitions.contains(&partition.name))
+    {
         let key: Vec<String> = if by_node {
             vec![node.name.clone()]
         } else {
-            apart.iter().map(|column| column.of_node(node, times)).collect()
+            apart
+                .iter()
+                .map(|column| column.of_node(node, times))
+                .collect()
         };
         match groups.iter_mut().find(|(known, _)| *known == key) {
             Some((_, group)) => group.nodes.push(node),
-            None => groups.push((key, Group { partition, nodes: vec![node] })),
+            None => groups.push((
+                key,
+                Group {
+                    partition,
+                    nodes: vec![node],
+                },
+            )),
         }
     }
     if !by_node {
         groups.sort_by_key(|(_, group)| state_rank(&group.nodes[0].state));
     }
-    let names_it = || columns(format).any(|column| matches!(column, NodeColumn::Partition | NodeColumn::PartitionName));
+    let names_it = || {
+        columns(format)
+            .any(|column| matches!(column, NodeColumn::Partition | NodeColumn::PartitionName))
+    };
     if groups.is_empty() && !by_node && names_it() {
-        return vec![Group { partition, nodes: Vec::new() }];
+        return vec![Group {
+            partition,
+            nodes: Vec::new(),
+        }];
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }

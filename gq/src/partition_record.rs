@@ -8,31 +8,74 @@ use gwire::api::{Gpus, LimitsRow, NodeRow, PartitionRow};
 
 /// The record, with an empty line behind it.
 pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
-    let held: Vec<&NodeRow> = nodes.iter().filter(|node| node.partitions.contains(&partition.name)).collect();
-    let time = |secs: Option<u32>, none: &str| secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()));
-    let all = |names: &[String]| if names.is_empty() { "ALL".to_owned() } else { names.join(",") };
-    let over = if partition.over_time_secs == 0 { "NONE".to_owned() } else { sacct_time(partition.over_time_secs.into()) };
+    let held: Vec<&NodeRow> = nodes
+        .iter()
+        .filter(|node| node.partitions.contains(&partition.name))
+        .collect();
+    let time = |secs: Option<u32>, none: &str| {
+        secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()))
+    };
+    let all = |names: &[String]| {
+        if names.is_empty() {
+            "ALL".to_owned()
+        } else {
+            names.join(",")
+        }
+    };
+    let over = if partition.over_time_secs == 0 {
+        "NONE".to_owned()
+    } else {
+        sacct_time(partition.over_time_secs.into())
+    };
     let mut names: Vec<String> = partition.nodes.clone();
     hostlist::sort_names(&mut names);
     let mut lines = vec![
         format!("PartitionName={}", partition.name),
-        format!("AllowGroups=ALL AllowAccounts={} AllowUsers={} AllowQos={}", all(&partition.allow_accounts), all(&partition.allow_users), all(&partition.allow_qos)),
+        format!(
+            "AllowGroups=ALL AllowAccounts={} AllowUsers={} AllowQos={}",
+            all(&partition.allow_accounts),
+            all(&partition.allow_users),
+            all(&partition.allow_qos)
+        ),
         format!(
             "AllocNodes=ALL Default={} QoS={} Hidden=NO RootOnly=NO",
             if partition.is_default { "YES" } else { "NO" },
             partition.default_qos.as_deref().unwrap_or("N/A")
         ),
-        format!("DefaultTime={} MaxTime={} OverTimeLimit={over}", time(partition.default_time_secs, "NONE"), time(partition.max_time_secs, "UNLIMITED")),
-        format!("MinNodes=0 MaxNodes={} MaxCPUsPerNode=UNLIMITED", partition.max_nodes.map_or("UNLIMITED".to_owned(), |nodes| nodes.to_string())),
+        format!(
+            "DefaultTime={} MaxTime={} OverTimeLimit={over}",
+            time(partition.default_time_secs, "NONE"),
+            time(partition.max_time_secs, "UNLIMITED")
+        ),
+        format!(
+            "MinNodes=0 MaxNodes={} MaxCPUsPerNode=UNLIMITED",
+            partition
+                .max_nodes
+                .map_or("UNLIMITED".to_owned(), |nodes| nodes.to_string())
+        ),
         format!("Nodes={}", hostlist::compress(names)),
-        format!("PriorityJobFactor={} PriorityTier={}", partition.priority_factor, partition.priority_tier),
-        format!("OverSubscribe=NO PreemptMode={} Placement={} GpuSharing={}", partition.preempt_mode.to_uppercase(), partition.placement, partition.gpu_sharing.to_uppercase()),
+        format!(
+            "PriorityJobFactor={} PriorityTier={}",
+            partition.priority_factor, partition.priority_tier
+        ),
+        format!(
+            "OverSubscribe=NO PreemptMode={} Placement={} GpuSharing={}",
+            partition.preempt_mode.to_uppercase(),
+            partition.placement,
+            partition.gpu_sharing.to_uppercase()
+        ),
         format!(
             "State={} TotalCPUs={} TotalNodes={} GPUs={}",
             state_word(&partition.state),
             held.iter().map(|node| node.cpus).sum::<u32>(),
             held.len(),
-            held.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.present && gpu.profile.is_empty()).count()).sum::<usize>()
+            held.iter()
+                .map(|node| node
+                    .gpus
+                    .iter()
+                    .filter(|gpu| gpu.present && gpu.profile.is_empty())
+                    .count())
+                .sum::<usize>()
         ),
     ];
     lines.push(format!("TRES={}", tres(&held)));
@@ -42,7 +85,11 @@ pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     if partition.headroom_nodes > 0 {
         lines.push(format!("HeadroomNodes={}", partition.headroom_nodes));
     }
-    for (key, limits) in [("GroupLimits", &partition.group), ("PerUserLimits", &partition.per_user), ("PerAccountLimits", &partition.per_account)] {
+    for (key, limits) in [
+        ("GroupLimits", &partition.group),
+        ("PerUserLimits", &partition.per_user),
+        ("PerAccountLimits", &partition.per_account),
+    ] {
         let text = limits_text(limits);
         if !text.is_empty() {
             lines.push(format!("{key}={text}"));
@@ -57,11 +104,18 @@ fn printable_lines(lines: &[String]) -> String {
 }
 
 fn state_word(state: &str) -> String {
-    if state == "inact" { "INACTIVE".to_owned() } else { state.to_uppercase() }
+    if state == "inact" {
+        "INACTIVE".to_owned()
+    } else {
+        state.to_uppercase()
+    }
 }
 
 fn gpus_text(gpus: &Gpus) -> String {
-    gpus.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(",")
+    gpus.iter()
+        .map(|(gpu_type, count)| format!("{gpu_type}:{count}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn limits_text(limits: &LimitsRow) -> String {
@@ -69,13 +123,31 @@ fn limits_text(limits: &LimitsRow) -> String {
         "gpus" => format!("gpus[{bound}]"),
         _ => format!("{key}:{bound}"),
     };
-    limits.bounds(gpus_text).into_iter().map(shown).collect::<Vec<_>>().join(",")
+    limits
+        .bounds(gpus_text)
+        .into_iter()
+        .map(shown)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.
 fn tres(nodes: &[&NodeRow]) -> String {
     let mem: u64 = nodes.iter().map(|node| node.mem_bytes).sum();
-    let gpus = nodes.iter().flat_map(|node| &node.gpus).filter(|gpu| gpu.present && gpu.profile.is_empty()).count();
-    let gpus = if gpus > 0 { format!(",gres/gpu={gpus}") } else { String::new() };
-    format!("cpu={},mem={},node={}{gpus}", nodes.iter().map(|node| node.cpus).sum::<u32>(), exact_size(mem), nodes.len())
+    let gpus = nodes
+        .iter()
+        .flat_map(|node| &node.gpus)
+        .filter(|gpu| gpu.present && gpu.profile.is_empty())
+        .count();
+    let gpus = if gpus > 0 {
+        format!(",gres/gpu={gpus}")
+    } else {
+        String::new()
+    };
+    format!(
+        "cpu={},mem={},node={}{gpus}",
+        nodes.iter().map(|node| node.cpus).sum::<u32>(),
+        exact_size(mem),
+        nodes.len()
+    )
 }

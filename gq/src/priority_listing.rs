@@ -1,8 +1,8 @@
 //! `gq --prio`: the waiting jobs in their order, with what their priorities are made of. Source: sprio(1).
 
 use crate::queue::copy_json;
-use gcli::table::{Cell, Column, Screen, TableWriter, stdout};
 use gcli::Outcome;
+use gcli::table::{Cell, Column, Screen, TableWriter, stdout};
 use gwire::api::{FactorsRow, JobQuery, PriorityRow, PriorityWeightsRow};
 use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
@@ -34,7 +34,11 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outc
     let Answer { weights, jobs } = client.get(&path)?;
     let classes = jobs.iter().any(|job| job.class.is_some());
     let sites = jobs.iter().any(|job| job.normalized.site > 0.0);
-    let mut columns = vec![Column::number("JOBID"), Column::text("PARTITION"), Column::text("USER")];
+    let mut columns = vec![
+        Column::number("JOBID"),
+        Column::text("PARTITION"),
+        Column::text("USER"),
+    ];
     if shape.long {
         columns.extend([Column::text("ACCOUNT"), Column::text("QOSNAME")]);
     }
@@ -65,13 +69,26 @@ fn weights_line(weights: &PriorityWeightsRow, classes: bool, sites: bool) -> Vec
     let mut cells: Vec<Cell> = vec!["Weights".into()];
     cells.extend((0..4 + usize::from(classes) + 2).map(|_| Cell::from("")));
     cells.extend(sites.then(|| weights.site.to_string().into()));
-    cells.extend([weights.age, weights.fair_share, weights.size, weights.partition, weights.qos].map(|weight| weight.to_string().into()));
+    cells.extend(
+        [
+            weights.age,
+            weights.fair_share,
+            weights.size,
+            weights.partition,
+            weights.qos,
+        ]
+        .map(|weight| weight.to_string().into()),
+    );
     cells.push("".into());
     cells
 }
 
 fn line(job: &PriorityRow, shape: Shape, classes: bool, sites: bool) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = vec![job.shown_id.as_str().into(), job.partition.as_str().into(), job.user.as_str().into()];
+    let mut cells: Vec<Cell> = vec![
+        job.shown_id.as_str().into(),
+        job.partition.as_str().into(),
+        job.user.as_str().into(),
+    ];
     if shape.long {
         cells.extend([Cell::from(job.account.as_str()), job.qos.as_str().into()]);
     }
@@ -81,10 +98,24 @@ fn line(job: &PriorityRow, shape: Shape, classes: bool, sites: bool) -> Vec<Cell
     cells.push(job.position.to_string().into());
     let set = if job.is_set { "!" } else { "" };
     cells.push(format!("{}{set}", job.priority).into());
-    let FactorsRow { site, age, fair_share, size, partition, qos, .. } = if shape.normalized { &job.normalized } else { &job.weighted };
+    let FactorsRow {
+        site,
+        age,
+        fair_share,
+        size,
+        partition,
+        qos,
+        ..
+    } = if shape.normalized {
+        &job.normalized
+    } else {
+        &job.weighted
+    };
     let digits = if shape.normalized { 7 } else { 0 };
     cells.extend(sites.then(|| format!("{site:.digits$}").into()));
-    cells.extend([age, fair_share, size, partition, qos].map(|factor| format!("{factor:.digits$}").into()));
+    cells.extend(
+        [age, fair_share, size, partition, qos].map(|factor| format!("{factor:.digits$}").into()),
+    );
     cells.push(job.weighted.nice.to_string().into());
     cells
 }

@@ -2,11 +2,14 @@
 //!
 //! Listings are formatted row by row while they arrive, and ask only for the columns they show. Source: squeue(1).
 
+use crate::bare_row;
 use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::{self, JobFilter};
-use crate::bare_row;
 use crate::queue_row::{Key, QueueRow};
-use crate::{job_record, output_file, priority_listing, slurm_json, sprio, start_listing, step_listing, why_text};
+use crate::{
+    job_record, output_file, priority_listing, slurm_json, sprio, start_listing, step_listing,
+    why_text,
+};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
@@ -81,13 +84,24 @@ Columns of -o and -O (-S takes the letters):
 
 /// Options of squeue that gq does not have.
 const ADVICE: &command_line::Advice = &[
-    (&["-F"], "there are no federations: each cluster has a queue of its own"),
+    (
+        &["-F"],
+        "there are no federations: each cluster has a queue of its own",
+    ),
     (&["--hide"], "no partition is hidden; -p chooses some"),
-    (&["--nodefile"], "-w names nodes: gq -w \"$(paste -sd, FILE)\""),
+    (
+        &["--nodefile"],
+        "-w names nodes: gq -w \"$(paste -sd, FILE)\"",
+    ),
 ];
 
 #[derive(Parser)]
-#[command(name = "gq", version, about = "Show the queue, or jobs in full", disable_help_flag = true)]
+#[command(
+    name = "gq",
+    version,
+    about = "Show the queue, or jobs in full",
+    disable_help_flag = true
+)]
 struct QueueArgs {
     /// Jobs to show in full: 17, 98_5, 98 (an array)
     #[arg(value_name = "JOB")]
@@ -97,7 +111,13 @@ struct QueueArgs {
     #[command(flatten)]
     cluster: ClusterChoice,
     /// List only these jobs
-    #[arg(short, long = "jobs", value_name = "JOBS", alias = "job", conflicts_with = "jobs")]
+    #[arg(
+        short,
+        long = "jobs",
+        value_name = "JOBS",
+        alias = "job",
+        conflicts_with = "jobs"
+    )]
     job_list: Vec<String>,
     /// No header line
     #[arg(short = 'h', long)]
@@ -131,7 +151,12 @@ struct QueueArgs {
     #[arg(short = 'o', long, value_name = "FORMAT")]
     format: Option<String>,
     /// Columns by name: jobid:10,name,state
-    #[arg(short = 'O', long = "Format", value_name = "FORMAT", conflicts_with = "format")]
+    #[arg(
+        short = 'O',
+        long = "Format",
+        value_name = "FORMAT",
+        conflicts_with = "format"
+    )]
     names: Option<String>,
     /// Order by columns, - for descending: t,-p,i
     #[arg(short = 'S', long, value_name = "LETTERS", allow_hyphen_values = true)]
@@ -178,7 +203,9 @@ struct QueueArgs {
 
 /// The command line as clap knows it, for the man page and completions too.
 pub fn command() -> clap::Command {
-    command_line::talking(QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help())))
+    command_line::talking(
+        QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help())),
+    )
 }
 
 /// `gq` itself.
@@ -210,7 +237,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         stdout()?.write_all(text.as_bytes())?;
         return Ok(0);
     }
-    let chosen = args.format.is_some() || args.names.is_some() || args.long || args.array || args.sort.is_some();
+    let chosen = args.format.is_some()
+        || args.names.is_some()
+        || args.long
+        || args.array
+        || args.sort.is_some();
     if args.start && !as_squeue && !chosen {
         let mut query = args.filter.query()?;
         query.job = args.job_list.join(",");
@@ -219,12 +250,19 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if args.prio {
         let mut query = args.filter.query()?;
         query.job = args.job_list.join(",");
-        let shape = priority_listing::Shape { long: args.long, normalized: args.normalized, header: !args.noheader, json: args.json };
+        let shape = priority_listing::Shape {
+            long: args.long,
+            normalized: args.normalized,
+            header: !args.noheader,
+            json: args.json,
+        };
         return priority_listing::print(&mut client, &query, shape);
     }
     if !args.jobs.is_empty() {
         if !args.filter.is_empty() {
-            return Err(Failure::usage("a job is shown whatever its state or user is: leave the filters out, or list it with -j"));
+            return Err(Failure::usage(
+                "a job is shown whatever its state or user is: leave the filters out, or list it with -j",
+            ));
         }
         return jobs_in_full(&mut client, &args.jobs, args.json);
     }
@@ -233,11 +271,22 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         listing.expect_starts(&mut client)?;
     }
     if let Some(named) = &args.steps {
-        return step_listing::print(&mut client, listing.query, named, &listing.shape, listing.header);
+        return step_listing::print(
+            &mut client,
+            listing.query,
+            named,
+            &listing.shape,
+            listing.header,
+        );
     }
     match (args.iterate, args.watch) {
         (Some(secs), _) => repeat(&mut client, &listing, secs, false),
-        (None, Some(secs)) => repeat(&mut client, &listing, secs.unwrap_or(WATCH_SECS), std::io::stdout().is_terminal()),
+        (None, Some(secs)) => repeat(
+            &mut client,
+            &listing,
+            secs.unwrap_or(WATCH_SECS),
+            std::io::stdout().is_terminal(),
+        ),
         (None, None) => listing.print(&mut client),
     }
 }
@@ -245,15 +294,27 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
 impl QueueArgs {
     /// `--start` and `--prio` list the jobs that are named, too; what is about one job has no others beside it.
     fn settle_jobs(&mut self) -> Result<(), Failure> {
-        let narrows = JobFilter { states: Vec::new(), ..self.filter.clone() };
+        let narrows = JobFilter {
+            states: Vec::new(),
+            ..self.filter.clone()
+        };
         if self.only_job_state && !narrows.is_empty() {
-            return Err(Failure::usage("--only-job-state is narrowed by -j and -t alone: leave the other filters out, or use -o '%i %t' with them"));
+            return Err(Failure::usage(
+                "--only-job-state is narrowed by -j and -t alone: leave the other filters out, or use -o '%i %t' with them",
+            ));
         }
         if self.start || self.prio {
             self.job_list.append(&mut self.jobs);
         }
-        let about_one = [("why", &self.why), ("follow", &self.follow), ("log", &self.log), ("script", &self.script)];
-        let named = about_one.into_iter().find_map(|(option, job)| Some((option, job.as_ref()?)));
+        let about_one = [
+            ("why", &self.why),
+            ("follow", &self.follow),
+            ("log", &self.log),
+            ("script", &self.script),
+        ];
+        let named = about_one
+            .into_iter()
+            .find_map(|(option, job)| Some((option, job.as_ref()?)));
         match (named, self.jobs.first()) {
             (Some((option, job)), Some(other)) => Err(Failure::usage(format_args!(
                 "--{option} is about one job: {job}. For {other} ask again: gq --{option} {other}"
@@ -265,7 +326,10 @@ impl QueueArgs {
 
 /// What sets an option that is not given: `GQ_SORT`, or squeue's variable of the same end.
 fn variable(end: &str) -> Option<String> {
-    ["GQ", "SQUEUE"].iter().find_map(|whose| std::env::var(format!("{whose}_{end}")).ok()).filter(|value| !value.is_empty())
+    ["GQ", "SQUEUE"]
+        .iter()
+        .find_map(|whose| std::env::var(format!("{whose}_{end}")).ok())
+        .filter(|value| !value.is_empty())
 }
 
 /// What is listed and how.
@@ -296,8 +360,12 @@ pub(crate) enum Shape {
 
 impl Listing {
     fn of(args: &QueueArgs, as_squeue: bool) -> Result<Self, Failure> {
-        let free = args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
-        let letters = args.format.clone().or_else(|| variable("FORMAT").filter(|_| free));
+        let free =
+            args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
+        let letters = args
+            .format
+            .clone()
+            .or_else(|| variable("FORMAT").filter(|_| free));
         let by_name = variable("FORMAT2").filter(|_| free && letters.is_none());
         let names = args.names.clone().or(by_name);
         let of_squeue = match (args.steps.is_some(), args.start, args.long) {
@@ -306,8 +374,10 @@ impl Listing {
             (.., true) => SQUEUE_LONG,
             _ => SQUEUE_USUAL,
         };
-        let letters = letters.or_else(|| (args.only_job_state && names.is_none()).then(|| ONLY_STATE.to_owned()));
-        let letters = letters.or_else(|| (as_squeue && names.is_none()).then(|| of_squeue.to_owned()));
+        let letters = letters
+            .or_else(|| (args.only_job_state && names.is_none()).then(|| ONLY_STATE.to_owned()));
+        let letters =
+            letters.or_else(|| (as_squeue && names.is_none()).then(|| of_squeue.to_owned()));
         let shape = if args.json {
             Shape::Json
         } else if let Some(letters) = &letters {
@@ -317,24 +387,48 @@ impl Listing {
         } else {
             Shape::Table(if args.long { LONG } else { USUAL })
         };
-        let sort = args.sort.clone().or_else(|| variable("SORT")).unwrap_or_default();
+        let sort = args
+            .sort
+            .clone()
+            .or_else(|| variable("SORT"))
+            .unwrap_or_default();
         let sort = sort_keys(&sort)?;
         let filter = args.filter.with_variables(variable);
         let mut query = filter.query()?;
         query.job = args.job_list.join(",");
         query.expand = args.array || variable("ARRAY").is_some();
-        let licences: Vec<String> = args.licenses.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        let chosen_by = (args.by_partition.then_some([JobColumn::State, JobColumn::Partition]).into_iter().flatten())
-            .chain((!licences.is_empty()).then_some(JobColumn::Licences));
+        let licences: Vec<String> = args
+            .licenses
+            .iter()
+            .flat_map(|list| list.split(','))
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect();
+        let chosen_by = (args
+            .by_partition
+            .then_some([JobColumn::State, JobColumn::Partition])
+            .into_iter()
+            .flatten())
+        .chain((!licences.is_empty()).then_some(JobColumn::Licences));
         let sorted_by = sort.iter().map(|(column, _)| *column).chain(chosen_by);
         query.bare = !args.json;
         query.columns = match &shape {
             Shape::Json => String::new(),
             // The state decides the colour.
-            Shape::Table(columns) => job_column::keys(columns.iter().copied().chain([JobColumn::State]).chain(sorted_by)),
+            Shape::Table(columns) => job_column::keys(
+                columns
+                    .iter()
+                    .copied()
+                    .chain([JobColumn::State])
+                    .chain(sorted_by),
+            ),
             Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
         };
-        let only_job = (!args.only_job_state && filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
+        let only_job = (!args.only_job_state
+            && filter.is_empty()
+            && !query.job.is_empty()
+            && !query.job.contains(','))
+        .then(|| query.job.clone());
         Ok(Self {
             query,
             shape,
@@ -342,7 +436,11 @@ impl Listing {
             header: !args.noheader,
             only_job,
             as_squeue,
-            dated: as_squeue && args.long && !args.noheader && args.iterate.is_none() && args.watch.is_none(),
+            dated: as_squeue
+                && args.long
+                && !args.noheader
+                && args.iterate.is_none()
+                && args.watch.is_none(),
             by_partition: args.by_partition,
             licences,
             starts: BTreeMap::new(),
@@ -357,18 +455,33 @@ impl Listing {
             jobs: Vec<StartRow>,
         }
         self.query.state = JobState::Pending.long().to_owned();
-        let query = JobQuery { columns: String::new(), bare: false, ..self.query.clone() };
+        let query = JobQuery {
+            columns: String::new(),
+            bare: false,
+            ..self.query.clone()
+        };
         let answer: Answer = client.get(&path_with_query("/v1/starts", &query))?;
-        self.starts = answer.jobs.into_iter().map(|job| (job.id, (job.expected.or(job.at_limits), job.nodelist))).collect();
+        self.starts = answer
+            .jobs
+            .into_iter()
+            .map(|job| (job.id, (job.expected.or(job.at_limits), job.nodelist)))
+            .collect();
         Ok(())
     }
 
     /// What a column prints, with what is expected in it.
-    fn text<'r>(&self, column: JobColumn, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
+    fn text<'r>(
+        &self,
+        column: JobColumn,
+        row: &'r QueueRow<'_>,
+        times: &TimeFormat,
+    ) -> Cow<'r, str> {
         match (column, self.starts.get(&row.id)) {
             (JobColumn::Mem, _) if self.noconvert => format!("{}M", row.mem_bytes >> 20).into(),
             (JobColumn::StartTime, Some((Some(at), _))) => times.print(at.0).into(),
-            (column, Some((_, nodes))) if column.is_planned_nodes() && !nodes.is_empty() => nodes.clone().into(),
+            (column, Some((_, nodes))) if column.is_planned_nodes() && !nodes.is_empty() => {
+                nodes.clone().into()
+            }
             _ => column.text(row, times),
         }
     }
@@ -379,7 +492,9 @@ impl Listing {
             Shape::Json if self.as_squeue => {
                 let rows = slurm_json::jobs_of(client, &self.query)?;
                 return match &self.only_job {
-                    Some(job) if rows.is_empty() && !is_remembered(client, job)? => Err(not_in_queue(job)),
+                    Some(job) if rows.is_empty() && !is_remembered(client, job)? => {
+                        Err(not_in_queue(job))
+                    }
                     _ => slurm_json::print_jobs(client, &rows),
                 };
             }
@@ -395,7 +510,9 @@ impl Listing {
         if count == 0
             && let Some(user) = job_filter::unknown_user(&self.query.user)
         {
-            return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
+            return Err(Failure::new(format_args!(
+                "no job of {user:?} is here, and there is no user of that name on this machine"
+            )));
         }
         match &self.only_job {
             // squeue knows a job for a while after its end, and lists it no more.
@@ -417,14 +534,26 @@ impl Listing {
         Ok(())
     }
 
-    fn print_table(&self, client: &mut Client, path: &str, columns: &[JobColumn]) -> Result<usize, Failure> {
+    fn print_table(
+        &self,
+        client: &mut Client,
+        path: &str,
+        columns: &[JobColumn],
+    ) -> Result<usize, Failure> {
         let layout = columns.iter().map(|column| table_column(*column)).collect();
         let mut table = TableWriter::new(stdout()?, layout, Screen::of_stdout(), self.header);
         let times = TimeFormat::from_env();
         let count = self.each_row(client, path, &mut |row| {
             let cell = |column: &JobColumn| {
                 let coloured = matches!(column, JobColumn::State | JobColumn::ShortState);
-                (column.cell(row, &times), if coloured { tint(row.state) } else { Tint::Plain })
+                (
+                    column.cell(row, &times),
+                    if coloured {
+                        tint(row.state)
+                    } else {
+                        Tint::Plain
+                    },
+                )
             };
             Ok(table.row_of(columns.iter().map(cell))?)
         })?;
@@ -434,7 +563,12 @@ impl Listing {
         Ok(count)
     }
 
-    fn print_lines(&self, client: &mut Client, path: &str, pieces: &JobFormat) -> Result<usize, Failure> {
+    fn print_lines(
+        &self,
+        client: &mut Client,
+        path: &str,
+        pieces: &JobFormat,
+    ) -> Result<usize, Failure> {
         let times = TimeFormat::from_env();
         let mut out = stdout()?;
         let mut line = String::with_capacity(256);
@@ -460,8 +594,16 @@ impl Listing {
     }
 
     /// Calls back for what is listed of a row; returns how many lines there were.
-    fn lines_of<'r>(&self, mut row: QueueRow<'r>, mut each: impl FnMut(&QueueRow<'r>) -> Result<(), Failure>) -> Result<usize, Failure> {
-        let is_meant = |licence: &str| self.licences.iter().any(|name| licence.split(':').next() == Some(name));
+    fn lines_of<'r>(
+        &self,
+        mut row: QueueRow<'r>,
+        mut each: impl FnMut(&QueueRow<'r>) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let is_meant = |licence: &str| {
+            self.licences
+                .iter()
+                .any(|name| licence.split(':').next() == Some(name))
+        };
         if !self.licences.is_empty() && !row.licences.split(',').any(is_meant) {
             return Ok(0);
         }
@@ -469,8 +611,16 @@ impl Listing {
             each(&row)?;
             return Ok(1);
         }
-        let meant = |name: &str| self.query.partition.is_empty() || self.query.partition.split(',').any(|one| one == name);
-        let partitions: Vec<String> = row.partition.split(',').filter(|name| meant(name)).map(str::to_owned).collect();
+        let meant = |name: &str| {
+            self.query.partition.is_empty()
+                || self.query.partition.split(',').any(|one| one == name)
+        };
+        let partitions: Vec<String> = row
+            .partition
+            .split(',')
+            .filter(|name| meant(name))
+            .map(str::to_owned)
+            .collect();
         for partition in &partitions {
             row.partition = partition.clone().into();
             each(&row)?;
@@ -519,18 +669,34 @@ impl Listing {
 }
 
 fn not_in_queue(job: &str) -> Failure {
-    let failure = Failure::new(format_args!("job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"));
-    failure.because(Cause::Refused { about: RefusalKind::Job, subject: job.to_owned() })
+    let failure = Failure::new(format_args!(
+        "job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"
+    ));
+    failure.because(Cause::Refused {
+        about: RefusalKind::Job,
+        subject: job.to_owned(),
+    })
 }
 
 /// Whether the controller still has it in memory, over or not.
 fn is_remembered(client: &mut Client, job: &str) -> Result<bool, Failure> {
-    let query = JobQuery { job: job.to_owned(), state: "all".to_owned(), ..JobQuery::default() };
-    Ok(client.rows(&path_with_query("/v1/jobs", &query))?.next_row()?.is_some())
+    let query = JobQuery {
+        job: job.to_owned(),
+        state: "all".to_owned(),
+        ..JobQuery::default()
+    };
+    Ok(client
+        .rows(&path_with_query("/v1/jobs", &query))?
+        .next_row()?
+        .is_some())
 }
 
 /// The line of a format, with its end.
-pub(crate) fn fill<'t>(pieces: &JobFormat, line: &mut String, text: impl Fn(JobColumn) -> Cow<'t, str>) {
+pub(crate) fn fill<'t>(
+    pieces: &JobFormat,
+    line: &mut String,
+    text: impl Fn(JobColumn) -> Cow<'t, str>,
+) {
     for piece in pieces {
         match piece {
             Piece::Text(text) => line.push_str(text),
@@ -548,7 +714,8 @@ fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
 }
 
 fn read_row<'a>(text: &'a [u8], keys: &[Key]) -> Result<QueueRow<'a>, Failure> {
-    bare_row::read(text, keys).map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
+    bare_row::read(text, keys)
+        .map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
 }
 
 /// `t,-p,i` as columns, and whether each descends.
@@ -559,12 +726,21 @@ fn sort_keys(text: &str) -> Result<Vec<(JobColumn, bool)>, Failure> {
             None => (false, word.strip_prefix('+').unwrap_or(word)),
         };
         let mut letters = letter.chars();
-        let column = letters.next().filter(|_| letters.as_str().is_empty()).and_then(job_column::of_letter);
-        column
-            .map(|column| (column, descending))
-            .ok_or_else(|| Failure::usage(format_args!("--sort: {word:?} is no column's letter. Try t,-p,i; --help lists them")))
+        let column = letters
+            .next()
+            .filter(|_| letters.as_str().is_empty())
+            .and_then(job_column::of_letter);
+        column.map(|column| (column, descending)).ok_or_else(|| {
+            Failure::usage(format_args!(
+                "--sort: {word:?} is no column's letter. Try t,-p,i; --help lists them"
+            ))
+        })
     };
-    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(key).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(key)
+        .collect()
 }
 
 fn table_column(column: JobColumn) -> Column {
@@ -573,7 +749,9 @@ fn table_column(column: JobColumn) -> Column {
         column => column.title(),
     };
     match column {
-        JobColumn::ShownId | JobColumn::Elapsed | JobColumn::TimeLimit | JobColumn::Nodes => Column::number(title),
+        JobColumn::ShownId | JobColumn::Elapsed | JobColumn::TimeLimit | JobColumn::Nodes => {
+            Column::number(title)
+        }
         JobColumn::State | JobColumn::ShortState => Column::whole(title),
         _ => Column::text(title),
     }
@@ -616,10 +794,17 @@ pub(crate) fn jobs_named(client: &mut Client, job: &str) -> Result<Vec<JobRow>, 
     let mut jobs = Vec::new();
     while let Some(text) = rows.next_row()? {
         let row = serde_json::from_slice(text);
-        jobs.push(row.map_err(|error| Failure::new(format_args!("the record of job {job} cannot be read: {error}")))?);
+        jobs.push(row.map_err(|error| {
+            Failure::new(format_args!(
+                "the record of job {job} cannot be read: {error}"
+            ))
+        })?);
     }
     if jobs.is_empty() {
-        let cause = Cause::Refused { about: RefusalKind::Job, subject: job.to_owned() };
+        let cause = Cause::Refused {
+            about: RefusalKind::Job,
+            subject: job.to_owned(),
+        };
         return Err(Failure::new(format_args!("job {job}: there is no such job")).because(cause));
     }
     Ok(jobs)
@@ -640,7 +825,12 @@ fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
                 jobs.push(String::from_utf8_lossy(text).into_owned());
             }
         }
-        writeln!(out, "{{\"schema\":{},\"jobs\":[{}]}}", gwire::api::SCHEMA, jobs.join(","))?;
+        writeln!(
+            out,
+            "{{\"schema\":{},\"jobs\":[{}]}}",
+            gwire::api::SCHEMA,
+            jobs.join(",")
+        )?;
         out.flush()?;
         return Ok(0);
     }
@@ -667,7 +857,11 @@ fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
 }
 
 /// Passes an answer on as it comes, as one line.
-pub(crate) fn copy_json(client: &mut Client, path: &str, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn copy_json(
+    client: &mut Client,
+    path: &str,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     copy_line(client.open(path)?, out)
 }
 
@@ -710,7 +904,14 @@ fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
     // A job that has left the queue says how it ended.
     let (told, more) = match client.get::<WhyAnswer>(&job_path(job, "/why")) {
         Ok(answer) => (answer.jobs, answer.more),
-        Err(error) if error.code() == "not_found" => (vec![WhyRow { shown_id: job.to_owned(), state: JobState::Unknown, ..WhyRow::default() }], 0),
+        Err(error) if error.code() == "not_found" => (
+            vec![WhyRow {
+                shown_id: job.to_owned(),
+                state: JobState::Unknown,
+                ..WhyRow::default()
+            }],
+            0,
+        ),
         Err(error) => return Err(error.into()),
     };
     let times = TimeFormat::from_env();
@@ -728,7 +929,10 @@ fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
     }
     if more > 0 {
         let array = printable(job.split('_').next().unwrap_or_default());
-        writeln!(out, "and {more} more of job {array}: ask for one of them by its number, as in gq --why {array}_7")?;
+        writeln!(
+            out,
+            "and {more} more of job {array}: ask for one of them by its number, as in gq --why {array}_7"
+        )?;
     }
     out.flush()?;
     Ok(0)
@@ -743,7 +947,12 @@ fn log(client: &mut Client, job: &str, json: bool) -> Outcome {
         let times = TimeFormat::from_env();
         for event in &log.events {
             let text = times.in_text(&event.text);
-            writeln!(out, "{} {}", times.print(event.at.0), gcli::printable::printable(&text))?;
+            writeln!(
+                out,
+                "{} {}",
+                times.print(event.at.0),
+                gcli::printable::printable(&text)
+            )?;
         }
         for line in &log.lines {
             writeln!(out, "{}", gcli::printable::printable(&times.in_text(line)))?;
@@ -774,24 +983,41 @@ mod tests {
     #[test]
     fn jobs_that_are_named_are_listed_or_refused_and_never_passed_over() {
         let settled = |words: &str| {
-            let mut args = QueueArgs::from_arg_matches(&command().try_get_matches_from(words.split(' ')).unwrap()).unwrap();
-            args.settle_jobs().map(|()| (args.jobs, args.job_list)).map_err(|failure| failure.text)
+            let mut args = QueueArgs::from_arg_matches(
+                &command().try_get_matches_from(words.split(' ')).unwrap(),
+            )
+            .unwrap();
+            args.settle_jobs()
+                .map(|()| (args.jobs, args.job_list))
+                .map_err(|failure| failure.text)
         };
         let list = |jobs: &[&str]| jobs.iter().map(|job| (*job).to_owned()).collect::<Vec<_>>();
-        assert_eq!(settled("gq --start 17 98_5").unwrap(), (list(&[]), list(&["17", "98_5"])));
+        assert_eq!(
+            settled("gq --start 17 98_5").unwrap(),
+            (list(&[]), list(&["17", "98_5"]))
+        );
         assert_eq!(settled("gq --prio 17").unwrap(), (list(&[]), list(&["17"])));
-        assert_eq!(settled("gq 17 18").unwrap(), (list(&["17", "18"]), list(&[])));
-        assert_eq!(settled("gq --why 17 18").unwrap_err(), "--why is about one job: 17. For 18 ask again: gq --why 18");
+        assert_eq!(
+            settled("gq 17 18").unwrap(),
+            (list(&["17", "18"]), list(&[]))
+        );
+        assert_eq!(
+            settled("gq --why 17 18").unwrap_err(),
+            "--why is about one job: 17. For 18 ask again: gq --why 18"
+        );
         assert!(settled("gq 18 --log 17").is_err() && settled("gq --log 17").is_ok());
     }
 
     #[test]
     fn sort_keys_are_letters_with_signs() {
-        assert_eq!(sort_keys("t,-p,+i").unwrap(), [
-            (JobColumn::ShortState, false),
-            (JobColumn::PriorityShare, true),
-            (JobColumn::ShownId, false)
-        ]);
+        assert_eq!(
+            sort_keys("t,-p,+i").unwrap(),
+            [
+                (JobColumn::ShortState, false),
+                (JobColumn::PriorityShare, true),
+                (JobColumn::ShownId, false)
+            ]
+        );
         assert_eq!(sort_keys("xx").unwrap_err().exit, 2);
     }
 }

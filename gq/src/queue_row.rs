@@ -117,7 +117,12 @@ impl QueueRow<'_> {
 }
 
 /// When a job started; of one that waits for its time, as squeue has it, when it may.
-pub(crate) fn shown_start(state: JobState, eligible: Option<Instant>, started: Option<Instant>, now: Timestamp) -> Option<Instant> {
+pub(crate) fn shown_start(
+    state: JobState,
+    eligible: Option<Instant>,
+    started: Option<Instant>,
+    now: Timestamp,
+) -> Option<Instant> {
     let may_later = eligible.filter(|eligible| state == JobState::Pending && eligible.0 > now);
     started.or(may_later)
 }
@@ -132,28 +137,59 @@ mod tests {
         let text = r#"{"id":7,"shown_id":"7","name":"run","user":"a\"b","state":"RUNNING","reason":"SomethingNew","newer":[1]}"#;
         let row: QueueRow = serde_json::from_str(text).unwrap();
         assert!(matches!(row.name, Cow::Borrowed("run")) && matches!(row.user, Cow::Owned(_)));
-        assert_eq!((row.state, row.reason), (JobState::Running, ReasonCode::Unknown));
+        assert_eq!(
+            (row.state, row.reason),
+            (JobState::Running, ReasonCode::Unknown)
+        );
     }
 
     #[test]
     fn a_row_is_the_same_with_its_keys_and_without() {
         let keyed = r#"{"id":7,"shown_id":"7","name":"a\"b","state":"RUNNING","position":3,"elapsed_secs":-1,"tags":["x"]}"#;
         let bare = r#"[7,"7","a\"b",{"newer":[1]},null,"RUNNING",null,3,null,-1,["x"]]"#;
-        let names = ["id", "shown_id", "name", "newer", "user", "state", "class", "position", "start_time", "elapsed_secs", "tags"];
-        let (keyed, bare) = (read::<QueueRow>(keyed.as_bytes(), &[]).unwrap(), read::<QueueRow>(bare.as_bytes(), &names.map(Key::of)).unwrap());
+        let names = [
+            "id",
+            "shown_id",
+            "name",
+            "newer",
+            "user",
+            "state",
+            "class",
+            "position",
+            "start_time",
+            "elapsed_secs",
+            "tags",
+        ];
+        let (keyed, bare) = (
+            read::<QueueRow>(keyed.as_bytes(), &[]).unwrap(),
+            read::<QueueRow>(bare.as_bytes(), &names.map(Key::of)).unwrap(),
+        );
         assert_eq!(format!("{keyed:?}"), format!("{bare:?}"));
         for odd in ["[", "[]x", "[\"x\"]", "[{}]"] {
-            assert!(read::<QueueRow>(odd.as_bytes(), &[Key::id]).is_err(), "{odd}");
+            assert!(
+                read::<QueueRow>(odd.as_bytes(), &[Key::id]).is_err(),
+                "{odd}"
+            );
         }
-        assert_eq!(read::<QueueRow>(b"[]", &[Key::id, Key::name]).unwrap().id, 0, "values that do not come have their defaults");
+        assert_eq!(
+            read::<QueueRow>(b"[]", &[Key::id, Key::name]).unwrap().id,
+            0,
+            "values that do not come have their defaults"
+        );
     }
 
     #[test]
     fn a_job_that_may_not_start_yet_starts_when_it_may() {
         let [submitted, later] = [1, 9].map(|secs| Some(Instant(Timestamp::from_secs(secs))));
-        let start = |state, eligible, started, now| shown_start(state, eligible, started, Timestamp::from_secs(now));
+        let start = |state, eligible, started, now| {
+            shown_start(state, eligible, started, Timestamp::from_secs(now))
+        };
         assert_eq!(start(JobState::Pending, later, None, 5), later);
-        assert_eq!(start(JobState::Pending, later, None, 9), None, "released or requeued then, and it waits still");
+        assert_eq!(
+            start(JobState::Pending, later, None, 9),
+            None,
+            "released or requeued then, and it waits still"
+        );
         assert_eq!(start(JobState::Pending, submitted, None, 5), None);
         assert_eq!(start(JobState::Cancelled, later, None, 5), None);
         assert_eq!(start(JobState::Running, submitted, later, 5), later);
@@ -176,6 +212,9 @@ mod tests {
         };
         let text = serde_json::to_string(&full).unwrap();
         let row: QueueRow = serde_json::from_str(&text).unwrap();
-        assert_eq!((row.array_index, row.stdin.as_ref(), row.end_time), (Some(2), "/dev/null", Some(now)));
+        assert_eq!(
+            (row.array_index, row.stdin.as_ref(), row.end_time),
+            (Some(2), "/dev/null", Some(now))
+        );
     }
 }

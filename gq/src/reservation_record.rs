@@ -12,13 +12,32 @@ use std::collections::BTreeSet;
 /// The record, with an empty line behind it.
 pub(crate) fn text(row: &ReservationRow, nodes: &[NodeRow], times: &TimeFormat) -> String {
     let held = held(row, nodes);
-    let names = |names: &BTreeSet<String>| if names.is_empty() { "(null)".to_owned() } else { names.iter().cloned().collect::<Vec<_>>().join(",") };
-    let gpus: Vec<String> = row.gpus.iter().flatten().map(|(kind, count)| match kind.as_str() {
-        "gpu" => format!("gres/gpu={count}"),
-        kind => format!("gres/gpu:{kind}={count}"),
-    }).collect();
-    let cpus: u32 = nodes.iter().filter(|node| held.contains(&node.name)).map(|node| node.cpus).sum();
-    let tres = if row.gpus.is_some() { gpus.join(",") } else { format!("cpu={cpus}") };
+    let names = |names: &BTreeSet<String>| {
+        if names.is_empty() {
+            "(null)".to_owned()
+        } else {
+            names.iter().cloned().collect::<Vec<_>>().join(",")
+        }
+    };
+    let gpus: Vec<String> = row
+        .gpus
+        .iter()
+        .flatten()
+        .map(|(kind, count)| match kind.as_str() {
+            "gpu" => format!("gres/gpu={count}"),
+            kind => format!("gres/gpu:{kind}={count}"),
+        })
+        .collect();
+    let cpus: u32 = nodes
+        .iter()
+        .filter(|node| held.contains(&node.name))
+        .map(|node| node.cpus)
+        .sum();
+    let tres = if row.gpus.is_some() {
+        gpus.join(",")
+    } else {
+        format!("cpu={cpus}")
+    };
     let lines = [
         format!(
             "ReservationName={} StartTime={} EndTime={} Duration={}",
@@ -44,22 +63,60 @@ pub(crate) fn text(row: &ReservationRow, nodes: &[NodeRow], times: &TimeFormat) 
         ),
         "MaxStartDelay=(null)".to_owned(),
     ];
-    format!("{}\n\n", lines.map(|line| printable(&line).into_owned()).join("\n   "))
+    format!(
+        "{}\n\n",
+        lines
+            .map(|line| printable(&line).into_owned())
+            .join("\n   ")
+    )
 }
 
 /// A line for each, below a heading; of none it is said.
-pub(crate) fn table(rows: &[ReservationRow], nodes: &[NodeRow], times: &TimeFormat, heading: bool) -> String {
+pub(crate) fn table(
+    rows: &[ReservationRow],
+    nodes: &[NodeRow],
+    times: &TimeFormat,
+    heading: bool,
+) -> String {
     if rows.is_empty() {
         return "No reservations in the system\n".to_owned();
     }
-    let width = rows.iter().map(|row| row.name.chars().count()).chain([9]).max().unwrap_or(9);
+    let width = rows
+        .iter()
+        .map(|row| row.name.chars().count())
+        .chain([9])
+        .max()
+        .unwrap_or(9);
     let line = |[name, state, start, end, duration, nodes]: [&str; 6]| {
-        printable(&format!("{name:<width$}  {state:>8}  {start:>19}  {end:>19}  {duration:>11}  {nodes}")).into_owned() + "\n"
+        printable(&format!(
+            "{name:<width$}  {state:>8}  {start:>19}  {end:>19}  {duration:>11}  {nodes}"
+        ))
+        .into_owned()
+            + "\n"
     };
-    let heading = heading.then(|| line(["RESV_NAME", "STATE", "START_TIME", "END_TIME", "DURATION", "NODELIST"]));
+    let heading = heading.then(|| {
+        line([
+            "RESV_NAME",
+            "STATE",
+            "START_TIME",
+            "END_TIME",
+            "DURATION",
+            "NODELIST",
+        ])
+    });
     let lines = rows.iter().map(|row| {
-        let (start, end) = (moment(row.window_start.or(row.start), times), moment(row.window_end, times));
-        line([&row.name, &row.state, &start, &end, &sacct_time(row.duration_secs.into()), &node_list(row, nodes)])
+        let (start, end) = (
+            moment(row.window_start.or(row.start), times),
+            moment(row.window_end, times),
+        );
+        line([
+            &row.name,
+            &row.state,
+            &start,
+            &end,
+            &sacct_time(row.duration_secs.into()),
+            &node_list(row, nodes),
+        ])
     });
     heading.into_iter().chain(lines).collect()
 }
@@ -71,16 +128,31 @@ fn moment(at: Option<Instant>, times: &TimeFormat) -> String {
 fn node_list(row: &ReservationRow, nodes: &[NodeRow]) -> String {
     let mut held: Vec<String> = held(row, nodes).into_iter().collect();
     hostlist::sort_names(&mut held);
-    if held.is_empty() { "(null)".to_owned() } else { hostlist::compress(held) }
+    if held.is_empty() {
+        "(null)".to_owned()
+    } else {
+        hostlist::compress(held)
+    }
 }
 
 /// The nodes it has whole.
 fn held(row: &ReservationRow, nodes: &[NodeRow]) -> BTreeSet<String> {
-    let of_partition = |node: &&NodeRow| row.partition.as_ref().is_none_or(|name| node.partitions.contains(name));
+    let of_partition = |node: &&NodeRow| {
+        row.partition
+            .as_ref()
+            .is_none_or(|name| node.partitions.contains(name))
+    };
     match row.nodes.as_deref() {
         None => BTreeSet::new(),
-        Some("ALL") => nodes.iter().filter(|node| node.role == Role::Compute).filter(of_partition).map(|node| node.name.clone()).collect(),
-        Some(list) => Hostlist::parse(list).map(|list| list.iter().map(str::to_owned).collect()).unwrap_or_default(),
+        Some("ALL") => nodes
+            .iter()
+            .filter(|node| node.role == Role::Compute)
+            .filter(of_partition)
+            .map(|node| node.name.clone())
+            .collect(),
+        Some(list) => Hostlist::parse(list)
+            .map(|list| list.iter().map(str::to_owned).collect())
+            .unwrap_or_default(),
     }
 }
 
@@ -99,10 +171,24 @@ fn flags(row: &ReservationRow) -> Vec<String> {
         (row.static_nodes, "STATIC"),
         (all && row.partition.is_some(), "PART_NODES"),
     ];
-    let mut flags: Vec<String> = words.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned()).collect();
-    flags.extend(row.purge_idle_secs.map(|secs| format!("PURGE_COMP={}", sacct_time(secs.into()))));
-    let last = [(row.release_jobs, "NO_HOLD_JOBS_AFTER_END"), (row.magnetic, "MAGNETIC")];
-    flags.extend(last.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned()));
+    let mut flags: Vec<String> = words
+        .into_iter()
+        .filter(|(is_set, _)| *is_set)
+        .map(|(_, word)| word.to_owned())
+        .collect();
+    flags.extend(
+        row.purge_idle_secs
+            .map(|secs| format!("PURGE_COMP={}", sacct_time(secs.into()))),
+    );
+    let last = [
+        (row.release_jobs, "NO_HOLD_JOBS_AFTER_END"),
+        (row.magnetic, "MAGNETIC"),
+    ];
+    flags.extend(
+        last.into_iter()
+            .filter(|(is_set, _)| *is_set)
+            .map(|(_, word)| word.to_owned()),
+    );
     flags
 }
 
@@ -112,12 +198,30 @@ mod tests {
     use expect_test::expect;
 
     fn row(name: &str) -> ReservationRow {
-        ReservationRow { name: name.into(), duration_secs: 7200, repeat: "once".into(), state: "ACTIVE".into(), ..ReservationRow::default() }
+        ReservationRow {
+            name: name.into(),
+            duration_secs: 7200,
+            repeat: "once".into(),
+            state: "ACTIVE".into(),
+            ..ReservationRow::default()
+        }
     }
 
     fn nodes() -> Vec<NodeRow> {
-        let node = |name: &str| NodeRow { name: name.into(), cpus: 4, partitions: vec!["main".into()], ..NodeRow::default() };
-        vec![node("node10"), node("node2"), NodeRow { role: Role::Login, ..node("login") }]
+        let node = |name: &str| NodeRow {
+            name: name.into(),
+            cpus: 4,
+            partitions: vec!["main".into()],
+            ..NodeRow::default()
+        };
+        vec![
+            node("node10"),
+            node("node2"),
+            NodeRow {
+                role: Role::Login,
+                ..node("login")
+            },
+        ]
     }
 
     #[test]
@@ -151,9 +255,18 @@ mod tests {
 
     #[test]
     fn all_nodes_are_named_and_gpus_by_number_have_none() {
-        let all = ReservationRow { nodes: Some("ALL".into()), partition: Some("main".into()), ..row("all") };
-        let gpus = ReservationRow { gpus: Some([("gpu".to_owned(), 3.0), ("h100".to_owned(), 2.0)].into()), ..row("gpus") };
-        let texts = [&all, &gpus].map(|row| text(row, &nodes(), &TimeFormat::Standard)).concat();
+        let all = ReservationRow {
+            nodes: Some("ALL".into()),
+            partition: Some("main".into()),
+            ..row("all")
+        };
+        let gpus = ReservationRow {
+            gpus: Some([("gpu".to_owned(), 3.0), ("h100".to_owned(), 2.0)].into()),
+            ..row("gpus")
+        };
+        let texts = [&all, &gpus]
+            .map(|row| text(row, &nodes(), &TimeFormat::Standard))
+            .concat();
         expect![[r#"
             ReservationName=all StartTime=Unknown EndTime=Unknown Duration=02:00:00
                Nodes=node[2,10] NodeCnt=2 CoreCnt=8 Features=(null) PartitionName=main Flags=SPEC_NODES,PART_NODES
@@ -175,6 +288,9 @@ mod tests {
             gpus         ACTIVE              Unknown              Unknown     02:00:00  (null)
         "#]]
         .assert_eq(&table(&[all, gpus], &nodes(), &TimeFormat::Standard, true));
-        assert_eq!(table(&[], &nodes(), &TimeFormat::Standard, true), "No reservations in the system\n");
+        assert_eq!(
+            table(&[], &nodes(), &TimeFormat::Standard, true),
+            "No reservations in the system\n"
+        );
     }
 }

@@ -226,18 +226,30 @@ pub(crate) const LONG: &str = "JobID,JobName,User,Account,Partition,QOS,State,Ex
 /// Reads `-o`: `jobid,state%20`.
 /// `ALL` is all of them.
 pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
-    let all = || COLUMNS.iter().map(|entry| entry.1).collect::<Vec<_>>().join(",");
+    let all = || {
+        COLUMNS
+            .iter()
+            .map(|entry| entry.1)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
     let all = text.trim().eq_ignore_ascii_case("ALL").then(all);
     let text = all.as_deref().unwrap_or(text);
     parse_percent_names(text, of_name, |column| {
         let left = matches!(column, RunColumn::JobId | RunColumn::JobIdRaw);
-        Spec { width: Some(column.entry().2), right: !left, cut_mark: "+" }
+        Spec {
+            width: Some(column.entry().2),
+            right: !left,
+            cut_mark: "+",
+        }
     })
 }
 
 /// The keys of a row that these columns are made of, as they are asked for. The id as it is shown is always one of them: it
 /// tells steps from jobs.
-pub(crate) fn keys<'c>(columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>) -> Vec<&'static str> {
+pub(crate) fn keys<'c>(
+    columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>,
+) -> Vec<&'static str> {
     let mut keys = vec!["id", "shown_id"];
     for key in columns.into_iter().flat_map(|(column, _)| column.entry().3) {
         if !keys.contains(key) {
@@ -250,25 +262,79 @@ pub(crate) fn keys<'c>(columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>)
 /// Fields of sacct and sstat for what is not told here, each with what is.
 const INSTEAD: [(&str, &str); 2] = [
     ("DBIndex", "JobIDRaw is the number of a record"),
-    ("Pids", "scontrol listpids and ps on the node tell processes"),
+    (
+        "Pids",
+        "scontrol listpids and ps on the node tell processes",
+    ),
 ];
 
 /// Those of sstat, as it lists them.
 const OF_STEPS: [&str; 42] = [
-    "AveCPU", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "AveRSS", "AveVMSize", "ConsumedEnergy", "ConsumedEnergyRaw", "JobID",
-    "MaxDiskRead", "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask", "MaxPages", "MaxPagesNode",
-    "MaxPagesTask", "MaxRSS", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode", "MaxVMSizeTask", "MinCPU", "MinCPUNode", "MinCPUTask",
-    "NodeList", "NTasks", "ReqCPUFreq", "ReqCPUFreqMin", "ReqCPUFreqMax", "ReqCPUFreqGov", "TRESUsageInAve", "TRESUsageInMax",
-    "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin", "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot",
+    "AveCPU",
+    "AveCPUFreq",
+    "AveDiskRead",
+    "AveDiskWrite",
+    "AvePages",
+    "AveRSS",
+    "AveVMSize",
+    "ConsumedEnergy",
+    "ConsumedEnergyRaw",
+    "JobID",
+    "MaxDiskRead",
+    "MaxDiskReadNode",
+    "MaxDiskReadTask",
+    "MaxDiskWrite",
+    "MaxDiskWriteNode",
+    "MaxDiskWriteTask",
+    "MaxPages",
+    "MaxPagesNode",
+    "MaxPagesTask",
+    "MaxRSS",
+    "MaxRSSNode",
+    "MaxRSSTask",
+    "MaxVMSize",
+    "MaxVMSizeNode",
+    "MaxVMSizeTask",
+    "MinCPU",
+    "MinCPUNode",
+    "MinCPUTask",
+    "NodeList",
+    "NTasks",
+    "ReqCPUFreq",
+    "ReqCPUFreqMin",
+    "ReqCPUFreqMax",
+    "ReqCPUFreqGov",
+    "TRESUsageInAve",
+    "TRESUsageInMax",
+    "TRESUsageInMaxNode",
+    "TRESUsageInMaxTask",
+    "TRESUsageInMin",
+    "TRESUsageInMinNode",
+    "TRESUsageInMinTask",
+    "TRESUsageInTot",
 ];
 
 fn of_name(name: &str) -> Result<RunColumn, String> {
     // Their names until Slurm 21.08.
-    const BEFORE: [(&str, &str); 5] =
-        [("reserved", "Planned"), ("resvcpu", "PlannedCPU"), ("resvcpuraw", "PlannedCPURAW"), ("allocgres", "AllocTRES"), ("reqgres", "ReqTRES")];
-    let name = BEFORE.iter().find(|(before, _)| name.eq_ignore_ascii_case(before)).map_or(name, |(_, now)| now);
-    let found = COLUMNS.iter().find(|entry| entry.1.eq_ignore_ascii_case(name)).map(|entry| entry.0);
-    if let Some((_, instead)) = INSTEAD.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
+    const BEFORE: [(&str, &str); 5] = [
+        ("reserved", "Planned"),
+        ("resvcpu", "PlannedCPU"),
+        ("resvcpuraw", "PlannedCPURAW"),
+        ("allocgres", "AllocTRES"),
+        ("reqgres", "ReqTRES"),
+    ];
+    let name = BEFORE
+        .iter()
+        .find(|(before, _)| name.eq_ignore_ascii_case(before))
+        .map_or(name, |(_, now)| now);
+    let found = COLUMNS
+        .iter()
+        .find(|entry| entry.1.eq_ignore_ascii_case(name))
+        .map(|entry| entry.0);
+    if let Some((_, instead)) = INSTEAD
+        .iter()
+        .find(|(known, _)| name.eq_ignore_ascii_case(known))
+    {
         return Err(format!("Invalid field requested: {name:?}. {instead}"));
     }
     found.ok_or_else(|| {
@@ -279,14 +345,26 @@ fn of_name(name: &str) -> Result<RunColumn, String> {
 
 /// The names, four to a line, as `sacct --helpformat` prints them, or sstat those of steps.
 pub(crate) fn names(of_steps: bool) -> String {
-    let names: Vec<&str> = if of_steps { OF_STEPS.to_vec() } else { COLUMNS.iter().map(|entry| entry.1).collect() };
-    let lines = names.chunks(4).map(|names| names.iter().map(|name| format!("{name:<19} ")).collect::<String>());
+    let names: Vec<&str> = if of_steps {
+        OF_STEPS.to_vec()
+    } else {
+        COLUMNS.iter().map(|entry| entry.1).collect()
+    };
+    let lines = names.chunks(4).map(|names| {
+        names
+            .iter()
+            .map(|name| format!("{name:<19} "))
+            .collect::<String>()
+    });
     lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 impl RunColumn {
     fn entry(self) -> &'static Entry {
-        COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table")
+        COLUMNS
+            .iter()
+            .find(|entry| entry.0 == self)
+            .expect("every column is in the table")
     }
 
     pub(crate) fn title(self) -> &'static str {
@@ -297,13 +375,29 @@ impl RunColumn {
     pub(crate) fn text<'r>(self, run: &'r RunLine<'_>, manner: &Manner) -> Cow<'r, str> {
         let secs = run.elapsed_secs.max(0).cast_unsigned();
         let (units, used) = (manner.units, run.gpu_use.as_ref());
-        let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| manner.times.print(at.0));
-        let detail = |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
+        let at = |instant: Option<Instant>| {
+            instant.map_or("Unknown".to_owned(), |at| manner.times.print(at.0))
+        };
+        let detail =
+            |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
         let text = match self {
             // What a step asked for, and held unless for itself, is its job's affair.
-            Self::AllocTres if run.own.is_some() => run.own.map_or(String::new(), |own| own_tres(own, run.nodes, units)),
-            Self::Timelimit | Self::TimelimitRaw | Self::ReqMem | Self::ReqTres | Self::AllocTres | Self::Gpus if run.is_step() => return "".into(),
-            Self::DerivedExitCode | Self::Uid | Self::Gid | Self::Group if run.is_step() => return "".into(),
+            Self::AllocTres if run.own.is_some() => run
+                .own
+                .map_or(String::new(), |own| own_tres(own, run.nodes, units)),
+            Self::Timelimit
+            | Self::TimelimitRaw
+            | Self::ReqMem
+            | Self::ReqTres
+            | Self::AllocTres
+            | Self::Gpus
+                if run.is_step() =>
+            {
+                return "".into();
+            }
+            Self::DerivedExitCode | Self::Uid | Self::Gid | Self::Group if run.is_step() => {
+                return "".into();
+            }
             // As they stand in the row.
             Self::Account => return Cow::Borrowed(&run.account),
             Self::Class => return run.class.as_deref().unwrap_or_default().into(),
@@ -321,24 +415,45 @@ impl RunColumn {
             Self::WorkDir => return Cow::Borrowed(&run.work_dir),
             Self::NotMeasured(_) => return "".into(),
             Self::NTasks => run.ntasks.map_or(String::new(), |tasks| tasks.to_string()),
-            Self::Group => return run.detail.as_ref().map_or("".into(), |detail| manner.group(detail.gid).into()),
+            Self::Group => {
+                return run
+                    .detail
+                    .as_ref()
+                    .map_or("".into(), |detail| manner.group(detail.gid).into());
+            }
             Self::State => return state(run, manner),
             Self::AllocCpus | Self::NCpus => run.cpus.to_string(),
             // Before it ran, what it would have.
             Self::AllocNodes if run.start_time.is_none() => "0".to_owned(),
             Self::AllocNodes | Self::NNodes => run.nodes.to_string(),
             Self::AllocTres if run.start_time.is_none() => String::new(),
-            Self::ReqTres if run.nodes == 0 => run.detail.as_deref().map_or(String::new(), |detail| {
-                tres(detail.req_cpus, detail.req_gpus, units.size(detail.req_mem_bytes, exact_size), detail.req_nodes)
-            }),
-            Self::AllocTres | Self::ReqTres => tres(run.cpus, run.gpu_count, units.size(run.mem_bytes, exact_size), run.nodes),
+            Self::ReqTres if run.nodes == 0 => {
+                run.detail.as_deref().map_or(String::new(), |detail| {
+                    tres(
+                        detail.req_cpus,
+                        detail.req_gpus,
+                        units.size(detail.req_mem_bytes, exact_size),
+                        detail.req_nodes,
+                    )
+                })
+            }
+            Self::AllocTres | Self::ReqTres => tres(
+                run.cpus,
+                run.gpu_count,
+                units.size(run.mem_bytes, exact_size),
+                run.nodes,
+            ),
             Self::Attempt => run.attempt.to_string(),
             // Of a step's tasks.
-            Self::AveCpu => run.ntasks.map_or(String::new(), |tasks| sacct_time((run.cpu_time_secs.max(0.0) / f64::from(tasks.max(1))) as u64)),
+            Self::AveCpu => run.ntasks.map_or(String::new(), |tasks| {
+                sacct_time((run.cpu_time_secs.max(0.0) / f64::from(tasks.max(1))) as u64)
+            }),
             Self::Cluster => detail(|detail| detail.cluster.clone()),
             Self::Constraints => detail(|detail| detail.constraint.clone()),
             Self::ConsumedEnergy => used.map_or(String::new(), |used| large(used.energy_joules)),
-            Self::ConsumedEnergyRaw => used.map_or(String::new(), |used| used.energy_joules.to_string()),
+            Self::ConsumedEnergyRaw => {
+                used.map_or(String::new(), |used| used.energy_joules.to_string())
+            }
             Self::CpuEff => percent(run.cpu_percent).unwrap_or_default(),
             Self::CpuTime => sacct_time(secs * u64::from(run.cpus)),
             Self::CpuTimeRaw => (secs * u64::from(run.cpus)).to_string(),
@@ -348,13 +463,19 @@ impl RunColumn {
             Self::Eligible => at(run.detail.as_ref().and_then(|detail| detail.eligible_time)),
             Self::End => at(run.end_time),
             // As in sacct a job that was ended from outside has none of its own: its script's is the batch step's.
-            Self::ExitCode if !run.is_step() && is_ended(run.state) => ExitCode::SUCCESS.to_string(),
+            Self::ExitCode if !run.is_step() && is_ended(run.state) => {
+                ExitCode::SUCCESS.to_string()
+            }
             Self::ExitCode => run.exit_code.to_string(),
             Self::Gid => detail(|detail| detail.gid.to_string()),
             Self::GpuEff => percent(used.and_then(|used| used.busy_percent)).unwrap_or_default(),
             Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),
-            Self::GpuMaxMem => used.map_or(String::new(), |used| units.size(used.memory_peak_bytes, mebibytes)),
-            Self::GpuMaxPower => used.map_or(String::new(), |used| format!("{:.0}W", used.power_peak_watts)),
+            Self::GpuMaxMem => used.map_or(String::new(), |used| {
+                units.size(used.memory_peak_bytes, mebibytes)
+            }),
+            Self::GpuMaxPower => used.map_or(String::new(), |used| {
+                format!("{:.0}W", used.power_peak_watts)
+            }),
             // `17.0` of a step.
             Self::JobIdRaw => match run.shown_id.split_once('.') {
                 Some((_, step)) => format!("{}.{step}", run.id),
@@ -367,9 +488,18 @@ impl RunColumn {
             Self::MaxRss => units.size(run.peak_memory_bytes, kibibytes),
             Self::MemEff => percent(run.mem_percent).unwrap_or_default(),
             Self::Planned => planned_secs(run).map(sacct_time).unwrap_or_default(),
-            Self::PlannedCpu => planned_secs(run).map(|secs| sacct_time(secs * u64::from(run.cpus))).unwrap_or_default(),
-            Self::PlannedCpuRaw => planned_secs(run).map(|secs| (secs * u64::from(run.cpus)).to_string()).unwrap_or_default(),
-            Self::Priority => detail(|detail| detail.priority.map(|priority| priority.to_string()).unwrap_or_default()),
+            Self::PlannedCpu => planned_secs(run)
+                .map(|secs| sacct_time(secs * u64::from(run.cpus)))
+                .unwrap_or_default(),
+            Self::PlannedCpuRaw => planned_secs(run)
+                .map(|secs| (secs * u64::from(run.cpus)).to_string())
+                .unwrap_or_default(),
+            Self::Priority => detail(|detail| {
+                detail
+                    .priority
+                    .map(|priority| priority.to_string())
+                    .unwrap_or_default()
+            }),
             Self::ReqCpus => detail(|detail| detail.req_cpus.to_string()),
             Self::ReqMem => units.size(run.mem_bytes, exact_size),
             Self::ReqNodes => detail(|detail| detail.req_nodes.to_string()),
@@ -403,7 +533,11 @@ pub(crate) struct Manner {
 
 impl Manner {
     pub(crate) fn new(times: TimeFormat, units: Units) -> Self {
-        Self { times, units, ..Self::default() }
+        Self {
+            times,
+            units,
+            ..Self::default()
+        }
     }
 
     /// Their uid; their name where this machine does not know them.
@@ -412,7 +546,11 @@ impl Manner {
             Ok(Some(user)) => user.uid.to_string(),
             _ => name.to_owned(),
         };
-        self.uids.borrow_mut().entry(name.to_owned()).or_insert_with(look_up).clone()
+        self.uids
+            .borrow_mut()
+            .entry(name.to_owned())
+            .or_insert_with(look_up)
+            .clone()
     }
 
     /// The name of a group; its number where this machine does not know it.
@@ -421,19 +559,31 @@ impl Manner {
             Ok(Some(group)) => group.name,
             _ => gid.to_string(),
         };
-        self.groups.borrow_mut().entry(gid).or_insert_with(look_up).clone()
+        self.groups
+            .borrow_mut()
+            .entry(gid)
+            .or_insert_with(look_up)
+            .clone()
     }
 }
 
 /// `billing=2,cpu=2,gres/gpu=1,mem=300M,node=1`, sorted as sacct sorts it.
 fn tres(cpus: u32, gpus: f64, mem: String, nodes: u32) -> String {
-    let gpus = if gpus > 0.0 { format!(",gres/gpu={gpus}") } else { String::new() };
+    let gpus = if gpus > 0.0 {
+        format!(",gres/gpu={gpus}")
+    } else {
+        String::new()
+    };
     format!("billing={cpus},cpu={cpus}{gpus},mem={mem},node={nodes}")
 }
 
 /// `cpu=1,gres/gpu=1,mem=2G,node=1`: what a step has for itself.
 fn own_tres(own: StepOwn, nodes: u32, units: Units) -> String {
-    let mut parts: Vec<String> = [("cpu", own.cpus), ("gres/gpu", own.gpus)].iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}={count}")).collect();
+    let mut parts: Vec<String> = [("cpu", own.cpus), ("gres/gpu", own.gpus)]
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
     if own.mem_bytes > 0 {
         parts.push(format!("mem={}", units.size(own.mem_bytes, exact_size)));
     }
@@ -446,7 +596,10 @@ fn usage(run: &RunLine, tasks: u32) -> String {
     if run.cpu_time_secs <= 0.0 && run.gpu_use.is_none() {
         return String::new();
     }
-    let mut text = format!("cpu={}", sacct_time((run.cpu_time_secs.max(0.0) / f64::from(tasks.max(1))).round() as u64));
+    let mut text = format!(
+        "cpu={}",
+        sacct_time((run.cpu_time_secs.max(0.0) / f64::from(tasks.max(1))).round() as u64)
+    );
     if let Some(used) = &run.gpu_use {
         text.push_str(&format!(",energy={}", used.energy_joules));
         if let Some(percent) = used.busy_percent {
@@ -458,19 +611,32 @@ fn usage(run: &RunLine, tasks: u32) -> String {
 
 /// `gres/gpumem=40960M,mem=1024K`.
 fn usage_peak(run: &RunLine, units: Units) -> String {
-    let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", units.size(used.memory_peak_bytes, mebibytes)));
-    let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}", units.size(run.peak_memory_bytes, kibibytes)));
+    let gpu = run.gpu_use.map(|used| {
+        format!(
+            "gres/gpumem={}",
+            units.size(used.memory_peak_bytes, mebibytes)
+        )
+    });
+    let mem = (run.peak_memory_bytes > 0)
+        .then(|| format!("mem={}", units.size(run.peak_memory_bytes, kibibytes)));
     gpu.into_iter().chain(mem).collect::<Vec<_>>().join(",")
 }
 
 /// Not by itself.
 fn is_ended(state: JobState) -> bool {
-    matches!(state, JobState::Cancelled | JobState::Preempted | JobState::Timeout)
+    matches!(
+        state,
+        JobState::Cancelled | JobState::Preempted | JobState::Timeout
+    )
 }
 
 /// `CANCELLED by 1000`, as sacct has it; by the name of one who is not known on this machine.
 fn state(run: &RunLine, manner: &Manner) -> Cow<'static, str> {
-    match run.cancelled_by.as_deref().filter(|by| run.state == JobState::Cancelled && *by != "system") {
+    match run
+        .cancelled_by
+        .as_deref()
+        .filter(|by| run.state == JobState::Cancelled && *by != "system")
+    {
         Some(by) => format!("CANCELLED by {}", manner.uid(by)).into(),
         None => run.state.long().into(),
     }
@@ -479,7 +645,13 @@ fn state(run: &RunLine, manner: &Manner) -> Cow<'static, str> {
 /// How long it waited from when it might have started.
 fn planned_secs(run: &RunLine) -> Option<u64> {
     let eligible = run.detail.as_ref()?.eligible_time?;
-    Some(run.start_time?.0.since_secs(eligible.0).max(0).cast_unsigned())
+    Some(
+        run.start_time?
+            .0
+            .since_secs(eligible.0)
+            .max(0)
+            .cast_unsigned(),
+    )
 }
 
 /// In which unit sizes are shown: that of `--units`, else each as it is counted.
@@ -490,7 +662,9 @@ impl Units {
     /// Reads `--units`: K, M, G, T or P.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let unit = text.trim().to_ascii_uppercase();
-        let at = ["K", "M", "G", "T", "P"].iter().position(|known| *known == unit);
+        let at = ["K", "M", "G", "T", "P"]
+            .iter()
+            .position(|known| *known == unit);
         at.map(|at| Self(Some((char::from(b"KMGTP"[at]), 1 << (10 * (at + 1))))))
             .ok_or_else(|| format!("{text:?} is none of the units K, M, G, T and P"))
     }
@@ -521,7 +695,11 @@ fn large(number: u64) -> String {
         }
         (size, unit) = (size / 1000.0, next);
     }
-    if size.fract() == 0.0 { format!("{size:.0}{unit}") } else { format!("{size:.2}{unit}") }
+    if size.fract() == 0.0 {
+        format!("{size:.0}{unit}")
+    } else {
+        format!("{size:.2}{unit}")
+    }
 }
 
 fn limit(run: &RunLine, print: impl Fn(u64) -> String) -> String {
@@ -555,14 +733,26 @@ mod tests {
 
     #[test]
     fn energy_is_shortened_as_sacct_does() {
-        assert_eq!([0, 999, 2000, 1_804_000].map(large), ["0", "999", "2K", "1.80M"]);
+        assert_eq!(
+            [0, 999, 2000, 1_804_000].map(large),
+            ["0", "999", "2K", "1.80M"]
+        );
     }
 
     #[test]
     fn field_names_are_read_in_any_case_and_refused_with_a_guess() {
         let columns = read("jobid,state%20,user%-5").unwrap();
-        assert_eq!(columns.iter().map(|(column, _)| column.title()).collect::<Vec<_>>(), ["JobID", "State", "User"]);
-        assert_eq!((columns[1].1.width, columns[1].1.right, columns[2].1.right), (Some(20), true, false));
+        assert_eq!(
+            columns
+                .iter()
+                .map(|(column, _)| column.title())
+                .collect::<Vec<_>>(),
+            ["JobID", "State", "User"]
+        );
+        assert_eq!(
+            (columns[1].1.width, columns[1].1.right, columns[2].1.right),
+            (Some(20), true, false)
+        );
         assert_eq!(
             read("nodlist").unwrap_err().to_string(),
             r#"Invalid field requested: "nodlist". Did you mean "NodeList"? gacct -e lists them"#
@@ -572,34 +762,90 @@ mod tests {
     #[test]
     fn columns_name_keys_that_rows_have() {
         let all = read("all").unwrap();
-        assert!(keys(&all).iter().all(|key| Key::of(key) != Key::other), "{:?}", keys(&all));
-        assert_eq!(keys(&read("state,jobid,state").unwrap()), ["id", "shown_id", "state", "cancelled_by"]);
+        assert!(
+            keys(&all).iter().all(|key| Key::of(key) != Key::other),
+            "{:?}",
+            keys(&all)
+        );
+        assert_eq!(
+            keys(&read("state,jobid,state").unwrap()),
+            ["id", "shown_id", "state", "cancelled_by"]
+        );
     }
 
     #[test]
     fn sizes_are_shown_in_the_unit_asked_for() {
         let size = |unit: &str, bytes| Units::read(unit).unwrap().size(bytes, exact_size);
-        assert_eq!((size("g", 300 << 20), size("M", 300 << 20), size("K", 1 << 20)), ("0.29G".into(), "300M".into(), "1024K".into()));
+        assert_eq!(
+            (
+                size("g", 300 << 20),
+                size("M", 300 << 20),
+                size("K", 1 << 20)
+            ),
+            ("0.29G".into(), "300M".into(), "1024K".into())
+        );
         assert_eq!(Units::default().size(300 << 20, exact_size), "300M");
         assert!(Units::read("X").unwrap_err().contains("K, M, G, T and P"));
     }
 
     #[test]
     fn a_cancelled_job_says_by_whom_as_sacct_does() {
-        let by = |name: &str| state(&RunLine { state: JobState::Cancelled, cancelled_by: Some(name.into()), ..RunLine::default() }, &Manner::default());
-        assert_eq!((by("root"), by("system")), ("CANCELLED by 0".into(), "CANCELLED".into()));
-        assert_eq!(by("nobody-of-that-name"), "CANCELLED by nobody-of-that-name");
-        let ended = RunLine { state: JobState::Completed, cancelled_by: Some("root".into()), ..RunLine::default() };
+        let by = |name: &str| {
+            state(
+                &RunLine {
+                    state: JobState::Cancelled,
+                    cancelled_by: Some(name.into()),
+                    ..RunLine::default()
+                },
+                &Manner::default(),
+            )
+        };
+        assert_eq!(
+            (by("root"), by("system")),
+            ("CANCELLED by 0".into(), "CANCELLED".into())
+        );
+        assert_eq!(
+            by("nobody-of-that-name"),
+            "CANCELLED by nobody-of-that-name"
+        );
+        let ended = RunLine {
+            state: JobState::Completed,
+            cancelled_by: Some("root".into()),
+            ..RunLine::default()
+        };
         assert_eq!(state(&ended, &Manner::default()), "COMPLETED");
     }
 
     #[test]
     fn fields_of_sacct_that_are_said_here_keep_their_names() {
-        for name in ["DerivedExitCode", "AllocNodes", "Cluster", "Constraints", "Eligible", "GID", "Planned", "PlannedCPU", "Priority", "ReqCPUS", "ReqNodes", "Reservation", "Restarts", "UID", "reserved", "ResvCPU", "MaxVMSize", "Group", "UserCPU"] {
+        for name in [
+            "DerivedExitCode",
+            "AllocNodes",
+            "Cluster",
+            "Constraints",
+            "Eligible",
+            "GID",
+            "Planned",
+            "PlannedCPU",
+            "Priority",
+            "ReqCPUS",
+            "ReqNodes",
+            "Reservation",
+            "Restarts",
+            "UID",
+            "reserved",
+            "ResvCPU",
+            "MaxVMSize",
+            "Group",
+            "UserCPU",
+        ] {
             assert_eq!(read(name).unwrap().len(), 1, "{name}");
         }
         assert_eq!(read("all").unwrap().len(), COLUMNS.len());
-        assert!(COLUMNS.is_sorted_by_key(|entry| entry.1.to_ascii_lowercase()), "as --helpformat lists them");
+        assert!(
+            COLUMNS.is_sorted_by_key(|entry| entry.1.to_ascii_lowercase()),
+            "as --helpformat lists them"
+        );
     }
 
     proptest! {

@@ -99,7 +99,11 @@ impl RunLine<'_> {
             elapsed_secs: step.elapsed_secs,
             nodes: step.nodes,
             nodelist: Cow::Borrowed(&step.nodelist),
-            cpus: step.own.map(|own| own.cpus).filter(|cpus| *cpus > 0).unwrap_or(self.cpus),
+            cpus: step
+                .own
+                .map(|own| own.cpus)
+                .filter(|cpus| *cpus > 0)
+                .unwrap_or(self.cpus),
             own: step.own,
             cpu_time_secs: step.cpu_time_secs.unwrap_or(0.0),
             peak_memory_bytes: step.peak_memory_bytes.unwrap_or(0),
@@ -138,12 +142,22 @@ mod tests {
             ..RunRow::default()
         };
         let keyed = serde_json::to_value(&full).unwrap();
-        let (names, values): (Vec<&String>, Vec<&serde_json::Value>) = keyed.as_object().unwrap().iter().unzip();
+        let (names, values): (Vec<&String>, Vec<&serde_json::Value>) =
+            keyed.as_object().unwrap().iter().unzip();
         let keys: Vec<Key> = names.iter().map(|name| Key::of(name)).collect();
         assert!(!keys.contains(&Key::other), "{names:?}");
-        let (keyed, bare) = (serde_json::to_vec(&keyed).unwrap(), serde_json::to_vec(&values).unwrap());
-        let (keyed, bare) = (read::<RunLine>(&keyed, &[]).unwrap(), read::<RunLine>(&bare, &keys).unwrap());
+        let (keyed, bare) = (
+            serde_json::to_vec(&keyed).unwrap(),
+            serde_json::to_vec(&values).unwrap(),
+        );
+        let (keyed, bare) = (
+            read::<RunLine>(&keyed, &[]).unwrap(),
+            read::<RunLine>(&bare, &keys).unwrap(),
+        );
         assert_eq!(format!("{keyed:?}"), format!("{bare:?}"));
-        assert_eq!((bare.name.as_ref(), bare.steps.len(), bare.class.as_deref()), ("a\tb", 1, Some("borrowed")));
+        assert_eq!(
+            (bare.name.as_ref(), bare.steps.len(), bare.class.as_deref()),
+            ("a\tb", 1, Some("borrowed"))
+        );
     }
 }

@@ -20,8 +20,13 @@ use std::io::Write;
 const NOT_FOUND: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "seff", about = "What a job made of what it held, as seff prints it", disable_help_flag = true, disable_version_flag = true,
-          after_help = "This is gpupool: gacct efficiency lists many jobs, gacct JOB shows one in full.")]
+#[command(
+    name = "seff",
+    about = "What a job made of what it held, as seff prints it",
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = "This is gpupool: gacct efficiency lists many jobs, gacct JOB shows one in full."
+)]
 struct Args {
     /// The job: 17, or a task of an array: 98_5
     #[arg(value_name = "JOB")]
@@ -39,11 +44,24 @@ struct Args {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
-    let matches = command_line::parse_advising(Args::command(), words, &[(&["-d", "-f"], "gacct --json -j JOB prints all that is known")])?;
+    let matches = command_line::parse_advising(
+        Args::command(),
+        words,
+        &[(
+            &["-d", "-f"],
+            "gacct --json -j JOB prints all that is known",
+        )],
+    )?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
     let mut client = gcli::connect("seff")?;
     let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-    let mut rows = client.rows(&path_with_query("/v1/runs", &RunQuery { job: args.job.clone(), ..RunQuery::default() }))?;
+    let mut rows = client.rows(&path_with_query(
+        "/v1/runs",
+        &RunQuery {
+            job: args.job.clone(),
+            ..RunQuery::default()
+        },
+    ))?;
     let Some(row) = rows.next_row()? else {
         writeln!(std::io::stderr(), "Job not found.")?;
         return Ok(NOT_FOUND);
@@ -69,7 +87,14 @@ fn text(run: &RunRow, cluster: &str, group: &str) -> String {
     }
     line("Cluster", cluster.to_owned());
     line("User/Group", format!("{}/{group}", run.user));
-    line("State", if under_way { state.to_owned() } else { format!("{state} (exit code {exit})") });
+    line(
+        "State",
+        if under_way {
+            state.to_owned()
+        } else {
+            format!("{state} (exit code {exit})")
+        },
+    );
     let (cpus, nodes) = (run.cpus.max(1), run.nodes.max(1));
     if cpus == 1 {
         line("Cores", cpus.to_string());
@@ -82,16 +107,38 @@ fn text(run: &RunRow, cluster: &str, group: &str) -> String {
         return text;
     }
     let elapsed = run.elapsed_secs.max(0).cast_unsigned();
-    let (used, walltime) = (run.cpu_time_secs.max(0.0).round(), elapsed * u64::from(cpus));
+    let (used, walltime) = (
+        run.cpu_time_secs.max(0.0).round(),
+        elapsed * u64::from(cpus),
+    );
     line("CPU Utilized", seff_time(used as u64));
-    line("CPU Efficiency", format!("{:.2}% of {} core-walltime", percent(used, walltime as f64), seff_time(walltime)));
+    line(
+        "CPU Efficiency",
+        format!(
+            "{:.2}% of {} core-walltime",
+            percent(used, walltime as f64),
+            seff_time(walltime)
+        ),
+    );
     line("Job Wall-clock time", seff_time(elapsed));
     let (peak, held) = (run.peak_memory_bytes, run.mem_bytes);
     line("Memory Utilized", seff_size(peak));
     let per_node = seff_size(held / u64::from(nodes));
-    line("Memory Efficiency", format!("{:.2}% of {} ({per_node}/node)", percent(peak as f64, held as f64), seff_size(held)));
+    line(
+        "Memory Efficiency",
+        format!(
+            "{:.2}% of {} ({per_node}/node)",
+            percent(peak as f64, held as f64),
+            seff_size(held)
+        ),
+    );
     if let Some(used) = &run.gpu_use {
-        line("GPU Efficiency", used.busy_percent.map_or("unknown".to_owned(), |busy| format!("{busy:.2}% of {} GPUs", run.gpu_count)));
+        line(
+            "GPU Efficiency",
+            used.busy_percent.map_or("unknown".to_owned(), |busy| {
+                format!("{busy:.2}% of {} GPUs", run.gpu_count)
+            }),
+        );
         gpu_lines(used, &mut line);
     }
     if run.state == JobState::Running {
@@ -101,7 +148,11 @@ fn text(run: &RunRow, cluster: &str, group: &str) -> String {
 }
 
 fn percent(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole * 100.0 } else { 0.0 }
+    if whole > 0.0 {
+        part / whole * 100.0
+    } else {
+        0.0
+    }
 }
 
 /// `1-02:03:04`, `00:00:05`.
@@ -152,14 +203,29 @@ mod tests {
              CPU Utilized: 00:06:40\nCPU Efficiency: 50.00% of 00:13:20 core-walltime\nJob Wall-clock time: 00:01:40\n\
              Memory Utilized: 1.50 GB\nMemory Efficiency: 9.38% of 16.00 GB (8.00 GB/node)\n"
         );
-        let waits = RunRow { state: JobState::Pending, array_id: Some(98), shown_id: "98_4".into(), cpus: 1, ..run };
+        let waits = RunRow {
+            state: JobState::Pending,
+            array_id: Some(98),
+            shown_id: "98_4".into(),
+            cpus: 1,
+            ..run
+        };
         let told = text(&waits, "c1", "staff");
-        assert!(told.contains("Array Job ID: 98_4\n") && told.contains("State: PENDING\nCores: 1\n"), "{told}");
-        assert!(told.ends_with("Efficiency not available for jobs in the PENDING state.\n"), "{told}");
+        assert!(
+            told.contains("Array Job ID: 98_4\n") && told.contains("State: PENDING\nCores: 1\n"),
+            "{told}"
+        );
+        assert!(
+            told.ends_with("Efficiency not available for jobs in the PENDING state.\n"),
+            "{told}"
+        );
     }
 
     #[test]
     fn sizes_are_those_of_seff() {
-        assert_eq!([0, 500, 1 << 20, 1536 << 20].map(seff_size), ["0.00 MB", "0.49 KB", "1.00 MB", "1.50 GB"]);
+        assert_eq!(
+            [0, 500, 1 << 20, 1536 << 20].map(seff_size),
+            ["0.00 MB", "0.49 KB", "1.00 MB", "1.50 GB"]
+        );
     }
 }

@@ -16,7 +16,11 @@ use std::io::Write;
 
 /// The jobs that a listing is of, with all that is known.
 pub(crate) fn jobs_of(client: &mut Client, query: &JobQuery) -> Result<Vec<JobRow>, Failure> {
-    let query = JobQuery { columns: String::new(), bare: false, ..query.clone() };
+    let query = JobQuery {
+        columns: String::new(),
+        bare: false,
+        ..query.clone()
+    };
     list(client, &path_with_query("/v1/jobs", &query))
 }
 
@@ -29,7 +33,13 @@ pub(crate) fn print_jobs(client: &mut Client, rows: &[JobRow]) -> Outcome {
 /// `sacct --json`: steps are part of their jobs.
 pub(crate) fn runs(client: &mut Client, query: &RunQuery) -> Outcome {
     let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-    let query = RunQuery { columns: String::new(), bare: false, steps: true, detail: true, ..query.clone() };
+    let query = RunQuery {
+        columns: String::new(),
+        bare: false,
+        steps: true,
+        detail: true,
+        ..query.clone()
+    };
     let rows: Vec<RunRow> = list(client, &path_with_query("/v1/runs", &query))?;
     print(&cluster, rows.iter().map(|row| run(row, &cluster)))
 }
@@ -67,7 +77,8 @@ fn minutes(secs: Option<u32>) -> Value {
 }
 
 fn seconds(at: Option<Instant>) -> Option<u64> {
-    at.map(|at| at.0.0.div_euclid(1000)).and_then(|secs| u64::try_from(secs).ok())
+    at.map(|at| at.0.0.div_euclid(1000))
+        .and_then(|secs| u64::try_from(secs).ok())
 }
 
 fn time(at: Option<Instant>) -> Value {
@@ -88,7 +99,13 @@ fn exit_code(exit: ExitCode, is_over: bool) -> Value {
 
 /// The keys of some objects in one.
 fn merged(parts: impl IntoIterator<Item = Value>) -> Value {
-    let maps = parts.into_iter().filter_map(|part| if let Value::Object(map) = part { Some(map) } else { None });
+    let maps = parts.into_iter().filter_map(|part| {
+        if let Value::Object(map) = part {
+            Some(map)
+        } else {
+            None
+        }
+    });
     Value::Object(maps.flatten().collect::<Map<String, Value>>())
 }
 
@@ -97,9 +114,18 @@ fn job(row: &JobRow, cluster: &str) -> Value {
     let limit_end = || end_by_limit(row.start_time, row.time_limit_secs);
     let mib = |bytes: u64| number(Some(bytes >> 20));
     let names = hostlist::expand(&row.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
-    let throttle = row.array_tasks.as_deref().and_then(|tasks| tasks.split_once('%')?.1.parse().ok());
+    let throttle = row
+        .array_tasks
+        .as_deref()
+        .and_then(|tasks| tasks.split_once('%')?.1.parse().ok());
     let resources = tres(row.cpus, row.mem_total_bytes, row.nodes, row.gpu_count);
-    let of_gpus = |per: &str| if row.gpus_per.as_deref() == Some(per) && !row.gpus.is_empty() { format!("gres/gpu:{}", row.gpus) } else { String::new() };
+    let of_gpus = |per: &str| {
+        if row.gpus_per.as_deref() == Some(per) && !row.gpus.is_empty() {
+            format!("gres/gpu:{}", row.gpus)
+        } else {
+            String::new()
+        }
+    };
     let gid = group_of(&row.user, false).parse::<u32>().unwrap_or(0);
     let identity = json!({
         "job_id": row.id, "name": row.name, "user_id": row.uid, "user_name": row.user, "group_id": gid, "group_name": group_of(&row.user, true),
@@ -150,7 +176,11 @@ fn run(row: &RunRow, cluster: &str) -> Value {
     let detail = row.detail.clone().unwrap_or_default();
     let (waits, is_over) = (row.state == JobState::Pending, row.state.is_final());
     let limit = minutes(row.time_limit_secs);
-    let held = if waits { json!([]) } else { resources(row.cpus, row.mem_bytes, row.nodes, row.gpu_count) };
+    let held = if waits {
+        json!([])
+    } else {
+        resources(row.cpus, row.mem_bytes, row.nodes, row.gpu_count)
+    };
     let identity = json!({
         "job_id": row.id, "name": row.name, "user": row.user, "group": group_of(&row.user, true), "account": row.account, "partition": row.partition,
         "qos": row.qos, "cluster": cluster, "working_directory": row.work_dir, "constraints": detail.constraint,
@@ -194,7 +224,12 @@ fn times(start: Option<Instant>, end: Option<Instant>, elapsed_secs: i64, cpu_se
 /// As Slurm's accounting numbers them.
 fn resources(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> Value {
     let one = |kind: &str, name: &str, id: u32, count: f64| json!({"type": kind, "name": name, "id": id, "count": if count.fract() == 0.0 { json!(count as u64) } else { json!(count) }});
-    let mut all = vec![one("cpu", "", 1, cpus.into()), one("mem", "", 2, (mem_bytes >> 20) as f64), one("node", "", 4, nodes.into()), one("billing", "", 5, cpus.into())];
+    let mut all = vec![
+        one("cpu", "", 1, cpus.into()),
+        one("mem", "", 2, (mem_bytes >> 20) as f64),
+        one("node", "", 4, nodes.into()),
+        one("billing", "", 5, cpus.into()),
+    ];
     all.extend((gpus > 0.0).then(|| one("gres", "gpu", 1001, gpus)));
     Value::Array(all)
 }
@@ -223,7 +258,13 @@ mod tests {
             gpus_per: Some("node".into()),
             gpu_count: 4.0,
             gpus_held: vec!["n1:h100:0-1".into(), "n2:h100:2-3".into()],
-            held: ["n1", "n2"].map(|node| HeldRow { node: node.into(), cpus: 4, mem_bytes: 4 << 30 }).into(),
+            held: ["n1", "n2"]
+                .map(|node| HeldRow {
+                    node: node.into(),
+                    cpus: 4,
+                    mem_bytes: 4 << 30,
+                })
+                .into(),
             time_limit_secs: Some(90),
             start_time: Some(Instant(Timestamp::from_secs(100))),
             command: "/home/ada/x.sh".into(),
@@ -233,28 +274,96 @@ mod tests {
             ..JobRow::default()
         };
         let job = job(&row, "c");
-        assert_eq!((&job["job_id"], &job["job_state"][0], &job["command"]), (&json!(17), &json!("RUNNING"), &json!("/home/ada/x.sh")));
-        assert_eq!(job["start_time"], json!({"set": true, "infinite": false, "number": 100}));
-        assert_eq!((&job["time_limit"]["number"], &job["end_time"]["number"]), (&json!(2), &json!(190)));
-        assert_eq!(job["job_resources"]["nodes"]["allocation"][1], json!({"index": 1, "name": "n2", "cpus": {"count": 4, "used": 4}, "memory": {"used": 4096, "allocated": 4096}}));
-        assert_eq!(job["gres_detail"], json!(["gpu:h100:2(IDX:0-1)", "gpu:h100:2(IDX:2-3)"]));
-        assert_eq!((&job["tres_per_node"], &job["tres_alloc_str"]), (&json!("gres/gpu:h100:2"), &json!("cpu=8,mem=8G,node=2,billing=8,gres/gpu=4")));
-        assert_eq!((&job["batch_host"], &job["standard_error"], &job["exit_code"]["status"][0]), (&json!("n1"), &json!("/home/ada/o"), &json!("PENDING")));
+        assert_eq!(
+            (&job["job_id"], &job["job_state"][0], &job["command"]),
+            (&json!(17), &json!("RUNNING"), &json!("/home/ada/x.sh"))
+        );
+        assert_eq!(
+            job["start_time"],
+            json!({"set": true, "infinite": false, "number": 100})
+        );
+        assert_eq!(
+            (&job["time_limit"]["number"], &job["end_time"]["number"]),
+            (&json!(2), &json!(190))
+        );
+        assert_eq!(
+            job["job_resources"]["nodes"]["allocation"][1],
+            json!({"index": 1, "name": "n2", "cpus": {"count": 4, "used": 4}, "memory": {"used": 4096, "allocated": 4096}})
+        );
+        assert_eq!(
+            job["gres_detail"],
+            json!(["gpu:h100:2(IDX:0-1)", "gpu:h100:2(IDX:2-3)"])
+        );
+        assert_eq!(
+            (&job["tres_per_node"], &job["tres_alloc_str"]),
+            (
+                &json!("gres/gpu:h100:2"),
+                &json!("cpu=8,mem=8G,node=2,billing=8,gres/gpu=4")
+            )
+        );
+        assert_eq!(
+            (
+                &job["batch_host"],
+                &job["standard_error"],
+                &job["exit_code"]["status"][0]
+            ),
+            (&json!("n1"), &json!("/home/ada/o"), &json!("PENDING"))
+        );
     }
 
     #[test]
     fn a_job_that_is_over_has_the_keys_of_slurms_accounting() {
         let at = |secs| Some(Instant(Timestamp::from_secs(secs)));
-        let (steps, exit_code) = (vec![StepRow { shown_id: "17.batch".into(), state: JobState::Failed, end_time: at(20), ..StepRow::default() }], ExitCode::killed(9));
+        let (steps, exit_code) = (
+            vec![StepRow {
+                shown_id: "17.batch".into(),
+                state: JobState::Failed,
+                end_time: at(20),
+                ..StepRow::default()
+            }],
+            ExitCode::killed(9),
+        );
         let row = RunRow {
-            id: 17, name: "train".into(), state: JobState::Failed, exit_code, start_time: at(10), end_time: at(20), elapsed_secs: 10, nodes: 1, cpus: 2, mem_bytes: 1 << 30,
-            gpu_count: 0.5, cpu_time_secs: 3.25, attempt: 2, steps, ..RunRow::default()
+            id: 17,
+            name: "train".into(),
+            state: JobState::Failed,
+            exit_code,
+            start_time: at(10),
+            end_time: at(20),
+            elapsed_secs: 10,
+            nodes: 1,
+            cpus: 2,
+            mem_bytes: 1 << 30,
+            gpu_count: 0.5,
+            cpu_time_secs: 3.25,
+            attempt: 2,
+            steps,
+            ..RunRow::default()
         };
         let run = run(&row, "c");
-        assert_eq!((&run["state"]["current"][0], &run["restart_cnt"], &run["nodes"]), (&json!("FAILED"), &json!(1), &json!("None assigned")));
-        assert_eq!(run["exit_code"]["signal"], json!({"id": {"set": true, "infinite": false, "number": 9}, "name": "KILL"}));
-        assert_eq!(run["time"]["total"], json!({"seconds": 3, "microseconds": 250_000}));
-        assert_eq!(run["tres"]["allocated"][4], json!({"type": "gres", "name": "gpu", "id": 1001, "count": 0.5}));
-        assert_eq!((&run["steps"][0]["step"]["id"], &run["time"]["end"]), (&json!("17.batch"), &json!(20)));
+        assert_eq!(
+            (
+                &run["state"]["current"][0],
+                &run["restart_cnt"],
+                &run["nodes"]
+            ),
+            (&json!("FAILED"), &json!(1), &json!("None assigned"))
+        );
+        assert_eq!(
+            run["exit_code"]["signal"],
+            json!({"id": {"set": true, "infinite": false, "number": 9}, "name": "KILL"})
+        );
+        assert_eq!(
+            run["time"]["total"],
+            json!({"seconds": 3, "microseconds": 250_000})
+        );
+        assert_eq!(
+            run["tres"]["allocated"][4],
+            json!({"type": "gres", "name": "gpu", "id": 1001, "count": 0.5})
+        );
+        assert_eq!(
+            (&run["steps"][0]["step"]["id"], &run["time"]["end"]),
+            (&json!("17.batch"), &json!(20))
+        );
     }
 }

@@ -52,7 +52,13 @@ struct Args {
     #[arg(short = 'o', long, value_name = "FORMAT")]
     format: Option<String>,
     /// Order by columns, - for descending: u,-y; without it by job
-    #[arg(short = 'S', long, value_name = "LETTERS", default_value = "i", allow_hyphen_values = true)]
+    #[arg(
+        short = 'S',
+        long,
+        value_name = "LETTERS",
+        default_value = "i",
+        allow_hyphen_values = true
+    )]
     sort: String,
     #[command(flatten)]
     cluster: ClusterChoice,
@@ -79,22 +85,44 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut client = gcli::connect("sprio")?;
     args.cluster.check(&mut client)?;
     let Answer { weights, jobs } = client.get(&path_with_query("/v1/priorities", &query))?;
-    let own = std::env::var("SPRIO_FORMAT").ok().filter(|format| !format.is_empty());
-    let format = args.format.clone().or(own).unwrap_or_else(|| usual(&args, &weights));
+    let own = std::env::var("SPRIO_FORMAT")
+        .ok()
+        .filter(|format| !format.is_empty());
+    let format = args
+        .format
+        .clone()
+        .or(own)
+        .unwrap_or_else(|| usual(&args, &weights));
     let pieces = parse_letters(&format, Column::of).map_err(Failure::usage)?;
-    let mut jobs: Vec<PriorityRow> = jobs.into_iter().filter(|job| job.eligible).flat_map(in_each_partition).collect();
+    let mut jobs: Vec<PriorityRow> = jobs
+        .into_iter()
+        .filter(|job| job.eligible)
+        .flat_map(in_each_partition)
+        .collect();
     if !args.weights && jobs.is_empty() {
         if let Some(user) = unknown_user(&query.user) {
-            return Err(Failure::new(format_args!("Invalid user: no job of {user:?} waits, and there is no user of that name on this machine")));
+            return Err(Failure::new(format_args!(
+                "Invalid user: no job of {user:?} waits, and there is no user of that name on this machine"
+            )));
         }
         if !query.job.is_empty() {
-            writeln!(std::io::stderr(), "Unable to find jobs matching user/id(s) specified: {} does not wait for its turn. gq {0} shows it", query.job)?;
+            writeln!(
+                std::io::stderr(),
+                "Unable to find jobs matching user/id(s) specified: {} does not wait for its turn. gq {0} shows it",
+                query.job
+            )?;
             return Ok(0);
         }
     }
-    let meant = |row: &PriorityRow| query.partition.is_empty() || query.partition.split(',').any(|name| name == row.partition);
+    let meant = |row: &PriorityRow| {
+        query.partition.is_empty() || query.partition.split(',').any(|name| name == row.partition)
+    };
     jobs.retain(meant);
-    jobs.sort_by(|a, b| keys.iter().map(|key| key.order(a, b)).fold(Ordering::Equal, Ordering::then));
+    jobs.sort_by(|a, b| {
+        keys.iter()
+            .map(|key| key.order(a, b))
+            .fold(Ordering::Equal, Ordering::then)
+    });
     let mut out = stdout()?;
     if !args.noheader {
         writeln!(out, "{}", line(&pieces, |column| column.title().into()))?;
@@ -110,9 +138,25 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
 }
 
 fn query(args: &Args) -> Result<JobQuery, Failure> {
-    let users: Vec<String> = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name).collect();
-    let jobs: Vec<&str> = args.jobs.iter().flat_map(|list| list.split(',')).filter(|job| !job.is_empty()).collect();
-    Ok(JobQuery { user: users.join(","), job: jobs.join(","), partition: args.partition.join(","), ..JobQuery::default() })
+    let users: Vec<String> = args
+        .user
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter(|user| !user.is_empty())
+        .map(user_name)
+        .collect();
+    let jobs: Vec<&str> = args
+        .jobs
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter(|job| !job.is_empty())
+        .collect();
+    Ok(JobQuery {
+        user: users.join(","),
+        job: jobs.join(","),
+        partition: args.partition.join(","),
+        ..JobQuery::default()
+    })
 }
 
 /// A line for each partition that it waits in.
@@ -122,8 +166,19 @@ fn in_each_partition(mut job: PriorityRow) -> Vec<PriorityRow> {
         return vec![job];
     }
     let one = |part: PartitionPriorityRow| {
-        let PartitionPriorityRow { partition, priority, weighted, normalized } = part;
-        PriorityRow { partition, priority, weighted, normalized, ..job.clone() }
+        let PartitionPriorityRow {
+            partition,
+            priority,
+            weighted,
+            normalized,
+        } = part;
+        PriorityRow {
+            partition,
+            priority,
+            weighted,
+            normalized,
+            ..job.clone()
+        }
     };
     parts.into_iter().map(one).collect()
 }
@@ -143,8 +198,15 @@ fn usual(args: &Args, weights: &PriorityWeightsRow) -> String {
         ('p', weights.partition),
         ('q', weights.qos),
     ];
-    for (letter, _) in factors.into_iter().filter(|(_, weight)| args.long || *weight > 0) {
-        format.push_str(&if args.norm { format!(" %10{letter}") } else { format!(" %.10{}", letter.to_ascii_uppercase()) });
+    for (letter, _) in factors
+        .into_iter()
+        .filter(|(_, weight)| args.long || *weight > 0)
+    {
+        format.push_str(&if args.norm {
+            format!(" %10{letter}")
+        } else {
+            format!(" %.10{}", letter.to_ascii_uppercase())
+        });
     }
     match (args.long, args.norm) {
         (true, true) => format.push_str(" %20t"),
@@ -161,8 +223,13 @@ enum Column {
     User,
     Nice,
     /// The sum, or as a part of the highest there can be.
-    Priority { normal: bool },
-    Factor { factor: Factor, normal: bool },
+    Priority {
+        normal: bool,
+    },
+    Factor {
+        factor: Factor,
+        normal: bool,
+    },
     Site,
     /// Nothing here: TRES have no weights.
     Tres,
@@ -206,24 +273,46 @@ impl Column {
     fn title(self) -> &'static str {
         match self {
             Self::Job => "JOBID",
-            Self::Partition | Self::Factor { factor: Factor::Partition, .. } => "PARTITION",
+            Self::Partition
+            | Self::Factor {
+                factor: Factor::Partition,
+                ..
+            } => "PARTITION",
             Self::User => "USER",
             Self::Nice => "NICE",
             Self::Priority { .. } => "PRIORITY",
             Self::Site => "SITE",
             Self::Tres => "TRES",
-            Self::Factor { factor: Factor::Age, .. } => "AGE",
-            Self::Factor { factor: Factor::Association, .. } => "ASSOC",
-            Self::Factor { factor: Factor::FairShare, .. } => "FAIRSHARE",
-            Self::Factor { factor: Factor::Size, .. } => "JOBSIZE",
-            Self::Factor { factor: Factor::Qos, .. } => "QOS",
+            Self::Factor {
+                factor: Factor::Age,
+                ..
+            } => "AGE",
+            Self::Factor {
+                factor: Factor::Association,
+                ..
+            } => "ASSOC",
+            Self::Factor {
+                factor: Factor::FairShare,
+                ..
+            } => "FAIRSHARE",
+            Self::Factor {
+                factor: Factor::Size,
+                ..
+            } => "JOBSIZE",
+            Self::Factor {
+                factor: Factor::Qos,
+                ..
+            } => "QOS",
         }
     }
 
     fn text(self, job: &PriorityRow) -> Cow<'_, str> {
         match self {
             // An array that waits as a whole is one job with its number.
-            Self::Job => job.shown_id.split_once("_[").map_or_else(|| job.id.to_string().into(), |(array, _)| array.into()),
+            Self::Job => job
+                .shown_id
+                .split_once("_[")
+                .map_or_else(|| job.id.to_string().into(), |(array, _)| array.into()),
             Self::Partition => job.partition.as_str().into(),
             Self::User => job.user.as_str().into(),
             Self::Tres => "".into(),
@@ -241,7 +330,11 @@ impl Column {
             Self::Priority { normal: false } => job.priority as f64,
             Self::Priority { normal: true } => job.priority as f64 / WHOLE_PRIORITY,
             Self::Site => job.weighted.site,
-            Self::Factor { factor, normal } => factor.of(if normal { &job.normalized } else { &job.weighted }),
+            Self::Factor { factor, normal } => factor.of(if normal {
+                &job.normalized
+            } else {
+                &job.weighted
+            }),
             Self::Partition | Self::User | Self::Tres => 0.0,
         }
     }
@@ -250,13 +343,33 @@ impl Column {
         let weight = match self {
             Self::Job => return "Weights".into(),
             Self::Site => weights.site,
-            Self::Factor { factor: Factor::Age, .. } => weights.age,
-            Self::Factor { factor: Factor::Association, .. } => 0,
-            Self::Factor { factor: Factor::FairShare, .. } => weights.fair_share,
-            Self::Factor { factor: Factor::Size, .. } => weights.size,
-            Self::Factor { factor: Factor::Partition, .. } => weights.partition,
-            Self::Factor { factor: Factor::Qos, .. } => weights.qos,
-            Self::Partition | Self::User | Self::Nice | Self::Priority { .. } | Self::Tres => return "".into(),
+            Self::Factor {
+                factor: Factor::Age,
+                ..
+            } => weights.age,
+            Self::Factor {
+                factor: Factor::Association,
+                ..
+            } => 0,
+            Self::Factor {
+                factor: Factor::FairShare,
+                ..
+            } => weights.fair_share,
+            Self::Factor {
+                factor: Factor::Size,
+                ..
+            } => weights.size,
+            Self::Factor {
+                factor: Factor::Partition,
+                ..
+            } => weights.partition,
+            Self::Factor {
+                factor: Factor::Qos,
+                ..
+            } => weights.qos,
+            Self::Partition | Self::User | Self::Nice | Self::Priority { .. } | Self::Tres => {
+                return "".into();
+            }
         };
         weight.to_string().into()
     }
@@ -288,7 +401,11 @@ impl Key {
             Column::User => a.user.cmp(&b.user),
             column => column.number(a).total_cmp(&column.number(b)),
         };
-        if self.descending { order.reverse() } else { order }
+        if self.descending {
+            order.reverse()
+        } else {
+            order
+        }
     }
 }
 
@@ -297,11 +414,21 @@ fn sort_keys(text: &str) -> Result<Vec<Key>, Failure> {
     let key = |word: &str| {
         let letters = word.strip_prefix(['-', '+']).unwrap_or(word);
         let mut letter = letters.chars();
-        let column = letter.next().filter(|_| letter.as_str().is_empty()).and_then(Column::of);
+        let column = letter
+            .next()
+            .filter(|_| letter.as_str().is_empty())
+            .and_then(Column::of);
         let column = column.ok_or_else(|| Failure::usage(format_args!("Invalid sort specification: {word:?} is no column's letter. Try u,-y; --help lists them")))?;
-        Ok(Key { column, descending: word.starts_with('-') })
+        Ok(Key {
+            column,
+            descending: word.starts_with('-'),
+        })
     };
-    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(key).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(key)
+        .collect()
 }
 
 fn line<'t>(pieces: &[Piece<Column>], text: impl Fn(Column) -> Cow<'t, str>) -> String {

@@ -43,12 +43,28 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
         Column::text("(REASON)"),
     ];
     let times = TimeFormat::from_env();
-    let at = |instant: Option<Instant>| instant.map_or_else(|| "N/A".to_owned(), |at| times.print(at.0));
+    let at =
+        |instant: Option<Instant>| instant.map_or_else(|| "N/A".to_owned(), |at| times.print(at.0));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), header);
     for job in jobs {
         let last = job.last_task.map(|last| {
-            let times = [at(last.earliest), at(last.expected.or(last.at_limits)), at(last.latest)];
-            (times, vec![last.shown_id, job.partition.clone(), job.name.clone(), job.user.clone(), "PD".into()], job.nodes, job.ahead)
+            let times = [
+                at(last.earliest),
+                at(last.expected.or(last.at_limits)),
+                at(last.latest),
+            ];
+            (
+                times,
+                vec![
+                    last.shown_id,
+                    job.partition.clone(),
+                    job.name.clone(),
+                    job.user.clone(),
+                    "PD".into(),
+                ],
+                job.nodes,
+                job.ahead,
+            )
         });
         table.row(vec![
             job.shown_id.into(),
@@ -60,18 +76,38 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
             at(job.expected.or(job.at_limits)).into(),
             at(job.latest).into(),
             job.nodes.to_string().into(),
-            if job.nodelist.is_empty() { "(null)".into() } else { job.nodelist.into() },
+            if job.nodelist.is_empty() {
+                "(null)".into()
+            } else {
+                job.nodelist.into()
+            },
             job.ahead.to_string().into(),
             format!("({})", job.reason).into(),
         ])?;
         if let Some((times, first, nodes, ahead)) = last {
-            let rest = [nodes.to_string(), "(null)".into(), ahead.to_string(), "(last task)".into()];
-            table.row(first.into_iter().chain(times).chain(rest).map(Into::into).collect())?;
+            let rest = [
+                nodes.to_string(),
+                "(null)".into(),
+                ahead.to_string(),
+                "(last task)".into(),
+            ];
+            table.row(
+                first
+                    .into_iter()
+                    .chain(times)
+                    .chain(rest)
+                    .map(Into::into)
+                    .collect(),
+            )?;
         }
     }
     table.finish()?;
     // Talk, not data.
-    for text in records.iter().filter_map(IntervalRecord::text).filter(|_| header) {
+    for text in records
+        .iter()
+        .filter_map(IntervalRecord::text)
+        .filter(|_| header)
+    {
         eprintln!("{}", printable(&text));
     }
     Ok(0)

@@ -3,16 +3,22 @@
 use crate::job_column::JobColumn;
 use crate::queue::{Shape, copy_json, fill};
 use crate::queue_row::QueueRow;
+use gcli::Outcome;
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
-use gcli::Outcome;
 use gwire::api::{JobQuery, StepRow};
 use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
 use std::io::Write;
 
-const USUAL: [JobColumn; 6] =
-    [JobColumn::ShownId, JobColumn::Name, JobColumn::Partition, JobColumn::User, JobColumn::Elapsed, JobColumn::Nodelist];
+const USUAL: [JobColumn; 6] = [
+    JobColumn::ShownId,
+    JobColumn::Name,
+    JobColumn::Partition,
+    JobColumn::User,
+    JobColumn::Elapsed,
+    JobColumn::Nodelist,
+];
 
 #[derive(Deserialize)]
 struct Answer {
@@ -20,12 +26,31 @@ struct Answer {
 }
 
 /// `named`: `17.0,98_5.batch`, or jobs; empty is all.
-pub(crate) fn print(client: &mut Client, mut query: JobQuery, named: &str, shape: &Shape, header: bool) -> Outcome {
-    let words: Vec<&str> = named.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+pub(crate) fn print(
+    client: &mut Client,
+    mut query: JobQuery,
+    named: &str,
+    shape: &Shape,
+    header: bool,
+) -> Outcome {
+    let words: Vec<&str> = named
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .collect();
     if !words.is_empty() {
-        query.job = words.iter().map(|word| word.split('.').next().unwrap_or(word)).collect::<Vec<_>>().join(",");
+        query.job = words
+            .iter()
+            .map(|word| word.split('.').next().unwrap_or(word))
+            .collect::<Vec<_>>()
+            .join(",");
     }
-    query = JobQuery { columns: String::new(), bare: false, expand: false, ..query };
+    query = JobQuery {
+        columns: String::new(),
+        bare: false,
+        expand: false,
+        ..query
+    };
     let path = path_with_query("/v1/steps", &query);
     let mut out = stdout()?;
     if let Shape::Json = shape {
@@ -36,9 +61,21 @@ pub(crate) fn print(client: &mut Client, mut query: JobQuery, named: &str, shape
     let answer: Answer = client.get(&path)?;
     let is_meant = |step: &StepRow| {
         let job = step.shown_id.rsplit_once('.').map_or("", |(job, _)| job);
-        words.is_empty() || words.iter().any(|word| if word.contains('.') { *word == step.shown_id } else { covers(word, job) })
+        words.is_empty()
+            || words.iter().any(|word| {
+                if word.contains('.') {
+                    *word == step.shown_id
+                } else {
+                    covers(word, job)
+                }
+            })
     };
-    let rows: Vec<QueueRow> = answer.steps.iter().filter(|step| is_meant(step)).map(row).collect();
+    let rows: Vec<QueueRow> = answer
+        .steps
+        .iter()
+        .filter(|step| is_meant(step))
+        .map(row)
+        .collect();
     let times = TimeFormat::from_env();
     match shape {
         Shape::Format(pieces) => {
@@ -46,7 +83,8 @@ pub(crate) fn print(client: &mut Client, mut query: JobQuery, named: &str, shape
             if header {
                 fill(pieces, &mut line, |column| title(column).into());
             }
-            rows.iter().for_each(|row| fill(pieces, &mut line, |column| column.text(row, &times)));
+            rows.iter()
+                .for_each(|row| fill(pieces, &mut line, |column| column.text(row, &times)));
             out.write_all(line.as_bytes())?;
             out.flush()?;
         }
@@ -57,7 +95,11 @@ pub(crate) fn print(client: &mut Client, mut query: JobQuery, named: &str, shape
             });
             let mut table = TableWriter::new(out, layout.into(), Screen::of_stdout(), header);
             for row in &rows {
-                table.row_of(USUAL.iter().map(|column| (column.text(row, &times), Tint::Plain)))?;
+                table.row_of(
+                    USUAL
+                        .iter()
+                        .map(|column| (column.text(row, &times), Tint::Plain)),
+                )?;
             }
             table.finish()?;
         }
@@ -71,7 +113,11 @@ pub(crate) fn covers(word: &str, job: &str) -> bool {
 }
 
 fn title(column: JobColumn) -> &'static str {
-    if column == JobColumn::ShownId { "STEPID" } else { column.title() }
+    if column == JobColumn::ShownId {
+        "STEPID"
+    } else {
+        column.title()
+    }
 }
 
 fn row(step: &StepRow) -> QueueRow<'_> {

@@ -61,10 +61,18 @@ struct Number {
 }
 
 const fn always(title: &'static str, text: fn(&ReportRow) -> Option<String>) -> Number {
-    Number { title, text, usual: true }
+    Number {
+        title,
+        text,
+        usual: true,
+    }
 }
 const fn if_any(title: &'static str, text: fn(&ReportRow) -> Option<String>) -> Number {
-    Number { title, text, usual: false }
+    Number {
+        title,
+        text,
+        usual: false,
+    }
 }
 
 /// Held, and where it is known, used.
@@ -74,7 +82,9 @@ const USAGE: &[Number] = &[
     if_any("GPU_BUSY", |row| watched(row, row.gpu_busy_hours)),
     if_any("GPU_IDLE", |row| watched(row, row.gpu_idle_hours)),
     if_any("GPU_EFF", |row| percent(row.gpu_percent)),
-    if_any("KWH", |row| (row.energy_kwh > 0.0).then(|| format!("{:.1}", row.energy_kwh))),
+    if_any("KWH", |row| {
+        (row.energy_kwh > 0.0).then(|| format!("{:.1}", row.energy_kwh))
+    }),
     always("CPU_HOURS", |row| hours(row.cpu_hours)),
     if_any("COST", |row| row.cost.map(|cost| format!("{cost:.2}"))),
 ];
@@ -87,7 +97,9 @@ const EFFICIENCY: &[Number] = &[
     always("GPU_EFF", |row| percent(row.gpu_percent)),
     always("CPU_EFF", |row| percent(row.cpu_percent)),
     always("MEM_EFF", |row| percent(row.mem_percent)),
-    always("KWH", |row| (row.energy_kwh > 0.0).then(|| format!("{:.1}", row.energy_kwh))),
+    always("KWH", |row| {
+        (row.energy_kwh > 0.0).then(|| format!("{:.1}", row.energy_kwh))
+    }),
 ];
 
 fn hours(hours: f64) -> Option<String> {
@@ -118,15 +130,30 @@ pub(crate) fn run(client: &mut Client, args: &ReportArgs, now: Timestamp) -> Out
 }
 
 /// What was made of what was held, by groups.
-pub(crate) fn efficiency(client: &mut Client, by: &str, period: &PeriodArgs, now: Timestamp) -> Outcome {
+pub(crate) fn efficiency(
+    client: &mut Client,
+    by: &str,
+    period: &PeriodArgs,
+    now: Timestamp,
+) -> Outcome {
     print(client, by, period, now, EFFICIENCY)
 }
 
-fn print(client: &mut Client, by: &str, args: &PeriodArgs, now: Timestamp, numbers: &[Number]) -> Outcome {
+fn print(
+    client: &mut Client,
+    by: &str,
+    args: &PeriodArgs,
+    now: Timestamp,
+    numbers: &[Number],
+) -> Outcome {
     let groups = groups(by)?;
     let (from, to) = args.bounds(now)?;
     let by: Vec<&str> = groups.iter().map(|(name, _)| *name).collect();
-    let query = ReportQuery { by: by.join(","), from: Instant(from), to: to.map(Instant) };
+    let query = ReportQuery {
+        by: by.join(","),
+        from: Instant(from),
+        to: to.map(Instant),
+    };
     let path = path_with_query("/v1/report", &query);
     let mut out = stdout()?;
     if args.json {
@@ -139,8 +166,11 @@ fn print(client: &mut Client, by: &str, args: &PeriodArgs, now: Timestamp, numbe
     while let Some(text) = rows.next_row()? {
         list.push(serde_json::from_slice(text).map_err(Failure::new)?);
     }
-    let numbers: Vec<Number> =
-        numbers.iter().filter(|one| one.usual || list.iter().any(|row| (one.text)(row).is_some())).copied().collect();
+    let numbers: Vec<Number> = numbers
+        .iter()
+        .filter(|one| one.usual || list.iter().any(|row| (one.text)(row).is_some()))
+        .copied()
+        .collect();
     let titles = groups.iter().map(|(_, title)| *title);
     if args.parsable2 {
         if !args.noheader {
@@ -153,16 +183,32 @@ fn print(client: &mut Client, by: &str, args: &PeriodArgs, now: Timestamp, numbe
         out.flush()?;
         return Ok(0);
     }
-    let columns = titles.map(Column::text).chain(numbers.iter().map(|one| Column::number(one.title))).collect();
+    let columns = titles
+        .map(Column::text)
+        .chain(numbers.iter().map(|one| Column::number(one.title)))
+        .collect();
     let mut table = TableWriter::new(out, columns, Screen::of_stdout(), !args.noheader);
     for row in &list {
-        table.row(cells(row, groups.len(), &numbers).into_iter().map(Into::into).collect())?;
+        table.row(
+            cells(row, groups.len(), &numbers)
+                .into_iter()
+                .map(Into::into)
+                .collect(),
+        )?;
     }
     // A job with two tags is in two groups, so groups of tags have no sum.
     if list.len() > 1 && !groups.iter().any(|(name, _)| *name == "tag") {
-        let mut sum = ReportRow { group: vec!["TOTAL".to_owned()], ..ReportRow::default() };
+        let mut sum = ReportRow {
+            group: vec!["TOTAL".to_owned()],
+            ..ReportRow::default()
+        };
         list.iter().for_each(|row| sum.add(row));
-        table.row(cells(&sum, groups.len(), &numbers).into_iter().map(Into::into).collect())?;
+        table.row(
+            cells(&sum, groups.len(), &numbers)
+                .into_iter()
+                .map(Into::into)
+                .collect(),
+        )?;
     }
     table.finish()?;
     Ok(0)
@@ -171,7 +217,11 @@ fn print(client: &mut Client, by: &str, args: &PeriodArgs, now: Timestamp, numbe
 fn cells(row: &ReportRow, groups: usize, numbers: &[Number]) -> Vec<String> {
     let mut cells = row.group.clone();
     cells.resize(groups, String::new());
-    cells.extend(numbers.iter().map(|one| (one.text)(row).unwrap_or_default()));
+    cells.extend(
+        numbers
+            .iter()
+            .map(|one| (one.text)(row).unwrap_or_default()),
+    );
     cells
 }
 
@@ -181,10 +231,17 @@ fn groups(by: &str) -> Result<Vec<(&'static str, &'static str)>, Failure> {
         let names = || GROUPS.map(|(name, _)| name);
         found.ok_or_else(|| {
             let hint = did_you_mean(word, names());
-            Failure::usage(format_args!("--by: there is no group {word:?}.{hint} Groups are {}", names().join(", ")))
+            Failure::usage(format_args!(
+                "--by: there is no group {word:?}.{hint} Groups are {}",
+                names().join(", ")
+            ))
         })
     };
-    by.split(',').map(str::trim).filter(|word| !word.is_empty()).map(group).collect()
+    by.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(group)
+        .collect()
 }
 
 impl PeriodArgs {
@@ -194,13 +251,18 @@ impl PeriodArgs {
     /// A time that cannot be read, or nothing between the two.
     pub(crate) fn bounds(&self, now: Timestamp) -> Result<(Timestamp, Option<Timestamp>), Failure> {
         let read = |option: &str, text: &str| {
-            local_time::read_past(text, now).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+            local_time::read_past(text, now)
+                .map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
         };
         let from = match &self.from {
             Some(text) => read("from", text)?,
             None => local_time::month_start(now),
         };
-        let to = self.to.as_deref().map(|text| read("to", text)).transpose()?;
+        let to = self
+            .to
+            .as_deref()
+            .map(|text| read("to", text))
+            .transpose()?;
         let end = to.unwrap_or(now);
         if from >= end {
             return Err(Failure::usage(format_args!(
@@ -219,6 +281,10 @@ mod tests {
     fn groups_are_checked_with_a_guess() {
         assert_eq!(groups("account,gpu-type").unwrap().len(), 2);
         let refused = groups("acount").unwrap_err();
-        assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "account"?"#), "{}", refused.text);
+        assert!(
+            refused.exit == 2 && refused.text.contains(r#"Did you mean "account"?"#),
+            "{}",
+            refused.text
+        );
     }
 }

@@ -28,7 +28,11 @@ impl AccountTree {
         }
         for name in policy.accounts.keys() {
             let line = policy.lineage(name);
-            let above: Vec<u32> = line.iter().skip(1).filter_map(|account| tree.number(&account.name)).collect();
+            let above: Vec<u32> = line
+                .iter()
+                .skip(1)
+                .filter_map(|account| tree.number(&account.name))
+                .collect();
             let at = tree.number_or_new(name);
             tree.above[at as usize] = above;
         }
@@ -62,7 +66,9 @@ impl AccountTree {
     /// An account and those above it, itself first, without the root.
     pub fn line(&self, number: u32) -> impl Iterator<Item = u32> + '_ {
         let itself = (number != ROOT).then_some(number);
-        itself.into_iter().chain(self.above[number as usize].iter().copied())
+        itself
+            .into_iter()
+            .chain(self.above[number as usize].iter().copied())
     }
 
     /// The account directly above, or the root.

@@ -153,7 +153,13 @@ impl Calibration {
     /// Knows nothing yet. Its intervals are to hold so many thousandths of the starts.
     pub fn at_level(level_milli: u32) -> Self {
         let all = <[Ages; AGES_SECS.len()]>::default();
-        Self { level_milli, by_partition: BTreeMap::new(), all, open: BTreeMap::new(), sampled: BTreeMap::new() }
+        Self {
+            level_milli,
+            by_partition: BTreeMap::new(),
+            all,
+            open: BTreeMap::new(),
+            sampled: BTreeMap::new(),
+        }
     }
 
     /// The age at which a job that has waited so long is to be forecast; `None`: it was.
@@ -164,32 +170,55 @@ impl Calibration {
     }
 
     /// What may be said of a start of which the plans say so, right as often as the level. `None`: too little is known.
-    pub fn interval(&self, partition: &str, waited_secs: i64, now: Timestamp, plans: Plans) -> Option<Interval> {
+    pub fn interval(
+        &self,
+        partition: &str,
+        waited_secs: i64,
+        now: Timestamp,
+        plans: Plans,
+    ) -> Option<Interval> {
         let age = usize::from(age_of(waited_secs));
-        let own = self.by_partition.get(partition).map(|ages| &ages[age]).filter(|ages| ages.past.len() >= FEWEST);
+        let own = self
+            .by_partition
+            .get(partition)
+            .map(|ages| &ages[age])
+            .filter(|ages| ages.past.len() >= FEWEST);
         let ages = own.unwrap_or(&self.all[age]);
         if ages.past.iter().filter(|past| past.started).count() < FEWEST {
             return None;
         }
         let mut past: Vec<Past> = ages.past.iter().copied().collect();
         // Who still waits counts too, or long waits would be known of late.
-        let here = self.open.values().flatten().filter(|open| own.is_none() || open.partition == partition);
+        let here = self
+            .open
+            .values()
+            .flatten()
+            .filter(|open| own.is_none() || open.partition == partition);
         let open = here.filter(|open| open.sampled && usize::from(open.said.age) == age);
         past.extend(open.map(|open| open.said.past(now, false)));
         let missed_ppm = (self.missed_ppm() + ages.shift_ppm).clamp(5_000, 995_000);
         let apart = apart(&ages.past);
         let (low, known) = if age < PASSED_OVER {
             let (low, high) = held(&mut past, missed_ppm, apart, Past::scaled);
-            let of = |scaled: i64| (plans.root_milli(now).saturating_mul(scaled) / 1_000_000 - BLUR_SECS).max(0);
+            let of = |scaled: i64| {
+                (plans.root_milli(now).saturating_mul(scaled) / 1_000_000 - BLUR_SECS).max(0)
+            };
             (of(low), of(high))
         } else {
             held(&mut past, missed_ppm, apart, |past| past.waited_secs)
         };
         // Too few jams are known to tell: not before the plan by limits.
         let is_known = late_part_ppm(missed_ppm, apart) > 0;
-        let high = if is_known { known } else { known.max(secs_between(now, plans.at_limits)) };
+        let high = if is_known {
+            known
+        } else {
+            known.max(secs_between(now, plans.at_limits))
+        };
         // One more: what was cut off below.
-        Some(Interval { earliest: now.plus_secs(low), latest: now.plus_secs(high + 1) })
+        Some(Interval {
+            earliest: now.plus_secs(low),
+            latest: now.plus_secs(high + 1),
+        })
     }
 
     /// The part that may be missed, millionths.
@@ -213,11 +242,17 @@ impl Calibration {
                 *before = (said.at, 0);
             }
             // From all over the queue, whoever starts first.
-            let sampled = before.1 < SAMPLED && place.is_multiple_of(alike[&group].div_ceil(SAMPLED));
+            let sampled =
+                before.1 < SAMPLED && place.is_multiple_of(alike[&group].div_ceil(SAMPLED));
             before.1 += usize::from(sampled);
             *place += 1;
             if self.open.len() < MOST_OPEN || self.open.contains_key(&job) {
-                let open = Open { job, partition, said, sampled };
+                let open = Open {
+                    job,
+                    partition,
+                    said,
+                    sampled,
+                };
                 watched.push(open.clone());
                 self.watch(open);
             }
@@ -238,7 +273,19 @@ impl Calibration {
     /// A job started, or left the queue without. The outcomes are to be kept, for [`Self::learn`] after a restart.
     pub fn over(&mut self, job: JobId, at: Timestamp, started: bool) -> Vec<Outcome> {
         let open = self.open.remove(&job).unwrap_or_default();
-        let outcome = |Open { job, partition, said, sampled }| Outcome { job, partition, said, sampled, ended: at, started };
+        let outcome = |Open {
+                           job,
+                           partition,
+                           said,
+                           sampled,
+                       }| Outcome {
+            job,
+            partition,
+            said,
+            sampled,
+            ended: at,
+            started,
+        };
         let outcomes: Vec<Outcome> = open.into_iter().map(outcome).collect();
         outcomes.iter().for_each(|outcome| self.learn(outcome));
         outcomes
@@ -251,9 +298,17 @@ impl Calibration {
 
     /// Takes an outcome in, in the order in which they came.
     pub fn learn(&mut self, outcome: &Outcome) {
-        let Some(own) = AGES_SECS.get(usize::from(outcome.said.age)).map(|_| usize::from(outcome.said.age)) else { return };
+        let Some(own) = AGES_SECS
+            .get(usize::from(outcome.said.age))
+            .map(|_| usize::from(outcome.said.age))
+        else {
+            return;
+        };
         let missed_ppm = self.missed_ppm();
-        let of_partition = self.by_partition.entry(outcome.partition.clone()).or_default();
+        let of_partition = self
+            .by_partition
+            .entry(outcome.partition.clone())
+            .or_default();
         of_partition[own].learn(outcome, missed_ppm);
         self.all[own].learn(outcome, missed_ppm);
     }
@@ -261,7 +316,11 @@ impl Calibration {
     /// How intervals of a partition turned out, over all ages; of all partitions with `None`.
     pub fn record(&self, partition: Option<&str>) -> Record {
         let ages = match partition {
-            Some(name) => self.by_partition.get(name).map(|ages| &ages[..]).unwrap_or_default(),
+            Some(name) => self
+                .by_partition
+                .get(name)
+                .map(|ages| &ages[..])
+                .unwrap_or_default(),
             None => &self.all,
         };
         let mut widths: Vec<i64> = ages.iter().flat_map(|ages| &ages.widths).copied().collect();
@@ -277,13 +336,20 @@ impl Calibration {
 impl Plans {
     /// Square root of the wait by limits, thousandths of that of a second.
     fn root_milli(self, at: Timestamp) -> i64 {
-        (secs_between(at, self.at_limits) + BLUR_SECS).saturating_mul(1_000_000).isqrt()
+        (secs_between(at, self.at_limits) + BLUR_SECS)
+            .saturating_mul(1_000_000)
+            .isqrt()
     }
 }
 
 impl Said {
     fn past(&self, until: Timestamp, started: bool) -> Past {
-        Past { root_milli: self.plans.root_milli(self.at), from_secs: self.at.0 / 1000, waited_secs: secs_between(self.at, until), started }
+        Past {
+            root_milli: self.plans.root_milli(self.at),
+            from_secs: self.at.0 / 1000,
+            waited_secs: secs_between(self.at, until),
+            started,
+        }
     }
 }
 
@@ -293,7 +359,13 @@ fn secs_between(from: Timestamp, to: Timestamp) -> i64 {
 
 impl Ages {
     fn learn(&mut self, outcome: &Outcome, missed_ppm: i64) {
-        let Outcome { said, sampled, ended, started, .. } = outcome;
+        let Outcome {
+            said,
+            sampled,
+            ended,
+            started,
+            ..
+        } = outcome;
         let past = said.past(*ended, *started);
         // Who starts before it is old enough to be forecast again asks for no interval, and would hide how long the others wait.
         let is_long = said.age > 0 || past.waited_secs >= AGES_SECS[1];
@@ -303,16 +375,20 @@ impl Ages {
                 self.past.pop_front();
             }
         }
-        let Some(interval) = said.interval.filter(|_| *started) else { return };
+        let Some(interval) = said.interval.filter(|_| *started) else {
+            return;
+        };
         let right = (interval.earliest..=interval.latest).contains(ended);
         self.intervals += 1;
         self.right += u64::from(right);
         if is_long {
             // As many as are to be missed, less those that were.
             let off_ppm = missed_ppm - if right { 0 } else { 1_000_000 };
-            self.shift_ppm = (self.shift_ppm + off_ppm * PACE_MILLI / 1000).clamp(-missed_ppm, BOLDEST * missed_ppm);
+            self.shift_ppm = (self.shift_ppm + off_ppm * PACE_MILLI / 1000)
+                .clamp(-missed_ppm, BOLDEST * missed_ppm);
         }
-        self.widths.push_back(interval.latest.since_millis(interval.earliest) / 1000);
+        self.widths
+            .push_back(interval.latest.since_millis(interval.earliest) / 1000);
         if self.widths.len() > OUTCOMES_KEPT {
             self.widths.pop_front();
         }
@@ -339,17 +415,30 @@ fn late_part_ppm(missed_ppm: i64, apart: i64) -> i64 {
 
 /// The values between which all but so many millionths of the outcomes lie: from none on, or from later where the narrowest of
 /// such intervals is less than half as wide.
-fn held(past: &mut [Past], missed_ppm: i64, apart: i64, value: impl Fn(&Past) -> i64) -> (i64, i64) {
+fn held(
+    past: &mut [Past],
+    missed_ppm: i64,
+    apart: i64,
+    value: impl Fn(&Past) -> i64,
+) -> (i64, i64) {
     // Of equal ones those that started first: who still waited then waited longer.
     past.sort_by_cached_key(|past| (value(past), !past.started));
     let from_none = longest_but(past, late_part_ppm(missed_ppm, apart), &value);
-    let from_later = (1..=SPLITS).map(|part| missed_ppm * part / (2 * SPLITS)).filter_map(|early_ppm| {
-        let late_ppm = late_part_ppm(missed_ppm - early_ppm, apart);
-        let low = longest_but(past, 999_999 - (early_ppm - early_ppm / apart.max(1)), &value);
-        (late_ppm > 0).then(|| (low, longest_but(past, late_ppm, &value)))
-    });
+    let from_later = (1..=SPLITS)
+        .map(|part| missed_ppm * part / (2 * SPLITS))
+        .filter_map(|early_ppm| {
+            let late_ppm = late_part_ppm(missed_ppm - early_ppm, apart);
+            let low = longest_but(
+                past,
+                999_999 - (early_ppm - early_ppm / apart.max(1)),
+                &value,
+            );
+            (late_ppm > 0).then(|| (low, longest_but(past, late_ppm, &value)))
+        });
     let narrowest = from_later.min_by_key(|(low, high)| high - low);
-    narrowest.filter(|(low, high)| 2 * (high - low) < from_none).unwrap_or((0, from_none))
+    narrowest
+        .filter(|(low, high)| 2 * (high - low) < from_none)
+        .unwrap_or((0, from_none))
 }
 
 /// The value above which so many millionths of the outcomes lie, which are in order; for none the greatest.
@@ -367,7 +456,10 @@ fn longest_but(past: &[Past], late_ppm: i64, value: impl Fn(&Past) -> i64) -> i6
 }
 
 fn age_of(waited_secs: i64) -> u8 {
-    AGES_SECS.iter().rposition(|from| waited_secs >= *from).unwrap_or(0) as u8
+    AGES_SECS
+        .iter()
+        .rposition(|from| waited_secs >= *from)
+        .unwrap_or(0) as u8
 }
 
 #[cfg(test)]
@@ -382,25 +474,42 @@ mod tests {
 
     /// Numbers that look like chance: the same each time.
     fn chance(n: u64) -> i64 {
-        (n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) >> 33) as i64
+        (n.wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407)
+            >> 33) as i64
     }
 
     /// Both plans say so.
     fn plans(at: Timestamp) -> Plans {
-        Plans { expected: at, at_limits: at }
+        Plans {
+            expected: at,
+            at_limits: at,
+        }
     }
 
     /// One job after the other: to wait `expected` seconds by both plans, and waiting that times `ratio` thousandths.
-    fn past(calibration: &mut Calibration, count: u64, expected: impl Fn(u64) -> i64, ratio: impl Fn(u64) -> i64) -> Vec<bool> {
+    fn past(
+        calibration: &mut Calibration,
+        count: u64,
+        expected: impl Fn(u64) -> i64,
+        ratio: impl Fn(u64) -> i64,
+    ) -> Vec<bool> {
         let mut right = Vec::new();
         for n in 0..count {
             let now = at(n as i64 * 200_000);
             let wait = expected(n) * ratio(n) / 1000;
             let interval = calibration.interval("p", 0, now, plans(now.plus_secs(expected(n))));
-            let said = Said { age: 0, at: now, plans: plans(now.plus_secs(expected(n))), interval };
+            let said = Said {
+                age: 0,
+                at: now,
+                plans: plans(now.plus_secs(expected(n))),
+                interval,
+            };
             calibration.say(vec![(JobId(n), "p".into(), said)]);
             calibration.over(JobId(n), now.plus_secs(wait), true);
-            right.extend(interval.map(|interval| (interval.earliest..=interval.latest).contains(&now.plus_secs(wait))));
+            right.extend(interval.map(|interval| {
+                (interval.earliest..=interval.latest).contains(&now.plus_secs(wait))
+            }));
         }
         right
     }
@@ -412,24 +521,52 @@ mod tests {
     #[test]
     fn intervals_hold_nine_starts_in_ten_whatever_is_wrong_with_the_forecasts() {
         let expected = |n| 6000 + chance(n) % 6000;
-        for ratio in [|n: u64| 200 + chance(n + 7) % 300, |n: u64| 900 + chance(n + 7) % 8000] {
+        for ratio in [
+            |n: u64| 200 + chance(n + 7) % 300,
+            |n: u64| 900 + chance(n + 7) % 8000,
+        ] {
             let right = part(&past(&mut Calibration::default(), 2000, expected, ratio));
             assert!((870..=930).contains(&right), "{right}");
         }
     }
 
     /// Of 400 jobs, of which the plans say so, the waits; and an interval that holds four in five.
-    fn of_past(age: u8, said: impl Fn(u64) -> (i64, i64), wait: impl Fn(u64) -> i64, now: (i64, i64)) -> (i64, i64) {
+    fn of_past(
+        age: u8,
+        said: impl Fn(u64) -> (i64, i64),
+        wait: impl Fn(u64) -> i64,
+        now: (i64, i64),
+    ) -> (i64, i64) {
         let mut calibration = Calibration::at_level(800);
-        let plans = |(expected, at_limits): (i64, i64)| Plans { expected: at(expected), at_limits: at(at_limits) };
+        let plans = |(expected, at_limits): (i64, i64)| Plans {
+            expected: at(expected),
+            at_limits: at(at_limits),
+        };
         for n in 0..400 {
             let begun = (n as i64 - 400) * 200_000;
             let (expected, at_limits) = said(n);
-            let said = Said { age, at: at(begun), plans: plans((begun + expected, begun + at_limits)), interval: None };
-            calibration.learn(&Outcome { job: JobId(n), partition: "p".into(), said, sampled: true, ended: at(begun + wait(n)), started: true });
+            let said = Said {
+                age,
+                at: at(begun),
+                plans: plans((begun + expected, begun + at_limits)),
+                interval: None,
+            };
+            calibration.learn(&Outcome {
+                job: JobId(n),
+                partition: "p".into(),
+                said,
+                sampled: true,
+                ended: at(begun + wait(n)),
+                started: true,
+            });
         }
-        let told = calibration.interval("p", AGES_SECS[usize::from(age)], at(0), plans(now)).unwrap();
-        (told.earliest.since_millis(at(0)) / 1000, told.latest.since_millis(at(0)) / 1000)
+        let told = calibration
+            .interval("p", AGES_SECS[usize::from(age)], at(0), plans(now))
+            .unwrap();
+        (
+            told.earliest.since_millis(at(0)) / 1000,
+            told.latest.since_millis(at(0)) / 1000,
+        )
     }
 
     /// The wait is from 0.4 to 0.6 of what the limits say, and has nothing to do with what runs of late say.
@@ -439,7 +576,10 @@ mod tests {
         let wait = |n| at_limits(n) * (400 + chance(n + 7) % 200) / 1000;
         let said = |n| (chance(n + 3) % 50_000, at_limits(n));
         let (low, high) = of_past(0, said, wait, (300, 20_000));
-        assert!(low < high / 2 + 2_000 && (12_000..18_000).contains(&high), "{low} {high}");
+        assert!(
+            low < high / 2 + 2_000 && (12_000..18_000).contains(&high),
+            "{low} {high}"
+        );
         let (_, sooner) = of_past(0, said, wait, (300, 4_000));
         assert!(sooner < high / 2, "{sooner} {high}");
     }
@@ -449,17 +589,36 @@ mod tests {
     fn a_longer_plan_makes_the_interval_longer_by_its_root() {
         let wait = |n| 2_000 + chance(n) % 400;
         let (low, high) = of_past(0, |_| (1_000, 10_000), wait, (1_000, 4 * 10_060 - 60));
-        assert!((4_060..4_400).contains(&low) && (4_500..4_870).contains(&high), "a later begin is much narrower: {low} {high}");
+        assert!(
+            (4_060..4_400).contains(&low) && (4_500..4_870).contains(&high),
+            "a later begin is much narrower: {low} {high}"
+        );
     }
 
     /// Whatever the plans say of it.
     #[test]
     fn who_was_passed_over_for_hours_waits_as_long_as_others_like_it_did() {
         let wait = |n| 30_000 + chance(n) % 10_000;
-        let (low, high) = of_past(2, |n| (chance(n + 3) % 90_000, chance(n + 5) % 90_000), wait, (0, 0));
-        assert!((29_999..33_000).contains(&low) && (37_000..40_010).contains(&high), "{low} {high}");
-        let (_, high) = of_past(1, |n| (chance(n + 3) % 90_000, chance(n + 5) % 90_000), wait, (0, 0));
-        assert!(high < 29_000, "of a younger one the plans say something: {high}");
+        let (low, high) = of_past(
+            2,
+            |n| (chance(n + 3) % 90_000, chance(n + 5) % 90_000),
+            wait,
+            (0, 0),
+        );
+        assert!(
+            (29_999..33_000).contains(&low) && (37_000..40_010).contains(&high),
+            "{low} {high}"
+        );
+        let (_, high) = of_past(
+            1,
+            |n| (chance(n + 3) % 90_000, chance(n + 5) % 90_000),
+            wait,
+            (0, 0),
+        );
+        assert!(
+            high < 29_000,
+            "of a younger one the plans say something: {high}"
+        );
     }
 
     /// Few wait a day.
@@ -473,14 +632,29 @@ mod tests {
         let mut waits: Vec<i64> = (0..400).map(mostly_short).collect();
         waits.sort_unstable();
         assert_eq!(low, 0);
-        assert!(high > waits[316] && high < waits[330], "{high} {:?}", &waits[310..335]);
+        assert!(
+            high > waits[316] && high < waits[330],
+            "{high} {:?}",
+            &waits[310..335]
+        );
     }
 
     /// Half start within a minute: they change nothing for the others.
     #[test]
     fn who_starts_at_once_does_not_hide_how_long_the_others_wait() {
         let (_, without) = of_past(0, |_| (600, 600), |n| mostly_short(n / 2), (600, 600));
-        let (_, with) = of_past(0, |_| (600, 600), |n| if n % 2 == 0 { chance(n) % 60 } else { mostly_short(n / 2) }, (600, 600));
+        let (_, with) = of_past(
+            0,
+            |_| (600, 600),
+            |n| {
+                if n % 2 == 0 {
+                    chance(n) % 60
+                } else {
+                    mostly_short(n / 2)
+                }
+            },
+            (600, 600),
+        );
         assert!((with - without).abs() < without / 20, "{with} {without}");
     }
 
@@ -491,12 +665,30 @@ mod tests {
             let mut calibration = Calibration::default();
             for n in 0..100 {
                 let begun = at((n as i64 - 100) * apart_secs);
-                let said = Said { age: 0, at: begun, plans: plans(begun.plus_secs(9_000)), interval: None };
+                let said = Said {
+                    age: 0,
+                    at: begun,
+                    plans: plans(begun.plus_secs(9_000)),
+                    interval: None,
+                };
                 let ended = begun.plus_secs(2_000);
-                calibration.learn(&Outcome { job: JobId(n), partition: "p".into(), said, sampled: true, ended, started: true });
+                calibration.learn(&Outcome {
+                    job: JobId(n),
+                    partition: "p".into(),
+                    said,
+                    sampled: true,
+                    ended,
+                    started: true,
+                });
             }
-            let latest = calibration.interval("p", 0, at(0), plans(at(9_000))).unwrap().latest;
-            (apart(&calibration.by_partition["p"][0].past), latest.since_millis(at(0)) / 1000)
+            let latest = calibration
+                .interval("p", 0, at(0), plans(at(9_000)))
+                .unwrap()
+                .latest;
+            (
+                apart(&calibration.by_partition["p"][0].past),
+                latest.since_millis(at(0)) / 1000,
+            )
         };
         assert_eq!((told(1).0, told(20).0, told(2_000).0), (1, 1, 100));
         assert_eq!((told(1).1, told(20).1), (9_001, 9_001));
@@ -505,9 +697,18 @@ mod tests {
 
     #[test]
     fn a_change_of_the_cluster_is_followed() {
-        let right = past(&mut Calibration::default(), 3000, |n| 6000 + chance(n) % 6000, |n| {
-            if n < 1000 { 500 + chance(n + 7) % 500 } else { 3000 + chance(n + 7) % 2000 }
-        });
+        let right = past(
+            &mut Calibration::default(),
+            3000,
+            |n| 6000 + chance(n) % 6000,
+            |n| {
+                if n < 1000 {
+                    500 + chance(n + 7) % 500
+                } else {
+                    3000 + chance(n + 7) % 2000
+                }
+            },
+        );
         assert!((850..=950).contains(&part(&right)), "{}", part(&right));
         assert!(part(&right[2000..]) >= 850, "{}", part(&right[2000..]));
     }
@@ -518,9 +719,22 @@ mod tests {
         past(&mut calibration, FEWEST as u64 - 1, |_| 600, |_| 1000);
         assert_eq!(calibration.interval("p", 0, at(0), plans(at(600))), None);
         past(&mut calibration, 1, |_| 600, |_| 1000);
-        assert!(calibration.interval("p", 0, at(0), plans(at(600))).is_some());
-        assert!(calibration.interval("new", 0, at(0), plans(at(600))).is_some(), "what all partitions know");
-        assert_eq!(calibration.interval("p", 5 * 3600, at(0), plans(at(600))), None, "of this age nothing is known");
+        assert!(
+            calibration
+                .interval("p", 0, at(0), plans(at(600)))
+                .is_some()
+        );
+        assert!(
+            calibration
+                .interval("new", 0, at(0), plans(at(600)))
+                .is_some(),
+            "what all partitions know"
+        );
+        assert_eq!(
+            calibration.interval("p", 5 * 3600, at(0), plans(at(600))),
+            None,
+            "of this age nothing is known"
+        );
     }
 
     /// Of 400 jobs each second one is cancelled, half way through its wait. Left out or taken for starts they would not
@@ -532,38 +746,91 @@ mod tests {
             for n in 0..400 {
                 let wait = 600 + chance(n) % 1200;
                 let begun = (n as i64 - 400) * 2_000;
-                let said = Said { age: 0, at: at(begun), plans: plans(at(begun + 900)), interval: None };
-                let outcome = |waited, started| Outcome { job: JobId(n), partition: "p".into(), said, sampled: true, ended: at(begun + waited), started };
+                let said = Said {
+                    age: 0,
+                    at: at(begun),
+                    plans: plans(at(begun + 900)),
+                    interval: None,
+                };
+                let outcome = |waited, started| Outcome {
+                    job: JobId(n),
+                    partition: "p".into(),
+                    said,
+                    sampled: true,
+                    ended: at(begun + waited),
+                    started,
+                };
                 let gone = cancelled && n % 2 == 1;
                 // Whoever waits longer is longer at risk of being cancelled.
-                calibration.learn(&if gone { outcome(wait.min(chance(n + 99) % 1800), wait <= chance(n + 99) % 1800) } else { outcome(wait, true) });
+                calibration.learn(&if gone {
+                    outcome(
+                        wait.min(chance(n + 99) % 1800),
+                        wait <= chance(n + 99) % 1800,
+                    )
+                } else {
+                    outcome(wait, true)
+                });
             }
             calibration.interval("p", 0, at(0), plans(at(900))).unwrap()
         };
         let (plain, with_cancelled) = (learn(false), learn(true));
         let off = |a: Timestamp, b: Timestamp| a.since_millis(b).abs() / 1000;
-        assert!(off(plain.earliest, with_cancelled.earliest) < 2 * MINUTE, "{plain:?} {with_cancelled:?}");
-        assert!(off(plain.latest, with_cancelled.latest) < 2 * MINUTE, "{plain:?} {with_cancelled:?}");
+        assert!(
+            off(plain.earliest, with_cancelled.earliest) < 2 * MINUTE,
+            "{plain:?} {with_cancelled:?}"
+        );
+        assert!(
+            off(plain.latest, with_cancelled.latest) < 2 * MINUTE,
+            "{plain:?} {with_cancelled:?}"
+        );
     }
 
     #[test]
     fn who_still_waits_counts_before_the_start() {
         for age in [0, 2] {
             let mut calibration = Calibration::default();
-            let said = |at: Timestamp| Said { age, at, plans: plans(at.plus_secs(600)), interval: None };
+            let said = |at: Timestamp| Said {
+                age,
+                at,
+                plans: plans(at.plus_secs(600)),
+                interval: None,
+            };
             for n in 0..60 {
                 let begun = at(n as i64 * 1000);
                 let ended = begun.plus_secs(600 + chance(n) % 400);
-                calibration.learn(&Outcome { job: JobId(n), partition: "p".into(), said: said(begun), sampled: true, ended, started: true });
+                calibration.learn(&Outcome {
+                    job: JobId(n),
+                    partition: "p".into(),
+                    said: said(begun),
+                    sampled: true,
+                    ended,
+                    started: true,
+                });
             }
             let now = at(10_000_000);
-            let told = |calibration: &Calibration| calibration.interval("p", AGES_SECS[usize::from(age)], now, plans(now.plus_secs(600))).unwrap();
+            let told = |calibration: &Calibration| {
+                calibration
+                    .interval(
+                        "p",
+                        AGES_SECS[usize::from(age)],
+                        now,
+                        plans(now.plus_secs(600)),
+                    )
+                    .unwrap()
+            };
             let before = told(&calibration);
             for n in 0..40 {
-                calibration.say(vec![(JobId(1000 + n), "p".into(), said(now.plus_secs((n as i64 - 60) * SAMPLED_WITHIN_SECS)))]);
+                calibration.say(vec![(
+                    JobId(1000 + n),
+                    "p".into(),
+                    said(now.plus_secs((n as i64 - 60) * SAMPLED_WITHIN_SECS)),
+                )]);
             }
             let after = told(&calibration);
-            assert!(after.latest > before.latest.plus_secs(4900), "{before:?} {after:?}");
+            assert!(
+                after.latest > before.latest.plus_secs(4900),
+                "{before:?} {after:?}"
+            );
         }
     }
 
@@ -571,36 +838,95 @@ mod tests {
     fn the_level_follows_its_successes_within_bounds() {
         let shift_after = |sampled: bool, rows: &[(u64, i64)]| {
             let mut calibration = Calibration::default();
-            let said = Said { age: 0, at: at(0), plans: plans(at(600)), interval: Some(Interval { earliest: at(0), latest: at(700) }) };
+            let said = Said {
+                age: 0,
+                at: at(0),
+                plans: plans(at(600)),
+                interval: Some(Interval {
+                    earliest: at(0),
+                    latest: at(700),
+                }),
+            };
             for (many, waited_secs) in rows {
-                let outcome = Outcome { job: JobId(1), partition: "p".into(), said, sampled, ended: at(*waited_secs), started: true };
+                let outcome = Outcome {
+                    job: JobId(1),
+                    partition: "p".into(),
+                    said,
+                    sampled,
+                    ended: at(*waited_secs),
+                    started: true,
+                };
                 (0..*many).for_each(|_| calibration.learn(&outcome));
             }
             calibration.by_partition["p"][0].shift_ppm
         };
         for sampled in [true, false] {
-            assert_eq!((shift_after(sampled, &[(10, 600)]), shift_after(sampled, &[(10, 800)])), (1_000, -9_000));
+            assert_eq!(
+                (
+                    shift_after(sampled, &[(10, 600)]),
+                    shift_after(sampled, &[(10, 800)])
+                ),
+                (1_000, -9_000)
+            );
         }
-        assert_eq!((shift_after(true, &[(5_000, 600)]), shift_after(true, &[(5_000, 800)])), (400_000, -100_000));
-        assert_eq!(shift_after(true, &[(5_000, 100)]), 0, "who starts at once says nothing of the others");
+        assert_eq!(
+            (
+                shift_after(true, &[(5_000, 600)]),
+                shift_after(true, &[(5_000, 800)])
+            ),
+            (400_000, -100_000)
+        );
+        assert_eq!(
+            shift_after(true, &[(5_000, 100)]),
+            0,
+            "who starts at once says nothing of the others"
+        );
     }
 
     #[test]
     fn of_many_jobs_forecast_at_once_a_few_stand_for_all() {
         let mut calibration = Calibration::default();
-        let said = Said { age: 0, at: at(0), plans: plans(at(600)), interval: Some(Interval { earliest: at(0), latest: at(700) }) };
-        calibration.say((0..1000).map(|n| (JobId(n), "p".to_owned(), said)).collect());
+        let said = Said {
+            age: 0,
+            at: at(0),
+            plans: plans(at(600)),
+            interval: Some(Interval {
+                earliest: at(0),
+                latest: at(700),
+            }),
+        };
+        calibration.say(
+            (0..1000)
+                .map(|n| (JobId(n), "p".to_owned(), said))
+                .collect(),
+        );
         for n in 0..1000 {
             calibration.over(JobId(n), at(600), true);
         }
         assert_eq!(calibration.by_partition["p"][0].past.len(), SAMPLED);
         let sampled = |from: i64, calibration: &mut Calibration| {
-            let said = Said { at: at(from), ..said };
-            calibration.say(vec![(JobId(2000), "p".to_owned(), said)]).iter().filter(|open| open.sampled).count()
+            let said = Said {
+                at: at(from),
+                ..said
+            };
+            calibration
+                .say(vec![(JobId(2000), "p".to_owned(), said)])
+                .iter()
+                .filter(|open| open.sampled)
+                .count()
         };
-        assert_eq!((sampled(SAMPLED_WITHIN_SECS - 1, &mut calibration), sampled(SAMPLED_WITHIN_SECS, &mut calibration)), (0, 1));
+        assert_eq!(
+            (
+                sampled(SAMPLED_WITHIN_SECS - 1, &mut calibration),
+                sampled(SAMPLED_WITHIN_SECS, &mut calibration)
+            ),
+            (0, 1)
+        );
         let record = calibration.record(Some("p"));
-        assert_eq!((record.intervals, record.right, record.median_width_secs), (1000, 1000, Some(700)));
+        assert_eq!(
+            (record.intervals, record.right, record.median_width_secs),
+            (1000, 1000, Some(700))
+        );
         assert_eq!(calibration.record(Some("other")), Record::default());
     }
 
@@ -608,9 +934,20 @@ mod tests {
     fn a_job_is_forecast_again_when_it_is_older_and_after_a_hold_not_learned_from() {
         let mut calibration = Calibration::default();
         assert_eq!(calibration.due(JobId(1), 0), Some(0));
-        let said = |age| Said { age, at: at(0), plans: plans(at(600)), interval: None };
+        let said = |age| Said {
+            age,
+            at: at(0),
+            plans: plans(at(600)),
+            interval: None,
+        };
         calibration.say(vec![(JobId(1), "p".into(), said(0))]);
-        assert_eq!((calibration.due(JobId(1), 599), calibration.due(JobId(1), 600)), (None, Some(1)));
+        assert_eq!(
+            (
+                calibration.due(JobId(1), 599),
+                calibration.due(JobId(1), 600)
+            ),
+            (None, Some(1))
+        );
         calibration.say(vec![(JobId(1), "p".into(), said(1))]);
         let mut again = calibration.clone();
         assert_eq!(calibration.over(JobId(1), at(900), true).len(), 2);
@@ -626,13 +963,25 @@ mod tests {
         for n in 0..300 {
             let now = at(n as i64 * 1000);
             let interval = calibration.interval("p", 0, now, plans(now.plus_secs(700)));
-            calibration.say(vec![(JobId(n), "p".into(), Said { age: 0, at: now, plans: plans(now.plus_secs(700)), interval })]);
+            calibration.say(vec![(
+                JobId(n),
+                "p".into(),
+                Said {
+                    age: 0,
+                    at: now,
+                    plans: plans(now.plus_secs(700)),
+                    interval,
+                },
+            )]);
             outcomes.extend(calibration.over(JobId(n), now.plus_secs(chance(n) % 2000), n % 5 > 0));
         }
         let mut again = Calibration::default();
         outcomes.iter().for_each(|outcome| again.learn(outcome));
         let now = at(1_000_000);
-        assert_eq!(again.interval("p", 0, now, plans(now.plus_secs(700))), calibration.interval("p", 0, now, plans(now.plus_secs(700))));
+        assert_eq!(
+            again.interval("p", 0, now, plans(now.plus_secs(700))),
+            calibration.interval("p", 0, now, plans(now.plus_secs(700)))
+        );
         assert_eq!(again.record(None), calibration.record(None));
     }
 }

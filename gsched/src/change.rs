@@ -41,7 +41,10 @@ pub enum Edit {
     /// Bytes: of each node, CPU or GPU, as the request counts it.
     Mem(u64),
     /// `--mem` where nothing is said of it; bytes, instead of so many that it gets then.
-    MemOfNode { bytes: u64, usual: u64 },
+    MemOfNode {
+        bytes: u64,
+        usual: u64,
+    },
     /// `None`: any type.
     GpuType(Option<String>),
     Partition(String),
@@ -87,13 +90,20 @@ pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: T
     let now = pass.snapshot.now;
     let kinds = kinds(pass, job, partition);
     let works = |pass: &mut Pass, edit: &Edit| {
-        let changed = edit.apply(job).and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
+        let changed = edit
+            .apply(job)
+            .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
         changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).is_empty())
     };
     let mut of_kinds: Vec<Vec<Change>> = Vec::new();
     for kind in kinds.iter().filter(|_| tried == Tried::Singles) {
         let edits = kind.that(&mut |edit| works(pass, edit));
-        of_kinds.push(edits.into_iter().map(|edit| Change::new(job, edit, now)).collect());
+        of_kinds.push(
+            edits
+                .into_iter()
+                .map(|edit| Change::new(job, edit, now))
+                .collect(),
+        );
     }
     of_kinds.retain(|changes| !changes.is_empty());
     let mut later = None;
@@ -101,10 +111,18 @@ pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: T
     if are_pairs {
         let pairs = pairs(&kinds, job, &mut |edit| works(pass, edit));
         // What cannot be typed together is no help.
-        of_kinds = pairs.into_iter().filter(|edit| edit.option(job).is_some()).map(|edit| vec![Change::new(job, edit, now)]).collect();
+        of_kinds = pairs
+            .into_iter()
+            .filter(|edit| edit.option(job).is_some())
+            .map(|edit| vec![Change::new(job, edit, now)])
+            .collect();
         later = soonest(pass, job, partition, &kinds);
     }
-    Found { now: of_kinds, are_pairs, later }
+    Found {
+        now: of_kinds,
+        are_pairs,
+        later,
+    }
 }
 
 /// Pairs of changes of two kinds that work together. Of two amounts as much of the one as works with the least of the other, then as much of
@@ -116,10 +134,18 @@ fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool)
         left > 0 && works(edit)
     };
     let amounts: Vec<&Kind> = kinds.iter().filter(|kind| kind.most > 0).collect();
-    let choices: Vec<(usize, &Edit)> = kinds.iter().enumerate().filter(|(_, kind)| kind.most == 0).flat_map(|(at, kind)| kind.each.iter().map(move |edit| (at, edit))).collect();
+    let choices: Vec<(usize, &Edit)> = kinds
+        .iter()
+        .enumerate()
+        .filter(|(_, kind)| kind.most == 0)
+        .flat_map(|(at, kind)| kind.each.iter().map(move |edit| (at, edit)))
+        .collect();
     // Where even all together are too few no two of them are enough.
     let least = |first: Option<&Edit>| {
-        let all = first.cloned().into_iter().chain(amounts.iter().map(|kind| (kind.amount)(1)));
+        let all = first
+            .cloned()
+            .into_iter()
+            .chain(amounts.iter().map(|kind| (kind.amount)(1)));
         all.reduce(|one, next| Edit::Both(Box::new(one), Box::new(next)))
     };
     let mut found = Vec::new();
@@ -138,7 +164,11 @@ fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool)
             found.extend((most > 0).then(|| with((amount.amount)(most))));
         }
         let others = choices[at + 1..].iter().filter(|(other, _)| other != kind);
-        found.extend(others.map(|(_, other)| with((*other).clone())).filter(|edit| looks(edit)));
+        found.extend(
+            others
+                .map(|(_, other)| with((*other).clone()))
+                .filter(|edit| looks(edit)),
+        );
     }
     found.sort_by_key(|edit| edit.loss_milli(job));
     found
@@ -146,7 +176,8 @@ fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool)
 
 /// Two amounts that work together.
 fn together(one: &Kind, other: &Kind, looks: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
-    let both = |one: &Edit, other: &Edit| Edit::Both(Box::new(one.clone()), Box::new(other.clone()));
+    let both =
+        |one: &Edit, other: &Edit| Edit::Both(Box::new(one.clone()), Box::new(other.clone()));
     let least = (other.amount)(1);
     if !looks(&both(&(one.amount)(1), &least)) {
         return Vec::new();
@@ -170,22 +201,44 @@ fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) 
     let starts = |pass: &mut Pass, edit: &Edit| {
         let changed = edit.apply(job)?;
         let place = place_of(pass.snapshot, &changed)?;
-        pass.starts_at(&changed, place).filter(|at| changed.ends_in_time(*at)).filter(|at| as_is.is_none_or(|as_is| *at < as_is))
+        pass.starts_at(&changed, place)
+            .filter(|at| changed.ends_in_time(*at))
+            .filter(|at| as_is.is_none_or(|as_is| *at < as_is))
     };
     let mut found: Vec<(Timestamp, Edit)> = Vec::new();
     for kind in kinds {
-        found.extend(kind.each.iter().filter_map(|edit| Some((starts(pass, edit)?, edit.clone()))));
-        let Some(first) = kind.least().and_then(|edit| starts(pass, &edit)) else { continue };
+        found.extend(
+            kind.each
+                .iter()
+                .filter_map(|edit| Some((starts(pass, edit)?, edit.clone()))),
+        );
+        let Some(first) = kind.least().and_then(|edit| starts(pass, &edit)) else {
+            continue;
+        };
         let edits = kind.most_below(&mut |edit| starts(pass, edit).is_some_and(|at| at <= first));
         found.extend(edits.into_iter().map(|edit| (first, edit)));
     }
     found.sort_by_key(|(at, edit)| (*at, edit.loss_milli(job)));
     // What would start it at once was tried before.
     found.retain(|(at, _)| *at > pass.snapshot.now);
-    let passes = |code: &ReasonCode| matches!(code, ReasonCode::Resources | ReasonCode::Priority | ReasonCode::Licenses | ReasonCode::ReqNodeNotAvail);
+    let passes = |code: &ReasonCode| {
+        matches!(
+            code,
+            ReasonCode::Resources
+                | ReasonCode::Priority
+                | ReasonCode::Licenses
+                | ReasonCode::ReqNodeNotAvail
+        )
+    };
     let (at, edit) = found.into_iter().take(MOST_OF_KIND).find(|(_, edit)| {
-        let changed = edit.apply(job).and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
-        changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).iter().all(|blocker| passes(&blocker.code)))
+        let changed = edit
+            .apply(job)
+            .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
+        changed.is_some_and(|(place, changed)| {
+            pass.blockers(&changed, Some(place))
+                .iter()
+                .all(|blocker| passes(&blocker.code))
+        })
     })?;
     Some(Change::new(job, edit, at))
 }
@@ -203,23 +256,44 @@ struct Kind {
 
 impl Kind {
     fn each(edits: impl IntoIterator<Item = Edit>) -> Self {
-        Self { each: edits.into_iter().collect(), below: 0, amount: Box::new(Edit::Nodes), most: 0 }
+        Self {
+            each: edits.into_iter().collect(),
+            below: 0,
+            amount: Box::new(Edit::Nodes),
+            most: 0,
+        }
     }
 
     /// Amounts up to one.
     fn amounts(most: u32, amount: impl Fn(u32) -> Edit + 'static) -> Self {
-        Self { each: Vec::new(), below: most, amount: Box::new(amount), most }
+        Self {
+            each: Vec::new(),
+            below: most,
+            amount: Box::new(amount),
+            most,
+        }
     }
 
     /// Counts below what is asked.
     fn counts(asked: u32, count: impl Fn(u32) -> Edit + 'static) -> Self {
         let below = asked.saturating_sub(1 + ONE_BY_ONE);
-        Self { each: (below + 1..asked).rev().map(&count).collect(), below, amount: Box::new(count), most: asked.saturating_sub(1) }
+        Self {
+            each: (below + 1..asked).rev().map(&count).collect(),
+            below,
+            amount: Box::new(count),
+            most: asked.saturating_sub(1),
+        }
     }
 
     /// The changes that work, the least first.
     fn that(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
-        let mut all: Vec<Edit> = self.each.iter().filter(|edit| works(edit)).take(MOST_OF_KIND).cloned().collect();
+        let mut all: Vec<Edit> = self
+            .each
+            .iter()
+            .filter(|edit| works(edit))
+            .take(MOST_OF_KIND)
+            .cloned()
+            .collect();
         if all.is_empty() {
             all.extend(self.most_below(works));
         }
@@ -251,56 +325,106 @@ impl Kind {
     /// The largest amount that works, and smaller ones.
     fn most_below(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
         let low = self.largest(self.below, works);
-        std::iter::successors(Some(low), |most| Some(most / 2)).take_while(|most| *most > 0).map(&self.amount).collect()
+        std::iter::successors(Some(low), |most| Some(most / 2))
+            .take_while(|most| *most > 0)
+            .map(&self.amount)
+            .collect()
     }
 }
 
 fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
     let snapshot = pass.snapshot;
     let request = &job.spec.request;
-    let mut kinds = vec![Kind::each((job.spec.borrow != Some(true)).then_some(Edit::Borrow))];
+    let mut kinds = vec![Kind::each(
+        (job.spec.borrow != Some(true)).then_some(Edit::Borrow),
+    )];
     let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives);
-    let most = gpus.filter_map(|one| if let GpuAmount::Whole(count) = one.amount { Some(count) } else { None }).max();
+    let most = gpus
+        .filter_map(|one| {
+            if let GpuAmount::Whole(count) = one.amount {
+                Some(count)
+            } else {
+                None
+            }
+        })
+        .max();
     kinds.push(Kind::counts(most.unwrap_or(0), Edit::Gpus));
     kinds.push(Kind::counts(request.nodes_min, Edit::Nodes));
     // Each of its nodes has a task, and as many nodes follow from fewer tasks.
     let (tasks, per_node) = (request.ntasks.max(1), request.ntasks_per_node);
     let nodes_of = |tasks: u32| per_node.map_or(1, |per_node| tasks.div_ceil(per_node.max(1)));
-    let fewest = (request.nodes_min.max(1)..tasks).find(|few| nodes_of(*few) == nodes_of(tasks)).unwrap_or(tasks);
-    kinds.push(Kind::amounts(tasks - fewest, move |more| Edit::Tasks(fewest + more - 1)));
+    let fewest = (request.nodes_min.max(1)..tasks)
+        .find(|few| nodes_of(*few) == nodes_of(tasks))
+        .unwrap_or(tasks);
+    kinds.push(Kind::amounts(tasks - fewest, move |more| {
+        Edit::Tasks(fewest + more - 1)
+    }));
     let of_each = per_node.filter(|_| tasks == 1).unwrap_or(1);
     kinds.push(Kind::amounts(of_each.saturating_sub(1), Edit::TasksPerNode));
-    kinds.push(Kind::amounts(request.cpus_per_task.unwrap_or(1) - 1, Edit::CpusPerTask));
-    kinds.push(Kind::amounts(request.cpus_per_gpu.unwrap_or(0).saturating_sub(1), Edit::CpusPerGpu));
+    kinds.push(Kind::amounts(
+        request.cpus_per_task.unwrap_or(1) - 1,
+        Edit::CpusPerTask,
+    ));
+    kinds.push(Kind::amounts(
+        request.cpus_per_gpu.unwrap_or(0).saturating_sub(1),
+        Edit::CpusPerGpu,
+    ));
     if let MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) = request.mem {
         let unit = mem_unit(bytes);
         let most = (bytes.saturating_sub(1) / unit) as u32;
-        kinds.push(Kind::amounts(most, move |units| Edit::Mem(u64::from(units) * unit)));
+        kinds.push(Kind::amounts(most, move |units| {
+            Edit::Mem(u64::from(units) * unit)
+        }));
     } else if let Some(usual) = usual_mem(pass, job, partition) {
         let unit = mem_unit(usual);
         let most = (usual.saturating_sub(1) / unit) as u32;
-        kinds.push(Kind::amounts(most, move |units| Edit::MemOfNode { bytes: u64::from(units) * unit, usual }));
+        kinds.push(Kind::amounts(most, move |units| Edit::MemOfNode {
+            bytes: u64::from(units) * unit,
+            usual,
+        }));
     }
-    let licences = job.spec.licences.iter().map(|(name, count)| (name.clone(), *count));
-    kinds.extend(licences.map(|(name, count)| Kind::amounts(count.saturating_sub(1), move |fewer| Edit::Licence(name.clone(), fewer))));
+    let licences = job
+        .spec
+        .licences
+        .iter()
+        .map(|(name, count)| (name.clone(), *count));
+    kinds.extend(licences.map(|(name, count)| {
+        Kind::amounts(count.saturating_sub(1), move |fewer| {
+            Edit::Licence(name.clone(), fewer)
+        })
+    }));
     let full = job.cap.filter(|_| job.room == Some(0));
     kinds.push(Kind::each(full.map(|cap| Edit::ArrayCap(cap.running + 1))));
     let minutes = job.held_secs().div_ceil(60);
-    kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| Edit::TimeLimit(minutes * 60)));
+    kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| {
+        Edit::TimeLimit(minutes * 60)
+    }));
     let mut types: BTreeSet<String> = BTreeSet::new();
     for node in &snapshot.nodes {
         let holds = snapshot.config.partitions[partition].holds(&node.name, &node.features);
-        types.extend(node.gpus.iter().filter(|_| holds).map(|gpu| gpu.info.gpu_type.to_ascii_lowercase()));
+        types.extend(
+            node.gpus
+                .iter()
+                .filter(|_| holds)
+                .map(|gpu| gpu.info.gpu_type.to_ascii_lowercase()),
+        );
     }
     let of_types = types.into_iter().map(Some).chain([None]).map(Edit::GpuType);
     kinds.push(Kind::each(of_types.filter(|_| most.is_some())));
-    let others = snapshot.config.partitions.iter().enumerate().filter(|(at, _)| *at != partition);
+    let others = snapshot
+        .config
+        .partitions
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != partition);
     let open = others.filter(|(_, one)| {
         let spec = &job.spec;
         let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
         !waits_there && reason::closed_to(spec, one, &snapshot.policy).is_none()
     });
-    kinds.push(Kind::each(open.map(|(_, one)| Edit::Partition(one.name.clone()))));
+    kinds.push(Kind::each(
+        open.map(|(_, one)| Edit::Partition(one.name.clone())),
+    ));
     let given = [
         ("switches", request.switches.is_some()),
         ("exclusive", request.exclusive),
@@ -309,7 +433,12 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
         ("constraint", request.constraint.is_some()),
         ("nvlink", request.nvlink),
     ];
-    kinds.extend(given.into_iter().filter(|(_, given)| *given).map(|(name, _)| Kind::each([Edit::Without(name.into())])));
+    kinds.extend(
+        given
+            .into_iter()
+            .filter(|(_, given)| *given)
+            .map(|(name, _)| Kind::each([Edit::Without(name.into())])),
+    );
     kinds
 }
 
@@ -318,17 +447,32 @@ fn usual_mem(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u64>
     let shape = pass.shape_of(job, partition);
     let of = pass.shape(shape);
     let cluster = &pass.engine.cluster;
-    let makes: BTreeSet<u32> = of.in_question().ones().map(|at| cluster.nodes[at].make).collect();
-    makes.into_iter().filter_map(|make| Some(of.need(0, 0, make)?.mem_bytes)).max()
+    let makes: BTreeSet<u32> = of
+        .in_question()
+        .ones()
+        .map(|at| cluster.nodes[at].make)
+        .collect();
+    makes
+        .into_iter()
+        .filter_map(|make| Some(of.need(0, 0, make)?.mem_bytes))
+        .max()
 }
 
 /// What changes of memory are rounded to: whole GiB of what is large, else an eighth of a power of two.
 fn mem_unit(bytes: u64) -> u64 {
-    if bytes >= 8 << 30 { 1 << 30 } else { (bytes.max(64 << 20).next_power_of_two() / 64).max(1 << 20) }
+    if bytes >= 8 << 30 {
+        1 << 30
+    } else {
+        (bytes.max(64 << 20).next_power_of_two() / 64).max(1 << 20)
+    }
 }
 
 fn place_of(snapshot: &Snapshot, job: &PendingJob) -> Option<usize> {
-    snapshot.config.partitions.iter().position(|one| one.name == job.spec.partition)
+    snapshot
+        .config
+        .partitions
+        .iter()
+        .position(|one| one.name == job.spec.partition)
 }
 
 impl Pass<'_> {
@@ -344,7 +488,12 @@ impl Pass<'_> {
 
 impl Change {
     fn new(job: &PendingJob, edit: Edit, starts: Timestamp) -> Self {
-        Self { option: edit.option(job).unwrap_or_default(), loss_milli: edit.loss_milli(job), starts, edit }
+        Self {
+            option: edit.option(job).unwrap_or_default(),
+            loss_milli: edit.loss_milli(job),
+            starts,
+            edit,
+        }
     }
 }
 
@@ -380,7 +529,9 @@ impl Edit {
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
             Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
-                if let MemAsk::PerNode(asked) | MemAsk::PerCpu(asked) | MemAsk::PerGpu(asked) = &mut request.mem {
+                if let MemAsk::PerNode(asked) | MemAsk::PerCpu(asked) | MemAsk::PerGpu(asked) =
+                    &mut request.mem
+                {
                     *asked = *bytes;
                 }
             }
@@ -392,8 +543,13 @@ impl Edit {
             Self::GpuType(kind) => {
                 let kind = kind.clone().map_or(GpuKind::Any, GpuKind::Type);
                 let first = request.gpus.as_ref()?.first()?;
-                let changed = GpuAlternative { kind, amount: first.amount.clone() };
-                request.gpus = Some(GpuAsk { alternatives: vec![changed] });
+                let changed = GpuAlternative {
+                    kind,
+                    amount: first.amount.clone(),
+                };
+                request.gpus = Some(GpuAsk {
+                    alternatives: vec![changed],
+                });
             }
             Self::Partition(name) => spec.partition.clone_from(name),
             Self::Borrow => spec.borrow = Some(true),
@@ -412,8 +568,14 @@ impl Edit {
                 _ => request.nvlink = false,
             },
         }
-        let changed = spec != *job.spec || limit_secs != job.limit_secs || particulars.room != job.room;
-        changed.then(|| PendingJob { spec: Arc::new(spec), limit_secs, particulars, ..job.clone() })
+        let changed =
+            spec != *job.spec || limit_secs != job.limit_secs || particulars.room != job.room;
+        changed.then(|| PendingJob {
+            spec: Arc::new(spec),
+            limit_secs,
+            particulars,
+            ..job.clone()
+        })
     }
 
     /// As it is typed.
@@ -421,7 +583,9 @@ impl Edit {
         Some(match self {
             Self::TimeLimit(secs) => format!("--time {}", secs.div_euclid(60)),
             Self::Gpus(_) | Self::GpuType(_) => {
-                let changed = self.apply(job).and_then(|job| job.spec.request.gpus.clone());
+                let changed = self
+                    .apply(job)
+                    .and_then(|job| job.spec.request.gpus.clone());
                 let name = match job.spec.request.gpu_scope {
                     gmodel::job::GpuScope::Job => "--gpus",
                     gmodel::job::GpuScope::Node => "--gpus-per-node",
@@ -430,8 +594,14 @@ impl Edit {
                 format!("{name} {}", changed.map_or_else(String::new, String::from))
             }
             Self::Nodes(count) => {
-                let tasks = self.apply(job).map_or(job.spec.request.ntasks, |changed| changed.spec.request.ntasks);
-                let tasks = if tasks == job.spec.request.ntasks { String::new() } else { format!(" --ntasks {tasks}") };
+                let tasks = self.apply(job).map_or(job.spec.request.ntasks, |changed| {
+                    changed.spec.request.ntasks
+                });
+                let tasks = if tasks == job.spec.request.ntasks {
+                    String::new()
+                } else {
+                    format!(" --ntasks {tasks}")
+                };
                 format!("--nodes {count}{tasks}")
             }
             Self::Tasks(count) => format!("--ntasks {count}"),
@@ -449,7 +619,10 @@ impl Edit {
             Self::MemOfNode { bytes, .. } => mem_option("--mem", *bytes),
             Self::Both(one, other) => {
                 let changed = one.apply(job);
-                let (first, second) = (one.option(job)?, other.option(changed.as_ref().unwrap_or(job))?);
+                let (first, second) = (
+                    one.option(job)?,
+                    other.option(changed.as_ref().unwrap_or(job))?,
+                );
                 match job.positions.is_some() {
                     _ if is_of_gsub(&first) && is_of_gsub(&second) => both_options(&first, &second),
                     // Of an array all waiting tasks are meant.
@@ -460,8 +633,14 @@ impl Edit {
             Self::Partition(name) => format!("--partition {name}"),
             Self::Borrow => "--borrow".into(),
             Self::Licence(..) => {
-                let changed = self.apply(job).map_or_else(|| job.spec.licences.clone(), |changed| changed.spec.licences.clone());
-                let each: Vec<String> = changed.iter().map(|(name, count)| format!("{name}:{count}")).collect();
+                let changed = self.apply(job).map_or_else(
+                    || job.spec.licences.clone(),
+                    |changed| changed.spec.licences.clone(),
+                );
+                let each: Vec<String> = changed
+                    .iter()
+                    .map(|(name, count)| format!("{name}:{count}"))
+                    .collect();
                 format!("--licenses {}", each.join(","))
             }
             Self::ArrayCap(most) => format!("ArrayTaskThrottle={most}"),
@@ -481,20 +660,42 @@ impl Edit {
             Self::TimeLimit(secs) => part(u64::from(*secs), u64::from(job.held_secs())),
             Self::Gpus(count) => {
                 let whole = request.gpus.iter().flat_map(|ask| &ask.alternatives);
-                let most = whole.filter_map(|one| if let GpuAmount::Whole(gpus) = one.amount { Some(gpus) } else { None }).max();
+                let most = whole
+                    .filter_map(|one| {
+                        if let GpuAmount::Whole(gpus) = one.amount {
+                            Some(gpus)
+                        } else {
+                            None
+                        }
+                    })
+                    .max();
                 part(u64::from(*count), u64::from(most.unwrap_or(1)))
             }
             Self::Nodes(count) => part(u64::from(*count), u64::from(request.nodes_min)),
             Self::Tasks(count) => part(u64::from(*count), u64::from(request.ntasks)),
-            Self::TasksPerNode(count) => part(u64::from(*count), u64::from(request.ntasks_per_node.unwrap_or(1))),
-            Self::CpusPerTask(count) => part(u64::from(*count), u64::from(request.cpus_per_task.unwrap_or(1))),
-            Self::CpusPerGpu(count) => part(u64::from(*count), u64::from(request.cpus_per_gpu.unwrap_or(1))),
+            Self::TasksPerNode(count) => part(
+                u64::from(*count),
+                u64::from(request.ntasks_per_node.unwrap_or(1)),
+            ),
+            Self::CpusPerTask(count) => part(
+                u64::from(*count),
+                u64::from(request.cpus_per_task.unwrap_or(1)),
+            ),
+            Self::CpusPerGpu(count) => part(
+                u64::from(*count),
+                u64::from(request.cpus_per_gpu.unwrap_or(1)),
+            ),
             Self::Mem(bytes) => match request.mem {
-                MemAsk::PerNode(was) | MemAsk::PerCpu(was) | MemAsk::PerGpu(was) => part(*bytes, was),
+                MemAsk::PerNode(was) | MemAsk::PerCpu(was) | MemAsk::PerGpu(was) => {
+                    part(*bytes, was)
+                }
                 MemAsk::Default => 0,
             },
             Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
-            Self::Licence(name, count) => part(u64::from(*count), job.spec.licences.get(name).map_or(0, |was| u64::from(*was))),
+            Self::Licence(name, count) => part(
+                u64::from(*count),
+                job.spec.licences.get(name).map_or(0, |was| u64::from(*was)),
+            ),
             Self::Both(one, other) => {
                 let (one, other) = (one.loss_milli(job), other.loss_milli(job));
                 one + other - one * other / 1000
@@ -526,8 +727,12 @@ fn each_option(text: &str) -> impl Iterator<Item = &str> {
 /// Two changes as options of one line; of an option that both give the second counts.
 fn both_options(one: &str, other: &str) -> String {
     let name = |part: &str| part.split([' ', '=']).next().unwrap_or_default().to_owned();
-    let first = each_option(one).filter(|part| each_option(other).all(|next| name(next) != name(part)));
-    let all: Vec<String> = first.chain(each_option(other)).map(|part| format!("--{part}")).collect();
+    let first =
+        each_option(one).filter(|part| each_option(other).all(|next| name(next) != name(part)));
+    let all: Vec<String> = first
+        .chain(each_option(other))
+        .map(|part| format!("--{part}"))
+        .collect();
     all.join(" ")
 }
 
@@ -539,9 +744,17 @@ fn as_update(option: &str) -> Option<String> {
     let key = |part: &str| {
         let (name, value) = part.split_once([' ', '=']).unwrap_or((part, "yes"));
         let (_, key) = UPDATES.iter().find(|(known, _)| *known == name)?;
-        Some(format!("{key}={}", if value.is_empty() { "none" } else { value }))
+        Some(format!(
+            "{key}={}",
+            if value.is_empty() { "none" } else { value }
+        ))
     };
-    Some(each_option(option).map(key).collect::<Option<Vec<String>>>()?.join(" "))
+    Some(
+        each_option(option)
+            .map(key)
+            .collect::<Option<Vec<String>>>()?
+            .join(" "),
+    )
 }
 
 /// Options of gsub by what gadm job update calls them.
@@ -568,16 +781,36 @@ const UPDATES: [(&str, &str); 17] = [
 impl Engine {
     /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
     /// found out about its entry for this one.
-    pub fn starts_with(&mut self, snapshot: &Snapshot, edit: &Edit, (job, partition): (JobId, Option<&str>), budget: WorkBudget) -> bool {
-        let is_entry = |one: &&PendingJob| one.id == job && partition.is_none_or(|name| name == one.spec.partition);
-        let Some(entry) = snapshot.pending.iter().find(is_entry) else { return false };
-        let Some(new) = edit.apply(entry) else { return false };
-        let is_of_job = |one: &PendingJob| one.id == job && one.positions.is_some() == entry.positions.is_some();
+    pub fn starts_with(
+        &mut self,
+        snapshot: &Snapshot,
+        edit: &Edit,
+        (job, partition): (JobId, Option<&str>),
+        budget: WorkBudget,
+    ) -> bool {
+        let is_entry = |one: &&PendingJob| {
+            one.id == job && partition.is_none_or(|name| name == one.spec.partition)
+        };
+        let Some(entry) = snapshot.pending.iter().find(is_entry) else {
+            return false;
+        };
+        let Some(new) = edit.apply(entry) else {
+            return false;
+        };
+        let is_of_job = |one: &PendingJob| {
+            one.id == job && one.positions.is_some() == entry.positions.is_some()
+        };
         let moves = new.spec.partition != entry.spec.partition;
         let mut changed = snapshot.clone();
         // A change of a job is one in all of its partitions.
-        changed.pending.retain(|one| !moves || !is_of_job(one) || is_entry(&one));
-        changed.pending.iter_mut().filter(|one| is_of_job(one)).for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
+        changed
+            .pending
+            .retain(|one| !moves || !is_of_job(one) || is_entry(&one));
+        changed
+            .pending
+            .iter_mut()
+            .filter(|one| is_of_job(one))
+            .for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
         let mut left = changed.pending.iter().filter(|one| is_of_job(one)).count();
         let (plan, _) = self.walk(&changed, budget, None, &mut |_, one, _| {
             let over = left == 0;

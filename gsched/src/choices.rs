@@ -43,22 +43,36 @@ impl Choices {
     /// Keeps the reason of one entry.
     pub fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
         let Some(reason) = reason else { return };
-        let said = self.said.entry((job.id, job.positions.is_some())).or_insert_with(|| Said {
-            all: job.spec.choices(),
-            before: job.reason.clone(),
-            tasks: job.positions.as_ref().map(|tasks| (tasks.len(), JobId(job.id.0 + u64::from(tasks.last().unwrap_or(0))))),
-            ..Said::default()
-        });
+        let said = self
+            .said
+            .entry((job.id, job.positions.is_some()))
+            .or_insert_with(|| Said {
+                all: job.spec.choices(),
+                before: job.reason.clone(),
+                tasks: job.positions.as_ref().map(|tasks| {
+                    (
+                        tasks.len(),
+                        JobId(job.id.0 + u64::from(tasks.last().unwrap_or(0))),
+                    )
+                }),
+                ..Said::default()
+            });
         said.entries += 1;
         said.hear(reason, job.spec.choice());
     }
 
     /// Tasks of an array that started in another of its partitions, or on what was left of its guarantee.
     pub fn settled_of(&self, job: &PendingJob) -> BTreeSet<JobId> {
-        let Some(positions) = &job.positions else { return BTreeSet::new() };
+        let Some(positions) = &job.positions else {
+            return BTreeSet::new();
+        };
         let last = JobId(job.id.0 + u64::from(positions.last().unwrap_or(0)));
         let is_own = |id: &&JobId| positions.contains((id.0 - job.id.0) as u32);
-        self.settled.range(job.id..=last).filter(is_own).copied().collect()
+        self.settled
+            .range(job.id..=last)
+            .filter(is_own)
+            .copied()
+            .collect()
     }
 }
 
@@ -107,11 +121,24 @@ impl Pass<'_> {
     }
 
     fn next_of(&self, job: &PendingJob) -> JobId {
-        let Some(positions) = &job.positions else { return job.id };
+        let Some(positions) = &job.positions else {
+            return job.id;
+        };
         let ids = job.ids();
-        let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).filter(|id| ids.contains(id)).collect();
-        let tasks = positions.iter().map(|position| JobId(job.id.0 + u64::from(position)));
-        tasks.into_iter().find(|task| !started.contains(task)).unwrap_or(job.id)
+        let started: BTreeSet<JobId> = self
+            .plan
+            .starts
+            .iter()
+            .map(|start| start.job)
+            .filter(|id| ids.contains(id))
+            .collect();
+        let tasks = positions
+            .iter()
+            .map(|position| JobId(job.id.0 + u64::from(position)));
+        tasks
+            .into_iter()
+            .find(|task| !started.contains(task))
+            .unwrap_or(job.id)
     }
 
     /// All that are to go so far.
@@ -121,8 +148,14 @@ impl Pass<'_> {
 
     /// Nobody goes for those that started.
     pub(crate) fn preempt_for_choices(&mut self) {
-        let Choices { settled, preempts, .. } = &mut self.choices;
-        self.plan.preempts.extend(preempts.drain(..).filter(|one| !settled.contains(&one.for_job)));
+        let Choices {
+            settled, preempts, ..
+        } = &mut self.choices;
+        self.plan.preempts.extend(
+            preempts
+                .drain(..)
+                .filter(|one| !settled.contains(&one.for_job)),
+        );
     }
 
     /// One reason for each job: of the partition that is nearest to start it.
@@ -137,14 +170,24 @@ impl Pass<'_> {
                 let before = said.before.clone();
                 said.hear(before, u32::MAX);
             }
-            let told = if is_array { &mut self.plan.array_reasons } else { &mut self.plan.reasons };
-            told.extend(said.best.filter(|(_, reason)| *reason != said.before).map(|(_, reason)| (id, reason)));
+            let told = if is_array {
+                &mut self.plan.array_reasons
+            } else {
+                &mut self.plan.reasons
+            };
+            told.extend(
+                said.best
+                    .filter(|(_, reason)| *reason != said.before)
+                    .map(|(_, reason)| (id, reason)),
+            );
         }
     }
 
     /// Starts a job that is no array now, if it can: without those who go for it in another of its partitions, too.
     pub(crate) fn start_alone(&mut self, job: &PendingJob, shape: ShapeId) -> Result<(), Wait> {
-        let Some(owed) = self.ledger.lift_owed(job) else { return self.start(job, job.id, shape) };
+        let Some(owed) = self.ledger.lift_owed(job) else {
+            return self.start(job, job.id, shape);
+        };
         self.limited.clear();
         let told = self.start(job, job.id, shape);
         if told.is_err() {
@@ -154,7 +197,13 @@ impl Pass<'_> {
     }
 
     /// Ways for which its reservation by number has GPUs left, with what it was promised of it in another of its partitions.
-    pub(crate) fn reserved_ways_of(&mut self, job: &PendingJob, shape: ShapeId, ways: Vec<usize>, secs: u32) -> Result<Vec<usize>, Wait> {
+    pub(crate) fn reserved_ways_of(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        ways: Vec<usize>,
+        secs: u32,
+    ) -> Result<Vec<usize>, Wait> {
         if !job.is_choice() || !self.is_counted(shape) {
             return self.reserved_ways(shape, ways, secs);
         }
@@ -176,19 +225,28 @@ impl Pass<'_> {
         }
         let places: Vec<usize> = self.places_of(job).collect();
         // Holds of one node are given back in the opposite order.
-        let mut own: Vec<_> = places.into_iter().rev().map(|place| (place, self.lift_reserved(job, place))).collect();
+        let mut own: Vec<_> = places
+            .into_iter()
+            .rev()
+            .map(|place| (place, self.lift_reserved(job, place)))
+            .collect();
         own.reverse();
         own
     }
 
     /// Whether it has, or is to have, a reservation in another of its partitions.
     pub(crate) fn waits_elsewhere(&self, job: &PendingJob) -> bool {
-        self.wants.iter().any(|want| is_of(job, want.job, want.is_array)) || self.places_of(job).next().is_some()
+        self.wants
+            .iter()
+            .any(|want| is_of(job, want.job, want.is_array))
+            || self.places_of(job).next().is_some()
     }
 
     fn places_of(&self, job: &PendingJob) -> impl Iterator<Item = usize> + '_ {
         let (id, is_array) = (job.id, job.positions.is_some());
-        let of_job = move |one: &Reserved| one.job == id && one.is_array == is_array && !one.holds.is_empty();
+        let of_job = move |one: &Reserved| {
+            one.job == id && one.is_array == is_array && !one.holds.is_empty()
+        };
         (0..self.reserved.len()).filter(move |at| of_job(&self.reserved[*at]))
     }
 
@@ -199,13 +257,21 @@ impl Pass<'_> {
         self.engine.promised.forget();
         self.refusals.forget();
         let own = &mut self.reserved[place];
-        let lifted = Reserved { holds: std::mem::take(&mut own.holds), ..own.clone() };
+        let lifted = Reserved {
+            holds: std::mem::take(&mut own.holds),
+            ..own.clone()
+        };
         for (hold, nodes) in &lifted.holds {
-            nodes.clone().for_each(|at| self.engine.cluster.touch(at).release(hold));
+            nodes
+                .clone()
+                .for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
         self.promise_reserved(lifted.counted, &lifted.holds, false);
         for (name, count) in &job.spec.licences {
-            self.licences.get_mut(name).into_iter().for_each(|free| free.give(lifted.at, lifted.to, *count));
+            self.licences
+                .get_mut(name)
+                .into_iter()
+                .for_each(|free| free.give(lifted.at, lifted.to, *count));
         }
         self.use_cap(job, (lifted.at, lifted.to), false);
         lifted
@@ -215,10 +281,15 @@ impl Pass<'_> {
     pub(crate) fn hold_own(&mut self, job: &PendingJob, own: Vec<(usize, Reserved)>) {
         for (place, own) in own {
             for (hold, nodes) in &own.holds {
-                nodes.clone().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
+                nodes
+                    .clone()
+                    .for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
             }
             for (name, count) in &job.spec.licences {
-                self.licences.get_mut(name).into_iter().for_each(|free| free.take(own.at, own.to, *count));
+                self.licences
+                    .get_mut(name)
+                    .into_iter()
+                    .for_each(|free| free.take(own.at, own.to, *count));
             }
             self.use_cap(job, (own.at, own.to), true);
             self.promise_reserved(own.counted, &own.holds, true);
@@ -252,14 +323,28 @@ impl Pass<'_> {
 
     fn still_fits(&self, job: &PendingJob, one: &Reserved) -> bool {
         let cluster = &self.engine.cluster;
-        let has_room = |(hold, nodes): &(Hold, Range<usize>)| nodes.clone().all(|at| cluster.room(at).can_hold_again(hold));
-        let is_free = |(name, count): (&String, &u32)| self.licences.get(name).is_some_and(|free| free.least(one.at, one.to) >= *count);
+        let has_room = |(hold, nodes): &(Hold, Range<usize>)| {
+            nodes
+                .clone()
+                .all(|at| cluster.room(at).can_hold_again(hold))
+        };
+        let is_free = |(name, count): (&String, &u32)| {
+            self.licences
+                .get(name)
+                .is_some_and(|free| free.least(one.at, one.to) >= *count)
+        };
         one.holds.iter().all(has_room) && job.spec.licences.iter().all(is_free)
     }
 
     /// One reservation for each job, and for each task of an array, in the partition that offers the earliest start: this one
     /// takes over what is the latest in others as long as it offers an earlier one.
-    pub(crate) fn reserve_choice(&mut self, job: &PendingJob, shape: ShapeId, partition: usize, tasks: u32) {
+    pub(crate) fn reserve_choice(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        partition: usize,
+        tasks: u32,
+    ) {
         let lifted = self.lift_counted(shape);
         self.reserve_tasks(job, shape, partition, tasks);
         self.hold_again(lifted);
@@ -272,12 +357,25 @@ impl Pass<'_> {
             }
             self.reserve_left[partition] -= 1;
             let is_new = self.places_of(job).count() < tasks as usize;
-            let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
-            let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
+            let latest = self
+                .places_of(job)
+                .max_by_key(|place| (self.reserved[*place].at, *place))
+                .filter(|_| !is_new);
+            let own: Vec<_> = latest
+                .map(|place| (place, self.lift_reserved(job, place)))
+                .into_iter()
+                .collect();
             let known = (!own.is_empty()).then(|| std::mem::take(self.of_pass(shape)));
-            let found = self.earliest_allowed(job, shape).filter(|found| own.iter().all(|(_, own)| found.at < own.at));
-            known.into_iter().for_each(|known| *self.of_pass(shape) = known);
-            if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
+            let found = self
+                .earliest_allowed(job, shape)
+                .filter(|found| own.iter().all(|(_, own)| found.at < own.at));
+            known
+                .into_iter()
+                .for_each(|known| *self.of_pass(shape) = known);
+            if found
+                .and_then(|found| self.reserve_at(job, shape, found))
+                .is_none()
+            {
                 return self.hold_own(job, own);
             }
             if !own.is_empty() {

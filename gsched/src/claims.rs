@@ -25,7 +25,9 @@ pub(crate) type Check<'a> = &'a dyn Fn(&Pass, &Take, &Picked) -> Result<Option<R
 impl Pass<'_> {
     /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
     pub(crate) fn secs_from(&self, job: &PendingJob, shape: ShapeId, at: Timestamp) -> u32 {
-        self.engine.windows.secs_from(self.shape(shape).claim, at, job.held_secs())
+        self.engine
+            .windows
+            .secs_from(self.shape(shape).claim, at, job.held_secs())
     }
 
     pub(crate) fn secs_now(&self, job: &PendingJob, shape: ShapeId) -> u32 {
@@ -33,15 +35,31 @@ impl Pass<'_> {
     }
 
     /// Ways that no limit stands against, as far as can be said before nodes are known.
-    pub(crate) fn allowed_ways(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Result<Vec<usize>, Wait> {
+    pub(crate) fn allowed_ways(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        secs: u32,
+    ) -> Result<Vec<usize>, Wait> {
         let ways = 0..self.shape(shape).ways.len();
         if self.unlimited {
             return Ok(ways.collect());
         }
         let spec = &job.spec;
         let claim = || {
-            let (account, user, qos) = (spec.account.clone(), spec.user.name.clone(), spec.qos.clone());
-            (shape, account, user, qos, (spec.borrow, spec.requeue, job.preempted.is_some()), secs)
+            let (account, user, qos) = (
+                spec.account.clone(),
+                spec.user.name.clone(),
+                spec.qos.clone(),
+            );
+            (
+                shape,
+                account,
+                user,
+                qos,
+                (spec.borrow, spec.requeue, job.preempted.is_some()),
+                secs,
+            )
         };
         if !self.limited.is_empty()
             && let Some(reason) = self.limited.get(&claim())
@@ -72,7 +90,11 @@ impl Pass<'_> {
         }
         match self.ledger.check(job, take) {
             Err(reason) if reason.code == ReasonCode::Licenses => {
-                let others = self.ledger.blockers(job, take).into_iter().find(|other| other.code != ReasonCode::Licenses);
+                let others = self
+                    .ledger
+                    .blockers(job, take)
+                    .into_iter()
+                    .find(|other| other.code != ReasonCode::Licenses);
                 others.map_or(Ok(None), Err)
             }
             said => said,
@@ -80,13 +102,27 @@ impl Pass<'_> {
     }
 
     /// As `check`, for nodes that are known: whole ones that are kept idle are not broken into.
-    pub(crate) fn check_on(&self, job: &PendingJob, shape: ShapeId, (take, way, secs): (&Take, usize, u32), picked: &Picked) -> Result<Option<RunClass>, Reason> {
+    pub(crate) fn check_on(
+        &self,
+        job: &PendingJob,
+        shape: ShapeId,
+        (take, way, secs): (&Take, usize, u32),
+        picked: &Picked,
+    ) -> Result<Option<RunClass>, Reason> {
         let class = self.check(job, take)?;
-        self.kept_on(job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
+        self.kept_on(job, shape, (take, way, secs), picked, class)
+            .map_or(Ok(class), Err)
     }
 
     /// What of these nodes is kept from a job, whatever limits say: by its reservation, or idle for others.
-    pub(crate) fn kept_on(&self, job: &PendingJob, shape: ShapeId, (take, way, secs): (&Take, usize, u32), picked: &Picked, class: Option<RunClass>) -> Option<Reason> {
+    pub(crate) fn kept_on(
+        &self,
+        job: &PendingJob,
+        shape: ShapeId,
+        (take, way, secs): (&Take, usize, u32),
+        picked: &Picked,
+        class: Option<RunClass>,
+    ) -> Option<Reason> {
         if let Some(short) = self.reserved_short(shape, &take.gpus, secs) {
             return Some(short);
         }
@@ -97,19 +133,40 @@ impl Pass<'_> {
                 false if self.ledger.is_left_by_others(job, *keeper) => When::Then,
                 false => continue,
             };
-            let there: Picked = each(picked).filter(|(at, _)| nodes.contains(*at)).map(|(at, part)| (at..at + 1, part)).collect();
+            let there: Picked = each(picked)
+                .filter(|(at, _)| nodes.contains(*at))
+                .map(|(at, part)| (at..at + 1, part))
+                .collect();
             let taken = self.take_of(shape, way, &there, secs).gpus;
             if let Some(kept) = self.ledger.kept_in(at, *keeper, &taken) {
                 return Some(kept);
             }
         }
-        let owed = if self.kept_nodes.is_empty() { Vec::new() } else { self.owed_nodes(job) };
+        let owed = if self.kept_nodes.is_empty() {
+            Vec::new()
+        } else {
+            self.owed_nodes(job)
+        };
         for kept in &self.kept_nodes {
             let is_idle = |at: usize| kept.nodes.contains(at) && self.is_idle(at);
-            let is_idle_then = |at: usize| kept.nodes.contains(at) && !owed.contains(&at) && (self.is_idle(at) || self.is_left(at));
+            let is_idle_then = |at: usize| {
+                kept.nodes.contains(at)
+                    && !owed.contains(&at)
+                    && (self.is_idle(at) || self.is_left(at))
+            };
             let is_owed = owed.iter().any(|at| kept.nodes.contains(*at));
-            let short = if spares { self.too_few_nodes(kept, picked, &is_idle) } else { None };
-            let short = short.or_else(|| if is_owed { self.too_few_nodes(kept, picked, &is_idle_then) } else { None });
+            let short = if spares {
+                self.too_few_nodes(kept, picked, &is_idle)
+            } else {
+                None
+            };
+            let short = short.or_else(|| {
+                if is_owed {
+                    self.too_few_nodes(kept, picked, &is_idle_then)
+                } else {
+                    None
+                }
+            });
             if let Some(short) = short {
                 return Some(short);
             }
@@ -118,7 +175,12 @@ impl Pass<'_> {
     }
 
     /// Why some nodes may not be taken of those that a partition keeps whole.
-    fn too_few_nodes(&self, kept: &KeptNodes, picked: &Picked, is_idle: &dyn Fn(usize) -> bool) -> Option<Reason> {
+    fn too_few_nodes(
+        &self,
+        kept: &KeptNodes,
+        picked: &Picked,
+        is_idle: &dyn Fn(usize) -> bool,
+    ) -> Option<Reason> {
         let taken = each(picked).filter(|(at, _)| is_idle(*at)).count();
         let idle = kept.nodes.ones().filter(|at| is_idle(*at)).count();
         if taken == 0 || idle >= kept.most + taken {
@@ -138,13 +200,25 @@ impl Pass<'_> {
     /// Nodes of jobs before one for which others go, and which leave whole ones idle.
     fn owed_nodes(&self, job: &PendingJob) -> Vec<usize> {
         let owed = self.ledger.owed_to_others(job).filter(|owed| owed.spares);
-        owed.flat_map(|owed| &owed.on).filter_map(|node| self.engine.cluster.place(*node)).collect()
+        owed.flat_map(|owed| &owed.on)
+            .filter_map(|node| self.engine.cluster.place(*node))
+            .collect()
     }
 
     /// Whether all who have anything of a node are to leave it.
     fn is_left(&self, at: usize) -> bool {
-        let goes = |run: RunId| self.leaving.runs.contains(&run) || self.preempts().any(|one| one.run == run && one.mode != PreemptMode::Suspend);
-        let is_new = self.plan.starts.iter().any(|start| start.allocation.iter().any(|share| share.node == self.engine.cluster.nodes[at].id));
+        let goes = |run: RunId| {
+            self.leaving.runs.contains(&run)
+                || self
+                    .preempts()
+                    .any(|one| one.run == run && one.mode != PreemptMode::Suspend)
+        };
+        let is_new = self.plan.starts.iter().any(|start| {
+            start
+                .allocation
+                .iter()
+                .any(|share| share.node == self.engine.cluster.nodes[at].id)
+        });
         !is_new && self.engine.cluster.held_on(at).all(|(run, ..)| goes(run))
     }
 
@@ -165,7 +239,10 @@ impl Pass<'_> {
     pub(crate) fn nodes_not_whole(&self, shape: ShapeId, time: Timestamp) -> FixedBitSet {
         let mut nodes = self.shape(shape).candidates.up.clone();
         let is_kept = |at: usize| self.kept_nodes.iter().any(|kept| kept.nodes.contains(at));
-        let whole: Vec<usize> = nodes.ones().filter(|at| is_kept(*at) && self.is_idle_at(*at, time)).collect();
+        let whole: Vec<usize> = nodes
+            .ones()
+            .filter(|at| is_kept(*at) && self.is_idle_at(*at, time))
+            .collect();
         whole.into_iter().for_each(|at| nodes.set(at, false));
         nodes
     }
@@ -173,7 +250,9 @@ impl Pass<'_> {
     /// Those of no partition that keeps some idle.
     fn nodes_outside(&self, shape: ShapeId) -> FixedBitSet {
         let mut nodes = self.shape(shape).candidates.up.clone();
-        self.kept_idle_on.iter().for_each(|(_, kept)| nodes.difference_with(kept));
+        self.kept_idle_on
+            .iter()
+            .for_each(|(_, kept)| nodes.difference_with(kept));
         nodes
     }
 
@@ -191,15 +270,32 @@ impl Pass<'_> {
             return None;
         }
         let mut others = self.nodes_not_whole(shape, from);
-        self.kept_idle_on.iter().for_each(|(_, kept)| others.difference_with(kept));
-        let kept: Vec<usize> = each(liked).map(|(at, _)| at).filter(|at| !others.contains(*at)).collect();
-        among.into_iter().for_each(|among| others.intersect_with(among));
+        self.kept_idle_on
+            .iter()
+            .for_each(|(_, kept)| others.difference_with(kept));
+        let kept: Vec<usize> = each(liked)
+            .map(|(at, _)| at)
+            .filter(|at| !others.contains(*at))
+            .collect();
+        among
+            .into_iter()
+            .for_each(|among| others.intersect_with(among));
         let (mut fewest, mut most) = (0, kept.len());
         while fewest < most {
             let some = (fewest + most) / 2;
             let mut only = others.clone();
             only.extend(kept[..some].iter().copied());
-            match self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, from, end)) {
+            match self.search(job, shape, |search, ask| {
+                search.pick(
+                    &Ask {
+                        only: Some(&only),
+                        ..*ask
+                    },
+                    way,
+                    from,
+                    end,
+                )
+            }) {
                 None => fewest = some + 1,
                 Some(picked) if is_kept(self, &picked) => most = some,
                 found => return found,
@@ -216,24 +312,46 @@ impl Pass<'_> {
         }
         let cluster = &self.engine.cluster;
         let make = |at: usize| &cluster.makes.list[cluster.nodes[at].make as usize];
-        let sizes: [&dyn Fn(usize) -> usize; 2] = [&|at| make(at).gpus, &|at| make(at).cpus as usize];
+        let sizes: [&dyn Fn(usize) -> usize; 2] =
+            [&|at| make(at).gpus, &|at| make(at).cpus as usize];
         let up = &of.candidates.up;
         let smaller = sizes.iter().flat_map(|size| {
             let all: BTreeSet<usize> = up.ones().map(size).collect();
             let below = all.into_iter().rev().skip(1).take(MOST_SIZES);
-            below.map(|most| up.ones().filter(|at| size(*at) <= most).collect::<FixedBitSet>())
+            below.map(|most| {
+                up.ones()
+                    .filter(|at| size(*at) <= most)
+                    .collect::<FixedBitSet>()
+            })
         });
         smaller.collect()
     }
 
     /// Nodes for a way, now: those liked best; of another type, or smaller ones, where a limit says no to theirs.
-    pub(crate) fn find(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
-        self.find_by(job, shape, way, secs, &|pass, take, picked| pass.check_on(job, shape, (take, way, secs), picked))
+    pub(crate) fn find(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+    ) -> Found {
+        self.find_by(job, shape, way, secs, &|pass, take, picked| {
+            pass.check_on(job, shape, (take, way, secs), picked)
+        })
     }
 
     /// The same, as `check` allows a job to take so much of some nodes.
-    pub(crate) fn find_by(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, check: Check) -> Found {
-        let Some(bounds) = self.bounds(job) else { return self.find_among(job, shape, way, secs, None, check) };
+    pub(crate) fn find_by(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+        check: Check,
+    ) -> Found {
+        let Some(bounds) = self.bounds(job) else {
+            return self.find_among(job, shape, way, secs, None, check);
+        };
         let mut found = Ok(None);
         for nodes in &bounds {
             found = self.find_among(job, shape, way, secs, Some(nodes), check);
@@ -244,10 +362,28 @@ impl Pass<'_> {
         found
     }
 
-    fn find_among(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, nodes: Option<&FixedBitSet>, check: Check) -> Found {
+    fn find_among(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+        nodes: Option<&FixedBitSet>,
+        check: Check,
+    ) -> Found {
         let now = self.now;
         let end = end_after(self.snapshot.now, Some(secs));
-        let Some(picked) = self.search(job, shape, |search, ask| search.pick(&Ask { only: nodes, ..*ask }, way, now, end)) else {
+        let Some(picked) = self.search(job, shape, |search, ask| {
+            search.pick(
+                &Ask {
+                    only: nodes,
+                    ..*ask
+                },
+                way,
+                now,
+                end,
+            )
+        }) else {
             return Ok(None);
         };
         let take = self.take_of(shape, way, &picked, secs);
@@ -255,25 +391,52 @@ impl Pass<'_> {
             Ok(class) => return Ok(Some((picked, take, class))),
             Err(reason) => reason,
         };
-        let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
+        let of_types = self
+            .gpu_types(shape)
+            .into_iter()
+            .map(|kind| self.nodes_of_type(shape, &kind));
         let in_use = (!self.kept_nodes.is_empty()).then(|| self.nodes_not_whole(shape, now));
         let outside = (!self.kept_idle_on.is_empty()).then(|| self.nodes_outside(shape));
-        let choices: Vec<FixedBitSet> = of_types.chain(in_use).chain(outside).chain(self.smaller_nodes(shape, way)).collect();
+        let choices: Vec<FixedBitSet> = of_types
+            .chain(in_use)
+            .chain(outside)
+            .chain(self.smaller_nodes(shape, way))
+            .collect();
         for mut only in choices {
-            nodes.into_iter().for_each(|nodes| only.intersect_with(nodes));
-            let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
+            nodes
+                .into_iter()
+                .for_each(|nodes| only.intersect_with(nodes));
+            let found = self.search(job, shape, |search, ask| {
+                search.pick(
+                    &Ask {
+                        only: Some(&only),
+                        ..*ask
+                    },
+                    way,
+                    now,
+                    end,
+                )
+            });
             let Some(picked) = found else { continue };
             let take = self.take_of(shape, way, &picked, secs);
             if let Ok(class) = check(self, &take, &picked) {
                 return Ok(Some((picked, take, class)));
             }
         }
-        if no.code == ReasonCode::Headroom && !(self.kept_nodes.is_empty() && self.kept_idle_on.is_empty()) {
+        if no.code == ReasonCode::Headroom
+            && !(self.kept_nodes.is_empty() && self.kept_idle_on.is_empty())
+        {
             let said = |pass: &Self, picked: &Picked| {
                 let take = pass.take_of(shape, way, picked, secs);
                 check(pass, &take, picked).map(|class| (take, class))
             };
-            let found = self.pick_beside_kept(job, shape, (way, now, end), (&picked, nodes), &|pass, picked| said(pass, picked).is_err());
+            let found = self.pick_beside_kept(
+                job,
+                shape,
+                (way, now, end),
+                (&picked, nodes),
+                &|pass, picked| said(pass, picked).is_err(),
+            );
             if let Some(picked) = found
                 && let Ok((take, class)) = said(self, &picked)
             {
@@ -289,16 +452,28 @@ impl Pass<'_> {
     }
 
     /// The same from a time on.
-    pub(crate) fn take_at(&self, shape: ShapeId, way: usize, picked: &Picked, secs: u32, from: Timestamp) -> Take {
+    pub(crate) fn take_at(
+        &self,
+        shape: ShapeId,
+        way: usize,
+        picked: &Picked,
+        secs: u32,
+        from: Timestamp,
+    ) -> Take {
         let of = self.shape(shape);
         if self.unlimited && !self.is_counted(shape) {
             return Take::default();
         }
-        let mut take = Take { nodes: count(picked) as u32, ..Take::default() };
+        let mut take = Take {
+            nodes: count(picked) as u32,
+            ..Take::default()
+        };
         for (at, part) in each(picked) {
             let track = &self.engine.cluster.nodes[at];
             let make = &self.engine.cluster.makes.list[track.make as usize];
-            let Some(need) = of.need(way, part, track.make) else { continue };
+            let Some(need) = of.need(way, part, track.make) else {
+                continue;
+            };
             take.cpus = take.cpus.saturating_add(need.cpus);
             let mut add = |group: usize, milli: u64| {
                 if let Some(group) = make.groups.get(group).filter(|_| milli > 0) {
@@ -307,9 +482,22 @@ impl Pass<'_> {
             };
             if need.milli > 0 {
                 add(need.groups.trailing_zeros() as usize, u64::from(need.milli));
-            } else if let Some(amount) = self.engine.cluster.room(at).amount(make, need, from, end_after(from, Some(secs))) {
-                for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
-                    add(group, u64::from(*count) * u64::from(make.groups[group].part.milli()));
+            } else if let Some(amount) =
+                self.engine
+                    .cluster
+                    .room(at)
+                    .amount(make, need, from, end_after(from, Some(secs)))
+            {
+                for (group, count) in amount
+                    .gpus
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, count)| **count > 0)
+                {
+                    add(
+                        group,
+                        u64::from(*count) * u64::from(make.groups[group].part.milli()),
+                    );
                 }
             }
         }
@@ -319,8 +507,16 @@ impl Pass<'_> {
     /// Types of GPUs on the nodes that may run a shape.
     pub(crate) fn gpu_types(&self, shape: ShapeId) -> BTreeSet<String> {
         let cluster = &self.engine.cluster;
-        let makes: BTreeSet<u32> = self.shape(shape).candidates.up.ones().map(|at| cluster.nodes[at].make).collect();
-        let groups = makes.iter().flat_map(|make| &cluster.makes.list[*make as usize].groups);
+        let makes: BTreeSet<u32> = self
+            .shape(shape)
+            .candidates
+            .up
+            .ones()
+            .map(|at| cluster.nodes[at].make)
+            .collect();
+        let groups = makes
+            .iter()
+            .flat_map(|make| &cluster.makes.list[*make as usize].groups);
         groups.map(|group| group.gpu_type.clone()).collect()
     }
 
@@ -328,31 +524,61 @@ impl Pass<'_> {
     pub(crate) fn nodes_of_type(&self, shape: ShapeId, kind: &str) -> FixedBitSet {
         let cluster = &self.engine.cluster;
         let mut nodes = self.shape(shape).candidates.up.clone();
-        let of_type = |make: &u32| cluster.makes.list[*make as usize].groups.iter().all(|group| group.gpu_type == kind);
-        let others: Vec<usize> = nodes.ones().filter(|at| !of_type(&cluster.nodes[*at].make)).collect();
+        let of_type = |make: &u32| {
+            cluster.makes.list[*make as usize]
+                .groups
+                .iter()
+                .all(|group| group.gpu_type == kind)
+        };
+        let others: Vec<usize> = nodes
+            .ones()
+            .filter(|at| !of_type(&cluster.nodes[*at].make))
+            .collect();
         others.into_iter().for_each(|at| nodes.set(at, false));
         nodes
     }
 
     /// How many more tasks of its array may start: all of its records count.
     pub(crate) fn array_room(&self, job: &PendingJob) -> u32 {
-        let started = job.capped_array().and_then(|array| self.in_arrays.get(&array));
-        job.room.map_or(u32::MAX, |room| room.saturating_sub(started.map_or(0, |tasks| tasks.len() as u32)))
+        let started = job
+            .capped_array()
+            .and_then(|array| self.in_arrays.get(&array));
+        job.room.map_or(u32::MAX, |room| {
+            room.saturating_sub(started.map_or(0, |tasks| tasks.len() as u32))
+        })
     }
 
     pub(crate) fn licences_now(&self, job: &PendingJob, secs: u32) -> Result<(), Wait> {
         let now = self.snapshot.now;
         for (name, count) in &job.spec.licences {
-            let free = self.licences.get(name).map_or(0, |free| free.least(now, end_after(now, Some(secs))));
+            let free = self
+                .licences
+                .get(name)
+                .map_or(0, |free| free.least(now, end_after(now, Some(secs))));
             if free < *count {
-                let all = self.snapshot.config.scheduler.licences.get(name).copied().unwrap_or(0);
+                let all = self
+                    .snapshot
+                    .config
+                    .scheduler
+                    .licences
+                    .get(name)
+                    .copied()
+                    .unwrap_or(0);
                 let text = match self.snapshot.config.scheduler.licences.get(name) {
                     None => format!("licence {name:?} is not in the configuration"),
-                    Some(all) if count > all => format!("needs {count} of licence {name:?}, and there are {all}"),
-                    Some(all) => format!("needs {count} of licence {name:?}; {free} of {all} are free for as long"),
+                    Some(all) if count > all => {
+                        format!("needs {count} of licence {name:?}, and there are {all}")
+                    }
+                    Some(all) => format!(
+                        "needs {count} of licence {name:?}; {free} of {all} are free for as long"
+                    ),
                 };
                 let reason = Reason::new(ReasonCode::Licenses, text);
-                return Err(if *count > all { Wait::Limit(reason) } else { Wait::Short(reason) });
+                return Err(if *count > all {
+                    Wait::Limit(reason)
+                } else {
+                    Wait::Short(reason)
+                });
             }
         }
         Ok(())
@@ -374,12 +600,19 @@ pub(crate) fn is_unlimited(snapshot: &Snapshot) -> bool {
 pub(crate) fn minds_time(snapshot: &Snapshot) -> bool {
     let hours = |limits: &Limits| limits.running_gpu_hours.is_some();
     let of_account = |one: &Account| {
-        hours(&one.group) || hours(&one.per_user) || !one.budgets.is_empty() || one.users.values().any(|user| hours(&user.limits))
+        hours(&one.group)
+            || hours(&one.per_user)
+            || !one.budgets.is_empty()
+            || one.users.values().any(|user| hours(&user.limits))
     };
     let of_qos = |one: &Qos| {
-        hours(&one.group) || hours(&one.per_user) || hours(&one.per_account) || one.per_job.time_secs.is_some()
+        hours(&one.group)
+            || hours(&one.per_user)
+            || hours(&one.per_account)
+            || one.per_job.time_secs.is_some()
     };
-    let of_partition = |one: &Partition| hours(&one.group) || hours(&one.per_user) || hours(&one.per_account);
+    let of_partition =
+        |one: &Partition| hours(&one.group) || hours(&one.per_user) || hours(&one.per_account);
     snapshot.policy.accounts.values().any(of_account)
         || snapshot.policy.qos.values().any(of_qos)
         || snapshot.config.partitions.iter().any(of_partition)
@@ -389,7 +622,10 @@ pub(crate) fn minds_time(snapshot: &Snapshot) -> bool {
 pub(crate) fn licences(snapshot: &Snapshot) -> BTreeMap<String, Count> {
     let all = &snapshot.config.scheduler.licences;
     let now = snapshot.now;
-    let mut free: BTreeMap<String, Count> = all.iter().map(|(name, all)| (name.clone(), Count::new(now, *all))).collect();
+    let mut free: BTreeMap<String, Count> = all
+        .iter()
+        .map(|(name, all)| (name.clone(), Count::new(now, *all)))
+        .collect();
     if all.is_empty() {
         return free;
     }

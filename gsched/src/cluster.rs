@@ -109,7 +109,9 @@ struct Known {
 /// When what a run holds is expected back.
 pub fn end_of(run: &RunningRun) -> Timestamp {
     let from = run.started.unwrap_or(run.placed);
-    let end = run.ends_by.unwrap_or_else(|| from.plus_secs(i64::from(UNLIMITED_SECS)));
+    let end = run
+        .ends_by
+        .unwrap_or_else(|| from.plus_secs(i64::from(UNLIMITED_SECS)));
     run.leaves_by.map_or(end, |leaves| leaves.min(end))
 }
 
@@ -124,18 +126,27 @@ impl Cluster {
         self.now = snapshot.now;
         self.synced += 1;
         self.room_of.clone_from(&self.base_of);
-        std::mem::take(&mut self.filed).into_iter().for_each(|at| self.file(at));
+        std::mem::take(&mut self.filed)
+            .into_iter()
+            .for_each(|at| self.file(at));
         self.rooms.begin();
-        let changes = changes.filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
+        let changes = changes
+            .filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
         let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
         let stale = std::mem::take(&mut self.stale);
         match changes {
             Some(changes) => {
                 let mut some: FixedBitSet = stale.iter().copied().collect();
-                let only_free = changes.only_free.iter().filter_map(|node| self.place(*node)).filter(|at| !some.contains(*at));
+                let only_free = changes
+                    .only_free
+                    .iter()
+                    .filter_map(|node| self.place(*node))
+                    .filter(|at| !some.contains(*at));
                 let only_free: FixedBitSet = only_free.collect();
                 some.extend(changes.nodes.iter().filter_map(|node| self.place(*node)));
-                self.compare_nodes(snapshot, some.ones(), &mut dirty, |at| only_free.contains(at));
+                self.compare_nodes(snapshot, some.ones(), &mut dirty, |at| {
+                    only_free.contains(at)
+                });
                 dirty.extend(stale);
                 for run in &changes.runs {
                     self.sync_run(*run, snapshot, &mut dirty);
@@ -143,12 +154,24 @@ impl Cluster {
             }
             None => {
                 let same = self.nodes.len() == snapshot.nodes.len()
-                    && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
+                    && self
+                        .nodes
+                        .iter()
+                        .zip(&snapshot.nodes)
+                        .all(|(track, node)| track.id == node.id);
                 if !same {
                     self.rooms = Rooms::default();
                     self.rooms.begin();
-                    self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
-                    self.base_of = self.nodes.iter().map(|track| self.rooms.keep(Room::default(), track.make)).collect();
+                    self.nodes = snapshot
+                        .nodes
+                        .iter()
+                        .map(|node| Track::new(node, &mut self.makes))
+                        .collect();
+                    self.base_of = self
+                        .nodes
+                        .iter()
+                        .map(|track| self.rooms.keep(Room::default(), track.make))
+                        .collect();
                     self.room_of.clone_from(&self.base_of);
                     self.base_breaks = FixedBitSet::with_capacity(self.nodes.len());
                     self.runs.clear();
@@ -159,7 +182,11 @@ impl Cluster {
                     self.generation += 1;
                     dirty.insert_range(..);
                 }
-                dirty.extend(stale.into_iter().filter(|at| same && *at < snapshot.nodes.len()));
+                dirty.extend(
+                    stale
+                        .into_iter()
+                        .filter(|at| same && *at < snapshot.nodes.len()),
+                );
                 self.compare_nodes(snapshot, 0..snapshot.nodes.len(), &mut dirty, |_| false);
                 self.sync_runs(snapshot, &mut dirty);
             }
@@ -184,13 +211,18 @@ impl Cluster {
                     self.rooms.keep(room, track.make)
                 }
             };
-            if !self.rooms.get(self.base_of[at]).has_now_all_of(self.rooms.get(base)) {
+            if !self
+                .rooms
+                .get(self.base_of[at])
+                .has_now_all_of(self.rooms.get(base))
+            {
                 match self.freed.last_mut() {
                     Some(last) if last.end == at => last.end += 1,
                     _ => self.freed.push(at..at + 1),
                 }
             }
-            self.rooms.leave(std::mem::replace(&mut self.base_of[at], base));
+            self.rooms
+                .leave(std::mem::replace(&mut self.base_of[at], base));
             self.room_of[at] = base;
             self.file(at);
         }
@@ -205,7 +237,10 @@ impl Cluster {
     pub(crate) fn count_rooms(&mut self) {
         if !self.rooms.are_counted() {
             let mut rooms = std::mem::take(&mut self.rooms);
-            rooms.count(self.stretches().map(|nodes| (self.room_of[nodes.start], nodes.len())));
+            rooms.count(
+                self.stretches()
+                    .map(|nodes| (self.room_of[nodes.start], nodes.len())),
+            );
             self.rooms = rooms;
         }
     }
@@ -221,7 +256,9 @@ impl Cluster {
             && are_same(&x.free_gpu_milli, &y.free_gpu_milli)
             && pairs.all(|(a, b)| {
                 let (x, y) = (&a.share, &b.share);
-                a.end == b.end && (x.cpus, x.mem_bytes) == (y.cpus, y.mem_bytes) && are_same(&x.gpus.0, &y.gpus.0)
+                a.end == b.end
+                    && (x.cpus, x.mem_bytes) == (y.cpus, y.mem_bytes)
+                    && are_same(&x.gpus.0, &y.gpus.0)
             })
     }
 
@@ -243,11 +280,17 @@ impl Cluster {
                 }
                 continue;
             }
-            if track.seen.is_as_free(node) && track.seen.has_same_gpus(node) && track.seen.is_as_told(node) {
+            if track.seen.is_as_free(node)
+                && track.seen.has_same_gpus(node)
+                && track.seen.is_as_told(node)
+            {
                 continue;
             }
             let make = self.makes.of(node);
-            if track.make != make || !track.seen.is_as_told(node) || !track.seen.has_same_faults(node) {
+            if track.make != make
+                || !track.seen.is_as_told(node)
+                || !track.seen.has_same_faults(node)
+            {
                 self.generation += 1;
                 track.seen = Seen::of(node);
             }
@@ -258,7 +301,11 @@ impl Cluster {
     }
 
     fn sync_run(&mut self, id: RunId, snapshot: &Snapshot, dirty: &mut FixedBitSet) {
-        let run = snapshot.running.binary_search_by_key(&id, |run| run.run).ok().map(|at| &snapshot.running[at]);
+        let run = snapshot
+            .running
+            .binary_search_by_key(&id, |run| run.run)
+            .ok()
+            .map(|at| &snapshot.running[at]);
         match (self.runs.binary_search_by_key(&id, |known| known.run), run) {
             (Ok(at), Some(run)) if self.runs[at].is(run) => {}
             (Ok(at), Some(run)) => {
@@ -286,7 +333,11 @@ impl Cluster {
             live.sort_by_key(|run| run.run);
         }
         let same = self.runs.len() == live.len()
-            && self.runs.iter().zip(&live).all(|(known, run)| known.is(run));
+            && self
+                .runs
+                .iter()
+                .zip(&live)
+                .all(|(known, run)| known.is(run));
         if same {
             return;
         }
@@ -326,7 +377,11 @@ impl Cluster {
         let end = end_of(run);
         for share in &run.shares {
             if let Some(at) = self.place(share.node) {
-                self.nodes[at].held.push(Held { run: run.run, end, share: share.clone() });
+                self.nodes[at].held.push(Held {
+                    run: run.run,
+                    end,
+                    share: share.clone(),
+                });
                 dirty.insert(at);
             }
         }
@@ -335,23 +390,38 @@ impl Cluster {
         self.frozen += usize::from(frozen);
         let nodes = run.shares.iter().map(|share| share.node).collect();
         let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
-        Known { run: run.run, end, nodes, leaves, frozen, sort }
+        Known {
+            run: run.run,
+            end,
+            nodes,
+            leaves,
+            frozen,
+            sort,
+        }
     }
 
     pub(crate) fn knows(&self, run: RunId) -> bool {
-        self.runs.binary_search_by_key(&run, |known| known.run).is_ok()
+        self.runs
+            .binary_search_by_key(&run, |known| known.run)
+            .is_ok()
     }
 
     /// A run ends at another time than was planned with. Its nodes are worked out anew at the next `sync`.
     pub(crate) fn expect_again(&mut self, run: RunId, end: Timestamp) {
-        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return };
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else {
+            return;
+        };
         if self.runs[at].end == end {
             return;
         }
         self.runs[at].end = end;
         for node in self.runs[at].nodes.clone() {
             if let Some(at) = self.place(node) {
-                self.nodes[at].held.iter_mut().filter(|held| held.run == run).for_each(|held| held.end = end);
+                self.nodes[at]
+                    .held
+                    .iter_mut()
+                    .filter(|held| held.run == run)
+                    .for_each(|held| held.end = end);
                 self.stale.push(at);
             }
         }
@@ -368,12 +438,18 @@ impl Cluster {
 
     /// A run is over: what it held is free. Its nodes, and what it held of them.
     pub(crate) fn part_with(&mut self, run: RunId, now: Timestamp) -> (Vec<usize>, Vec<NodeShare>) {
-        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return Default::default() };
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else {
+            return Default::default();
+        };
         let known = self.runs.remove(at);
         self.leaving -= usize::from(known.leaves);
         self.frozen -= usize::from(known.frozen);
         self.usual.run_goes(known.sort);
-        let places: Vec<usize> = known.nodes.iter().filter_map(|node| self.place(*node)).collect();
+        let places: Vec<usize> = known
+            .nodes
+            .iter()
+            .filter_map(|node| self.place(*node))
+            .collect();
         let mut shares = Vec::with_capacity(places.len());
         for at in &places {
             let mut room = self.room(*at).clone();
@@ -382,7 +458,12 @@ impl Cluster {
             for held in track.held.iter().filter(|held| held.run == run) {
                 room.leave(make, &held.share, now, held.end);
             }
-            shares.extend(track.held.extract_if(.., |held| held.run == run).map(|held| held.share));
+            shares.extend(
+                track
+                    .held
+                    .extract_if(.., |held| held.run == run)
+                    .map(|held| held.share),
+            );
             *self.touch(*at) = room;
             self.file(*at);
             self.stale.push(*at);
@@ -394,7 +475,9 @@ impl Cluster {
     pub(crate) fn sort_again(&mut self, snapshot: &Snapshot) {
         self.usual = Usual::default();
         for run in &snapshot.running {
-            let Ok(at) = self.runs.binary_search_by_key(&run.run, |known| known.run) else { continue };
+            let Ok(at) = self.runs.binary_search_by_key(&run.run, |known| known.run) else {
+                continue;
+            };
             self.runs[at].sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
         }
     }
@@ -408,12 +491,22 @@ impl Cluster {
     /// Whether what the runs there leave is what a snapshot says is free.
     pub(crate) fn agrees(&self, at: usize, node: &SchedNode) -> bool {
         let track = &self.nodes[at];
-        let cpus: u64 = track.held.iter().map(|held| u64::from(held.share.cpus)).sum();
+        let cpus: u64 = track
+            .held
+            .iter()
+            .map(|held| u64::from(held.share.cpus))
+            .sum();
         let grants = track.held.iter().flat_map(|held| &held.share.gpus.0);
-        let milli: u64 = grants.map(|grant| u64::from(grant.part.of_slot_milli())).sum();
+        let milli: u64 = grants
+            .map(|grant| u64::from(grant.part.of_slot_milli()))
+            .sum();
         let make = &self.makes.list[track.make as usize];
         let usable = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
-        let free: u64 = node.free_gpu_milli.iter().map(|milli| u64::from(*milli)).sum();
+        let free: u64 = node
+            .free_gpu_milli
+            .iter()
+            .map(|milli| u64::from(*milli))
+            .sum();
         track.up == node.unavailable.is_none()
             && make.cpus == node.cpus
             && u64::from(make.all.all_gpus()) * 1000 == usable
@@ -455,13 +548,22 @@ impl Cluster {
     /// All nodes, those together that follow each other and have one room in this pass.
     pub(crate) fn stretches(&self) -> Stretches<'_> {
         let words = self.breaks.as_slice();
-        let mut all = Stretches { words, word: 0, bits: words.first().copied().unwrap_or(0), from: 0, nodes: self.nodes.len() };
+        let mut all = Stretches {
+            words,
+            word: 0,
+            bits: words.first().copied().unwrap_or(0),
+            from: 0,
+            nodes: self.nodes.len(),
+        };
         all.from = all.next_break();
         all
     }
 
     /// Those of some nodes.
-    pub(crate) fn stretches_in(&self, nodes: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(crate) fn stretches_in(
+        &self,
+        nodes: Range<usize>,
+    ) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut from = nodes.start;
         std::iter::from_fn(move || {
             let here = from..self.end_of_stretch(from).min(nodes.end);
@@ -501,7 +603,12 @@ impl Cluster {
 
     /// When the last of the runs that hold something of a slot ends; `None` for what no run is known to hold.
     pub(crate) fn end_on(&self, at: usize, slot: usize) -> Option<Timestamp> {
-        let held = self.nodes[at].held.iter().filter(|held| held.share.gpus.slots().any(|one| usize::from(one.0) == slot));
+        let held = self.nodes[at].held.iter().filter(|held| {
+            held.share
+                .gpus
+                .slots()
+                .any(|one| usize::from(one.0) == slot)
+        });
         held.map(|held| held.end).max()
     }
 
@@ -554,18 +661,32 @@ impl Cluster {
             until = self.end_of_stretch(at);
             Some(at..until)
         });
-        let any = some.is_none().then(|| self.stretches().filter(|nodes| self.nodes[nodes.start].bucket.is_some()));
+        let any = some.is_none().then(|| {
+            self.stretches()
+                .filter(|nodes| self.nodes[nodes.start].bucket.is_some())
+        });
         in_set.chain(any.into_iter().flatten())
     }
 
     /// How many nodes have at least so many CPUs free now, but for what reservations that begin at once hold.
     pub(crate) fn with_cpus(&self, least: u32) -> usize {
-        self.by_free_cpus.iter().skip(least as usize).map(|nodes| *nodes as usize).sum()
+        self.by_free_cpus
+            .iter()
+            .skip(least as usize)
+            .map(|nodes| *nodes as usize)
+            .sum()
     }
 
     /// Nodes of a set with at least so many whole GPUs free, the fullest first.
-    pub fn with_gpus<'a>(&'a self, least: usize, of: &'a FixedBitSet) -> impl Iterator<Item = usize> + 'a {
-        self.by_free.iter().skip(least).flat_map(|bucket| bucket.intersection(of))
+    pub fn with_gpus<'a>(
+        &'a self,
+        least: usize,
+        of: &'a FixedBitSet,
+    ) -> impl Iterator<Item = usize> + 'a {
+        self.by_free
+            .iter()
+            .skip(least)
+            .flat_map(|bucket| bucket.intersection(of))
     }
 
     pub fn fits(&self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
@@ -574,7 +695,10 @@ impl Cluster {
 
     /// Runs with a share on a node, and when they end.
     pub fn held_on(&self, at: usize) -> impl Iterator<Item = (RunId, Timestamp, &NodeShare)> + '_ {
-        self.nodes[at].held.iter().map(|held| (held.run, held.end, &held.share))
+        self.nodes[at]
+            .held
+            .iter()
+            .map(|held| (held.run, held.end, &held.share))
     }
 }
 
@@ -594,7 +718,9 @@ impl Stretches<'_> {
     fn next_break(&mut self) -> usize {
         while self.bits == 0 {
             self.word += 1;
-            let Some(bits) = self.words.get(self.word) else { return self.nodes };
+            let Some(bits) = self.words.get(self.word) else {
+                return self.nodes;
+            };
             self.bits = *bits;
         }
         let at = self.word * usize::BITS as usize + self.bits.trailing_zeros() as usize;
@@ -650,7 +776,11 @@ impl Known {
             && self.end == end_of(run)
             && (self.leaves, self.frozen) == (run.leaves_by.is_some(), run.frozen.is_some())
             && self.nodes.len() == run.shares.len()
-            && self.nodes.iter().zip(&run.shares).all(|(node, share)| *node == share.node)
+            && self
+                .nodes
+                .iter()
+                .zip(&run.shares)
+                .all(|(node, share)| *node == share.node)
     }
 }
 
@@ -699,12 +829,15 @@ impl Seen {
 
     /// Of GPUs that nobody is given, what is wrong with them: who waits for them is told.
     fn has_same_faults(&self, node: &SchedNode) -> bool {
-        let fault = |gpu: &GpuEntry| (!gpu.usable()).then(|| (gpu.is_expected(), reason::fault(gpu)));
-        Arc::ptr_eq(&self.gpus, &node.gpus) || self.gpus.iter().map(fault).eq(node.gpus.iter().map(fault))
+        let fault =
+            |gpu: &GpuEntry| (!gpu.usable()).then(|| (gpu.is_expected(), reason::fault(gpu)));
+        Arc::ptr_eq(&self.gpus, &node.gpus)
+            || self.gpus.iter().map(fault).eq(node.gpus.iter().map(fault))
     }
 
     fn is_as_free(&self, node: &SchedNode) -> bool {
-        (self.free_cpus, self.free_mem_bytes) == (node.free_cpus, node.free_mem_bytes) && are_same(&self.free_gpu_milli, &node.free_gpu_milli)
+        (self.free_cpus, self.free_mem_bytes) == (node.free_cpus, node.free_mem_bytes)
+            && are_same(&self.free_gpu_milli, &node.free_gpu_milli)
     }
 
     fn take_free(&mut self, node: &SchedNode) {

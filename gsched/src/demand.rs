@@ -6,13 +6,13 @@
 use crate::make::{Group, gpus_of};
 use crate::snapshot::{NodeMig, SchedNode};
 use gmodel::GpuPart;
+use gmodel::Request;
 use gmodel::config::Partition;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, MemAsk};
 use gmodel::mig::{MEMORY_SLICES, MigBoard, MigKind, least_milli};
 use gmodel::node::GpuInfo;
 use gmodel::run::NodeShare;
-use gmodel::Request;
 use std::collections::BTreeMap;
 
 /// One way to serve a job: a demand for each node of a run, the largest first.
@@ -69,19 +69,23 @@ impl Demand {
         partition: &Partition,
         fill: impl Fn(&GpuAlternative) -> Option<u32>,
     ) -> Vec<Self> {
-        let named = request.nodelist.as_ref().map_or(0, |list| list.len() as u32);
+        let named = request
+            .nodelist
+            .as_ref()
+            .map_or(0, |list| list.len() as u32);
         let least = request.nodes_min.max(named).max(1);
         let most = request.nodes_max.max(least).min(least.saturating_add(64));
-        let none = [GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(0) }];
+        let none = [GpuAlternative {
+            kind: GpuKind::Any,
+            amount: GpuAmount::Whole(0),
+        }];
         let alternatives = match &request.gpus {
             Some(ask) if !ask.is_none() => &ask.alternatives[..],
             _ => &none,
         };
         (least..=most)
             .rev()
-            .flat_map(|nodes| {
-                alternatives.iter().map(move |gpus| (nodes, gpus))
-            })
+            .flat_map(|nodes| alternatives.iter().map(move |gpus| (nodes, gpus)))
             .map(|(nodes, gpus)| Self::for_nodes(request, partition, nodes, gpus, fill(gpus)))
             .collect()
     }
@@ -98,7 +102,9 @@ impl Demand {
         let demands = tasks
             .iter()
             .enumerate()
-            .map(|(at, &tasks)| node_demand(request, partition, (nodes, at as u32), tasks, (gpus, fill)))
+            .map(|(at, &tasks)| {
+                node_demand(request, partition, (nodes, at as u32), tasks, (gpus, fill))
+            })
             .collect();
         Self { nodes: demands }
     }
@@ -112,7 +118,9 @@ pub fn tasks_by_node(request: &Request, nodes: u32) -> Vec<u32> {
         return vec![per_node; nodes as usize];
     }
     let total = request.ntasks.max(nodes);
-    (0..nodes).map(|at| total / nodes + u32::from(at < total % nodes)).collect()
+    (0..nodes)
+        .map(|at| total / nodes + u32::from(at < total % nodes))
+        .collect()
 }
 
 fn node_demand(
@@ -131,7 +139,11 @@ fn node_demand(
     let count = gpu_count(&amount);
     let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
     let by_gpu = (count > 0)
-        .then(|| request.cpus_per_gpu.or(partition.cpus_per_gpu.filter(|_| by_task.is_none())))
+        .then(|| {
+            request
+                .cpus_per_gpu
+                .or(partition.cpus_per_gpu.filter(|_| by_task.is_none()))
+        })
         .flatten()
         .map(|cpus| cpus.saturating_mul(count));
     let cpus = by_task.unwrap_or(tasks).max(by_gpu.unwrap_or(0)).max(1);
@@ -159,9 +171,10 @@ fn amount_on_node(
     };
     match amount {
         GpuAmount::Whole(total) => GpuAmount::Whole(here(*total)),
-        GpuAmount::Mig { profile, count } => {
-            GpuAmount::Mig { profile: profile.clone(), count: here(*count) }
-        }
+        GpuAmount::Mig { profile, count } => GpuAmount::Mig {
+            profile: profile.clone(),
+            count: here(*count),
+        },
         GpuAmount::Share { milli } => GpuAmount::Share { milli: *milli },
     }
 }
@@ -185,7 +198,12 @@ fn mem_on_node(request: &Request, partition: &Partition, cpus: u32, gpus: u32) -
 
 impl GpuDemand {
     /// So much of an alternative, on one node.
-    pub(crate) fn of(request: &Request, partition: Option<&Partition>, gpus: &GpuAlternative, amount: GpuAmount) -> Self {
+    pub(crate) fn of(
+        request: &Request,
+        partition: Option<&Partition>,
+        gpus: &GpuAlternative,
+        amount: GpuAmount,
+    ) -> Self {
         let slices = partition.is_some_and(|partition| partition.slices_for_memory);
         Self {
             gpu_type: match &gpus.kind {
@@ -194,7 +212,8 @@ impl GpuDemand {
             },
             min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
             or_slice: slices && request.gpu_mem_mib.is_some() && amount == GpuAmount::Whole(1),
-            capped: partition.is_some_and(|partition| crate::sharing::is_capped(&amount, partition)),
+            capped: partition
+                .is_some_and(|partition| crate::sharing::is_capped(&amount, partition)),
             amount,
         }
     }
@@ -219,7 +238,9 @@ impl GpuDemand {
     /// Whether GPUs, or slices, of this type and memory will do.
     pub(crate) fn is_served_by(&self, gpu_type: &str, memory_mib: u64, part: &GpuPart) -> bool {
         let of_part = match (&self.amount, part) {
-            (GpuAmount::Mig { profile, .. }, GpuPart::Mig { profile: has, .. }) => profile.eq_ignore_ascii_case(has),
+            (GpuAmount::Mig { profile, .. }, GpuPart::Mig { profile: has, .. }) => {
+                profile.eq_ignore_ascii_case(has)
+            }
             (GpuAmount::Mig { .. }, _) => false,
             (_, GpuPart::Mig { .. }) => self.or_slice,
             _ => true,
@@ -232,7 +253,9 @@ impl GpuDemand {
         of_part && memory_mib >= self.min_memory_mib && self.is_of_type(gpu_type)
     }
     pub(crate) fn is_of_type(&self, gpu_type: &str) -> bool {
-        self.gpu_type.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(gpu_type))
+        self.gpu_type
+            .as_deref()
+            .is_none_or(|wanted| wanted.eq_ignore_ascii_case(gpu_type))
     }
 }
 
@@ -256,12 +279,16 @@ impl NodeDemand {
     /// The most matching GPUs that the node could give it; of one island where they must be linked.
     pub fn most_gpus(&self, node: &SchedNode) -> usize {
         let expected = node.gpus.iter().filter(|gpu| gpu.is_expected());
-        let matching = expected.map(|gpu| &gpu.info).filter(|gpu| self.gpus.matches(gpu));
+        let matching = expected
+            .map(|gpu| &gpu.info)
+            .filter(|gpu| self.gpus.matches(gpu));
         if !self.is_linked() {
             return matching.count();
         }
         let mut islands: BTreeMap<u32, usize> = BTreeMap::new();
-        matching.filter_map(|gpu| gpu.nvlink_island).for_each(|island| *islands.entry(island).or_default() += 1);
+        matching
+            .filter_map(|gpu| gpu.nvlink_island)
+            .for_each(|island| *islands.entry(island).or_default() += 1);
         islands.into_values().max().unwrap_or(0)
     }
 
@@ -274,7 +301,10 @@ impl NodeDemand {
             return Err(Lack::Cpus);
         }
         let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
-        let milli = matching.map(|gpu| gpu.info.part().memory_milli()).min().unwrap_or(1000);
+        let milli = matching
+            .map(|gpu| gpu.info.part().memory_milli())
+            .min()
+            .unwrap_or(1000);
         if self.mem_of(node.cpus, node.mem_bytes, gpus_of(node), milli) > node.mem_bytes {
             return Err(Lack::Memory);
         }
@@ -286,23 +316,42 @@ impl NodeDemand {
     /// Could the node serve it with nothing else running, if its GPUs were cut for it? Those that are sick or missing do not
     /// count.
     pub fn fits_cut(&self, node: &SchedNode) -> bool {
-        let boards = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
-        let boards = boards.map(|gpu| &gpu.info).filter(|gpu| self.gpus.is_of_type(&gpu.gpu_type));
+        let boards = node
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
+        let boards = boards
+            .map(|gpu| &gpu.info)
+            .filter(|gpu| self.gpus.is_of_type(&gpu.gpu_type));
         let of_board = |gpu: &GpuInfo| {
             let whole = u32::from(gpu.memory_mib >= self.gpus.min_memory_mib);
-            let GpuAmount::Mig { profile, .. } = &self.gpus.amount else { return whole };
-            let kind = node.mig.kinds_of(gpu).iter().find(|kind| kind.profile.eq_ignore_ascii_case(profile));
-            kind.filter(|kind| kind.memory_mib >= self.gpus.min_memory_mib).map_or(0, |kind| u32::from(kind.most))
+            let GpuAmount::Mig { profile, .. } = &self.gpus.amount else {
+                return whole;
+            };
+            let kind = node
+                .mig
+                .kinds_of(gpu)
+                .iter()
+                .find(|kind| kind.profile.eq_ignore_ascii_case(profile));
+            kind.filter(|kind| kind.memory_mib >= self.gpus.min_memory_mib)
+                .map_or(0, |kind| u32::from(kind.most))
         };
-        !self.is_linked() && boards.map(of_board).sum::<u32>() >= self.gpus.count() && self.cpus <= node.cpus
+        !self.is_linked()
+            && boards.map(of_board).sum::<u32>() >= self.gpus.count()
+            && self.cpus <= node.cpus
     }
 }
 
 impl NodeMig {
     /// What a GPU can be cut into.
     pub fn kinds_of(&self, gpu: &GpuInfo) -> &[MigKind] {
-        let same = |board: &&MigBoard| board.memory_mib == gpu.memory_mib && board.gpu_type == gpu.gpu_type;
-        self.boards.iter().find(same).map_or(&[], |board| &board.kinds)
+        let same = |board: &&MigBoard| {
+            board.memory_mib == gpu.memory_mib && board.gpu_type == gpu.gpu_type
+        };
+        self.boards
+            .iter()
+            .find(same)
+            .map_or(&[], |board| &board.kinds)
     }
 }
 

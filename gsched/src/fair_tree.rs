@@ -90,7 +90,10 @@ impl LevelFs {
         match (shares, usage) {
             (0, _) => Self(0),
             (_, 0) => Self::INFINITE,
-            _ => Self(((u128::from(shares) * u128::from(all_usage)) << PLACES) / (u128::from(all_shares) * u128::from(usage))),
+            _ => Self(
+                ((u128::from(shares) * u128::from(all_usage)) << PLACES)
+                    / (u128::from(all_shares) * u128::from(usage)),
+            ),
         }
     }
 
@@ -125,7 +128,10 @@ impl<'a> FairTree<'a> {
     }
 
     /// From what each user has used in each account.
-    pub fn new(policy: &'a Policy, used: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> Self {
+    pub fn new(
+        policy: &'a Policy,
+        used: impl IntoIterator<Item = (&'a str, &'a str, u64)>,
+    ) -> Self {
         let mut tree = Self::of_policy(policy);
         for (account, user, usage) in used {
             let at = tree.user_or_new(account, user, 1);
@@ -146,7 +152,11 @@ impl<'a> FairTree<'a> {
         for name in policy.accounts.keys() {
             // A chain that would come back to itself ends at the root.
             let line = policy.lineage(name);
-            let goes_on = |last: &&Account| last.parent.as_ref().is_some_and(|up| policy.accounts.contains_key(up));
+            let goes_on = |last: &&Account| {
+                last.parent
+                    .as_ref()
+                    .is_some_and(|up| policy.accounts.contains_key(up))
+            };
             let parent = line.get(1).filter(|_| !line.last().is_some_and(goes_on));
             let parent = parent.map_or(0, |account| tree.account_or_new(&account.name, 1));
             let at = tree.account_or_new(name, 1);
@@ -170,7 +180,8 @@ impl<'a> FairTree<'a> {
     }
 
     fn account_place(&self, name: &str) -> Option<usize> {
-        self.accounts.find(hash(&[name]), |at| self.nodes[at].account == name)
+        self.accounts
+            .find(hash(&[name]), |at| self.nodes[at].account == name)
     }
 
     fn user_or_new(&mut self, account: &'a str, user: &'a str, shares: u32) -> usize {
@@ -179,14 +190,20 @@ impl<'a> FairTree<'a> {
         }
         let parent = self.account_or_new(account, 1);
         let at = self.push(account, Some(user), parent, shares);
-        let hash_of = |at: usize| hash(&[self.nodes[at].account, self.nodes[at].user.unwrap_or_default()]);
+        let hash_of = |at: usize| {
+            hash(&[
+                self.nodes[at].account,
+                self.nodes[at].user.unwrap_or_default(),
+            ])
+        };
         self.users.add(at, hash_of);
         self.user_count += 1;
         at
     }
 
     fn place(&self, account: &str, user: &str) -> Option<usize> {
-        let is_it = |at: usize| self.nodes[at].account == account && self.nodes[at].user == Some(user);
+        let is_it =
+            |at: usize| self.nodes[at].account == account && self.nodes[at].user == Some(user);
         self.users.find(hash(&[account, user]), is_it)
     }
 
@@ -214,7 +231,11 @@ impl<'a> FairTree<'a> {
             let more = running.get_mut(at).map(std::mem::take).unwrap_or_default();
             self.nodes[at].usage = decayed.with(&more, &clock);
         }
-        for (at, more) in running.iter().enumerate().filter(|(_, more)| !more.is_empty()) {
+        for (at, more) in running
+            .iter()
+            .enumerate()
+            .filter(|(_, more)| !more.is_empty())
+        {
             self.nodes[at].usage = Decayed::default().with(more, &clock);
         }
     }
@@ -257,7 +278,8 @@ impl<'a> FairTree<'a> {
 
     /// A user's factor, millionths; nobody is without use or job and asked for.
     pub fn factor(&self, account: &str, user: &str) -> u32 {
-        self.place(account, user).map_or(PPM as u32, |at| self.nodes[at].factor)
+        self.place(account, user)
+            .map_or(PPM as u32, |at| self.nodes[at].factor)
     }
 
     /// The factor of a waiting job's user, by its place in the snapshot, millionths.
@@ -275,23 +297,38 @@ impl<'a> FairTree<'a> {
     /// How a user's standing develops if they run nothing and everybody else goes on as of late, which keeps the use of
     /// the others where it is.
     pub fn outlook(&self, account: &str, user: &str) -> Vec<Outlook> {
-        let Some(at) = self.place(account, user) else { return Vec::new() };
+        let Some(at) = self.place(account, user) else {
+            return Vec::new();
+        };
         let later = |thousandths: u32| {
             let mut tree = self.clone();
             tree.nodes[at].usage = left_after(self.nodes[at].usage, thousandths);
             tree.compute();
             let node = &tree.nodes[at];
-            Outlook { after_half_lives_milli: thousandths, usage: node.usage, level_fs: node.level_fs, factor: node.factor }
+            Outlook {
+                after_half_lives_milli: thousandths,
+                usage: node.usage,
+                level_fs: node.level_fs,
+                factor: node.factor,
+            }
         };
         OUTLOOK.map(later).to_vec()
     }
 
     /// The line of an account.
     pub fn account(&self, name: &str) -> Option<&ShareNode<'a>> {
-        self.nodes.iter().find(|node| node.user.is_none() && node.account == name)
+        self.nodes
+            .iter()
+            .find(|node| node.user.is_none() && node.account == name)
     }
 
-    fn push(&mut self, account: &'a str, user: Option<&'a str>, parent: usize, shares: u32) -> usize {
+    fn push(
+        &mut self,
+        account: &'a str,
+        user: Option<&'a str>,
+        parent: usize,
+        shares: u32,
+    ) -> usize {
         self.nodes.push(ShareNode {
             account,
             user,
@@ -350,7 +387,11 @@ impl<'a> FairTree<'a> {
     fn rank_siblings(&mut self) {
         self.together.resize(self.nodes.len(), (0, 0));
         self.nearly.resize(self.nodes.len(), 0.0);
-        let mut ranks = Ranks { next: self.user_count, last: self.user_count, wanted: std::mem::take(&mut self.wanted) };
+        let mut ranks = Ranks {
+            next: self.user_count,
+            last: self.user_count,
+            wanted: std::mem::take(&mut self.wanted),
+        };
         self.visit_below(0, false, &mut ranks);
         self.wanted = ranks.wanted;
     }
@@ -358,7 +399,12 @@ impl<'a> FairTree<'a> {
     /// The shares and the use of all directly below an account together.
     fn all_below(&self, at: usize) -> (u64, u64) {
         let of_each = || self.below[at].iter().map(|at| &self.nodes[*at]);
-        (of_each().map(|node| u64::from(node.shares)).sum(), of_each().map(|node| node.usage).fold(0, u64::saturating_add))
+        (
+            of_each().map(|node| u64::from(node.shares)).sum(),
+            of_each()
+                .map(|node| node.usage)
+                .fold(0, u64::saturating_add),
+        )
     }
 
     /// Levels of those directly below an account, to be compared.
@@ -368,7 +414,11 @@ impl<'a> FairTree<'a> {
         let of_one = usage as f64 / shares as f64;
         for at in &self.below[at] {
             let node = &self.nodes[*at];
-            self.nearly[*at] = if node.shares == 0 { 0.0 } else { f64::from(node.shares) * of_one / node.usage as f64 };
+            self.nearly[*at] = if node.shares == 0 {
+                0.0
+            } else {
+                f64::from(node.shares) * of_one / node.usage as f64
+            };
         }
     }
 
@@ -389,7 +439,9 @@ impl<'a> FairTree<'a> {
     fn add_up(&mut self, at: usize) -> u64 {
         if self.nodes[at].user.is_none() {
             let below = 0..self.below[at].len();
-            self.nodes[at].usage = below.fold(0, |sum, place| sum.saturating_add(self.add_up(self.below[at][place])));
+            self.nodes[at].usage = below.fold(0, |sum, place| {
+                sum.saturating_add(self.add_up(self.below[at][place]))
+            });
         }
         self.nodes[at].usage
     }
@@ -411,13 +463,20 @@ impl<'a> FairTree<'a> {
     /// shares the last rank given.
     fn visit(&mut self, siblings: &mut [usize], mut tied: bool, ranks: &mut Ranks) -> bool {
         let turn = |at: &usize| (self.nodes[*at].user.is_none(), *at);
-        siblings.sort_by(|one, other| self.compare(*other, *one).then_with(|| turn(one).cmp(&turn(other))));
+        siblings.sort_by(|one, other| {
+            self.compare(*other, *one)
+                .then_with(|| turn(one).cmp(&turn(other)))
+        });
         let mut any = false;
         let mut rest = &siblings[..];
         while let Some(first) = rest.first() {
-            let more = rest[1..].iter().take_while(|at| self.compare(*first, **at).is_eq()).count();
+            let more = rest[1..]
+                .iter()
+                .take_while(|at| self.compare(*first, **at).is_eq())
+                .count();
             let (equal, others) = rest.split_at(1 + more);
-            let (users, accounts) = equal.split_at(equal.partition_point(|at| self.nodes[*at].user.is_some()));
+            let (users, accounts) =
+                equal.split_at(equal.partition_point(|at| self.nodes[*at].user.is_some()));
             rest = others;
             for &at in users {
                 self.rank(at, tied, ranks);
@@ -433,7 +492,11 @@ impl<'a> FairTree<'a> {
                 }
                 _ => {
                     accounts.iter().for_each(|at| self.level_below(*at));
-                    let mut below: Vec<usize> = accounts.iter().flat_map(|at| &self.below[*at]).copied().collect();
+                    let mut below: Vec<usize> = accounts
+                        .iter()
+                        .flat_map(|at| &self.below[*at])
+                        .copied()
+                        .collect();
                     self.visit(&mut below, tied, ranks)
                 }
             };
@@ -456,7 +519,13 @@ impl<'a> FairTree<'a> {
     fn list<'t>(&'t self, at: usize, depth: usize, lines: &mut Vec<(usize, &'t ShareNode<'a>)>) {
         lines.push((depth, &self.nodes[at]));
         let mut children = self.below[at].clone();
-        children.sort_by_key(|at| (self.nodes[*at].user.is_none(), self.nodes[*at].account, self.nodes[*at].user));
+        children.sort_by_key(|at| {
+            (
+                self.nodes[*at].user.is_none(),
+                self.nodes[*at].account,
+                self.nodes[*at].user,
+            )
+        });
         for child in children {
             self.list(child, depth + 1, lines);
         }
@@ -483,7 +552,9 @@ impl Ranks {
 fn part(one: u64, all: u64) -> u64 {
     let spare = all.leading_zeros();
     let shift = 20u32.saturating_sub(spare);
-    ((one >> shift) * PPM).checked_div(all >> shift).unwrap_or(0)
+    ((one >> shift) * PPM)
+        .checked_div(all >> shift)
+        .unwrap_or(0)
 }
 
 /// Weights of the GPUs of each node, by slot.
@@ -496,24 +567,45 @@ struct GpuWeights {
 impl GpuWeights {
     fn new(snapshot: &Snapshot) -> Self {
         let config = &snapshot.config.scheduler.fair_share;
-        let mut all = Self { nodes: Vec::with_capacity(snapshot.nodes.len()), weights: Vec::new() };
+        let mut all = Self {
+            nodes: Vec::with_capacity(snapshot.nodes.len()),
+            weights: Vec::new(),
+        };
         if config.gpu_weights_milli.is_empty() {
             return all;
         }
         for node in &snapshot.nodes {
             all.nodes.push((node.id, all.weights.len()));
-            all.weights.extend(node.gpus.iter().map(|gpu| weight_of_type(config, &gpu.info.gpu_type)));
+            all.weights.extend(
+                node.gpus
+                    .iter()
+                    .map(|gpu| weight_of_type(config, &gpu.info.gpu_type)),
+            );
         }
         all
     }
 
     fn rate(&self, snapshot: &Snapshot, run: &RunningRun) -> u64 {
-        let factor = snapshot.policy.qos.get(&run.spec.qos).map_or(1000, |qos| qos.usage_factor_milli);
+        let factor = snapshot
+            .policy
+            .qos
+            .get(&run.spec.qos)
+            .map_or(1000, |qos| qos.usage_factor_milli);
         let weight = |node: NodeId, slot: gmodel::GpuSlot| {
-            let Ok(at) = self.nodes.binary_search_by_key(&node, |(id, _)| *id) else { return 1000 };
-            self.weights.get(self.nodes[at].1 + usize::from(slot.0)).copied().unwrap_or(1000)
+            let Ok(at) = self.nodes.binary_search_by_key(&node, |(id, _)| *id) else {
+                return 1000;
+            };
+            self.weights
+                .get(self.nodes[at].1 + usize::from(slot.0))
+                .copied()
+                .unwrap_or(1000)
         };
-        weighted_micro(&run.shares, weight, &snapshot.config.scheduler.fair_share, factor)
+        weighted_micro(
+            &run.shares,
+            weight,
+            &snapshot.config.scheduler.fair_share,
+            factor,
+        )
     }
 }
 

@@ -6,7 +6,9 @@
 use self::shortage::period_text;
 use crate::account_tree::AccountTree;
 use crate::headroom::{self, IdleGpus};
-use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds};
+use crate::limits::{
+    ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds,
+};
 use crate::names::Names;
 use crate::plan::Preempt;
 use crate::preempt::promised_guarantee;
@@ -141,10 +143,18 @@ impl Ledger {
             tree: AccountTree::new(&policy),
             users: Names::default(),
             qos_names: policy.qos.keys().map(String::as_str).collect(),
-            partition_names: config.partitions.iter().map(|one| one.name.as_str()).collect(),
+            partition_names: config
+                .partitions
+                .iter()
+                .map(|one| one.name.as_str())
+                .collect(),
             accounts: Vec::new(),
             user_bounds: BTreeMap::new(),
-            qos: policy.qos.values().map(|qos| Page::new([&qos.group, &qos.per_user, &qos.per_account], &types)).collect(),
+            qos: policy
+                .qos
+                .values()
+                .map(|qos| Page::new([&qos.group, &qos.per_user, &qos.per_account], &types))
+                .collect(),
             partitions: config
                 .partitions
                 .iter()
@@ -152,7 +162,12 @@ impl Ledger {
                 .collect(),
             pairs: BTreeMap::new(),
             guarantees: None,
-            licences: config.scheduler.licences.iter().map(|(name, all)| (name.clone(), Licence { all: *all, used: 0 })).collect(),
+            licences: config
+                .scheduler
+                .licences
+                .iter()
+                .map(|(name, all)| (name.clone(), Licence { all: *all, used: 0 }))
+                .collect(),
             idle: IdleGpus::new(snapshot, &types),
             keeps_idle: headroom::keeps_idle(&config, &policy),
             gpu_types: GpuTypesOfNodes::new(snapshot, &types),
@@ -201,15 +216,25 @@ impl Ledger {
     }
 
     /// Counts a start; what it holds from then on. `class` is what [`Ledger::check`] said, `on` what it takes of which nodes.
-    pub fn take(&mut self, job: &PendingJob, take: &Take, class: Option<RunClass>, on: Option<(&[NodeShare], &Snapshot)>) -> Holding {
+    pub fn take(
+        &mut self,
+        job: &PendingJob,
+        take: &Take,
+        class: Option<RunClass>,
+        on: Option<(&[NodeShare], &Snapshot)>,
+    ) -> Holding {
         let held = self.holding_of(job, take);
         let who = self.who_or_new(&job.spec);
         self.count(&job.spec, who, &held, true);
         match on {
-            Some((shares, snapshot)) if self.partitions_keep_idle() => self.idle.take_on(shares, snapshot, &self.types),
+            Some((shares, snapshot)) if self.partitions_keep_idle() => {
+                self.idle.take_on(shares, snapshot, &self.types)
+            }
             _ => self.idle.take(&held, who.partition),
         }
-        if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
+        if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) =
+            (&mut self.guarantees, class, who.account)
+        {
             guarantees.add(&self.tree, account, &held);
         }
         held
@@ -218,9 +243,14 @@ impl Ledger {
     /// Room is being made for a job: what it is guaranteed is nobody else's from now on, and what others pass on for it stands.
     /// `false`, and nothing changed: who started in the meantime stands on what was to be passed on.
     pub(crate) fn claim(&mut self, job: &PendingJob, victims: &[Preempt]) -> bool {
-        let Some(mut guarantees) = self.guarantees.clone() else { return true };
+        let Some(mut guarantees) = self.guarantees.clone() else {
+            return true;
+        };
         let entry = |run: &RunId| {
-            let entry = &self.runs[self.runs.binary_search_by_key(run, |entry| entry.run).ok()?];
+            let entry = &self.runs[self
+                .runs
+                .binary_search_by_key(run, |entry| entry.run)
+                .ok()?];
             Some((self.tree.number(&entry.spec.account)?, &entry.held))
         };
         let passed_on = victims.iter().filter(|one| !one.heirs.is_empty());
@@ -234,12 +264,16 @@ impl Ledger {
             }
             guarantees.add(&self.tree, account, held);
         }
-        let account = self.tree.number(&job.spec.account).filter(|_| !self.is_outside_quota(&job.spec));
+        let account = self
+            .tree
+            .number(&job.spec.account)
+            .filter(|_| !self.is_outside_quota(&job.spec));
         if let Some(account) = account
             && let Some(held) = guaranteed_as(job, account, &guarantees, self, self.now)
         {
             guarantees.add(&self.tree, account, &held);
-            self.claimed.insert((job.id, job.positions.is_some()), (account, held));
+            self.claimed
+                .insert((job.id, job.positions.is_some()), (account, held));
         }
         self.guarantees = Some(guarantees);
         true
@@ -252,22 +286,35 @@ impl Ledger {
 
     /// It came.
     pub fn meet(&mut self, run: &RunningRun) {
-        let Some(held) = self.expected.remove(&run.run.job) else { return };
+        let Some(held) = self.expected.remove(&run.run.job) else {
+            return;
+        };
         let at = self.runs.partition_point(|entry| entry.run < run.run);
-        self.runs.insert(at, Entry { class: run.class, ..Entry::new(run, held) });
+        self.runs.insert(
+            at,
+            Entry {
+                class: run.class,
+                ..Entry::new(run, held)
+            },
+        );
     }
 
     /// A run that was counted holds its shares no more. `false`: another may stand on the guarantee now that it stood on, which a new
     /// ledger says; so with budgets.
     #[must_use]
     pub fn end(&mut self, run: RunId, shares: &[NodeShare], snapshot: &Snapshot) -> bool {
-        let Ok(at) = self.runs.binary_search_by_key(&run, |entry| entry.run) else { return true };
+        let Ok(at) = self.runs.binary_search_by_key(&run, |entry| entry.run) else {
+            return true;
+        };
         let entry = self.runs.remove(at);
         let who = self.who_or_new(&entry.spec);
         if entry.charged {
             // They were free before.
             for (name, count) in &entry.spec.licences {
-                self.licences.get_mut(name).into_iter().for_each(|licence| licence.used += u64::from(*count));
+                self.licences
+                    .get_mut(name)
+                    .into_iter()
+                    .for_each(|licence| licence.used += u64::from(*count));
             }
         }
         self.count(&entry.spec, who, &entry.held, false);
@@ -275,11 +322,19 @@ impl Ledger {
             true => self.idle.give_on(shares, snapshot, &self.types),
             false => self.idle.give(&entry.held, who.partition),
         }
-        let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, entry.class, who.account) else { return true };
+        let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) =
+            (&mut self.guarantees, entry.class, who.account)
+        else {
+            return true;
+        };
         guarantees.remove(&self.tree, account, &entry.held);
         let inherits = |other: &Entry| {
             let account = self.tree.number(&other.spec.account).unwrap_or_default();
-            other.class == Some(RunClass::Borrowed) && self.guarantees.as_ref().is_some_and(|one| one.fits(&self.tree, account, &other.held))
+            other.class == Some(RunClass::Borrowed)
+                && self
+                    .guarantees
+                    .as_ref()
+                    .is_some_and(|one| one.fits(&self.tree, account, &other.held))
         };
         !self.runs.iter().any(inherits)
     }
@@ -295,7 +350,9 @@ impl Ledger {
         let who = self.who_or_new(&run.spec);
         self.count(&run.spec, who, &held, false);
         self.idle.give(&held, who.partition);
-        if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
+        if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) =
+            (&mut self.guarantees, class, who.account)
+        {
             guarantees.remove(&self.tree, account, &held);
         }
     }
@@ -303,18 +360,26 @@ impl Ledger {
     /// Runs whose class is not what it was.
     pub fn classes(&self) -> Vec<(RunId, RunClass)> {
         let changed = self.runs.iter().filter(|entry| entry.class != entry.before);
-        changed.filter_map(|entry| Some((entry.run, entry.class?))).collect()
+        changed
+            .filter_map(|entry| Some((entry.run, entry.class?)))
+            .collect()
     }
 
     /// The class of a run as it is now; `None` where there are no quotas, and outside of them.
     pub fn class_of(&self, run: RunId) -> Option<RunClass> {
-        let at = self.runs.binary_search_by_key(&run, |entry| entry.run).ok()?;
+        let at = self
+            .runs
+            .binary_search_by_key(&run, |entry| entry.run)
+            .ok()?;
         self.runs[at].class
     }
 
     /// Class and thousandths of GPUs of a run that was there when the ledger was made.
     pub fn standing_of(&self, run: RunId) -> Option<(Option<RunClass>, u64)> {
-        let at = self.runs.binary_search_by_key(&run, |entry| entry.run).ok()?;
+        let at = self
+            .runs
+            .binary_search_by_key(&run, |entry| entry.run)
+            .ok()?;
         Some((self.runs[at].class, self.runs[at].held.gpus))
     }
 
@@ -342,23 +407,33 @@ impl Ledger {
 
     /// The types that a job of a partition may be given where it names none; nothing where no guarantee is of a type.
     pub(crate) fn types_in(&self, partition: &str) -> &[usize] {
-        self.partition_names.number(partition).map_or(&[], |at| self.gpu_types.of_partition(at as usize))
+        self.partition_names
+            .number(partition)
+            .map_or(&[], |at| self.gpu_types.of_partition(at as usize))
     }
 
     /// Thousandths of GPUs that an account and those below it hold, of all types.
     pub fn held_by(&self, account: u32) -> u64 {
-        self.accounts.get(account as usize).map_or(0, |page| page.held.gpus_of(ALL))
+        self.accounts
+            .get(account as usize)
+            .map_or(0, |page| page.held.gpus_of(ALL))
     }
 
     /// The budgets of an account with what is used of each in its present period.
     pub fn budgets(&self, account: &str) -> &[(Budget, BudgetUse)] {
-        let page = self.tree.number(account).and_then(|number| self.accounts.get(number as usize));
+        let page = self
+            .tree
+            .number(account)
+            .and_then(|number| self.accounts.get(number as usize));
         page.map_or(&[], |page| &page.budgets)
     }
 
     /// One that only usage or jobs know has one.
     pub fn shares_of(&self, account: u32) -> u64 {
-        self.policy.accounts.get(self.tree.name(account)).map_or(1, |account| u64::from(account.shares))
+        self.policy
+            .accounts
+            .get(self.tree.name(account))
+            .map_or(1, |account| u64::from(account.shares))
     }
 
     /// What a run holds.
@@ -370,7 +445,9 @@ impl Ledger {
     }
 
     fn holding_of(&self, job: &PendingJob, take: &Take) -> Holding {
-        let until = job.limit_secs.map(|secs| self.now.plus_secs(i64::from(secs)));
+        let until = job
+            .limit_secs
+            .map(|secs| self.now.plus_secs(i64::from(secs)));
         let mut held = Holding::new(u64::from(take.cpus), u64::from(take.nodes), self.now, until);
         for (name, milli) in &take.gpus {
             held.add_gpus(self.types.number(name), *milli);
@@ -402,14 +479,19 @@ impl Ledger {
         let spec = &*job.spec;
         if who.qos.is_some()
             && let Some(qos) = self.policy.qos.get(&spec.qos)
-            && let Some(reason) = job_exceeds(&qos.per_job, &spec.qos, held, job.limit_secs, &self.types)
+            && let Some(reason) =
+                job_exceeds(&qos.per_job, &spec.qos, held, job.limit_secs, &self.types)
             && !found(reason)
         {
             return false;
         }
         self.each_limit(who, &mut |bound, (scope, at, _), meter| {
             let of_account = matches!(scope, Scope::Account | Scope::UserInAccount);
-            let account = if of_account { self.tree.name(at) } else { &*spec.account };
+            let account = if of_account {
+                self.tree.name(at)
+            } else {
+                &*spec.account
+            };
             let subject = || scope.subject(account, &spec.user.name, &spec.qos, &spec.partition);
             let reason = bound.exceeded(scope, &subject, meter, held, self.now, &self.types);
             reason.is_none_or(&mut *found)
@@ -417,30 +499,66 @@ impl Ledger {
     }
 
     /// Each limit on somebody, with what those hold whom it speaks of; `look` says whether to go on.
-    fn each_limit(&self, who: Who, look: &mut dyn FnMut(&Bound, LimitId, Option<&Meter>) -> bool) -> bool {
-        for number in who.account.iter().flat_map(|account| self.tree.line(*account)) {
+    fn each_limit(
+        &self,
+        who: Who,
+        look: &mut dyn FnMut(&Bound, LimitId, Option<&Meter>) -> bool,
+    ) -> bool {
+        for number in who
+            .account
+            .iter()
+            .flat_map(|account| self.tree.line(*account))
+        {
             let page = &self.accounts[number as usize];
-            if !page.group.as_ref().is_none_or(|bound| look(bound, (Scope::Account, number, None), Some(&page.held))) {
+            if !page
+                .group
+                .as_ref()
+                .is_none_or(|bound| look(bound, (Scope::Account, number, None), Some(&page.held)))
+            {
                 return false;
             }
-            let meter = || who.user.and_then(|user| self.pairs.get(&(Pair::UserInAccount, number, user)));
+            let meter = || {
+                who.user
+                    .and_then(|user| self.pairs.get(&(Pair::UserInAccount, number, user)))
+            };
             let of_user = self.user_bound(page, number, who.user);
-            if !of_user.is_none_or(|bound| look(bound, (Scope::UserInAccount, number, who.user), meter())) {
+            if !of_user
+                .is_none_or(|bound| look(bound, (Scope::UserInAccount, number, who.user), meter()))
+            {
                 return false;
             }
         }
         let pages = [
             (who.qos.map(|at| (at, &self.qos[at])), QOS_SCOPES),
-            (who.partition.map(|at| (at, &self.partitions[at])), PARTITION_SCOPES),
+            (
+                who.partition.map(|at| (at, &self.partitions[at])),
+                PARTITION_SCOPES,
+            ),
         ];
         for (page, scopes) in pages {
             let Some((at, page)) = page else { continue };
             let at = at as u32;
             let pair = |pair: Pair, other: Option<u32>| self.pairs.get(&(pair, at, other?));
-            let Scopes { group, user, account } = scopes;
-            if !page.group.as_ref().is_none_or(|bound| look(bound, (*group, at, None), Some(&page.held)))
-                || !page.per_user.as_ref().is_none_or(|bound| look(bound, (user.0, at, who.user), pair(user.1, who.user)))
-                || !page.per_account.as_ref().is_none_or(|bound| look(bound, (account.0, at, who.account), pair(account.1, who.account)))
+            let Scopes {
+                group,
+                user,
+                account,
+            } = scopes;
+            if !page
+                .group
+                .as_ref()
+                .is_none_or(|bound| look(bound, (*group, at, None), Some(&page.held)))
+                || !page
+                    .per_user
+                    .as_ref()
+                    .is_none_or(|bound| look(bound, (user.0, at, who.user), pair(user.1, who.user)))
+                || !page.per_account.as_ref().is_none_or(|bound| {
+                    look(
+                        bound,
+                        (account.0, at, who.account),
+                        pair(account.1, who.account),
+                    )
+                })
             {
                 return false;
             }
@@ -449,16 +567,29 @@ impl Ledger {
     }
 
     /// The user's own limits in an account, else those of each user of it.
-    fn user_bound<'a>(&'a self, page: &'a AccountPage, account: u32, user: Option<u32>) -> Option<&'a Bound> {
-        let own = user.filter(|_| page.has_user_bounds).and_then(|user| self.user_bounds.get(&(account, user)));
+    fn user_bound<'a>(
+        &'a self,
+        page: &'a AccountPage,
+        account: u32,
+        user: Option<u32>,
+    ) -> Option<&'a Bound> {
+        let own = user
+            .filter(|_| page.has_user_bounds)
+            .and_then(|user| self.user_bounds.get(&(account, user)));
         own.or(page.per_user.as_ref())
     }
 
     fn caps_hold(&self, who: Who, held: &Holding, found: Found) -> bool {
-        for number in who.account.iter().flat_map(|account| self.tree.line(*account)) {
+        for number in who
+            .account
+            .iter()
+            .flat_map(|account| self.tree.line(*account))
+        {
             let budgets = self.accounts[number as usize].budgets.iter();
             for (budget, cap) in budgets.filter(|(budget, _)| budget.kind == BudgetKind::Cap) {
-                let Some(beyond) = cap.beyond(held, self.now) else { continue };
+                let Some(beyond) = cap.beyond(held, self.now) else {
+                    continue;
+                };
                 let (promised, ahead) = (hours_text(beyond.promised), hours_text(beyond.ahead));
                 let spent = match beyond.from {
                     None => format!(
@@ -474,7 +605,10 @@ impl Ledger {
                     "account {} may use {} GPU-hours{} {}: {spent}",
                     self.tree.name(number),
                     budget.gpu_hours,
-                    budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
+                    budget
+                        .gpu_type
+                        .as_ref()
+                        .map_or(String::new(), |name| format!(" of {name}")),
                     period_text(budget.period),
                 );
                 if !found(Reason::new(ReasonCode::AssocGrpBilling, text)) {
@@ -488,9 +622,14 @@ impl Ledger {
     fn licences_hold(&self, spec: &JobSpec, found: Found) -> bool {
         spec.licences.iter().all(|(name, wants)| {
             let text = match self.licences.get(name) {
-                Some(licence) if licence.used + u64::from(*wants) <= u64::from(licence.all) => return true,
+                Some(licence) if licence.used + u64::from(*wants) <= u64::from(licence.all) => {
+                    return true;
+                }
                 Some(licence) => {
-                    format!("licence {name}: there are {}, {} are in use, this job needs {wants}", licence.all, licence.used)
+                    format!(
+                        "licence {name}: there are {}, {} are in use, this job needs {wants}",
+                        licence.all, licence.used
+                    )
                 }
                 None => format!("licence {name} is not in the configuration"),
             };
@@ -508,11 +647,27 @@ impl Ledger {
             Some(account) => guarantees.fits(&self.tree, account, held),
             None => held.gpus == 0,
         };
-        Some(if fits { RunClass::Guaranteed } else { RunClass::Borrowed })
+        Some(if fits {
+            RunClass::Guaranteed
+        } else {
+            RunClass::Borrowed
+        })
     }
 
-    fn class_is_allowed(&self, spec: &JobSpec, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
-        let Some(because) = self.may_not_borrow(spec, who).filter(|_| class == Some(RunClass::Borrowed)) else { return true };
+    fn class_is_allowed(
+        &self,
+        spec: &JobSpec,
+        who: Who,
+        class: Option<RunClass>,
+        held: &Holding,
+        found: Found,
+    ) -> bool {
+        let Some(because) = self
+            .may_not_borrow(spec, who)
+            .filter(|_| class == Some(RunClass::Borrowed))
+        else {
+            return true;
+        };
         let text = format!("{} ({because})", self.shortage(spec, who, held).text);
         found(Reason::new(ReasonCode::Quota, text))
     }
@@ -520,7 +675,9 @@ impl Ledger {
     /// Borrowing is for jobs that can be sent back, or that say they may be ended.
     fn may_not_borrow(&self, spec: &JobSpec, who: Who) -> Option<&'static str> {
         let partition = who.partition.map(|at| &self.config.partitions[at]);
-        let may_requeue = spec.requeue.unwrap_or(partition.is_none_or(|partition| partition.requeue));
+        let may_requeue = spec
+            .requeue
+            .unwrap_or(partition.is_none_or(|partition| partition.requeue));
         match spec.borrow {
             Some(true) => None,
             Some(false) => Some("--no-borrow"),
@@ -531,7 +688,10 @@ impl Ledger {
 
     /// Whether a job's QOS has it run outside of quotas.
     pub fn is_outside_quota(&self, spec: &JobSpec) -> bool {
-        self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota)
+        self.policy
+            .qos
+            .get(&spec.qos)
+            .is_some_and(|qos| qos.outside_quota)
     }
 }
 
@@ -558,20 +718,32 @@ impl Ledger {
             account: self.tree.number(&spec.account),
             user: self.users.number(&spec.user.name),
             qos: self.qos_names.number(&spec.qos).map(|at| at as usize),
-            partition: self.partition_names.number(&spec.partition).map(|at| at as usize),
+            partition: self
+                .partition_names
+                .number(&spec.partition)
+                .map(|at| at as usize),
         }
     }
 
     fn who_or_new(&mut self, spec: &JobSpec) -> Who {
         let who = self.who(spec);
-        let account = who.account.unwrap_or_else(|| self.account_or_new(&spec.account));
-        let user = who.user.unwrap_or_else(|| self.users.number_or_new(&spec.user.name));
-        Who { account: Some(account), user: Some(user), ..who }
+        let account = who
+            .account
+            .unwrap_or_else(|| self.account_or_new(&spec.account));
+        let user = who
+            .user
+            .unwrap_or_else(|| self.users.number_or_new(&spec.user.name));
+        Who {
+            account: Some(account),
+            user: Some(user),
+            ..who
+        }
     }
 
     fn account_or_new(&mut self, name: &str) -> u32 {
         let number = self.tree.number_or_new(name);
-        self.accounts.resize_with(self.tree.len(), AccountPage::default);
+        self.accounts
+            .resize_with(self.tree.len(), AccountPage::default);
         if let Some(guarantees) = &mut self.guarantees {
             guarantees.grow(self.tree.len());
         }
@@ -581,8 +753,16 @@ impl Ledger {
     /// Adds what a run holds to everybody it counts for, or takes it off.
     fn count(&mut self, spec: &JobSpec, who: Who, held: &Holding, add: bool) {
         let (now, types) = (self.now, self.types.len());
-        let change = |meter: &mut Meter| if add { meter.add(held, now, types) } else { meter.remove(held, now) };
-        let (Some(account), Some(user)) = (who.account, who.user) else { return };
+        let change = |meter: &mut Meter| {
+            if add {
+                meter.add(held, now, types)
+            } else {
+                meter.remove(held, now)
+            }
+        };
+        let (Some(account), Some(user)) = (who.account, who.user) else {
+            return;
+        };
         for number in self.tree.line(account) {
             let page = &mut self.accounts[number as usize];
             change(&mut page.held);
@@ -590,39 +770,65 @@ impl Ledger {
                 budget.count(held, now, add);
             }
             if page.per_user.is_some() || page.has_user_bounds {
-                change(self.pairs.entry((Pair::UserInAccount, number, user)).or_default());
+                change(
+                    self.pairs
+                        .entry((Pair::UserInAccount, number, user))
+                        .or_default(),
+                );
             }
         }
         let pages = [
             (who.qos.map(|at| (at, &mut self.qos[at])), QOS_SCOPES),
-            (who.partition.map(|at| (at, &mut self.partitions[at])), PARTITION_SCOPES),
+            (
+                who.partition.map(|at| (at, &mut self.partitions[at])),
+                PARTITION_SCOPES,
+            ),
         ];
         for (page, scopes) in pages {
             let Some((at, page)) = page else { continue };
             change(&mut page.held);
             if page.per_user.is_some() {
-                change(self.pairs.entry((scopes.user.1, at as u32, user)).or_default());
+                change(
+                    self.pairs
+                        .entry((scopes.user.1, at as u32, user))
+                        .or_default(),
+                );
             }
             if page.per_account.is_some() {
-                change(self.pairs.entry((scopes.account.1, at as u32, account)).or_default());
+                change(
+                    self.pairs
+                        .entry((scopes.account.1, at as u32, account))
+                        .or_default(),
+                );
             }
         }
         for (name, count) in &spec.licences {
             if let Some(licence) = self.licences.get_mut(name) {
                 let count = u64::from(*count);
-                licence.used = if add { licence.used + count } else { licence.used.saturating_sub(count) };
+                licence.used = if add {
+                    licence.used + count
+                } else {
+                    licence.used.saturating_sub(count)
+                };
             }
         }
     }
 
     fn open_accounts(&mut self, snapshot: &Snapshot) {
         let policy = self.policy.clone();
-        self.accounts.resize_with(self.tree.len(), AccountPage::default);
+        self.accounts
+            .resize_with(self.tree.len(), AccountPage::default);
         // The present of each kind, and the ends of those that follow.
-        let mut periods: BTreeMap<Period, ((Timestamp, Timestamp), Vec<Timestamp>)> = BTreeMap::new();
+        let mut periods: BTreeMap<Period, ((Timestamp, Timestamp), Vec<Timestamp>)> =
+            BTreeMap::new();
         for account in policy.accounts.values() {
-            let Some(number) = self.tree.number(&account.name) else { continue };
-            let with_limits = account.users.iter().filter(|(_, user)| user.limits != Default::default());
+            let Some(number) = self.tree.number(&account.name) else {
+                continue;
+            };
+            let with_limits = account
+                .users
+                .iter()
+                .filter(|(_, user)| user.limits != Default::default());
             for (name, user) in with_limits {
                 let limits = stricter(&user.limits, &account.per_user);
                 if let Some(bound) = Bound::new(&limits, &self.types) {
@@ -633,16 +839,31 @@ impl Ledger {
             }
             let budgets = account.budgets.iter().map(|budget| {
                 let used = self.used_in_period(&snapshot.usage, number, budget);
-                let gpu_type = budget.gpu_type.as_ref().map_or(ALL, |name| self.types.number(name));
+                let gpu_type = budget
+                    .gpu_type
+                    .as_ref()
+                    .map_or(ALL, |name| self.types.number(name));
                 let most = u128::from(budget.gpu_hours) * GPU_HOUR;
                 let bounds = |at: Timestamp| snapshot.usage.period_bounds(budget.period, at);
-                let following = |present: &(Timestamp, Timestamp)| std::iter::successors(Some(present.1), |end| Some(bounds(*end).1)).skip(1);
+                let following = |present: &(Timestamp, Timestamp)| {
+                    std::iter::successors(Some(present.1), |end| Some(bounds(*end).1)).skip(1)
+                };
                 let (present, ends) = periods.entry(budget.period).or_insert_with(|| {
                     let present = bounds(self.now);
-                    (present, following(&present).take(MOST_PERIODS - 1).collect())
+                    (
+                        present,
+                        following(&present).take(MOST_PERIODS - 1).collect(),
+                    )
                 });
                 let spent = BudgetUse::new(gpu_type, most, used, *present);
-                (budget.clone(), if budget.kind == BudgetKind::Cap { spent.followed_by(ends) } else { spent })
+                (
+                    budget.clone(),
+                    if budget.kind == BudgetKind::Cap {
+                        spent.followed_by(ends)
+                    } else {
+                        spent
+                    },
+                )
             });
             let budgets = budgets.collect();
             let page = &mut self.accounts[number as usize];
@@ -654,9 +875,21 @@ impl Ledger {
 
     /// What was charged to an account and those below it.
     fn used_in_period(&self, book: &UsageBook, number: u32, budget: &Budget) -> u128 {
-        let gpu_type = budget.gpu_type.as_ref().map(|name| name.to_ascii_lowercase());
+        let gpu_type = budget
+            .gpu_type
+            .as_ref()
+            .map(|name| name.to_ascii_lowercase());
         let below = (1..self.tree.len() as u32).filter(|one| self.tree.is_within(*one, number));
-        below.map(|one| book.in_period(self.tree.name(one), budget.period, self.now, gpu_type.as_deref())).sum()
+        below
+            .map(|one| {
+                book.in_period(
+                    self.tree.name(one),
+                    budget.period,
+                    self.now,
+                    gpu_type.as_deref(),
+                )
+            })
+            .sum()
     }
 
     fn enter_runs(&mut self, snapshot: &Snapshot) {
@@ -664,7 +897,11 @@ impl Ledger {
         for (at, run) in snapshot.running.iter().enumerate() {
             let held = self.gpu_types.holding(run);
             let like_last = at > 0 && Arc::ptr_eq(&snapshot.running[at - 1].spec, &run.spec);
-            let who = if like_last { whose[at - 1] } else { self.who_or_new(&run.spec) };
+            let who = if like_last {
+                whose[at - 1]
+            } else {
+                self.who_or_new(&run.spec)
+            };
             self.count(&run.spec, who, &held, true);
             if run.charged {
                 // Over: its licences are free, though a node is not.
@@ -678,16 +915,22 @@ impl Ledger {
         let budget_of = |account: u32, wanted: &Budget| {
             let budgets = &self.accounts[account as usize].budgets;
             let found = budgets.iter().find(|(budget, _)| budget == wanted);
-            found.map(|(_, used)| used.without_promises()).expect("every budget has its page")
+            found
+                .map(|(_, used)| used.without_promises())
+                .expect("every budget has its page")
         };
-        self.guarantees = Guarantees::new(&self.policy, &self.tree, &self.types, self.now, &budget_of);
+        self.guarantees =
+            Guarantees::new(&self.policy, &self.tree, &self.types, self.now, &budget_of);
         self.class_runs(snapshot, &whose);
     }
 
     fn class_runs(&mut self, snapshot: &Snapshot, whose: &[Who]) {
-        let Some(mut guarantees) = self.guarantees.take() else { return };
-        let inside: Vec<usize> =
-            (0..self.runs.len()).filter(|at| !self.is_outside_quota(&snapshot.running[*at].spec)).collect();
+        let Some(mut guarantees) = self.guarantees.take() else {
+            return;
+        };
+        let inside: Vec<usize> = (0..self.runs.len())
+            .filter(|at| !self.is_outside_quota(&snapshot.running[*at].spec))
+            .collect();
         let standing: Vec<Standing> = inside
             .iter()
             .map(|&at| Standing {
@@ -707,11 +950,16 @@ impl Ledger {
     /// What jobs will stand on for which others are ended: until they start, no run is moved onto it. While others go for a job that
     /// was to borrow, it has no part in this.
     fn promised(&self, snapshot: &Snapshot, left: &Guarantees) -> Vec<(u32, Holding)> {
-        let going_for: BTreeSet<JobId> = snapshot.running.iter().filter_map(|run| run.leaves_for).collect();
+        let going_for: BTreeSet<JobId> = snapshot
+            .running
+            .iter()
+            .filter_map(|run| run.leaves_for)
+            .collect();
         let waiting = promised_guarantee(snapshot);
         let mut left = left.clone();
         let is_owed = |job: &&PendingJob| {
-            let has_room = || job.reason.code == ReasonCode::Preempting && !job.is_among(&going_for);
+            let has_room =
+                || job.reason.code == ReasonCode::Preempting && !job.is_among(&going_for);
             job.spec.choice() == 0
                 && (has_room() || job.is_among(&waiting))
                 && may_start(job, snapshot.now)
@@ -723,7 +971,12 @@ impl Ledger {
             left.add(&self.tree, account, &held);
             Some((account, held))
         };
-        snapshot.pending.iter().filter(is_owed).filter_map(promise).collect()
+        snapshot
+            .pending
+            .iter()
+            .filter(is_owed)
+            .filter_map(promise)
+            .collect()
     }
 
     fn free_licences(&mut self, spec: &JobSpec) {
@@ -736,7 +989,9 @@ impl Ledger {
 
     /// What a run used before now counts in its account's budgets, charged or not.
     fn use_so_far(&mut self, run: &RunningRun, who: Who, held: &Holding) {
-        let (Some(started), Some(account)) = (run.started, who.account) else { return };
+        let (Some(started), Some(account)) = (run.started, who.account) else {
+            return;
+        };
         for number in self.tree.line(account) {
             for (_, budget) in &mut self.accounts[number as usize].budgets {
                 let millis = self.now.since_millis(started.max(budget.start)) as u128;
@@ -748,7 +1003,14 @@ impl Ledger {
 
 impl Entry {
     fn new(run: &RunningRun, held: Holding) -> Self {
-        Self { run: run.run, spec: run.spec.clone(), held, charged: run.charged, before: run.class, class: None }
+        Self {
+            run: run.run,
+            spec: run.spec.clone(),
+            held,
+            charged: run.charged,
+            before: run.class,
+            class: None,
+        }
     }
 }
 

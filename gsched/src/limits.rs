@@ -21,7 +21,9 @@ pub struct GpuTypes {
 
 impl GpuTypes {
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut types = Self { names: vec![ALL_GPUS.to_owned()] };
+        let mut types = Self {
+            names: vec![ALL_GPUS.to_owned()],
+        };
         let mut last = "";
         for name in names {
             // Most GPUs are of the type of the one before.
@@ -29,7 +31,11 @@ impl GpuTypes {
                 continue;
             }
             last = name;
-            if !types.names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            if !types
+                .names
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name))
+            {
                 types.names.push(name.to_ascii_lowercase());
             }
         }
@@ -44,7 +50,10 @@ impl GpuTypes {
     }
     /// Of a type that is not known the last number.
     pub fn number(&self, name: &str) -> usize {
-        self.names.iter().position(|known| known.eq_ignore_ascii_case(name)).unwrap_or(self.names.len() - 1)
+        self.names
+            .iter()
+            .position(|known| known.eq_ignore_ascii_case(name))
+            .unwrap_or(self.names.len() - 1)
     }
     /// `32 GPUs`, `0.5 GPUs`, `4 h100`.
     pub fn text(&self, number: usize, milli: u64) -> String {
@@ -63,7 +72,9 @@ pub fn milli_text(milli: u64) -> String {
     if rest == 0 {
         return whole.to_string();
     }
-    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
+    format!("{whole}.{rest:03}")
+        .trim_end_matches('0')
+        .to_owned()
 }
 
 /// What one run holds, or one job would.
@@ -85,7 +96,13 @@ pub struct Holding {
 impl Holding {
     /// Without GPUs as yet.
     pub fn new(cpus: u64, nodes: u64, since: Timestamp, until: Option<Timestamp>) -> Self {
-        Self { cpus, nodes, since, until, ..Self::default() }
+        Self {
+            cpus,
+            nodes,
+            since,
+            until,
+            ..Self::default()
+        }
     }
 
     /// Adds GPUs of a type, thousandths. [`ALL`] is a type that is not known.
@@ -94,7 +111,10 @@ impl Holding {
         if number == ALL || milli == 0 {
             return;
         }
-        let known = self.few[..self.few_len].iter_mut().chain(&mut self.more).find(|(known, _)| *known == number);
+        let known = self.few[..self.few_len]
+            .iter_mut()
+            .chain(&mut self.more)
+            .find(|(known, _)| *known == number);
         if let Some((_, held)) = known {
             *held += milli;
         } else if self.few_len < FEW_TYPES {
@@ -122,12 +142,20 @@ impl Holding {
 
     /// The same, placed at another time.
     pub(crate) fn placed_at(&self, at: Timestamp) -> Self {
-        let until = self.until.map(|until| at.plus_millis(until.since_millis(self.since)));
-        Self { since: at, until, ..self.clone() }
+        let until = self
+            .until
+            .map(|until| at.plus_millis(until.since_millis(self.since)));
+        Self {
+            since: at,
+            until,
+            ..self.clone()
+        }
     }
 
     pub fn of(&self, number: usize) -> u64 {
-        self.each().find(|(known, _)| *known == number).map_or(0, |(_, milli)| milli)
+        self.each()
+            .find(|(known, _)| *known == number)
+            .map_or(0, |(_, milli)| milli)
     }
 
     /// Milliseconds of its life that lie between two times.
@@ -186,7 +214,10 @@ impl Meter {
     /// As it stands so many milliseconds after the time that its runs were added at, where none of them is over by then.
     pub(crate) fn after(&self, millis: i64) -> Self {
         let gone = u128::from(self.gpus_of(ALL)) * millis.max(0) as u128;
-        Self { promised: self.promised.saturating_sub(gone), ..self.clone() }
+        Self {
+            promised: self.promised.saturating_sub(gone),
+            ..self.clone()
+        }
     }
 }
 
@@ -195,7 +226,8 @@ fn promise(held: &Holding, now: Timestamp) -> Option<u128> {
     if held.gpus == 0 {
         return Some(0);
     }
-    held.until.map(|until| u128::from(held.gpus) * until.since_millis(now) as u128)
+    held.until
+        .map(|until| u128::from(held.gpus) * until.since_millis(now) as u128)
 }
 
 /// Thousandths of a GPU times milliseconds in a GPU-hour.
@@ -241,15 +273,24 @@ impl Bound {
 
     /// Two bounds on GPUs of one owner, of which both hold.
     pub fn with_gpus(limits: &Limits, also: Option<&GpuAmounts>, types: &GpuTypes) -> Option<Self> {
-        let amounts = limits.gpus.iter().chain(also).flat_map(|amounts| &amounts.0);
+        let amounts = limits
+            .gpus
+            .iter()
+            .chain(also)
+            .flat_map(|amounts| &amounts.0);
         let bound = Self {
             jobs: limits.running_jobs,
             cpus: limits.cpus,
             nodes: limits.nodes,
             gpu_hours: limits.running_gpu_hours,
-            gpus: amounts.map(|(name, milli)| (types.number(name), *milli)).collect(),
+            gpus: amounts
+                .map(|(name, milli)| (types.number(name), *milli))
+                .collect(),
         };
-        let none = bound.jobs.is_none() && bound.cpus.is_none() && bound.nodes.is_none() && bound.gpu_hours.is_none();
+        let none = bound.jobs.is_none()
+            && bound.cpus.is_none()
+            && bound.nodes.is_none()
+            && bound.gpu_hours.is_none();
         (!none || !bound.gpus.is_empty()).then_some(bound)
     }
 
@@ -266,20 +307,62 @@ impl Bound {
         let none = Meter::default();
         let held = meter.unwrap_or(&none);
         let (what, text) = match self.over(held, wanted, now)? {
-            Over::Jobs(most) => (What::Jobs, format!("may run {} at once and runs {}", count(most, "job"), held.jobs)),
+            Over::Jobs(most) => (
+                What::Jobs,
+                format!(
+                    "may run {} at once and runs {}",
+                    count(most, "job"),
+                    held.jobs
+                ),
+            ),
             Over::Gpus(number, most) => {
                 let (has, wants) = (held.gpus_of(number), wanted.of(number));
-                (What::Gpus, holds(&types.text(number, most), &milli_text(has), &milli_text(wants)))
+                (
+                    What::Gpus,
+                    holds(
+                        &types.text(number, most),
+                        &milli_text(has),
+                        &milli_text(wants),
+                    ),
+                )
             }
-            Over::Cpus(most) => (What::Cpus, holds(&count(most, "CPU"), &held.cpus.to_string(), &wanted.cpus.to_string())),
-            Over::Nodes(most) => (What::Nodes, holds(&count(most, "node"), &held.nodes.to_string(), &wanted.nodes.to_string())),
+            Over::Cpus(most) => (
+                What::Cpus,
+                holds(
+                    &count(most, "CPU"),
+                    &held.cpus.to_string(),
+                    &wanted.cpus.to_string(),
+                ),
+            ),
+            Over::Nodes(most) => (
+                What::Nodes,
+                holds(
+                    &count(most, "node"),
+                    &held.nodes.to_string(),
+                    &wanted.nodes.to_string(),
+                ),
+            ),
             Over::GpuHours(most) => {
-                let has = if held.endless > 0 { "are without end".into() } else { format!("add up to {}", hours_text(held.promised)) };
-                let adds = promise(wanted, now).map_or("has no time limit".into(), |adds| format!("adds {}", hours_text(adds)));
-                (What::GpuHours, format!("may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}"))
+                let has = if held.endless > 0 {
+                    "are without end".into()
+                } else {
+                    format!("add up to {}", hours_text(held.promised))
+                };
+                let adds = promise(wanted, now).map_or("has no time limit".into(), |adds| {
+                    format!("adds {}", hours_text(adds))
+                });
+                (
+                    What::GpuHours,
+                    format!(
+                        "may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}"
+                    ),
+                )
             }
         };
-        Some(Reason::new(scope.code(what), format!("{} {text}", subject())))
+        Some(Reason::new(
+            scope.code(what),
+            format!("{} {text}", subject()),
+        ))
     }
 
     /// Whether it looks at how long runs may still take.
@@ -292,19 +375,30 @@ impl Bound {
         if let Some(most) = self.jobs.map(u64::from).filter(|most| held.jobs >= *most) {
             return Some(Over::Jobs(most));
         }
-        let is_over = |&&(number, most): &&(usize, u64)| wanted.of(number) > 0 && held.gpus_of(number) + wanted.of(number) > most;
+        let is_over = |&&(number, most): &&(usize, u64)| {
+            wanted.of(number) > 0 && held.gpus_of(number) + wanted.of(number) > most
+        };
         if let Some((number, most)) = self.gpus.iter().find(is_over) {
             return Some(Over::Gpus(*number, *most));
         }
-        if let Some(most) = self.cpus.map(u64::from).filter(|most| held.cpus + wanted.cpus > *most) {
+        if let Some(most) = self
+            .cpus
+            .map(u64::from)
+            .filter(|most| held.cpus + wanted.cpus > *most)
+        {
             return Some(Over::Cpus(most));
         }
-        if let Some(most) = self.nodes.map(u64::from).filter(|most| held.nodes + wanted.nodes > *most) {
+        if let Some(most) = self
+            .nodes
+            .map(u64::from)
+            .filter(|most| held.nodes + wanted.nodes > *most)
+        {
             return Some(Over::Nodes(most));
         }
         let most = self.gpu_hours.filter(|_| wanted.gpus > 0)?;
         let adds = promise(wanted, now);
-        let within = held.endless == 0 && adds.is_some_and(|adds| held.promised + adds <= u128::from(most) * GPU_HOUR);
+        let within = held.endless == 0
+            && adds.is_some_and(|adds| held.promised + adds <= u128::from(most) * GPU_HOUR);
         (!within).then_some(Over::GpuHours(most))
     }
 }
@@ -365,10 +459,21 @@ impl Scope {
 }
 
 /// What a QOS allows one job.
-pub fn job_exceeds(limits: &JobLimits, qos: &str, wanted: &Holding, limit_secs: Option<u32>, types: &GpuTypes) -> Option<Reason> {
+pub fn job_exceeds(
+    limits: &JobLimits,
+    qos: &str,
+    wanted: &Holding,
+    limit_secs: Option<u32>,
+    types: &GpuTypes,
+) -> Option<Reason> {
     let reason = |code, text: String| Some(Reason::new(code, format!("QOS {qos} allows {text}")));
-    if let Some(most) = limits.time_secs.filter(|most| limit_secs.is_none_or(|secs| secs > *most)) {
-        let asked = limit_secs.map_or("has no time limit".into(), |secs| format!("asks for {}", secs_text(secs)));
+    if let Some(most) = limits
+        .time_secs
+        .filter(|most| limit_secs.is_none_or(|secs| secs > *most))
+    {
+        let asked = limit_secs.map_or("has no time limit".into(), |secs| {
+            format!("asks for {}", secs_text(secs))
+        });
         let text = format!("{} a job; this job {asked}", secs_text(most));
         return reason(ReasonCode::QOSMaxWallDurationPerJobLimit, text);
     }
@@ -376,22 +481,44 @@ pub fn job_exceeds(limits: &JobLimits, qos: &str, wanted: &Holding, limit_secs: 
         let number = types.number(name);
         if wanted.of(number) > *most {
             let needs = milli_text(wanted.of(number));
-            return reason(ReasonCode::QOSMaxGRESPerJob, format!("{} a job; this job needs {needs}", types.text(number, *most)));
+            return reason(
+                ReasonCode::QOSMaxGRESPerJob,
+                format!(
+                    "{} a job; this job needs {needs}",
+                    types.text(number, *most)
+                ),
+            );
         }
     }
     for (name, least) in limits.min_gpus.iter().flat_map(|amounts| &amounts.0) {
         let number = types.number(name);
         if wanted.of(number) < *least {
             let asks = milli_text(wanted.of(number));
-            let text = format!("jobs of {} at least; this job asks for {asks}", types.text(number, *least));
+            let text = format!(
+                "jobs of {} at least; this job asks for {asks}",
+                types.text(number, *least)
+            );
             return reason(ReasonCode::QOSMinGRES, text);
         }
     }
-    let nodes = (limits.nodes, wanted.nodes, "node", ReasonCode::QOSMaxNodePerJobLimit);
-    let cpus = (limits.cpus, wanted.cpus, "CPU", ReasonCode::QOSMaxCpuPerJobLimit);
+    let nodes = (
+        limits.nodes,
+        wanted.nodes,
+        "node",
+        ReasonCode::QOSMaxNodePerJobLimit,
+    );
+    let cpus = (
+        limits.cpus,
+        wanted.cpus,
+        "CPU",
+        ReasonCode::QOSMaxCpuPerJobLimit,
+    );
     for (most, wants, name, code) in [nodes, cpus] {
         if let Some(most) = most.map(u64::from).filter(|most| wants > *most) {
-            return reason(code, format!("{} a job; this job needs {wants}", count(most, name)));
+            return reason(
+                code,
+                format!("{} a job; this job needs {wants}", count(most, name)),
+            );
         }
     }
     None
@@ -426,17 +553,32 @@ mod tests {
 
     #[test]
     fn what_a_job_asks_beyond_a_qos_has_the_code_of_what_it_is() {
-        let limits = JobLimits { time_secs: Some(600), cpus: Some(8), nodes: Some(2), ..JobLimits::default() };
+        let limits = JobLimits {
+            time_secs: Some(600),
+            cpus: Some(8),
+            nodes: Some(2),
+            ..JobLimits::default()
+        };
         let told = |cpus: u64, nodes: u64, secs: u32| {
             let wanted = Holding::new(cpus, nodes, Timestamp::default(), None);
-            job_exceeds(&limits, "q", &wanted, Some(secs), &GpuTypes::new([])).map(|reason| (reason.code, reason.text.to_string()))
+            job_exceeds(&limits, "q", &wanted, Some(secs), &GpuTypes::new([]))
+                .map(|reason| (reason.code, reason.text.to_string()))
         };
         assert_eq!(told(8, 2, 600), None);
         let all = [told(9, 2, 600), told(8, 3, 600), told(8, 2, 660)];
         let wrong = [
-            (ReasonCode::QOSMaxCpuPerJobLimit, "QOS q allows 8 CPUs a job; this job needs 9"),
-            (ReasonCode::QOSMaxNodePerJobLimit, "QOS q allows 2 nodes a job; this job needs 3"),
-            (ReasonCode::QOSMaxWallDurationPerJobLimit, "QOS q allows 10 min a job; this job asks for 11 min"),
+            (
+                ReasonCode::QOSMaxCpuPerJobLimit,
+                "QOS q allows 8 CPUs a job; this job needs 9",
+            ),
+            (
+                ReasonCode::QOSMaxNodePerJobLimit,
+                "QOS q allows 2 nodes a job; this job needs 3",
+            ),
+            (
+                ReasonCode::QOSMaxWallDurationPerJobLimit,
+                "QOS q allows 10 min a job; this job asks for 11 min",
+            ),
         ];
         assert_eq!(all, wrong.map(|(code, text)| Some((code, text.to_owned()))));
     }

@@ -79,13 +79,23 @@ impl Makes {
             return *make;
         }
         let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
-        let slot = |gpu: &'_ GpuEntry, board| Slot { kind: gpu.usable().then(|| Group::of(gpu)), numa: gpu.info.numa, board };
+        let slot = |gpu: &'_ GpuEntry, board| Slot {
+            kind: gpu.usable().then(|| Group::of(gpu)),
+            numa: gpu.info.numa,
+            board,
+        };
         let slots = node.gpus.iter().map(|gpu| {
             let next = boards.len() as u16;
             slot(gpu, *boards.entry(gpu.info.board()).or_insert(next))
         });
         let slots = slots.collect();
-        let key = (node.cpus, node.mem_bytes, gpus_of(node), slots, Wiring::of(&node.gpus));
+        let key = (
+            node.cpus,
+            node.mem_bytes,
+            gpus_of(node),
+            slots,
+            Wiring::of(&node.gpus),
+        );
         let list = &mut self.list;
         let make = match self.by_key.get(&key) {
             Some(make) => *make,
@@ -106,7 +116,10 @@ impl Makes {
     pub fn least_milli(&self, wanted: &GpuDemand) -> u32 {
         let groups = self.list.iter().flat_map(|make| &make.groups);
         let serving = groups.filter(|group| wanted.is_served_by_kind(group));
-        serving.map(|group| group.part.milli()).min().unwrap_or_else(|| wanted.least_milli())
+        serving
+            .map(|group| group.part.milli())
+            .min()
+            .unwrap_or_else(|| wanted.least_milli())
     }
 }
 
@@ -141,7 +154,9 @@ pub fn left_out(gpus: &[GpuEntry]) -> Vec<(String, usize)> {
     let mut out: Vec<(String, usize)> = Vec::new();
     for group in groups.iter().skip(GROUPS) {
         let mut of_kind = usable().filter(|gpu| Group::of(gpu) == *group);
-        let name = of_kind.next().map_or_else(String::new, |gpu| gpu.info.kind());
+        let name = of_kind
+            .next()
+            .map_or_else(String::new, |gpu| gpu.info.kind());
         out.push((name, 1 + of_kind.count()));
     }
     out
@@ -166,16 +181,28 @@ fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<Gpu
 
 /// GPUs of a node, sick and missing ones too; slices are no more of them.
 pub(crate) fn gpus_of(node: &SchedNode) -> usize {
-    node.gpus.iter().filter(|gpu| gpu.info.slice.is_none()).count()
+    node.gpus
+        .iter()
+        .filter(|gpu| gpu.info.slice.is_none())
+        .count()
 }
 
 impl Make {
     fn new((cpus, mem_bytes, gpus, slots, wiring): &Key) -> Self {
         let mut groups = kinds(slots.iter().filter_map(|slot| slot.kind.clone()));
-        let mut all = Amount { cpus: *cpus, mem_bytes: *mem_bytes, gpus: [0; GROUPS] };
+        let mut all = Amount {
+            cpus: *cpus,
+            mem_bytes: *mem_bytes,
+            gpus: [0; GROUPS],
+        };
         let of_slots = slots.iter().map(|slot| {
-            let Some(kind) = &slot.kind else { return NO_GROUP };
-            let at = groups.iter().position(|group| group == kind).expect("collected above");
+            let Some(kind) = &slot.kind else {
+                return NO_GROUP;
+            };
+            let at = groups
+                .iter()
+                .position(|group| group == kind)
+                .expect("collected above");
             if at >= GROUPS || all.gpus[at] == u8::MAX {
                 return NO_GROUP;
             }
@@ -199,21 +226,31 @@ impl Make {
 
     /// Kinds of GPUs that are so, a bit each.
     pub fn kinds_where(&self, is_so: impl Fn(&Group) -> bool) -> Kinds {
-        self.groups.iter().enumerate().filter(|(_, group)| is_so(group)).fold(0, |bits, (at, _)| bits | 1 << at)
+        self.groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| is_so(group))
+            .fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
     /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
     fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> Kinds {
-        let fits = |group: &Group| {
-            wanted.is_served_by_kind(group) && (group.island.is_some() || !linked)
-        };
+        let fits =
+            |group: &Group| wanted.is_served_by_kind(group) && (group.island.is_some() || !linked);
         self.kinds_where(fits)
     }
 
     /// Thousandths of a GPU's memory that one of these kinds has, the least.
     fn slice_milli(&self, groups: Kinds) -> u32 {
-        let of_groups = self.groups.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0);
-        of_groups.map(|(_, group)| group.part.memory_milli()).min().unwrap_or(1000)
+        let of_groups = self
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| groups & (1 << at) != 0);
+        of_groups
+            .map(|(_, group)| group.part.memory_milli())
+            .min()
+            .unwrap_or(1000)
     }
 
     /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
@@ -226,7 +263,10 @@ impl Make {
         };
         let have = self.all.gpus_in(groups);
         let most = match linked {
-            true => (0..GROUPS).filter(|at| groups & (1 << at) != 0).map(|at| u32::from(self.all.gpus[at])).max(),
+            true => (0..GROUPS)
+                .filter(|at| groups & (1 << at) != 0)
+                .map(|at| u32::from(self.all.gpus[at]))
+                .max(),
             false => Some(have),
         };
         if gpus.max(u32::from(milli > 0)) > most.unwrap_or(0) {
@@ -235,7 +275,12 @@ impl Make {
         if demand.cpus > self.cpus {
             return Err(Lack::Cpus);
         }
-        let mem_bytes = demand.mem_of(self.cpus, self.mem_bytes, self.gpus, self.slice_milli(groups));
+        let mem_bytes = demand.mem_of(
+            self.cpus,
+            self.mem_bytes,
+            self.gpus,
+            self.slice_milli(groups),
+        );
         if mem_bytes > self.mem_bytes {
             return Err(Lack::Memory);
         }
@@ -252,7 +297,14 @@ impl Make {
         if demand.exclusive {
             let bits = ((1u32 << self.groups.len()) - 1) as Kinds;
             let gpus = self.all.all_gpus().min(u32::from(u8::MAX)) as u8;
-            need = Need { cpus: self.cpus, gpus, groups: bits, milli: 0, one_group: false, ..need };
+            need = Need {
+                cpus: self.cpus,
+                gpus,
+                groups: bits,
+                milli: 0,
+                one_group: false,
+                ..need
+            };
         }
         Ok(need)
     }

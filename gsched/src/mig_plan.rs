@@ -26,7 +26,10 @@ const LOST_AGAIN_SECS: i64 = 60;
 /// The cuts that are due after a pass.
 pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut> {
     let config = &snapshot.config;
-    let planned = config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
+    let planned = config
+        .partitions
+        .iter()
+        .any(|partition| partition.mig == MigCuts::Planned);
     if !planned && config.mig.is_empty() {
         return Vec::new();
     }
@@ -36,13 +39,21 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut
         let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, one)).collect();
         let mut served: BTreeSet<gmodel::JobId> = BTreeSet::new();
         let first_entry = |waiting: &&Waiting| {
-            let one_of_several = snapshot.pending.get(waiting.at as usize).is_some_and(|job| job.is_choice() && job.positions.is_none());
+            let one_of_several = snapshot
+                .pending
+                .get(waiting.at as usize)
+                .is_some_and(|job| job.is_choice() && job.positions.is_none());
             !one_of_several || (!left.started.contains(&waiting.job) && served.insert(waiting.job))
         };
         for waiting in left.waiting.iter().filter(first_entry).take(MOST_JOBS) {
             if !floor.serve_all(waiting) {
                 // What is kept for it is not cut for those after it.
-                floor.kept.extend(reserved.get(&waiting.job).into_iter().flat_map(|one| one.nodes()));
+                floor.kept.extend(
+                    reserved
+                        .get(&waiting.job)
+                        .into_iter()
+                        .flat_map(|one| one.nodes()),
+                );
             }
         }
         cuts.extend(floor.planned());
@@ -97,14 +108,32 @@ struct Wish<'a> {
 impl<'a> Floor<'a> {
     fn new(engine: &'a Engine, snapshot: &'a Snapshot, held_back: &[HeldBack]) -> Self {
         let mut nodes = BTreeMap::new();
-        for (at, node) in snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty()) {
+        for (at, node) in snapshot
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| !node.mig.boards.is_empty())
+        {
             let up = node.unavailable.is_none();
             let room = engine.cluster.room(at);
-            let kept: BTreeSet<u16> = held_back.iter().filter(|held| held.at == at && held.empty).flat_map(|held| held.slots.iter().copied()).collect();
-            let is_free = |slot: gmodel::GpuSlot| room.slots.get(usize::from(slot.0)) == Some(&1000) || kept.contains(&slot.0);
-            let boards = node.gpus.iter().filter(|gpu| gpu.info.slice.is_none() && gpu.present && gpu.info.fault.is_empty());
+            let kept: BTreeSet<u16> = held_back
+                .iter()
+                .filter(|held| held.at == at && held.empty)
+                .flat_map(|held| held.slots.iter().copied())
+                .collect();
+            let is_free = |slot: gmodel::GpuSlot| {
+                room.slots.get(usize::from(slot.0)) == Some(&1000) || kept.contains(&slot.0)
+            };
+            let boards = node
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.info.slice.is_none() && gpu.present && gpu.info.fault.is_empty());
             let board = |gpu: &'a gmodel::node::GpuEntry| {
-                let slices = || node.gpus.iter().filter(|one| one.present && one.info.slice.is_some() && one.info.board() == gpu.info.uuid);
+                let slices = || {
+                    node.gpus.iter().filter(|one| {
+                        one.present && one.info.slice.is_some() && one.info.board() == gpu.info.uuid
+                    })
+                };
                 let (mut cut, mut free) = (BTreeMap::new(), BTreeMap::new());
                 let coming = node.mig.being_cut.get(&gpu.info.uuid);
                 for profile in coming.into_iter().flatten() {
@@ -112,7 +141,9 @@ impl<'a> Floor<'a> {
                     *free.entry(profile.as_str()).or_default() += 1;
                 }
                 for slice in slices().filter(|_| coming.is_none()) {
-                    let Some(of) = &slice.info.slice else { continue };
+                    let Some(of) = &slice.info.slice else {
+                        continue;
+                    };
                     *cut.entry(of.profile.as_str()).or_default() += 1;
                     *free.entry(of.profile.as_str()).or_default() += u32::from(is_free(slice.slot));
                 }
@@ -125,15 +156,48 @@ impl<'a> Floor<'a> {
                 let rests = node.mig.cuts.get(&gpu.info.uuid).is_some_and(|cut| {
                     snapshot.now.since_secs(cut.at) < i64::from(snapshot.config.mig_recut_secs)
                 });
-                let fixed = layout_of(snapshot, &node.name, node.gpus.iter().map(|gpu| &gpu.info), &gpu.info).is_some();
+                let fixed = layout_of(
+                    snapshot,
+                    &node.name,
+                    node.gpus.iter().map(|gpu| &gpu.info),
+                    &gpu.info,
+                )
+                .is_some();
                 let kinds = node.mig.kinds_of(&gpu.info);
-                let open = up && empty && !rests && !fixed && !kinds.is_empty() && !node.mig.ordered.contains(&gpu.info.uuid);
-                Board { info: &gpu.info, divided, kinds, cut, free, empty, open, used: false, wish: None }
+                let open = up
+                    && empty
+                    && !rests
+                    && !fixed
+                    && !kinds.is_empty()
+                    && !node.mig.ordered.contains(&gpu.info.uuid);
+                Board {
+                    info: &gpu.info,
+                    divided,
+                    kinds,
+                    cut,
+                    free,
+                    empty,
+                    open,
+                    used: false,
+                    wish: None,
+                }
             };
             let free = room.profile.free_at(engine.cluster.now);
-            nodes.insert(at, Node { cpus: free.cpus, mem_bytes: free.mem_bytes, boards: boards.map(board).collect() });
+            nodes.insert(
+                at,
+                Node {
+                    cpus: free.cpus,
+                    mem_bytes: free.mem_bytes,
+                    boards: boards.map(board).collect(),
+                },
+            );
         }
-        Self { snapshot, windows: &engine.windows, nodes, kept: BTreeSet::new() }
+        Self {
+            snapshot,
+            windows: &engine.windows,
+            nodes,
+            kept: BTreeSet::new(),
+        }
     }
 
     /// Cuts to layouts of the configuration.
@@ -141,20 +205,39 @@ impl<'a> Floor<'a> {
         let mut cuts = Vec::new();
         for (at, of) in &self.nodes {
             let node = &self.snapshot.nodes[*at];
-            for board in of.boards.iter().filter(|board| board.empty && !node.mig.ordered.contains(&board.info.uuid)) {
+            for board in of
+                .boards
+                .iter()
+                .filter(|board| board.empty && !node.mig.ordered.contains(&board.info.uuid))
+            {
                 let gpus = node.gpus.iter().map(|gpu| &gpu.info);
-                let Some(layout) = layout_of(self.snapshot, &node.name, gpus, board.info) else { continue };
+                let Some(layout) = layout_of(self.snapshot, &node.name, gpus, board.info) else {
+                    continue;
+                };
                 let before = node.mig.cuts.get(&board.info.uuid);
-                let refused = node.gpus.iter().any(|gpu| gpu.info.uuid == board.info.uuid && !gpu.refused.is_empty());
-                let again_secs = if refused { REFUSED_AGAIN_SECS } else { LOST_AGAIN_SECS };
+                let refused = node
+                    .gpus
+                    .iter()
+                    .any(|gpu| gpu.info.uuid == board.info.uuid && !gpu.refused.is_empty());
+                let again_secs = if refused {
+                    REFUSED_AGAIN_SECS
+                } else {
+                    LOST_AGAIN_SECS
+                };
                 let asked_before = before.is_some_and(|cut| {
-                    cut.profiles == layout.layout && self.snapshot.now.since_secs(cut.at) < again_secs
+                    cut.profiles == layout.layout
+                        && self.snapshot.now.since_secs(cut.at) < again_secs
                 });
                 if board.is_cut_so(layout.layout.iter().map(String::as_str)) || asked_before {
                     continue;
                 }
                 let why = format!("[mig.{}] of the configuration says so", layout.name);
-                cuts.push(Cut { node: node.id, uuid: board.info.uuid.clone(), profiles: layout.layout.clone(), why });
+                cuts.push(Cut {
+                    node: node.id,
+                    uuid: board.info.uuid.clone(),
+                    profiles: layout.layout.clone(),
+                    why,
+                });
             }
         }
         cuts
@@ -162,15 +245,25 @@ impl<'a> Floor<'a> {
 
     /// Counts a waiting job, or tasks of an array, on slices that are free or will be. `false`: not all of it.
     fn serve_all(&mut self, waiting: &Waiting) -> bool {
-        let Some(job) = self.snapshot.pending.get(waiting.at as usize) else { return true };
-        let Some(partition) = self.snapshot.config.partition(&job.spec.partition) else { return true };
+        let Some(job) = self.snapshot.pending.get(waiting.at as usize) else {
+            return true;
+        };
+        let Some(partition) = self.snapshot.config.partition(&job.spec.partition) else {
+            return true;
+        };
         let tasks = match &job.positions {
             None => 1,
-            Some(positions) => (positions.len() as usize).min(job.room.map_or(MOST_TASKS, |room| room as usize)).min(MOST_TASKS),
+            Some(positions) => (positions.len() as usize)
+                .min(job.room.map_or(MOST_TASKS, |room| room as usize))
+                .min(MOST_TASKS),
         };
         let demands = Demand::all(&job.spec.request, partition);
         let may_cut = partition.mig == MigCuts::Planned;
-        (0..tasks).all(|_| demands.iter().any(|demand| self.serve(job, demand, may_cut)))
+        (0..tasks).all(|_| {
+            demands
+                .iter()
+                .any(|demand| self.serve(job, demand, may_cut))
+        })
     }
 
     /// All nodes of one way to serve a job, or nothing.
@@ -180,11 +273,16 @@ impl<'a> Floor<'a> {
         let may_use = may_use(self.windows, self.snapshot, job);
         for wanted in &demand.nodes {
             let allowed = |at: &usize| !taken.contains(at) && may_use(*at, self.snapshot.now);
-            let tried = self.nodes.iter().filter(|(at, _)| allowed(at)).filter_map(|(at, node)| {
-                let may_cut = may_cut && !self.kept.contains(at);
-                let (after, cuts) = node.with(wanted, job, may_cut, self.mem_of(*at, wanted))?;
-                Some((cuts, *at, after))
-            });
+            let tried = self
+                .nodes
+                .iter()
+                .filter(|(at, _)| allowed(at))
+                .filter_map(|(at, node)| {
+                    let may_cut = may_cut && !self.kept.contains(at);
+                    let (after, cuts) =
+                        node.with(wanted, job, may_cut, self.mem_of(*at, wanted))?;
+                    Some((cuts, *at, after))
+                });
             // The fewest GPUs that are cut for it.
             let Some((_, at, after)) = tried.min_by_key(|(cuts, at, _)| (*cuts, *at)) else {
                 self.nodes = before;
@@ -198,9 +296,20 @@ impl<'a> Floor<'a> {
 
     fn mem_of(&self, at: usize, wanted: &NodeDemand) -> u64 {
         let node = &self.snapshot.nodes[at];
-        let kinds = node.mig.boards.iter().flat_map(|board| board.kinds.iter().map(|kind| (&board.gpu_type, kind)));
-        let serving = kinds.filter(|(gpu_type, kind)| wanted.gpus.is_served_by(gpu_type, kind.memory_mib, &kind.part()));
-        let milli = serving.map(|(_, kind)| kind.part().memory_milli()).min().unwrap_or(1000);
+        let kinds = node
+            .mig
+            .boards
+            .iter()
+            .flat_map(|board| board.kinds.iter().map(|kind| (&board.gpu_type, kind)));
+        let serving = kinds.filter(|(gpu_type, kind)| {
+            wanted
+                .gpus
+                .is_served_by(gpu_type, kind.memory_mib, &kind.part())
+        });
+        let milli = serving
+            .map(|(_, kind)| kind.part().memory_milli())
+            .min()
+            .unwrap_or(1000);
         wanted.mem_of(node.cpus, node.mem_bytes, crate::make::gpus_of(node), milli)
     }
 
@@ -214,7 +323,12 @@ impl<'a> Floor<'a> {
                 let profiles = profiles_of(board.filled(&wish.kinds));
                 if !board.is_cut_so(profiles.iter().map(String::as_str)) {
                     let why = format!("job {} waits for it", wish.for_job);
-                    cuts.push(Cut { node: id, uuid: board.info.uuid.clone(), profiles, why });
+                    cuts.push(Cut {
+                        node: id,
+                        uuid: board.info.uuid.clone(),
+                        profiles,
+                        why,
+                    });
                 }
             }
         }
@@ -224,8 +338,18 @@ impl<'a> Floor<'a> {
 
 impl<'a> Node<'a> {
     /// The node with a part of a job counted on it, and how many GPUs are cut for that; `None` where it has no room.
-    fn with(&self, wanted: &NodeDemand, job: &PendingJob, may_cut: bool, mem_bytes: u64) -> Option<(Self, u32)> {
-        if wanted.cpus > self.cpus || mem_bytes > self.mem_bytes || wanted.is_linked() || wanted.exclusive {
+    fn with(
+        &self,
+        wanted: &NodeDemand,
+        job: &PendingJob,
+        may_cut: bool,
+        mem_bytes: u64,
+    ) -> Option<(Self, u32)> {
+        if wanted.cpus > self.cpus
+            || mem_bytes > self.mem_bytes
+            || wanted.is_linked()
+            || wanted.exclusive
+        {
             return None;
         }
         let mut after = self.clone();
@@ -235,7 +359,9 @@ impl<'a> Node<'a> {
         for _ in 0..wanted.gpus.count() {
             // As it is; else beside what is cut already; else by a cut more, of those that are cut first.
             let boards = &mut after.boards;
-            if boards.iter_mut().any(|board| board.take_free(wanted)) || boards.iter_mut().any(|board| may_cut && board.add(wanted)) {
+            if boards.iter_mut().any(|board| board.take_free(wanted))
+                || boards.iter_mut().any(|board| may_cut && board.add(wanted))
+            {
                 continue;
             }
             boards.sort_by_key(|board| (!board.divided, board.info.index));
@@ -263,9 +389,19 @@ impl<'a> Board<'a> {
         let (kinds, gpu_type) = (self.kinds, &self.info.gpu_type);
         let serves = |profile: &str| {
             let kind = kinds.iter().find(|kind| kind.profile == profile);
-            kind.is_some_and(|kind| wanted.gpus.is_served_by(gpu_type, kind.memory_mib, &kind.part()))
+            kind.is_some_and(|kind| {
+                wanted
+                    .gpus
+                    .is_served_by(gpu_type, kind.memory_mib, &kind.part())
+            })
         };
-        let Some((_, left)) = self.free.iter_mut().find(|(profile, left)| **left > 0 && serves(profile)) else { return false };
+        let Some((_, left)) = self
+            .free
+            .iter_mut()
+            .find(|(profile, left)| **left > 0 && serves(profile))
+        else {
+            return false;
+        };
         *left -= 1;
         self.used = true;
         true
@@ -273,8 +409,12 @@ impl<'a> Board<'a> {
 
     /// One more slice on a GPU that is to be cut anyway.
     fn add(&mut self, wanted: &NodeDemand) -> bool {
-        let Some(kind) = self.kind_for(wanted) else { return false };
-        let Some(wish) = self.wish.as_mut().filter(|wish| !wish.kinds.is_empty()) else { return false };
+        let Some(kind) = self.kind_for(wanted) else {
+            return false;
+        };
+        let Some(wish) = self.wish.as_mut().filter(|wish| !wish.kinds.is_empty()) else {
+            return false;
+        };
         wish.kinds.push(kind);
         let goes = fits(&wish.kinds).is_some();
         if !goes {
@@ -295,21 +435,32 @@ impl<'a> Board<'a> {
             _ if !self.divided || !wanted.gpus.matches(self.info) => return false,
             _ => Vec::new(),
         };
-        self.wish = Some(Wish { kinds, for_job: job.id });
+        self.wish = Some(Wish {
+            kinds,
+            for_job: job.id,
+        });
         true
     }
 
     /// The smallest kind of slice of this GPU that serves a demand; none where whole ones are asked for.
     fn kind_for(&self, wanted: &NodeDemand) -> Option<&'a MigKind> {
         let mut kinds = self.kinds.iter();
-        kinds.find(|kind| wanted.gpus.is_served_by(&self.info.gpu_type, kind.memory_mib, &kind.part()))
+        kinds.find(|kind| {
+            wanted
+                .gpus
+                .is_served_by(&self.info.gpu_type, kind.memory_mib, &kind.part())
+        })
     }
 
     fn is_cut_so<'p>(&self, profiles: impl Iterator<Item = &'p str>) -> bool {
         let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
         profiles.for_each(|profile| *wanted.entry(profile).or_default() += 1);
         let is_divided = !wanted.is_empty();
-        self.divided == is_divided && wanted.len() == self.cut.len() && wanted.iter().all(|(name, count)| self.cut.get(name) == Some(count))
+        self.divided == is_divided
+            && wanted.len() == self.cut.len()
+            && wanted
+                .iter()
+                .all(|(name, count)| self.cut.get(name) == Some(count))
     }
 
     /// With what else goes on it: more of the same, then the smallest.
@@ -334,17 +485,42 @@ impl<'a> Board<'a> {
 /// Their names in the order of their places.
 fn profiles_of(kinds: Vec<&MigKind>) -> Vec<String> {
     let starts = fits(&kinds).unwrap_or_default();
-    let mut placed: Vec<(u8, &str)> = starts.into_iter().zip(kinds.iter().map(|kind| kind.profile.as_str())).collect();
+    let mut placed: Vec<(u8, &str)> = starts
+        .into_iter()
+        .zip(kinds.iter().map(|kind| kind.profile.as_str()))
+        .collect();
     placed.sort();
-    placed.into_iter().map(|(_, profile)| profile.to_owned()).collect()
+    placed
+        .into_iter()
+        .map(|(_, profile)| profile.to_owned())
+        .collect()
 }
 
 /// The layout of the configuration for a GPU.
-pub fn layout_of<'c, 'g>(snapshot: &'c Snapshot, node: &str, gpus: impl Iterator<Item = &'g GpuInfo>, gpu: &GpuInfo) -> Option<&'c MigLayout> {
-    let of_type = |layout: &MigLayout, gpu: &GpuInfo| layout.gpu_type.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(&gpu.gpu_type));
-    let layout = snapshot.config.mig.iter().find(|layout| layout.nodes.contains(node) && of_type(layout, gpu))?;
-    let before = gpus.filter(|one| one.slice.is_none() && of_type(layout, one) && one.index < gpu.index).count();
-    layout.gpus.is_none_or(|most| before < most as usize).then_some(layout)
+pub fn layout_of<'c, 'g>(
+    snapshot: &'c Snapshot,
+    node: &str,
+    gpus: impl Iterator<Item = &'g GpuInfo>,
+    gpu: &GpuInfo,
+) -> Option<&'c MigLayout> {
+    let of_type = |layout: &MigLayout, gpu: &GpuInfo| {
+        layout
+            .gpu_type
+            .as_ref()
+            .is_none_or(|name| name.eq_ignore_ascii_case(&gpu.gpu_type))
+    };
+    let layout = snapshot
+        .config
+        .mig
+        .iter()
+        .find(|layout| layout.nodes.contains(node) && of_type(layout, gpu))?;
+    let before = gpus
+        .filter(|one| one.slice.is_none() && of_type(layout, one) && one.index < gpu.index)
+        .count();
+    layout
+        .gpus
+        .is_none_or(|most| before < most as usize)
+        .then_some(layout)
 }
 
 #[cfg(test)]

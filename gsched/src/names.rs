@@ -27,8 +27,13 @@ impl Places {
     pub fn add(&mut self, number: usize, hash_of: impl Fn(usize) -> usize) {
         self.taken += 1;
         if self.taken * 2 > self.places.len() {
-            let old = std::mem::replace(&mut self.places, vec![0; (self.taken * 4).next_power_of_two()]);
-            old.into_iter().filter(|place| *place != 0).for_each(|place| self.put(place as usize - 1, &hash_of));
+            let old = std::mem::replace(
+                &mut self.places,
+                vec![0; (self.taken * 4).next_power_of_two()],
+            );
+            old.into_iter()
+                .filter(|place| *place != 0)
+                .for_each(|place| self.put(place as usize - 1, &hash_of));
         }
         self.put(number, &hash_of);
     }
@@ -52,7 +57,9 @@ pub struct Names {
 
 impl Names {
     pub fn number(&self, name: &str) -> Option<u32> {
-        self.places.find(hash(&[name]), |number| &*self.names[number] == name).map(|number| number as u32)
+        self.places
+            .find(hash(&[name]), |number| &*self.names[number] == name)
+            .map(|number| number as u32)
     }
 
     /// The number of a name, which is the next one if it is new.
@@ -62,7 +69,8 @@ impl Names {
         }
         let number = self.names.len();
         self.names.push(name.into());
-        self.places.add(number, |number| hash(&[&self.names[number]]));
+        self.places
+            .add(number, |number| hash(&[&self.names[number]]));
         number as u32
     }
 
@@ -77,12 +85,20 @@ impl Names {
 
 /// Of one name, or of several that together name a thing.
 pub fn hash(names: &[&str]) -> usize {
-    let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    let step = |hash: u64, word: u64| {
+        (hash ^ word)
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(23)
+    };
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for name in names {
         let (words, rest) = name.as_bytes().as_chunks::<8>();
-        hash = words.iter().fold(hash, |hash, word| step(hash, u64::from_le_bytes(*word)));
-        let rest = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        hash = words
+            .iter()
+            .fold(hash, |hash, word| step(hash, u64::from_le_bytes(*word)));
+        let rest = rest
+            .iter()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte));
         hash = step(hash, rest << 8 | name.len() as u64 & 0xff);
     }
     (hash ^ (hash >> 32)) as usize

@@ -14,18 +14,18 @@ use crate::headroom::{KeptNodes, kept_idle_on, kept_nodes};
 use crate::in_turn::InTurn;
 use crate::ledger::{Ledger, Take};
 use crate::limited::Foretold;
-use crate::preempt::Candidates;
-use crate::priority::{in_order, of_starts};
 use crate::mig_hold::HeldBack;
 use crate::network::{Network, most_leaves};
 use crate::placement::{Ask, Looked, Picked, Search, count, each};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
+use crate::preempt::Candidates;
+use crate::priority::{in_order, of_starts};
 use crate::promised::Promised;
+use crate::queue::Queue;
+use crate::quick::{Changes, Left, Waiting};
+use crate::rails;
 use crate::reason::{self, array_limit, standing};
 use crate::refusals::Refusals;
-use crate::queue::Queue;
-use crate::rails;
-use crate::quick::{Changes, Left, Waiting};
 use crate::rooms::RoomId;
 use crate::score::Scores;
 use crate::shape::{OfPass, Shape, ShapeId, Shapes};
@@ -78,7 +78,10 @@ impl Engine {
     /// One whose plans say only who starts: the same starts, but nobody is told why he waits, or when he may expect to start, where
     /// the pass need not know it itself. For replays; quick passes find nothing left by it.
     pub fn silent() -> Self {
-        Self { silent: true, ..Self::default() }
+        Self {
+            silent: true,
+            ..Self::default()
+        }
     }
 
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
@@ -86,7 +89,12 @@ impl Engine {
     }
 
     /// As `plan`, where it is known what is otherwise than in the snapshot of the last plan (of this or of `after`).
-    pub fn plan_changed(&mut self, snapshot: &Snapshot, changes: Option<&Changes>, budget: WorkBudget) -> Plan {
+    pub fn plan_changed(
+        &mut self,
+        snapshot: &Snapshot,
+        changes: Option<&Changes>,
+        budget: WorkBudget,
+    ) -> Plan {
         self.plan_in(snapshot, changes, budget, None)
     }
 
@@ -100,13 +108,27 @@ impl Engine {
         slice: u64,
         hand_over: HandOver,
     ) -> Plan {
-        let slices = Slices { take: hand_over, probes: slice, since: u64::MAX, handed: Plan::default().sizes() };
+        let slices = Slices {
+            take: hand_over,
+            probes: slice,
+            since: u64::MAX,
+            handed: Plan::default().sizes(),
+        };
         self.plan_in(snapshot, changes, budget, Some(slices))
     }
 
-    fn plan_in(&mut self, snapshot: &Snapshot, changes: Option<&Changes>, budget: WorkBudget, slices: Option<Slices>) -> Plan {
+    fn plan_in(
+        &mut self,
+        snapshot: &Snapshot,
+        changes: Option<&Changes>,
+        budget: WorkBudget,
+        slices: Option<Slices>,
+    ) -> Plan {
         let stretched = budget.node_probes.saturating_mul(1 << self.stretch);
-        let more = WorkBudget { node_probes: stretched, ..budget };
+        let more = WorkBudget {
+            node_probes: stretched,
+            ..budget
+        };
         self.left = None;
         self.sync(snapshot, changes);
         self.sync_queue(snapshot, changes);
@@ -115,7 +137,10 @@ impl Engine {
             false => self.walk_all(snapshot, more, None, slices, None),
         };
         plan.cuts = crate::mig_plan::cuts(self, snapshot, &left);
-        self.stretch = match (plan.cut_short && left.started.len() < budget.starts, self.probed > budget.node_probes / 2) {
+        self.stretch = match (
+            plan.cut_short && left.started.len() < budget.starts,
+            self.probed > budget.node_probes / 2,
+        ) {
             (true, _) => (self.stretch + 1).min(MOST_STRETCH),
             (false, true) => self.stretch,
             (false, false) => self.stretch.saturating_sub(1),
@@ -126,7 +151,13 @@ impl Engine {
 
     /// One pass in which `look` sees each job before its turn and may end the pass. `reserve`: how many waiting jobs of
     /// each partition get a reservation, where it is not for the policy to say.
-    pub(crate) fn walk(&mut self, snapshot: &Snapshot, budget: WorkBudget, reserve: Option<u32>, look: Look) -> (Plan, Left) {
+    pub(crate) fn walk(
+        &mut self,
+        snapshot: &Snapshot,
+        budget: WorkBudget,
+        reserve: Option<u32>,
+        look: Look,
+    ) -> (Plan, Left) {
         self.left = None;
         self.sync(snapshot, None);
         self.cluster.usual.queue_is_known = false;
@@ -165,11 +196,17 @@ impl Engine {
         for one in &order {
             let borrows = one.class != Some(RunClass::Guaranteed);
             if borrows && !later.is_empty() {
-                later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
+                later
+                    .drain(..)
+                    .for_each(|at| pass.consider_in(at, &partitions, false));
             }
             let job = &snapshot.pending[one.at];
             let place = || partitions.get(job.spec.partition.as_str()).copied();
-            if pass.is_spent() || !look.as_mut().is_none_or(|look| look(&mut pass, job, place())) {
+            if pass.is_spent()
+                || !look
+                    .as_mut()
+                    .is_none_or(|look| look(&mut pass, job, place()))
+            {
                 break;
             }
             pass.consider_in(one.at, &partitions, !borrows);
@@ -177,7 +214,9 @@ impl Engine {
             later.extend(pass.later.take());
         }
         if !pass.is_spent() {
-            later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
+            later
+                .drain(..)
+                .for_each(|at| pass.consider_in(at, &partitions, false));
             pass.resume_rest();
         }
         pass.plan.classes = pass.ledger.classes();
@@ -203,7 +242,8 @@ impl Engine {
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
         self.shapes.begin_pass(snapshot.pending.len());
         self.scores.begin_pass();
-        self.promised.begin(self.shapes.era(), &self.cluster.changed);
+        self.promised
+            .begin(self.shapes.era(), &self.cluster.changed);
     }
 }
 
@@ -211,9 +251,16 @@ impl Engine {
 /// nothing is cut for it.
 fn in_lines(snapshot: &Snapshot) -> bool {
     let config = &snapshot.config;
-    let cuts = config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
+    let cuts = config
+        .partitions
+        .iter()
+        .any(|partition| partition.mig == MigCuts::Planned);
     let frozen = snapshot.running.iter().any(|run| run.frozen.is_some());
-    !snapshot.policy.has_quotas() && !what_if::may_preempt(snapshot) && !config.scheduler.consolidate && !cuts && !frozen
+    !snapshot.policy.has_quotas()
+        && !what_if::may_preempt(snapshot)
+        && !config.scheduler.consolidate
+        && !cuts
+        && !frozen
 }
 
 /// Sees a job, and the place of its partition, before its turn; `false` ends the pass.
@@ -221,7 +268,13 @@ pub(crate) type Look<'l> = &'l mut dyn FnMut(&mut Pass, &PendingJob, Option<usiz
 
 /// Places of the partitions by name.
 fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
-    snapshot.config.partitions.iter().enumerate().map(|(at, one)| (one.name.as_str(), at)).collect()
+    snapshot
+        .config
+        .partitions
+        .iter()
+        .enumerate()
+        .map(|(at, one)| (one.name.as_str(), at))
+        .collect()
 }
 
 /// A start in the future that others may not delay.
@@ -242,12 +295,17 @@ pub struct Reserved {
 
 impl Reserved {
     pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.holds.iter().filter(|(hold, _)| hold.from == self.at).flat_map(|(_, nodes)| nodes.clone())
+        self.holds
+            .iter()
+            .filter(|(hold, _)| hold.from == self.at)
+            .flat_map(|(_, nodes)| nodes.clone())
     }
 
     /// Whether it holds something of any of some nodes.
     pub fn is_on(&self, nodes: &FixedBitSet) -> bool {
-        self.holds.iter().any(|(_, stretch)| nodes.contains_any_in_range(stretch.clone()))
+        self.holds
+            .iter()
+            .any(|(_, stretch)| nodes.contains_any_in_range(stretch.clone()))
     }
 }
 
@@ -345,7 +403,14 @@ pub(crate) struct Slices {
 }
 
 /// A shape on somebody's account: shape, account, user, QOS; borrow, requeue, whether it gave way before; limit.
-type Claim = (ShapeId, String, String, String, (Option<bool>, Option<bool>, bool), u32);
+type Claim = (
+    ShapeId,
+    String,
+    String,
+    String,
+    (Option<bool>, Option<bool>, bool),
+    u32,
+);
 
 /// Nodes, what a job takes there, and in which class; `None` where there is no room.
 pub(crate) type Found = Result<Option<(Picked, Take, Option<RunClass>)>, Reason>;
@@ -366,7 +431,12 @@ pub(crate) struct Want {
 }
 
 impl<'a> Pass<'a> {
-    pub fn new(engine: &'a mut Engine, snapshot: &'a Snapshot, budget: WorkBudget, ledger: Ledger) -> Self {
+    pub fn new(
+        engine: &'a mut Engine,
+        snapshot: &'a Snapshot,
+        budget: WorkBudget,
+        ledger: Ledger,
+    ) -> Self {
         let partitions = snapshot.config.partitions.len();
         let reserve = match snapshot.config.scheduler.backfill {
             Backfill::Off => 0,
@@ -375,7 +445,11 @@ impl<'a> Pass<'a> {
         };
         engine.cluster.count_rooms();
         let unlimited = claims::is_unlimited(snapshot);
-        let leaving = if engine.cluster.leaving > 0 { Leaving::new(snapshot) } else { Leaving::default() };
+        let leaving = if engine.cluster.leaving > 0 {
+            Leaving::new(snapshot)
+        } else {
+            Leaving::default()
+        };
         Self {
             engine,
             snapshot,
@@ -415,14 +489,19 @@ impl<'a> Pass<'a> {
             choices: Choices::default(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
-            plan: Plan { made_from: snapshot.seq, ..Plan::default() },
+            plan: Plan {
+                made_from: snapshot.seq,
+                ..Plan::default()
+            },
             slices: None,
         }
     }
 
     /// Hands over what is new in the plan when enough work was done since the last time.
     pub(crate) fn hand_over(&mut self) {
-        let Some(slices) = &mut self.slices else { return };
+        let Some(slices) = &mut self.slices else {
+            return;
+        };
         if slices.since == u64::MAX {
             slices.since = self.probes_left;
         }
@@ -448,9 +527,12 @@ impl<'a> Pass<'a> {
         let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).collect();
         let keeps = !self.unlimited && !self.minds_time;
         let is_set_aside = self.ledger.is_set_aside();
-        let waits = |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
+        let waits = |job: &PendingJob| {
+            job.reason.code == ReasonCode::Preempting && !started.contains(&job.id)
+        };
         let may_make = self.frozen.is_some() || self.snapshot.config.scheduler.consolidate;
-        let makes_room = may_make && (!self.plan.preempts.is_empty() || self.snapshot.pending.iter().any(waits));
+        let makes_room =
+            may_make && (!self.plan.preempts.is_empty() || self.snapshot.pending.iter().any(waits));
         let left = Left {
             ledger: keeps.then_some(self.ledger),
             waiting: self.room_wanted,
@@ -464,9 +546,20 @@ impl<'a> Pass<'a> {
             started,
             in_arrays: self.in_arrays,
         };
-        let Some(slices) = self.slices else { return (self.plan, left) };
+        let Some(slices) = self.slices else {
+            return (self.plan, left);
+        };
         let rest = self.plan.beyond(slices.handed);
-        (Plan { cut_short: self.plan.cut_short, again: self.plan.again, classes: self.plan.classes, resumes: self.plan.resumes, ..rest }, left)
+        (
+            Plan {
+                cut_short: self.plan.cut_short,
+                again: self.plan.again,
+                classes: self.plan.classes,
+                resumes: self.plan.resumes,
+                ..rest
+            },
+            left,
+        )
     }
 
     pub(crate) fn is_spent(&self) -> bool {
@@ -490,7 +583,13 @@ impl<'a> Pass<'a> {
 
     pub fn shape_of(&mut self, job: &PendingJob, partition: usize) -> ShapeId {
         let engine = &mut *self.engine;
-        engine.shapes.of(job, partition, self.snapshot, &engine.cluster, &engine.windows)
+        engine.shapes.of(
+            job,
+            partition,
+            self.snapshot,
+            &engine.cluster,
+            &engine.windows,
+        )
     }
 
     pub(crate) fn shape(&self, shape: ShapeId) -> &Shape {
@@ -510,7 +609,9 @@ impl<'a> Pass<'a> {
             Some(partition) => self.consider(job, *partition),
             None => Some(reason::no_partition(job)),
         };
-        if self.guaranteed_only && matches!(&reason, Some(reason) if reason.code == ReasonCode::None) {
+        if self.guaranteed_only
+            && matches!(&reason, Some(reason) if reason.code == ReasonCode::None)
+        {
             self.later = Some(at);
             return;
         }
@@ -525,7 +626,8 @@ impl<'a> Pass<'a> {
         let policy = &self.snapshot.config.partitions[partition];
         let standing = standing(job, policy, self.snapshot);
         // Who waits for others of its array is planned behind them.
-        let waits_in_turn = |reason: &Reason| self.foretells && reason.code == ReasonCode::JobArrayTaskLimit;
+        let waits_in_turn =
+            |reason: &Reason| self.foretells && reason.code == ReasonCode::JobArrayTaskLimit;
         let lasts = standing.filter(|reason| !waits_in_turn(reason));
         if lasts.is_some() {
             return lasts;
@@ -564,7 +666,11 @@ impl<'a> Pass<'a> {
         };
         let is_capped = left.as_ref().is_some_and(|(_, tasks)| *tasks == 0);
         let reason = left.map(|(wait, tasks)| self.wait(job, shape, wait, tasks));
-        if self.foretells && job.positions.is_some() && reason.is_some() && (is_capped || self.reserved.len() > before) {
+        if self.foretells
+            && job.positions.is_some()
+            && reason.is_some()
+            && (is_capped || self.reserved.len() > before)
+        {
             self.follow(job, shape, started, before);
         }
         self.hold_again(lifted);
@@ -572,15 +678,27 @@ impl<'a> Pass<'a> {
     }
 
     /// Starts a job or task now, if it can.
-    pub(crate) fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
+    pub(crate) fn start(
+        &mut self,
+        job: &PendingJob,
+        id: JobId,
+        shape: ShapeId,
+    ) -> Result<(), Wait> {
         let secs = self.secs_now(job, shape);
         let ways = self.allowed_ways(job, shape, secs)?;
-        let ways = self.reserved_ways_of(job, shape, ways, job.spec.time_min_secs.unwrap_or(secs))?;
+        let ways =
+            self.reserved_ways_of(job, shape, ways, job.spec.time_min_secs.unwrap_or(secs))?;
         self.start_by(job, id, shape, &ways)
     }
 
     /// By one of some ways.
-    pub(crate) fn start_by(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
+    pub(crate) fn start_by(
+        &mut self,
+        job: &PendingJob,
+        id: JobId,
+        shape: ShapeId,
+        ways: &[usize],
+    ) -> Result<(), Wait> {
         if !job.is_choice() {
             return self.start_beside(job, id, shape, ways);
         }
@@ -593,7 +711,9 @@ impl<'a> Pass<'a> {
         // What those of its shape were refused they were refused beside what it has reserved.
         let known = (!own.is_empty()).then(|| std::mem::take(self.of_pass(shape)));
         let told = self.start_beside(job, id, shape, ways);
-        known.into_iter().for_each(|known| *self.of_pass(shape) = known);
+        known
+            .into_iter()
+            .for_each(|known| *self.of_pass(shape) = known);
         match &told {
             Ok(()) => self.hold_but_one(job, own),
             Err(_) => self.hold_own(job, own),
@@ -602,16 +722,30 @@ impl<'a> Pass<'a> {
     }
 
     /// Beside all that is reserved.
-    fn start_beside(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
+    fn start_beside(
+        &mut self,
+        job: &PendingJob,
+        id: JobId,
+        shape: ShapeId,
+        ways: &[usize],
+    ) -> Result<(), Wait> {
         let secs = self.secs_now(job, shape);
         self.licences_now(job, secs)?;
-        if self.shape(shape).pass.refused_secs.is_none_or(|refused| secs < refused) {
+        if self
+            .shape(shape)
+            .pass
+            .refused_secs
+            .is_none_or(|refused| secs < refused)
+        {
             if self.is_full(shape) {
                 self.of_pass(shape).refused_secs = Some(0);
                 return Err(Wait::Room);
             }
             // What it has reserved elsewhere is lifted for a job of several partitions.
-            let is_refused = !job.is_choice() && self.refusals.is_refused(&self.engine.shapes.list, shape, secs);
+            let is_refused = !job.is_choice()
+                && self
+                    .refusals
+                    .is_refused(&self.engine.shapes.list, shape, secs);
             if !is_refused && self.start_one_way(job, id, shape, ways, secs)? {
                 return Ok(());
             }
@@ -624,14 +758,25 @@ impl<'a> Pass<'a> {
         }
         // Rooms of an earlier moment say too little of a time that is cut to what they have.
         let is_full_pass = self.now == self.snapshot.now;
-        match job.spec.time_min_secs.filter(|least| is_full_pass && *least < secs) {
+        match job
+            .spec
+            .time_min_secs
+            .filter(|least| is_full_pass && *least < secs)
+        {
             Some(least) if self.start_shorter(job, id, shape, ways, (least, secs)) => Ok(()),
             _ => Err(Wait::Room),
         }
     }
 
     /// Starts it by the first way that has room and that no limit stands against.
-    fn start_one_way(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize], secs: u32) -> Result<bool, Wait> {
+    fn start_one_way(
+        &mut self,
+        job: &PendingJob,
+        id: JobId,
+        shape: ShapeId,
+        ways: &[usize],
+        secs: u32,
+    ) -> Result<bool, Wait> {
         let mut limit = None;
         for way in ways.iter().copied() {
             match self.find_beside(job, shape, way, secs) {
@@ -651,14 +796,30 @@ impl<'a> Pass<'a> {
     }
 
     /// With a limit cut down to what there is room for.
-    fn start_shorter(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize], (least, secs): (u32, u32)) -> bool {
-        if self.shape(shape).pass.refused_min_secs.is_some_and(|refused| least >= refused) {
+    fn start_shorter(
+        &mut self,
+        job: &PendingJob,
+        id: JobId,
+        shape: ShapeId,
+        ways: &[usize],
+        (least, secs): (u32, u32),
+    ) -> bool {
+        if self
+            .shape(shape)
+            .pass
+            .refused_min_secs
+            .is_some_and(|refused| least >= refused)
+        {
             return false;
         }
         self.reserve_wanted();
         for way in ways.iter().copied() {
-            let longest = self.search(job, shape, |search, ask| search.longest(ask, way, search.snapshot.now, (least, secs)));
-            let Some((secs, picked)) = longest else { continue };
+            let longest = self.search(job, shape, |search, ask| {
+                search.longest(ask, way, search.snapshot.now, (least, secs))
+            });
+            let Some((secs, picked)) = longest else {
+                continue;
+            };
             let take = self.take_of(shape, way, &picked, secs);
             if let Ok(class) = self.check_on(job, shape, (&take, way, secs), &picked) {
                 self.commit(job, id, shape, way, &picked, (&take, class), Some(secs));
@@ -676,11 +837,14 @@ impl<'a> Pass<'a> {
         let end = end_after(self.snapshot.now, Some(secs));
         while let (Some((picked, ..)), true) = (&found, self.is_any_wanted_before(end)) {
             let mut nodes = FixedBitSet::with_capacity(self.snapshot.nodes.len());
-            picked.iter().for_each(|(picked, _)| nodes.insert_range(picked.clone()));
+            picked
+                .iter()
+                .for_each(|(picked, _)| nodes.insert_range(picked.clone()));
             let in_the_way = |one: &Reserved| one.at < end && one.is_on(&nodes);
             // Twice as many each time before it is asked whether more of them matter: to make one more is no harm.
             let (mut looked, mut more) = (self.reserved.len(), 1);
-            while !self.reserved[looked..].iter().any(in_the_way) && self.is_any_wanted_before(end) {
+            while !self.reserved[looked..].iter().any(in_the_way) && self.is_any_wanted_before(end)
+            {
                 looked = self.reserved.len();
                 for _ in 0..more {
                     let before = self.reserved.len();
@@ -697,13 +861,29 @@ impl<'a> Pass<'a> {
     }
 
     /// Looks for nodes on behalf of a job.
-    pub fn search<T>(&mut self, job: &PendingJob, shape: ShapeId, look: impl FnOnce(&mut Search, &Ask) -> T) -> T {
+    pub fn search<T>(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        look: impl FnOnce(&mut Search, &Ask) -> T,
+    ) -> T {
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let beyond_secs = i64::from(job.window_secs().saturating_sub(job.held_secs()));
-        let avoid: Vec<usize> = job.avoid.iter().filter_map(|node: &NodeId| engine.cluster.place(*node)).collect();
+        let avoid: Vec<usize> = job
+            .avoid
+            .iter()
+            .filter_map(|node: &NodeId| engine.cluster.place(*node))
+            .collect();
         let (most_leaves, least_secs) = (most_leaves(job, self.snapshot.now), job.least_secs());
-        let ask = Ask { shape: of, avoid: &avoid, only: None, most_leaves, beyond_secs, least_secs };
+        let ask = Ask {
+            shape: of,
+            avoid: &avoid,
+            only: None,
+            most_leaves,
+            beyond_secs,
+            least_secs,
+        };
         let mut search = Search {
             cluster: &engine.cluster,
             windows: &engine.windows,
@@ -717,10 +897,24 @@ impl<'a> Pass<'a> {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn commit(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, way: usize, picked: &Picked, (take, class): (&Take, Option<RunClass>), shorter: Option<u32>) {
+    pub(crate) fn commit(
+        &mut self,
+        job: &PendingJob,
+        id: JobId,
+        shape: ShapeId,
+        way: usize,
+        picked: &Picked,
+        (take, class): (&Take, Option<RunClass>),
+        shorter: Option<u32>,
+    ) {
         let now = self.now;
         let end = end_after(self.snapshot.now, shorter.or(job.limit_secs));
-        let there = self.taken_there(shape, way, picked, (now, shorter.unwrap_or(job.held_secs())));
+        let there = self.taken_there(
+            shape,
+            way,
+            picked,
+            (now, shorter.unwrap_or(job.held_secs())),
+        );
         let engine = &mut *self.engine;
         engine.promised.start(each(picked).map(|(at, _)| at));
         let of = &engine.shapes.list[shape as usize];
@@ -735,23 +929,35 @@ impl<'a> Pass<'a> {
             let key = (before, part, liked);
             if let Some((room, share)) = made.get(&key) {
                 cluster.set_room(at, *room);
-                allocation.push((at, NodeShare { node, ..share.clone() }));
+                allocation.push((
+                    at,
+                    NodeShare {
+                        node,
+                        ..share.clone()
+                    },
+                ));
             } else {
                 let make = cluster.nodes[at].make;
-                let need = *of.need(way, part, make).expect("picked nodes serve their part");
+                let need = *of
+                    .need(way, part, make)
+                    .expect("picked nodes serve their part");
                 let tasks = of.ways[way].parts[part].demand.tasks;
                 let make = &cluster.makes.list[make as usize];
                 let slot = match (need.milli, of.placement) {
                     (0, _) => None,
                     (_, Placement::Pack) => {
                         let fitting = cluster.room(at).slots_for(make, &need, now, end);
-                        engine.scores.slot(cluster, at, &need, &fitting, self.snapshot)
+                        engine
+                            .scores
+                            .slot(cluster, at, &need, &fitting, self.snapshot)
                     }
                     _ => None,
                 };
                 let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
                 let mut room = cluster.room(at).clone();
-                let share = room.start(make, node, (&need, liked), tasks, (now, end)).expect("picked nodes have room");
+                let share = room
+                    .start(make, node, (&need, liked), tasks, (now, end))
+                    .expect("picked nodes have room");
                 *cluster.touch(at) = room;
                 made.insert(key, (cluster.room_id(at), share.clone()));
                 allocation.push((at, share));
@@ -768,7 +974,14 @@ impl<'a> Pass<'a> {
             }
         }
         self.use_cap(job, (now, end), true);
-        self.count_start(job, id, (take, class), &allocation, there, shorter.or(job.limit_secs));
+        self.count_start(
+            job,
+            id,
+            (take, class),
+            &allocation,
+            there,
+            shorter.or(job.limit_secs),
+        );
         if let Some(array) = job.capped_array() {
             self.in_arrays.entry(array).or_default().insert(id);
         }
@@ -776,7 +989,13 @@ impl<'a> Pass<'a> {
         if job.is_choice() || self.guaranteed_only {
             self.choices.settled.insert(id);
         }
-        self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });
+        self.plan.starts.push(Start {
+            job: id,
+            allocation,
+            partition,
+            class,
+            limit_secs: shorter,
+        });
         self.starts_left = self.starts_left.saturating_sub(1);
         self.takes_freed(job);
         self.keep_those_who_went_for(id);

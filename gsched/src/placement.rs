@@ -22,7 +22,9 @@ pub type Picked = Vec<(Range<usize>, usize)>;
 
 /// Each node by itself.
 pub fn each(picked: &Picked) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
-    picked.iter().flat_map(|(nodes, part)| nodes.clone().map(|at| (at, *part)))
+    picked
+        .iter()
+        .flat_map(|(nodes, part)| nodes.clone().map(|at| (at, *part)))
 }
 
 /// How many they are.
@@ -174,7 +176,10 @@ impl Looked {
             let least = shape.least_cpus(way, last);
             for (id, nodes) in self.without_others(cluster.rooms_with_cpus(least)) {
                 let (room, make) = cluster.room_and_make(id);
-                if shape.need(way, last, make).is_some_and(|need| room.fits(need, from, to)) {
+                if shape
+                    .need(way, last, make)
+                    .is_some_and(|need| room.fits(need, from, to))
+                {
                     have += nodes;
                 }
                 if have >= wanted {
@@ -188,41 +193,78 @@ impl Looked {
 
     /// Gets ready to look at `rooms` in place of nodes; not where few of all may serve.
     fn begin_rooms(&mut self, candidates: &Candidates, cluster: &Cluster) -> bool {
-        let Some(others) = candidates.few_others() else { return false };
+        let Some(others) = candidates.few_others() else {
+            return false;
+        };
         self.others.begin();
         for at in others {
             let room = cluster.room_id(*at);
-            self.others.set(room, self.others.get(room).unwrap_or(0) + 1);
+            self.others
+                .set(room, self.others.get(room).unwrap_or(0) + 1);
         }
         true
     }
 
     /// The rooms of nodes that may serve, with how many have each.
-    fn rooms<'c>(&self, cluster: &'c Cluster) -> impl Iterator<Item = (RoomId, usize)> + use<'_, 'c> {
+    fn rooms<'c>(
+        &self,
+        cluster: &'c Cluster,
+    ) -> impl Iterator<Item = (RoomId, usize)> + use<'_, 'c> {
         self.without_others(cluster.rooms_in_use())
     }
 
-    fn without_others<R: Iterator<Item = (RoomId, usize)>>(&self, rooms: R) -> impl Iterator<Item = (RoomId, usize)> + use<'_, R> {
-        let less = |(room, nodes): (RoomId, usize)| (room, nodes - self.others.get(room).unwrap_or(0) as usize);
+    fn without_others<R: Iterator<Item = (RoomId, usize)>>(
+        &self,
+        rooms: R,
+    ) -> impl Iterator<Item = (RoomId, usize)> + use<'_, R> {
+        let less = |(room, nodes): (RoomId, usize)| {
+            (room, nodes - self.others.get(room).unwrap_or(0) as usize)
+        };
         rooms.map(less).filter(|(_, nodes)| *nodes > 0)
     }
 
     /// How many nodes among some have room now for the smallest part of a way.
-    pub fn serving(&mut self, shape: &Shape, way: usize, nodes: &[Range<usize>], cluster: &Cluster) -> usize {
+    pub fn serving(
+        &mut self,
+        shape: &Shape,
+        way: usize,
+        nodes: &[Range<usize>],
+        cluster: &Cluster,
+    ) -> usize {
         self.fits.begin();
         let last = shape.ways[way].last();
-        let rooms = nodes.iter().flat_map(|nodes| cluster.stretches_in(nodes.clone()));
-        rooms.map(|nodes| self.serving_here(shape, (way, last), nodes, cluster)).sum()
+        let rooms = nodes
+            .iter()
+            .flat_map(|nodes| cluster.stretches_in(nodes.clone()));
+        rooms
+            .map(|nodes| self.serving_here(shape, (way, last), nodes, cluster))
+            .sum()
     }
 
     /// Of nodes that have one room.
-    fn serving_here(&mut self, shape: &Shape, part: (usize, usize), nodes: Range<usize>, cluster: &Cluster) -> usize {
+    fn serving_here(
+        &mut self,
+        shape: &Shape,
+        part: (usize, usize),
+        nodes: Range<usize>,
+        cluster: &Cluster,
+    ) -> usize {
         let up = shape.candidates.up_in(nodes.clone());
-        if up > 0 && self.serves_now(shape, part, nodes.start, cluster) { up } else { 0 }
+        if up > 0 && self.serves_now(shape, part, nodes.start, cluster) {
+            up
+        } else {
+            0
+        }
     }
 
     /// The same of some nodes; those that come together have one room.
-    fn are_enough(&mut self, shape: &Shape, way: usize, free: impl Iterator<Item = Range<usize>>, cluster: &Cluster) -> Result<(), usize> {
+    fn are_enough(
+        &mut self,
+        shape: &Shape,
+        way: usize,
+        free: impl Iterator<Item = Range<usize>>,
+        cluster: &Cluster,
+    ) -> Result<(), usize> {
         let of = &shape.ways[way];
         let (wanted, last) = (of.nodes as usize, of.last());
         self.fits.begin();
@@ -259,14 +301,25 @@ impl Looked {
 
     /// Nodes that have room by themselves before the start that the last search found, with from when on; others too. Of a
     /// search that looked beside no windows, and found the first time at which enough have room.
-    pub fn starts<'c>(&self, cluster: &'c Cluster) -> Option<impl Iterator<Item = (Range<usize>, Timestamp)> + use<'_, 'c>> {
-        (!self.starts.is_empty()).then(|| cluster.stretches().filter_map(|nodes| {
-            let group = self.groups.get(cluster.room_id(nodes.start))?;
-            Some((nodes, (*self.starts.get(group as usize)?)?))
-        }))
+    pub fn starts<'c>(
+        &self,
+        cluster: &'c Cluster,
+    ) -> Option<impl Iterator<Item = (Range<usize>, Timestamp)> + use<'_, 'c>> {
+        (!self.starts.is_empty()).then(|| {
+            cluster.stretches().filter_map(|nodes| {
+                let group = self.groups.get(cluster.room_id(nodes.start))?;
+                Some((nodes, (*self.starts.get(group as usize)?)?))
+            })
+        })
     }
 
-    fn serves_now(&mut self, shape: &Shape, (way, part): (usize, usize), at: usize, cluster: &Cluster) -> bool {
+    fn serves_now(
+        &mut self,
+        shape: &Shape,
+        (way, part): (usize, usize),
+        at: usize,
+        cluster: &Cluster,
+    ) -> bool {
         self.fits.get_or(cluster.room_id(at), || {
             let need = shape.need(way, part, cluster.nodes[at].make);
             need.is_some_and(|need| cluster.fits(at, need, cluster.now, cluster.now.plus_millis(1)))
@@ -284,52 +337,102 @@ impl Search<'_> {
     /// Whether reservations let a job be on a node that has room for a time.
     #[inline]
     fn is_open(&self, ask: &Ask, at: usize, from: Timestamp, to: Timestamp) -> bool {
-        self.windows.open(at, ask.shape.claim, (from, to), ask.beyond_secs)
+        self.windows
+            .open(at, ask.shape.claim, (from, to), ask.beyond_secs)
     }
 
     /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
     #[inline]
-    fn serves_beside_windows(&mut self, ask: &Ask, at: usize, (way, part): (usize, usize), from: Timestamp, to: Timestamp) -> bool {
+    fn serves_beside_windows(
+        &mut self,
+        ask: &Ask,
+        at: usize,
+        (way, part): (usize, usize),
+        from: Timestamp,
+        to: Timestamp,
+    ) -> bool {
         let cluster = self.cluster;
         let probes_left = &mut *self.probes_left;
         self.looked.fits.get_or(cluster.room_id(at), || {
             *probes_left = probes_left.saturating_sub(1);
-            ask.shape.need(way, part, cluster.nodes[at].make).is_some_and(|need| cluster.fits(at, need, from, to))
+            ask.shape
+                .need(way, part, cluster.nodes[at].make)
+                .is_some_and(|need| cluster.fits(at, need, from, to))
         })
     }
 
     /// Nodes for all parts of a way from `from` until `to`, or none.
-    pub fn pick(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+    pub fn pick(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
         let shape = ask.shape;
         if shape.ways[way].nodes == 1 && shape.named.is_empty() {
-            return self.best(ask, way, from, to).map(|at| vec![(at..at + 1, 0)]);
+            return self
+                .best(ask, way, from, to)
+                .map(|at| vec![(at..at + 1, 0)]);
         }
         if shape.ways[way].nodes == 1 {
             return self.pick_many(ask, way, from, to);
         }
-        let domains = !self.network.domains.is_empty() && shape.least_gpus(way, shape.ways[way].last()) > 0;
+        let domains =
+            !self.network.domains.is_empty() && shape.least_gpus(way, shape.ways[way].last()) > 0;
         if domains && let Some(picked) = self.pick_in_domain(ask, way, from, to) {
             return Some(picked);
         }
         // Where some candidates are in domains, `--nvlink` means one of those.
-        let must = domains && shape.spec.request.nvlink && self.network.domains.iter().any(|domain| !domain.is_disjoint(&shape.candidates.up));
-        if must { None } else { self.pick_near(ask, way, from, to) }
+        let must = domains
+            && shape.spec.request.nvlink
+            && self
+                .network
+                .domains
+                .iter()
+                .any(|domain| !domain.is_disjoint(&shape.candidates.up));
+        if must {
+            None
+        } else {
+            self.pick_near(ask, way, from, to)
+        }
     }
 
     /// Within one NVLink domain: the one that has the fewest nodes with room, of those that have enough.
-    fn pick_in_domain(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+    fn pick_in_domain(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
         let count = ask.shape.ways[way].nodes as usize;
         let mut fitting = FixedBitSet::with_capacity(self.cluster.nodes.len());
         let found = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
-        found.into_iter().for_each(|nodes| fitting.insert_range(nodes));
+        found
+            .into_iter()
+            .for_each(|nodes| fitting.insert_range(nodes));
         let network = self.network;
-        let mut sizes: Vec<(usize, usize)> =
-            network.domains.iter().enumerate().map(|(at, domain)| (domain.intersection_count(&fitting), at)).filter(|(size, _)| *size >= count).collect();
+        let mut sizes: Vec<(usize, usize)> = network
+            .domains
+            .iter()
+            .enumerate()
+            .map(|(at, domain)| (domain.intersection_count(&fitting), at))
+            .filter(|(size, _)| *size >= count)
+            .collect();
         sizes.sort_unstable();
         sizes.into_iter().find_map(|(_, at)| {
             let domain = &network.domains[at];
             let only: FixedBitSet = domain.intersection(&fitting).collect();
-            let picked = self.pick_near(&Ask { only: Some(&only), ..*ask }, way, from, to)?;
+            let picked = self.pick_near(
+                &Ask {
+                    only: Some(&only),
+                    ..*ask
+                },
+                way,
+                from,
+                to,
+            )?;
             // Nodes that are named are not asked for their domain.
             let within = each(&picked).all(|(at, _)| domain.contains(at));
             within.then_some(picked)
@@ -337,26 +440,49 @@ impl Search<'_> {
     }
 
     /// Below as few leaf switches as can be.
-    fn pick_near(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+    fn pick_near(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
         if self.network.leaves.is_empty() {
             return self.pick_many(ask, way, from, to);
         }
         let count = ask.shape.ways[way].nodes as usize;
         let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
         let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
-        fitting.into_iter().for_each(|nodes| set.insert_range(nodes));
-        let mut sizes: Vec<(usize, usize)> =
-            self.network.leaves.iter().enumerate().map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf)).collect();
+        fitting
+            .into_iter()
+            .for_each(|nodes| set.insert_range(nodes));
+        let mut sizes: Vec<(usize, usize)> = self
+            .network
+            .leaves
+            .iter()
+            .enumerate()
+            .map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf))
+            .collect();
         sizes.sort();
         let network = self.network;
         let within = |search: &mut Self, nodes: &FixedBitSet| {
             let mut only = set.clone();
             only.intersect_with(nodes);
-            search.pick_many(&Ask { only: Some(&only), ..*ask }, way, from, to)
+            search.pick_many(
+                &Ask {
+                    only: Some(&only),
+                    ..*ask
+                },
+                way,
+                from,
+                to,
+            )
         };
         if let Some(most) = ask.most_leaves {
             let choices = network.choices(&sizes, &ask.shape.named, most as usize, count);
-            return choices.iter().find_map(|choice| within(self, choice).filter(|picked| network.leaves_of(picked) <= most));
+            return choices.iter().find_map(|choice| {
+                within(self, choice).filter(|picked| network.leaves_of(picked) <= most)
+            });
         }
         for (_, leaf) in sizes.iter().filter(|(size, _)| *size >= count) {
             if let Some(picked) = within(self, &network.leaves[*leaf]) {
@@ -377,12 +503,24 @@ impl Search<'_> {
         None
     }
 
-    fn pick_many(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+    fn pick_many(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
         let shape = ask.shape;
         let way_of = &shape.ways[way];
         let mut picked = Picked::new();
         let mut named = shape.named.iter().copied();
-        if shape.spec.request.nodelist.as_ref().is_some_and(|list| shape.named.len() < list.len()) {
+        if shape
+            .spec
+            .request
+            .nodelist
+            .as_ref()
+            .is_some_and(|list| shape.named.len() < list.len())
+        {
             return None;
         }
         for (part, of) in way_of.parts.iter().enumerate() {
@@ -403,7 +541,12 @@ impl Search<'_> {
             if !picked.is_empty() {
                 let mut taken = FixedBitSet::new();
                 each(&picked).for_each(|(at, _)| taken.grow_and_insert(at));
-                found = stretches(found.into_iter().flatten().filter(|at| !taken.contains(*at)));
+                found = stretches(
+                    found
+                        .into_iter()
+                        .flatten()
+                        .filter(|at| !taken.contains(*at)),
+                );
             }
             if cut(&mut found, left) < left {
                 return None;
@@ -414,7 +557,14 @@ impl Search<'_> {
     }
 
     /// The first `most` nodes that serve a part, in their order: stretches of nodes with one room.
-    fn fitting(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), most: usize) -> Vec<Range<usize>> {
+    fn fitting(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        part: usize,
+        (from, to): (Timestamp, Timestamp),
+        most: usize,
+    ) -> Vec<Range<usize>> {
         self.looked.fits.begin();
         let (cluster, windows) = (self.cluster, self.windows);
         let mut found = Vec::with_capacity(64);
@@ -433,7 +583,9 @@ impl Search<'_> {
                 found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
                 left -= here.min(left);
             } else {
-                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.claim, (from, to), ask.beyond_secs));
+                let open = stretch.filter(|at| {
+                    ask.may(*at) && windows.open(*at, ask.shape.claim, (from, to), ask.beyond_secs)
+                });
                 let mut open = stretches(open);
                 left -= cut(&mut open, left);
                 found.append(&mut open);
@@ -448,20 +600,34 @@ impl Search<'_> {
     }
 
     /// The first `enough` nodes that serve a part, those liked best first.
-    fn ranked(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), enough: usize) -> Vec<Range<usize>> {
+    fn ranked(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        part: usize,
+        (from, to): (Timestamp, Timestamp),
+        enough: usize,
+    ) -> Vec<Range<usize>> {
         let placement = ask.shape.placement;
         let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
         // What is left of a job that fills nodes goes where most is free.
-        let emptiest = placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
+        let emptiest =
+            placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
         let in_order = in_order(ask.shape, self.cluster);
         let mut found = if from > self.cluster.now || in_order || picky {
-            let most = if in_order && !picky { enough } else { usize::MAX };
+            let most = if in_order && !picky {
+                enough
+            } else {
+                usize::MAX
+            };
             let mut found = self.fitting(ask, way, part, (from, to), most);
             let (cluster, known) = (self.cluster, &mut self.looked.free);
             known.begin();
             let mut free = |nodes: &Range<usize>| {
                 let at = nodes.start;
-                known.get_or(cluster.room_id(at), || cluster.room(at).profile.free_at(from).all_gpus())
+                known.get_or(cluster.room_id(at), || {
+                    cluster.room(at).profile.free_at(from).all_gpus()
+                })
             };
             match (in_order, emptiest) {
                 (true, _) => {}
@@ -482,7 +648,11 @@ impl Search<'_> {
     }
 
     fn dislike(&self, ask: &Ask, at: usize) -> (bool, bool) {
-        let preferred = ask.shape.preferred.as_ref().is_none_or(|nodes| nodes.contains(at));
+        let preferred = ask
+            .shape
+            .preferred
+            .as_ref()
+            .is_none_or(|nodes| nodes.contains(at));
         (ask.avoid.contains(&at), !preferred)
     }
 
@@ -502,7 +672,11 @@ impl Search<'_> {
         let mut left = enough;
         self.looked.fits.begin();
         for step in 0..buckets.saturating_sub(least) {
-            let bucket = if emptiest { buckets - 1 - step } else { least + step };
+            let bucket = if emptiest {
+                buckets - 1 - step
+            } else {
+                least + step
+            };
             // Up to here nodes have the room of the one before, which serves or does not.
             let (mut same_until, mut serves) = (0, false);
             for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
@@ -533,7 +707,10 @@ impl Search<'_> {
     fn best(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<usize> {
         let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
         if picky || from > self.cluster.now || ask.shape.placement != Placement::Pack {
-            return self.ranked(ask, way, 0, (from, to), 1).first().map(|nodes| nodes.start);
+            return self
+                .ranked(ask, way, 0, (from, to), 1)
+                .first()
+                .map(|nodes| nodes.start);
         }
         let cluster = self.cluster;
         let mut best: Option<(Score, usize)> = None;
@@ -542,15 +719,20 @@ impl Search<'_> {
             if ask.only.is_some_and(|only| !only.contains(at)) {
                 continue;
             }
-            let (scores, snapshot, probes_left) = (&mut *self.scores, self.snapshot, &mut *self.probes_left);
+            let (scores, snapshot, probes_left) =
+                (&mut *self.scores, self.snapshot, &mut *self.probes_left);
             let score = self.looked.scores.get_or(cluster.room_id(at), || {
                 *probes_left = probes_left.saturating_sub(1);
                 let need = ask.shape.need(way, 0, cluster.nodes[at].make)?;
                 // Cheaper than the score, and mostly says no on a full cluster.
-                cluster.fits(at, need, from, to).then(|| scores.of(cluster, at, need, snapshot))
+                cluster
+                    .fits(at, need, from, to)
+                    .then(|| scores.of(cluster, at, need, snapshot))
             });
             let Some(score) = score else { continue };
-            if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other))
+            if best
+                .as_ref()
+                .is_none_or(|(least, other)| (&score, at) < (least, *other))
                 && self.is_open(ask, at, from, to)
             {
                 best = Some((score, at));
@@ -573,18 +755,44 @@ impl Search<'_> {
         let all_named = shape.named.len() >= count;
         let mut alike = match all_named {
             true => self.alike(ask, from, shape.named.iter().map(|at| *at..*at + 1), |_| 1),
-            false if ask.only.is_none() && !self.windows.concern_some(shape.claim) && self.looked.begin_rooms(&shape.candidates, self.cluster) => {
+            false
+                if ask.only.is_none()
+                    && !self.windows.concern_some(shape.claim)
+                    && self.looked.begin_rooms(&shape.candidates, self.cluster) =>
+            {
                 self.looked.groups.begin();
-                let serves = |room: RoomId| shape.need(way, of.last(), self.cluster.room_and_make(room).1).is_some();
-                let rooms = self.looked.rooms(self.cluster).filter(|(room, _)| serves(*room));
-                let all: Vec<Alike> = rooms.map(|(room, count)| Alike { room, at: None, count, start: (from, false) }).collect();
-                (0..).zip(&all).for_each(|(place, one)| self.looked.groups.set(one.room, place));
+                let serves = |room: RoomId| {
+                    shape
+                        .need(way, of.last(), self.cluster.room_and_make(room).1)
+                        .is_some()
+                };
+                let rooms = self
+                    .looked
+                    .rooms(self.cluster)
+                    .filter(|(room, _)| serves(*room));
+                let all: Vec<Alike> = rooms
+                    .map(|(room, count)| Alike {
+                        room,
+                        at: None,
+                        count,
+                        start: (from, false),
+                    })
+                    .collect();
+                (0..)
+                    .zip(&all)
+                    .for_each(|(place, one)| self.looked.groups.set(one.room, place));
                 all
             }
             false => {
                 let cluster = self.cluster;
-                let serves = |stretch: &Range<usize>| shape.need(way, of.last(), cluster.nodes[stretch.start].make).is_some();
-                self.alike(ask, from, cluster.stretches().filter(serves), |nodes| ask.count(nodes))
+                let serves = |stretch: &Range<usize>| {
+                    shape
+                        .need(way, of.last(), cluster.nodes[stretch.start].make)
+                        .is_some()
+                };
+                self.alike(ask, from, cluster.stretches().filter(serves), |nodes| {
+                    ask.count(nodes)
+                })
             }
         };
         if alike.iter().map(|one| one.count).sum::<usize>() < count {
@@ -597,7 +805,11 @@ impl Search<'_> {
             if first.is_none() {
                 first = Some(nth);
                 self.looked.starts.clear();
-                self.looked.starts.extend(alike.iter().map(|one| Some(one.start.0).filter(|_| one.start.1)));
+                self.looked.starts.extend(
+                    alike
+                        .iter()
+                        .map(|one| Some(one.start.0).filter(|_| one.start.1)),
+                );
             }
             if nth > time {
                 time = nth;
@@ -611,7 +823,10 @@ impl Search<'_> {
                 return Some((time, picked));
             }
             // Enough nodes, but not the right ones: the next time that anything changes on one of them.
-            time = alike.iter().filter_map(|one| self.cluster.room_and_make(one.room).0.next_change(time)).min()?;
+            time = alike
+                .iter()
+                .filter_map(|one| self.cluster.room_and_make(one.room).0.next_change(time))
+                .min()?;
             if time >= until {
                 return None;
             }
@@ -621,7 +836,13 @@ impl Search<'_> {
 
     /// Whether as many nodes as a way needs get room for `secs` at some time before `until`, each by itself: otherwise it
     /// does not begin before.
-    pub fn may_begin(&mut self, ask: &Ask, way: usize, (from, secs): (Timestamp, u32), until: Timestamp) -> bool {
+    pub fn may_begin(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        (from, secs): (Timestamp, u32),
+        until: Timestamp,
+    ) -> bool {
         let (shape, cluster) = (ask.shape, self.cluster);
         let part = shape.ways[way].last();
         let probes_left = &mut *self.probes_left;
@@ -641,11 +862,14 @@ impl Search<'_> {
         fits.begin();
         cluster.stretches().any(|nodes| {
             let (at, here) = (nodes.start, ask.count(nodes));
-            let has_room = here > 0 && fits.get_or(cluster.room_id(at), || {
-                *probes_left = probes_left.saturating_sub(1);
-                let need = shape.need(way, part, cluster.nodes[at].make);
-                need.is_some_and(|need| cluster.room(at).first(need, from, secs, until).is_some())
-            });
+            let has_room = here > 0
+                && fits.get_or(cluster.room_id(at), || {
+                    *probes_left = probes_left.saturating_sub(1);
+                    let need = shape.need(way, part, cluster.nodes[at].make);
+                    need.is_some_and(|need| {
+                        cluster.room(at).first(need, from, secs, until).is_some()
+                    })
+                });
             if has_room {
                 left = left.saturating_sub(here);
             }
@@ -675,12 +899,18 @@ impl Search<'_> {
                         if !alone {
                             self.looked.groups.set(room, all.len() as u32);
                         }
-                        all.push(Alike { room, at: Some(at), count, start: (from, false) });
+                        all.push(Alike {
+                            room,
+                            at: Some(at),
+                            count,
+                            start: (from, false),
+                        });
                     }
                 }
             };
             match self.windows.concern_any(stretch.clone(), ask.shape.claim) {
-                true => stretch.for_each(|at| add(self.windows.concern(at, ask.shape.claim), at..at + 1)),
+                true => stretch
+                    .for_each(|at| add(self.windows.concern(at, ask.shape.claim), at..at + 1)),
                 false => add(false, stretch),
             }
         }
@@ -701,20 +931,39 @@ impl Search<'_> {
         // The soonest, as many as are enough and no more.
         let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::with_capacity(64);
         let mut nodes = 0;
-        for Alike { room, at, count: here, start } in alike {
+        for Alike {
+            room,
+            at,
+            count: here,
+            start,
+        } in alike
+        {
             if start.0 < time || !start.1 {
-                let limit = if nodes < count { until } else { soonest.peek()?.0 };
+                let limit = if nodes < count {
+                    until
+                } else {
+                    soonest.peek()?.0
+                };
                 if start.0 >= limit {
                     continue;
                 }
                 *self.probes_left = self.probes_left.saturating_sub(1);
                 let (room, make) = self.cluster.room_and_make(*room);
-                let Some(need) = ask.shape.need(way, part, make) else { continue };
+                let Some(need) = ask.shape.need(way, part, make) else {
+                    continue;
+                };
                 let first = |from, secs, until| room.first(need, from, secs, until);
                 let found = match *at {
                     Some(at) => {
-                        let (from, beyond_secs, least_secs) = (start.0.max(time), ask.beyond_secs, ask.least_secs);
-                        let span = Span { from, until: limit, secs, beyond_secs, least_secs };
+                        let (from, beyond_secs, least_secs) =
+                            (start.0.max(time), ask.beyond_secs, ask.least_secs);
+                        let span = Span {
+                            from,
+                            until: limit,
+                            secs,
+                            beyond_secs,
+                            least_secs,
+                        };
                         self.windows.first_beside(at, ask.shape.claim, span, first)
                     }
                     None => first(start.0.max(time), secs, limit),
@@ -727,7 +976,8 @@ impl Search<'_> {
             if start.1 && start.0 < until {
                 soonest.push((start.0, *here));
                 nodes += *here;
-                while let Some((_, last)) = soonest.peek().filter(|(_, last)| nodes - last >= count) {
+                while let Some((_, last)) = soonest.peek().filter(|(_, last)| nodes - last >= count)
+                {
                     nodes -= last;
                     soonest.pop();
                 }
@@ -737,7 +987,13 @@ impl Search<'_> {
     }
 
     /// The longest time from now on for which a way can be served, at most `most` and at least `least` seconds.
-    pub fn longest(&mut self, ask: &Ask, way: usize, now: Timestamp, (least, most): (u32, u32)) -> Option<(u32, Picked)> {
+    pub fn longest(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        now: Timestamp,
+        (least, most): (u32, u32),
+    ) -> Option<(u32, Picked)> {
         let end = |secs: u32| now.plus_secs(i64::from(secs));
         self.pick(ask, way, now, end(least))?;
         let (mut low, mut high) = (least, most.min(UNLIMITED_SECS));
@@ -748,6 +1004,7 @@ impl Search<'_> {
                 None => high = middle - 1,
             }
         }
-        self.pick(ask, way, now, end(low)).map(|picked| (low, picked))
+        self.pick(ask, way, now, end(low))
+            .map(|picked| (low, picked))
     }
 }

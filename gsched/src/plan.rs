@@ -1,7 +1,7 @@
 //! What the scheduler proposes. The core checks each part again before it becomes a fact.
 
-use gmodel::run::Allocation;
 use gmodel::policy::PreemptMode;
+use gmodel::run::Allocation;
 use gmodel::{JobId, NodeId, Reason, RunClass, RunId, Seq, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,20 @@ impl Plan {
     /// Whether there is nothing in it to be carried out or told.
     pub fn is_empty(&self) -> bool {
         // Every field is named: one that is new has to be thought of.
-        let Self { made_from: _, starts, preempts, resumes, classes, cuts, priorities: _, reasons, array_reasons, cut_short: _, again: _, made: _ } = self;
+        let Self {
+            made_from: _,
+            starts,
+            preempts,
+            resumes,
+            classes,
+            cuts,
+            priorities: _,
+            reasons,
+            array_reasons,
+            cut_short: _,
+            again: _,
+            made: _,
+        } = self;
         starts.is_empty()
             && preempts.is_empty()
             && resumes.is_empty()
@@ -68,7 +81,12 @@ impl Plan {
     }
 
     pub(crate) fn sizes(&self) -> Sizes {
-        [self.starts.len(), self.preempts.len(), self.reasons.len(), self.array_reasons.len()]
+        [
+            self.starts.len(),
+            self.preempts.len(),
+            self.reasons.len(),
+            self.array_reasons.len(),
+        ]
     }
 
     /// What came after it had so many, without what only a whole pass says.
@@ -139,6 +157,9 @@ pub struct WorkBudget {
 
 impl Default for WorkBudget {
     fn default() -> Self {
-        Self { node_probes: 20_000_000, starts: 10_000 }
+        Self {
+            node_probes: 20_000_000,
+            starts: 10_000,
+        }
     }
 }

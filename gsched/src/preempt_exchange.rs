@@ -42,13 +42,21 @@ pub(crate) struct Exchanged {
 
 impl Heirs {
     pub fn new(snapshot: &Snapshot, ledger: &Ledger) -> Self {
-        let staying = snapshot.running.iter().filter(|run| run.leaves_by.is_none() && !run.charged);
+        let staying = snapshot
+            .running
+            .iter()
+            .filter(|run| run.leaves_by.is_none() && !run.charged);
         let borrowed = staying.filter(|run| ledger.class_of(run.run) == Some(RunClass::Borrowed));
         let mut heirs: Vec<Heir> = borrowed
             .filter_map(|run| {
                 let account = ledger.tree().number(&run.spec.account)?;
                 let lender = lender_of(ledger, account);
-                Some(Heir { run: run.run, account, lender, held: ledger.holding_of_run(run) })
+                Some(Heir {
+                    run: run.run,
+                    account,
+                    lender,
+                    held: ledger.holding_of_run(run),
+                })
             })
             .collect();
         heirs.sort_by_key(|heir| (heir.held.since, heir.run));
@@ -60,11 +68,18 @@ impl Heirs {
     }
 
     /// Takes out those who stand on the guarantees of these lenders from now on, the oldest first, and adds them there.
-    pub fn inherit(&mut self, guarantees: &mut Guarantees, ledger: &Ledger, lenders: &BTreeSet<u32>) -> Vec<RunId> {
+    pub fn inherit(
+        &mut self,
+        guarantees: &mut Guarantees,
+        ledger: &Ledger,
+        lenders: &BTreeSet<u32>,
+    ) -> Vec<RunId> {
         let tree = ledger.tree();
         let mut found = Vec::new();
         self.0.retain(|heir| {
-            let inherits = lenders.contains(&heir.lender) && heir.held.gpus > 0 && guarantees.fits(tree, heir.account, &heir.held);
+            let inherits = lenders.contains(&heir.lender)
+                && heir.held.gpus > 0
+                && guarantees.fits(tree, heir.account, &heir.held);
             if inherits {
                 guarantees.add(tree, heir.account, &heir.held);
                 found.push(heir.run);
@@ -77,21 +92,43 @@ impl Heirs {
     /// Thousandths of GPUs that each guarantee could pass on.
     pub fn by_lender(&self) -> BTreeMap<u32, u64> {
         let mut all = BTreeMap::new();
-        self.0.iter().for_each(|heir| *all.entry(heir.lender).or_default() += heir.held.gpus);
+        self.0
+            .iter()
+            .for_each(|heir| *all.entry(heir.lender).or_default() += heir.held.gpus);
         all
     }
 
     /// The guarantees without these runs, passed on to others; `None` where an account would stand on less of them.
-    pub fn after(&self, before: &Guarantees, ledger: &Ledger, leavers: &[Leaver]) -> Option<Exchanged> {
+    pub fn after(
+        &self,
+        before: &Guarantees,
+        ledger: &Ledger,
+        leavers: &[Leaver],
+    ) -> Option<Exchanged> {
         let tree = ledger.tree();
         let gone: BTreeSet<RunId> = leavers.iter().map(|one| one.run.run).collect();
-        let mut exchanged = Exchanged { guarantees: before.clone(), heirs: Vec::new() };
-        let guaranteed = || leavers.iter().filter(|one| one.class == Some(RunClass::Guaranteed));
+        let mut exchanged = Exchanged {
+            guarantees: before.clone(),
+            heirs: Vec::new(),
+        };
+        let guaranteed = || {
+            leavers
+                .iter()
+                .filter(|one| one.class == Some(RunClass::Guaranteed))
+        };
         for one in guaranteed() {
-            exchanged.guarantees.remove(tree, one.account, &ledger.holding_of_run(one.run));
+            exchanged
+                .guarantees
+                .remove(tree, one.account, &ledger.holding_of_run(one.run));
         }
-        let lenders: BTreeSet<u32> = guaranteed().map(|one| lender_of(ledger, one.account)).collect();
-        let mut heirs: Vec<&Heir> = self.0.iter().filter(|heir| lenders.contains(&heir.lender) && !gone.contains(&heir.run)).collect();
+        let lenders: BTreeSet<u32> = guaranteed()
+            .map(|one| lender_of(ledger, one.account))
+            .collect();
+        let mut heirs: Vec<&Heir> = self
+            .0
+            .iter()
+            .filter(|heir| lenders.contains(&heir.lender) && !gone.contains(&heir.run))
+            .collect();
         let without = exchanged.guarantees.clone();
         // The oldest first, as everywhere; where those leave a gap that no other fits, the largest.
         for _ in 0..2 {
@@ -101,10 +138,17 @@ impl Heirs {
                     exchanged.heirs.push(heir.run);
                 }
             }
-            if guaranteed().all(|one| exchanged.guarantees.stands_on_as_much(before, tree, one.account)) {
+            if guaranteed().all(|one| {
+                exchanged
+                    .guarantees
+                    .stands_on_as_much(before, tree, one.account)
+            }) {
                 return Some(exchanged);
             }
-            exchanged = Exchanged { guarantees: without.clone(), heirs: Vec::new() };
+            exchanged = Exchanged {
+                guarantees: without.clone(),
+                heirs: Vec::new(),
+            };
             heirs.sort_by_key(|heir| Reverse(heir.held.gpus));
         }
         None
@@ -126,7 +170,10 @@ pub(crate) fn search(
 ) -> Option<Vec<usize>> {
     sets.sort_by_key(|set| (set.orders.len(), set.protected, set.node));
     if nodes == 1 {
-        let mut sets = sets.into_iter().filter(|set| !set.orders.is_empty() && allowed(&set.orders)).take(TRIES);
+        let mut sets = sets
+            .into_iter()
+            .filter(|set| !set.orders.is_empty() && allowed(&set.orders))
+            .take(TRIES);
         return sets.find(|set| proof(&set.orders)).map(|set| set.orders);
     }
     // One node after the other, those that cost least first, as far as the guarantees bear it.
@@ -137,7 +184,13 @@ pub(crate) fn search(
         if on.contains(&set.node) {
             continue;
         }
-        let more: Vec<usize> = union.iter().chain(&set.orders).copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let more: Vec<usize> = union
+            .iter()
+            .chain(&set.orders)
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
         if !allowed(&more) {
             continue;
         }
@@ -159,7 +212,8 @@ impl Guarantees {
     /// Whether every guarantee at or above an account has as much standing on it as it had before.
     fn stands_on_as_much(&self, before: &Self, tree: &AccountTree, account: u32) -> bool {
         tree.line(account).all(|above| {
-            self.guaranteed_types(above).all(|gpu_type| self.used(above, gpu_type) >= before.used(above, gpu_type))
+            self.guaranteed_types(above)
+                .all(|gpu_type| self.used(above, gpu_type) >= before.used(above, gpu_type))
         })
     }
 }

@@ -20,15 +20,35 @@ pub(crate) type Proof<'a> = dyn FnMut(&[usize]) -> bool + 'a;
 /// The best of the sets that need at most one run more than the smallest.
 pub(crate) fn one_node(sets: &[NodeSet], proof: &mut Proof) -> Option<Vec<usize>> {
     // A node that seems to have room anyway lacks something that this sketch does not see.
-    let counts = sets.iter().map(|set| set.orders.len()).filter(|count| *count > 0);
+    let counts = sets
+        .iter()
+        .map(|set| set.orders.len())
+        .filter(|count| *count > 0);
     let least = counts.min()?;
-    let mut near: Vec<&NodeSet> = sets.iter().filter(|set| (1..=least + 1).contains(&set.orders.len())).collect();
-    near.sort_by_key(|set| (Reverse(set.least_excess), set.protected, set.orders.len(), set.node));
-    near.into_iter().take(TRIES).find(|set| proof(&set.orders)).map(|set| set.orders.clone())
+    let mut near: Vec<&NodeSet> = sets
+        .iter()
+        .filter(|set| (1..=least + 1).contains(&set.orders.len()))
+        .collect();
+    near.sort_by_key(|set| {
+        (
+            Reverse(set.least_excess),
+            set.protected,
+            set.orders.len(),
+            set.node,
+        )
+    });
+    near.into_iter()
+        .take(TRIES)
+        .find(|set| proof(&set.orders))
+        .map(|set| set.orders.clone())
 }
 
 /// The nodes that need the fewest runs, more of them until the proof holds, less those that it does not need. Whether more were needed.
-pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -> Option<(Vec<usize>, bool)> {
+pub(crate) fn several_nodes(
+    sets: &[NodeSet],
+    nodes: usize,
+    proof: &mut Proof,
+) -> Option<(Vec<usize>, bool)> {
     let mut sets = fewest_by_node(sets);
     sets.sort_by_key(|set| key(set));
     let mut take = nodes;
@@ -46,7 +66,13 @@ pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -
 
 /// Runs anywhere that make room together: beyond those that clear the nodes the next in the caller's order, unless the largest first are at
 /// least two fewer. `count`: how many there are, all of which do.
-pub(crate) fn near_fewest(sets: &[NodeSet], nodes: usize, count: usize, gpus: &dyn Fn(usize) -> u64, proof: &mut Proof) -> Vec<usize> {
+pub(crate) fn near_fewest(
+    sets: &[NodeSet],
+    nodes: usize,
+    count: usize,
+    gpus: &dyn Fn(usize) -> u64,
+    proof: &mut Proof,
+) -> Vec<usize> {
     let mut by_node = fewest_by_node(sets);
     by_node.sort_by_key(|set| key(set));
     let in_order: Vec<usize> = (0..count).collect();
@@ -56,14 +82,21 @@ pub(crate) fn near_fewest(sets: &[NodeSet], nodes: usize, count: usize, gpus: &d
         let rest = rest.iter().filter(|order| !first.contains(order));
         first.iter().chain(rest).copied().collect()
     };
-    let bases: Vec<Vec<usize>> = by_node.windows(nodes).take(BASES).map(|sets| union(sets.iter().copied())).collect();
+    let bases: Vec<Vec<usize>> = by_node
+        .windows(nodes)
+        .take(BASES)
+        .map(|sets| union(sets.iter().copied()))
+        .collect();
     let mut tried: Vec<Vec<usize>> = bases.iter().map(|first| beyond(first, &in_order)).collect();
     tried.extend(bases.iter().map(|first| beyond(first, &by_size)));
     tried.extend(bases.is_empty().then_some(in_order));
     tried.push(by_size);
     tried.iter_mut().for_each(|set| shorten(set, proof));
     let least = tried.iter().map(Vec::len).min().unwrap_or(0);
-    let near = tried.into_iter().find(|set| set.len() <= least + 1).unwrap_or_default();
+    let near = tried
+        .into_iter()
+        .find(|set| set.len() <= least + 1)
+        .unwrap_or_default();
     fewest(near, proof)
 }
 
@@ -88,8 +121,16 @@ pub(crate) fn less_loss(
     let least_excess = best.0.0;
     let mut found = None;
     let mut tries = 0;
-    for level in levels.into_iter().rev().filter(|level| *level >= least_excess) {
-        let liked = by_node.iter().copied().filter(|set| set.least_excess >= level).collect();
+    for level in levels
+        .into_iter()
+        .rev()
+        .filter(|level| *level >= least_excess)
+    {
+        let liked = by_node
+            .iter()
+            .copied()
+            .filter(|set| set.least_excess >= level)
+            .collect();
         for union in within_one(liked, nodes) {
             let is_better = !union.is_empty() && union.len() <= most && cost(&union) < best;
             if !is_better || tries == DEARER_TRIES {
@@ -122,7 +163,13 @@ fn within_one(mut sets: Vec<&NodeSet>, nodes: usize) -> Vec<Vec<usize>> {
     let mut choices = vec![union(sets[..nodes].iter().copied())];
     // One run more: a node with one run less is left for one with as many as the last, or one of the last for one with one more.
     if below > 0 && count(sets[below - 1]) + 1 == last && as_many > nodes {
-        choices.push(union(sets[..=nodes].iter().enumerate().filter(|(at, _)| *at != below - 1).map(|(_, set)| *set)));
+        choices.push(union(
+            sets[..=nodes]
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at != below - 1)
+                .map(|(_, set)| *set),
+        ));
     }
     if let Some(dearer) = sets.get(as_many).filter(|set| count(set) == last + 1) {
         choices.push(union(sets[..nodes - 1].iter().copied().chain([*dearer])));
@@ -136,7 +183,10 @@ fn least_possible(sets: &[NodeSet], nodes: usize) -> usize {
     let mut by_node: BTreeMap<usize, usize> = BTreeMap::new();
     for set in sets {
         let parts = set.orders.len() * WHOLE / set.widest.clamp(1, nodes.max(1));
-        by_node.entry(set.node).and_modify(|known| *known = (*known).min(parts)).or_insert(parts);
+        by_node
+            .entry(set.node)
+            .and_modify(|known| *known = (*known).min(parts))
+            .or_insert(parts);
     }
     let mut parts: Vec<usize> = by_node.into_values().collect();
     parts.sort_unstable();
@@ -147,13 +197,24 @@ fn least_possible(sets: &[NodeSet], nodes: usize) -> usize {
 fn fewest_by_node(sets: &[NodeSet]) -> Vec<&NodeSet> {
     let mut best: BTreeMap<usize, &NodeSet> = BTreeMap::new();
     for set in sets {
-        best.entry(set.node).and_modify(|known| if key(set) < key(known) { *known = set }).or_insert(set);
+        best.entry(set.node)
+            .and_modify(|known| {
+                if key(set) < key(known) {
+                    *known = set
+                }
+            })
+            .or_insert(set);
     }
     best.into_values().collect()
 }
 
 fn key(set: &NodeSet) -> (usize, Reverse<u64>, u64, usize) {
-    (set.orders.len(), Reverse(set.least_excess), set.protected, set.node)
+    (
+        set.orders.len(),
+        Reverse(set.least_excess),
+        set.protected,
+        set.node,
+    )
 }
 
 fn union<'a>(sets: impl Iterator<Item = &'a NodeSet>) -> Vec<usize> {
@@ -187,7 +248,11 @@ fn shorten(set: &mut Vec<usize>, proof: &mut Proof) {
     let (mut too_few, mut enough) = (0, set.len());
     while too_few + 1 < enough {
         let middle = usize::midpoint(too_few, enough);
-        if proof(&set[..middle]) { enough = middle } else { too_few = middle }
+        if proof(&set[..middle]) {
+            enough = middle
+        } else {
+            too_few = middle
+        }
     }
     set.truncate(enough);
 }

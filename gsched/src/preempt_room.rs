@@ -5,8 +5,8 @@
 
 use crate::demand::{GpuDemand, tasks_by_node};
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
-use gmodel::config::Partition;
 use gmodel::JobSpec;
+use gmodel::config::Partition;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
@@ -59,16 +59,31 @@ impl Need {
         let request = &job.spec.request;
         let named = request.nodelist.as_ref().map_or(0, |list| list.len());
         let nodes = (request.nodes_min as usize).max(named).max(1);
-        let tasks = tasks_by_node(request, nodes as u32).first().copied().unwrap_or(1);
-        let none = [GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(0) }];
+        let tasks = tasks_by_node(request, nodes as u32)
+            .first()
+            .copied()
+            .unwrap_or(1);
+        let none = [GpuAlternative {
+            kind: GpuKind::Any,
+            amount: GpuAmount::Whole(0),
+        }];
         let alternatives = match &request.gpus {
             Some(ask) if !ask.is_none() => &ask.alternatives[..],
             _ => &none,
         };
-        alternatives.iter().map(|one| Self::of(job, partition, nodes, tasks, one)).collect()
+        alternatives
+            .iter()
+            .map(|one| Self::of(job, partition, nodes, tasks, one))
+            .collect()
     }
 
-    fn of(job: &PendingJob, partition: Option<&Partition>, nodes: usize, tasks: u32, gpus: &GpuAlternative) -> Self {
+    fn of(
+        job: &PendingJob,
+        partition: Option<&Partition>,
+        nodes: usize,
+        tasks: u32,
+        gpus: &GpuAlternative,
+    ) -> Self {
         let request = &job.spec.request;
         let here = |count: u32| match request.gpu_scope {
             GpuScope::Job => count.div_ceil(nodes as u32),
@@ -80,8 +95,13 @@ impl Need {
             GpuAmount::Share { milli } => (0, *milli),
         };
         let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
-        let of_partition = partition.and_then(|one| one.cpus_per_gpu).filter(|_| by_task.is_none());
-        let by_gpu = request.cpus_per_gpu.or(of_partition).map_or(0, |cpus| cpus.saturating_mul(whole));
+        let of_partition = partition
+            .and_then(|one| one.cpus_per_gpu)
+            .filter(|_| by_task.is_none());
+        let by_gpu = request
+            .cpus_per_gpu
+            .or(of_partition)
+            .map_or(0, |cpus| cpus.saturating_mul(whole));
         let cpus = by_task.unwrap_or(tasks).max(by_gpu).max(1);
         Self {
             nodes,
@@ -107,13 +127,27 @@ impl Need {
             return false;
         }
         let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
-        let milli = |slot: gmodel::GpuSlot| free.gpu_milli.get(usize::from(slot.0)).copied().unwrap_or(0);
+        let milli = |slot: gmodel::GpuSlot| {
+            free.gpu_milli
+                .get(usize::from(slot.0))
+                .copied()
+                .unwrap_or(0)
+        };
         if self.share > 0 {
             // What stands there may be another's, or of another size: a GPU with nothing on it is sure.
-            let least = if self.gpus.capped { WHOLE_GPU_MILLI } else { self.share };
-            return matching.map(|gpu| milli(gpu.slot)).any(|free| free >= least);
+            let least = if self.gpus.capped {
+                WHOLE_GPU_MILLI
+            } else {
+                self.share
+            };
+            return matching
+                .map(|gpu| milli(gpu.slot))
+                .any(|free| free >= least);
         }
-        matching.filter(|gpu| milli(gpu.slot) >= WHOLE_GPU_MILLI).count() >= self.whole as usize
+        matching
+            .filter(|gpu| milli(gpu.slot) >= WHOLE_GPU_MILLI)
+            .count()
+            >= self.whole as usize
     }
 }
 
@@ -169,14 +203,19 @@ pub fn cheapest_nodes<'a>(
         let mut holders = holders(at);
         holders.sort_by_key(|one| one.order);
         for need in needs {
-            let Some(liked) = set_of(need, at, node, &holders) else { continue };
+            let Some(liked) = set_of(need, at, node, &holders) else {
+                continue;
+            };
             let liked_runs = liked.orders.len();
             sets.push(liked);
             if liked_runs > 1 {
-                let share = |one: &Holder| share_on(node, one.run).map_or(0, |share| share.gpus.milli());
+                let share =
+                    |one: &Holder| share_on(node, one.run).map_or(0, |share| share.gpus.milli());
                 let mut by_size: Vec<&Holder> = holders.iter().collect();
                 by_size.sort_by_key(|one| std::cmp::Reverse(share(one)));
-                sets.extend(set_of(need, at, node, by_size).filter(|set| set.orders.len() < liked_runs));
+                sets.extend(
+                    set_of(need, at, node, by_size).filter(|set| set.orders.len() < liked_runs),
+                );
             }
         }
     }
@@ -184,17 +223,35 @@ pub fn cheapest_nodes<'a>(
 }
 
 /// Whether a node is one that a request takes.
-pub(crate) fn usable_nodes<'a>(snapshot: &'a Snapshot, spec: &'a JobSpec) -> impl Fn(&SchedNode) -> bool + 'a {
+pub(crate) fn usable_nodes<'a>(
+    snapshot: &'a Snapshot,
+    spec: &'a JobSpec,
+) -> impl Fn(&SchedNode) -> bool + 'a {
     let request = &spec.request;
     let partition = snapshot.config.partition(&spec.partition);
-    let constraint = request.constraint.as_deref().and_then(|text| Constraint::parse(text).ok());
+    let constraint = request
+        .constraint
+        .as_deref()
+        .and_then(|text| Constraint::parse(text).ok());
     move |node| {
         node.unavailable.is_none()
             && partition.is_none_or(|one| one.holds(&node.name, &node.features))
-            && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
-            && request.nodelist.as_ref().is_none_or(|list| list.len() > 1 || list.contains(&node.name))
+            && request
+                .exclude
+                .as_ref()
+                .is_none_or(|list| !list.contains(&node.name))
+            && request
+                .nodelist
+                .as_ref()
+                .is_none_or(|list| list.len() > 1 || list.contains(&node.name))
             && constraint.as_ref().is_none_or(|wanted| {
-                wanted.eval(&node.features.iter().map(String::as_str).collect::<BTreeSet<_>>())
+                wanted.eval(
+                    &node
+                        .features
+                        .iter()
+                        .map(String::as_str)
+                        .collect::<BTreeSet<_>>(),
+                )
             })
     }
 }
@@ -222,7 +279,11 @@ fn set_of<'h, 'a: 'h>(
     while keep > 0 && chosen.len() > 1 {
         keep -= 1;
         let mut without = Free::of(node);
-        for (_, other) in chosen.iter().enumerate().filter(|(place, _)| *place != keep) {
+        for (_, other) in chosen
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| *place != keep)
+        {
             without.give(node, share_on(node, other.run)?, other.freezes);
         }
         if need.is_met(node, &without) {
@@ -232,9 +293,17 @@ fn set_of<'h, 'a: 'h>(
     Some(NodeSet {
         node: at,
         orders: chosen.iter().map(|one| one.order).collect(),
-        least_excess: chosen.iter().map(|one| one.excess).min().unwrap_or(u64::MAX),
+        least_excess: chosen
+            .iter()
+            .map(|one| one.excess)
+            .min()
+            .unwrap_or(u64::MAX),
         protected: chosen.iter().map(|one| one.protected).sum(),
-        widest: chosen.iter().map(|one| one.run.shares.len()).max().unwrap_or(1),
+        widest: chosen
+            .iter()
+            .map(|one| one.run.shares.len())
+            .max()
+            .unwrap_or(1),
     })
 }
 

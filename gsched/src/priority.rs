@@ -11,9 +11,9 @@ use crate::plan::Start;
 use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::types_of_nodes::SliceSizes;
-use gmodel::mig::least_milli;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
+use gmodel::mig::least_milli;
 use gmodel::policy::{JobOrder, PriorityWeights};
 use gmodel::{JobId, JobSpec, ReasonCode, RunClass, Timestamp};
 use std::cmp::Reverse;
@@ -80,12 +80,18 @@ impl Factors {
         let weights = &snapshot.config.scheduler.priority;
         let most = u64::from(weights.max_age_secs);
         let waited = snapshot.now.since_secs(eligible) as u64;
-        Self { age: part(waited.min(most), most), ..self }.with_priority(weights)
+        Self {
+            age: part(waited.min(most), most),
+            ..self
+        }
+        .with_priority(weights)
     }
 
     fn with_priority(mut self, weights: &PriorityWeights) -> Self {
         let parts = self.weighted(weights);
-        let sum = parts.age + parts.fair_share + parts.qos + parts.partition + parts.size + parts.site - parts.nice;
+        let sum =
+            parts.age + parts.fair_share + parts.qos + parts.partition + parts.size + parts.site
+                - parts.nice;
         self.priority = self.set.map_or(sum, i64::from);
         self
     }
@@ -95,9 +101,23 @@ impl Factors {
 pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut order = match snapshot.config.scheduler.order {
         JobOrder::Multifactor => by_priority(snapshot, ledger),
-        JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id, job.positions.is_some(), job.spec.choice())),
+        JobOrder::Fifo => by_key(snapshot, |job| {
+            (
+                0,
+                job.submitted,
+                job.id,
+                job.positions.is_some(),
+                job.spec.choice(),
+            )
+        }),
         JobOrder::Sjf => by_key(snapshot, |job| {
-            (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id, job.positions.is_some(), job.spec.choice())
+            (
+                job.limit_secs.unwrap_or(u32::MAX),
+                job.submitted,
+                job.id,
+                job.positions.is_some(),
+                job.spec.choice(),
+            )
         }),
     };
     // Others went for it: what they left is its own, whatever comes before it otherwise, themselves above all.
@@ -118,7 +138,14 @@ pub fn each_once(snapshot: &Snapshot, mut order: Vec<Ordered>) -> Vec<Ordered> {
 fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Ordered> {
     let mut order: Vec<usize> = (0..snapshot.pending.len()).collect();
     order.sort_by_cached_key(|at| key(&snapshot.pending[*at]));
-    order.into_iter().map(|at| Ordered { at, class: None, factors: Factors::default() }).collect()
+    order
+        .into_iter()
+        .map(|at| Ordered {
+            at,
+            class: None,
+            factors: Factors::default(),
+        })
+        .collect()
 }
 
 /// Larger tier, larger priority, older, smaller id, a task before the array whose first it is, and the partitions of a job
@@ -131,13 +158,31 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut factors: Vec<Factors> = Vec::with_capacity(snapshot.pending.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
         let (tier, of_job) = looked_up.factors(at, job);
-        let key = (Reverse(tier), Reverse(of_job.priority), job.submitted, job.id, job.positions.is_some(), job.spec.choice());
+        let key = (
+            Reverse(tier),
+            Reverse(of_job.priority),
+            job.submitted,
+            job.id,
+            job.positions.is_some(),
+            job.spec.choice(),
+        );
         keys.push((key, at));
         factors.push(of_job);
     }
     keys.sort_unstable();
-    let mut jobs: Vec<(Reverse<u32>, Ordered)> =
-        keys.into_iter().map(|(key, at)| (key.0, Ordered { at, class: None, factors: factors[at] })).collect();
+    let mut jobs: Vec<(Reverse<u32>, Ordered)> = keys
+        .into_iter()
+        .map(|(key, at)| {
+            (
+                key.0,
+                Ordered {
+                    at,
+                    class: None,
+                    factors: factors[at],
+                },
+            )
+        })
+        .collect();
     if ledger.has_quotas() {
         give_classes(snapshot, ledger, &mut jobs);
         // Who has no class, outside of quotas or as it may not start, stands where those do who borrow.
@@ -148,16 +193,27 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
 
 /// The numbers of those that a plan starts, as `in_order` has them: what they were placed with, for people.
 pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
-    let ids: BTreeMap<JobId, Option<&str>> = starts.iter().map(|start| (start.job, start.partition.as_deref())).collect();
+    let ids: BTreeMap<JobId, Option<&str>> = starts
+        .iter()
+        .map(|start| (start.job, start.partition.as_deref()))
+        .collect();
     if ids.is_empty() || snapshot.config.scheduler.order != JobOrder::Multifactor {
         return Vec::new();
     }
     let mut looked_up = LookUp::new(snapshot);
     let mut all = Vec::with_capacity(ids.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
-        let last = job.positions.as_ref().and_then(|positions| positions.last()).map_or(0, u64::from);
-        let here = |partition: &Option<&str>| partition.is_none_or(|name| name == job.spec.partition);
-        let mut own = ids.range(job.id..=JobId(job.id.0 + last)).filter(|(_, partition)| here(partition)).peekable();
+        let last = job
+            .positions
+            .as_ref()
+            .and_then(|positions| positions.last())
+            .map_or(0, u64::from);
+        let here =
+            |partition: &Option<&str>| partition.is_none_or(|name| name == job.spec.partition);
+        let mut own = ids
+            .range(job.id..=JobId(job.id.0 + last))
+            .filter(|(_, partition)| here(partition))
+            .peekable();
         if own.peek().is_some() {
             let (_, factors) = looked_up.factors(at, job);
             all.extend(own.map(|(id, _)| (*id, factors.priority)));
@@ -170,7 +226,9 @@ pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
 
 /// Walks the queue into the guarantees that are left.
 fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>, Ordered)]) {
-    let Some(guarantees) = ledger.guarantees() else { return };
+    let Some(guarantees) = ledger.guarantees() else {
+        return;
+    };
     let mut guarantees = guarantees.clone();
     let tree = ledger.tree();
     // A job that waits in several partitions asks for its guarantee once.
@@ -188,11 +246,19 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
             continue;
         }
         ordered.class = Some(RunClass::Borrowed);
-        let Some(account) = tree.number(&job.spec.account) else { continue };
+        let Some(account) = tree.number(&job.spec.account) else {
+            continue;
+        };
         let room = job.room.map_or(u64::MAX, u64::from);
-        let most = job.positions.as_ref().map_or(1, |positions| positions.len()).min(room);
+        let most = job
+            .positions
+            .as_ref()
+            .map_or(1, |positions| positions.len())
+            .min(room);
         for task in 0..most {
-            let Some(held) = guaranteed_as(job, account, &guarantees, ledger, snapshot.now) else { break };
+            let Some(held) = guaranteed_as(job, account, &guarantees, ledger, snapshot.now) else {
+                break;
+            };
             if task == 0 {
                 ordered.class = Some(RunClass::Guaranteed);
             }
@@ -221,14 +287,21 @@ pub(crate) fn guaranteed_as(
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Holding> {
-    asked(job, ledger, now).into_iter().find(|held| guarantees.fits(ledger.tree(), account, held))
+    asked(job, ledger, now)
+        .into_iter()
+        .find(|held| guarantees.fits(ledger.tree(), account, held))
 }
 
 /// What it would hold by its first choice: one for each type of GPU that it may be given.
 pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Vec<Holding> {
     let until = job.limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
     let request = &job.spec.request;
-    let none = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
+    let none = Holding::new(
+        u64::from(request.ntasks),
+        u64::from(request.nodes_min),
+        now,
+        until,
+    );
     let (gpu_type, milli) = gpus_counted(request, ledger);
     let of_type = |number: usize| {
         let mut held = none.clone();
@@ -237,7 +310,9 @@ pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Vec<Ho
     };
     match (gpu_type, ledger.types_in(&job.spec.partition)) {
         (Some(name), _) => vec![of_type(ledger.types().number(name))],
-        (None, types) if milli > 0 && !types.is_empty() => types.iter().map(|number| of_type(*number)).collect(),
+        (None, types) if milli > 0 && !types.is_empty() => {
+            types.iter().map(|number| of_type(*number)).collect()
+        }
         (None, _) => vec![of_type(ALL)],
     }
 }
@@ -253,7 +328,13 @@ pub(crate) fn gpus_counted<'r>(request: &'r Request, ledger: &Ledger) -> (Option
 }
 
 fn gpus_of_first(request: &Request, slice_milli: impl Fn(&str) -> u32) -> (Option<&str>, u64) {
-    let Some(first) = request.gpus.as_ref().and_then(|ask| ask.alternatives.first()) else { return (None, 0) };
+    let Some(first) = request
+        .gpus
+        .as_ref()
+        .and_then(|ask| ask.alternatives.first())
+    else {
+        return (None, 0);
+    };
     let times = match request.gpu_scope {
         GpuScope::Job => 1,
         GpuScope::Node => u64::from(request.nodes_min.max(1)),
@@ -292,7 +373,12 @@ struct LookUp<'a> {
 
 impl<'a> LookUp<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        Self { snapshot, tree: FairTree::of(snapshot), scale: Scale::new(snapshot), last: None }
+        Self {
+            snapshot,
+            tree: FairTree::of(snapshot),
+            scale: Scale::new(snapshot),
+            last: None,
+        }
     }
 
     /// Tier and factors of a job.
@@ -302,12 +388,22 @@ impl<'a> LookUp<'a> {
             Some((_, tier, factors)) => (tier, factors),
             None => {
                 let (tier, factors) = self.scale.factors(self.snapshot, &job.spec);
-                let factors = Factors { fair_share: self.tree.factor_of_pending(at), ..factors };
+                let factors = Factors {
+                    fair_share: self.tree.factor_of_pending(at),
+                    ..factors
+                };
                 self.last = Some((&job.spec, tier, factors));
                 (tier, factors)
             }
         };
-        (tier, Factors { nice: job.nice, ..shared }.at_age(job.eligible, self.snapshot))
+        (
+            tier,
+            Factors {
+                nice: job.nice,
+                ..shared
+            }
+            .at_age(job.eligible, self.snapshot),
+        )
     }
 }
 
@@ -316,9 +412,23 @@ impl Scale {
         let partitions = &snapshot.config.partitions;
         Self {
             partitions: partitions.iter().map(|one| one.name.as_str()).collect(),
-            most_qos: snapshot.policy.qos.values().map(|qos| qos.priority).max().unwrap_or(0),
-            most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
-            gpus: snapshot.nodes.iter().map(|node| crate::make::gpus_of(node) as u64 * 1000).sum(),
+            most_qos: snapshot
+                .policy
+                .qos
+                .values()
+                .map(|qos| qos.priority)
+                .max()
+                .unwrap_or(0),
+            most_partition: partitions
+                .iter()
+                .map(|one| one.priority_factor)
+                .max()
+                .unwrap_or(0),
+            gpus: snapshot
+                .nodes
+                .iter()
+                .map(|node| crate::make::gpus_of(node) as u64 * 1000)
+                .sum(),
             cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
             slices: SliceSizes::new(snapshot),
         }
@@ -331,14 +441,27 @@ impl Scale {
 
     /// Tier, and the factors that neither age nor fair share has a part in.
     pub fn factors(&self, snapshot: &Snapshot, spec: &JobSpec) -> (u32, Factors) {
-        let partition = self.partition(&spec.partition).and_then(|at| snapshot.config.partitions.get(at));
-        let qos = snapshot.policy.qos.get(&spec.qos).map_or(0, |qos| qos.priority);
+        let partition = self
+            .partition(&spec.partition)
+            .and_then(|at| snapshot.config.partitions.get(at));
+        let qos = snapshot
+            .policy
+            .qos
+            .get(&spec.qos)
+            .map_or(0, |qos| qos.priority);
         let large = self.size(&spec.request);
         let favor_small = snapshot.config.scheduler.priority.favor_small;
         let factors = Factors {
             qos: part(u64::from(qos), u64::from(self.most_qos)),
-            partition: part(partition.map_or(0, |one| u64::from(one.priority_factor)), u64::from(self.most_partition)),
-            size: if favor_small { PPM as u32 - large } else { large },
+            partition: part(
+                partition.map_or(0, |one| u64::from(one.priority_factor)),
+                u64::from(self.most_partition),
+            ),
+            size: if favor_small {
+                PPM as u32 - large
+            } else {
+                large
+            },
             site: part(u64::from(spec.site_factor_milli.unwrap_or(0)), 1000),
             set: spec.priority,
             ..Factors::default()
@@ -351,7 +474,10 @@ impl Scale {
         match gpus_of_first(request, |profile| self.slices.milli(profile)).1 {
             0 => {
                 let tasks = u64::from(request.ntasks.max(request.nodes_min).max(1));
-                part(tasks * u64::from(request.cpus_per_task.unwrap_or(1)), self.cpus)
+                part(
+                    tasks * u64::from(request.cpus_per_task.unwrap_or(1)),
+                    self.cpus,
+                )
             }
             milli => part(milli, self.gpus),
         }

@@ -129,7 +129,10 @@ impl Promised {
     /// A new pass, at whose beginning the rooms of some nodes are others than at that of the last one.
     pub fn begin(&mut self, era: u64, changed: &[usize]) {
         if era != self.era {
-            *self = Self { era, ..Self::default() };
+            *self = Self {
+                era,
+                ..Self::default()
+            };
             return;
         }
         if !self.now.is_empty() {
@@ -147,7 +150,11 @@ impl Promised {
 
     /// Nothing is promised again in this pass and the next.
     pub fn forget(&mut self) {
-        *self = Self { era: self.era, closed: true, ..Self::default() };
+        *self = Self {
+            era: self.era,
+            closed: true,
+            ..Self::default()
+        };
     }
 
     /// A pass started something there.
@@ -166,7 +173,9 @@ impl Promised {
         mut first: impl FnMut(usize, Timestamp) -> Option<Timestamp>,
         mut fits: impl FnMut(usize, Timestamp) -> bool,
     ) -> Found {
-        let Some(place) = self.pass_to(ask.who) else { return Found::Nothing };
+        let Some(place) = self.pass_to(ask.who) else {
+            return Found::Nothing;
+        };
         let (one, moved) = (&mut self.before[place], &self.moved);
         if one.who != ask.who || one.at <= ask.now || one.at < ask.from || moved.are_too_many() {
             return Found::Nothing;
@@ -196,20 +205,34 @@ impl Promised {
         if is_known && early.count_ones(..) >= ask.count {
             return Found::Nothing;
         }
-        let early = is_known.then_some(Early { from: ask.from, nodes: early });
+        let early = is_known.then_some(Early {
+            from: ask.from,
+            nodes: early,
+        });
         let have_moved = one.nodes.iter().any(|nodes| moved.are_any_in(nodes));
         let end = one.nodes.last().map_or(0, |last| last.end);
         let are_any_before = fitting.minimum().is_some_and(|at| at < end);
-        if !have_moved && (if ask.in_order { !are_any_before } else { fitting.is_clear() }) {
+        if !have_moved
+            && (if ask.in_order {
+                !are_any_before
+            } else {
+                fitting.is_clear()
+            })
+        {
             return Found::All(one.at, one.nodes.clone(), early);
         }
         if !ask.in_order {
             return Found::Nothing;
         }
         let mut nodes = FixedBitSet::with_capacity(end);
-        one.nodes.iter().for_each(|stretch| nodes.insert_range(stretch.clone()));
+        one.nodes
+            .iter()
+            .for_each(|stretch| nodes.insert_range(stretch.clone()));
         nodes.difference_with(&moved.nodes);
-        fitting.ones().take_while(|at| *at < end).for_each(|at| nodes.insert(at));
+        fitting
+            .ones()
+            .take_while(|at| *at < end)
+            .for_each(|at| nodes.insert(at));
         match nodes.count_ones(..) >= ask.count {
             true => Found::All(one.at, first_of(&nodes, ask.count), early),
             false => Found::Time(one.at),
@@ -219,12 +242,22 @@ impl Promised {
     /// What a reservation that begins at the same time as before made of rooms then; once.
     pub fn taken_before(&mut self, who: Who, at: Timestamp) -> Vec<Taken> {
         let place = self.place_of(who.0);
-        let one = place.map(|place| &mut self.before[place]).filter(|one| one.who == who && one.at == at);
-        one.map(|one| std::mem::take(&mut one.taken)).unwrap_or_default()
+        let one = place
+            .map(|place| &mut self.before[place])
+            .filter(|one| one.who == who && one.at == at);
+        one.map(|one| std::mem::take(&mut one.taken))
+            .unwrap_or_default()
     }
 
     /// A job got a reservation, `again` or by a search.
-    pub fn make(&mut self, who: Who, at: Timestamp, nodes: Vec<Range<usize>>, early: Option<Early>, taken: Vec<Taken>) {
+    pub fn make(
+        &mut self,
+        who: Who,
+        at: Timestamp,
+        nodes: Vec<Range<usize>>,
+        early: Option<Early>,
+        taken: Vec<Taken>,
+    ) {
         if self.closed {
             return;
         }
@@ -233,27 +266,54 @@ impl Promised {
             Some(before) if before.who == who && before.at == at && before.nodes == nodes => {}
             Some(before) if before.who == who && before.at == at => {
                 let mut others = FixedBitSet::new();
-                let end = |nodes: &[Range<usize>]| nodes.iter().map(|stretch| stretch.end).max().unwrap_or(0);
+                let end = |nodes: &[Range<usize>]| {
+                    nodes.iter().map(|stretch| stretch.end).max().unwrap_or(0)
+                };
                 others.grow(end(&before.nodes).max(end(&nodes)));
-                before.nodes.iter().chain(&nodes).for_each(|stretch| others.toggle_range(stretch.clone()));
+                before
+                    .nodes
+                    .iter()
+                    .chain(&nodes)
+                    .for_each(|stretch| others.toggle_range(stretch.clone()));
                 self.moved.add(others.ones());
             }
             before => {
-                before.into_iter().for_each(|before| self.moved.add_all(&before.nodes));
+                before
+                    .into_iter()
+                    .for_each(|before| self.moved.add_all(&before.nodes));
                 self.moved.add_all(&nodes);
             }
         }
         self.passed = place.map_or(self.passed, |place| place + 1);
-        self.now.push(Promise { who, at, nodes, early, taken });
+        self.now.push(Promise {
+            who,
+            at,
+            nodes,
+            early,
+            taken,
+        });
     }
 
     /// The place of a job among those of before that are still to come.
     fn place_of(&mut self, job: JobId) -> Option<usize> {
-        if self.before.get(self.passed).is_some_and(|next| next.who.0 == job) {
+        if self
+            .before
+            .get(self.passed)
+            .is_some_and(|next| next.who.0 == job)
+        {
             return Some(self.passed);
         }
-        let places = || (0..).zip(&self.before).map(|(place, one)| (one.who.0, place)).collect();
-        self.by_job.get_or_insert_with(places).get(&job).copied().filter(|place| *place >= self.passed)
+        let places = || {
+            (0..)
+                .zip(&self.before)
+                .map(|(place, one)| (one.who.0, place))
+                .collect()
+        };
+        self.by_job
+            .get_or_insert_with(places)
+            .get(&job)
+            .copied()
+            .filter(|place| *place >= self.passed)
     }
 
     /// The place of a job among those of before, if it is still to come. Those up to it have no reservation now, or not in
@@ -293,17 +353,39 @@ mod tests {
     }
     fn ask(job: u64, now: i64, count: usize) -> Again<'static> {
         static ALL: LazyLock<FixedBitSet> = LazyLock::new(|| (0..20_000).collect());
-        Again { who: who(job), now: secs(now), from: secs(now), count, in_order: true, may: &ALL }
+        Again {
+            who: who(job),
+            now: secs(now),
+            from: secs(now),
+            count,
+            in_order: true,
+            may: &ALL,
+        }
     }
     fn nodes(all: &[usize]) -> FixedBitSet {
         all.iter().copied().collect()
     }
     /// Nodes that have room from some second on, and keep it.
     fn room(since: &[(usize, i64)]) -> impl Fn(usize, Timestamp) -> Option<Timestamp> + Copy {
-        move |node, until| since.iter().find(|(at, _)| *at == node).map(|(_, since)| secs(*since)).filter(|since| *since < until)
+        move |node, until| {
+            since
+                .iter()
+                .find(|(at, _)| *at == node)
+                .map(|(_, since)| secs(*since))
+                .filter(|since| *since < until)
+        }
     }
-    fn again(promised: &mut Promised, ask: Again, first: impl Fn(usize, Timestamp) -> Option<Timestamp> + Copy) -> Found {
-        promised.again(&ask, |at| at + 1, first, |node, at| first(node, at.plus_millis(1)).is_some())
+    fn again(
+        promised: &mut Promised,
+        ask: Again,
+        first: impl Fn(usize, Timestamp) -> Option<Timestamp> + Copy,
+    ) -> Found {
+        promised.again(
+            &ask,
+            |at| at + 1,
+            first,
+            |node, at| first(node, at.plus_millis(1)).is_some(),
+        )
     }
     fn all(at: i64, nodes: &[Range<usize>]) -> Found {
         Found::All(secs(at), nodes.to_vec(), None)
@@ -315,10 +397,29 @@ mod tests {
         assert_eq!(again(&mut promised, ask(1, 1, 2), never), all(100, &[0..2]));
         promised.make(who(1), secs(100), vec![0..2], None, Vec::new());
         assert_eq!(again(&mut promised, ask(2, 1, 1), never), all(200, &[2..3]));
-        assert_eq!(again(&mut promised, ask(2, 200, 1), never), Found::Nothing, "its time has come");
-        assert_eq!(again(&mut promised, Again { who: (JobId(2), 0, 61), ..ask(2, 1, 1) }, never), Found::Nothing, "it asks for longer");
+        assert_eq!(
+            again(&mut promised, ask(2, 200, 1), never),
+            Found::Nothing,
+            "its time has come"
+        );
+        assert_eq!(
+            again(
+                &mut promised,
+                Again {
+                    who: (JobId(2), 0, 61),
+                    ..ask(2, 1, 1)
+                },
+                never
+            ),
+            Found::Nothing,
+            "it asks for longer"
+        );
         promised.begin(1, &[]);
-        assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Nothing, "shapes are others");
+        assert_eq!(
+            again(&mut promised, ask(2, 1, 1), never),
+            Found::Nothing,
+            "shapes are others"
+        );
     }
 
     #[test]
@@ -327,7 +428,11 @@ mod tests {
         promised.forget();
         promised.make(who(3), secs(300), vec![3..4], None, Vec::new());
         promised.begin(0, &[]);
-        assert_eq!(again(&mut promised, ask(3, 1, 1), never), Found::Nothing, "who was promised something before it is not known");
+        assert_eq!(
+            again(&mut promised, ask(3, 1, 1), never),
+            Found::Nothing,
+            "who was promised something before it is not known"
+        );
         promised.make(who(3), secs(300), vec![3..4], None, Vec::new());
         promised.begin(0, &[]);
         assert_eq!(again(&mut promised, ask(3, 1, 1), never), all(300, &[3..4]));
@@ -336,50 +441,146 @@ mod tests {
     #[test]
     fn nodes_that_moved_are_counted_anew() {
         let mut promised = two(&[2]);
-        assert_eq!(again(&mut promised, ask(1, 1, 2), room(&[(2, 101)])), all(100, &[0..2]));
-        assert_eq!(again(&mut promised, ask(1, 1, 2), room(&[(2, 100)])), all(100, &[0..2]), "those before it in the order have room, too");
-        let picky = || Again { in_order: false, ..ask(1, 1, 2) };
-        assert_eq!(again(&mut promised, picky(), room(&[(2, 100)])), Found::Nothing, "it may be liked better");
-        assert_eq!(again(&mut promised, ask(1, 1, 2), room(&[(2, 99)])), Found::Nothing, "with others it may be enough before");
-        assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Time(secs(200)), "it was to run there");
-        assert_eq!(again(&mut two(&[0, 2]), ask(1, 1, 2), room(&[(0, 50)])), Found::Nothing, "nor is it known who had room before");
-        assert_eq!(again(&mut two(&[0, 2]), ask(1, 1, 2), room(&[(0, 100)])), all(100, &[0..2]), "it has room still");
+        assert_eq!(
+            again(&mut promised, ask(1, 1, 2), room(&[(2, 101)])),
+            all(100, &[0..2])
+        );
+        assert_eq!(
+            again(&mut promised, ask(1, 1, 2), room(&[(2, 100)])),
+            all(100, &[0..2]),
+            "those before it in the order have room, too"
+        );
+        let picky = || Again {
+            in_order: false,
+            ..ask(1, 1, 2)
+        };
+        assert_eq!(
+            again(&mut promised, picky(), room(&[(2, 100)])),
+            Found::Nothing,
+            "it may be liked better"
+        );
+        assert_eq!(
+            again(&mut promised, ask(1, 1, 2), room(&[(2, 99)])),
+            Found::Nothing,
+            "with others it may be enough before"
+        );
+        assert_eq!(
+            again(&mut promised, ask(2, 1, 1), never),
+            Found::Time(secs(200)),
+            "it was to run there"
+        );
+        assert_eq!(
+            again(&mut two(&[0, 2]), ask(1, 1, 2), room(&[(0, 50)])),
+            Found::Nothing,
+            "nor is it known who had room before"
+        );
+        assert_eq!(
+            again(&mut two(&[0, 2]), ask(1, 1, 2), room(&[(0, 100)])),
+            all(100, &[0..2]),
+            "it has room still"
+        );
         let mut promised = two(&[]);
         promised.start(std::iter::once(0));
-        assert_eq!(again(&mut promised, ask(1, 1, 2), never), Found::Time(secs(100)), "somebody else runs there now");
+        assert_eq!(
+            again(&mut promised, ask(1, 1, 2), never),
+            Found::Time(secs(100)),
+            "somebody else runs there now"
+        );
         promised.make(who(1), secs(300), vec![2..4], None, Vec::new());
-        assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Time(secs(200)), "somebody before it moved there");
-        assert_eq!(again(&mut two(&[]), ask(2, 1, 1), room(&[(0, 7), (1, 7)])), Found::Nothing, "who was before it leaves its nodes to it");
+        assert_eq!(
+            again(&mut promised, ask(2, 1, 1), never),
+            Found::Time(secs(200)),
+            "somebody before it moved there"
+        );
+        assert_eq!(
+            again(&mut two(&[]), ask(2, 1, 1), room(&[(0, 7), (1, 7)])),
+            Found::Nothing,
+            "who was before it leaves its nodes to it"
+        );
         let elsewhere = nodes(&[0, 1, 5]);
-        let there = || Again { may: &elsewhere, ..ask(1, 1, 2) };
-        assert_eq!(again(&mut two(&[3]), there(), room(&[(3, 50)])), all(100, &[0..2]), "it may not run there");
+        let there = || Again {
+            may: &elsewhere,
+            ..ask(1, 1, 2)
+        };
+        assert_eq!(
+            again(&mut two(&[3]), there(), room(&[(3, 50)])),
+            all(100, &[0..2]),
+            "it may not run there"
+        );
         let mut looked = Vec::new();
         let first = |at: usize, _| {
             looked.push(at);
             None
         };
-        two(&[2, 3, 4, 6]).again(&ask(1, 1, 2), |at| if at < 4 { 4 } else { at + 1 }, first, |_, _| false);
-        assert_eq!(looked, [2, 4, 6], "of those that are alike one is looked at");
+        two(&[2, 3, 4, 6]).again(
+            &ask(1, 1, 2),
+            |at| if at < 4 { 4 } else { at + 1 },
+            first,
+            |_, _| false,
+        );
+        assert_eq!(
+            looked,
+            [2, 4, 6],
+            "of those that are alike one is looked at"
+        );
         let mut far = two(&(10..10_000).collect::<Vec<_>>());
-        assert_eq!(again(&mut far, ask(1, 1, 2), never), Found::Nothing, "too much is otherwise");
+        assert_eq!(
+            again(&mut far, ask(1, 1, 2), never),
+            Found::Nothing,
+            "too much is otherwise"
+        );
     }
 
     #[test]
     fn with_too_few_nodes_before_its_time_a_job_does_not_begin_earlier() {
-        let early = |from: i64, of: &[usize]| Some(Early { from: secs(from), nodes: nodes(of) });
+        let early = |from: i64, of: &[usize]| {
+            Some(Early {
+                from: secs(from),
+                nodes: nodes(of),
+            })
+        };
         let known = |from: i64, changed: &[usize]| {
             let mut promised = Promised::default();
-            promised.make(who(1), secs(100), vec![4..7], early(from, &[1, 4]), Vec::new());
+            promised.make(
+                who(1),
+                secs(100),
+                vec![4..7],
+                early(from, &[1, 4]),
+                Vec::new(),
+            );
             promised.begin(0, changed);
             promised
         };
-        assert_eq!(again(&mut known(0, &[9]), ask(1, 1, 3), room(&[(9, 50)])), Found::Nothing, "three have room before");
-        assert_eq!(again(&mut known(0, &[1, 9]), ask(1, 1, 3), room(&[(9, 50)])), Found::All(secs(100), vec![4..7], early(1, &[4, 9])));
-        assert_eq!(again(&mut known(0, &[1]), ask(1, 1, 3), room(&[(1, 50)])), Found::All(secs(100), vec![1..2, 4..6], early(1, &[1, 4])), "it comes first");
-        assert_eq!(again(&mut known(0, &[5]), ask(1, 1, 3), never), Found::Time(secs(100)), "who is the next is not known");
-        assert_eq!(again(&mut known(2, &[1]), ask(1, 1, 3), room(&[(1, 50)])), Found::Nothing, "who had room between is not known");
+        assert_eq!(
+            again(&mut known(0, &[9]), ask(1, 1, 3), room(&[(9, 50)])),
+            Found::Nothing,
+            "three have room before"
+        );
+        assert_eq!(
+            again(&mut known(0, &[1, 9]), ask(1, 1, 3), room(&[(9, 50)])),
+            Found::All(secs(100), vec![4..7], early(1, &[4, 9]))
+        );
+        assert_eq!(
+            again(&mut known(0, &[1]), ask(1, 1, 3), room(&[(1, 50)])),
+            Found::All(secs(100), vec![1..2, 4..6], early(1, &[1, 4])),
+            "it comes first"
+        );
+        assert_eq!(
+            again(&mut known(0, &[5]), ask(1, 1, 3), never),
+            Found::Time(secs(100)),
+            "who is the next is not known"
+        );
+        assert_eq!(
+            again(&mut known(2, &[1]), ask(1, 1, 3), room(&[(1, 50)])),
+            Found::Nothing,
+            "who had room between is not known"
+        );
         let mut promised = known(0, &[]);
         promised.make(who(1), secs(100), vec![1..2, 4..6], None, Vec::new());
-        assert_eq!(promised.moved.nodes.ones().collect::<Vec<_>>(), [1, 6], "the others it has as before");
+        assert_eq!(
+            promised.moved.nodes.ones().collect::<Vec<_>>(),
+            [1, 6],
+            "the others it has as before"
+        );
     }
 }

@@ -108,24 +108,39 @@ impl Queue {
     /// Brings the lines up to a snapshot. `changes` since the last one, where they are known.
     pub fn sync(&mut self, known: &mut Known, changes: Option<&Changes>) {
         let snapshot = known.snapshot;
-        let hint = changes.filter(|changes| !changes.everything && !changes.all_pending && self.era == known.shapes.era());
+        let hint = changes.filter(|changes| {
+            !changes.everything && !changes.all_pending && self.era == known.shapes.era()
+        });
         let mut places: BTreeSet<usize> = match hint {
             Some(changes) => changes.pending.clone(),
             None => {
                 known.cluster.usual.forget_queue();
                 known.cluster.usual.queue_is_known = true;
-                *self = Self { scale: Scale::new(snapshot), era: known.shapes.era(), made: self.made + 1, ..Self::default() };
+                *self = Self {
+                    scale: Scale::new(snapshot),
+                    era: known.shapes.era(),
+                    made: self.made + 1,
+                    ..Self::default()
+                };
                 (0..snapshot.pending.len()).collect()
             }
         };
-        while let Some((at, place)) = self.later.first().copied().filter(|(at, _)| *at <= snapshot.now) {
+        while let Some((at, place)) = self
+            .later
+            .first()
+            .copied()
+            .filter(|(at, _)| *at <= snapshot.now)
+        {
             self.later.remove(&(at, place));
             places.insert(place);
         }
         for place in &places {
             self.leave(*place, &mut known.cluster.usual);
         }
-        for place in places.into_iter().filter(|place| *place < snapshot.pending.len()) {
+        for place in places
+            .into_iter()
+            .filter(|place| *place < snapshot.pending.len())
+        {
             self.enter(place, known);
         }
         self.places.truncate(snapshot.pending.len());
@@ -133,7 +148,9 @@ impl Queue {
 
     /// Takes whoever stood for a place out of the queue.
     fn leave(&mut self, place: usize, usual: &mut Usual) {
-        let Some(was) = self.places.get_mut(place) else { return };
+        let Some(was) = self.places.get_mut(place) else {
+            return;
+        };
         let owner = std::mem::replace(&mut was.owner, u32::MAX);
         usual.job_goes(std::mem::replace(&mut was.sort, NO_SORT));
         let (line, turn) = (was.line.take(), was.turn);
@@ -143,7 +160,9 @@ impl Queue {
         self.untold.remove(&place);
         let Some(number) = line else { return };
         let line = &mut self.lines[number as usize];
-        let Ok(at) = line.turns.binary_search(&turn) else { return };
+        let Ok(at) = line.turns.binary_search(&turn) else {
+            return;
+        };
         line.turns.remove(at);
         line.secs.remove(at);
         line.at.remove(at);
@@ -160,13 +179,25 @@ impl Queue {
         let owner = self.owners.number(job);
         self.owners.list[owner as usize].2 += 1;
         let turn = Turn::of(job, known.snapshot.config.scheduler.order);
-        let none = Place { line: None, turn: Turn::default(), owner: u32::MAX, sort: NO_SORT };
+        let none = Place {
+            line: None,
+            turn: Turn::default(),
+            owner: u32::MAX,
+            sort: NO_SORT,
+        };
         let cluster = &mut *known.cluster;
-        let sort = cluster.usual.job_comes(&job.spec, known.snapshot, &cluster.makes);
+        let sort = cluster
+            .usual
+            .job_comes(&job.spec, known.snapshot, &cluster.makes);
         if self.places.len() <= place {
             self.places.resize(place + 1, none);
         }
-        self.places[place] = Place { line: None, turn, owner, sort };
+        self.places[place] = Place {
+            line: None,
+            turn,
+            owner,
+            sort,
+        };
         match self.stand(job, known) {
             Err(reason) => {
                 if job.earliest() > known.snapshot.now {
@@ -186,27 +217,48 @@ impl Queue {
 
     /// Partition and shape of a job, or why it stands in no line.
     fn stand(&self, job: &PendingJob, known: &mut Known) -> Result<(usize, ShapeId), Reason> {
-        let partition = self.scale.partition(&job.spec.partition).ok_or_else(|| reason::no_partition(job))?;
+        let partition = self
+            .scale
+            .partition(&job.spec.partition)
+            .ok_or_else(|| reason::no_partition(job))?;
         let snapshot = known.snapshot;
         if let Some(reason) = standing(job, &snapshot.config.partitions[partition], snapshot) {
             return Err(reason);
         }
-        let shape = known.shapes.of(job, partition, snapshot, known.cluster, known.windows);
+        let shape = known
+            .shapes
+            .of(job, partition, snapshot, known.cluster, known.windows);
         match &known.shapes.list[shape as usize].never {
             Some(never) => Err(never.clone()),
             None => Ok((partition, shape)),
         }
     }
 
-    fn line_for(&mut self, job: &PendingJob, of: (usize, ShapeId), owner: u32, turn: Turn, known: &Known) -> u32 {
+    fn line_for(
+        &mut self,
+        job: &PendingJob,
+        of: (usize, ShapeId),
+        owner: u32,
+        turn: Turn,
+        known: &Known,
+    ) -> u32 {
         let spec = &job.spec;
         let qos = self.qos.number_or_new(&spec.qos);
-        let terms = (spec.borrow, spec.requeue, spec.site_factor_milli, spec.priority, job.nice);
+        let terms = (
+            spec.borrow,
+            spec.requeue,
+            spec.site_factor_milli,
+            spec.priority,
+            job.nice,
+        );
         let shape = &known.shapes.list[of.1 as usize];
         let mut key: Key = (of.0, of.1, owner, qos, terms, None);
         let alone = is_special(job, shape) || {
             // Age must fall along the line, or its first would not always be the first.
-            let line = self.by_key.get(&key).map(|line| &self.lines[*line as usize]);
+            let line = self
+                .by_key
+                .get(&key)
+                .map(|line| &self.lines[*line as usize]);
             line.is_some_and(|line| !line.takes(job, turn))
         };
         if alone {
@@ -216,7 +268,10 @@ impl Queue {
             return *line;
         }
         let (tier, factors) = self.scale.factors(known.snapshot, spec);
-        let factors = Factors { nice: job.nice, ..factors };
+        let factors = Factors {
+            nice: job.nice,
+            ..factors
+        };
         let line = Line {
             key,
             partition: of.0,
@@ -253,20 +308,44 @@ impl Queue {
 
     /// Everybody who has a job here, by number, account and user.
     pub fn owners(&self) -> impl Iterator<Item = (usize, &str, &str)> + Clone + '_ {
-        let here = self.owners.list.iter().enumerate().filter(|(_, (_, _, jobs))| *jobs > 0);
-        here.map(|(number, (account, user, _))| (number, self.owners.accounts.name(*account), self.owners.users.name(*user)))
+        let here = self
+            .owners
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, _, jobs))| *jobs > 0);
+        here.map(|(number, (account, user, _))| {
+            (
+                number,
+                self.owners.accounts.name(*account),
+                self.owners.users.name(*user),
+            )
+        })
     }
 
     /// Tells jobs that were passed over why they wait, those that do not know: by their places.
-    pub fn tell(&mut self, line: u32, passed: &[Range<usize>], reason: &Reason, snapshot: &Snapshot, told: &mut Vec<(usize, Reason)>) {
+    pub fn tell(
+        &mut self,
+        line: u32,
+        passed: &[Range<usize>],
+        reason: &Reason,
+        snapshot: &Snapshot,
+        told: &mut Vec<(usize, Reason)>,
+    ) {
         let line = &mut self.lines[line as usize];
         if line.said != *reason {
             line.said = reason.clone();
-            let others = line.at.iter().zip(&line.turns).filter(|(at, _)| snapshot.pending[**at as usize].reason != *reason);
+            let others = line
+                .at
+                .iter()
+                .zip(&line.turns)
+                .filter(|(at, _)| snapshot.pending[**at as usize].reason != *reason);
             line.untold = others.map(|(_, turn)| *turn).collect();
         }
         for turn in &line.untold {
-            let Ok(at) = line.turns.binary_search(turn) else { continue };
+            let Ok(at) = line.turns.binary_search(turn) else {
+                continue;
+            };
             if passed.iter().any(|range| range.contains(&at)) {
                 told.push((line.at[at] as usize, reason.clone()));
             }
@@ -289,13 +368,22 @@ impl Line {
     /// Whether a job came no earlier than those before it and no later than those behind.
     fn takes(&self, job: &PendingJob, turn: Turn) -> bool {
         let at = self.turns.partition_point(|other| *other < turn);
-        let before = at.checked_sub(1).is_none_or(|at| self.eligible[at] <= job.eligible);
-        before && self.eligible.get(at).is_none_or(|behind| job.eligible <= *behind)
+        let before = at
+            .checked_sub(1)
+            .is_none_or(|at| self.eligible[at] <= job.eligible);
+        before
+            && self
+                .eligible
+                .get(at)
+                .is_none_or(|behind| job.eligible <= *behind)
     }
 
     /// Factors of the job in a place of the line.
     pub fn factors(&self, at: usize, fair_share: u32, snapshot: &Snapshot) -> Factors {
-        let shared = Factors { fair_share, ..self.factors };
+        let shared = Factors {
+            fair_share,
+            ..self.factors
+        };
         shared.at_age(self.eligible[at], snapshot)
     }
 
@@ -308,8 +396,18 @@ impl Line {
 
 impl Turn {
     fn of(job: &PendingJob, order: JobOrder) -> Self {
-        let rank = if order == JobOrder::Sjf { job.limit_secs.unwrap_or(u32::MAX) } else { 0 };
-        Self { rank, submitted: job.submitted, id: job.id, is_array: job.positions.is_some(), choice: job.spec.choice() }
+        let rank = if order == JobOrder::Sjf {
+            job.limit_secs.unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        Self {
+            rank,
+            submitted: job.submitted,
+            id: job.id,
+            is_array: job.positions.is_some(),
+            choice: job.spec.choice(),
+        }
     }
 }
 

@@ -72,14 +72,23 @@ pub(crate) struct Waiting {
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.nodes.is_empty() && self.pending.is_empty() && !self.all_pending && !self.everything
+        self.runs.is_empty()
+            && self.nodes.is_empty()
+            && self.pending.is_empty()
+            && !self.all_pending
+            && !self.everything
     }
 }
 
 impl Engine {
     /// What can start now that could not in the pass before, by what became free since. `None`: that takes a full pass
     /// (nodes that come and go, another policy, runs that stand still or go for somebody's guarantee, or nobody may pass anybody).
-    pub fn after(&mut self, snapshot: &Snapshot, changes: &Changes, budget: WorkBudget) -> Option<Plan> {
+    pub fn after(
+        &mut self,
+        snapshot: &Snapshot,
+        changes: &Changes,
+        budget: WorkBudget,
+    ) -> Option<Plan> {
         self.standings.note(Some(changes));
         let mut left = self.left.take()?;
         let (config, policy) = self.seen.clone()?;
@@ -91,7 +100,13 @@ impl Engine {
         // What is promised to those for whom others go is known in the course of a full pass only.
         let leave = || snapshot.running.iter().any(|run| run.leaves_for.is_some());
         let promised = left.makes_room || (policy.has_quotas() && leave());
-        if changes.everything || !same || stands_still || set_apart || promised || snapshot.config.scheduler.backfill == Backfill::Off {
+        if changes.everything
+            || !same
+            || stands_still
+            || set_apart
+            || promised
+            || snapshot.config.scheduler.backfill == Backfill::Off
+        {
             return None;
         }
         self.left = Some(left);
@@ -105,17 +120,22 @@ impl Engine {
         self.shapes.begin_pass(snapshot.pending.len());
         self.sync_queue(snapshot, Some(changes));
         let mut queue = std::mem::take(&mut self.queue);
-        let ledger = left.ledger.take().unwrap_or_else(|| match claims::is_unlimited(snapshot) {
-            true => Ledger::new(&nobody(snapshot)),
-            false => Ledger::new(snapshot),
-        });
+        let ledger = left
+            .ledger
+            .take()
+            .unwrap_or_else(|| match claims::is_unlimited(snapshot) {
+                true => Ledger::new(&nobody(snapshot)),
+                false => Ledger::new(snapshot),
+            });
         // Rooms stay those of the full pass, in which nobody is late; starts are counted from then on.
         let now = self.cluster.now;
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.now = now;
         (pass.reserved, pass.in_arrays) = (left.reserved, left.in_arrays);
         // Those whose runs have come count for the cap as it is now.
-        pass.in_arrays.values_mut().for_each(|tasks| tasks.retain(|task| left.started.contains(task)));
+        pass.in_arrays
+            .values_mut()
+            .for_each(|tasks| tasks.retain(|task| left.started.contains(task)));
         pass.refill(&freed, &mut left.started, &queue);
         (left.reserved, left.in_arrays) = (pass.reserved, pass.in_arrays);
         left.ledger = keeps.then_some(pass.ledger);
@@ -128,25 +148,43 @@ impl Engine {
     /// Makes the reservations that the last pass put off, which quick passes must see: before anything else becomes free.
     /// They do it themselves, only later than one who has time after the pass.
     pub fn make_ready(&mut self, snapshot: &Snapshot) {
-        let Some(mut left) = self.left.take_if(|left| !left.wants.is_empty()) else { return };
+        let Some(mut left) = self.left.take_if(|left| !left.wants.is_empty()) else {
+            return;
+        };
         let now = self.cluster.now;
-        let mut pass = Pass::new(self, snapshot, WorkBudget::default(), Ledger::new(&nobody(snapshot)));
+        let mut pass = Pass::new(
+            self,
+            snapshot,
+            WorkBudget::default(),
+            Ledger::new(&nobody(snapshot)),
+        );
         pass.now = now;
-        (pass.reserved, pass.wants, pass.reserve_left) = (left.reserved, left.wants, left.reserve_left);
+        (pass.reserved, pass.wants, pass.reserve_left) =
+            (left.reserved, left.wants, left.reserve_left);
         pass.counted = left.counted;
         pass.keep_promises();
         pass.reserve_wanted();
-        (left.reserved, left.wants, left.reserve_left) = (pass.reserved, VecDeque::new(), pass.reserve_left);
+        (left.reserved, left.wants, left.reserve_left) =
+            (pass.reserved, VecDeque::new(), pass.reserve_left);
         left.counted = pass.counted;
         self.left = Some(left);
     }
 
     /// Takes runs that are over off their nodes; which nodes.
-    fn take_leave(&mut self, snapshot: &Snapshot, changes: &Changes, left: &mut Left) -> Option<BTreeSet<usize>> {
+    fn take_leave(
+        &mut self,
+        snapshot: &Snapshot,
+        changes: &Changes,
+        left: &mut Left,
+    ) -> Option<BTreeSet<usize>> {
         let now = self.cluster.now;
         let (mut freed, mut over) = (BTreeSet::new(), Vec::new());
         for id in &changes.runs {
-            let run = snapshot.running.binary_search_by_key(id, |run| run.run).ok().map(|at| &snapshot.running[at]);
+            let run = snapshot
+                .running
+                .binary_search_by_key(id, |run| run.run)
+                .ok()
+                .map(|at| &snapshot.running[at]);
             let known = self.cluster.knows(*id);
             match (run, known) {
                 // Its end may be another than was planned with: the full pass sees to that.
@@ -165,7 +203,11 @@ impl Engine {
             }
         }
         // Those that came may inherit what these stood on.
-        left.ledger.take_if(|ledger| !over.iter().all(|(id, shares)| ledger.end(*id, shares, snapshot)));
+        left.ledger.take_if(|ledger| {
+            !over
+                .iter()
+                .all(|(id, shares)| ledger.end(*id, shares, snapshot))
+        });
         for id in &changes.nodes {
             let at = self.cluster.place(*id)?;
             // What is free must be what is known to be free: anything else has other causes.
@@ -180,19 +222,33 @@ impl Engine {
 impl Pass<'_> {
     /// Gives what was freed to those who wait, in order; where there are quotas first to those who stand on a guarantee.
     fn refill(&mut self, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId>, queue: &Queue) {
-        let rounds: &[bool] = if self.ledger.has_quotas() { &[true, false] } else { &[false] };
+        let rounds: &[bool] = if self.ledger.has_quotas() {
+            &[true, false]
+        } else {
+            &[false]
+        };
         for guaranteed in rounds {
             self.guaranteed_only = *guaranteed;
-            let serves: Vec<bool> = (0..self.engine.shapes.list.len()).map(|shape| self.is_served(shape as ShapeId, freed)).collect();
-            let mut turns = Turns::new(queue, &mut self.engine.standings, self.snapshot, |line| serves[line.shape as usize]);
+            let serves: Vec<bool> = (0..self.engine.shapes.list.len())
+                .map(|shape| self.is_served(shape as ShapeId, freed))
+                .collect();
+            let mut turns = Turns::new(queue, &mut self.engine.standings, self.snapshot, |line| {
+                serves[line.shape as usize]
+            });
             while let Some((number, at)) = turns.next() {
                 if self.is_spent() {
                     return;
                 }
                 let line = &queue.lines[number as usize];
-                let refused = self.shape(line.shape).pass.refused_secs.filter(|_| !line.alone);
+                let refused = self
+                    .shape(line.shape)
+                    .pass
+                    .refused_secs
+                    .filter(|_| !line.alone);
                 match refused {
-                    Some(refused) if line.secs[at] >= refused => turns.push(number, line, line.shorter_from(at, refused)),
+                    Some(refused) if line.secs[at] >= refused => {
+                        turns.push(number, line, line.shorter_from(at, refused))
+                    }
                     _ => match self.start_again(line, at, started) {
                         // The others of the line want the same limit raised.
                         Err(Wait::Limit(_)) if !self.minds_time => {}
@@ -212,7 +268,12 @@ impl Pass<'_> {
             let track = &self.engine.cluster.nodes[*at];
             let fits = |way: usize| {
                 let need = of.need(way, of.ways[way].last(), track.make);
-                need.is_some_and(|need| self.engine.cluster.room(*at).fits(need, self.now, self.now.plus_millis(1)))
+                need.is_some_and(|need| {
+                    self.engine
+                        .cluster
+                        .room(*at)
+                        .fits(need, self.now, self.now.plus_millis(1))
+                })
             };
             of.candidates.up.contains(*at) && (0..of.ways.len()).any(fits)
         };
@@ -221,22 +282,34 @@ impl Pass<'_> {
 
     /// Starts a job, or as many tasks as have room. One that has a reservation is tried without it, and keeps it where it
     /// does not start.
-    fn start_again(&mut self, line: &Line, at: usize, started: &mut BTreeSet<JobId>) -> Result<(), Wait> {
+    fn start_again(
+        &mut self,
+        line: &Line,
+        at: usize,
+        started: &mut BTreeSet<JobId>,
+    ) -> Result<(), Wait> {
         let job = &self.snapshot.pending[line.at[at] as usize];
         let partition = &self.snapshot.config.partitions[line.partition];
         if line.alone && reason::standing(job, partition, self.snapshot).is_some() {
             return Ok(());
         }
-        let mine = |one: &Reserved| one.job == job.id && one.choice == job.spec.choice() && job.positions.is_none();
+        let mine = |one: &Reserved| {
+            one.job == job.id && one.choice == job.spec.choice() && job.positions.is_none()
+        };
         let place = self.reserved.iter().position(mine);
         let own = place.map(|place| self.reserved.remove(place));
         for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
-            nodes.clone().for_each(|at| self.engine.cluster.touch(at).release(hold));
+            nodes
+                .clone()
+                .for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
         let mut room = self.array_room(job);
         let ids: Vec<JobId> = match &job.positions {
             None => vec![job.id],
-            Some(positions) => positions.iter().map(|position| JobId(job.id.0 + u64::from(position))).collect(),
+            Some(positions) => positions
+                .iter()
+                .map(|position| JobId(job.id.0 + u64::from(position)))
+                .collect(),
         };
         for id in ids {
             if room == 0 || self.is_spent() || started.contains(&id) {
@@ -255,7 +328,9 @@ impl Pass<'_> {
     fn keep(&mut self, own: Option<Reserved>) {
         let Some(own) = own else { return };
         for (hold, nodes) in &own.holds {
-            nodes.clone().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
+            nodes
+                .clone()
+                .for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
         }
         self.reserved.push(own);
     }

@@ -100,10 +100,18 @@ impl Guarantees {
         if !policy.has_quotas() {
             return None;
         }
-        let mut all = Self { types: types.len(), now, ..Self::default() };
+        let mut all = Self {
+            types: types.len(),
+            now,
+            ..Self::default()
+        };
         for number in 0..tree.len() as u32 {
             let account = policy.accounts.get(tree.name(number));
-            all.levels.push(account.map(|account| level(account, number, types, budget_of)).unwrap_or_default());
+            all.levels.push(
+                account
+                    .map(|account| level(account, number, types, budget_of))
+                    .unwrap_or_default(),
+            );
         }
         all.used = vec![0; all.levels.len() * all.types];
         all.set_apart = all.used.clone();
@@ -115,7 +123,8 @@ impl Guarantees {
 
     /// Accounts that came up since.
     pub fn grow(&mut self, accounts: usize) {
-        self.levels.resize_with(accounts.max(self.levels.len()), Level::default);
+        self.levels
+            .resize_with(accounts.max(self.levels.len()), Level::default);
         self.used.resize(self.levels.len() * self.types, 0);
         self.set_apart.resize(self.used.len(), 0);
         self.idle_apart.resize(self.used.len(), 0);
@@ -127,7 +136,8 @@ impl Guarantees {
         for account in deepest_first {
             for gpu_type in 0..self.types {
                 let apart = self.levels[account as usize].own_of(gpu_type);
-                let apart = apart.unwrap_or(self.set_apart[account as usize * self.types + gpu_type]);
+                let apart =
+                    apart.unwrap_or(self.set_apart[account as usize * self.types + gpu_type]);
                 self.set_apart[tree.parent(account) as usize * self.types + gpu_type] += apart;
             }
         }
@@ -135,23 +145,31 @@ impl Guarantees {
 
     /// Whether `held` more stands within what is guaranteed to the account, and is not promised to others of the tree.
     pub fn fits(&self, tree: &AccountTree, account: u32, held: &Holding) -> bool {
-        held.gpus == 0 || (self.is_granted(tree, account) && self.short_of(tree, account, held).is_none())
+        held.gpus == 0
+            || (self.is_granted(tree, account) && self.short_of(tree, account, held).is_none())
     }
 
     /// What has no room for `held` more, where something is granted: GPUs of a type before those of all, and before
     /// budgets, at the nearest account.
     pub fn short_of(&self, tree: &AccountTree, account: u32, held: &Holding) -> Option<Short> {
         let gpus = |all: bool| {
-            let mut of_types = held.each().filter(move |(gpu_type, _)| (*gpu_type == ALL) == all);
+            let mut of_types = held
+                .each()
+                .filter(move |(gpu_type, _)| (*gpu_type == ALL) == all);
             of_types.find_map(|(gpu_type, milli)| self.gpus_short(tree, account, gpu_type, milli))
         };
-        gpus(false).or_else(|| gpus(true)).or_else(|| tree.line(account).find_map(|above| self.budget_short(above, held)))
+        gpus(false).or_else(|| gpus(true)).or_else(|| {
+            tree.line(account)
+                .find_map(|above| self.budget_short(above, held))
+        })
     }
 
     /// What of GPUs would have no room for `held` even if nothing ran: that waits for a larger guarantee.
     pub fn never_fits(&self, tree: &AccountTree, account: u32, held: &Holding) -> Option<Short> {
         held.each().find_map(|(gpu_type, milli)| {
-            self.climb_short(tree, account, (gpu_type, milli), |above| (0, self.idle_apart[above as usize * self.types + gpu_type]))
+            self.climb_short(tree, account, (gpu_type, milli), |above| {
+                (0, self.idle_apart[above as usize * self.types + gpu_type])
+            })
         })
     }
 
@@ -162,11 +180,13 @@ impl Guarantees {
         }
         let is_within = |above: u32| {
             let level = &self.levels[above as usize];
-            let gpus = held.each().all(|(gpu_type, milli)| match level.bound(gpu_type) {
-                Granted::Up(most) => self.used(above, gpu_type) + milli <= most,
-                Granted::Any => true,
-                Granted::Nothing => false,
-            });
+            let gpus = held
+                .each()
+                .all(|(gpu_type, milli)| match level.bound(gpu_type) {
+                    Granted::Up(most) => self.used(above, gpu_type) + milli <= most,
+                    Granted::Any => true,
+                    Granted::Nothing => false,
+                });
             gpus && level.budgets.iter().all(|budget| {
                 held.since < budget.start || budget.began + budget.whole(held) <= budget.most
             })
@@ -203,7 +223,13 @@ impl Guarantees {
     }
 
     /// Changes what is used of a type, and what each level sets apart for the one below it.
-    fn climb(&mut self, tree: &AccountTree, account: u32, gpu_type: usize, change: impl Fn(u64) -> u64) {
+    fn climb(
+        &mut self,
+        tree: &AccountTree,
+        account: u32,
+        gpu_type: usize,
+        change: impl Fn(u64) -> u64,
+    ) {
         // What the level below counts for at this one.
         let (mut before, mut after) = (0, 0);
         let mut first = true;
@@ -243,15 +269,22 @@ impl Guarantees {
             }
         }
         let promised = promised(self);
-        promised.iter().for_each(|(account, held)| self.add(tree, *account, held));
+        promised
+            .iter()
+            .for_each(|(account, held)| self.add(tree, *account, held));
         for at in by_age {
             let run = &runs[at];
-            if classes[at] == RunClass::Borrowed && !run.leaving && self.fits(tree, run.account, run.held) {
+            if classes[at] == RunClass::Borrowed
+                && !run.leaving
+                && self.fits(tree, run.account, run.held)
+            {
                 self.add(tree, run.account, run.held);
                 classes[at] = RunClass::Guaranteed;
             }
         }
-        promised.iter().for_each(|(account, held)| self.remove(tree, *account, held));
+        promised
+            .iter()
+            .for_each(|(account, held)| self.remove(tree, *account, held));
         classes
     }
 
@@ -264,7 +297,11 @@ impl Guarantees {
         let mut below = vec![0u64; self.lenders.len()];
         let mut all = 0;
         for (at, lender) in self.lenders.iter().enumerate().rev() {
-            let own = if tree.is_within(account, lender.account) { 0 } else { self.unlent(lender, gpu_type) };
+            let own = if tree.is_within(account, lender.account) {
+                0
+            } else {
+                self.unlent(lender, gpu_type)
+            };
             let kept = own.max(below[at]);
             match lender.above {
                 Some(above) => below[above] += kept,
@@ -275,10 +312,17 @@ impl Guarantees {
     }
 
     fn unlent(&self, lender: &Lender, gpu_type: usize) -> u64 {
-        let Some((_, lends)) = lender.lends.iter().find(|(of, _)| *of == gpu_type) else { return 0 };
+        let Some((_, lends)) = lender.lends.iter().find(|(of, _)| *of == gpu_type) else {
+            return 0;
+        };
         let level = &self.levels[lender.account as usize];
-        let own = if gpu_type == ALL { level.sum } else { level.own.get(gpu_type).copied().flatten().unwrap_or(0) };
-        own.saturating_sub(self.used(lender.account, gpu_type)).saturating_sub(*lends)
+        let own = if gpu_type == ALL {
+            level.sum
+        } else {
+            level.own.get(gpu_type).copied().flatten().unwrap_or(0)
+        };
+        own.saturating_sub(self.used(lender.account, gpu_type))
+            .saturating_sub(*lends)
     }
 
     /// Thousandths that the guaranteed runs of an account and those below it hold.
@@ -301,7 +345,8 @@ impl Guarantees {
 
     /// The guarantee that an account's jobs stand on: the nearest at or above it.
     pub fn granting(&self, tree: &AccountTree, account: u32) -> Option<u32> {
-        tree.line(account).find(|above| self.levels[*above as usize].grants())
+        tree.line(account)
+            .find(|above| self.levels[*above as usize].grants())
     }
 
     fn is_granted(&self, tree: &AccountTree, account: u32) -> bool {
@@ -310,9 +355,13 @@ impl Guarantees {
 
     fn budget_short(&self, account: u32, held: &Holding) -> Option<Short> {
         let is_short = |budget: &BudgetUse| {
-            budget.of(held) > 0 && budget.used + budget.promised + budget.ahead(held, self.now) > budget.most
+            budget.of(held) > 0
+                && budget.used + budget.promised + budget.ahead(held, self.now) > budget.most
         };
-        let at = self.levels[account as usize].budgets.iter().position(is_short)?;
+        let at = self.levels[account as usize]
+            .budgets
+            .iter()
+            .position(is_short)?;
         Some(Short::Budget { account, at })
     }
 
@@ -321,26 +370,60 @@ impl Guarantees {
         &self.levels[account as usize].budgets[at]
     }
 
-    fn gpus_short(&self, tree: &AccountTree, account: u32, gpu_type: usize, milli: u64) -> Option<Short> {
-        self.climb_short(tree, account, (gpu_type, milli), |above| (self.used(above, gpu_type), self.set_apart[above as usize * self.types + gpu_type]))
+    fn gpus_short(
+        &self,
+        tree: &AccountTree,
+        account: u32,
+        gpu_type: usize,
+        milli: u64,
+    ) -> Option<Short> {
+        self.climb_short(tree, account, (gpu_type, milli), |above| {
+            (
+                self.used(above, gpu_type),
+                self.set_apart[above as usize * self.types + gpu_type],
+            )
+        })
     }
 
     /// Climbs to the root with what the level below newly takes of this one: nothing, as long as it stands within
     /// what is set apart for it anyway. `taken` says what of a level is used, and what is set apart.
-    fn climb_short(&self, tree: &AccountTree, account: u32, asked: (usize, u64), taken: impl Fn(u32) -> (u64, u64)) -> Option<Short> {
+    fn climb_short(
+        &self,
+        tree: &AccountTree,
+        account: u32,
+        asked: (usize, u64),
+        taken: impl Fn(u32) -> (u64, u64),
+    ) -> Option<Short> {
         let (gpu_type, milli) = asked;
         let mut newly = milli;
         for above in tree.line(account) {
             let level = &self.levels[above as usize];
             let (used, set_apart) = taken(above);
             match level.bound(gpu_type) {
-                Granted::Nothing => return Some(Short::Gpus { account: above, gpu_type, most: 0, used }),
+                Granted::Nothing => {
+                    return Some(Short::Gpus {
+                        account: above,
+                        gpu_type,
+                        most: 0,
+                        used,
+                    });
+                }
                 Granted::Up(most) => {
                     if used + milli > most {
-                        return Some(Short::Gpus { account: above, gpu_type, most, used });
+                        return Some(Short::Gpus {
+                            account: above,
+                            gpu_type,
+                            most,
+                            used,
+                        });
                     }
                     if newly > 0 && set_apart + newly > most {
-                        return Some(Short::SetApart { account: above, gpu_type, most, set_apart });
+                        return Some(Short::SetApart {
+                            account: above,
+                            gpu_type,
+                            most,
+                            set_apart,
+                        });
                     }
                 }
                 Granted::Any => {}
@@ -356,9 +439,19 @@ impl Guarantees {
 /// What of a guarantee has no room. Thousandths of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
-    Gpus { account: u32, gpu_type: usize, most: u64, used: u64 },
+    Gpus {
+        account: u32,
+        gpu_type: usize,
+        most: u64,
+        used: u64,
+    },
     /// In use, and guaranteed to accounts below.
-    SetApart { account: u32, gpu_type: usize, most: u64, set_apart: u64 },
+    SetApart {
+        account: u32,
+        gpu_type: usize,
+        most: u64,
+        set_apart: u64,
+    },
     /// GPU-hours: the budget at a place among the guaranteed ones.
     Budget { account: u32, at: usize },
 }
@@ -398,25 +491,59 @@ impl Level {
 }
 
 impl BudgetUse {
-    pub fn new(gpu_type: usize, most: u128, used: u128, (start, end): (Timestamp, Timestamp)) -> Self {
-        Self { gpu_type, most, used, promised: 0, began: 0, start, end, later: Vec::new() }
+    pub fn new(
+        gpu_type: usize,
+        most: u128,
+        used: u128,
+        (start, end): (Timestamp, Timestamp),
+    ) -> Self {
+        Self {
+            gpu_type,
+            most,
+            used,
+            promised: 0,
+            began: 0,
+            start,
+            end,
+            later: Vec::new(),
+        }
     }
 
     /// With the periods that follow, by their ends.
     pub fn followed_by(self, ends: &[Timestamp]) -> Self {
         let starts = std::iter::once(&self.end).chain(ends);
-        let later = starts.zip(ends).map(|(&start, &end)| Later { start, end, promised: 0 }).collect();
+        let later = starts
+            .zip(ends)
+            .map(|(&start, &end)| Later {
+                start,
+                end,
+                promised: 0,
+            })
+            .collect();
         Self { later, ..self }
     }
 
     /// Counts what a run may still use, or takes it off.
     pub fn count(&mut self, held: &Holding, now: Timestamp, add: bool) {
-        let change = |promised: &mut u128, ahead: u128| *promised = if add { *promised + ahead } else { *promised - ahead };
+        let change = |promised: &mut u128, ahead: u128| {
+            *promised = if add {
+                *promised + ahead
+            } else {
+                *promised - ahead
+            }
+        };
         let ahead = self.ahead(held, now);
         change(&mut self.promised, ahead);
         let milli = u128::from(self.of(held));
-        for period in self.later.iter_mut().take_while(|period| held.until.is_none_or(|until| period.start < until)) {
-            change(&mut period.promised, milli * u128::from(held.millis_within(period.start, period.end)));
+        for period in self
+            .later
+            .iter_mut()
+            .take_while(|period| held.until.is_none_or(|until| period.start < until))
+        {
+            change(
+                &mut period.promised,
+                milli * u128::from(held.millis_within(period.start, period.end)),
+            );
         }
     }
 
@@ -425,9 +552,16 @@ impl BudgetUse {
         let milli = u128::from(self.of(held));
         let ahead = self.ahead(held, now);
         if ahead > 0 && self.used + self.promised + ahead > self.most {
-            return Some(Beyond { from: None, promised: self.promised, ahead });
+            return Some(Beyond {
+                from: None,
+                promised: self.promised,
+                ahead,
+            });
         }
-        let reached = self.later.iter().filter(|period| milli > 0 && held.until.is_none_or(|until| period.start < until));
+        let reached = self
+            .later
+            .iter()
+            .filter(|period| milli > 0 && held.until.is_none_or(|until| period.start < until));
         let mut over = reached.map(|period| Beyond {
             from: Some(period.start),
             promised: period.promised,
@@ -438,7 +572,11 @@ impl BudgetUse {
 
     /// The same before any run was counted.
     pub fn without_promises(&self) -> Self {
-        Self { promised: 0, began: 0, ..self.clone() }
+        Self {
+            promised: 0,
+            began: 0,
+            ..self.clone()
+        }
     }
     fn of(&self, held: &Holding) -> u64 {
         held.of(self.gpu_type)
@@ -449,7 +587,8 @@ impl BudgetUse {
     }
     /// All that a run may use in the period.
     fn whole(&self, held: &Holding) -> u128 {
-        u128::from(self.of(held)) * u128::from(held.millis_within(held.since.max(self.start), self.end))
+        u128::from(self.of(held))
+            * u128::from(held.millis_within(held.since.max(self.start), self.end))
     }
 }
 
@@ -464,7 +603,10 @@ fn level(
         own[types.number(name)] = Some(*milli);
     }
     let sum = own[ALL].unwrap_or_else(|| own.iter().flatten().sum());
-    let budgets = account.budgets.iter().filter(|budget| budget.kind == BudgetKind::Guaranteed);
+    let budgets = account
+        .budgets
+        .iter()
+        .filter(|budget| budget.kind == BudgetKind::Guaranteed);
     Level {
         has_gpus: account.guaranteed.is_some(),
         own,
@@ -475,20 +617,31 @@ fn level(
 
 fn lenders(policy: &Policy, tree: &AccountTree, types: &GpuTypes) -> Vec<Lender> {
     let amounts = |amounts: &GpuAmounts| {
-        amounts.0.iter().map(|(name, milli)| (types.number(name), *milli)).collect::<Vec<_>>()
+        amounts
+            .0
+            .iter()
+            .map(|(name, milli)| (types.number(name), *milli))
+            .collect::<Vec<_>>()
     };
     let mut all: Vec<Lender> = policy
         .accounts
         .values()
         .filter_map(|account| Some((account, account.lend_limit.as_ref()?)))
         .filter_map(|(account, lends)| {
-            Some(Lender { account: tree.number(&account.name)?, above: None, lends: amounts(lends) })
+            Some(Lender {
+                account: tree.number(&account.name)?,
+                above: None,
+                lends: amounts(lends),
+            })
         })
         .collect();
     all.sort_by_key(|lender| tree.line(lender.account).count());
     for at in 0..all.len() {
         let account = all[at].account;
-        let above = tree.line(account).skip(1).find_map(|up| all.iter().position(|lender| lender.account == up));
+        let above = tree
+            .line(account)
+            .skip(1)
+            .find_map(|up| all.iter().position(|lender| lender.account == up));
         all[at].above = above;
     }
     debug_assert!(all.iter().all(|lender| lender.account != ROOT));

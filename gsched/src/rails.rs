@@ -55,7 +55,8 @@ fn find(
 ) -> Option<BTreeMap<usize, Vec<u16>>> {
     let mut choices: Vec<Choice> = Vec::new();
     let mut of_node: Vec<(usize, usize)> = Vec::with_capacity(count(picked));
-    let mut known: BTreeMap<(crate::rooms::RoomId, usize, Vec<Option<u32>>), usize> = BTreeMap::new();
+    let mut known: BTreeMap<(crate::rooms::RoomId, usize, Vec<Option<u32>>), usize> =
+        BTreeMap::new();
     for (at, part) in each(picked) {
         let rails = engine.network.rails_of(at, &snapshot.nodes[at])?;
         let key = (engine.cluster.room_id(at), part, rails);
@@ -64,9 +65,17 @@ fn find(
             None => {
                 let make = engine.cluster.nodes[at].make;
                 let need = engine.shapes.list[shape as usize].need(way, part, make)?;
-                let (make, room) = (&engine.cluster.makes.list[make as usize], engine.cluster.room(at));
+                let (make, room) = (
+                    &engine.cluster.makes.list[make as usize],
+                    engine.cluster.room(at),
+                );
                 let usual = room.slots_by_itself(make, need, span)?;
-                choices.push(Choice { make, rails: key.2.clone(), free: room.free_slots(make), usual });
+                choices.push(Choice {
+                    make,
+                    rails: key.2.clone(),
+                    free: room.free_slots(make),
+                    usual,
+                });
                 known.insert(key, choices.len() - 1);
                 choices.len() - 1
             }
@@ -74,7 +83,12 @@ fn find(
         of_node.push((at, choice));
     }
     let sets = common_sets(&choices)?;
-    Some(of_node.into_iter().map(|(at, choice)| (at, sets[choice].clone())).collect())
+    Some(
+        of_node
+            .into_iter()
+            .map(|(at, choice)| (at, sets[choice].clone()))
+            .collect(),
+    )
 }
 
 /// Sets on the same rails, one of each choice; what the first gives by itself is tried first.
@@ -89,7 +103,12 @@ fn common_sets(choices: &[Choice]) -> Option<Vec<Vec<u16>>> {
     let mut found = None;
     each_set(&tightest.usual, &tightest.free, count, &mut |set| {
         tried += 1;
-        found = tightest.rails_under(set).and_then(|rails| choices.iter().map(|choice| choice.set_on(&rails)).collect::<Option<Vec<_>>>());
+        found = tightest.rails_under(set).and_then(|rails| {
+            choices
+                .iter()
+                .map(|choice| choice.set_on(&rails))
+                .collect::<Option<Vec<_>>>()
+        });
         found.is_none() && tried < MOST_SETS
     });
     found
@@ -97,7 +116,12 @@ fn common_sets(choices: &[Choice]) -> Option<Vec<Vec<u16>>> {
 
 /// The first set, then all of so many of a list, until `take` says that it is enough.
 fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]) -> bool) {
-    fn go(of: &[u16], count: usize, set: &mut Vec<u16>, take: &mut dyn FnMut(&[u16]) -> bool) -> bool {
+    fn go(
+        of: &[u16],
+        count: usize,
+        set: &mut Vec<u16>,
+        take: &mut dyn FnMut(&[u16]) -> bool,
+    ) -> bool {
         if count == 0 {
             return take(set);
         }
@@ -116,7 +140,10 @@ fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]
 impl Choice<'_> {
     /// The rails of some slots, in order; `None` where one is on none.
     fn rails_under(&self, slots: &[u16]) -> Option<Vec<u32>> {
-        let mut rails: Vec<u32> = slots.iter().map(|slot| self.rails[usize::from(*slot)]).collect::<Option<_>>()?;
+        let mut rails: Vec<u32> = slots
+            .iter()
+            .map(|slot| self.rails[usize::from(*slot)])
+            .collect::<Option<_>>()?;
         rails.sort_unstable();
         Some(rails)
     }
@@ -128,7 +155,9 @@ impl Choice<'_> {
         }
         let mut set: Vec<u16> = Vec::with_capacity(rails.len());
         for rail in rails {
-            let slot = self.free.iter().find(|slot| self.rails[usize::from(**slot)] == Some(*rail) && !set.contains(slot))?;
+            let slot = self.free.iter().find(|slot| {
+                self.rails[usize::from(**slot)] == Some(*rail) && !set.contains(slot)
+            })?;
             set.push(*slot);
         }
         set.sort_unstable();
@@ -136,25 +165,43 @@ impl Choice<'_> {
     }
 
     fn quality(&self, set: &[u16]) -> Quality {
-        let places = |slots: &[u16]| -> Vec<usize> { slots.iter().map(|slot| usize::from(*slot)).collect() };
-        let mut kinds: Vec<u8> = set.iter().map(|slot| self.make.slots[usize::from(*slot)]).collect();
+        let places =
+            |slots: &[u16]| -> Vec<usize> { slots.iter().map(|slot| usize::from(*slot)).collect() };
+        let mut kinds: Vec<u8> = set
+            .iter()
+            .map(|slot| self.make.slots[usize::from(*slot)])
+            .collect();
         kinds.sort_unstable();
-        let mut numas: Vec<Option<u32>> = set.iter().map(|slot| self.make.numa[usize::from(*slot)]).collect();
+        let mut numas: Vec<Option<u32>> = set
+            .iter()
+            .map(|slot| self.make.numa[usize::from(*slot)])
+            .collect();
         numas.sort_unstable();
         numas.dedup();
         let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         for slot in self.free.iter().filter(|slot| !set.contains(slot)) {
             *left.entry(self.make.numa[usize::from(*slot)]).or_default() += 1;
         }
-        let worth = self.make.wiring.as_ref().map(|wiring| wiring.worth(&places(set), &places(&self.free)));
-        Quality { kinds, worth, numas: numas.len(), left: left.values().map(|count| count * count).sum() }
+        let worth = self
+            .make
+            .wiring
+            .as_ref()
+            .map(|wiring| wiring.worth(&places(set), &places(&self.free)));
+        Quality {
+            kinds,
+            worth,
+            numas: numas.len(),
+            left: left.values().map(|count| count * count).sum(),
+        }
     }
 }
 
 impl Quality {
     fn is_as_good_as(&self, other: &Self) -> bool {
         let joined = match (&self.worth, &other.worth) {
-            (Some(one), Some(other)) => one.weakest >= other.weakest && one.sum >= other.sum && one.left >= other.left,
+            (Some(one), Some(other)) => {
+                one.weakest >= other.weakest && one.sum >= other.sum && one.left >= other.left
+            }
             // Where all are joined alike the host's memory nodes decide.
             _ => self.numas <= other.numas && self.left >= other.left,
         };

@@ -26,12 +26,18 @@ pub(crate) struct Refusals {
 impl Refusals {
     /// For a pass in which room only shrinks.
     pub fn kept() -> Self {
-        Self { are_kept: true, ..Self::default() }
+        Self {
+            are_kept: true,
+            ..Self::default()
+        }
     }
 
     /// More room has come.
     pub fn forget(&mut self) {
-        *self = Self { are_kept: self.are_kept, ..Self::default() };
+        *self = Self {
+            are_kept: self.are_kept,
+            ..Self::default()
+        };
     }
 
     pub fn refuse_now(&mut self, shape: ShapeId, secs: u32) {
@@ -50,7 +56,9 @@ impl Refusals {
     /// Whether somebody was refused who asks for no more.
     pub fn is_refused(&self, shapes: &[Shape], shape: ShapeId, secs: u32) -> bool {
         let asks = &shapes[shape as usize];
-        self.now.iter().any(|(other, of)| *of <= secs && asks_no_more(&shapes[*other as usize], asks))
+        self.now
+            .iter()
+            .any(|(other, of)| *of <= secs && asks_no_more(&shapes[*other as usize], asks))
     }
 
     /// The latest time before which somebody was refused who asks for no more.
@@ -71,11 +79,15 @@ impl Refusals {
 /// Whether wherever and whenever one has room, another has, too, that asks for no longer. Only of requests that any of their
 /// nodes may serve, all alike.
 fn asks_no_more(other: &Shape, one: &Shape) -> bool {
-    let (Some(less), Some(more)) = (alike(other), alike(one)) else { return false };
+    let (Some(less), Some(more)) = (alike(other), alike(one)) else {
+        return false;
+    };
     let mut makes = less.iter().zip(more);
     Arc::ptr_eq(&other.candidates, &one.candidates)
         && other.ways[0].nodes <= one.ways[0].nodes
-        && makes.all(|(less, more)| more.is_none_or(|more| less.is_some_and(|less| is_within(&less, &more))))
+        && makes.all(|(less, more)| {
+            more.is_none_or(|more| less.is_some_and(|less| is_within(&less, &more)))
+        })
 }
 
 /// What it needs of each node, by make.
@@ -83,11 +95,20 @@ fn alike(shape: &Shape) -> Option<&[Option<Need>]> {
     let [way] = &shape.ways[..] else { return None };
     let [part] = &way.parts[..] else { return None };
     let request = &shape.spec.request;
-    let is_free = shape.claim == Claim::None && shape.named.is_empty() && request.switches.is_none() && !request.nvlink;
+    let is_free = shape.claim == Claim::None
+        && shape.named.is_empty()
+        && request.switches.is_none()
+        && !request.nvlink;
     (is_free && shape.spec.licences.is_empty()).then_some(&part.needs[..])
 }
 
 fn is_within(less: &Need, more: &Need) -> bool {
-    let same_gpus = || less.gpus <= more.gpus && (less.groups, less.one_group, more.milli) == (more.groups, more.one_group, 0);
-    less.milli == 0 && less.cpus <= more.cpus && less.mem_bytes <= more.mem_bytes && (less.gpus == 0 || same_gpus())
+    let same_gpus = || {
+        less.gpus <= more.gpus
+            && (less.groups, less.one_group, more.milli) == (more.groups, more.one_group, 0)
+    };
+    less.milli == 0
+        && less.cpus <= more.cpus
+        && less.mem_bytes <= more.mem_bytes
+        && (less.gpus == 0 || same_gpus())
 }

@@ -15,7 +15,10 @@ impl Pass<'_> {
         let snapshot = self.snapshot;
         for run in in_order(&snapshot.running) {
             let Some(frozen) = &run.frozen else { continue };
-            let runs = snapshot.running.iter().any(|one| one.run.job == frozen.for_job && !one.charged);
+            let runs = snapshot
+                .running
+                .iter()
+                .any(|one| one.run.job == frozen.for_job && !one.charged);
             if !runs && !self.is_pending(frozen.for_job) && !self.resume(run) {
                 self.keep_free(run);
             }
@@ -27,7 +30,11 @@ impl Pass<'_> {
         let snapshot = self.snapshot;
         for run in in_order(&snapshot.running) {
             let Some(frozen) = &run.frozen else { continue };
-            let starts = self.plan.starts.iter().any(|start| start.job == frozen.for_job);
+            let starts = self
+                .plan
+                .starts
+                .iter()
+                .any(|start| start.job == frozen.for_job);
             let preempts = self.preempts().any(|one| one.for_job == frozen.for_job);
             if !starts && !preempts && self.is_pending(frozen.for_job) {
                 self.resume(run);
@@ -43,10 +50,17 @@ impl Pass<'_> {
     fn resume(&mut self, run: &RunningRun) -> bool {
         let (now, to) = (self.snapshot.now, some_day(self.snapshot.now));
         let wants: Vec<(usize, u32)> = self.wants(run).collect();
-        let fits = |(at, cpus): &(usize, u32)| self.engine.cluster.room(*at).fits(&of_cpus(*cpus), now, now.plus_millis(1));
+        let fits = |(at, cpus): &(usize, u32)| {
+            self.engine
+                .cluster
+                .room(*at)
+                .fits(&of_cpus(*cpus), now, now.plus_millis(1))
+        };
         let all = wants.len() == run.shares.len() && wants.iter().all(fits);
         if all {
-            wants.into_iter().for_each(|(at, cpus)| self.take_cpus(at, cpus, to));
+            wants
+                .into_iter()
+                .for_each(|(at, cpus)| self.take_cpus(at, cpus, to));
             self.plan.resumes.push(run.run);
         }
         all
@@ -62,20 +76,34 @@ impl Pass<'_> {
 
     fn wants<'r>(&self, run: &'r RunningRun) -> impl Iterator<Item = (usize, u32)> + use<'r, '_> {
         let cpus = run.frozen.iter().flat_map(|frozen| &frozen.cpus);
-        run.shares.iter().zip(cpus).filter_map(|(share, cpus)| Some((self.engine.cluster.place(share.node)?, *cpus)))
+        run.shares
+            .iter()
+            .zip(cpus)
+            .filter_map(|(share, cpus)| Some((self.engine.cluster.place(share.node)?, *cpus)))
     }
 
     /// As far as others have not been promised them for later: those are put off.
     fn take_cpus(&mut self, at: usize, cpus: u32, to: Timestamp) {
         let now = self.snapshot.now;
         let room = self.engine.cluster.room(at);
-        let to = room.until(&of_cpus(cpus), now).map_or(to, |until| until.min(to));
+        let to = room
+            .until(&of_cpus(cpus), now)
+            .map_or(to, |until| until.min(to));
         let _ = self.engine.cluster.touch(at).hold(&of_cpus(cpus), now, to);
     }
 }
 
 fn of_cpus(cpus: u32) -> Need {
-    Need { cpus, mem_bytes: 0, gpus: 0, groups: 0, milli: 0, tenant: None, one_group: false, exclusive: false }
+    Need {
+        cpus,
+        mem_bytes: 0,
+        gpus: 0,
+        groups: 0,
+        milli: 0,
+        tenant: None,
+        one_group: false,
+        exclusive: false,
+    }
 }
 
 fn some_day(now: Timestamp) -> Timestamp {

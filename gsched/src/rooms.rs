@@ -73,7 +73,16 @@ struct Facts {
 impl Facts {
     /// Of a room that no node has yet.
     fn new(make: MakeId, cpus: u32) -> Self {
-        Self { make, nodes: 0, have: 0, is_listed: false, print: 0, cpus, birth: 0, pass: 0 }
+        Self {
+            make,
+            nodes: 0,
+            have: 0,
+            is_listed: false,
+            print: 0,
+            cpus,
+            birth: 0,
+            pass: 0,
+        }
     }
 }
 
@@ -177,7 +186,10 @@ impl Rooms {
     }
 
     fn had<'r>(&'r self, rooms: &'r [RoomId]) -> impl Iterator<Item = (RoomId, usize)> + 'r {
-        rooms.iter().map(|id| (*id, self.facts[*id as usize].have as usize)).filter(|(_, nodes)| *nodes > 0)
+        rooms
+            .iter()
+            .map(|id| (*id, self.facts[*id as usize].have as usize))
+            .filter(|(_, nodes)| *nodes > 0)
     }
 
     /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
@@ -190,9 +202,17 @@ impl Rooms {
             return self.keep_again(id);
         }
         let cpus = room.profile.steps()[0].free.cpus;
-        let id = self.add(room, Facts { nodes: 1, print, ..Facts::new(make, cpus) });
+        let id = self.add(
+            room,
+            Facts {
+                nodes: 1,
+                print,
+                ..Facts::new(make, cpus)
+            },
+        );
         self.by_print.entry(print).or_insert(id);
-        self.next_change.extend(next_change(self.get(id)).map(|at| (at, id)));
+        self.next_change
+            .extend(next_change(self.get(id)).map(|at| (at, id)));
         id
     }
 
@@ -204,7 +224,10 @@ impl Rooms {
 
     /// Rooms of before the pass in which more has become free by itself: they are to be worked out anew.
     pub fn due(&self, now: Timestamp) -> BTreeSet<RoomId> {
-        self.next_change.range(..(now.plus_millis(1), 0)).map(|(_, id)| *id).collect()
+        self.next_change
+            .range(..(now.plus_millis(1), 0))
+            .map(|(_, id)| *id)
+            .collect()
     }
 
     /// A node has another room before the pass.
@@ -224,12 +247,19 @@ impl Rooms {
     /// Gives a room a number and a birth.
     fn add(&mut self, room: Room, facts: Facts) -> RoomId {
         self.births += 1;
-        let facts = Facts { birth: self.births, ..facts };
+        let facts = Facts {
+            birth: self.births,
+            ..facts
+        };
         match self.unused.pop() {
             Some(id) => {
                 let before = &mut self.facts[id as usize];
                 // Whether it is among those that nodes had goes by its number.
-                *before = Facts { have: before.have, is_listed: before.is_listed, ..facts };
+                *before = Facts {
+                    have: before.have,
+                    is_listed: before.is_listed,
+                    ..facts
+                };
                 self.list[id as usize] = room;
                 id
             }
@@ -244,7 +274,13 @@ impl Rooms {
     /// A room that a pass makes, with at most so many CPUs free now.
     fn add_made(&mut self, room: Room, make: MakeId, cpus: u32) -> RoomId {
         debug_assert!(self.pass > 0, "a pass begins with `begin`");
-        self.add(room, Facts { pass: self.pass, ..Facts::new(make, cpus) })
+        self.add(
+            room,
+            Facts {
+                pass: self.pass,
+                ..Facts::new(make, cpus)
+            },
+        )
     }
 
     /// A room that a pass makes, like another so far: to be changed before any search sees it.
@@ -264,7 +300,12 @@ impl Rooms {
     /// A room that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
     /// back, and changes nothing where it fails. Where many are made, one that was never given to anybody else goes over with its
     /// memory: thousands of jobs may wait for one node, and each adds to its timeline.
-    pub fn add_changed<T>(&mut self, id: RoomId, nodes: usize, change: impl FnOnce(&mut Room) -> Option<T>) -> Option<(RoomId, T)> {
+    pub fn add_changed<T>(
+        &mut self,
+        id: RoomId,
+        nodes: usize,
+        change: impl FnOnce(&mut Room) -> Option<T>,
+    ) -> Option<(RoomId, T)> {
         let before = &self.facts[id as usize];
         let goes_over = self.left > MOST_LEFT && before.pass > 0 && before.nodes as usize == nodes;
         let mut room = match goes_over {
@@ -289,12 +330,17 @@ impl Rooms {
     }
 
     pub fn mark(&self, id: RoomId) -> RoomMark {
-        RoomMark { id, birth: self.facts[id as usize].birth }
+        RoomMark {
+            id,
+            birth: self.facts[id as usize].birth,
+        }
     }
 
     /// Whether a room is there still.
     pub fn has(&self, mark: RoomMark) -> bool {
-        self.facts.get(mark.id as usize).is_some_and(|facts| facts.birth == mark.birth)
+        self.facts
+            .get(mark.id as usize)
+            .is_some_and(|facts| facts.birth == mark.birth)
     }
 
     /// Keeps a room that a reservation made in this pass or the last with any; whether it is there still.
@@ -327,7 +373,10 @@ pub struct ByRoom<T> {
 
 impl<T> Default for ByRoom<T> {
     fn default() -> Self {
-        Self { found: Vec::new(), search: 0 }
+        Self {
+            found: Vec::new(),
+            search: 0,
+        }
     }
 }
 
@@ -342,12 +391,16 @@ impl<T: Copy> ByRoom<T> {
 
     #[inline]
     pub fn get(&self, room: RoomId) -> Option<T> {
-        self.found.get(room as usize).filter(|(search, _)| *search == self.search).and_then(|(_, found)| *found)
+        self.found
+            .get(room as usize)
+            .filter(|(search, _)| *search == self.search)
+            .and_then(|(_, found)| *found)
     }
 
     pub fn set(&mut self, room: RoomId, found: T) {
         if self.found.len() <= room as usize {
-            self.found.resize(room as usize + 1, (self.search.wrapping_sub(1), None));
+            self.found
+                .resize(room as usize + 1, (self.search.wrapping_sub(1), None));
         }
         self.found[room as usize] = (self.search, Some(found));
     }
@@ -370,7 +423,10 @@ mod tests {
     use gmodel::Timestamp;
 
     fn room(free: u32, since: i64) -> Room {
-        let free = Amount { cpus: free, ..Amount::default() };
+        let free = Amount {
+            cpus: free,
+            ..Amount::default()
+        };
         let mut room = Room::default();
         room.profile = Profile::new(Timestamp::from_secs(since), free, &[], &free);
         room
@@ -388,7 +444,10 @@ mod tests {
         rooms.leave(first);
         rooms.leave(first);
         assert_eq!(rooms.keep(room(9, 0), 0), first, "its place is given away");
-        assert_eq!(rooms.get(first).profile.free_at(Timestamp::default()).cpus, 9);
+        assert_eq!(
+            rooms.get(first).profile.free_at(Timestamp::default()).cpus,
+            9
+        );
     }
 
     #[test]
@@ -397,12 +456,43 @@ mod tests {
         let kept = rooms.keep(room(8, 0), 0);
         rooms.begin();
         let made = rooms.add_like(kept);
-        rooms.get_mut(made).profile.take(Timestamp::from_secs(0), Timestamp::from_secs(9), &Amount { cpus: 3, ..Amount::default() });
-        assert_eq!(rooms.get(made).profile.free_at(Timestamp::from_secs(0)).cpus, 5);
-        assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8);
+        rooms.get_mut(made).profile.take(
+            Timestamp::from_secs(0),
+            Timestamp::from_secs(9),
+            &Amount {
+                cpus: 3,
+                ..Amount::default()
+            },
+        );
+        assert_eq!(
+            rooms
+                .get(made)
+                .profile
+                .free_at(Timestamp::from_secs(0))
+                .cpus,
+            5
+        );
+        assert_eq!(
+            rooms
+                .get(kept)
+                .profile
+                .free_at(Timestamp::from_secs(0))
+                .cpus,
+            8
+        );
         rooms.begin();
         let again = rooms.add_like(kept);
-        assert_eq!((again, rooms.get(again).profile.free_at(Timestamp::from_secs(0)).cpus), (made, 8));
+        assert_eq!(
+            (
+                again,
+                rooms
+                    .get(again)
+                    .profile
+                    .free_at(Timestamp::from_secs(0))
+                    .cpus
+            ),
+            (made, 8)
+        );
     }
 
     #[test]
@@ -411,22 +501,47 @@ mod tests {
         let kept = rooms.keep(room(8, 0), 0);
         let take = |cpus: u32| {
             move |room: &mut Room| {
-                room.profile.take(Timestamp::from_secs(5), Timestamp::from_secs(9), &Amount { cpus, ..Amount::default() });
+                room.profile.take(
+                    Timestamp::from_secs(5),
+                    Timestamp::from_secs(9),
+                    &Amount {
+                        cpus,
+                        ..Amount::default()
+                    },
+                );
                 Some(())
             }
         };
         rooms.begin();
-        let marks = [3, 5].map(|cpus| rooms.add_changed(kept, 1, take(cpus)).map(|(made, ())| rooms.mark(made)).unwrap());
-        let free = |rooms: &Rooms, mark: RoomMark| rooms.get(mark.id).profile.free_at(Timestamp::from_secs(7)).cpus;
+        let marks = [3, 5].map(|cpus| {
+            rooms
+                .add_changed(kept, 1, take(cpus))
+                .map(|(made, ())| rooms.mark(made))
+                .unwrap()
+        });
+        let free = |rooms: &Rooms, mark: RoomMark| {
+            rooms
+                .get(mark.id)
+                .profile
+                .free_at(Timestamp::from_secs(7))
+                .cpus
+        };
         for _ in 0..3 {
             rooms.begin();
-            assert_eq!(marks.map(|mark| rooms.has(mark)), [true, true], "passes that make no reservation keep them");
+            assert_eq!(
+                marks.map(|mark| rooms.has(mark)),
+                [true, true],
+                "passes that make no reservation keep them"
+            );
         }
         for _ in 0..2 {
             assert!(rooms.find_again(marks[1]));
             rooms.begin();
             assert_eq!((rooms.has(marks[1]), free(&rooms, marks[1])), (true, 3));
-            assert!(!rooms.has(marks[0]) && !rooms.find_again(marks[0]), "a pass with reservations did without it");
+            assert!(
+                !rooms.has(marks[0]) && !rooms.find_again(marks[0]),
+                "a pass with reservations did without it"
+            );
         }
         let (other, ()) = rooms.add_changed(kept, 1, take(1)).unwrap();
         assert_eq!(other, marks[0].id, "its number is given away");
@@ -448,7 +563,11 @@ mod tests {
         rooms.change(made, other, 1);
         assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(other, 3), (made, 3)]);
         rooms.change(other, one, 3);
-        assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(one, 3), (made, 3)], "each stands in it once");
+        assert_eq!(
+            rooms.in_use().collect::<Vec<_>>(),
+            [(one, 3), (made, 3)],
+            "each stands in it once"
+        );
         rooms.begin();
         assert!(!rooms.are_counted());
         rooms.count([(other, 6)].into_iter());
@@ -457,9 +576,18 @@ mod tests {
 
     #[test]
     fn a_room_that_only_one_node_was_given_is_changed_and_not_copied() {
-        let taken = |from: i64| move |room: &mut Room| {
-            room.profile.take(Timestamp::from_secs(from), Timestamp::from_secs(from + 1), &Amount { cpus: 1, ..Amount::default() });
-            Some(())
+        let taken = |from: i64| {
+            move |room: &mut Room| {
+                room.profile.take(
+                    Timestamp::from_secs(from),
+                    Timestamp::from_secs(from + 1),
+                    &Amount {
+                        cpus: 1,
+                        ..Amount::default()
+                    },
+                );
+                Some(())
+            }
         };
         let mut rooms = Rooms::default();
         let kept = rooms.keep(room(8, 0), 0);
@@ -474,14 +602,45 @@ mod tests {
         for at in 1..jobs {
             last = add(&mut rooms, last, at);
         }
-        let steps: usize = rooms.list.iter().map(|room| room.profile.steps().len()).sum();
-        assert!(steps < MOST_LEFT + 3 * jobs as usize, "{steps} steps for a timeline of {jobs} jobs");
-        assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8, "what it was before the pass stays");
+        let steps: usize = rooms
+            .list
+            .iter()
+            .map(|room| room.profile.steps().len())
+            .sum();
+        assert!(
+            steps < MOST_LEFT + 3 * jobs as usize,
+            "{steps} steps for a timeline of {jobs} jobs"
+        );
+        assert_eq!(
+            rooms
+                .get(kept)
+                .profile
+                .free_at(Timestamp::from_secs(0))
+                .cpus,
+            8,
+            "what it was before the pass stays"
+        );
         assert_eq!(rooms.add_changed(last, 1, |_| None::<()>), None);
-        assert_eq!(rooms.get(last).profile.free_at(Timestamp::from_secs(50)).cpus, 7, "and so does what could not be changed");
+        assert_eq!(
+            rooms
+                .get(last)
+                .profile
+                .free_at(Timestamp::from_secs(50))
+                .cpus,
+            7,
+            "and so does what could not be changed"
+        );
         rooms.change(kept, last, 1);
         add(&mut rooms, last, 50);
-        assert_eq!(rooms.get(last).profile.free_at(Timestamp::from_secs(50)).cpus, 7, "another node was given it too");
+        assert_eq!(
+            rooms
+                .get(last)
+                .profile
+                .free_at(Timestamp::from_secs(50))
+                .cpus,
+            7,
+            "another node was given it too"
+        );
     }
 
     #[test]

@@ -47,7 +47,11 @@ pub struct Whose<'a> {
 
 impl<'a> From<&'a JobSpec> for Whose<'a> {
     fn from(spec: &'a JobSpec) -> Self {
-        Self { account: &spec.account, user: &spec.user.name, partition: &spec.partition }
+        Self {
+            account: &spec.account,
+            user: &spec.user.name,
+            partition: &spec.partition,
+        }
     }
 }
 
@@ -62,7 +66,11 @@ impl RunLengths {
     /// A run that ended by itself, at its limit, or because its user had enough of it.
     pub fn note(&mut self, whose: Whose, limit_secs: Option<u32>, ran_secs: i64) {
         let base = i64::from(limit_secs.unwrap_or(NOMINAL_SECS)).max(1);
-        let most = if limit_secs.is_some() { 1000 } else { i64::from(u32::MAX) };
+        let most = if limit_secs.is_some() {
+            1000
+        } else {
+            i64::from(u32::MAX)
+        };
         let share = (ran_secs.max(0).saturating_mul(1000) / base).min(most) as u32;
         for group in groups(whose, limit_secs) {
             self.count += 1;
@@ -84,12 +92,28 @@ impl RunLengths {
 
     /// How long a run is expected to take in all, seconds, when it has taken so many already: the mean of those runs that
     /// were longer, of the narrowest group that has enough of them. `None`: nothing is known.
-    pub fn expected_secs(&self, whose: Whose, limit_secs: Option<u32>, ran_secs: i64) -> Option<i64> {
+    pub fn expected_secs(
+        &self,
+        whose: Whose,
+        limit_secs: Option<u32>,
+        ran_secs: i64,
+    ) -> Option<i64> {
         let base = i64::from(limit_secs.unwrap_or(NOMINAL_SECS)).max(1);
         for group in groups(whose, limit_secs) {
-            let Some(runs) = self.groups.get(&group).filter(|runs| runs.shares.len() >= FEWEST_RUNS) else { continue };
-            let took = runs.shares.iter().map(|share| i64::from(*share) * base / 1000);
-            let (count, sum) = took.filter(|secs| *secs > ran_secs).fold((0, 0_i64), |(n, sum), secs| (n + 1, sum + secs));
+            let Some(runs) = self
+                .groups
+                .get(&group)
+                .filter(|runs| runs.shares.len() >= FEWEST_RUNS)
+            else {
+                continue;
+            };
+            let took = runs
+                .shares
+                .iter()
+                .map(|share| i64::from(*share) * base / 1000);
+            let (count, sum) = took
+                .filter(|secs| *secs > ran_secs)
+                .fold((0, 0_i64), |(n, sum), secs| (n + 1, sum + secs));
             if count > 0 {
                 return Some((sum / count).max(1));
             }
@@ -105,7 +129,9 @@ impl RunLengths {
         let has_windows = !picture.policy.reservations.is_empty();
         for run in &mut picture.running {
             let from = run.started.unwrap_or(run.placed);
-            let limit_secs = run.ends_by.map(|end| u32::try_from(end.since_millis(from) / 1000).unwrap_or(0));
+            let limit_secs = run
+                .ends_by
+                .map(|end| u32::try_from(end.since_millis(from) / 1000).unwrap_or(0));
             let ran_secs = now.since_millis(from) / 1000;
             if let Some(secs) = self.expected_secs((&*run.spec).into(), limit_secs, ran_secs) {
                 run.ends_by = Some(soonest(from.plus_secs(secs), now).min(end_of(run)));
@@ -113,7 +139,10 @@ impl RunLengths {
         }
         for job in &mut picture.pending {
             if let Some(secs) = self.expected_secs((&*job.spec).into(), job.limit_secs, -1) {
-                let (most, window) = (job.limit_secs.unwrap_or(u32::MAX), job.spec.time_min_secs.unwrap_or(job.held_secs()));
+                let (most, window) = (
+                    job.limit_secs.unwrap_or(u32::MAX),
+                    job.spec.time_min_secs.unwrap_or(job.held_secs()),
+                );
                 let believed = u32::try_from(secs).unwrap_or(u32::MAX).min(most).max(1);
                 job.limit_secs = Some(believed);
                 if has_windows && believed < window {
@@ -130,9 +159,17 @@ fn soonest(end: Timestamp, now: Timestamp) -> Timestamp {
 }
 
 fn groups(whose: Whose, limit_secs: Option<u32>) -> [Group; 5] {
-    let (account, user, limited) = (whose.account.to_owned(), whose.user.to_owned(), limit_secs.is_some());
+    let (account, user, limited) = (
+        whose.account.to_owned(),
+        whose.user.to_owned(),
+        limit_secs.is_some(),
+    );
     [
-        Group::Habit(account.clone(), user.clone(), limit_secs.unwrap_or(u32::MAX)),
+        Group::Habit(
+            account.clone(),
+            user.clone(),
+            limit_secs.unwrap_or(u32::MAX),
+        ),
         Group::User(account.clone(), user, limited),
         Group::Account(account, limited),
         Group::Partition(whose.partition.to_owned(), limited),
@@ -146,7 +183,11 @@ mod tests {
     use crate::world::{NOW, world};
 
     fn by<'a>(account: &'a str, user: &'a str) -> Whose<'a> {
-        Whose { account, user, partition: "p" }
+        Whose {
+            account,
+            user,
+            partition: "p",
+        }
     }
 
     #[test]
@@ -156,16 +197,32 @@ mod tests {
         for _ in 0..4 {
             lengths.note(by("a", "bob"), Some(1000), 500);
         }
-        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(2000), 0), Some(1000), "as others of the account");
+        assert_eq!(
+            lengths.expected_secs(by("a", "ann"), Some(2000), 0),
+            Some(1000),
+            "as others of the account"
+        );
         for _ in 0..4 {
             lengths.note(by("a", "ann"), Some(1000), 100);
         }
-        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(2000), 0), Some(200), "as she does");
+        assert_eq!(
+            lengths.expected_secs(by("a", "ann"), Some(2000), 0),
+            Some(200),
+            "as she does"
+        );
         for _ in 0..4 {
             lengths.note(by("a", "ann"), Some(2000), 1800);
         }
-        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(2000), 0), Some(1800), "as she does with this limit");
-        assert_eq!(lengths.expected_secs(by("z", "zoe"), None, 0), None, "runs without a limit are others");
+        assert_eq!(
+            lengths.expected_secs(by("a", "ann"), Some(2000), 0),
+            Some(1800),
+            "as she does with this limit"
+        );
+        assert_eq!(
+            lengths.expected_secs(by("z", "zoe"), None, 0),
+            None,
+            "runs without a limit are others"
+        );
     }
 
     #[test]
@@ -174,21 +231,44 @@ mod tests {
         for secs in [100, 100, 100, 900] {
             lengths.note(by("a", "ann"), Some(1000), secs);
         }
-        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 0), Some(300));
-        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 100), Some(900));
-        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 950), None, "none was");
+        assert_eq!(
+            lengths.expected_secs(by("a", "ann"), Some(1000), 0),
+            Some(300)
+        );
+        assert_eq!(
+            lengths.expected_secs(by("a", "ann"), Some(1000), 100),
+            Some(900)
+        );
+        assert_eq!(
+            lengths.expected_secs(by("a", "ann"), Some(1000), 950),
+            None,
+            "none was"
+        );
     }
 
     #[test]
     fn the_believed_picture_is_never_longer_than_the_limits() {
-        let picture = world("node n1 h100:8\nrun 1 a ann 4 on=n1 ago=200 limit=1000\njob 2 a ann 8 limit=1000\njob 3 b bob 1 limit=50");
+        let picture = world(
+            "node n1 h100:8\nrun 1 a ann 4 on=n1 ago=200 limit=1000\njob 2 a ann 8 limit=1000\njob 3 b bob 1 limit=50",
+        );
         let mut lengths = RunLengths::default();
         for secs in [300, 300, 300, 5000] {
             lengths.note(by("a", "ann"), Some(1000), secs);
         }
         let believed = lengths.believed(picture.clone());
-        assert_eq!(believed.running[0].ends_by, Some(NOW.plus_secs(275)), "the mean of 300, 300, 300 and 1000, 200 gone");
-        assert_eq!(believed.pending.iter().map(|job| job.limit_secs).collect::<Vec<_>>(), [Some(475), Some(23)]);
+        assert_eq!(
+            believed.running[0].ends_by,
+            Some(NOW.plus_secs(275)),
+            "the mean of 300, 300, 300 and 1000, 200 gone"
+        );
+        assert_eq!(
+            believed
+                .pending
+                .iter()
+                .map(|job| job.limit_secs)
+                .collect::<Vec<_>>(),
+            [Some(475), Some(23)]
+        );
         let known_nothing = RunLengths::default().believed(picture.clone());
         assert_eq!(known_nothing.running, picture.running);
     }
@@ -201,7 +281,14 @@ mod tests {
         }
         assert_eq!(lengths.groups.len(), MOST_GROUPS);
         assert_eq!(lengths.by_age.len(), MOST_GROUPS);
-        assert!(lengths.groups.contains_key(&Group::All(true)), "had a run just now");
-        assert!(!lengths.groups.contains_key(&Group::User("a".into(), "u0".into(), true)));
+        assert!(
+            lengths.groups.contains_key(&Group::All(true)),
+            "had a run just now"
+        );
+        assert!(
+            !lengths
+                .groups
+                .contains_key(&Group::User("a".into(), "u0".into(), true))
+        );
     }
 }

@@ -62,10 +62,19 @@ impl Scores {
         let make = &cluster.makes.list[track.make as usize];
         if make.groups.is_empty() {
             let free = cluster.room(at).profile.free_at(cluster.now);
-            return Score { takes_milli: 0, lost: 0, free_gpus: 0, free_cpus: free.cpus };
+            return Score {
+                takes_milli: 0,
+                lost: 0,
+                free_gpus: 0,
+                free_cpus: free.cpus,
+            };
         }
         let class = self.class(cluster, at);
-        if let Some(Some(score)) = self.known.get(need).and_then(|known| known.get(class as usize)) {
+        if let Some(Some(score)) = self
+            .known
+            .get(need)
+            .and_then(|known| known.get(class as usize))
+        {
             return *score;
         }
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
@@ -90,7 +99,10 @@ impl Scores {
             slots.sort_unstable();
         }
         let next = self.classes.len() as u32;
-        let class = *self.classes.entry((make, free.cpus, free.mem_bytes, slots)).or_insert(next);
+        let class = *self
+            .classes
+            .entry((make, free.cpus, free.mem_bytes, slots))
+            .or_insert(next);
         if self.class_of.len() <= id {
             self.class_of.resize(id + 1, None);
         }
@@ -99,17 +111,34 @@ impl Scores {
     }
 
     /// The slot that a share should go on: which of the fitting ones loses the least.
-    pub fn slot(&mut self, cluster: &Cluster, at: usize, need: &Need, fitting: &[u16], snapshot: &Snapshot) -> Option<u16> {
+    pub fn slot(
+        &mut self,
+        cluster: &Cluster,
+        at: usize,
+        need: &Need,
+        fitting: &[u16],
+        snapshot: &Snapshot,
+    ) -> Option<u16> {
         let track = &cluster.nodes[at];
         let make = &cluster.makes.list[track.make as usize];
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
         let state = State::of(make, cluster.room(at), cluster.now);
         let lost = |slot: u16| state.with(need, Some(slot)).lost(usual, track.make);
-        fitting.iter().copied().min_by_key(|slot| (lost(*slot), state.slots[usize::from(*slot)], *slot))
+        fitting
+            .iter()
+            .copied()
+            .min_by_key(|slot| (lost(*slot), state.slots[usize::from(*slot)], *slot))
     }
 }
 
-fn work_out(usual: &[Usual], make: &Make, id: MakeId, room: &Room, need: &Need, now: Timestamp) -> Score {
+fn work_out(
+    usual: &[Usual],
+    make: &Make,
+    id: MakeId,
+    room: &Room,
+    need: &Need,
+    now: Timestamp,
+) -> Score {
     let before = State::of(make, room, now);
     let whole = usual.iter().map(|one| one.weight).sum::<i64>().max(1);
     let was = before.lost(usual, id);
@@ -120,25 +149,48 @@ fn work_out(usual: &[Usual], make: &Make, id: MakeId, room: &Room, need: &Need, 
             let slots = (0..before.slots.len()).filter(|slot| {
                 let free = before.slots[*slot];
                 // Slots that are as free as one that was tried are as good.
-                let fits = before.offers(*slot, need.groups) && free >= milli && !tried.contains(&free);
+                let fits =
+                    before.offers(*slot, need.groups) && free >= milli && !tried.contains(&free);
                 tried.extend(fits.then_some(free));
                 fits
             });
             let slots: Vec<u16> = slots.map(|slot| slot as u16).collect();
-            slots.into_iter().map(|slot| before.with(need, Some(slot)).lost(usual, id)).min().unwrap_or(was)
+            slots
+                .into_iter()
+                .map(|slot| before.with(need, Some(slot)).lost(usual, id))
+                .min()
+                .unwrap_or(was)
         }
     };
     let free = room.profile.free_at(now);
     // A whole node takes what it has; all other whole GPUs and parts are of one size on each node.
-    let amount = (need.gpus > 0 && !need.exclusive).then(|| need.amount_from(free)).flatten();
-    let takes = |amount: Amount| make.groups.iter().zip(amount.gpus).map(|(group, count)| group.part.milli() * u32::from(count)).sum();
-    Score { takes_milli: amount.map_or(0, takes), lost: (is - was) * 16 / whole, free_gpus: free.all_gpus(), free_cpus: free.cpus }
+    let amount = (need.gpus > 0 && !need.exclusive)
+        .then(|| need.amount_from(free))
+        .flatten();
+    let takes = |amount: Amount| {
+        make.groups
+            .iter()
+            .zip(amount.gpus)
+            .map(|(group, count)| group.part.milli() * u32::from(count))
+            .sum()
+    };
+    Score {
+        takes_milli: amount.map_or(0, takes),
+        lost: (is - was) * 16 / whole,
+        free_gpus: free.all_gpus(),
+        free_cpus: free.cpus,
+    }
 }
 
 impl<'a> State<'a> {
     fn of(make: &'a Make, room: &Room, now: Timestamp) -> Self {
         let free = room.profile.free_at(now);
-        Self { make, cpus: free.cpus, mem_bytes: free.mem_bytes, slots: room.slots.clone() }
+        Self {
+            make,
+            cpus: free.cpus,
+            mem_bytes: free.mem_bytes,
+            slots: room.slots.clone(),
+        }
     }
 
     fn offers(&self, slot: usize, groups: Kinds) -> bool {
@@ -158,14 +210,30 @@ impl<'a> State<'a> {
                 left -= 1;
             }
         }
-        let (cpus, mem_bytes) = (self.cpus.saturating_sub(need.cpus), self.mem_bytes.saturating_sub(need.mem_bytes));
-        Self { make: self.make, cpus, mem_bytes, slots }
+        let (cpus, mem_bytes) = (
+            self.cpus.saturating_sub(need.cpus),
+            self.mem_bytes.saturating_sub(need.mem_bytes),
+        );
+        Self {
+            make: self.make,
+            cpus,
+            mem_bytes,
+            slots,
+        }
     }
 
     /// Thousandths that are free and that usual jobs have no use for, times how usual they are.
     fn lost(&self, usual: &[Usual], make: MakeId) -> i64 {
         let free: i64 = self.slots.iter().map(|milli| i64::from(*milli)).sum();
-        usual.iter().map(|one| one.weight * one.needs[make as usize].as_ref().map_or(free, |need| self.lost_to(need, free))).sum()
+        usual
+            .iter()
+            .map(|one| {
+                one.weight
+                    * one.needs[make as usize]
+                        .as_ref()
+                        .map_or(free, |need| self.lost_to(need, free))
+            })
+            .sum()
     }
 
     fn lost_to(&self, need: &Need, free: i64) -> i64 {
@@ -188,7 +256,10 @@ impl<'a> State<'a> {
         // GPUs beyond what CPUs and memory suffice for are of no use either.
         jobs /= i64::from(each);
         let by_cpus = i64::from(self.cpus / need.cpus.max(1));
-        let by_mem = self.mem_bytes.checked_div(need.mem_bytes).map_or(i64::MAX, |jobs| jobs as i64);
+        let by_mem = self
+            .mem_bytes
+            .checked_div(need.mem_bytes)
+            .map_or(i64::MAX, |jobs| jobs as i64);
         free - sum * jobs.min(by_cpus).min(by_mem) / jobs
     }
 }
@@ -203,5 +274,12 @@ fn usual(snapshot: &Snapshot, cluster: &Cluster) -> Vec<Usual> {
             &counted
         }
     };
-    sorts.most().into_iter().map(|(needs, weight)| Usual { needs: needs.clone(), weight }).collect()
+    sorts
+        .most()
+        .into_iter()
+        .map(|(needs, weight)| Usual {
+            needs: needs.clone(),
+            weight,
+        })
+        .collect()
 }

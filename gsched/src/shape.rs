@@ -97,16 +97,33 @@ impl OfPass {
 
     /// Before which time a way has no room for so many seconds, with reservations that let it run for so many.
     pub fn not_before_window(&self, way: usize, (secs, window): (u32, u32)) -> Option<Timestamp> {
-        let is_no_less = |one: &&(usize, (u32, u32), Timestamp)| one.0 == way && one.1.0 <= secs && one.1.1 <= window;
-        self.not_before_window.iter().filter(is_no_less).map(|(.., at)| *at).max()
+        let is_no_less = |one: &&(usize, (u32, u32), Timestamp)| {
+            one.0 == way && one.1.0 <= secs && one.1.1 <= window
+        };
+        self.not_before_window
+            .iter()
+            .filter(is_no_less)
+            .map(|(.., at)| *at)
+            .max()
     }
 
-    pub fn note_not_before_window(&mut self, way: usize, (secs, window): (u32, u32), at: Timestamp) {
-        if self.not_before_window(way, (secs, window)).is_some_and(|known| at <= known) {
+    pub fn note_not_before_window(
+        &mut self,
+        way: usize,
+        (secs, window): (u32, u32),
+        at: Timestamp,
+    ) {
+        if self
+            .not_before_window(way, (secs, window))
+            .is_some_and(|known| at <= known)
+        {
             return;
         }
         // What it says more than, it stands for.
-        self.not_before_window.retain(|(of, (longer, later), known)| *of != way || *longer < secs || *later < window || *known > at);
+        self.not_before_window
+            .retain(|(of, (longer, later), known)| {
+                *of != way || *longer < secs || *later < window || *known > at
+            });
         if self.not_before_window.len() < MOST_WINDOWED {
             self.not_before_window.push((way, (secs, window), at));
         }
@@ -175,7 +192,15 @@ struct Key {
 impl Key {
     fn parts(&self) -> impl Ord + '_ {
         let spec = &self.spec;
-        (self.partition, &spec.request, &spec.licences, &spec.reservation, self.claim, sharing::tenant(spec), &self.barred)
+        (
+            self.partition,
+            &spec.request,
+            &spec.licences,
+            &spec.reservation,
+            self.claim,
+            sharing::tenant(spec),
+            &self.barred,
+        )
     }
 }
 impl PartialEq for Key {
@@ -195,12 +220,21 @@ impl Ord for Key {
     }
 }
 
-type CandidateKey = (usize, Option<String>, Option<gmodel::hostlist::Hostlist>, Option<usize>, Vec<NodeId>);
+type CandidateKey = (
+    usize,
+    Option<String>,
+    Option<gmodel::hostlist::Hostlist>,
+    Option<usize>,
+    Vec<NodeId>,
+);
 
 impl Shapes {
     /// Forgets everything: nodes, configuration or policy are others.
     pub fn clear(&mut self) {
-        *self = Self { era: self.era + 1, ..Self::default() };
+        *self = Self {
+            era: self.era + 1,
+            ..Self::default()
+        };
     }
     pub fn era(&self) -> u64 {
         self.era
@@ -225,9 +259,21 @@ impl Shapes {
         pass
     }
 
-    pub fn of(&mut self, job: &PendingJob, partition: usize, snapshot: &Snapshot, cluster: &Cluster, windows: &Windows) -> ShapeId {
+    pub fn of(
+        &mut self,
+        job: &PendingJob,
+        partition: usize,
+        snapshot: &Snapshot,
+        cluster: &Cluster,
+        windows: &Windows,
+    ) -> ShapeId {
         if !job.barred.is_empty() {
-            return self.intern(&job.spec, partition, &job.barred, (snapshot, cluster, windows));
+            return self.intern(
+                &job.spec,
+                partition,
+                &job.barred,
+                (snapshot, cluster, windows),
+            );
         }
         if let Some((spec, shape)) = &self.last
             && Arc::ptr_eq(spec, &job.spec)
@@ -254,7 +300,12 @@ impl Shapes {
         barred: &[Barred],
         (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
     ) -> ShapeId {
-        let key = Key { partition, spec: spec.clone(), claim: windows.claim(spec, &snapshot.policy), barred: barred.to_vec() };
+        let key = Key {
+            partition,
+            spec: spec.clone(),
+            claim: windows.claim(spec, &snapshot.policy),
+            barred: barred.to_vec(),
+        };
         if let Some(shape) = self.by_key.get(&key) {
             return *shape;
         }
@@ -276,37 +327,67 @@ impl Shapes {
         let request = &spec.request;
         let claim = windows.claim(spec, &snapshot.policy);
         let policy = &snapshot.config.partitions[partition];
-        let placement = policy.placement.unwrap_or(snapshot.config.scheduler.placement);
+        let placement = policy
+            .placement
+            .unwrap_or(snapshot.config.scheduler.placement);
         let not_now: Vec<NodeId> = barred.iter().map(|one| one.node).collect();
-        let key = (partition, request.constraint.clone(), request.exclude.clone(), claim.own(), not_now);
+        let key = (
+            partition,
+            request.constraint.clone(),
+            request.exclude.clone(),
+            claim.own(),
+            not_now,
+        );
         let found = self.candidates.entry(key).or_insert_with(|| {
-            candidates(spec, (partition, barred), (snapshot, cluster), claim.own().map(|own| &windows.list[own]))
+            candidates(
+                spec,
+                (partition, barred),
+                (snapshot, cluster),
+                claim.own().map(|own| &windows.list[own]),
+            )
         });
         let (candidates, mut never) = match found.clone() {
             Ok(candidates) => (candidates, None),
-            Err(reason) => (Arc::new(Candidates::none(snapshot.nodes.len())), Some(reason)),
+            Err(reason) => (
+                Arc::new(Candidates::none(snapshot.nodes.len())),
+                Some(reason),
+            ),
         };
         if window::asked(spec).is_some() && claim.own().is_none() {
-            let text = format!("there is no reservation {:?}", spec.reservation.as_deref().unwrap_or(""));
+            let text = format!(
+                "there is no reservation {:?}",
+                spec.reservation.as_deref().unwrap_or("")
+            );
             never = Some(Reason::new(ReasonCode::ReservationDeleted, text));
         }
         let fill = |gpus: &GpuAlternative| {
-            (placement == Placement::BestFit).then(|| most_gpus(gpus, &candidates, cluster)).flatten()
+            (placement == Placement::BestFit)
+                .then(|| most_gpus(gpus, &candidates, cluster))
+                .flatten()
         };
         let demands = Demand::dealt(request, policy, fill);
         never = never.or_else(|| sharing::refused(spec, policy));
         let named = named(spec, snapshot, &candidates);
         // Where no node beside those that are named is needed, none is spoken of.
         let asked = request.nodelist.as_ref().map_or(0, |list| list.len());
-        let closed = asked > 0 && named.len() == asked && demands.iter().all(|demand| demand.nodes.len() <= asked);
-        let candidates = if closed { Arc::new(candidates.only(&named, cluster)) } else { candidates };
+        let closed = asked > 0
+            && named.len() == asked
+            && demands.iter().all(|demand| demand.nodes.len() <= asked);
+        let candidates = if closed {
+            Arc::new(candidates.only(&named, cluster))
+        } else {
+            candidates
+        };
         let shape = Shape {
             partition,
             spec: spec.clone(),
             claim,
             barred: barred.to_vec(),
             behind: reason::behind_others(&needs(request, &demands)),
-            ways: demands.iter().map(|demand| Way::new(demand, spec, &candidates, cluster)).collect(),
+            ways: demands
+                .iter()
+                .map(|demand| Way::new(demand, spec, &candidates, cluster))
+                .collect(),
             named,
             // Who is drawn leaves to others what is not reserved.
             preferred: preferred(spec, snapshot).or_else(|| windows.drawing(claim)),
@@ -324,13 +405,24 @@ impl Shapes {
 impl Candidates {
     fn none(nodes: usize) -> Self {
         let none = FixedBitSet::with_capacity(nodes);
-        Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new(), up_everywhere: false, few_others: None }
+        Self {
+            up: none.clone(),
+            all: none,
+            up_by_make: Vec::new(),
+            all_by_make: Vec::new(),
+            up_everywhere: false,
+            few_others: None,
+        }
     }
 
     /// How many of some nodes that follow each other take work.
     #[inline]
     pub fn up_in(&self, nodes: Range<usize>) -> usize {
-        if self.up_everywhere { nodes.len() } else { self.up.count_ones(nodes) }
+        if self.up_everywhere {
+            nodes.len()
+        } else {
+            self.up.count_ones(nodes)
+        }
     }
 
     /// The nodes that take no work of it, where they are few.
@@ -341,11 +433,15 @@ impl Candidates {
     /// Those of them that are named.
     fn only(&self, named: &[usize], cluster: &Cluster) -> Self {
         let mut only = Self::none(self.all.len());
-        only.all.extend(named.iter().copied().filter(|at| self.all.contains(*at)));
-        only.up.extend(named.iter().copied().filter(|at| self.up.contains(*at)));
+        only.all
+            .extend(named.iter().copied().filter(|at| self.all.contains(*at)));
+        only.up
+            .extend(named.iter().copied().filter(|at| self.up.contains(*at)));
         let by_make = |nodes: &FixedBitSet| {
             let mut counts = vec![0; cluster.makes.list.len()];
-            nodes.ones().for_each(|at| counts[cluster.nodes[at].make as usize] += 1);
+            nodes
+                .ones()
+                .for_each(|at| counts[cluster.nodes[at].make as usize] += 1);
             counts
         };
         (only.up_by_make, only.all_by_make) = (by_make(&only.up), by_make(&only.all));
@@ -362,7 +458,10 @@ impl Shape {
 
     /// What its parts need of a node of a make.
     pub fn needs_on(&self, make: u32) -> impl Iterator<Item = &Need> {
-        self.ways.iter().flat_map(|way| &way.parts).filter_map(move |part| part.needs[make as usize].as_ref())
+        self.ways
+            .iter()
+            .flat_map(|way| &way.parts)
+            .filter_map(move |part| part.needs[make as usize].as_ref())
     }
 
     /// Nodes in its way: those it names, where it takes no others.
@@ -372,13 +471,24 @@ impl Shape {
             return Cow::Borrowed(&self.candidates.up);
         }
         let mut named = FixedBitSet::with_capacity(self.candidates.up.len());
-        named.extend(self.named.iter().copied().filter(|at| self.candidates.up.contains(*at)));
+        named.extend(
+            self.named
+                .iter()
+                .copied()
+                .filter(|at| self.candidates.up.contains(*at)),
+        );
         Cow::Owned(named)
     }
 
     /// CPUs that a node must have free now to be worth looking at.
     pub fn least_cpus(&self, way: usize, part: usize) -> u32 {
-        self.ways[way].parts[part].needs.iter().flatten().map(|need| need.cpus).min().unwrap_or(0)
+        self.ways[way].parts[part]
+            .needs
+            .iter()
+            .flatten()
+            .map(|need| need.cpus)
+            .min()
+            .unwrap_or(0)
     }
 
     /// Whole GPUs that a node must have free now to be worth looking at.
@@ -396,14 +506,23 @@ impl Way {
                 Some(part) if part.demand == *wanted => part.count += 1,
                 _ => {
                     let tenant = sharing::tenant(spec).filter(|_| wanted.gpus.capped);
-                    let need = |make: &Make| make.need(wanted).ok().map(|need| Need { tenant, ..need });
+                    let need =
+                        |make: &Make| make.need(wanted).ok().map(|need| Need { tenant, ..need });
                     let needs = cluster.makes.list.iter().map(need).collect();
-                    parts.push(Part { demand: wanted.clone(), count: 1, needs });
+                    parts.push(Part {
+                        demand: wanted.clone(),
+                        count: 1,
+                        needs,
+                    });
                 }
             }
         }
         let take = take_of(demand, only_type(&parts, candidates, cluster), cluster);
-        Self { parts, nodes: demand.nodes.len() as u32, take }
+        Self {
+            parts,
+            nodes: demand.nodes.len() as u32,
+            take,
+        }
     }
 
     /// The part that asks for the least.
@@ -424,15 +543,26 @@ fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
 
 /// The type of the GPUs that all nodes have which could serve a way, if it is one.
 fn only_type<'a>(parts: &[Part], candidates: &Candidates, cluster: &'a Cluster) -> Option<&'a str> {
-    let serves = |make: usize| candidates.all_by_make.get(make).is_some_and(|count| *count > 0) && parts.iter().any(|part| part.needs[make].is_some());
+    let serves = |make: usize| {
+        candidates
+            .all_by_make
+            .get(make)
+            .is_some_and(|count| *count > 0)
+            && parts.iter().any(|part| part.needs[make].is_some())
+    };
     let makes = (0..cluster.makes.list.len()).filter(|make| serves(*make));
-    let mut types = makes.flat_map(|make| &cluster.makes.list[make].groups).map(|group| group.gpu_type.as_str());
+    let mut types = makes
+        .flat_map(|make| &cluster.makes.list[make].groups)
+        .map(|group| group.gpu_type.as_str());
     let first = types.next()?;
     types.all(|other| other == first).then_some(first)
 }
 
 fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take {
-    let mut take = Take { nodes: demand.nodes.len() as u32, ..Take::default() };
+    let mut take = Take {
+        nodes: demand.nodes.len() as u32,
+        ..Take::default()
+    };
     for node in &demand.nodes {
         take.cpus = take.cpus.saturating_add(node.cpus);
         let milli = match node.gpus.amount {
@@ -443,7 +573,13 @@ fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take 
             }
         };
         if milli > 0 {
-            let kind = node.gpus.gpu_type.as_deref().or(only_type).unwrap_or(ALL_GPUS).to_ascii_lowercase();
+            let kind = node
+                .gpus
+                .gpu_type
+                .as_deref()
+                .or(only_type)
+                .unwrap_or(ALL_GPUS)
+                .to_ascii_lowercase();
             *take.gpus.entry(kind).or_default() += milli;
         }
     }
@@ -458,17 +594,29 @@ fn candidates(
     own: Option<&window::Reserved>,
 ) -> Result<Arc<Candidates>, Reason> {
     let request = &spec.request;
-    let constraint = request.constraint.as_deref().map(Constraint::parse).transpose();
-    let constraint = constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
+    let constraint = request
+        .constraint
+        .as_deref()
+        .map(Constraint::parse)
+        .transpose();
+    let constraint =
+        constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
     let partition = &snapshot.config.partitions[partition];
     let mut found = Candidates::none(snapshot.nodes.len());
     found.up_by_make = vec![0; cluster.makes.list.len()];
     found.all_by_make = found.up_by_make.clone();
     for (at, node) in snapshot.nodes.iter().enumerate() {
         let allowed = partition.holds(&node.name, &node.features)
-            && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
-            && constraint.as_ref().is_none_or(|wanted| wanted.eval(&features(&node.features)))
-            && own.is_none_or(|own| own.nodes.is_clear() || own.reservation.flex || own.nodes.contains(at));
+            && request
+                .exclude
+                .as_ref()
+                .is_none_or(|list| !list.contains(&node.name))
+            && constraint
+                .as_ref()
+                .is_none_or(|wanted| wanted.eval(&features(&node.features)))
+            && own.is_none_or(|own| {
+                own.nodes.is_clear() || own.reservation.flex || own.nodes.contains(at)
+            });
         if allowed {
             let is_up = node.unavailable.is_none() && barred.iter().all(|one| one.node != node.id);
             found.all.insert(at);
@@ -479,7 +627,8 @@ fn candidates(
         }
     }
     found.up_everywhere = found.up.is_full();
-    found.few_others = (found.up.len() - found.up.count_ones(..) <= FEW_OTHERS).then(|| found.up.zeroes().collect());
+    found.few_others = (found.up.len() - found.up.count_ones(..) <= FEW_OTHERS)
+        .then(|| found.up.zeroes().collect());
     Ok(Arc::new(found))
 }
 
@@ -497,8 +646,17 @@ fn preferred(spec: &JobSpec, snapshot: &Snapshot) -> Option<FixedBitSet> {
 }
 
 fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<usize> {
-    let Some(list) = &spec.request.nodelist else { return Vec::new() };
-    list.iter().filter_map(|name| candidates.all.ones().find(|at| snapshot.nodes[*at].name == name)).collect()
+    let Some(list) = &spec.request.nodelist else {
+        return Vec::new();
+    };
+    list.iter()
+        .filter_map(|name| {
+            candidates
+                .all
+                .ones()
+                .find(|at| snapshot.nodes[*at].name == name)
+        })
+        .collect()
 }
 
 /// The most GPUs of a kind on one candidate.
@@ -508,23 +666,51 @@ fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) 
             GpuKind::Any => true,
             GpuKind::Type(name) => name.eq_ignore_ascii_case(kind),
         };
-        let groups = make.groups.iter().enumerate().filter(|(_, group)| wanted(&group.gpu_type));
-        groups.map(|(at, _)| u32::from(make.all.gpus[at])).sum::<u32>()
+        let groups = make
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| wanted(&group.gpu_type));
+        groups
+            .map(|(at, _)| u32::from(make.all.gpus[at]))
+            .sum::<u32>()
     };
     let by_make: Vec<u32> = cluster.makes.list.iter().map(of_make).collect();
-    candidates.all.ones().map(|at| by_make[cluster.nodes[at].make as usize]).max().filter(|most| *most > 0)
+    candidates
+        .all
+        .ones()
+        .map(|at| by_make[cluster.nodes[at].make as usize])
+        .max()
+        .filter(|most| *most > 0)
 }
 
 /// What every candidate lacks, even with nothing on it; the nearest miss. Of those that are up, or of all.
 pub fn lack(way: &Way, candidates: &Candidates, up: bool, cluster: &Cluster) -> Option<Lack> {
-    let by_make = if up { &candidates.up_by_make } else { &candidates.all_by_make };
+    let by_make = if up {
+        &candidates.up_by_make
+    } else {
+        &candidates.all_by_make
+    };
     let mut before = 0;
     for part in &way.parts {
         before += part.count;
-        let fitting: u32 = by_make.iter().zip(&part.needs).filter(|(_, need)| need.is_some()).map(|(count, _)| count).sum();
+        let fitting: u32 = by_make
+            .iter()
+            .zip(&part.needs)
+            .filter(|(_, need)| need.is_some())
+            .map(|(count, _)| count)
+            .sum();
         if fitting == 0 {
-            let makes = cluster.makes.list.iter().zip(by_make).filter(|(_, count)| **count > 0);
-            return makes.filter_map(|(make, _)| make.need(&part.demand).err()).max().or(Some(Lack::Nodes));
+            let makes = cluster
+                .makes
+                .list
+                .iter()
+                .zip(by_make)
+                .filter(|(_, count)| **count > 0);
+            return makes
+                .filter_map(|(make, _)| make.need(&part.demand).err())
+                .max()
+                .or(Some(Lack::Nodes));
         }
         if fitting < before {
             return Some(Lack::Nodes);
@@ -547,11 +733,21 @@ mod tests {
         // Said before, by one that was shorter.
         known.note_not_before(1, 900, at(40));
         let asked = |known: &OfPass| [59, 60, 599, 600, 9000].map(|secs| known.not_before(1, secs));
-        assert_eq!(asked(&known), [None, Some(at(20)), Some(at(20)), Some(at(50)), Some(at(50))]);
-        assert_eq!((known.not_before(0, 9000), known.not_before(2, 9000)), (None, None), "each way by itself");
+        assert_eq!(
+            asked(&known),
+            [None, Some(at(20)), Some(at(20)), Some(at(50)), Some(at(50))]
+        );
+        assert_eq!(
+            (known.not_before(0, 9000), known.not_before(2, 9000)),
+            (None, None),
+            "each way by itself"
+        );
         // It says more than both.
         known.note_not_before(1, 30, at(50));
-        assert_eq!((asked(&known), &known.not_before[1][..]), ([Some(at(50)); 5], &[(30, at(50))][..]));
+        assert_eq!(
+            (asked(&known), &known.not_before[1][..]),
+            ([Some(at(50)); 5], &[(30, at(50))][..])
+        );
         known.note_not_before(1, 30, at(70));
         assert_eq!(asked(&known), [Some(at(70)); 5]);
     }

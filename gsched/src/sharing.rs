@@ -21,7 +21,11 @@ impl Terms {
     }
     pub fn of_part(part: &GpuPart) -> Self {
         match part {
-            GpuPart::Share { milli, tenant: Some(uid), .. } => Self(Some((*uid, *milli))),
+            GpuPart::Share {
+                milli,
+                tenant: Some(uid),
+                ..
+            } => Self(Some((*uid, *milli))),
             _ => Self(None),
         }
     }
@@ -30,7 +34,9 @@ impl Terms {
 /// Whether a request may come to a part of a GPU.
 pub fn asks_for_share(request: &Request) -> bool {
     let alternatives = request.gpus.iter().flat_map(|ask| &ask.alternatives);
-    alternatives.into_iter().any(|one| matches!(one.amount, GpuAmount::Share { .. }))
+    alternatives
+        .into_iter()
+        .any(|one| matches!(one.amount, GpuAmount::Share { .. }))
 }
 
 /// Whether MPS has to hold a job to what it is given.
@@ -47,20 +53,36 @@ pub(crate) fn tenant(spec: &JobSpec) -> Option<u32> {
 pub(crate) fn refused(spec: &JobSpec, partition: &Partition) -> Option<Reason> {
     let off = partition.gpu_sharing == GpuSharing::Off && asks_for_share(&spec.request);
     off.then(|| {
-        let text = format!("asks for part of a GPU; partition {:?} gives GPUs whole (gpu_sharing = \"off\")", partition.name);
+        let text = format!(
+            "asks for part of a GPU; partition {:?} gives GPUs whole (gpu_sharing = \"off\")",
+            partition.name
+        );
         Reason::new(ReasonCode::PartitionConfig, text)
     })
 }
 
 /// No GPU of a partition can give such a share.
-pub(crate) fn none_by_mps(demand: &Demand, partition: &Partition, members: &[&SchedNode]) -> String {
-    let gpus = || members.iter().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.info.slice.is_none());
+pub(crate) fn none_by_mps(
+    demand: &Demand,
+    partition: &Partition,
+    members: &[&SchedNode],
+) -> String {
+    let gpus = || {
+        members
+            .iter()
+            .flat_map(|node| node.gpus.iter())
+            .filter(|gpu| gpu.info.slice.is_none())
+    };
     let (all, by_mps) = (gpus().count(), gpus().filter(|gpu| gpu.info.mps).count());
     let advice = match by_mps {
         0 => "their nodes have no MPS to do it with (gnodes NODE says why). Ask for whole GPUs.",
         _ => "none of them has such a part. Ask for a larger part, another type or less --gpu-mem.",
     };
-    format!("{}: {by_mps} of the {all} GPUs in partition {:?} can be shared; {advice}", describe(demand), partition.name)
+    format!(
+        "{}: {by_mps} of the {all} GPUs in partition {:?} can be shared; {advice}",
+        describe(demand),
+        partition.name
+    )
 }
 
 /// Why room on shared GPUs is none for a job; empty where that is not so.
@@ -74,7 +96,15 @@ pub(crate) fn others_room(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster)
         let count = cluster.room(at).shared_otherwise(need, cluster.now);
         (count > 0).then_some((count, &snapshot.nodes[at].name))
     });
-    let Some((count, node)) = nodes.max_by_key(|(count, _)| *count) else { return String::new() };
-    let (gpus, hold) = if count == 1 { ("GPU", "holds") } else { ("GPUs", "hold") };
-    format!("; {count} {gpus} of {node} with room for it {hold} shares of another user, or of another size or kind")
+    let Some((count, node)) = nodes.max_by_key(|(count, _)| *count) else {
+        return String::new();
+    };
+    let (gpus, hold) = if count == 1 {
+        ("GPU", "holds")
+    } else {
+        ("GPUs", "hold")
+    };
+    format!(
+        "; {count} {gpus} of {node} with room for it {hold} shares of another user, or of another size or kind"
+    )
 }

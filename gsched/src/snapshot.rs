@@ -45,7 +45,11 @@ impl Snapshot {
 }
 
 /// Where a node stands in a list in the order of the nodes' ids. They mostly follow each other.
-pub(crate) fn place_of_node<T>(list: &[T], node: NodeId, id_of: impl Fn(&T) -> NodeId) -> Option<usize> {
+pub(crate) fn place_of_node<T>(
+    list: &[T],
+    node: NodeId,
+    id_of: impl Fn(&T) -> NodeId,
+) -> Option<usize> {
     let near = node.0.checked_sub(id_of(list.first()?).0)? as usize;
     match list.get(near) {
         Some(one) if id_of(one) == node => Some(near),
@@ -202,12 +206,17 @@ impl PendingJob {
 
     /// Before which it is not tried.
     pub fn earliest(&self) -> Timestamp {
-        self.try_after.map_or(self.eligible, |at| at.max(self.eligible))
+        self.try_after
+            .map_or(self.eligible, |at| at.max(self.eligible))
     }
 
     /// The array that it, or each of its tasks, is of, where that has a cap.
     pub fn capped_array(&self) -> Option<JobId> {
-        let array = if self.positions.is_some() { Some(self.id) } else { self.array };
+        let array = if self.positions.is_some() {
+            Some(self.id)
+        } else {
+            self.array
+        };
         array.filter(|_| self.room.is_some())
     }
 
@@ -224,20 +233,29 @@ impl PendingJob {
     /// Whether a run that starts then ends by the deadline, where there is one.
     pub(crate) fn ends_in_time(&self, start: Timestamp) -> bool {
         let secs = i64::from(self.spec.time_min_secs.unwrap_or(self.held_secs()));
-        self.spec.deadline.is_none_or(|deadline| start.plus_secs(secs) <= deadline)
+        self.spec
+            .deadline
+            .is_none_or(|deadline| start.plus_secs(secs) <= deadline)
     }
 
     /// Whether an id is its own or, of an array, that of a task of it.
     pub(crate) fn is_or_has(&self, id: JobId) -> bool {
         match &self.positions {
             None => self.id == id,
-            Some(positions) => id.0.checked_sub(self.id.0).is_some_and(|at| u32::try_from(at).is_ok_and(|at| positions.contains(at))),
+            Some(positions) => {
+                id.0.checked_sub(self.id.0)
+                    .is_some_and(|at| u32::try_from(at).is_ok_and(|at| positions.contains(at)))
+            }
         }
     }
 
     /// All ids that may be its own, with some between that are not.
     pub(crate) fn ids(&self) -> RangeInclusive<JobId> {
-        let last = self.positions.as_ref().and_then(RangeSet::last).unwrap_or(0);
+        let last = self
+            .positions
+            .as_ref()
+            .and_then(RangeSet::last)
+            .unwrap_or(0);
         self.id..=JobId(self.id.0 + u64::from(last))
     }
 
@@ -258,25 +276,44 @@ impl PendingJob {
 
     /// It has several entries.
     pub fn has_choices(&self) -> bool {
-        self.spec.waits_in_several() || self.spec.request.constraint.as_deref().is_some_and(Constraint::has_brackets)
+        self.spec.waits_in_several()
+            || self
+                .spec
+                .request
+                .constraint
+                .as_deref()
+                .is_some_and(Constraint::has_brackets)
     }
 
     /// One entry for each of its partitions and each alternative of its constraint; itself where there is one only.
     pub fn in_each_partition(self) -> impl Iterator<Item = Self> {
         let mut others: Vec<Self> = Vec::new();
         if self.has_choices() {
-            let alternatives = self.spec.request.constraint.as_deref().filter(|text| Constraint::has_brackets(text));
-            let alternatives = alternatives.and_then(|text| Constraint::alternatives(text).ok()).unwrap_or_default();
+            let alternatives = self
+                .spec
+                .request
+                .constraint
+                .as_deref()
+                .filter(|text| Constraint::has_brackets(text));
+            let alternatives = alternatives
+                .and_then(|text| Constraint::alternatives(text).ok())
+                .unwrap_or_default();
             for name in names(&self.spec.partition) {
                 let mut spec = (*self.spec).clone();
                 spec.settle_in(name);
                 for (at, one) in (0..).zip(&alternatives) {
                     spec.alternative = Some((at, alternatives.len() as u32));
                     spec.request.constraint = Some(one.to_string());
-                    others.push(Self { spec: Arc::new(spec.clone()), ..self.clone() });
+                    others.push(Self {
+                        spec: Arc::new(spec.clone()),
+                        ..self.clone()
+                    });
                 }
                 if alternatives.is_empty() {
-                    others.push(Self { spec: Arc::new(spec), ..self.clone() });
+                    others.push(Self {
+                        spec: Arc::new(spec),
+                        ..self.clone()
+                    });
                 }
             }
         }
@@ -289,9 +326,14 @@ impl Snapshot {
     /// A pending job that stood in a place not long ago: it moves when others leave the list.
     pub(crate) fn job_near(&self, want: &Want) -> Option<&PendingJob> {
         let is = |job: &&PendingJob| {
-            job.id == want.job && job.positions.is_some() == want.is_array && job.spec.choice() == want.choice
+            job.id == want.job
+                && job.positions.is_some() == want.is_array
+                && job.spec.choice() == want.choice
         };
-        self.pending.get(want.at as usize).filter(is).or_else(|| self.pending.iter().find(is))
+        self.pending
+            .get(want.at as usize)
+            .filter(is)
+            .or_else(|| self.pending.iter().find(is))
     }
 }
 
@@ -338,7 +380,12 @@ pub struct Frozen {
 
 impl RunningRun {
     /// A run of long ago that nothing special is known of.
-    pub fn new(run: RunId, spec: Arc<JobSpec>, shares: Vec<NodeShare>, ends_by: Option<Timestamp>) -> Self {
+    pub fn new(
+        run: RunId,
+        spec: Arc<JobSpec>,
+        shares: Vec<NodeShare>,
+        ends_by: Option<Timestamp>,
+    ) -> Self {
         Self {
             run,
             spec,
@@ -368,7 +415,11 @@ mod tests {
         let place = |ids: &[u32], id: u32| place_of_node(ids, NodeId(id), |id| NodeId(*id));
         for ids in [&[3, 4, 5, 6][..], &[3, 5, 6, 9], &[1], &[]] {
             for id in 0..12 {
-                assert_eq!(place(ids, id), ids.iter().position(|one| *one == id), "{id} in {ids:?}");
+                assert_eq!(
+                    place(ids, id),
+                    ids.iter().position(|one| *one == id),
+                    "{id} in {ids:?}"
+                );
             }
         }
     }

@@ -71,12 +71,21 @@ impl Amount {
     }
     /// Whether all of another is in it.
     pub fn holds(&self, other: &Self) -> bool {
-        let gpus = self.gpus.iter().zip(other.gpus).all(|(mine, theirs)| *mine >= theirs);
+        let gpus = self
+            .gpus
+            .iter()
+            .zip(other.gpus)
+            .all(|(mine, theirs)| *mine >= theirs);
         self.cpus >= other.cpus && self.mem_bytes >= other.mem_bytes && gpus
     }
     /// Whole GPUs of these kinds.
     pub fn gpus_in(&self, groups: Kinds) -> u32 {
-        self.gpus.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0).map(|(_, n)| u32::from(*n)).sum()
+        self.gpus
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| groups & (1 << at) != 0)
+            .map(|(_, n)| u32::from(*n))
+            .sum()
     }
     pub fn all_gpus(&self) -> u32 {
         self.gpus_in(Kinds::MAX)
@@ -105,7 +114,11 @@ impl Need {
             return free.gpus[self.groups.trailing_zeros() as usize] >= wanted;
         }
         if self.one_group {
-            return free.gpus.iter().enumerate().any(|(at, n)| self.groups & (1 << at) != 0 && *n >= wanted);
+            return free
+                .gpus
+                .iter()
+                .enumerate()
+                .any(|(at, n)| self.groups & (1 << at) != 0 && *n >= wanted);
         }
         free.gpus_in(self.groups) >= u32::from(wanted)
     }
@@ -125,9 +138,14 @@ impl Need {
     /// CPUs, memory and GPUs as they are taken out of `free`: several GPUs from one kind where one has enough, the one with the
     /// fewest; else from the first kinds that have some.
     pub fn amount_from(&self, free: &Amount) -> Option<Amount> {
-        let mut amount = Amount { cpus: self.cpus, mem_bytes: self.mem_bytes, gpus: [0; GROUPS] };
+        let mut amount = Amount {
+            cpus: self.cpus,
+            mem_bytes: self.mem_bytes,
+            gpus: [0; GROUPS],
+        };
         if self.whole() > 1 && !self.is_simple() {
-            let enough = (0..GROUPS).filter(|at| self.groups & (1 << at) != 0 && free.gpus[*at] >= self.whole());
+            let enough = (0..GROUPS)
+                .filter(|at| self.groups & (1 << at) != 0 && free.gpus[*at] >= self.whole());
             if let Some(at) = enough.min_by_key(|at| free.gpus[*at]) {
                 amount.gpus[at] = self.whole();
                 return self.fits_beside_gpus(free).then_some(amount);
@@ -164,7 +182,10 @@ impl Clone for Profile {
 impl Default for Profile {
     /// Nothing, ever.
     fn default() -> Self {
-        Self(vec![Step { at: Timestamp::default(), free: Amount::default() }])
+        Self(vec![Step {
+            at: Timestamp::default(),
+            free: Amount::default(),
+        }])
     }
 }
 
@@ -203,7 +224,9 @@ impl Profile {
     }
     /// Whether the same is free at all times from now on, whenever "now" was: the first step holds for what is before it.
     pub fn is_as(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len() && self.0[0].free == other.0[0].free && self.0[1..] == other.0[1..]
+        self.0.len() == other.0.len()
+            && self.0[0].free == other.0[0].free
+            && self.0[1..] == other.0[1..]
     }
     pub fn print(&self, print: &mut Print) {
         for (at, step) in self.0.iter().enumerate() {
@@ -221,7 +244,10 @@ impl Profile {
         match self.0.get(1) {
             Some(second) if second.at > time => 0,
             None => 0,
-            _ => self.0.partition_point(|step| step.at <= time).saturating_sub(1),
+            _ => self
+                .0
+                .partition_point(|step| step.at <= time)
+                .saturating_sub(1),
         }
     }
     pub fn free_at(&self, time: Timestamp) -> &Amount {
@@ -243,13 +269,22 @@ impl Profile {
         if need.is_simple() {
             let first = self.at(from);
             return need.fits(&self.0[first].free)
-                && self.0[first + 1..].iter().take_while(|step| step.at < to).all(|step| need.fits(&step.free));
+                && self.0[first + 1..]
+                    .iter()
+                    .take_while(|step| step.at < to)
+                    .all(|step| need.fits(&step.free));
         }
         need.fits(&self.least(from, to))
     }
 
     /// The first time from `from` on, and before `until`, at which the need is met for `secs`.
-    pub fn first(&self, need: &Need, from: Timestamp, secs: u32, until: Timestamp) -> Option<Timestamp> {
+    pub fn first(
+        &self,
+        need: &Need,
+        from: Timestamp,
+        secs: u32,
+        until: Timestamp,
+    ) -> Option<Timestamp> {
         let mut at = self.at(from);
         let mut start = from;
         if !need.is_simple() {
@@ -321,7 +356,13 @@ impl Profile {
         if step.at >= time {
             return at;
         }
-        self.0.insert(at + 1, Step { at: time, free: step.free });
+        self.0.insert(
+            at + 1,
+            Step {
+                at: time,
+                free: step.free,
+            },
+        );
         at + 1
     }
 }
@@ -340,7 +381,9 @@ impl Count {
     }
     fn cut(&mut self, time: Timestamp) -> usize {
         let after = self.0.partition_point(|(at, _)| *at <= time);
-        let Some(before) = after.checked_sub(1) else { return 0 };
+        let Some(before) = after.checked_sub(1) else {
+            return 0;
+        };
         if self.0[before].0 == time {
             return before;
         }
@@ -350,25 +393,42 @@ impl Count {
     pub fn take(&mut self, from: Timestamp, to: Timestamp, count: u32) {
         if to > from {
             let (first, last) = (self.cut(from), self.cut(to));
-            self.0[first..last].iter_mut().for_each(|(_, free)| *free = free.saturating_sub(count));
+            self.0[first..last]
+                .iter_mut()
+                .for_each(|(_, free)| *free = free.saturating_sub(count));
         }
     }
     pub fn give(&mut self, from: Timestamp, to: Timestamp, count: u32) {
         if to > from {
             let (first, last) = (self.cut(from), self.cut(to));
-            self.0[first..last].iter_mut().for_each(|(_, free)| *free = free.saturating_add(count));
+            self.0[first..last]
+                .iter_mut()
+                .for_each(|(_, free)| *free = free.saturating_add(count));
         }
     }
     /// The least that is free in a time.
     pub fn least(&self, from: Timestamp, to: Timestamp) -> u32 {
-        let first = self.0.partition_point(|(at, _)| *at <= from).saturating_sub(1);
-        let within = self.0[first..].iter().enumerate().take_while(|(at, (time, _))| *at == 0 || *time < to);
+        let first = self
+            .0
+            .partition_point(|(at, _)| *at <= from)
+            .saturating_sub(1);
+        let within = self.0[first..]
+            .iter()
+            .enumerate()
+            .take_while(|(at, (time, _))| *at == 0 || *time < to);
         within.map(|(_, (_, free))| *free).min().unwrap_or(0)
     }
     /// The first time from `from` on at which so much is free until an end.
-    pub fn first(&self, count: u32, from: Timestamp, end: impl Fn(Timestamp) -> Timestamp) -> Option<Timestamp> {
+    pub fn first(
+        &self,
+        count: u32,
+        from: Timestamp,
+        end: impl Fn(Timestamp) -> Timestamp,
+    ) -> Option<Timestamp> {
         let later = self.0.iter().map(|(at, _)| *at).filter(|at| *at > from);
-        std::iter::once(from).chain(later).find(|at| self.least(*at, end(*at)) >= count)
+        std::iter::once(from)
+            .chain(later)
+            .find(|at| self.least(*at, end(*at)) >= count)
     }
     /// The first time from `from` on at which so much is free for so many seconds.
     pub fn first_for(&self, count: u32, from: Timestamp, secs: u32) -> Option<Timestamp> {
@@ -378,8 +438,14 @@ impl Count {
             if next.is_some_and(|next| next <= from) {
                 continue;
             }
-            since = if *free < count { None } else { since.or(Some(self.0[step].0.max(from))) };
-            let lasts = |since: &Timestamp| next.is_none_or(|next| since.plus_secs(i64::from(secs)) <= next);
+            since = if *free < count {
+                None
+            } else {
+                since.or(Some(self.0[step].0.max(from)))
+            };
+            let lasts = |since: &Timestamp| {
+                next.is_none_or(|next| since.plus_secs(i64::from(secs)) <= next)
+            };
             if since.as_ref().is_some_and(lasts) {
                 return since;
             }
@@ -389,7 +455,10 @@ impl Count {
     /// From a time on, when one more is free than ever since then, once for each.
     pub fn rises(&self, from: Timestamp) -> Vec<Timestamp> {
         let mut rises: Vec<Timestamp> = Vec::new();
-        let first = self.0.partition_point(|(at, _)| *at <= from).saturating_sub(1);
+        let first = self
+            .0
+            .partition_point(|(at, _)| *at <= from)
+            .saturating_sub(1);
         for (at, free) in &self.0[first..] {
             rises.resize((*free as usize).max(rises.len()), (*at).max(from));
         }
@@ -397,7 +466,10 @@ impl Count {
     }
     /// When so much stops being free; `None`: it stays.
     pub fn until(&self, count: u32, from: Timestamp) -> Option<Timestamp> {
-        let first = self.0.partition_point(|(at, _)| *at <= from).saturating_sub(1);
+        let first = self
+            .0
+            .partition_point(|(at, _)| *at <= from)
+            .saturating_sub(1);
         let short = self.0[first..].iter().find(|(_, free)| *free < count)?;
         Some(short.0.max(from))
     }
@@ -412,10 +484,23 @@ mod tests {
         Timestamp::from_secs(at)
     }
     fn gpus(count: u8) -> Amount {
-        Amount { cpus: u32::from(count), mem_bytes: 0, gpus: std::array::from_fn(|at| if at == 0 { count } else { 0 }) }
+        Amount {
+            cpus: u32::from(count),
+            mem_bytes: 0,
+            gpus: std::array::from_fn(|at| if at == 0 { count } else { 0 }),
+        }
     }
     fn need(gpus: u8) -> Need {
-        Need { cpus: 1, mem_bytes: 0, gpus, groups: 1, milli: 0, tenant: None, one_group: false, exclusive: false }
+        Need {
+            cpus: 1,
+            mem_bytes: 0,
+            gpus,
+            groups: 1,
+            milli: 0,
+            tenant: None,
+            one_group: false,
+            exclusive: false,
+        }
     }
 
     proptest! {
@@ -460,8 +545,16 @@ mod tests {
 
     #[test]
     fn a_run_that_is_late_is_expected_in_a_second() {
-        let profile = Profile::new(secs(100), gpus(0), &[(secs(90), gpus(1)), (secs(100), gpus(1))], &gpus(8));
-        assert_eq!(profile.first(&need(1), secs(100), 5, secs(1000)), Some(secs(101)));
+        let profile = Profile::new(
+            secs(100),
+            gpus(0),
+            &[(secs(90), gpus(1)), (secs(100), gpus(1))],
+            &gpus(8),
+        );
+        assert_eq!(
+            profile.first(&need(1), secs(100), 5, secs(1000)),
+            Some(secs(101))
+        );
     }
 
     #[test]
@@ -469,12 +562,34 @@ mod tests {
         let mut count = Count::new(secs(0), 3);
         count.take(secs(0), secs(10), 2);
         count.take(secs(20), secs(30), 3);
-        assert_eq!(count.first(2, secs(0), |at| at.plus_secs(10)), Some(secs(10)));
-        assert_eq!(count.first(2, secs(0), |at| at.plus_secs(11)), Some(secs(30)));
+        assert_eq!(
+            count.first(2, secs(0), |at| at.plus_secs(10)),
+            Some(secs(10))
+        );
+        assert_eq!(
+            count.first(2, secs(0), |at| at.plus_secs(11)),
+            Some(secs(30))
+        );
         assert_eq!(count.least(secs(5), secs(21)), 0);
-        assert_eq!((count.until(1, secs(0)), count.until(3, secs(12))), (Some(secs(20)), Some(secs(20))));
-        assert_eq!([10, 11].map(|length| count.first_for(2, secs(0), length)), [Some(secs(10)), Some(secs(30))]);
-        assert_eq!((count.first_for(1, secs(5), 15), count.first_for(1, secs(6), 15), count.first_for(4, secs(0), 1)), (Some(secs(5)), Some(secs(30)), None));
-        assert_eq!((count.rises(secs(5)), count.rises(secs(25))), ([5, 10, 10].map(secs).to_vec(), [30; 3].map(secs).to_vec()));
+        assert_eq!(
+            (count.until(1, secs(0)), count.until(3, secs(12))),
+            (Some(secs(20)), Some(secs(20)))
+        );
+        assert_eq!(
+            [10, 11].map(|length| count.first_for(2, secs(0), length)),
+            [Some(secs(10)), Some(secs(30))]
+        );
+        assert_eq!(
+            (
+                count.first_for(1, secs(5), 15),
+                count.first_for(1, secs(6), 15),
+                count.first_for(4, secs(0), 1)
+            ),
+            (Some(secs(5)), Some(secs(30)), None)
+        );
+        assert_eq!(
+            (count.rises(secs(5)), count.rises(secs(25))),
+            ([5, 10, 10].map(secs).to_vec(), [30; 3].map(secs).to_vec())
+        );
     }
 }

@@ -54,8 +54,14 @@ impl GpuTypesOfNodes {
         for partition in &snapshot.config.partitions {
             let mut types: Vec<usize> = Vec::new();
             for (at, node) in snapshot.nodes.iter().enumerate() {
-                let here = self.nodes[at].1..self.nodes.get(at + 1).map_or(self.types.len(), |(_, next)| *next);
-                let is_new = self.types[here.clone()].iter().any(|of_gpu| !types.contains(of_gpu));
+                let here = self.nodes[at].1
+                    ..self
+                        .nodes
+                        .get(at + 1)
+                        .map_or(self.types.len(), |(_, next)| *next);
+                let is_new = self.types[here.clone()]
+                    .iter()
+                    .any(|of_gpu| !types.contains(of_gpu));
                 if is_new && partition.holds(&node.name, &node.features) {
                     types.extend(&self.types[here]);
                     types.sort_unstable();
@@ -75,9 +81,17 @@ impl GpuTypesOfNodes {
     }
 
     fn number(&self, node: NodeId, slot: usize) -> usize {
-        let Ok(at) = self.nodes.binary_search_by_key(&node, |(id, _)| *id) else { return ALL };
-        let end = self.nodes.get(at + 1).map_or(self.types.len(), |(_, next)| *next);
-        self.types[..end].get(self.nodes[at].1 + slot).copied().unwrap_or(ALL)
+        let Ok(at) = self.nodes.binary_search_by_key(&node, |(id, _)| *id) else {
+            return ALL;
+        };
+        let end = self
+            .nodes
+            .get(at + 1)
+            .map_or(self.types.len(), |(_, next)| *next);
+        self.types[..end]
+            .get(self.nodes[at].1 + slot)
+            .copied()
+            .unwrap_or(ALL)
     }
 
     pub fn holding(&self, run: &RunningRun) -> Holding {
@@ -91,7 +105,10 @@ impl GpuTypesOfNodes {
     fn add_share(&self, held: &mut Holding, share: &NodeShare) {
         held.cpus += u64::from(share.cpus);
         for grant in &share.gpus.0 {
-            held.add_gpus(self.number(share.node, usize::from(grant.slot.0)), u64::from(grant.part.milli()));
+            held.add_gpus(
+                self.number(share.node, usize::from(grant.slot.0)),
+                u64::from(grant.part.milli()),
+            );
         }
     }
 }
@@ -103,12 +120,24 @@ impl SliceSizes {
             Some(most) => *most = milli.max(*most),
             None => drop(sizes.insert(profile.to_owned(), milli)),
         };
-        let cuts = snapshot.config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
+        let cuts = snapshot
+            .config
+            .partitions
+            .iter()
+            .any(|partition| partition.mig == MigCuts::Planned);
         for node in &snapshot.nodes {
             for gpu in node.gpus.iter() {
-                gpu.info.slice.iter().for_each(|slice| note(&slice.profile, gpu.info.part().milli()));
+                gpu.info
+                    .slice
+                    .iter()
+                    .for_each(|slice| note(&slice.profile, gpu.info.part().milli()));
             }
-            let kinds = node.mig.boards.iter().filter(|_| cuts).flat_map(|board| &board.kinds);
+            let kinds = node
+                .mig
+                .boards
+                .iter()
+                .filter(|_| cuts)
+                .flat_map(|board| &board.kinds);
             kinds.for_each(|kind| note(&kind.profile, kind.part().milli()));
         }
         Self(sizes)
@@ -116,8 +145,14 @@ impl SliceSizes {
 
     /// What a slice of a profile counts; where there is none, what its name says that it is at least.
     pub fn milli(&self, profile: &str) -> u32 {
-        let named = self.0.iter().filter(|(name, _)| name.eq_ignore_ascii_case(profile));
-        named.map(|(_, milli)| *milli).max().unwrap_or_else(|| least_milli(profile))
+        let named = self
+            .0
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(profile));
+        named
+            .map(|(_, milli)| *milli)
+            .max()
+            .unwrap_or_else(|| least_milli(profile))
     }
 }
 
@@ -125,22 +160,43 @@ impl SliceSizes {
 pub(crate) fn gpu_types(snapshot: &Snapshot) -> GpuTypes {
     let policy = &snapshot.policy;
     let of_accounts = policy.accounts.values().flat_map(|account| {
-        let limits = [&account.group, &account.per_user].into_iter().chain(account.users.values().map(|user| &user.limits));
-        let amounts = [&account.guaranteed, &account.limit, &account.lend_limit].into_iter().flatten();
-        let budgets = account.budgets.iter().filter_map(|budget| budget.gpu_type.as_deref());
+        let limits = [&account.group, &account.per_user]
+            .into_iter()
+            .chain(account.users.values().map(|user| &user.limits));
+        let amounts = [&account.guaranteed, &account.limit, &account.lend_limit]
+            .into_iter()
+            .flatten();
+        let budgets = account
+            .budgets
+            .iter()
+            .filter_map(|budget| budget.gpu_type.as_deref());
         names(amounts.chain(limits.filter_map(|limits| limits.gpus.as_ref()))).chain(budgets)
     });
     let of_qos = policy.qos.values().flat_map(|qos| {
-        let limits = [&qos.group, &qos.per_user, &qos.per_account].into_iter().filter_map(|limits| limits.gpus.as_ref());
-        let others = [&qos.per_job.gpus, &qos.per_job.min_gpus, &qos.headroom].into_iter().flatten();
+        let limits = [&qos.group, &qos.per_user, &qos.per_account]
+            .into_iter()
+            .filter_map(|limits| limits.gpus.as_ref());
+        let others = [&qos.per_job.gpus, &qos.per_job.min_gpus, &qos.headroom]
+            .into_iter()
+            .flatten();
         names(limits.chain(others))
     });
     let of_partitions = snapshot.config.partitions.iter().flat_map(|one| {
-        let limits = [&one.group, &one.per_user, &one.per_account].into_iter().filter_map(|limits| limits.gpus.as_ref());
+        let limits = [&one.group, &one.per_user, &one.per_account]
+            .into_iter()
+            .filter_map(|limits| limits.gpus.as_ref());
         names(limits.chain(&one.headroom))
     });
-    let of_nodes = snapshot.nodes.iter().flat_map(|node| node.gpus.iter().map(|gpu| &*gpu.info.gpu_type));
-    GpuTypes::new(of_accounts.chain(of_qos).chain(of_partitions).chain(of_nodes))
+    let of_nodes = snapshot
+        .nodes
+        .iter()
+        .flat_map(|node| node.gpus.iter().map(|gpu| &*gpu.info.gpu_type));
+    GpuTypes::new(
+        of_accounts
+            .chain(of_qos)
+            .chain(of_partitions)
+            .chain(of_nodes),
+    )
 }
 
 fn names<'a>(amounts: impl Iterator<Item = &'a GpuAmounts>) -> impl Iterator<Item = &'a str> {
@@ -148,6 +204,14 @@ fn names<'a>(amounts: impl Iterator<Item = &'a GpuAmounts>) -> impl Iterator<Ite
 }
 
 fn has_typed_guarantees(policy: &Policy) -> bool {
-    let mut guarantees = policy.accounts.values().filter_map(|account| account.guaranteed.as_ref());
-    guarantees.any(|amounts| amounts.0.keys().any(|name| name != gmodel::policy::ALL_GPUS))
+    let mut guarantees = policy
+        .accounts
+        .values()
+        .filter_map(|account| account.guaranteed.as_ref());
+    guarantees.any(|amounts| {
+        amounts
+            .0
+            .keys()
+            .any(|name| name != gmodel::policy::ALL_GPUS)
+    })
 }

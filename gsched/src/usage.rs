@@ -7,10 +7,10 @@
 use gmodel::policy::{FairShare, Period};
 use gmodel::run::NodeShare;
 use gmodel::time::{civil_from_days, days_from_civil};
-use gmodel::{GpuSlot, NodeId, Timestamp, TimeZone};
+use gmodel::{GpuSlot, NodeId, TimeZone, Timestamp};
+use rows::Rows;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use rows::Rows;
 use std::sync::Arc;
 
 mod rows;
@@ -107,8 +107,10 @@ impl Rate {
     ) -> Self {
         let type_of = |node, slot| gpu_type(node, slot).unwrap_or("");
         let weight = |node, slot| weight_of_type(config, type_of(node, slot));
-        let mut rate =
-            Self { weighted_micro: weighted_micro(shares, weight, config, usage_factor_milli), gpus: BTreeMap::new() };
+        let mut rate = Self {
+            weighted_micro: weighted_micro(shares, weight, config, usage_factor_milli),
+            gpus: BTreeMap::new(),
+        };
         for share in shares {
             for grant in &share.gpus.0 {
                 let name = type_of(share.node, grant.slot).to_ascii_lowercase();
@@ -141,7 +143,10 @@ pub fn weighted_micro(
 /// Weight of a GPU type for fair share, thousandths.
 pub fn weight_of_type(config: &FairShare, gpu_type: &str) -> u32 {
     let weights = &config.gpu_weights_milli;
-    weights.iter().find(|(name, _)| name.eq_ignore_ascii_case(gpu_type)).map_or(1000, |(_, weight)| *weight)
+    weights
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(gpu_type))
+        .map_or(1000, |(_, weight)| *weight)
 }
 
 /// What is left of a use after so many thousandths of a half-life.
@@ -183,14 +188,21 @@ pub(crate) struct Weighted {
 impl Clock {
     pub fn new(now: Timestamp, half_life_secs: u32) -> Self {
         let (epoch, start) = epoch_of(now.0, half_life_secs);
-        Self { now, half_life_secs, epoch, start, weighted: weighted_millis(now.0 - start, half_life_secs) }
+        Self {
+            now,
+            half_life_secs,
+            epoch,
+            start,
+            weighted: weighted_millis(now.0 - start, half_life_secs),
+        }
     }
 }
 
 impl Clock {
     /// Whether runs that were added by another are to be read by this: it is as late or later in the same half-life.
     pub(crate) fn goes_on_from(&self, before: &Self) -> bool {
-        (self.half_life_secs, self.epoch) == (before.half_life_secs, before.epoch) && self.now >= before.now
+        (self.half_life_secs, self.epoch) == (before.half_life_secs, before.epoch)
+            && self.now >= before.now
     }
 
     pub(crate) fn is_after(&self, time: Timestamp) -> bool {
@@ -211,7 +223,12 @@ impl Clock {
 
     /// Whether nothing has decayed since another reading: what is left of use stays the same within a step of its half-life.
     pub(crate) fn is_in_step_of(&self, other: &Self) -> bool {
-        let step = |clock: &Self| clock.now.0.checked_div_euclid(i64::from(clock.half_life_secs));
+        let step = |clock: &Self| {
+            clock
+                .now
+                .0
+                .checked_div_euclid(i64::from(clock.half_life_secs))
+        };
         (self.half_life_secs, step(self)) == (other.half_life_secs, step(other))
     }
 
@@ -244,7 +261,9 @@ impl Running {
         self.not_used -= u128::from(micro) * clock.weighted_until(started);
         clock.each_before(started, |epoch, weighted| {
             let known = self.before.iter_mut().find(|(known, _)| *known == epoch);
-            known.into_iter().for_each(|(_, before)| *before -= u128::from(micro) * weighted);
+            known
+                .into_iter()
+                .for_each(|(_, before)| *before -= u128::from(micro) * weighted);
         });
         self.before.retain(|(_, used)| *used > 0);
     }
@@ -256,15 +275,30 @@ impl Running {
 
 impl UsageBook {
     /// Charges a run, or a part of one. Parts that follow each other charge exactly as the whole.
-    pub fn charge(&mut self, account: &str, user: &str, rate: &Rate, from: Timestamp, to: Timestamp, half_life_secs: u32) {
+    pub fn charge(
+        &mut self,
+        account: &str,
+        user: &str,
+        rate: &Rate,
+        from: Timestamp,
+        to: Timestamp,
+        half_life_secs: u32,
+    ) {
         if to <= from {
             return;
         }
-        self.rows.entry(account, user).decayed.charge(rate.weighted_micro, from, to, half_life_secs);
+        self.rows.entry(account, user).decayed.charge(
+            rate.weighted_micro,
+            from,
+            to,
+            half_life_secs,
+        );
         if rate.gpus.is_empty() {
             return;
         }
-        self.rows.entry(account, "").charge_periods(&self.zone, &rate.gpus, from, to);
+        self.rows
+            .entry(account, "")
+            .charge_periods(&self.zone, &rate.gpus, from, to);
     }
 
     /// A row from the store.
@@ -274,17 +308,26 @@ impl UsageBook {
 
     /// All rows, by account and user.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &str, &UsageEntry)> {
-        self.rows.iter().map(|row| (&*row.account, &*row.user, &*row.entry))
+        self.rows
+            .iter()
+            .map(|row| (&*row.account, &*row.user, &*row.entry))
     }
 
     /// The rows that are not as they were in `before`, by account and user.
-    pub fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a str, &'a str, &'a UsageEntry)> {
-        self.rows.changed_since(&before.rows).map(|row| (&*row.account, &*row.user, &*row.entry))
+    pub fn changed_since<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a UsageEntry)> {
+        self.rows
+            .changed_since(&before.rows)
+            .map(|row| (&*row.account, &*row.user, &*row.entry))
     }
 
     /// Of those who used anything: account, user, and what is left of it.
     pub fn users(&self) -> impl Iterator<Item = (&str, &str, &Decayed)> {
-        self.rows().filter(|(_, user, _)| !user.is_empty()).map(|(account, user, entry)| (account, user, &entry.decayed))
+        self.rows()
+            .filter(|(_, user, _)| !user.is_empty())
+            .map(|(account, user, entry)| (account, user, &entry.decayed))
     }
 
     /// How many of those there are.
@@ -293,15 +336,24 @@ impl UsageBook {
     }
 
     /// The rows of users that are not as they were before.
-    pub(crate) fn users_since<'a>(&'a self, before: Option<&'a Self>) -> impl Iterator<Item = (&'a str, &'a str, &'a Arc<UsageEntry>)> {
+    pub(crate) fn users_since<'a>(
+        &'a self,
+        before: Option<&'a Self>,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a Arc<UsageEntry>)> {
         let empty = const { &Rows::new() };
-        let changed = self.rows.changed_since(before.map_or(empty, |before| &before.rows));
-        changed.filter(|row| !row.user.is_empty()).map(|row| (&*row.account, &*row.user, &row.entry))
+        let changed = self
+            .rows
+            .changed_since(before.map_or(empty, |before| &before.rows));
+        changed
+            .filter(|row| !row.user.is_empty())
+            .map(|row| (&*row.account, &*row.user, &row.entry))
     }
 
     /// Whether anything was ever charged to an account: then it is closed, not deleted.
     pub fn knows_account(&self, account: &str) -> bool {
-        self.rows.first_from(account, "").is_some_and(|row| &*row.account == account)
+        self.rows
+            .first_from(account, "")
+            .is_some_and(|row| &*row.account == account)
     }
 
     /// From now on periods begin at midnight there.
@@ -320,10 +372,20 @@ impl UsageBook {
 
     /// GPU use charged to an account itself in the period that holds `now`, thousandths of a GPU times milliseconds;
     /// of one type (lower case) or of all.
-    pub fn in_period(&self, account: &str, period: Period, now: Timestamp, gpu_type: Option<&str>) -> u128 {
-        let Some(entry) = self.rows.get(account, "") else { return 0 };
+    pub fn in_period(
+        &self,
+        account: &str,
+        period: Period,
+        now: Timestamp,
+        gpu_type: Option<&str>,
+    ) -> u128 {
+        let Some(entry) = self.rows.get(account, "") else {
+            return 0;
+        };
         let day = period_days(&self.zone, period, now).0;
-        let Some(types) = entry.periods.get(&period).and_then(|all| all.get(&day)) else { return 0 };
+        let Some(types) = entry.periods.get(&period).and_then(|all| all.get(&day)) else {
+            return 0;
+        };
         match gpu_type {
             Some(name) => types.get(name).copied().unwrap_or(0),
             None => types.values().sum(),
@@ -332,17 +394,32 @@ impl UsageBook {
 }
 
 impl UsageEntry {
-    fn charge_periods(&mut self, zone: &TimeZone, gpus: &BTreeMap<String, u64>, from: Timestamp, to: Timestamp) {
-        for period in [Period::Day, Period::Week, Period::Month, Period::Quarter, Period::Year] {
+    fn charge_periods(
+        &mut self,
+        zone: &TimeZone,
+        gpus: &BTreeMap<String, u64>,
+        from: Timestamp,
+        to: Timestamp,
+    ) {
+        for period in [
+            Period::Day,
+            Period::Week,
+            Period::Month,
+            Period::Quarter,
+            Period::Year,
+        ] {
             let kept = self.periods.entry(period).or_default();
             let mut at = from;
             while at < to {
                 let (day, next) = period_days(zone, period, at);
                 // A day that begins with an hour that is skipped begins where the clock goes on.
-                let end = to.min(zone.at_local(next.saturating_mul(DAY_MILLIS))).max(at.plus_millis(1));
+                let end = to
+                    .min(zone.at_local(next.saturating_mul(DAY_MILLIS)))
+                    .max(at.plus_millis(1));
                 let types = kept.entry(day).or_default();
                 for (name, milli) in gpus {
-                    *types.entry(name.clone()).or_default() += u128::from(*milli) * end.since_millis(at) as u128;
+                    *types.entry(name.clone()).or_default() +=
+                        u128::from(*milli) * end.since_millis(at) as u128;
                 }
                 at = end;
             }
@@ -383,7 +460,12 @@ impl Decayed {
     }
 
     /// The same by somebody who keeps what was found out until one of these changes in more than what runs use at the moment.
-    pub(crate) fn with_known(&self, running: &Running, clock: &Clock, known: &mut Option<Weighted>) -> u64 {
+    pub(crate) fn with_known(
+        &self,
+        running: &Running,
+        clock: &Clock,
+        known: &mut Option<Weighted>,
+    ) -> u64 {
         if self.half_life_secs != clock.half_life_secs {
             if running.is_empty() {
                 return self.at(clock.now, clock.half_life_secs);
@@ -396,13 +478,17 @@ impl Decayed {
             Some(known) if known.epoch == clock.epoch => known.sum,
             _ => {
                 let sum = self.weighted_in(clock.epoch, &running.before);
-                *known = Some(Weighted { epoch: clock.epoch, sum });
+                *known = Some(Weighted {
+                    epoch: clock.epoch,
+                    sum,
+                });
                 sum
             }
         };
         let present = running.micro * clock.weighted - running.not_used;
         // Both at once: 128 bits divide slowly.
-        let one = u128::from(weight(clock.now.0 - clock.start, clock.half_life_secs)) * MICRO_MILLIS;
+        let one =
+            u128::from(weight(clock.now.0 - clock.start, clock.half_life_secs)) * MICRO_MILLIS;
         u64::try_from((before + present) / one).unwrap_or(u64::MAX)
     }
 
@@ -424,17 +510,35 @@ impl Decayed {
             // Charged by a clock that has been set back since.
             Err(_) => use_of.saturating_mul(1 << (from - epoch).min(20)),
         };
-        let more_of = |epoch: i64| more.iter().find(|(of, _)| *of == epoch).map_or(0, |(_, more)| *more);
-        let own: u128 = self.epochs.iter().map(|(epoch, used)| halved(*epoch, used + more_of(*epoch))).sum();
-        let others = more.iter().filter(|(epoch, _)| !self.epochs.contains_key(epoch));
-        own + others.map(|(epoch, used)| halved(*epoch, *used)).sum::<u128>()
+        let more_of = |epoch: i64| {
+            more.iter()
+                .find(|(of, _)| *of == epoch)
+                .map_or(0, |(_, more)| *more)
+        };
+        let own: u128 = self
+            .epochs
+            .iter()
+            .map(|(epoch, used)| halved(*epoch, used + more_of(*epoch)))
+            .sum();
+        let others = more
+            .iter()
+            .filter(|(epoch, _)| !self.epochs.contains_key(epoch));
+        own + others
+            .map(|(epoch, used)| halved(*epoch, *used))
+            .sum::<u128>()
     }
 
     /// The end of the newest half-life it was charged in, or `now` if that is earlier.
     fn latest(&self, now: Timestamp) -> Timestamp {
-        let Some((epoch, _)) = self.epochs.last_key_value() else { return now };
+        let Some((epoch, _)) = self.epochs.last_key_value() else {
+            return now;
+        };
         let length = i64::from(self.half_life_secs).saturating_mul(STEPS as i64);
-        if length == 0 { now } else { now.min(Timestamp((epoch + 1).saturating_mul(length))) }
+        if length == 0 {
+            now
+        } else {
+            now.min(Timestamp((epoch + 1).saturating_mul(length)))
+        }
     }
 
     /// What is left at `at` by the old half-life becomes a charge of that moment under the new one.
@@ -445,13 +549,21 @@ impl Decayed {
         self.epochs.clear();
         if left > 0 {
             let (epoch, start) = epoch_of(at.0, half_life_secs);
-            self.epochs.insert(epoch, left * u128::from(weight(at.0 - start, half_life_secs)));
+            self.epochs.insert(
+                epoch,
+                left * u128::from(weight(at.0 - start, half_life_secs)),
+            );
         }
     }
 }
 
 /// The half-lives of a time, each with its weighted milliseconds.
-fn each_epoch(from: Timestamp, to: Timestamp, half_life_secs: u32, mut tell: impl FnMut(i64, u128)) {
+fn each_epoch(
+    from: Timestamp,
+    to: Timestamp,
+    half_life_secs: u32,
+    mut tell: impl FnMut(i64, u128),
+) {
     let mut at = from.0;
     while at < to.0 {
         let (epoch, start) = epoch_of(at, half_life_secs);
@@ -459,7 +571,11 @@ fn each_epoch(from: Timestamp, to: Timestamp, half_life_secs: u32, mut tell: imp
             0 => to.0,
             secs => to.0.min(start + i64::from(secs) * STEPS as i64),
         };
-        tell(epoch, weighted_millis(end - start, half_life_secs) - weighted_millis(at - start, half_life_secs));
+        tell(
+            epoch,
+            weighted_millis(end - start, half_life_secs)
+                - weighted_millis(at - start, half_life_secs),
+        );
         at = end;
     }
 }
@@ -500,7 +616,11 @@ pub fn period_days(zone: &TimeZone, period: Period, at: Timestamp) -> (i64, i64)
     let (year, month, _) = civil_from_days(day);
     let month_after = |first: u32, months: u32| {
         let month = first + months;
-        if month > 12 { days_from_civil(year + 1, month - 12, 1) } else { days_from_civil(year, month, 1) }
+        if month > 12 {
+            days_from_civil(year + 1, month - 12, 1)
+        } else {
+            days_from_civil(year, month, 1)
+        }
     };
     match period {
         Period::Day => (day, day + 1),
@@ -521,7 +641,10 @@ pub fn period_days(zone: &TimeZone, period: Period, at: Timestamp) -> (i64, i64)
 /// Beginning and end of the period that holds a time.
 pub fn period_bounds(zone: &TimeZone, period: Period, at: Timestamp) -> (Timestamp, Timestamp) {
     let (first, next) = period_days(zone, period, at);
-    (zone.at_local(first.saturating_mul(DAY_MILLIS)), zone.at_local(next.saturating_mul(DAY_MILLIS)))
+    (
+        zone.at_local(first.saturating_mul(DAY_MILLIS)),
+        zone.at_local(next.saturating_mul(DAY_MILLIS)),
+    )
 }
 
 #[cfg(test)]

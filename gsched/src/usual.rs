@@ -51,10 +51,19 @@ impl Usual {
         {
             return *sort;
         }
-        let demands = snapshot.config.partition(&spec.partition).map(|partition| Demand::all(&spec.request, partition));
-        let wanted = demands.as_ref().and_then(|demands| demands.first()?.nodes.first());
+        let demands = snapshot
+            .config
+            .partition(&spec.partition)
+            .map(|partition| Demand::all(&spec.request, partition));
+        let wanted = demands
+            .as_ref()
+            .and_then(|demands| demands.first()?.nodes.first());
         let sort = wanted.map_or(NO_SORT, |wanted| {
-            let needs: Needs = makes.list.iter().map(|make| make.need(wanted).ok()).collect();
+            let needs: Needs = makes
+                .list
+                .iter()
+                .map(|make| make.need(wanted).ok())
+                .collect();
             let next = self.numbers.len() as Sort;
             let sort = *self.numbers.entry(needs).or_insert(next);
             if sort == next {
@@ -69,22 +78,34 @@ impl Usual {
 
     pub fn job_comes(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
         let sort = self.sort_of(spec, snapshot, makes);
-        self.waiting.get_mut(sort as usize).into_iter().for_each(|count| *count += 1);
+        self.waiting
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count += 1);
         sort
     }
 
     pub fn job_goes(&mut self, sort: Sort) {
-        self.waiting.get_mut(sort as usize).into_iter().for_each(|count| *count -= 1);
+        self.waiting
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count -= 1);
     }
 
     pub fn run_comes(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
         let sort = self.sort_of(spec, snapshot, makes);
-        self.running.get_mut(sort as usize).into_iter().for_each(|count| *count += 1);
+        self.running
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count += 1);
         sort
     }
 
     pub fn run_goes(&mut self, sort: Sort) {
-        self.running.get_mut(sort as usize).into_iter().for_each(|count| *count -= 1);
+        self.running
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count -= 1);
     }
 
     /// Nobody waits, as far as is known.
@@ -95,7 +116,11 @@ impl Usual {
     /// The most usual ones with how many there are of each.
     pub fn most(&self) -> Vec<(&Needs, i64)> {
         let count = |sort: Sort| self.waiting[sort as usize] + self.running[sort as usize];
-        let mut all: Vec<(&Needs, i64)> = self.numbers.iter().map(|(needs, sort)| (needs, count(*sort))).collect();
+        let mut all: Vec<(&Needs, i64)> = self
+            .numbers
+            .iter()
+            .map(|(needs, sort)| (needs, count(*sort)))
+            .collect();
         all.retain(|(_, count)| *count > 0);
         all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         all.truncate(MOST);

@@ -39,13 +39,18 @@ impl Engine {
 
     /// Whether enough nodes have room for a shape at this moment, for however short a time.
     fn is_free_now(&mut self, shape: ShapeId) -> bool {
-        let (of, cluster, looked) = (&self.shapes.list[shape as usize], &self.cluster, &mut self.looked);
+        let (of, cluster, looked) = (
+            &self.shapes.list[shape as usize],
+            &self.cluster,
+            &mut self.looked,
+        );
         (0..of.ways.len()).any(|way| looked.is_free(of, way, cluster).is_ok())
     }
 
     /// Whether a node has room for a part of a shape at a moment.
     fn has_room_at(&self, of: &Shape, at: usize, from: Timestamp) -> bool {
-        of.needs_on(self.cluster.nodes[at].make).any(|need| self.cluster.fits(at, need, from, from.plus_millis(1)))
+        of.needs_on(self.cluster.nodes[at].make)
+            .any(|need| self.cluster.fits(at, need, from, from.plus_millis(1)))
     }
 
     /// Whether GPUs for a part of a shape are short on a node when something is held there, and would not be without.
@@ -61,7 +66,10 @@ impl Engine {
     /// earliest start looked at just now; if they are too few for it.
     fn early(&self, shape: ShapeId, from: Timestamp, at: Timestamp) -> Option<Early> {
         let of = &self.shapes.list[shape as usize];
-        let mut early = Early { from, nodes: FixedBitSet::with_capacity(self.cluster.nodes.len()) };
+        let mut early = Early {
+            from,
+            nodes: FixedBitSet::with_capacity(self.cluster.nodes.len()),
+        };
         let mut left = of.ways[0].nodes as usize;
         for (nodes, start) in self.looked.starts(&self.cluster)? {
             if start >= at {
@@ -71,7 +79,9 @@ impl Engine {
             left = left.checked_sub(up).filter(|left| *left > 0)?;
             match up == nodes.len() {
                 true => early.nodes.insert_range(nodes),
-                false => early.nodes.extend(nodes.filter(|at| of.candidates.up.contains(*at))),
+                false => early
+                    .nodes
+                    .extend(nodes.filter(|at| of.candidates.up.contains(*at))),
             }
         }
         Some(early)
@@ -80,7 +90,12 @@ impl Engine {
     /// As `is_full`, before anything is taken in a pass: who found it full in the pass before looks at what was freed since.
     pub(crate) fn is_full_at_first(&mut self, shape: ShapeId) -> bool {
         self.cluster.count_rooms();
-        let Self { shapes, cluster, looked, .. } = self;
+        let Self {
+            shapes,
+            cluster,
+            looked,
+            ..
+        } = self;
         let of = &mut shapes.list[shape as usize];
         if let Some(full) = of.pass.full {
             return full;
@@ -90,13 +105,24 @@ impl Engine {
         }
         let known = of.few.take().filter(|(of, _)| of + 1 >= cluster.synced);
         let more = known.map(|(_, have)| {
-            let freed = |(way, have): (usize, usize)| have + looked.serving(of, way, &cluster.freed, cluster);
-            have.into_iter().enumerate().map(freed).collect::<Vec<usize>>()
+            let freed = |(way, have): (usize, usize)| {
+                have + looked.serving(of, way, &cluster.freed, cluster)
+            };
+            have.into_iter()
+                .enumerate()
+                .map(freed)
+                .collect::<Vec<usize>>()
         });
-        let still_few = more.filter(|have| have.iter().zip(&of.ways).all(|(have, way)| *have < way.nodes as usize));
+        let still_few = more.filter(|have| {
+            have.iter()
+                .zip(&of.ways)
+                .all(|(have, way)| *have < way.nodes as usize)
+        });
         let few = match still_few {
             Some(few) => Some(few),
-            None => (0..of.ways.len()).map(|way| looked.is_free(of, way, cluster).err()).collect(),
+            None => (0..of.ways.len())
+                .map(|way| looked.is_free(of, way, cluster).err())
+                .collect(),
         };
         let full = few.is_some();
         of.few = few.map(|few| (cluster.synced, few));
@@ -117,13 +143,23 @@ pub(crate) struct Earliest {
 
 impl Pass<'_> {
     /// A job that waits for resources gets a start if it is among the first, and a reason.
-    pub(crate) fn wait(&mut self, job: &PendingJob, shape: ShapeId, wait: Wait, tasks: u32) -> Reason {
+    pub(crate) fn wait(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        wait: Wait,
+        tasks: u32,
+    ) -> Reason {
         let mut preempting = None;
         let (code, text) = match wait {
             Wait::Limit(reason) => {
                 // There may be room, and only too little would stay idle: others may leave more.
                 let is_idle_kept = reason.code == ReasonCode::Headroom && tasks > 0;
-                preempting = if is_idle_kept { self.preempt_for(job, shape) } else { None };
+                preempting = if is_idle_kept {
+                    self.preempt_for(job, shape)
+                } else {
+                    None
+                };
                 if preempting.is_none() {
                     if is_idle_kept {
                         self.set_aside_for(job, shape);
@@ -137,16 +173,30 @@ impl Pass<'_> {
             Wait::Room => (ReasonCode::Resources, None),
         };
         if code == ReasonCode::Resources {
-            self.room_wanted.push(Waiting { at: self.at_hand as u32, job: job.id });
+            self.room_wanted.push(Waiting {
+                at: self.at_hand as u32,
+                job: job.id,
+            });
         }
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
         let says = !self.is_silent;
-        let kept = if code != ReasonCode::Resources || !says { None } else { self.kept(shape) };
-        let free = (first && says).then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
+        let kept = if code != ReasonCode::Resources || !says {
+            None
+        } else {
+            self.kept(shape)
+        };
+        let free = (first && says)
+            .then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
         if code == ReasonCode::Resources {
             preempting = self.preempt_for(job, shape);
-            preempting = preempting.or_else(|| if first { self.consolidate_for(job, shape) } else { None });
+            preempting = preempting.or_else(|| {
+                if first {
+                    self.consolidate_for(job, shape)
+                } else {
+                    None
+                }
+            });
             if preempting.is_none() {
                 self.expect_later(job, shape);
             }
@@ -166,9 +216,20 @@ impl Pass<'_> {
             let tasks = tasks.min(MOST_RESERVED_TASKS);
             // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own, nor
             // where it takes of what is reserved by number, which then is set apart elsewhere.
-            let takes_over = (job.is_choice() && self.waits_elsewhere(job)) || self.place_of_counted(shape).is_some();
-            self.choices.kept_for.extend(job.is_choice().then_some((job.id, is_array)));
-            self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks, may_begin: None });
+            let takes_over = (job.is_choice() && self.waits_elsewhere(job))
+                || self.place_of_counted(shape).is_some();
+            self.choices
+                .kept_for
+                .extend(job.is_choice().then_some((job.id, is_array)));
+            self.wants.push_back(Want {
+                at: self.at_hand as u32,
+                job: job.id,
+                is_array,
+                choice,
+                shape,
+                tasks,
+                may_begin: None,
+            });
             if self.at_once || takes_over || preempting.is_some() {
                 start = self.reserve_wanted();
             } else if first && says {
@@ -188,11 +249,21 @@ impl Pass<'_> {
             return Reason::default();
         }
         let behind = &self.shape(shape).behind;
-        let Some(free) = free else { return behind.clone() };
-        let needs = behind.text.strip_suffix(reason::BEHIND).unwrap_or(&behind.text);
+        let Some(free) = free else {
+            return behind.clone();
+        };
+        let needs = behind
+            .text
+            .strip_suffix(reason::BEHIND)
+            .unwrap_or(&behind.text);
         // A run without a limit is no promise of an end.
-        let some_day = self.snapshot.now.plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
-        let expected = start.filter(|at| *at < some_day).map_or(String::new(), |at| format!("; room is expected by {at}"));
+        let some_day = self
+            .snapshot
+            .now
+            .plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
+        let expected = start
+            .filter(|at| *at < some_day)
+            .map_or(String::new(), |at| format!("; room is expected by {at}"));
         Reason::new(code, format!("{needs}; {free}{expected}"))
     }
 
@@ -205,9 +276,13 @@ impl Pass<'_> {
         }
         // As much as it would take where it has room now: all of a node, of one that shares with nobody.
         let (now, secs) = (self.now, job.held_secs());
-        let picked = self.search(job, shape, |search, ask| search.pick(ask, 0, now, end_after(now, Some(secs))));
+        let picked = self.search(job, shape, |search, ask| {
+            search.pick(ask, 0, now, end_after(now, Some(secs)))
+        });
         let there = picked.map(|picked| self.take_of(shape, 0, &picked, secs));
-        if let Some(take) = there.or_else(|| self.shape(shape).ways.first().map(|way| way.take.clone())) {
+        if let Some(take) =
+            there.or_else(|| self.shape(shape).ways.first().map(|way| way.take.clone()))
+        {
             self.ledger.set_aside(job, &take);
             self.set_aside.insert(partition);
         }
@@ -239,16 +314,24 @@ impl Pass<'_> {
 
     /// Makes the next of those that were put off: of an array that of one task.
     pub(crate) fn reserve_next(&mut self) {
-        let Some(want) = self.wants.pop_front() else { return };
+        let Some(want) = self.wants.pop_front() else {
+            return;
+        };
         // All of a long queue may be among the first.
         self.hand_over();
         let partition = self.shape(want.shape).partition;
-        let job = self.snapshot.job_near(&want).filter(|job| !self.is_settled(job));
+        let job = self
+            .snapshot
+            .job_near(&want)
+            .filter(|job| !self.is_settled(job));
         if let Some(job) = job.filter(|job| !job.is_choice() && self.reserve_left[partition] > 0) {
             self.reserve_left[partition] -= 1;
             let goes_on = self.reserve(job, want.shape).is_some() && !self.is_spent();
             if goes_on && want.tasks > 1 && self.reserve_left[partition] > 0 {
-                self.wants.push_front(Want { tasks: want.tasks - 1, ..want });
+                self.wants.push_front(Want {
+                    tasks: want.tasks - 1,
+                    ..want
+                });
                 return;
             }
         }
@@ -271,9 +354,17 @@ impl Pass<'_> {
         }
         let is_rival = |want: &Want| {
             let other = self.snapshot.job_near(want);
-            other.is_some_and(|other| other.spec.licences.keys().any(|name| licences.contains_key(name)))
+            other.is_some_and(|other| {
+                other
+                    .spec
+                    .licences
+                    .keys()
+                    .any(|name| licences.contains_key(name))
+            })
         };
-        let Some(last) = self.wants.iter().rposition(is_rival) else { return };
+        let Some(last) = self.wants.iter().rposition(is_rival) else {
+            return;
+        };
         let behind = self.wants.len() - 1 - last;
         while self.wants.len() > behind {
             self.reserve_next();
@@ -287,14 +378,21 @@ impl Pass<'_> {
         (0..self.wants.len()).rev().any(|place| {
             let want = self.wants[place];
             // Who might a moment ago mostly still may, and one more reservation is no harm.
-            let may = want.may_begin.is_some_and(|known| known <= end) || self.may_begin_before(want, end);
-            self.wants[place].may_begin = if may { Some(want.may_begin.map_or(end, |known| known.min(end))) } else { want.may_begin };
+            let may = want.may_begin.is_some_and(|known| known <= end)
+                || self.may_begin_before(want, end);
+            self.wants[place].may_begin = if may {
+                Some(want.may_begin.map_or(end, |known| known.min(end)))
+            } else {
+                want.may_begin
+            };
             may
         })
     }
 
     fn may_begin_before(&mut self, want: Want, end: Timestamp) -> bool {
-        let Some(job) = self.snapshot.job_near(&want) else { return false };
+        let Some(job) = self.snapshot.job_near(&want) else {
+            return false;
+        };
         let of = self.shape(want.shape);
         let ways = of.ways.len();
         if job.is_choice() || of.claim.own().is_some() || !of.named.is_empty() {
@@ -304,7 +402,10 @@ impl Pass<'_> {
         let secs = job.held_secs();
         (0..ways).any(|way| {
             let from = self.not_before(job, want.shape, way, secs);
-            let may = from < end && self.search(job, want.shape, |search, ask| search.may_begin(ask, way, (from, secs), end));
+            let may = from < end
+                && self.search(job, want.shape, |search, ask| {
+                    search.may_begin(ask, way, (from, secs), end)
+                });
             if !may && from < end {
                 self.remember_not_before(job, want.shape, way, secs, end);
             }
@@ -330,14 +431,19 @@ impl Pass<'_> {
         let mut kept = None;
         // Who found it full in this pass need not look again.
         if self.shape(shape).pass.full != Some(true) && self.engine.is_free_now(shape) {
-            kept = self.kept_for_window(shape).or_else(|| self.kept_by_number(shape)).or_else(|| self.kept_for_jobs(shape, 0));
+            kept = self
+                .kept_for_window(shape)
+                .or_else(|| self.kept_by_number(shape))
+                .or_else(|| self.kept_for_jobs(shape, 0));
             // Nobody after the first in its way need be known, as long as what is free now stays free.
             let mut is_free = true;
             let end = end_after(self.now, self.shape(shape).pass.refused_secs);
             while is_free && kept.is_none() && self.is_any_wanted_before(end) {
                 let before = self.reserved.len();
                 self.reserve_next();
-                let at_once = self.reserved[before..].iter().any(|reserved| reserved.at <= self.now);
+                let at_once = self.reserved[before..]
+                    .iter()
+                    .any(|reserved| reserved.at <= self.now);
                 is_free = !at_once || self.engine.is_free_now(shape);
                 kept = self.kept_for_jobs(shape, before).filter(|_| is_free);
             }
@@ -354,10 +460,21 @@ impl Pass<'_> {
         let least = shape.least_gpus(0, shape.ways.first()?.last());
         let mut free = self.engine.cluster.with_gpus(least, &shape.candidates.up);
         let has_room = |at: usize| self.engine.has_room_at(shape, at, self.now);
-        let (at, (from, to)) = free.find_map(|at| windows.blocking(at, shape.claim, self.now, end).filter(|_| has_room(at)))?;
+        let (at, (from, to)) = free.find_map(|at| {
+            windows
+                .blocking(at, shape.claim, self.now, end)
+                .filter(|_| has_room(at))
+        })?;
         let reservation = &windows.list[at].reservation;
-        let what = if reservation.maintenance { "maintenance" } else { "reservation" };
-        let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
+        let what = if reservation.maintenance {
+            "maintenance"
+        } else {
+            "reservation"
+        };
+        let text = format!(
+            "nodes it needs are kept for {what} {:?} from {from} to {to}",
+            reservation.name
+        );
         Some(Reason::new(ReasonCode::ReqNodeNotAvail, text))
     }
 
@@ -366,15 +483,25 @@ impl Pass<'_> {
         let shape = self.shape(shape);
         let end = end_after(self.now, shape.pass.refused_secs);
         let blocks = |(at, hold): &&(usize, Hold)| {
-            let is_before = self.now < hold.from && hold.from < end && shape.candidates.up.contains(*at);
-            is_before && self.engine.has_room_at(shape, *at, self.now) && self.engine.is_short_by(shape, *at, hold)
+            let is_before =
+                self.now < hold.from && hold.from < end && shape.candidates.up.contains(*at);
+            is_before
+                && self.engine.has_room_at(shape, *at, self.now)
+                && self.engine.is_short_by(shape, *at, hold)
         };
-        let mut others = self.counted.iter().filter(|counted| shape.claim.own() != Some(counted.reservation));
-        let (counted, (_, hold)) = others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
+        let mut others = self
+            .counted
+            .iter()
+            .filter(|counted| shape.claim.own() != Some(counted.reservation));
+        let (counted, (_, hold)) =
+            others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
         let windows = &self.engine.windows;
         let (from, to) = windows.of(counted.reservation, hold.from).next()?;
         let name = &windows.list[counted.reservation].reservation.name;
-        Some(Reason::new(ReasonCode::ReqNodeNotAvail, format!("GPUs it needs are kept for reservation {name:?} from {from} to {to}")))
+        Some(Reason::new(
+            ReasonCode::ReqNodeNotAvail,
+            format!("GPUs it needs are kept for reservation {name:?} from {from} to {to}"),
+        ))
     }
 
     /// The first job, among those from a place on that have a reservation, for which such nodes are kept.
@@ -382,13 +509,23 @@ impl Pass<'_> {
         let (shape, cluster) = (self.shape(shape), &self.engine.cluster);
         let end = end_after(self.now, shape.pass.refused_secs);
         let least = shape.least_gpus(0, shape.ways.first()?.last());
-        let mut others = self.reserved[from..].iter().filter(|reserved| reserved.at < end).peekable();
+        let mut others = self.reserved[from..]
+            .iter()
+            .filter(|reserved| reserved.at < end)
+            .peekable();
         others.peek()?;
         let mut free = FixedBitSet::with_capacity(cluster.nodes.len());
-        cluster.by_free.iter().skip(least).for_each(|nodes| free.union_with(nodes));
+        cluster
+            .by_free
+            .iter()
+            .skip(least)
+            .for_each(|nodes| free.union_with(nodes));
         free.intersect_with(&shape.candidates.up);
         let first = others.find(|reserved| reserved.is_on(&free))?;
-        Some(Reason::new(ReasonCode::Priority, format!("what it needs is kept for job {}", first.job)))
+        Some(Reason::new(
+            ReasonCode::Priority,
+            format!("what it needs is kept for job {}", first.job),
+        ))
     }
 
     pub(crate) fn not_admitted(&self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
@@ -397,12 +534,18 @@ impl Pass<'_> {
         let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
         if !reserved.admits(job, &self.snapshot.policy) {
             let (user, account) = (&job.spec.user.name, &job.spec.account);
-            return wait(format!("reservation {name:?} is not for user {user:?} in account {account:?}"));
+            return wait(format!(
+                "reservation {name:?} is not for user {user:?} in account {account:?}"
+            ));
         }
         let secs = job.least_secs();
         let one = &reserved.reservation;
         if !one.flex && secs > one.duration_secs {
-            return wait(format!("asks for {}, and reservation {name:?} lasts {}", secs_text(secs), secs_text(one.duration_secs)));
+            return wait(format!(
+                "asks for {}, and reservation {name:?} lasts {}",
+                secs_text(secs),
+                secs_text(one.duration_secs)
+            ));
         }
         match crate::window::next(one, self.snapshot.now) {
             None => wait(format!("reservation {name:?} is over")),
@@ -410,7 +553,9 @@ impl Pass<'_> {
                 wait(format!("reservation {name:?} begins at {from}"))
             }
             Some((_, to)) if !one.flex && self.snapshot.now.plus_secs(i64::from(secs)) > to => {
-                wait(format!("needs {secs} s, and reservation {name:?} ends at {to}"))
+                wait(format!(
+                    "needs {secs} s, and reservation {name:?} ends at {to}"
+                ))
             }
             Some(_) => None,
         }
@@ -418,9 +563,12 @@ impl Pass<'_> {
 
     /// Whether a job that its own reservation does not admit now fits into a window of it that comes.
     pub(crate) fn is_admitted_later(&self, job: &PendingJob, shape: ShapeId) -> bool {
-        let Some(own) = self.shape(shape).claim.own() else { return false };
+        let Some(own) = self.shape(shape).claim.own() else {
+            return false;
+        };
         let reserved = &self.engine.windows.list[own];
-        job.least_secs() <= reserved.reservation.duration_secs && reserved.admits(job, &self.snapshot.policy)
+        job.least_secs() <= reserved.reservation.duration_secs
+            && reserved.admits(job, &self.snapshot.policy)
     }
 
     /// Compares reservations with those of the pass before, and notes them for the next: not where GPUs are kept by their
@@ -432,24 +580,47 @@ impl Pass<'_> {
     /// Gives a job the earliest start that delays none before it.
     pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
         let lifted = self.lift_counted(shape);
-        let earliest = self.promised_before(job, shape, job.held_secs()).or_else(|| self.earliest_allowed(job, shape));
+        let earliest = self
+            .promised_before(job, shape, job.held_secs())
+            .or_else(|| self.earliest_allowed(job, shape));
         let start = earliest.and_then(|earliest| self.reserve_at(job, shape, earliest));
         self.hold_again(lifted);
         start
     }
 
-    pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, earliest: Earliest) -> Option<Timestamp> {
-        let Earliest { at, way, picked, early } = earliest;
+    pub(crate) fn reserve_at(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        earliest: Earliest,
+    ) -> Option<Timestamp> {
+        let Earliest {
+            at,
+            way,
+            picked,
+            early,
+        } = earliest;
         let secs = self.secs_from(job, shape, at);
         let to = end_after(at, Some(secs));
         let there = self.taken_there(shape, way, &picked, (at, secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let may_be_as_before = self.keeps_promises && of.ways.len() == 1;
-        let before = if may_be_as_before { engine.promised.taken_before((job.id, shape, secs), at) } else { Vec::new() };
-        let (mut holds, taken) = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), (at, to), &before)?;
+        let before = if may_be_as_before {
+            engine.promised.taken_before((job.id, shape, secs), at)
+        } else {
+            Vec::new()
+        };
+        let (mut holds, taken) = engine.cluster.hold(
+            &picked,
+            |part, make| of.need(way, part, make),
+            (at, to),
+            &before,
+        )?;
         if self.keeps_promises {
-            engine.promised.make((job.id, shape, secs), at, together(&picked), early, taken);
+            engine
+                .promised
+                .make((job.id, shape, secs), at, together(&picked), early, taken);
         }
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
@@ -460,9 +631,21 @@ impl Pass<'_> {
         let counted = self.place_of_counted(shape);
         self.promise_reserved(counted, &holds, true);
         if counted.is_none() {
-            holds.extend(self.hold_idle_part(job, shape, way, &picked, at).into_iter().flatten());
+            holds.extend(
+                self.hold_idle_part(job, shape, way, &picked, at)
+                    .into_iter()
+                    .flatten(),
+            );
         }
-        self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds, counted });
+        self.reserved.push(Reserved {
+            job: job.id,
+            is_array: job.positions.is_some(),
+            choice: job.spec.choice(),
+            at,
+            to,
+            holds,
+            counted,
+        });
         if let Some(there) = there {
             self.foretell_later(job, shape, self.reserved.len() - 1, &there);
         }
@@ -473,33 +656,60 @@ impl Pass<'_> {
     fn promised_before(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<Earliest> {
         let from = self.now.max(self.not_before(job, shape, 0, secs));
         let now = self.now;
-        let Engine { promised, shapes, cluster, network, looked, .. } = &mut *self.engine;
+        let Engine {
+            promised,
+            shapes,
+            cluster,
+            network,
+            looked,
+            ..
+        } = &mut *self.engine;
         let of = &shapes.list[shape as usize];
-        if !(self.keeps_promises && is_any_alike(of, network) && job.avoid.is_empty() && plain(job, of)) {
+        if !(self.keeps_promises
+            && is_any_alike(of, network)
+            && job.avoid.is_empty()
+            && plain(job, of))
+        {
             return None;
         }
         let in_order = of.preferred.is_none() && in_order(of, cluster);
-        let ask = Again { who: (job.id, shape, secs), now, from, count: of.ways[0].nodes as usize, in_order, may: &of.candidates.up };
+        let ask = Again {
+            who: (job.id, shape, secs),
+            now,
+            from,
+            count: of.ways[0].nodes as usize,
+            in_order,
+            may: &of.candidates.up,
+        };
         let need = |at: usize| of.need(0, 0, cluster.nodes[at].make);
         looked.firsts.begin();
         let first = |at: usize, until: Timestamp| {
             let need = need(at)?;
-            looked.firsts.get_or(cluster.room_id(at), || cluster.room(at).first(need, from, secs, until))
+            looked.firsts.get_or(cluster.room_id(at), || {
+                cluster.room(at).first(need, from, secs, until)
+            })
         };
         let fits = |at: usize, time: Timestamp| {
-            need(at).is_some_and(|need| cluster.fits(at, need, time, time.plus_secs(i64::from(secs))))
+            need(at)
+                .is_some_and(|need| cluster.fits(at, need, time, time.plus_secs(i64::from(secs))))
         };
-        let (at, nodes, early) = match promised.again(&ask, |at| cluster.end_of_stretch(at), first, fits) {
-            Found::Nothing => return None,
-            Found::Time(at) => {
-                self.remember_not_before(job, shape, 0, secs, at);
-                return None;
-            }
-            Found::All(at, nodes, early) => (at, nodes, early),
-        };
+        let (at, nodes, early) =
+            match promised.again(&ask, |at| cluster.end_of_stretch(at), first, fits) {
+                Found::Nothing => return None,
+                Found::Time(at) => {
+                    self.remember_not_before(job, shape, 0, secs, at);
+                    return None;
+                }
+                Found::All(at, nodes, early) => (at, nodes, early),
+            };
         self.remember_not_before(job, shape, 0, secs, at);
         let picked = nodes.into_iter().map(|nodes| (nodes, 0)).collect();
-        Some(Earliest { at, way: 0, picked, early })
+        Some(Earliest {
+            at,
+            way: 0,
+            picked,
+            early,
+        })
     }
 
     /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
@@ -508,14 +718,24 @@ impl Pass<'_> {
     }
 
     /// The same from a time on.
-    pub(crate) fn earliest_from(&mut self, job: &PendingJob, shape: ShapeId, from: Timestamp) -> Option<Earliest> {
+    pub(crate) fn earliest_from(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        from: Timestamp,
+    ) -> Option<Earliest> {
         let lifted = self.lift_counted(shape);
         let found = self.earliest_beside(job, shape, from);
         self.hold_again(lifted);
         found
     }
 
-    fn earliest_beside(&mut self, job: &PendingJob, shape: ShapeId, from: Timestamp) -> Option<Earliest> {
+    fn earliest_beside(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        from: Timestamp,
+    ) -> Option<Earliest> {
         let secs = job.held_secs();
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
         // What somebody may not have before says nothing of others.
@@ -523,7 +743,8 @@ impl Pass<'_> {
         let mut from = from.max(self.now);
         let ways = self.shape(shape).ways.len();
         let bounds = self.bounds(job);
-        let notes_early = self.keeps_promises && is_any_alike(self.shape(shape), &self.engine.network);
+        let notes_early =
+            self.keeps_promises && is_any_alike(self.shape(shape), &self.engine.network);
         for _ in 0..16 {
             let open = self.cap_opens(job, from, secs)?;
             for_all &= open <= from;
@@ -537,23 +758,46 @@ impl Pass<'_> {
                 }
                 let look = |search: &mut Search, ask: &Ask, from: Timestamp| {
                     let few = search.earliest(ask, way, (from, secs), until);
-                    let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some()) else { return few };
+                    let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some())
+                    else {
+                        return few;
+                    };
                     let until = few.as_ref().map_or(until, |(at, _)| *at);
-                    let (on_any, from) = (Ask { most_leaves: None, ..*ask }, from.max(over));
-                    let any = if from < until { search.earliest(&on_any, way, (from, secs), until) } else { None };
+                    let (on_any, from) = (
+                        Ask {
+                            most_leaves: None,
+                            ..*ask
+                        },
+                        from.max(over),
+                    );
+                    let any = if from < until {
+                        search.earliest(&on_any, way, (from, secs), until)
+                    } else {
+                        None
+                    };
                     any.or(few)
                 };
                 let found = match &bounds {
-                    Some(bounds) => self.earliest_within(job, shape, bounds, |search, ask| look(search, ask, from)),
-                    None if self.may_reach_counted(job, shape) => self.earliest_clear(job, shape, way, (from, until), look),
+                    Some(bounds) => self
+                        .earliest_within(job, shape, bounds, |search, ask| look(search, ask, from)),
+                    None if self.may_reach_counted(job, shape) => {
+                        self.earliest_clear(job, shape, way, (from, until), look)
+                    }
                     None => self.search(job, shape, |search, ask| look(search, ask, from)),
                 };
                 if let Some((at, picked)) = found {
                     if for_all && bounds.is_none() {
                         self.remember_not_before(job, shape, way, secs, at);
                     }
-                    let early = notes_early.then(|| self.engine.early(shape, from, at)).flatten();
-                    best = Some(Earliest { at, way, picked, early });
+                    let early = notes_early
+                        .then(|| self.engine.early(shape, from, at))
+                        .flatten();
+                    best = Some(Earliest {
+                        at,
+                        way,
+                        picked,
+                        early,
+                    });
                 }
             }
             let best = best?;
@@ -574,31 +818,68 @@ impl Pass<'_> {
     }
 
     /// What jobs of the shape before it found out: within a pass room only shrinks.
-    pub(crate) fn not_before(&self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Timestamp {
+    pub(crate) fn not_before(
+        &self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+    ) -> Timestamp {
         let of = self.shape(shape);
         if !plain(job, of) {
             return self.now;
         }
         if let Some(window) = job.particulars.window_secs {
-            return of.pass.not_before_window(way, (secs, window)).unwrap_or(self.now);
+            return of
+                .pass
+                .not_before_window(way, (secs, window))
+                .unwrap_or(self.now);
         }
-        let others = if job.is_choice() { None } else { self.refusals.not_before(&self.engine.shapes.list, shape, secs) };
-        of.pass.not_before(way, secs).max(others).unwrap_or(self.now)
+        let others = if job.is_choice() {
+            None
+        } else {
+            self.refusals
+                .not_before(&self.engine.shapes.list, shape, secs)
+        };
+        of.pass
+            .not_before(way, secs)
+            .max(others)
+            .unwrap_or(self.now)
     }
 
-    pub(crate) fn remember_not_before(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, at: Timestamp) {
+    pub(crate) fn remember_not_before(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+        at: Timestamp,
+    ) {
         let shapes = &mut self.engine.shapes.list;
         if !plain(job, &shapes[shape as usize]) {
             return;
         }
         if let Some(window) = job.particulars.window_secs {
-            return shapes[shape as usize].pass.note_not_before_window(way, (secs, window), at);
+            return shapes[shape as usize]
+                .pass
+                .note_not_before_window(way, (secs, window), at);
         }
-        if !job.is_choice() && self.refusals.not_before(shapes, shape, secs).is_none_or(|known| known < at) {
-            let nodes = shapes[shape as usize].ways.first().map_or(0, |way| way.nodes);
+        if !job.is_choice()
+            && self
+                .refusals
+                .not_before(shapes, shape, secs)
+                .is_none_or(|known| known < at)
+        {
+            let nodes = shapes[shape as usize]
+                .ways
+                .first()
+                .map_or(0, |way| way.nodes);
             self.refusals.refuse_before(shape, nodes, secs, at);
         }
-        self.engine.shapes.of_pass(shape).note_not_before(way, secs, at);
+        self.engine
+            .shapes
+            .of_pass(shape)
+            .note_not_before(way, secs, at);
     }
 }
 
@@ -623,5 +904,7 @@ fn is_any_alike(shape: &Shape, network: &Network) -> bool {
 
 /// Nothing about the job but its shape and limit decides when it can start.
 fn plain(job: &PendingJob, shape: &Shape) -> bool {
-    shape.claim.own().is_none() && job.spec.licences.is_empty() && job.spec.request.switches.is_none()
+    shape.claim.own().is_none()
+        && job.spec.licences.is_empty()
+        && job.spec.request.switches.is_none()
 }

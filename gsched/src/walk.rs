@@ -53,7 +53,11 @@ impl Open {
 
     /// Nobody of a line starts any more.
     fn close(&mut self, line: u32) {
-        if let Some(lines) = self.lines.as_mut().filter(|lines| lines.contains(line as usize)) {
+        if let Some(lines) = self
+            .lines
+            .as_mut()
+            .filter(|lines| lines.contains(line as usize))
+        {
             lines.set(line as usize, false);
             self.left -= 1;
         }
@@ -70,9 +74,22 @@ enum Behind {
 
 impl<'a> Turns<'a> {
     /// Of the lines that are wanted.
-    pub fn new(queue: &Queue, standings: &mut Standings, snapshot: &'a Snapshot, wanted: impl Fn(&Line) -> bool) -> Self {
-        let mut turns = Self { snapshot, fair_shares: Vec::new(), heap: BinaryHeap::new() };
-        let lines = || (0..).zip(&queue.lines).filter(|(_, line)| !line.turns.is_empty() && wanted(line));
+    pub fn new(
+        queue: &Queue,
+        standings: &mut Standings,
+        snapshot: &'a Snapshot,
+        wanted: impl Fn(&Line) -> bool,
+    ) -> Self {
+        let mut turns = Self {
+            snapshot,
+            fair_shares: Vec::new(),
+            heap: BinaryHeap::new(),
+        };
+        let lines = || {
+            (0..)
+                .zip(&queue.lines)
+                .filter(|(_, line)| !line.turns.is_empty() && wanted(line))
+        };
         let mut owners = lines().map(|(_, line)| line.owner);
         let first = owners.next();
         let by_share = snapshot.config.scheduler.order == JobOrder::Multifactor
@@ -80,7 +97,9 @@ impl<'a> Turns<'a> {
         if by_share && owners.any(|owner| Some(owner) != first) {
             turns.fair_shares = standings.factors(snapshot, queue.made, queue.owners());
         }
-        let heads: Vec<_> = lines().map(|(number, line)| Reverse((turns.rank(line, 0), number, 0))).collect();
+        let heads: Vec<_> = lines()
+            .map(|(number, line)| Reverse((turns.rank(line, 0), number, 0)))
+            .collect();
         turns.heap = heads.into();
         turns
     }
@@ -89,7 +108,11 @@ impl<'a> Turns<'a> {
         let turn = line.turns[at];
         match self.snapshot.config.scheduler.order {
             JobOrder::Multifactor => {
-                let fair_share = self.fair_shares.get(line.owner as usize).copied().unwrap_or(0);
+                let fair_share = self
+                    .fair_shares
+                    .get(line.owner as usize)
+                    .copied()
+                    .unwrap_or(0);
                 let factors = line.factors(at, fair_share, self.snapshot);
                 (Reverse(line.tier), Reverse(factors.priority), turn)
             }
@@ -111,18 +134,33 @@ impl<'a> Turns<'a> {
 
 impl Engine {
     pub(crate) fn sync_queue(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
-        let mut known =
-            Known { snapshot, cluster: &mut self.cluster, windows: &self.windows, shapes: &mut self.shapes };
+        let mut known = Known {
+            snapshot,
+            cluster: &mut self.cluster,
+            windows: &self.windows,
+            shapes: &mut self.shapes,
+        };
         self.queue.sync(&mut known, changes);
     }
 
-    pub(crate) fn walk_lines(&mut self, snapshot: &Snapshot, budget: WorkBudget, slices: Option<Slices>) -> (Plan, Left) {
+    pub(crate) fn walk_lines(
+        &mut self,
+        snapshot: &Snapshot,
+        budget: WorkBudget,
+        slices: Option<Slices>,
+    ) -> (Plan, Left) {
         let mut queue = std::mem::take(&mut self.queue);
         let mut open = self.open_lines(&queue);
         if open.is_over() {
             self.queue = queue;
             self.probed = 0;
-            return (Plan { made_from: snapshot.seq, ..Plan::default() }, Left::default());
+            return (
+                Plan {
+                    made_from: snapshot.seq,
+                    ..Plan::default()
+                },
+                Left::default(),
+            );
         }
         let ledger = match claims::is_unlimited(snapshot) {
             true => Ledger::new(&nobody(snapshot)),
@@ -145,7 +183,11 @@ impl Engine {
                 if to == line.turns.len() {
                     open.close(number);
                 }
-                passed.push(PassedOver { line: number, places: at..to, reason });
+                passed.push(PassedOver {
+                    line: number,
+                    places: at..to,
+                    reason,
+                });
                 turns.push(number, line, to);
                 continue;
             }
@@ -157,7 +199,11 @@ impl Engine {
             }
             match behind {
                 Behind::Next => turns.push(number, line, at + 1),
-                Behind::Waits(reason) => passed.push(PassedOver { line: number, places: at + 1..line.turns.len(), reason }),
+                Behind::Waits(reason) => passed.push(PassedOver {
+                    line: number,
+                    places: at + 1..line.turns.len(),
+                    reason,
+                }),
             }
         }
         pass.tell_others(&mut queue, passed);
@@ -168,12 +214,20 @@ impl Engine {
 
     /// Of a silent pass those lines for which enough nodes have anything free now: nobody else starts, since that only shrinks.
     fn open_lines(&mut self, queue: &Queue) -> Open {
-        let mut open = Open { lines: None, left: 0 };
+        let mut open = Open {
+            lines: None,
+            left: 0,
+        };
         if !self.silent {
             return open;
         }
         let mut lines = FixedBitSet::with_capacity(queue.lines.len());
-        for (number, line) in queue.lines.iter().enumerate().filter(|(_, line)| !line.turns.is_empty()) {
+        for (number, line) in queue
+            .lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| !line.turns.is_empty())
+        {
             if !self.is_full_at_first(line.shape) {
                 lines.insert(number);
                 open.left += 1;
@@ -187,7 +241,13 @@ impl Engine {
 /// A cluster of which nothing is known but its policy.
 pub(crate) fn nobody(snapshot: &Snapshot) -> Snapshot {
     let (config, policy) = (snapshot.config.clone(), snapshot.policy.clone());
-    Snapshot { seq: snapshot.seq, now: snapshot.now, config, policy, ..Snapshot::default() }
+    Snapshot {
+        seq: snapshot.seq,
+        now: snapshot.now,
+        config,
+        policy,
+        ..Snapshot::default()
+    }
 }
 
 impl Pass<'_> {
@@ -210,10 +270,18 @@ impl Pass<'_> {
                 return None;
             }
         }
-        let mut to = if refused == 0 { line.turns.len() } else { line.shorter_from(at, refused) };
+        let mut to = if refused == 0 {
+            line.turns.len()
+        } else {
+            line.shorter_from(at, refused)
+        };
         if refused > 0 && !self.choices.kept_for.is_empty() {
             // What is kept for itself in another partition is not in its way.
-            let is_kept_for = |at: &usize| self.choices.kept_for.contains(&(line.turns[*at].id, line.turns[*at].is_array));
+            let is_kept_for = |at: &usize| {
+                self.choices
+                    .kept_for
+                    .contains(&(line.turns[*at].id, line.turns[*at].is_array))
+            };
             to = (at..to).find(is_kept_for).unwrap_or(to);
         }
         (to > at).then(|| (to, self.wait_of(line.shape)))
@@ -224,7 +292,9 @@ impl Pass<'_> {
         if self.is_silent {
             return Reason::default();
         }
-        let kept = self.kept(shape).filter(|kept| kept.code != ReasonCode::Priority);
+        let kept = self
+            .kept(shape)
+            .filter(|kept| kept.code != ReasonCode::Priority);
         kept.unwrap_or_else(|| self.shape(shape).behind.clone())
     }
 
@@ -236,7 +306,11 @@ impl Pass<'_> {
             return Behind::Next;
         }
         if line.alone {
-            let reason = match reason::standing(job, &self.snapshot.config.partitions[line.partition], self.snapshot) {
+            let reason = match reason::standing(
+                job,
+                &self.snapshot.config.partitions[line.partition],
+                self.snapshot,
+            ) {
                 Some(reason) => Some(reason),
                 None => self.consider_shape(job, line.shape),
             };
@@ -248,7 +322,9 @@ impl Pass<'_> {
                 Ok(()) => return Behind::Next,
                 Err(wait) => (wait, Behind::Next),
             },
-            Err(Wait::Limit(reason)) if !self.minds_time => (Wait::Limit(reason.clone()), Behind::Waits(reason)),
+            Err(Wait::Limit(reason)) if !self.minds_time => {
+                (Wait::Limit(reason.clone()), Behind::Waits(reason))
+            }
             Err(wait) => (wait, Behind::Next),
         };
         let reason = self.wait(job, line.shape, wait, 1);
@@ -263,9 +339,17 @@ impl Pass<'_> {
         }
         passed.sort_by_key(|one| (one.line, one.places.start));
         let mut told = Vec::new();
-        for of_line in passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason) {
+        for of_line in
+            passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason)
+        {
             let places: Vec<Range<usize>> = of_line.iter().map(|one| one.places.clone()).collect();
-            queue.tell(of_line[0].line, &places, &of_line[0].reason, self.snapshot, &mut told);
+            queue.tell(
+                of_line[0].line,
+                &places,
+                &of_line[0].reason,
+                self.snapshot,
+                &mut told,
+            );
         }
         told.sort_by_key(|(at, _)| self.snapshot.pending[*at].id);
         for (at, reason) in told {

@@ -9,11 +9,11 @@ use crate::make::MakeId;
 use crate::pass::Pass;
 use crate::placement::{Ask, Picked};
 use crate::plan::Preempt;
+use crate::preempt::{self, promised_guarantee, stands_still};
 use crate::room::Room;
 use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::preempt::{self, promised_guarantee, stands_still};
 use fixedbitset::FixedBitSet;
 use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
@@ -37,8 +37,15 @@ pub(crate) struct Leaving {
 
 impl Leaving {
     pub fn new(snapshot: &Snapshot) -> Self {
-        let mut leaving = Self { owed: promised_guarantee(snapshot), ..Self::default() };
-        for run in snapshot.running.iter().filter(|run| run.leaves_by.is_some()) {
+        let mut leaving = Self {
+            owed: promised_guarantee(snapshot),
+            ..Self::default()
+        };
+        for run in snapshot
+            .running
+            .iter()
+            .filter(|run| run.leaves_by.is_some())
+        {
             leaving.runs.insert(run.run);
             if let Some(job) = run.leaves_for {
                 *leaving.for_job.entry(job).or_default() += 1;
@@ -49,7 +56,12 @@ impl Leaving {
 
     /// How many leave for a job, or for any task of an array; `None`: nobody.
     pub fn for_job(&self, job: &PendingJob) -> Option<usize> {
-        let count: usize = self.for_job.range(job.ids()).filter(|(id, _)| job.is_or_has(**id)).map(|(_, count)| count).sum();
+        let count: usize = self
+            .for_job
+            .range(job.ids())
+            .filter(|(id, _)| job.is_or_has(**id))
+            .map(|(_, count)| count)
+            .sum();
         (count > 0).then_some(count)
     }
 }
@@ -60,7 +72,12 @@ impl Pass<'_> {
         if self.leaving.for_job.remove(&job).is_none() {
             return;
         }
-        for run in self.snapshot.running.iter().filter(|run| run.leaves_by.is_some() && run.leaves_for == Some(job)) {
+        for run in self
+            .snapshot
+            .running
+            .iter()
+            .filter(|run| run.leaves_by.is_some() && run.leaves_for == Some(job))
+        {
             self.leaving.runs.remove(&run.run);
             self.ledger.stays(run, self.snapshot);
         }
@@ -76,13 +93,24 @@ struct Before {
 
 /// Whether anybody may preempt anybody.
 pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
-    let pairs = snapshot.policy.qos.values().any(|qos| !qos.preempt.is_empty());
-    !claims::is_unlimited(snapshot) && !snapshot.running.is_empty() && (pairs || snapshot.policy.has_quotas())
+    let pairs = snapshot
+        .policy
+        .qos
+        .values()
+        .any(|qos| !qos.preempt.is_empty());
+    !claims::is_unlimited(snapshot)
+        && !snapshot.running.is_empty()
+        && (pairs || snapshot.policy.has_quotas())
 }
 
 impl Pass<'_> {
     /// Whether a job could start now if these runs, and those that leave already, were gone.
-    pub(crate) fn fits_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
+    pub(crate) fn fits_without(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        gone: &BTreeSet<RunId>,
+    ) -> bool {
         self.starts_without(job, shape, gone).is_some()
     }
 
@@ -90,22 +118,34 @@ impl Pass<'_> {
     pub(crate) fn fits_when_idle(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
         let secs = self.secs_now(job, shape);
         let saved = self.without_all();
-        let fits = (0..self.shape(shape).ways.len()).any(|way| matches!(self.find(job, shape, way, secs), Ok(Some(_))));
+        let fits = (0..self.shape(shape).ways.len())
+            .any(|way| matches!(self.find(job, shape, way, secs), Ok(Some(_))));
         self.put_back(saved);
         fits
     }
 
     /// Where it could.
-    pub(crate) fn starts_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
+    pub(crate) fn starts_without(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        gone: &BTreeSet<RunId>,
+    ) -> Option<Picked> {
         let now = self.snapshot.now;
         let secs = self.secs_now(job, shape);
         let end = end_after(now, Some(secs));
-        let is_checked = !self.kept_nodes.is_empty() || self.ledger.keeps_idle() || (!self.unlimited && self.is_open(shape));
+        let is_checked = !self.kept_nodes.is_empty()
+            || self.ledger.keeps_idle()
+            || (!self.unlimited && self.is_open(shape));
         let saved = self.without(gone);
         let ways = self.shape(shape).ways.len();
         let found = (0..ways).find_map(|way| match is_checked {
             // Beside what must stay idle, and within its limits on those nodes, too.
-            true => self.find(job, shape, way, secs).ok().flatten().map(|(picked, ..)| picked),
+            true => self
+                .find(job, shape, way, secs)
+                .ok()
+                .flatten()
+                .map(|(picked, ..)| picked),
             false => self.search(job, shape, |search, ask| search.pick(ask, way, now, end)),
         });
         self.put_back(saved);
@@ -116,12 +156,20 @@ impl Pass<'_> {
     /// whole nodes.
     fn is_open(&self, shape: ShapeId) -> bool {
         let ways = &self.shape(shape).ways;
-        let is_whole = || ways.iter().any(|way| way.parts.iter().any(|part| part.demand.exclusive));
+        let is_whole = || {
+            ways.iter()
+                .any(|way| way.parts.iter().any(|part| part.demand.exclusive))
+        };
         ways.len() > 1 || ways.iter().any(|way| way.take.gpus.contains_key(ALL_GPUS)) || is_whole()
     }
 
     /// The same, where it must stand on its account's guarantee then: on GPUs of a type, or nodes of a size, that this has room for.
-    fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> Option<Picked> {
+    fn is_owed_without(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        gone: &BTreeSet<RunId>,
+    ) -> Option<Picked> {
         let saved = self.without(gone);
         let secs = self.secs_now(job, shape);
         let ways = self.shape(shape).ways.len();
@@ -130,7 +178,13 @@ impl Pass<'_> {
         found
     }
 
-    fn find_guaranteed(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Option<Picked> {
+    fn find_guaranteed(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+    ) -> Option<Picked> {
         let now = self.snapshot.now;
         let end = end_after(now, Some(secs));
         let liked = self.search(job, shape, |search, ask| search.pick(ask, way, now, end))?;
@@ -141,10 +195,23 @@ impl Pass<'_> {
         if is_guaranteed(self, &liked) {
             return Some(liked);
         }
-        let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
+        let of_types = self
+            .gpu_types(shape)
+            .into_iter()
+            .map(|kind| self.nodes_of_type(shape, &kind));
         let choices: Vec<FixedBitSet> = of_types.chain(self.smaller_nodes(shape, way)).collect();
         choices.into_iter().find_map(|only| {
-            let picked = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
+            let picked = self.search(job, shape, |search, ask| {
+                search.pick(
+                    &Ask {
+                        only: Some(&only),
+                        ..*ask
+                    },
+                    way,
+                    now,
+                    end,
+                )
+            });
             picked.filter(|picked| is_guaranteed(self, picked))
         })
     }
@@ -154,17 +221,35 @@ impl Pass<'_> {
         let now = self.snapshot.now;
         let runs: BTreeSet<RunId> = gone.iter().chain(&self.leaving.runs).copied().collect();
         let running = &self.snapshot.running;
-        let of_run = |run: &RunId| running.binary_search_by_key(run, |one| one.run).ok().map(|at| &running[at]);
+        let of_run = |run: &RunId| {
+            running
+                .binary_search_by_key(run, |one| one.run)
+                .ok()
+                .map(|at| &running[at])
+        };
         let cluster = &mut self.engine.cluster;
         let shares = runs.iter().filter_map(of_run).flat_map(|run| &run.shares);
-        let nodes: BTreeSet<usize> = shares.filter_map(|share| cluster.place(share.node)).collect();
+        let nodes: BTreeSet<usize> = shares
+            .filter_map(|share| cluster.place(share.node))
+            .collect();
         let mut saved = Vec::with_capacity(nodes.len());
         for at in nodes {
             let mut room = cluster.room(at).clone();
             let make = &cluster.makes.list[cluster.nodes[at].make as usize];
             for (id, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
-                match gone.contains(&id) && of_run(&id).is_some_and(|run| stands_still(self.snapshot, run)) {
-                    true => room.leave(make, &NodeShare { mem_bytes: 0, gpus: GpuSet::default(), ..share.clone() }, now, end),
+                match gone.contains(&id)
+                    && of_run(&id).is_some_and(|run| stands_still(self.snapshot, run))
+                {
+                    true => room.leave(
+                        make,
+                        &NodeShare {
+                            mem_bytes: 0,
+                            gpus: GpuSet::default(),
+                            ..share.clone()
+                        },
+                        now,
+                        end,
+                    ),
                     false => room.leave(make, share, now, end),
                 }
             }
@@ -172,8 +257,14 @@ impl Pass<'_> {
             *cluster.touch(at) = room;
             cluster.file(at);
         }
-        let leave = gone.iter().filter_map(of_run).filter(|run| !stands_still(self.snapshot, run));
-        let idle = self.ledger.keeps_idle().then(|| self.ledger.idle_without(leave, self.snapshot));
+        let leave = gone
+            .iter()
+            .filter_map(of_run)
+            .filter(|run| !stands_still(self.snapshot, run));
+        let idle = self
+            .ledger
+            .keeps_idle()
+            .then(|| self.ledger.idle_without(leave, self.snapshot));
         Before { rooms: saved, idle }
     }
 
@@ -195,7 +286,10 @@ impl Pass<'_> {
             }
             cluster.file(at);
         }
-        Before { rooms: saved, idle: Some(self.ledger.idle_without_all()) }
+        Before {
+            rooms: saved,
+            idle: Some(self.ledger.idle_without_all()),
+        }
     }
 
     fn put_back(&mut self, before: Before) {
@@ -203,7 +297,10 @@ impl Pass<'_> {
             self.engine.cluster.set_room(at, room);
             self.engine.cluster.file(at);
         }
-        before.idle.into_iter().for_each(|idle| self.ledger.put_idle_back(idle));
+        before
+            .idle
+            .into_iter()
+            .for_each(|idle| self.ledger.put_idle_back(idle));
     }
 
     /// Makes others give way to a job that waits for room, where somebody owes it that.
@@ -226,7 +323,11 @@ impl Pass<'_> {
             return Some(self.freed_reason(job, job.reason.clone()));
         }
         // In another of its partitions its turn has come before.
-        let chosen = |job: &PendingJob| self.preempts().filter(|one| job.is_or_has(one.for_job)).count();
+        let chosen = |job: &PendingJob| {
+            self.preempts()
+                .filter(|one| job.is_or_has(one.for_job))
+                .count()
+        };
         if job.is_choice() && chosen(job) > 0 {
             return Some(self.freed_reason(job, preempting(chosen(job))));
         }
@@ -249,18 +350,32 @@ impl Pass<'_> {
         };
         // Those who leave already may be enough: it waits for them as for others that end.
         let is_enough = !self.leaving.runs.is_empty() && starts(self, &BTreeSet::new()).is_some();
-        let victims = if is_enough { None } else { candidates.victims(job, &mut |gone| starts(self, gone).is_some()) };
+        let victims = if is_enough {
+            None
+        } else {
+            candidates.victims(job, &mut |gone| starts(self, gone).is_some())
+        };
         self.candidates = Some(candidates);
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
-        let freezes = victims.iter().all(|victim| victim.mode == PreemptMode::Suspend);
-        let reason = if freezes { standing_still(victims.len()) } else { preempting(victims.len()) };
+        let freezes = victims
+            .iter()
+            .all(|victim| victim.mode == PreemptMode::Suspend);
+        let reason = if freezes {
+            standing_still(victims.len())
+        } else {
+            preempting(victims.len())
+        };
         let gone = victims.iter().map(|victim| victim.run).collect();
         let there = starts(self, &gone);
         if !self.ledger.claim(job, &victims) {
             return None;
         }
-        there.into_iter().for_each(|there| self.free_for(job, &there));
-        victims.iter().for_each(|victim| self.expect_back(victim, self.snapshot.now));
+        there
+            .into_iter()
+            .for_each(|there| self.free_for(job, &there));
+        victims
+            .iter()
+            .for_each(|victim| self.expect_back(victim, self.snapshot.now));
         self.owe(job, shape, class, &victims);
         self.preempt(job, victims);
         Some(self.freed_reason(job, reason))
@@ -269,42 +384,72 @@ impl Pass<'_> {
     /// Whether those who went for a job have left, and runs that go for others were counted on, too, which have not yet: what it has is
     /// its own until then, or those would have gone in vain.
     fn waits_for_the_rest(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
-        let has_some = job.reason.code == ReasonCode::Preempting && job.reason.nodes.is_some() && !self.leaving.runs.is_empty();
+        let has_some = job.reason.code == ReasonCode::Preempting
+            && job.reason.nodes.is_some()
+            && !self.leaving.runs.is_empty();
         has_some && self.fits_without(job, shape, &BTreeSet::new())
     }
 
     /// When runs may be ended for a job that waits for room, which are left alone until then; `None` where none would help, or some may
     /// be ended now.
-    pub(crate) fn may_preempt_from(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
-        let frozen = self.frozen.filter(|_| self.leaving.for_job(job).is_none())?;
+    pub(crate) fn may_preempt_from(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+    ) -> Option<Timestamp> {
+        let frozen = self
+            .frozen
+            .filter(|_| self.leaving.for_job(job).is_none())?;
         let way = &self.shape(shape).ways.first()?.take;
         self.ledger.check_but_idle(job, way).ok()?;
         let (snapshot, others) = (self.snapshot, self.go_for_others());
-        preempt::may_from(snapshot, frozen, job, &others, &mut |gone| self.fits_without(job, shape, gone))
+        preempt::may_from(snapshot, frozen, job, &others, &mut |gone| {
+            self.fits_without(job, shape, gone)
+        })
     }
 
     /// Runs that go for those before it in this pass, now or later.
     fn go_for_others(&self) -> BTreeSet<RunId> {
-        let later = self.foretold.iter().flat_map(|foretold| foretold.leave_later.iter().copied());
+        let later = self
+            .foretold
+            .iter()
+            .flat_map(|foretold| foretold.leave_later.iter().copied());
         self.preempts().map(|one| one.run).chain(later).collect()
     }
 
     /// Where starts are foretold: runs that are left alone for a while yet leave for a job when that is over, if it has no room before.
     pub(crate) fn expect_later(&mut self, job: &PendingJob, shape: ShapeId) {
-        let (snapshot, Some(frozen), Some(foretold)) = (self.snapshot, self.frozen, &mut self.foretold) else { return };
+        let (snapshot, Some(frozen), Some(foretold)) =
+            (self.snapshot, self.frozen, &mut self.foretold)
+        else {
+            return;
+        };
         if foretold.looked_later >= MOST_LATER {
             return;
         }
         foretold.looked_later += 1;
-        let Some(from) = self.may_preempt_from(job, shape) else { return };
-        if self.earliest(job, shape).is_some_and(|found| found.at <= from) {
+        let Some(from) = self.may_preempt_from(job, shape) else {
+            return;
+        };
+        if self
+            .earliest(job, shape)
+            .is_some_and(|found| found.at <= from)
+        {
             return;
         }
         let others = self.go_for_others();
-        let victims = preempt::victims_at(snapshot, frozen, job, (from, &others), &mut |gone| self.fits_without(job, shape, gone));
+        let victims = preempt::victims_at(snapshot, frozen, job, (from, &others), &mut |gone| {
+            self.fits_without(job, shape, gone)
+        });
         let victims = victims.unwrap_or_default();
-        victims.iter().for_each(|victim| self.expect_back(victim, from));
-        self.foretold.iter_mut().for_each(|foretold| foretold.leave_later.extend(victims.iter().map(|victim| victim.run)));
+        victims
+            .iter()
+            .for_each(|victim| self.expect_back(victim, from));
+        self.foretold.iter_mut().for_each(|foretold| {
+            foretold
+                .leave_later
+                .extend(victims.iter().map(|victim| victim.run))
+        });
         self.forget_not_before();
     }
 
@@ -315,39 +460,87 @@ impl Pass<'_> {
     }
 
     /// Those behind a job leave it what it needs beyond what those leave who go for it.
-    fn owe(&mut self, job: &PendingJob, shape: ShapeId, class: Option<RunClass>, victims: &[Preempt]) {
+    fn owe(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        class: Option<RunClass>,
+        victims: &[Preempt],
+    ) {
         let snapshot = self.snapshot;
-        let Some(way) = self.engine.shapes.list[shape as usize].ways.first() else { return };
-        let leave = victims.iter().filter(|victim| victim.mode != PreemptMode::Suspend);
-        let leave = leave.filter_map(|victim| snapshot.running.binary_search_by_key(&victim.run, |one| one.run).ok());
-        let on = self.freed_reason(job, Reason::default()).nodes.unwrap_or_default();
-        self.ledger.owe(job, (&way.take, class), &on, leave.map(|at| &snapshot.running[at]), snapshot);
+        let Some(way) = self.engine.shapes.list[shape as usize].ways.first() else {
+            return;
+        };
+        let leave = victims
+            .iter()
+            .filter(|victim| victim.mode != PreemptMode::Suspend);
+        let leave = leave.filter_map(|victim| {
+            snapshot
+                .running
+                .binary_search_by_key(&victim.run, |one| one.run)
+                .ok()
+        });
+        let on = self
+            .freed_reason(job, Reason::default())
+            .nodes
+            .unwrap_or_default();
+        self.ledger.owe(
+            job,
+            (&way.take, class),
+            &on,
+            leave.map(|at| &snapshot.running[at]),
+            snapshot,
+        );
     }
 
     /// What a run holds that is to go from then on is free soon after: so the job that it goes for gets its reservation there and then, and nobody
     /// behind it takes what else it needs there meanwhile.
     fn expect_back(&mut self, victim: &Preempt, from: Timestamp) {
         let running = &self.snapshot.running;
-        let run = running.binary_search_by_key(&victim.run, |one| one.run).ok().map(|at| &running[at]);
-        let Some(run) = run.filter(|_| victim.mode != PreemptMode::Suspend) else { return };
+        let run = running
+            .binary_search_by_key(&victim.run, |one| one.run)
+            .ok()
+            .map(|at| &running[at]);
+        let Some(run) = run.filter(|_| victim.mode != PreemptMode::Suspend) else {
+            return;
+        };
         let config = &self.snapshot.config;
-        let checkpoint = run.spec.checkpoint.as_ref().or(config.scheduler.preempt.default_checkpoint.as_ref());
-        let grace_secs = i64::from(checkpoint.map_or(0, |one| one.grace_secs)) + i64::from(config.kill_grace_secs);
+        let checkpoint = run.spec.checkpoint.as_ref().or(config
+            .scheduler
+            .preempt
+            .default_checkpoint
+            .as_ref());
+        let grace_secs = i64::from(checkpoint.map_or(0, |one| one.grace_secs))
+            + i64::from(config.kill_grace_secs);
         let soon = from.plus_secs(grace_secs + ENTRY_SECS);
         let end = end_of(run);
         let cluster = &mut self.engine.cluster;
         for share in run.shares.iter().filter(|_| soon < end) {
-            let Some(at) = cluster.place(share.node) else { continue };
+            let Some(at) = cluster.place(share.node) else {
+                continue;
+            };
             let mut room = cluster.room(at).clone();
-            room.leave_at(&cluster.makes.list[cluster.nodes[at].make as usize], share, soon, end);
+            room.leave_at(
+                &cluster.makes.list[cluster.nodes[at].make as usize],
+                share,
+                soon,
+                end,
+            );
             *cluster.touch(at) = room;
         }
     }
 }
 
 fn standing_still(runs: usize) -> Reason {
-    let text = if runs == 1 { "a run stands still".into() } else { format!("{runs} runs stand still") };
-    Reason::new(ReasonCode::Preempting, format!("{text} to make room for it"))
+    let text = if runs == 1 {
+        "a run stands still".into()
+    } else {
+        format!("{runs} runs stand still")
+    };
+    Reason::new(
+        ReasonCode::Preempting,
+        format!("{text} to make room for it"),
+    )
 }
 
 fn preempting(runs: usize) -> Reason {

@@ -5,8 +5,8 @@
 
 use crate::change::{self, Change, Tried};
 use crate::forecast::Forecast;
-use crate::pass::{Engine, Pass, Wait};
 use crate::ledger::Take;
+use crate::pass::{Engine, Pass, Wait};
 use crate::placement::{Ask, Picked};
 use crate::plan::WorkBudget;
 use crate::reason;
@@ -122,7 +122,14 @@ struct Here {
 
 /// Why a job waits; `None` when it is not among the pending. An array by its own id: its next task.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
-    Engine::default().why(snapshot, job, WorkBudget { node_probes: u64::MAX, starts: usize::MAX })
+    Engine::default().why(
+        snapshot,
+        job,
+        WorkBudget {
+            node_probes: u64::MAX,
+            starts: usize::MAX,
+        },
+    )
 }
 
 impl Engine {
@@ -130,7 +137,9 @@ impl Engine {
     pub fn why(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
         let mut found = self.why_now(snapshot, job, budget)?;
         if !found.starts_now {
-            found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
+            found.forecast = self
+                .forecast(snapshot, &BTreeSet::from([job]), budget)
+                .pop();
         }
         Some(found)
     }
@@ -139,32 +148,66 @@ impl Engine {
     pub fn why_now(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
         let entry = snapshot.pending.iter().find(|one| one.id == job)?;
         let is_array = entry.positions.is_some();
-        let entries = || snapshot.pending.iter().filter(|one| one.id == job && one.positions.is_some() == is_array);
-        let mut told: Vec<(u32, Here)> =
-            entries().filter_map(|entry| Some((entry.spec.choice(), self.why_here(snapshot, entry, Tried::Singles, budget)?))).collect();
+        let entries = || {
+            snapshot
+                .pending
+                .iter()
+                .filter(|one| one.id == job && one.positions.is_some() == is_array)
+        };
+        let mut told: Vec<(u32, Here)> = entries()
+            .filter_map(|entry| {
+                Some((
+                    entry.spec.choice(),
+                    self.why_here(snapshot, entry, Tried::Singles, budget)?,
+                ))
+            })
+            .collect();
         // First of all where it would start, then where the least stands in its way and there are such nodes at all, then as it names them.
-        let is_vain = |here: &Here| here.why.blockers.iter().any(|blocker| blocker.code == ReasonCode::BadConstraints);
+        let is_vain = |here: &Here| {
+            here.why
+                .blockers
+                .iter()
+                .any(|blocker| blocker.code == ReasonCode::BadConstraints)
+        };
         told.sort_by_key(|(choice, here)| (here.why.blockers.len(), is_vain(here), *choice));
         let first = told.first().map(|(choice, _)| *choice);
         let mut rest = told.into_iter().map(|(_, here)| here);
-        let Here { why: mut found, help } = rest.next()?;
+        let Here {
+            why: mut found,
+            help,
+        } = rest.next()?;
         // Of each partition the alternative that is nearest.
         let mut told_of: BTreeSet<String> = found.partition.clone().into_iter().collect();
         found.elsewhere = rest
-            .filter_map(|Here { why, .. }| Some(Elsewhere { partition: why.partition?, alternative: why.alternative, ahead: why.ahead, blockers: why.blockers }))
+            .filter_map(|Here { why, .. }| {
+                Some(Elsewhere {
+                    partition: why.partition?,
+                    alternative: why.alternative,
+                    ahead: why.ahead,
+                    blockers: why.blockers,
+                })
+            })
             .filter(|other| told_of.insert(other.partition.clone()))
             .collect();
         let mut proofs = MOST_PROOFS;
         let mut again = help;
         while let Some(help) = again.take() {
             let are_pairs = help.are_pairs;
-            found.changes = self.proved(snapshot, help.now, (job, found.partition.as_deref()), &mut proofs, budget);
+            found.changes = self.proved(
+                snapshot,
+                help.now,
+                (job, found.partition.as_deref()),
+                &mut proofs,
+                budget,
+            );
             if found.changes.is_empty() && are_pairs {
                 found.changes.extend(help.later);
             } else if found.changes.is_empty() {
                 // Those that seemed to start it by themselves do not.
                 let entry = entries().find(|entry| Some(entry.spec.choice()) == first);
-                again = entry.and_then(|entry| self.why_here(snapshot, entry, Tried::Pairs, budget)).and_then(|here| here.help);
+                again = entry
+                    .and_then(|entry| self.why_here(snapshot, entry, Tried::Pairs, budget))
+                    .and_then(|here| here.help);
             }
         }
         Some(found)
@@ -172,10 +215,20 @@ impl Engine {
 
     /// Of each kind the least change with which a pass starts the job, the least first: what jobs there are has a say in
     /// where the others go, so a change counts when the pass with it starts the job.
-    fn proved(&mut self, snapshot: &Snapshot, kinds: Vec<Vec<Change>>, entry: (JobId, Option<&str>), proofs: &mut usize, budget: WorkBudget) -> Vec<Change> {
+    fn proved(
+        &mut self,
+        snapshot: &Snapshot,
+        kinds: Vec<Vec<Change>>,
+        entry: (JobId, Option<&str>),
+        proofs: &mut usize,
+        budget: WorkBudget,
+    ) -> Vec<Change> {
         let mut found = vec![false; kinds.len()];
-        let mut all: Vec<(usize, Change)> =
-            kinds.into_iter().enumerate().flat_map(|(kind, changes)| changes.into_iter().map(move |change| (kind, change))).collect();
+        let mut all: Vec<(usize, Change)> = kinds
+            .into_iter()
+            .enumerate()
+            .flat_map(|(kind, changes)| changes.into_iter().map(move |change| (kind, change)))
+            .collect();
         all.sort_by_key(|(_, change)| change.loss_milli);
         let mut proved = Vec::new();
         for (kind, change) in all {
@@ -193,12 +246,21 @@ impl Engine {
     }
 
     /// What stands in the way of one entry of the queue, when its turn comes, and what would help.
-    fn why_here(&mut self, snapshot: &Snapshot, entry: &PendingJob, tried: Tried, budget: WorkBudget) -> Option<Here> {
+    fn why_here(
+        &mut self,
+        snapshot: &Snapshot,
+        entry: &PendingJob,
+        tried: Tried,
+        budget: WorkBudget,
+    ) -> Option<Here> {
         let mut found = None;
         let mut ahead = 0;
         let partition = &entry.spec.partition;
         self.walk(snapshot, budget, None, &mut |pass, one, place| {
-            if one.id == entry.id && one.spec.choice() == entry.spec.choice() && one.spec.partition == *partition {
+            if one.id == entry.id
+                && one.spec.choice() == entry.spec.choice()
+                && one.spec.partition == *partition
+            {
                 found = Some(pass.explain(one, place, tried, ahead));
                 return false;
             }
@@ -210,7 +272,13 @@ impl Engine {
 }
 
 impl Pass<'_> {
-    fn explain(&mut self, job: &PendingJob, partition: Option<usize>, tried: Tried, ahead: u32) -> Here {
+    fn explain(
+        &mut self,
+        job: &PendingJob,
+        partition: Option<usize>,
+        tried: Tried,
+        ahead: u32,
+    ) -> Here {
         let mut blockers = self.blockers(job, partition);
         let mut alternatives = match partition {
             Some(partition) if !blockers.is_empty() => self.by_alternative(job, partition),
@@ -221,16 +289,31 @@ impl Pass<'_> {
             let first = alternatives.remove(0);
             (alternative, blockers) = (Some(first.gpus), first.blockers);
         }
-        if let (Some(partition), Some(room)) = (partition, blockers.iter_mut().find(|blocker| blocker.nearest.is_some())) {
+        if let (Some(partition), Some(room)) = (
+            partition,
+            blockers
+                .iter_mut()
+                .find(|blocker| blocker.nearest.is_some()),
+        ) {
             let shape = self.shape_of(job, partition);
             let from = self.may_preempt_from(job, shape);
-            room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
+            room.may_preempt_from =
+                from.filter(|from| room.until.is_none_or(|until| *from < until));
         }
         for blocker in &mut blockers {
-            let late = job.spec.deadline.filter(|_| blocker.until.is_some_and(|until| !job.ends_in_time(until)));
-            late.iter().for_each(|deadline| blocker.text.push_str(&format!("; that is too late for its deadline {deadline}")));
+            let late = job
+                .spec
+                .deadline
+                .filter(|_| blocker.until.is_some_and(|until| !job.ends_in_time(until)));
+            late.iter().for_each(|deadline| {
+                blocker
+                    .text
+                    .push_str(&format!("; that is too late for its deadline {deadline}"))
+            });
         }
-        let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition, tried));
+        let help = partition
+            .filter(|_| !blockers.is_empty())
+            .map(|partition| change::find(self, job, partition, tried));
         if let (Some(partition), [room]) = (partition, &mut blockers[..])
             && (room.nearest.is_some() || room.code == ReasonCode::Resources)
         {
@@ -239,38 +322,82 @@ impl Pass<'_> {
         let partition = job.partition_of_several();
         let starts_now = blockers.is_empty();
         // Who does not borrow is told so by what is in the way.
-        let is_told = starts_now || blockers.iter().any(|blocker| blocker.code == ReasonCode::Quota);
-        let borrows = if is_told { None } else { self.ledger.borrows(job).map(|short| short.text) };
+        let is_told = starts_now
+            || blockers
+                .iter()
+                .any(|blocker| blocker.code == ReasonCode::Quota);
+        let borrows = if is_told {
+            None
+        } else {
+            self.ledger.borrows(job).map(|short| short.text)
+        };
         let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
-        let why = Why { job: job.id, partition, elsewhere, alternative, alternatives, starts_now, ahead, blockers, borrows, forecast, changes };
+        let why = Why {
+            job: job.id,
+            partition,
+            elsewhere,
+            alternative,
+            alternatives,
+            starts_now,
+            ahead,
+            blockers,
+            borrows,
+            forecast,
+            changes,
+        };
         Here { why, help }
     }
 
     /// Of a job that takes one kind of GPUs or another, what stands in the way of each: of those that there are the fewest first.
     fn by_alternative(&mut self, job: &PendingJob, partition: usize) -> Vec<Alternative> {
-        let several = job.spec.request.gpus.as_ref().filter(|ask| ask.alternatives.len() > 1);
+        let several = job
+            .spec
+            .request
+            .gpus
+            .as_ref()
+            .filter(|ask| ask.alternatives.len() > 1);
         let kinds = several.into_iter().flat_map(|ask| &ask.alternatives);
         let alone = |gpus: &GpuAlternative| {
             let mut spec = (*job.spec).clone();
-            spec.request.gpus = Some(GpuAsk { alternatives: vec![gpus.clone()] });
-            PendingJob { spec: Arc::new(spec), ..job.clone() }
+            spec.request.gpus = Some(GpuAsk {
+                alternatives: vec![gpus.clone()],
+            });
+            PendingJob {
+                spec: Arc::new(spec),
+                ..job.clone()
+            }
         };
-        let mut all: Vec<Alternative> =
-            kinds.map(|gpus| Alternative { gpus: gpus.to_string(), blockers: self.blockers(&alone(gpus), Some(partition)) }).collect();
+        let mut all: Vec<Alternative> = kinds
+            .map(|gpus| Alternative {
+                gpus: gpus.to_string(),
+                blockers: self.blockers(&alone(gpus), Some(partition)),
+            })
+            .collect();
         if all.iter().any(|one| one.blockers.is_empty()) {
             return Vec::new();
         }
-        let is_vain = |one: &Alternative| one.blockers.iter().any(|blocker| matches!(blocker.code, ReasonCode::PartitionConfig | ReasonCode::BadConstraints));
+        let is_vain = |one: &Alternative| {
+            one.blockers.iter().any(|blocker| {
+                matches!(
+                    blocker.code,
+                    ReasonCode::PartitionConfig | ReasonCode::BadConstraints
+                )
+            })
+        };
         all.sort_by_key(|one| (is_vain(one), one.blockers.len()));
         all
     }
 
     /// Everything that must go before a job starts, at this point of a pass.
     pub(crate) fn blockers(&mut self, job: &PendingJob, partition: Option<usize>) -> Vec<Blocker> {
-        let Some(partition) = partition else { return vec![Blocker::of(reason::no_partition(job))] };
+        let Some(partition) = partition else {
+            return vec![Blocker::of(reason::no_partition(job))];
+        };
         let policy = &self.snapshot.config.partitions[partition];
-        let mut found: Vec<Blocker> =
-            reason::all_standing(job, policy, self.snapshot).into_iter().map(Blocker::of).collect();
+        let mut found: Vec<Blocker> = reason::all_standing(job, policy, self.snapshot)
+            .into_iter()
+            .map(Blocker::of)
+            .collect();
         for blocker in &mut found {
             blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.earliest());
         }
@@ -283,8 +410,15 @@ impl Pass<'_> {
         let not_admitted = self.not_admitted(job, shape);
         let is_outside = not_admitted.is_some() && self.is_admitted_later(job, shape);
         if let Some(reason) = not_admitted {
-            let later = if is_outside { self.earliest(job, shape) } else { None };
-            found.push(Blocker { until: later.map(|found| found.at), ..Blocker::of(reason) });
+            let later = if is_outside {
+                self.earliest(job, shape)
+            } else {
+                None
+            };
+            found.push(Blocker {
+                until: later.map(|found| found.at),
+                ..Blocker::of(reason)
+            });
         }
         let secs = self.secs_now(job, shape);
         found.extend(self.limit_blockers(job, shape));
@@ -292,7 +426,9 @@ impl Pass<'_> {
         // Room and licences that are kept for itself in another partition are not in its way.
         let own = self.lift_own(job);
         let ways = (0..self.shape(shape).ways.len()).collect();
-        let reserved = self.reserved_ways(shape, ways, job.spec.time_min_secs.unwrap_or(secs)).map(drop);
+        let reserved = self
+            .reserved_ways(shape, ways, job.spec.time_min_secs.unwrap_or(secs))
+            .map(drop);
         for told in [reserved, self.licences_now(job, secs)] {
             match told {
                 Err(Wait::Short(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
@@ -304,7 +440,8 @@ impl Pass<'_> {
         if !has_room {
             found.push(self.room_blocker(job, shape));
         } else if found.is_empty() && self.must_not_pass(partition) {
-            let text = "jobs before it in the partition wait, and none may pass them (backfill is off)";
+            let text =
+                "jobs before it in the partition wait, and none may pass them (backfill is off)";
             found.push(Blocker::of(Reason::new(ReasonCode::Priority, text)));
         }
         if has_room && !self.unlimited {
@@ -314,8 +451,15 @@ impl Pass<'_> {
                 }
             }
         }
-        if has_room && (!self.kept_nodes.is_empty() || !self.kept_idle_on.is_empty() || self.is_counted(shape)) {
-            found.extend(self.kept_there(job, shape, secs, false).filter(|kept| found.iter().all(|known| known.code != kept.code)));
+        if has_room
+            && (!self.kept_nodes.is_empty()
+                || !self.kept_idle_on.is_empty()
+                || self.is_counted(shape))
+        {
+            found.extend(
+                self.kept_there(job, shape, secs, false)
+                    .filter(|kept| found.iter().all(|known| known.code != kept.code)),
+            );
             if found.is_empty() {
                 // On some nodes limits are in the way, and what is kept on all others.
                 found.extend(self.kept_there(job, shape, secs, true));
@@ -323,13 +467,20 @@ impl Pass<'_> {
         }
         self.hold_own(job, own);
         self.hold_again(lifted);
-        owed.into_iter().for_each(|owed| self.ledger.owe_again(owed));
+        owed.into_iter()
+            .for_each(|owed| self.ledger.owe_again(owed));
         found
     }
 
     /// The whole nodes that are kept idle, where only those have room; the reservation by number, where they hold more than it has.
     /// `with_limits`: or what else no nodes are free of together.
-    fn kept_there(&mut self, job: &PendingJob, shape: ShapeId, secs: u32, with_limits: bool) -> Option<Blocker> {
+    fn kept_there(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        secs: u32,
+        with_limits: bool,
+    ) -> Option<Blocker> {
         let mut kept = None;
         for way in 0..self.shape(shape).ways.len() {
             // Limits are told besides.
@@ -338,11 +489,20 @@ impl Pass<'_> {
                     return pass.check_on(job, shape, (take, way, secs), picked);
                 }
                 let class = pass.ledger.class_with(job, take);
-                pass.kept_on(job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
+                pass.kept_on(job, shape, (take, way, secs), picked, class)
+                    .map_or(Ok(class), Err)
             };
             match self.find_by(job, shape, way, secs, &check) {
                 Ok(Some(_)) => return None,
-                Err(reason) if with_limits || matches!(reason.code, ReasonCode::Headroom | ReasonCode::Reservation) => kept = kept.or(Some(Blocker::of(reason))),
+                Err(reason)
+                    if with_limits
+                        || matches!(
+                            reason.code,
+                            ReasonCode::Headroom | ReasonCode::Reservation
+                        ) =>
+                {
+                    kept = kept.or(Some(Blocker::of(reason)))
+                }
                 _ => {}
             }
         }
@@ -353,12 +513,20 @@ impl Pass<'_> {
     pub(crate) fn limit_blockers(&self, job: &PendingJob, shape: ShapeId) -> Vec<Blocker> {
         let of_way = |way: &crate::shape::Way| {
             let reasons = self.ledger.blockers(job, &way.take).into_iter();
-            reasons.filter(|reason| reason.code != ReasonCode::Licenses).collect::<Vec<_>>()
+            reasons
+                .filter(|reason| reason.code != ReasonCode::Licenses)
+                .collect::<Vec<_>>()
         };
         if self.unlimited {
             return Vec::new();
         }
-        let fewest = self.shape(shape).ways.iter().map(of_way).min_by_key(Vec::len).unwrap_or_default();
+        let fewest = self
+            .shape(shape)
+            .ways
+            .iter()
+            .map(of_way)
+            .min_by_key(Vec::len)
+            .unwrap_or_default();
         fewest.into_iter().map(Blocker::of).collect()
     }
 
@@ -368,20 +536,39 @@ impl Pass<'_> {
         let now = self.snapshot.now;
         let end = crate::cluster::end_after(now, Some(secs));
         let types = self.gpu_types(shape);
-        let of_types = types.iter().map(|kind| Some(self.nodes_of_type(shape, kind)));
+        let of_types = types
+            .iter()
+            .map(|kind| Some(self.nodes_of_type(shape, kind)));
         let choices: Vec<_> = std::iter::once(None).chain(of_types).collect();
         let mut fewest: Option<Vec<Reason>> = None;
         for way in 0..self.shape(shape).ways.len() {
-            let smaller: Vec<_> = self.smaller_nodes(shape, way).into_iter().map(Some).collect();
+            let smaller: Vec<_> = self
+                .smaller_nodes(shape, way)
+                .into_iter()
+                .map(Some)
+                .collect();
             for only in choices.iter().chain(&smaller) {
                 let pick = |search: &mut crate::placement::Search, ask: &Ask| {
-                    search.pick(&Ask { only: only.as_ref(), ..*ask }, way, now, end)
+                    search.pick(
+                        &Ask {
+                            only: only.as_ref(),
+                            ..*ask
+                        },
+                        way,
+                        now,
+                        end,
+                    )
                 };
-                let Some(picked) = self.search(job, shape, pick) else { continue };
+                let Some(picked) = self.search(job, shape, pick) else {
+                    continue;
+                };
                 let take = self.take_of(shape, way, &picked, secs);
                 let mut against = self.ledger.blockers(job, &take);
                 against.retain(|reason| reason.code != ReasonCode::Licenses);
-                if fewest.as_ref().is_none_or(|fewest| against.len() < fewest.len()) {
+                if fewest
+                    .as_ref()
+                    .is_none_or(|fewest| against.len() < fewest.len())
+                {
                     fewest = Some(against);
                 }
             }
@@ -393,9 +580,17 @@ impl Pass<'_> {
     pub(crate) fn has_room(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
         let now = self.snapshot.now;
         let end = crate::cluster::end_after(now, Some(self.secs_now(job, shape)));
-        let shortest = job.spec.time_min_secs.map(|secs| crate::cluster::end_after(now, Some(secs)));
+        let shortest = job
+            .spec
+            .time_min_secs
+            .map(|secs| crate::cluster::end_after(now, Some(secs)));
         let ways = self.shape(shape).ways.len();
-        (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, shortest.unwrap_or(end))).is_some())
+        (0..ways).any(|way| {
+            self.search(job, shape, |search, ask| {
+                search.pick(ask, way, now, shortest.unwrap_or(end))
+            })
+            .is_some()
+        })
     }
 
     /// What is short, or for whom it is kept.
@@ -406,22 +601,35 @@ impl Pass<'_> {
         let nearest = self.nearest(shape);
         let earliest = self.earliest(job, shape).map(|found| found.at);
         if let Some(kept) = self.kept(shape) {
-            return Blocker { until: earliest, nearest, ..Blocker::of(kept) };
+            return Blocker {
+                until: earliest,
+                nearest,
+                ..Blocker::of(kept)
+            };
         }
         let behind = self.shape(shape).behind.text.clone();
         let needs = behind.strip_suffix(reason::BEHIND).unwrap_or(&behind);
-        let others = crate::sharing::others_room(self.shape(shape), self.snapshot, &self.engine.cluster);
+        let others =
+            crate::sharing::others_room(self.shape(shape), self.snapshot, &self.engine.cluster);
         let text = match &nearest {
             Some(near) => format!("{needs}; {}{others}", near.text(self.counts_slices(shape))),
             None => format!("{needs}; no node is available"),
         };
-        Blocker { nearest, until: earliest, ..Blocker::of(Reason::new(ReasonCode::Resources, text)) }
+        Blocker {
+            nearest,
+            until: earliest,
+            ..Blocker::of(Reason::new(ReasonCode::Resources, text))
+        }
     }
 
     /// What is short of a job's GPUs are slices of them.
     fn counts_slices(&self, shape: ShapeId) -> bool {
         let asked = self.shape(shape).spec.request.gpus.as_ref();
-        asked.is_some_and(|ask| ask.alternatives.iter().all(|one| matches!(one.amount, GpuAmount::Mig { .. })))
+        asked.is_some_and(|ask| {
+            ask.alternatives
+                .iter()
+                .all(|one| matches!(one.amount, GpuAmount::Mig { .. }))
+        })
     }
 
     fn nearest(&self, shape: ShapeId) -> Option<Nearest> {
@@ -435,19 +643,39 @@ impl Pass<'_> {
             let need = of.need(0, 0, track.make)?;
             let free = cluster.room(at).profile.free_at(now);
             // How far it is from having enough, in thousandths of each need.
-            let part = |has: u64, wants: u64| (u128::from(has.min(wants)) * 1000).checked_div(u128::from(wants)).unwrap_or(1000);
+            let part = |has: u64, wants: u64| {
+                (u128::from(has.min(wants)) * 1000)
+                    .checked_div(u128::from(wants))
+                    .unwrap_or(1000)
+            };
             let whole = u64::from(need.whole());
             let gpus = u64::from(free.gpus_in(need.groups));
-            let parts = [part(gpus, whole), part(u64::from(free.cpus), u64::from(need.cpus)), part(free.mem_bytes, need.mem_bytes)];
+            let parts = [
+                part(gpus, whole),
+                part(u64::from(free.cpus), u64::from(need.cpus)),
+                part(free.mem_bytes, need.mem_bytes),
+            ];
             let lack = parts.into_iter().min().unwrap_or(0);
             // Of those that are as near, where more comes first.
-            let next = cluster.room(at).next_change(now).unwrap_or(Timestamp(i64::MAX));
+            let next = cluster
+                .room(at)
+                .next_change(now)
+                .unwrap_or(Timestamp(i64::MAX));
             Some((lack, gpus, Reverse(next), Reverse(at)))
         };
-        let fits = |at: &usize| of.need(0, 0, cluster.nodes[*at].make).is_some_and(|need| cluster.fits(*at, need, now, soon));
+        let fits = |at: &usize| {
+            of.need(0, 0, cluster.nodes[*at].make)
+                .is_some_and(|need| cluster.fits(*at, need, now, soon))
+        };
         let nodes = of.in_question();
         // Of the nodes that it names, and must have, those that are in the way.
-        let named = of.named.iter().copied().filter(|at| nodes.contains(*at) && !fits(at)).filter_map(near).max();
+        let named = of
+            .named
+            .iter()
+            .copied()
+            .filter(|at| nodes.contains(*at) && !fits(at))
+            .filter_map(near)
+            .max();
         let (.., Reverse(at)) = named.or_else(|| nodes.ones().filter_map(near).max())?;
         let track = &cluster.nodes[at];
         let need = of.need(0, 0, track.make)?;
@@ -469,7 +697,14 @@ impl Pass<'_> {
 
 impl Blocker {
     fn of(reason: Reason) -> Self {
-        Self { code: reason.code, text: reason.text.to_string(), nearest: None, until: None, may_preempt_from: None, cut_from: None }
+        Self {
+            code: reason.code,
+            text: reason.text.to_string(),
+            nearest: None,
+            until: None,
+            may_preempt_from: None,
+            cut_from: None,
+        }
     }
 }
 
@@ -477,18 +712,34 @@ impl Nearest {
     fn text(&self, of_slices: bool) -> String {
         let mut short = Vec::new();
         if self.gpus_free < self.gpus_needed {
-            short.push(format!("{} of {} {}", self.gpus_free, self.gpus_needed, if of_slices { "slices" } else { "GPUs" }));
+            short.push(format!(
+                "{} of {} {}",
+                self.gpus_free,
+                self.gpus_needed,
+                if of_slices { "slices" } else { "GPUs" }
+            ));
         }
         if self.cpus_free < self.cpus_needed {
             short.push(format!("{} of {} CPUs", self.cpus_free, self.cpus_needed));
         }
         if self.mem_free_bytes < self.mem_needed_bytes {
             let size = gmodel::size::rough_size;
-            short.push(format!("{} of {} of memory", size(self.mem_free_bytes), size(self.mem_needed_bytes)));
+            short.push(format!(
+                "{} of {} of memory",
+                size(self.mem_free_bytes),
+                size(self.mem_needed_bytes)
+            ));
         }
         let mut text = match short.is_empty() {
-            true => format!("{} of {} such nodes have room", self.nodes_free, self.nodes_needed),
-            false => format!("{} comes nearest and has {} free", self.node, short.join(" and ")),
+            true => format!(
+                "{} of {} such nodes have room",
+                self.nodes_free, self.nodes_needed
+            ),
+            false => format!(
+                "{} comes nearest and has {} free",
+                self.node,
+                short.join(" and ")
+            ),
         };
         if let Some(at) = self.next_change {
             text.push_str(&format!(", more becomes free there at {at}"));

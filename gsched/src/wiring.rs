@@ -55,7 +55,17 @@ impl Wiring {
     /// `None` where all GPUs are joined alike, or nothing is known: then memory nodes alone decide.
     pub fn of(gpus: &[GpuEntry]) -> Option<Self> {
         let whole = |gpu: &GpuEntry| gpu.usable() && gpu.info.slice.is_none();
-        let pairs = || gpus.iter().enumerate().filter(|(_, gpu)| whole(gpu)).flat_map(|(at, one)| gpus[..at].iter().filter(|gpu| whole(gpu)).map(move |other| (one, other)));
+        let pairs = || {
+            gpus.iter()
+                .enumerate()
+                .filter(|(_, gpu)| whole(gpu))
+                .flat_map(|(at, one)| {
+                    gpus[..at]
+                        .iter()
+                        .filter(|gpu| whole(gpu))
+                        .map(move |other| (one, other))
+                })
+        };
         let mut ways = pairs().map(|(one, other)| way(&one.info, &other.info));
         let first = ways.next()?;
         if ways.all(|other| other == first) {
@@ -69,23 +79,42 @@ impl Wiring {
                 weights[usize::from(a.slot.0) * gpus.len() + usize::from(b.slot.0)] = weight;
             }
         }
-        Some(Self { slots: gpus.len(), weights })
+        Some(Self {
+            slots: gpus.len(),
+            weights,
+        })
     }
 
     /// More is better.
     fn between(&self, one: usize, other: usize) -> u32 {
-        self.weights.get(one * self.slots + other).copied().unwrap_or(0)
+        self.weights
+            .get(one * self.slots + other)
+            .copied()
+            .unwrap_or(0)
     }
 
     pub fn worth(&self, set: &[usize], free: &[usize]) -> Worth {
-        let stay: Vec<usize> = free.iter().copied().filter(|slot| !set.contains(slot)).collect();
+        let stay: Vec<usize> = free
+            .iter()
+            .copied()
+            .filter(|slot| !set.contains(slot))
+            .collect();
         let (weakest, sum) = self.joined(set);
-        Worth { weakest, sum, left: self.joined(&stay).1 }
+        Worth {
+            weakest,
+            sum,
+            left: self.joined(&stay).1,
+        }
     }
 
     fn joined(&self, set: &[usize]) -> (u32, u32) {
-        let pairs = set.iter().enumerate().flat_map(|(at, one)| set[..at].iter().map(|other| self.between(*one, *other)));
-        pairs.fold((u32::MAX, 0), |(weakest, sum), weight| (weakest.min(weight), sum + weight))
+        let pairs = set
+            .iter()
+            .enumerate()
+            .flat_map(|(at, one)| set[..at].iter().map(|other| self.between(*one, *other)));
+        pairs.fold((u32::MAX, 0), |(weakest, sum), weight| {
+            (weakest.min(weight), sum + weight)
+        })
     }
 
     /// The best set; of equals the one with the lowest slots. `None` where there are not so many.
@@ -99,7 +128,13 @@ impl Wiring {
         best.map(|(_, set)| set)
     }
 
-    fn try_all(&self, ask: &Ask, from: usize, so_far: &Growing, best: &mut Option<(Worth, Vec<usize>)>) {
+    fn try_all(
+        &self,
+        ask: &Ask,
+        from: usize,
+        so_far: &Growing,
+        best: &mut Option<(Worth, Vec<usize>)>,
+    ) {
         if so_far.slots.len() == ask.count {
             let worth = self.worth(&so_far.slots, ask.free);
             if best.as_ref().is_none_or(|(most, _)| worth > *most) {
@@ -110,7 +145,9 @@ impl Wiring {
         for at in from..ask.serving.len() {
             // Nothing that is added makes the weakest way stronger.
             if let Some(more) = self.with(so_far, ask, ask.serving[at])
-                && best.as_ref().is_none_or(|(most, _)| more.weakest >= most.weakest)
+                && best
+                    .as_ref()
+                    .is_none_or(|(most, _)| more.weakest >= most.weakest)
             {
                 self.try_all(ask, at + 1, &more, best);
             }
@@ -121,7 +158,12 @@ impl Wiring {
     fn grown(&self, ask: &Ask, seed: usize) -> Option<Vec<usize>> {
         let mut set = self.with(&Growing::new(), ask, seed)?;
         while set.slots.len() < ask.count {
-            let more = ask.serving.iter().rev().filter(|slot| !set.slots.contains(slot)).filter_map(|slot| self.with(&set, ask, *slot));
+            let more = ask
+                .serving
+                .iter()
+                .rev()
+                .filter(|slot| !set.slots.contains(slot))
+                .filter_map(|slot| self.with(&set, ask, *slot));
             set = more.max_by_key(|more| (more.weakest, more.sum))?;
         }
         set.slots.sort_unstable();
@@ -144,7 +186,12 @@ impl Wiring {
 
 impl Growing {
     fn new() -> Self {
-        Self { slots: Vec::new(), taken: [0; GROUPS], weakest: u32::MAX, sum: 0 }
+        Self {
+            slots: Vec::new(),
+            taken: [0; GROUPS],
+            weakest: u32::MAX,
+            sum: 0,
+        }
     }
 }
 
@@ -152,13 +199,20 @@ impl Growing {
 fn way(one: &GpuInfo, other: &GpuInfo) -> u32 {
     let told = one.links.get(&other.minor).copied();
     let joined = one.nvlink_island.is_some() && one.nvlink_island == other.nvlink_island;
-    told.unwrap_or(if joined { GpuLink::Nvlink(1) } else { GpuLink::Unknown }).weight()
+    told.unwrap_or(if joined {
+        GpuLink::Nvlink(1)
+    } else {
+        GpuLink::Unknown
+    })
+    .weight()
 }
 
 /// How many sets of so many there are; too many are as good as the most.
 fn sets(of: usize, count: usize) -> u64 {
     let count = count.min(of.saturating_sub(count));
-    (0..count as u64).fold(1u64, |sets, at| sets.saturating_mul(of as u64 - at) / (at + 1))
+    (0..count as u64).fold(1u64, |sets, at| {
+        sets.saturating_mul(of as u64 - at) / (at + 1)
+    })
 }
 
 #[cfg(test)]
@@ -167,19 +221,42 @@ mod tests {
     use proptest::prelude::*;
 
     fn wiring(slots: usize, weight: impl Fn(usize, usize) -> u32) -> Wiring {
-        let weights = (0..slots * slots).map(|at| (at / slots, at % slots)).map(|(a, b)| if a == b { 0 } else { weight(a.min(b), a.max(b)) });
-        Wiring { slots, weights: weights.collect() }
+        let weights = (0..slots * slots)
+            .map(|at| (at / slots, at % slots))
+            .map(|(a, b)| {
+                if a == b {
+                    0
+                } else {
+                    weight(a.min(b), a.max(b))
+                }
+            });
+        Wiring {
+            slots,
+            weights: weights.collect(),
+        }
     }
 
     fn best(wiring: &Wiring, free: &[usize], count: usize) -> Option<Vec<usize>> {
         let groups = vec![0; wiring.slots];
-        wiring.best(&Ask { serving: free, free, count, groups: &groups, most: [u8::MAX; GROUPS] })
+        wiring.best(&Ask {
+            serving: free,
+            free,
+            count,
+            groups: &groups,
+            most: [u8::MAX; GROUPS],
+        })
     }
 
     /// Every set of so many, as plainly as can be.
     fn all_sets(of: &[usize], count: usize) -> Vec<Vec<usize>> {
         let bits = (0u32..1 << of.len()).filter(|bits| bits.count_ones() as usize == count);
-        bits.map(|bits| (0..of.len()).filter(|at| bits & (1 << at) != 0).map(|at| of[at]).collect()).collect()
+        bits.map(|bits| {
+            (0..of.len())
+                .filter(|at| bits & (1 << at) != 0)
+                .map(|at| of[at])
+                .collect()
+        })
+        .collect()
     }
 
     proptest! {
@@ -216,10 +293,18 @@ mod tests {
     #[test]
     fn what_is_joined_as_well_leaves_the_other_island_whole() {
         let islands = wiring(8, |a, b| if a / 4 == b / 4 { 200 } else { 4 });
-        assert_eq!(best(&islands, &[0, 1, 2, 3, 5, 6], 2), Some(vec![5, 6]), "the broken island first");
+        assert_eq!(
+            best(&islands, &[0, 1, 2, 3, 5, 6], 2),
+            Some(vec![5, 6]),
+            "the broken island first"
+        );
         assert_eq!(best(&islands, &[0, 1, 2, 3, 5, 6], 1), Some(vec![5]));
         assert_eq!(best(&islands, &[0, 1, 5, 6, 7], 3), Some(vec![5, 6, 7]));
-        assert_eq!(best(&islands, &[0, 1, 2, 3, 4, 5, 6, 7], 6), Some(vec![0, 1, 2, 3, 4, 5]), "one whole, the rest of the other");
+        assert_eq!(
+            best(&islands, &[0, 1, 2, 3, 4, 5, 6, 7], 6),
+            Some(vec![0, 1, 2, 3, 4, 5]),
+            "one whole, the rest of the other"
+        );
         assert_eq!(best(&islands, &[0, 1], 3), None);
     }
 
@@ -239,6 +324,15 @@ mod tests {
 
     #[test]
     fn work_is_bounded() {
-        assert_eq!((sets(8, 4), sets(16, 3), sets(16, 8), sets(3, 5), sets(64, 32) > MOST_SETS), (70, 560, 12_870, 1, true));
+        assert_eq!(
+            (
+                sets(8, 4),
+                sets(16, 3),
+                sets(16, 8),
+                sets(3, 5),
+                sets(64, 32) > MOST_SETS
+            ),
+            (70, 560, 12_870, 1, true)
+        );
     }
 }

@@ -8,9 +8,14 @@ use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::node::{GpuEntry, GpuInfo, MigSlice};
-use gmodel::policy::{Account, AccountUser, Budget, BudgetKind, GpuAmounts, Limits, Period, PreemptMode, Qos};
+use gmodel::policy::{
+    Account, AccountUser, Budget, BudgetKind, GpuAmounts, Limits, Period, PreemptMode, Qos,
+};
 use gmodel::run::NodeShare;
-use gmodel::{CommonSpec, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::{
+    CommonSpec, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, ReasonCode, RunClass, RunId,
+    Timestamp,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,24 +23,43 @@ use std::sync::Arc;
 pub const NOW: Timestamp = Timestamp::from_secs(1_795_176_000);
 
 pub fn world(text: &str) -> Snapshot {
-    let mut config = ClusterConfig { partitions: vec![Partition { name: "p".into(), ..Partition::default() }], ..ClusterConfig::default() };
+    let mut config = ClusterConfig {
+        partitions: vec![Partition {
+            name: "p".into(),
+            ..Partition::default()
+        }],
+        ..ClusterConfig::default()
+    };
     config.scheduler.backfill = crate::tests::RESERVING;
-    let mut snapshot = Snapshot { now: NOW, ..Snapshot::default() };
+    let mut snapshot = Snapshot {
+        now: NOW,
+        ..Snapshot::default()
+    };
     let mut policy = gmodel::Policy::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let named: BTreeMap<&str, &str> = words.iter().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
+        let named: BTreeMap<&str, &str> = words
+            .iter()
+            .map(|word| word.split_once('=').unwrap_or((word, "")))
+            .collect();
         match words[0] {
-            "node" => snapshot.nodes.push(node(snapshot.nodes.len() as u32 + 1, &words, &named)),
+            "node" => snapshot
+                .nodes
+                .push(node(snapshot.nodes.len() as u32 + 1, &words, &named)),
             "partition" => config.partitions.push(partition(words[1], &named)),
             "account" => {
-                policy.accounts.insert(words[1].into(), account(words[1], &named));
+                policy
+                    .accounts
+                    .insert(words[1].into(), account(words[1], &named));
             }
             "qos" => {
                 policy.qos.insert(words[1].into(), qos(words[1], &named));
             }
             "licence" => {
-                config.scheduler.licences.insert(words[1].into(), words[2].parse().unwrap());
+                config
+                    .scheduler
+                    .licences
+                    .insert(words[1].into(), words[2].parse().unwrap());
             }
             "run" => add_run(&mut snapshot, &words, &named),
             "job" => snapshot.pending.push(job(&words, &named)),
@@ -55,7 +79,14 @@ fn node(id: u32, words: &[&str], named: &BTreeMap<&str, &str>) -> SchedNode {
     let mut push = |info: GpuInfo| {
         let slot = GpuSlot(gpus.len() as u16);
         free_gpu_milli.push(if info.divided { 0 } else { 1000 });
-        gpus.push(GpuEntry { slot, info, present: true, forgotten: false, refused: String::new(), checks: None });
+        gpus.push(GpuEntry {
+            slot,
+            info,
+            present: true,
+            forgotten: false,
+            refused: String::new(),
+            checks: None,
+        });
     };
     let whole = |index: u16| GpuInfo {
         uuid: format!("{name}-{index}"),
@@ -67,7 +98,10 @@ fn node(id: u32, words: &[&str], named: &BTreeMap<&str, &str>) -> SchedNode {
     };
     (0..count).for_each(|index| push(whole(index)));
     if let Some(cut) = named.get("cut") {
-        let divided = GpuInfo { divided: true, ..whole(count) };
+        let divided = GpuInfo {
+            divided: true,
+            ..whole(count)
+        };
         push(divided.clone());
         for (at, profile) in cut.split('+').enumerate() {
             let (compute_slices, memory_gb) = profile.split_once("g.").unwrap();
@@ -79,7 +113,13 @@ fn node(id: u32, words: &[&str], named: &BTreeMap<&str, &str>) -> SchedNode {
                 compute_slices: compute_slices.parse().unwrap(),
                 memory_slices: (memory_mib / 10_240) as u8,
             };
-            push(GpuInfo { uuid: format!("MIG-{name}-{at}"), memory_mib, slice: Some(slice), divided: false, ..divided.clone() });
+            push(GpuInfo {
+                uuid: format!("MIG-{name}-{at}"),
+                memory_mib,
+                slice: Some(slice),
+                divided: false,
+                ..divided.clone()
+            });
         }
     }
     SchedNode {
@@ -129,7 +169,9 @@ fn partition(name: &str, named: &BTreeMap<&str, &str>) -> Partition {
         }),
         priority_tier: named.get("tier").map_or(1, |n| n.parse().unwrap()),
         headroom: named.get("headroom").map(|text| amounts(text)),
-        preempt_mode: named.get("mode").map_or(PreemptMode::Requeue, |word| mode(word)),
+        preempt_mode: named
+            .get("mode")
+            .map_or(PreemptMode::Requeue, |word| mode(word)),
         ..Partition::default()
     }
 }
@@ -141,12 +183,28 @@ fn mode(word: &str) -> PreemptMode {
 fn account(name: &str, named: &BTreeMap<&str, &str>) -> Account {
     let budget = |kind, text: &str| {
         let (hours, period) = text.split_once('/').unwrap();
-        let period: Period = serde_json::from_value(serde_json::Value::String(period.into())).unwrap();
-        Budget { kind, gpu_hours: hours.parse().unwrap(), period, gpu_type: None }
+        let period: Period =
+            serde_json::from_value(serde_json::Value::String(period.into())).unwrap();
+        Budget {
+            kind,
+            gpu_hours: hours.parse().unwrap(),
+            period,
+            gpu_type: None,
+        }
     };
     let caps = named.get("cap").map(|text| budget(BudgetKind::Cap, text));
-    let budgets = named.get("budget").map(|text| budget(BudgetKind::Guaranteed, text));
-    let user = |name: &&str| ((*name).to_owned(), AccountUser { limits: limits("own", named), ..AccountUser::default() });
+    let budgets = named
+        .get("budget")
+        .map(|text| budget(BudgetKind::Guaranteed, text));
+    let user = |name: &&str| {
+        (
+            (*name).to_owned(),
+            AccountUser {
+                limits: limits("own", named),
+                ..AccountUser::default()
+            },
+        )
+    };
     Account {
         name: name.into(),
         parent: named.get("under").map(|up| (*up).into()),
@@ -166,7 +224,12 @@ fn qos(name: &str, named: &BTreeMap<&str, &str>) -> Qos {
     Qos {
         name: name.into(),
         priority: named.get("priority").map_or(0, |n| n.parse().unwrap()),
-        preempt: named.get("preempts").iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
+        preempt: named
+            .get("preempts")
+            .iter()
+            .flat_map(|list| list.split(','))
+            .map(str::to_owned)
+            .collect(),
         preempt_mode: named.get("mode").map(|word| mode(word)),
         min_run_secs: named.get("min").map_or(0, |n| n.parse().unwrap()),
         group: limits("grp", named),
@@ -179,14 +242,21 @@ fn qos(name: &str, named: &BTreeMap<&str, &str>) -> Qos {
 }
 
 fn spec(words: &[&str], named: &BTreeMap<&str, &str>) -> JobSpec {
-    let mut spec =
-        JobSpec::from(CommonSpec { account: words[2].into(), partition: "p".into(), ..CommonSpec::default() });
+    let mut spec = JobSpec::from(CommonSpec {
+        account: words[2].into(),
+        partition: "p".into(),
+        ..CommonSpec::default()
+    });
     spec.user.name = words[3].into();
     spec.qos = named.get("qos").copied().unwrap_or_default().into();
     spec.partition = named.get("partition").copied().unwrap_or("p").into();
     spec.request.gpus = Some(GpuAsk::parse(words[4]).unwrap());
     let nodes = named.get("nodes").map_or(1, |n| n.parse().unwrap());
-    (spec.request.nodes_min, spec.request.nodes_max, spec.request.ntasks) = (nodes, nodes, nodes);
+    (
+        spec.request.nodes_min,
+        spec.request.nodes_max,
+        spec.request.ntasks,
+    ) = (nodes, nodes, nodes);
     spec.requeue = named.contains_key("norequeue").then_some(false);
     spec.borrow = match (named.contains_key("borrow"), named.contains_key("noborrow")) {
         (true, _) => Some(true),
@@ -203,7 +273,9 @@ fn spec(words: &[&str], named: &BTreeMap<&str, &str>) -> JobSpec {
 }
 
 fn ago(named: &BTreeMap<&str, &str>, name: &str) -> Option<Timestamp> {
-    named.get(name).map(|secs| NOW.plus_secs(-secs.parse::<i64>().unwrap()))
+    named
+        .get(name)
+        .map(|secs| NOW.plus_secs(-secs.parse::<i64>().unwrap()))
 }
 
 /// `run JOB ACCOUNT USER GPUS on=n1,n2 ...`: so many GPUs on each node.
@@ -212,17 +284,33 @@ fn add_run(snapshot: &mut Snapshot, words: &[&str], named: &BTreeMap<&str, &str>
     let count: usize = words[4].rsplit(':').next().unwrap().parse().unwrap();
     let mut shares = Vec::new();
     for name in named.get("on").expect("a run is on a node").split(',') {
-        let node = snapshot.nodes.iter_mut().find(|node| node.name == name).expect("node is known");
-        let free = (0..node.gpus.len()).filter(|slot| node.free_gpu_milli[*slot] == 1000).take(count);
+        let node = snapshot
+            .nodes
+            .iter_mut()
+            .find(|node| node.name == name)
+            .expect("node is known");
+        let free = (0..node.gpus.len())
+            .filter(|slot| node.free_gpu_milli[*slot] == 1000)
+            .take(count);
         let gpus = GpuSet::whole(free.map(|slot| GpuSlot(slot as u16)));
         assert_eq!(gpus.len(), count, "{name} has {count} GPUs free");
-        let cpus = named.get("cpus").map_or(count.max(1) as u32, |cpus| cpus.parse().unwrap());
-        let share = NodeShare { node: node.id, cpus, mem_bytes: 1 << 30, gpus, tasks: 1 };
+        let cpus = named
+            .get("cpus")
+            .map_or(count.max(1) as u32, |cpus| cpus.parse().unwrap());
+        let share = NodeShare {
+            node: node.id,
+            cpus,
+            mem_bytes: 1 << 30,
+            gpus,
+            tasks: 1,
+        };
         node.take(&share);
         shares.push(share);
     }
     let started = ago(named, "ago").unwrap_or(NOW);
-    let limit = named.get("limit").map(|secs| started.plus_secs(secs.parse().unwrap()));
+    let limit = named
+        .get("limit")
+        .map(|secs| started.plus_secs(secs.parse().unwrap()));
     let id = RunId::new(JobId(words[1].parse().unwrap()), 1);
     let mut run = RunningRun::new(id, Arc::new(spec), shares, limit);
     (run.placed, run.started) = (started, Some(started));
@@ -234,11 +322,23 @@ fn add_run(snapshot: &mut Snapshot, words: &[&str], named: &BTreeMap<&str, &str>
         _ => RunClass::Borrowed,
     });
     if let Some(job) = named.get("frozen") {
-        let cpus: Vec<u32> = run.shares.iter_mut().map(|share| std::mem::take(&mut share.cpus)).collect();
+        let cpus: Vec<u32> = run
+            .shares
+            .iter_mut()
+            .map(|share| std::mem::take(&mut share.cpus))
+            .collect();
         for (share, cpus) in run.shares.iter().zip(&cpus) {
-            snapshot.nodes.iter_mut().find(|node| node.id == share.node).expect("it is there").free_cpus += cpus;
+            snapshot
+                .nodes
+                .iter_mut()
+                .find(|node| node.id == share.node)
+                .expect("it is there")
+                .free_cpus += cpus;
         }
-        run.frozen = Some(crate::snapshot::Frozen { for_job: JobId(job.parse().unwrap()), cpus });
+        run.frozen = Some(crate::snapshot::Frozen {
+            for_job: JobId(job.parse().unwrap()),
+            cpus,
+        });
     }
     if named.contains_key("leaving") {
         run.leaves_by = Some(NOW.plus_secs(30));
@@ -257,10 +357,16 @@ fn job(words: &[&str], named: &BTreeMap<&str, &str>) -> PendingJob {
         eligible: submitted,
         nice: named.get("nice").map_or(0, |n| n.parse().unwrap()),
         limit_secs: named.get("limit").map(|n| n.parse().unwrap()),
-        reason: if named.contains_key("preempting") { Reason::new(ReasonCode::Preempting, "") } else { Reason::default() },
+        reason: if named.contains_key("preempting") {
+            Reason::new(ReasonCode::Preempting, "")
+        } else {
+            Reason::default()
+        },
         particulars: crate::Particulars {
             held_by: named.contains_key("held").then(|| "user:ann".into()),
-            positions: named.get("tasks").map(|n| gmodel::array_spec::RangeSet::first_n(n.parse().unwrap())),
+            positions: named
+                .get("tasks")
+                .map(|n| gmodel::array_spec::RangeSet::first_n(n.parse().unwrap())),
             ..crate::Particulars::default()
         }
         .into(),
@@ -269,5 +375,9 @@ fn job(words: &[&str], named: &BTreeMap<&str, &str>) -> PendingJob {
 
 /// What a job of so many GPUs of a type takes.
 pub fn take(gpu_type: &str, gpus: u64) -> Take {
-    Take { gpus: BTreeMap::from([(gpu_type.to_owned(), gpus * 1000)]), cpus: gpus.max(1) as u32, nodes: 1 }
+    Take {
+        gpus: BTreeMap::from([(gpu_type.to_owned(), gpus * 1000)]),
+        cpus: gpus.max(1) as u32,
+        nodes: 1,
+    }
 }

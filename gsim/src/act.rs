@@ -4,9 +4,9 @@ use crate::cluster::{Cluster, Happening, root};
 use crate::scenario::What;
 use gcore::ctl::{Actor, Command, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
+use gmodel::dependency::Dependency;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::job::{GpuScope, JobSpec};
-use gmodel::dependency::Dependency;
 use gmodel::policy::{Account, GpuAmounts, Limits, Policy, Qos, Reservation, ReservedPart};
 use gmodel::{JobId, NodeId, ReasonCode};
 use std::collections::BTreeSet;
@@ -32,7 +32,11 @@ impl Cluster {
                 self.lose_spool(machine);
                 self.after(millis, Happening::DaemonStarts { machine });
             }
-            What::Reboot { machine, millis, new_disk } => {
+            What::Reboot {
+                machine,
+                millis,
+                new_disk,
+            } => {
                 self.daemon_crashes(machine);
                 self.machines[machine].power_off();
                 if new_disk {
@@ -45,7 +49,11 @@ impl Cluster {
                 self.set_lost_gpus(machine, 1);
                 self.after(millis, Happening::GpuReturns { machine });
             }
-            What::BreakStarts { machine, millis, prolog } => {
+            What::BreakStarts {
+                machine,
+                millis,
+                prolog,
+            } => {
                 self.machines[machine].broken_until = (self.now + millis, prolog);
             }
             What::JumpClock { millis } => self.controller.clock_off += millis,
@@ -77,29 +85,65 @@ impl Cluster {
 
     fn person(&mut self, what: What) {
         match what {
-            What::Submit { user, gpus, nodes, tasks, cap, limit_secs, option } => {
+            What::Submit {
+                user,
+                gpus,
+                nodes,
+                tasks,
+                cap,
+                limit_secs,
+                option,
+            } => {
                 let spec = self.spec(gpus, nodes, tasks, cap, limit_secs, option);
                 let client_key = Some(format!("key-{}", self.requests.len()));
-                self.ask(actor(user), Command::Submit { spec: Box::new(spec), client_key });
+                self.ask(
+                    actor(user),
+                    Command::Submit {
+                        spec: Box::new(spec),
+                        client_key,
+                    },
+                );
             }
-            What::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel { targets: vec![job], signal: None }),
+            What::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel {
+                targets: vec![job],
+                signal: None,
+            }),
             What::Hold { pick, operator } => {
-                self.ask_about(pick, operator, |job| Command::Hold { targets: vec![job], reason: "because".into(), for_owner: false });
+                self.ask_about(pick, operator, |job| Command::Hold {
+                    targets: vec![job],
+                    reason: "because".into(),
+                    for_owner: false,
+                });
             }
-            What::Release { pick, operator } => self.ask_about(pick, operator, |job| Command::Release { targets: vec![job] }),
+            What::Release { pick, operator } => self.ask_about(pick, operator, |job| {
+                Command::Release { targets: vec![job] }
+            }),
             What::Requeue { pick } => {
-                self.ask_about(pick, true, |job| Command::Requeue { targets: vec![job], hold: pick.is_multiple_of(5) });
+                self.ask_about(pick, true, |job| Command::Requeue {
+                    targets: vec![job],
+                    hold: pick.is_multiple_of(5),
+                });
             }
-            What::Suspend { pick } => self.ask_about(pick, true, |job| Command::Suspend { targets: vec![job] }),
-            What::GoOn { pick } => self.ask_about(pick, true, |job| Command::Resume { targets: vec![job] }),
+            What::Suspend { pick } => {
+                self.ask_about(pick, true, |job| Command::Suspend { targets: vec![job] })
+            }
+            What::GoOn { pick } => {
+                self.ask_about(pick, true, |job| Command::Resume { targets: vec![job] })
+            }
             What::ChangeLimit { pick, limit_secs } => {
-                let change = JobChange { limit_secs: Some(Some(limit_secs)), ..JobChange::default() };
+                let change = JobChange {
+                    limit_secs: Some(Some(limit_secs)),
+                    ..JobChange::default()
+                };
                 self.ask_about(pick, true, |target| Command::Update { target, change });
             }
             What::Depend { pick, on } => {
                 let Some(on) = self.picked(on) else { return };
                 let dependency = Dependency::parse(&format!("afterany:{on}")).ok();
-                let change = JobChange { dependency: Some(dependency), ..JobChange::default() };
+                let change = JobChange {
+                    dependency: Some(dependency),
+                    ..JobChange::default()
+                };
                 self.ask_about(pick, true, |target| Command::Update { target, change });
             }
             What::Edit { edit } => {
@@ -108,10 +152,28 @@ impl Cluster {
             }
             What::DrainBy { machine, millis } => {
                 let deadline = self.controller.now(self.now + millis);
-                self.ask(root(), Command::NodeDrainBy { node: node_of(machine), reason: "a fan".into(), deadline });
+                self.ask(
+                    root(),
+                    Command::NodeDrainBy {
+                        node: node_of(machine),
+                        reason: "a fan".into(),
+                        deadline,
+                    },
+                );
             }
-            What::Drain { machine } => self.ask(root(), Command::NodeDrain { node: node_of(machine), reason: "a fan".into() }),
-            What::Resume { machine } => self.ask(root(), Command::NodeResume { node: node_of(machine) }),
+            What::Drain { machine } => self.ask(
+                root(),
+                Command::NodeDrain {
+                    node: node_of(machine),
+                    reason: "a fan".into(),
+                },
+            ),
+            What::Resume { machine } => self.ask(
+                root(),
+                Command::NodeResume {
+                    node: node_of(machine),
+                },
+            ),
             misfortune => unreachable!("{misfortune:?} is no person's act"),
         }
     }
@@ -139,12 +201,27 @@ impl Cluster {
         })
     }
 
-    fn spec(&self, gpus: u32, nodes: u32, tasks: u32, cap: u32, limit_secs: u32, option: u8) -> JobSpec {
-        let mut spec = JobSpec { name: "job".into(), ..JobSpec::default() };
+    fn spec(
+        &self,
+        gpus: u32,
+        nodes: u32,
+        tasks: u32,
+        cap: u32,
+        limit_secs: u32,
+        option: u8,
+    ) -> JobSpec {
+        let mut spec = JobSpec {
+            name: "job".into(),
+            ..JobSpec::default()
+        };
         spec.launch.work_dir = "/".into();
         spec.time_limit_secs = Some(limit_secs);
         if tasks > 0 {
-            let cap = if cap > 0 { format!("%{cap}") } else { String::new() };
+            let cap = if cap > 0 {
+                format!("%{cap}")
+            } else {
+                String::new()
+            };
             spec.array = ArraySpec::parse(&format!("0-{}{cap}", tasks - 1)).ok();
         }
         let request = &mut spec.request;
@@ -168,7 +245,13 @@ impl Cluster {
             12 => spec.dependency = Dependency::parse("singleton").ok(),
             13..=15 => spec.account = "lab".into(),
             16 | 17 => spec.account = "vision".into(),
-            18 => spec.deadline = Some(self.controller.now(self.now).plus_secs(i64::from(limit_secs) + 100)),
+            18 => {
+                spec.deadline = Some(
+                    self.controller
+                        .now(self.now)
+                        .plus_secs(i64::from(limit_secs) + 100),
+                )
+            }
             19 => spec.checkpoint = "USR1@20".parse().ok(),
             20 => spec.reservation = Some("course".into()),
             21..=23 => {
@@ -195,19 +278,36 @@ impl Cluster {
         let account = |name: &str, guaranteed: Option<u64>, limit: Option<u64>| {
             let amounts = |gpus: Option<u64>| gpus.map(GpuAmounts::all);
             let (guaranteed, limit) = (amounts(guaranteed), amounts(limit));
-            let account = Account { name: name.into(), guaranteed, limit, ..Account::default() };
-            PolicyChange::Account { account: Box::new(account) }
+            let account = Account {
+                name: name.into(),
+                guaranteed,
+                limit,
+                ..Account::default()
+            };
+            PolicyChange::Account {
+                account: Box::new(account),
+            }
         };
-        let normal = |per_user: Limits| {
-            PolicyChange::Qos { qos: Box::new(Qos { name: "normal".into(), per_user, ..Qos::default() }) }
+        let normal = |per_user: Limits| PolicyChange::Qos {
+            qos: Box::new(Qos {
+                name: "normal".into(),
+                per_user,
+                ..Qos::default()
+            }),
         };
         match edit {
             0 | 1 => account("lab", Some(all.div_ceil(2)), None),
             2 => account("lab", None, None),
             3 => account("vision", Some(1), None),
             4 => account("vision", None, Some(2)),
-            5 => normal(Limits { running_jobs: Some(2), ..Limits::default() }),
-            6 => normal(Limits { submitted_jobs: Some(20), ..Limits::default() }),
+            5 => normal(Limits {
+                running_jobs: Some(2),
+                ..Limits::default()
+            }),
+            6 => normal(Limits {
+                submitted_jobs: Some(20),
+                ..Limits::default()
+            }),
             7 => {
                 let reservation = Reservation {
                     name: "course".into(),
@@ -218,9 +318,14 @@ impl Cluster {
                     ignore_running: true,
                     ..Reservation::default()
                 };
-                PolicyChange::Reservation { reservation: Box::new(reservation) }
+                PolicyChange::Reservation {
+                    reservation: Box::new(reservation),
+                }
             }
-            _ => PolicyChange::ReservationRemoved { name: "course".into(), force: false },
+            _ => PolicyChange::ReservationRemoved {
+                name: "course".into(),
+                force: false,
+            },
         }
     }
 
@@ -231,7 +336,9 @@ impl Cluster {
         for account in calm.accounts.values_mut() {
             (account.guaranteed, account.limit) = (None, None);
         }
-        calm.qos.values_mut().for_each(|qos| qos.per_user = Limits::default());
+        calm.qos
+            .values_mut()
+            .for_each(|qos| qos.per_user = Limits::default());
         calm.reservations.clear();
         (calm != *own).then_some(calm)
     }
@@ -266,30 +373,70 @@ impl Cluster {
             self.ask(root(), Command::NodeResume { node });
         }
         if let Some(policy) = self.calm_policy() {
-            self.ask(root(), Command::Policy { change: PolicyChange::All { policy: Box::new(policy) } });
+            self.ask(
+                root(),
+                Command::Policy {
+                    change: PolicyChange::All {
+                        policy: Box::new(policy),
+                    },
+                },
+            );
         }
         let state = &self.controller.state;
-        let stopped = state.runs.values().filter(|run| run.suspension.as_ref().is_some_and(|one| one.for_job.is_none()));
+        let stopped = state.runs.values().filter(|run| {
+            run.suspension
+                .as_ref()
+                .is_some_and(|one| one.for_job.is_none())
+        });
         let asleep: Vec<Target> = stopped.map(|run| Target::Job(run.id.job)).collect();
         if !asleep.is_empty() {
             self.ask(root(), Command::Resume { targets: asleep });
         }
         let state = &self.controller.state;
-        let jobs = state.jobs.values().filter(|job| !job.state.is_final() && is_hopeless(job.reason.code)).map(|job| match job.task {
-            Some(task) => Target::Task { array: task.array, index: task.index },
-            None => Target::Job(job.id),
-        });
-        let arrays = state.arrays.values().filter(|array| !array.pending.is_empty() && is_hopeless(array.reason.code));
-        let hopeless: Vec<Target> = jobs.chain(arrays.map(|array| Target::Job(array.id))).collect();
+        let jobs = state
+            .jobs
+            .values()
+            .filter(|job| !job.state.is_final() && is_hopeless(job.reason.code))
+            .map(|job| match job.task {
+                Some(task) => Target::Task {
+                    array: task.array,
+                    index: task.index,
+                },
+                None => Target::Job(job.id),
+            });
+        let arrays = state
+            .arrays
+            .values()
+            .filter(|array| !array.pending.is_empty() && is_hopeless(array.reason.code));
+        let hopeless: Vec<Target> = jobs
+            .chain(arrays.map(|array| Target::Job(array.id)))
+            .collect();
         if !hopeless.is_empty() {
-            self.ask(root(), Command::Cancel { targets: hopeless, signal: None });
+            self.ask(
+                root(),
+                Command::Cancel {
+                    targets: hopeless,
+                    signal: None,
+                },
+            );
         }
         let state = &self.controller.state;
-        let jobs = state.jobs.values().filter(|job| is_kept(&job.holds)).map(|job| match job.task {
-            Some(task) => Target::Task { array: task.array, index: task.index },
-            None => Target::Job(job.id),
-        });
-        let arrays = state.arrays.values().filter(|array| is_any_kept(array)).map(|a| Target::Job(a.id));
+        let jobs = state
+            .jobs
+            .values()
+            .filter(|job| is_kept(&job.holds))
+            .map(|job| match job.task {
+                Some(task) => Target::Task {
+                    array: task.array,
+                    index: task.index,
+                },
+                None => Target::Job(job.id),
+            });
+        let arrays = state
+            .arrays
+            .values()
+            .filter(|array| is_any_kept(array))
+            .map(|a| Target::Job(a.id));
         let targets: Vec<Target> = jobs.chain(arrays).collect();
         if !targets.is_empty() {
             self.ask(root(), Command::Release { targets });
@@ -312,14 +459,30 @@ impl Cluster {
             let held = !job.holds.is_empty() && !is_kept(&job.holds);
             let waits = job.state == gmodel::JobState::Pending && (held || depends);
             if !waits || job.reason.code == gmodel::ReasonCode::None {
-                left.push(format!("job {} is {} ({})", job.shown_id(), job.state, job.reason.code));
+                left.push(format!(
+                    "job {} is {} ({})",
+                    job.shown_id(),
+                    job.state,
+                    job.reason.code
+                ));
             }
         }
-        for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
+        for array in state
+            .arrays
+            .values()
+            .filter(|array| !array.pending.is_empty())
+        {
             let depends = depends(array.waits.as_deref(), array.reason.code);
-            let free = !array.not_held().is_empty() || is_any_kept(array) || array.spec.deadline.is_some() || is_hopeless(array.reason.code);
+            let free = !array.not_held().is_empty()
+                || is_any_kept(array)
+                || array.spec.deadline.is_some()
+                || is_hopeless(array.reason.code);
             if free && !depends || array.reason.code == gmodel::ReasonCode::None {
-                left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
+                left.push(format!(
+                    "array {} has {} tasks waiting",
+                    array.id,
+                    array.pending.len()
+                ));
             }
         }
         if self.fences_open > 0 {
@@ -328,17 +491,32 @@ impl Cluster {
         left.extend(state.runs.keys().map(|run| format!("run {run} is left")));
         for machine in &self.machines {
             left.extend(machine.leftovers());
-            let Some(node) = state.nodes.get(machine.id) else { continue };
+            let Some(node) = state.nodes.get(machine.id) else {
+                continue;
+            };
             if !node.is_available() || !node.runs.is_empty() {
-                left.push(format!("{} is {:?} and lists {} runs", node.name, node.link, node.runs.len()));
+                left.push(format!(
+                    "{} is {:?} and lists {} runs",
+                    node.name,
+                    node.link,
+                    node.runs.len()
+                ));
             }
             let fence = gcore::ctl::desired(state, machine.id).fence;
             let obeys = machine.daemon.as_ref().map(|daemon| daemon.state.fence);
             if obeys.is_none_or(|obeys| obeys > fence) {
-                left.push(format!("{} obeys {obeys:?}, it is told {fence:?}", node.name));
+                left.push(format!(
+                    "{} obeys {obeys:?}, it is told {fence:?}",
+                    node.name
+                ));
             }
         }
-        left.extend(self.requests.iter().filter(|r| !r.answered).map(|r| format!("unanswered: {:?}", r.command)));
+        left.extend(
+            self.requests
+                .iter()
+                .filter(|r| !r.answered)
+                .map(|r| format!("unanswered: {:?}", r.command)),
+        );
         left
     }
 }
@@ -350,7 +528,12 @@ fn node_of(machine: usize) -> NodeId {
 
 pub fn actor(user: u8) -> Actor {
     let uid = 1000 + u32::from(user);
-    Actor { user: format!("user{user}"), uid, gid: uid, ..Actor::default() }
+    Actor {
+        user: format!("user{user}"),
+        uid,
+        gid: uid,
+        ..Actor::default()
+    }
 }
 
 /// Held by more than its owner: what operators and the controller hold is released in the end.
@@ -364,10 +547,19 @@ fn is_any_kept(array: &gcore::ctl::Array) -> bool {
 
 /// Waits for what never comes: it is cancelled in the end.
 fn is_hopeless(reason: ReasonCode) -> bool {
-    matches!(reason, ReasonCode::DependencyNeverSatisfied | ReasonCode::ReservationDeleted)
+    matches!(
+        reason,
+        ReasonCode::DependencyNeverSatisfied | ReasonCode::ReservationDeleted
+    )
 }
 
 /// Waits for others, and not only for a time to come, or in vain.
 fn depends(waits: Option<&gcore::ctl::Waits>, reason: ReasonCode) -> bool {
-    reason == ReasonCode::Dependency && waits.is_some_and(|waits| waits.on.iter().all(|wait| wait.until.is_none() && wait.never.is_none()))
+    reason == ReasonCode::Dependency
+        && waits.is_some_and(|waits| {
+            waits
+                .on
+                .iter()
+                .all(|wait| wait.until.is_none() && wait.never.is_none())
+        })
 }

@@ -11,16 +11,35 @@ use gmodel::job::JobSpec;
 
 /// Agents with eight GPUs each run arrays of one-GPU tasks for so many simulated seconds.
 pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
-    let acts = vec![Act { at: 0, what: What::Backup }];
-    let scenario = Scenario { seed: 1, machines: agents, gpus: 8, wait_for_lost: false, fence_fails: None, acts, calm_from: secs * 1000 };
+    let acts = vec![Act {
+        at: 0,
+        what: What::Backup,
+    }];
+    let scenario = Scenario {
+        seed: 1,
+        machines: agents,
+        gpus: 8,
+        wait_for_lost: false,
+        fence_fails: None,
+        acts,
+        calm_from: secs * 1000,
+    };
     let mut cluster = Cluster::new(scenario);
     cluster.run_until(5000);
-    let mut spec = JobSpec { name: "sweep".into(), ..JobSpec::default() };
+    let mut spec = JobSpec {
+        name: "sweep".into(),
+        ..JobSpec::default()
+    };
     spec.time_limit_secs = Some(600);
     spec.launch.work_dir = "/".into();
-    spec.array = Some(ArraySpec::parse(&format!("0-{}", tasks.saturating_sub(1))).map_err(|e| e.to_string())?);
+    spec.array = Some(
+        ArraySpec::parse(&format!("0-{}", tasks.saturating_sub(1))).map_err(|e| e.to_string())?,
+    );
     spec.request.gpus = Some(GpuAsk::whole(1));
-    let submit = Command::Submit { spec: Box::new(spec), client_key: Some("sweep".into()) };
+    let submit = Command::Submit {
+        spec: Box::new(spec),
+        client_key: Some("sweep".into()),
+    };
     cluster.ask(actor(0), submit);
     cluster.run_until(secs * 1000);
     match cluster.violation {

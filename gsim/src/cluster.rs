@@ -8,7 +8,9 @@ use crate::prng::Prng;
 use crate::scenario::{Act, Scenario};
 use crate::truth::Truth;
 use gcore::ctl::state::JoinToken;
-use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Reply, fence_orders, next_deadline, snapshot};
+use gcore::ctl::{
+    Actor, Command, Event, Input, NodeReport, Reply, fence_orders, next_deadline, snapshot,
+};
 use gmodel::node::Role;
 use gmodel::run::{Desired, RunEnd};
 use gmodel::{NodeId, RunId};
@@ -20,33 +22,90 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 #[derive(Clone, Debug)]
 pub enum Frame {
     Report(Box<NodeReport>),
-    Orders { desired: Desired, orders: Vec<Order> },
+    Orders {
+        desired: Desired,
+        orders: Vec<Order>,
+    },
 }
 
 /// Something that will happen.
 #[derive(Debug)]
 pub enum Happening {
     Act(usize),
-    ControllerStarts { restore: bool },
+    ControllerStarts {
+        restore: bool,
+    },
     Tick,
-    PlanMade { epoch: u64 },
-    PlanEnters { epoch: u64, plan: Plan },
-    Asked { request: usize },
-    Answered { request: usize, answer: Result<Reply, ()> },
-    Dial { machine: usize, epoch: u64 },
+    PlanMade {
+        epoch: u64,
+    },
+    PlanEnters {
+        epoch: u64,
+        plan: Plan,
+    },
+    Asked {
+        request: usize,
+    },
+    Answered {
+        request: usize,
+        answer: Result<Reply, ()>,
+    },
+    Dial {
+        machine: usize,
+        epoch: u64,
+    },
     /// `stray`: a copy, or a frame of an older connection, that arrives all the same.
-    FrameToController { connection: u64, epoch: u64, frame: Frame, stray: bool },
-    FrameToNode { connection: u64, epoch: u64, frame: Frame, stray: bool },
-    ControllerSeesEnd { connection: u64, epoch: u64 },
-    NodeSeesEnd { connection: u64 },
-    WorkDone { machine: usize, epoch: u64, work: Work },
-    RunEnds { machine: usize, boot: u32, run: RunId, timer: u64, end: RunEnd },
-    DaemonMissesSupervisor { machine: usize, epoch: u64, run: RunId },
-    PowerOn { machine: usize },
-    DaemonStarts { machine: usize },
-    GpuReturns { machine: usize },
+    FrameToController {
+        connection: u64,
+        epoch: u64,
+        frame: Frame,
+        stray: bool,
+    },
+    FrameToNode {
+        connection: u64,
+        epoch: u64,
+        frame: Frame,
+        stray: bool,
+    },
+    ControllerSeesEnd {
+        connection: u64,
+        epoch: u64,
+    },
+    NodeSeesEnd {
+        connection: u64,
+    },
+    WorkDone {
+        machine: usize,
+        epoch: u64,
+        work: Work,
+    },
+    RunEnds {
+        machine: usize,
+        boot: u32,
+        run: RunId,
+        timer: u64,
+        end: RunEnd,
+    },
+    DaemonMissesSupervisor {
+        machine: usize,
+        epoch: u64,
+        run: RunId,
+    },
+    PowerOn {
+        machine: usize,
+    },
+    DaemonStarts {
+        machine: usize,
+    },
+    GpuReturns {
+        machine: usize,
+    },
     /// A call of the site's fence program has come to its end; the controller that made it may be gone.
-    FenceEnds { node: NodeId, number: u64, epoch: u64 },
+    FenceEnds {
+        node: NodeId,
+        number: u64,
+        epoch: u64,
+    },
     /// People who look after the cluster once it is calm.
     Caretaker,
 }
@@ -118,12 +177,26 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(scenario: Scenario) -> Self {
-        let Scenario { seed, machines, gpus, wait_for_lost, fence_fails, .. } = scenario;
+        let Scenario {
+            seed,
+            machines,
+            gpus,
+            wait_for_lost,
+            fence_fails,
+            ..
+        } = scenario;
         let mut controller = Controller::new(seed, machines, wait_for_lost, fence_fails.is_some());
         for act in &scenario.acts {
-            if let crate::scenario::What::CrashAtCommit { commit, before, millis } = act.what {
+            if let crate::scenario::What::CrashAtCommit {
+                commit,
+                before,
+                millis,
+            } = act.what
+            {
                 // The first commits make the cluster: machines join.
-                controller.crashes.insert(commit + 2 * u64::from(machines) + 2, (before, millis));
+                controller
+                    .crashes
+                    .insert(commit + 2 * u64::from(machines) + 2, (before, millis));
             }
         }
         let mut cluster = Self {
@@ -132,7 +205,9 @@ impl Cluster {
             number: 0,
             chance: Prng::new(seed, 2),
             controller,
-            machines: (1..=u32::from(machines)).map(|id| Machine::new(NodeId(id), gpus)).collect(),
+            machines: (1..=u32::from(machines))
+                .map(|id| Machine::new(NodeId(id), gpus))
+                .collect(),
             connections: BTreeMap::new(),
             next_connection: 1,
             number_of_daemons: 0,
@@ -166,8 +241,17 @@ impl Cluster {
                 minted_by: "root".into(),
                 admin: false,
             };
-            self.feed(Input::Command { actor: root(), command: Command::MintToken { token } });
-            self.feed(Input::Command { actor: root(), command: Command::Join { token_hash: hash, name } });
+            self.feed(Input::Command {
+                actor: root(),
+                command: Command::MintToken { token },
+            });
+            self.feed(Input::Command {
+                actor: root(),
+                command: Command::Join {
+                    token_hash: hash,
+                    name,
+                },
+            });
             let at_once = self.chance.range(0, 1000);
             self.after(at_once, Happening::DaemonStarts { machine: at });
         }
@@ -179,17 +263,27 @@ impl Cluster {
 
     pub fn after(&mut self, millis: i64, what: Happening) {
         self.number += 1;
-        self.queue.push(Reverse(Entry { at: self.now + millis.max(0), number: self.number, what }));
+        self.queue.push(Reverse(Entry {
+            at: self.now + millis.max(0),
+            number: self.number,
+            what,
+        }));
     }
 
     /// Lets everything happen up to a time, or the first violation.
     pub fn run_until(&mut self, until: i64) {
         while self.violation.is_none() {
-            if self.queue.peek().is_none_or(|Reverse(entry)| entry.at > until) {
+            if self
+                .queue
+                .peek()
+                .is_none_or(|Reverse(entry)| entry.at > until)
+            {
                 self.now = until;
                 return;
             }
-            let Some(Reverse(entry)) = self.queue.pop() else { return };
+            let Some(Reverse(entry)) = self.queue.pop() else {
+                return;
+            };
             self.now = entry.at;
             self.happenings += 1;
             self.happens(entry.what);
@@ -226,27 +320,55 @@ impl Cluster {
             Happening::Asked { request } => self.asked(request),
             Happening::Answered { request, answer } => self.answered(request, answer),
             Happening::Dial { machine, epoch } => self.dial(machine, epoch),
-            Happening::FrameToController { connection, epoch, frame, stray } => {
+            Happening::FrameToController {
+                connection,
+                epoch,
+                frame,
+                stray,
+            } => {
                 self.frame_to_controller(connection, epoch, frame, stray);
             }
-            Happening::FrameToNode { connection, epoch, frame, stray } => {
+            Happening::FrameToNode {
+                connection,
+                epoch,
+                frame,
+                stray,
+            } => {
                 self.frame_to_node(connection, epoch, frame, stray);
             }
             Happening::ControllerSeesEnd { connection, epoch } => {
                 self.controller_sees_end(connection, epoch);
             }
             Happening::NodeSeesEnd { connection } => self.node_sees_end(connection),
-            Happening::WorkDone { machine, epoch, work } => self.work_done(machine, epoch, work),
-            Happening::RunEnds { machine, boot, run, timer, end } => {
+            Happening::WorkDone {
+                machine,
+                epoch,
+                work,
+            } => self.work_done(machine, epoch, work),
+            Happening::RunEnds {
+                machine,
+                boot,
+                run,
+                timer,
+                end,
+            } => {
                 self.run_ends(machine, boot, run, timer, end);
             }
-            Happening::DaemonMissesSupervisor { machine, epoch, run } => {
+            Happening::DaemonMissesSupervisor {
+                machine,
+                epoch,
+                run,
+            } => {
                 self.supervisor_missed(machine, epoch, run);
             }
             Happening::PowerOn { machine } => self.power_on(machine),
             Happening::DaemonStarts { machine } => self.daemon_starts(machine),
             Happening::GpuReturns { machine } => self.set_lost_gpus(machine, 0),
-            Happening::FenceEnds { node, number, epoch } => self.fence_ends(node, number, epoch),
+            Happening::FenceEnds {
+                node,
+                number,
+                epoch,
+            } => self.fence_ends(node, number, epoch),
             Happening::Caretaker => self.caretake(),
         }
     }
@@ -260,7 +382,12 @@ impl Cluster {
         }
         if self.trace.is_some() {
             let text = format!("{input:?}");
-            self.note(|| format!("controller takes {}", text.chars().take(400).collect::<String>()));
+            self.note(|| {
+                format!(
+                    "controller takes {}",
+                    text.chars().take(400).collect::<String>()
+                )
+            });
         }
         match self.controller.take(input, self.now) {
             Err(violation) => {
@@ -269,7 +396,12 @@ impl Cluster {
             }
             Ok(Handled::Crashed { millis, events }) => {
                 self.observe(&events);
-                self.note(|| format!("controller CRASHES at a commit, {} events durable", events.len()));
+                self.note(|| {
+                    format!(
+                        "controller CRASHES at a commit, {} events durable",
+                        events.len()
+                    )
+                });
                 self.controller_crashes(millis, false);
                 None
             }
@@ -296,8 +428,10 @@ impl Cluster {
     }
 
     fn tell_nodes(&mut self, events: &[Event]) {
-        let mut nodes: Vec<NodeId> =
-            events.iter().flat_map(|event| nodes_of(&self.controller.state, event)).collect();
+        let mut nodes: Vec<NodeId> = events
+            .iter()
+            .flat_map(|event| nodes_of(&self.controller.state, event))
+            .collect();
         nodes.sort_unstable();
         nodes.dedup();
         for node in nodes {
@@ -323,7 +457,10 @@ impl Cluster {
         }
         self.controller.plan_wanted = false;
         let now = self.controller.now(self.now);
-        let plan = gsched::plan(&snapshot(&self.controller.state, now), WorkBudget::default());
+        let plan = gsched::plan(
+            &snapshot(&self.controller.state, now),
+            WorkBudget::default(),
+        );
         let pause = self.chance.range(1, 60);
         self.after(pause, Happening::PlanEnters { epoch, plan });
     }
@@ -352,10 +489,22 @@ impl Cluster {
         let epoch = self.controller.epoch;
         for order in fence_orders(&self.controller.state) {
             if self.fence_calls.insert((order.node, order.number, epoch)) {
-                self.note(|| format!("the fence program is CALLED for {}: {}", order.name, order.lost));
+                self.note(|| {
+                    format!(
+                        "the fence program is CALLED for {}: {}",
+                        order.name, order.lost
+                    )
+                });
                 let takes = self.chance.range(0, 40_000);
                 self.fences_open += 1;
-                self.after(takes, Happening::FenceEnds { node: order.node, number: order.number, epoch });
+                self.after(
+                    takes,
+                    Happening::FenceEnds {
+                        node: order.node,
+                        number: order.number,
+                        epoch,
+                    },
+                );
             }
         }
     }
@@ -363,7 +512,9 @@ impl Cluster {
     /// It failed, with the node on or off, or the node is off for a while.
     fn fence_ends(&mut self, node: NodeId, number: u64, epoch: u64) {
         self.fences_open -= 1;
-        let Some(machine) = self.machines.iter().position(|one| one.id == node) else { return };
+        let Some(machine) = self.machines.iter().position(|one| one.id == node) else {
+            return;
+        };
         let in_ten = i64::from(self.scenario.fence_fails.unwrap_or(0));
         let fails = self.now < self.scenario.calm_from && self.chance.range(0, 9) < in_ten;
         if !fails || self.chance.one_in(2) {
@@ -374,7 +525,11 @@ impl Cluster {
             self.after(off, Happening::PowerOn { machine });
         }
         if self.controller.up && self.controller.epoch == epoch {
-            self.feed(Input::Fenced { node, number, failure: fails.then(|| "the BMC does not answer".to_owned()) });
+            self.feed(Input::Fenced {
+                node,
+                number,
+                failure: fails.then(|| "the BMC does not answer".to_owned()),
+            });
         }
     }
 
@@ -404,11 +559,21 @@ impl Cluster {
             self.feed(input);
         }
         if self.restoring {
-            self.restoring = self.feed(Input::Command { actor: root(), command: Command::Restore { incarnation: 0, next_job: 0 } }).is_none();
+            self.restoring = self
+                .feed(Input::Command {
+                    actor: root(),
+                    command: Command::Restore {
+                        incarnation: 0,
+                        next_job: 0,
+                    },
+                })
+                .is_none();
         }
         let lost = self.truth.lost(&self.controller.store);
         if let Some(job) = lost {
-            self.violated(format!("job {job} was acknowledged and is lost after a start"));
+            self.violated(format!(
+                "job {job} was acknowledged and is lost after a start"
+            ));
         }
         self.want_plan();
     }
@@ -417,7 +582,11 @@ impl Cluster {
 
     /// Asks, and asks again until there is an answer.
     pub fn ask(&mut self, actor: Actor, command: Command) {
-        self.requests.push(Request { actor, command, answered: false });
+        self.requests.push(Request {
+            actor,
+            command,
+            answered: false,
+        });
         let request = self.requests.len() - 1;
         let delay = self.chance.range(1, 50);
         self.after(delay, Happening::Asked { request });
@@ -428,7 +597,10 @@ impl Cluster {
             return;
         }
         let Request { actor, command, .. } = &self.requests[request];
-        let input = Input::Command { actor: actor.clone(), command: command.clone() };
+        let input = Input::Command {
+            actor: actor.clone(),
+            command: command.clone(),
+        };
         if let Some(answer) = self.feed(input) {
             let delay = self.chance.range(1, 50);
             // The answer may get lost on its way; the question is then asked again.
@@ -445,7 +617,10 @@ impl Cluster {
         }
         let Ok(reply) = answer else { return };
         let command = self.requests[request].command.clone();
-        if let Err(violation) = self.truth.acknowledged(request, &command, &reply, &self.controller.store) {
+        if let Err(violation) =
+            self.truth
+                .acknowledged(request, &command, &reply, &self.controller.store)
+        {
             self.violated(violation);
         }
     }
@@ -453,7 +628,9 @@ impl Cluster {
     // The network.
 
     fn dial(&mut self, machine: usize, epoch: u64) {
-        let Some(daemon) = &self.machines[machine].daemon else { return };
+        let Some(daemon) = &self.machines[machine].daemon else {
+            return;
+        };
         if daemon.epoch != epoch || daemon.connection.is_some() {
             return;
         }
@@ -478,7 +655,13 @@ impl Cluster {
     pub fn send_to_controller(&mut self, connection: u64, report: NodeReport) {
         let delay = self.delay();
         let now = self.now;
-        let Some(line) = self.connections.get_mut(&connection).filter(|line| !line.cut) else { return };
+        let Some(line) = self
+            .connections
+            .get_mut(&connection)
+            .filter(|line| !line.cut)
+        else {
+            return;
+        };
         let at = line.last_to_controller.max(now + delay);
         line.last_to_controller = at;
         let epoch = self.controller.epoch;
@@ -488,38 +671,79 @@ impl Cluster {
             let later = self.chance.range(0, 20_000);
             self.after(
                 at - now + later,
-                Happening::FrameToController { connection, epoch, frame, stray: true },
+                Happening::FrameToController {
+                    connection,
+                    epoch,
+                    frame,
+                    stray: true,
+                },
             );
         }
         let frame = Frame::Report(Box::new(report));
-        self.after(at - now, Happening::FrameToController { connection, epoch, frame, stray: false });
+        self.after(
+            at - now,
+            Happening::FrameToController {
+                connection,
+                epoch,
+                frame,
+                stray: false,
+            },
+        );
     }
 
     fn send_to_node(&mut self, connection: u64, frame: Frame) {
         let delay = self.delay();
         let now = self.now;
-        let Some(line) = self.connections.get_mut(&connection).filter(|line| !line.cut) else { return };
+        let Some(line) = self
+            .connections
+            .get_mut(&connection)
+            .filter(|line| !line.cut)
+        else {
+            return;
+        };
         let at = line.last_to_node.max(now + delay);
         line.last_to_node = at;
         let machine = line.machine;
-        let epoch = self.machines[machine].daemon.as_ref().map_or(0, |daemon| daemon.epoch);
+        let epoch = self.machines[machine]
+            .daemon
+            .as_ref()
+            .map_or(0, |daemon| daemon.epoch);
         if self.chance.one_in(30) {
             let later = self.chance.range(0, 20_000);
             let copy = frame.clone();
             self.after(
                 at - now + later,
-                Happening::FrameToNode { connection, epoch, frame: copy, stray: true },
+                Happening::FrameToNode {
+                    connection,
+                    epoch,
+                    frame: copy,
+                    stray: true,
+                },
             );
         }
-        self.after(at - now, Happening::FrameToNode { connection, epoch, frame, stray: false });
+        self.after(
+            at - now,
+            Happening::FrameToNode {
+                connection,
+                epoch,
+                frame,
+                stray: false,
+            },
+        );
     }
 
     fn delay(&mut self) -> i64 {
-        if self.chance.one_in(40) { self.chance.range(100, 3000) } else { self.chance.range(0, 5) }
+        if self.chance.one_in(40) {
+            self.chance.range(100, 3000)
+        } else {
+            self.chance.range(0, 5)
+        }
     }
 
     fn frame_to_controller(&mut self, connection: u64, epoch: u64, frame: Frame, stray: bool) {
-        let Some(line) = self.connections.get(&connection) else { return };
+        let Some(line) = self.connections.get(&connection) else {
+            return;
+        };
         if !self.controller.up || self.controller.epoch != epoch || (line.lost && !stray) {
             return;
         }
@@ -527,20 +751,29 @@ impl Cluster {
         let Frame::Report(report) = frame else { return };
         let current = self.controller.told.get(&node).map(|told| told.connection);
         match &*report {
-            NodeReport::Hello { .. } if current.is_some_and(|current| current > connection) => return,
+            NodeReport::Hello { .. } if current.is_some_and(|current| current > connection) => {
+                return;
+            }
             NodeReport::Hello { .. } => self.controller.connected(node, connection),
             // What came by an older connection harms nobody, except that its inventory may be old.
             NodeReport::Inventory { .. } if current != Some(connection) => return,
             _ => {}
         }
-        self.feed(Input::Node { node, report: *report });
+        self.feed(Input::Node {
+            node,
+            report: *report,
+        });
     }
 
     fn frame_to_node(&mut self, connection: u64, epoch: u64, frame: Frame, stray: bool) {
-        let Some(line) = self.connections.get(&connection) else { return };
+        let Some(line) = self.connections.get(&connection) else {
+            return;
+        };
         let machine = line.machine;
         let lost = line.lost && !stray;
-        let Some(daemon) = &self.machines[machine].daemon else { return };
+        let Some(daemon) = &self.machines[machine].daemon else {
+            return;
+        };
         if daemon.epoch != epoch || lost {
             return;
         }
@@ -552,33 +785,53 @@ impl Cluster {
     /// The connection is dead: both ends learn it, sooner or later.
     pub fn cut(&mut self, connection: u64, controller_knows: bool) {
         let lost = self.chance.one_in(2);
-        let Some(line) = self.connections.get_mut(&connection).filter(|line| !line.cut) else { return };
+        let Some(line) = self
+            .connections
+            .get_mut(&connection)
+            .filter(|line| !line.cut)
+        else {
+            return;
+        };
         line.cut = true;
         line.lost = lost;
         let late = |chance: &mut Prng, most| {
-            if chance.one_in(4) { chance.range(0, most) } else { chance.range(0, 200) }
+            if chance.one_in(4) {
+                chance.range(0, most)
+            } else {
+                chance.range(0, 200)
+            }
         };
         let node = late(&mut self.chance, 20_000);
         self.after(node, Happening::NodeSeesEnd { connection });
         if !controller_knows {
             let controller = late(&mut self.chance, 30_000);
             let epoch = self.controller.epoch;
-            self.after(controller, Happening::ControllerSeesEnd { connection, epoch });
+            self.after(
+                controller,
+                Happening::ControllerSeesEnd { connection, epoch },
+            );
         }
     }
 
     fn controller_sees_end(&mut self, connection: u64, epoch: u64) {
-        let Some(line) = self.connections.get(&connection) else { return };
+        let Some(line) = self.connections.get(&connection) else {
+            return;
+        };
         let node = self.machines[line.machine].id;
         let current = self.controller.told.get(&node).map(|told| told.connection);
         if self.controller.up && self.controller.epoch == epoch && current == Some(connection) {
             self.controller.told.remove(&node);
-            self.feed(Input::Node { node, report: NodeReport::Gone });
+            self.feed(Input::Node {
+                node,
+                report: NodeReport::Gone,
+            });
         }
     }
 
     fn node_sees_end(&mut self, connection: u64) {
-        let Some(line) = self.connections.get(&connection) else { return };
+        let Some(line) = self.connections.get(&connection) else {
+            return;
+        };
         let machine = line.machine;
         if let Some(daemon) = &mut self.machines[machine].daemon
             && daemon.connection == Some(connection)
@@ -592,5 +845,9 @@ impl Cluster {
 }
 
 pub fn root() -> Actor {
-    Actor { user: "root".into(), operator: true, ..Actor::default() }
+    Actor {
+        user: "root".into(),
+        operator: true,
+        ..Actor::default()
+    }
 }

@@ -46,7 +46,10 @@ pub struct Controller {
 
 /// What came of an input.
 pub enum Handled {
-    Done { reply: Result<Reply, Refusal>, events: Vec<Event> },
+    Done {
+        reply: Result<Reply, Refusal>,
+        events: Vec<Event>,
+    },
     /// It crashed at the commit, for so many milliseconds; the events are those that are durable.
     Crashed { millis: i64, events: Vec<Event> },
 }
@@ -55,14 +58,34 @@ impl Controller {
     pub fn new(seed: u64, machines: u16, wait_for_lost: bool, fence_program: bool) -> Self {
         let mut config = ClusterConfig {
             partitions: vec![
-                Partition { name: "main".into(), is_default: true, ..Partition::default() },
-                Partition { name: "once".into(), requeue: false, ..Partition::default() },
-                Partition { name: "parts".into(), gpu_sharing: GpuSharing::Mps, ..Partition::default() },
-                Partition { name: "loose".into(), gpu_sharing: GpuSharing::Uncapped, ..Partition::default() },
+                Partition {
+                    name: "main".into(),
+                    is_default: true,
+                    ..Partition::default()
+                },
+                Partition {
+                    name: "once".into(),
+                    requeue: false,
+                    ..Partition::default()
+                },
+                Partition {
+                    name: "parts".into(),
+                    gpu_sharing: GpuSharing::Mps,
+                    ..Partition::default()
+                },
+                Partition {
+                    name: "loose".into(),
+                    gpu_sharing: GpuSharing::Uncapped,
+                    ..Partition::default()
+                },
             ],
             node_timeout_secs: 60,
             fence_program,
-            lost_node: if wait_for_lost { LostNode::Wait } else { LostNode::Requeue },
+            lost_node: if wait_for_lost {
+                LostNode::Wait
+            } else {
+                LostNode::Requeue
+            },
             prepare_timeout_secs: 30,
             kill_grace_secs: 10,
             ..ClusterConfig::default()
@@ -103,7 +126,12 @@ impl Controller {
         self.told.clear();
         self.planning = false;
         self.plan_wanted = true;
-        [Input::Configure { config: self.config.clone() }, Input::Started]
+        [
+            Input::Configure {
+                config: self.config.clone(),
+            },
+            Input::Started,
+        ]
     }
 
     pub fn stop(&mut self) {
@@ -124,14 +152,20 @@ impl Controller {
             self.crashes.remove(&self.commits)
         };
         if let Some((true, millis)) = crash {
-            return Ok(Handled::Crashed { millis, events: Vec::new() });
+            return Ok(Handled::Crashed {
+                millis,
+                events: Vec::new(),
+            });
         }
         self.store.commit(&self.state, &events);
         self.plan_wanted |= events.iter().any(Event::wakes_planner);
         if self.commits.is_multiple_of(self.check_every)
             && let Some(violation) = check(&self.state).first()
         {
-            return Err(format!("controller: {violation}, after {:?}", events.last()));
+            return Err(format!(
+                "controller: {violation}, after {:?}",
+                events.last()
+            ));
         }
         match crash {
             Some((_, millis)) => Ok(Handled::Crashed { millis, events }),
@@ -142,19 +176,38 @@ impl Controller {
     /// What to send to a node, if it has not been told already on this connection.
     pub fn news_for(&mut self, node: NodeId) -> Option<(u64, Desired, Vec<Order>)> {
         let generation = self.state.nodes.get(node)?.generation;
-        let fence = Fence { incarnation: self.state.incarnation, generation };
+        let fence = Fence {
+            incarnation: self.state.incarnation,
+            generation,
+        };
         let seed = self.seed;
-        let told = self.told.get_mut(&node).filter(|told| told.fence != fence)?;
+        let told = self
+            .told
+            .get_mut(&node)
+            .filter(|told| told.fence != fence)?;
         let desired = desired(&self.state, node);
         told.fence = desired.fence;
-        let starts = desired.runs.iter().filter(|one| matches!(one.want, Want::Prepare | Want::Run));
-        let fresh: Vec<RunId> = starts.map(|one| one.run).filter(|run| told.orders.insert(*run)).collect();
-        let orders = fresh.into_iter().filter_map(|run| order(&self.state, run, node, seed)).collect();
+        let starts = desired
+            .runs
+            .iter()
+            .filter(|one| matches!(one.want, Want::Prepare | Want::Run));
+        let fresh: Vec<RunId> = starts
+            .map(|one| one.run)
+            .filter(|run| told.orders.insert(*run))
+            .collect();
+        let orders = fresh
+            .into_iter()
+            .filter_map(|run| order(&self.state, run, node, seed))
+            .collect();
         Some((told.connection, desired, orders))
     }
 
     pub fn connected(&mut self, node: NodeId, connection: u64) {
-        let told = Told { connection, fence: Fence::default(), orders: BTreeSet::new() };
+        let told = Told {
+            connection,
+            fence: Fence::default(),
+            orders: BTreeSet::new(),
+        };
         self.told.insert(node, told);
     }
 }
@@ -162,7 +215,9 @@ impl Controller {
 /// Nodes whose orders an event may have changed.
 pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
     let of_run = |run: RunId| -> Vec<NodeId> {
-        state.runs.get(run).map_or(Vec::new(), |run| run.members.iter().map(|m| m.node).collect())
+        state.runs.get(run).map_or(Vec::new(), |run| {
+            run.members.iter().map(|m| m.node).collect()
+        })
     };
     match event {
         Event::RunPlaced { allocation, .. } => allocation.iter().map(|share| share.node).collect(),
@@ -175,9 +230,11 @@ pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
         | Event::RunSignalled { run, .. } => of_run(*run),
         Event::RunReported { node, .. } | Event::RunForfeited { node, .. } => vec![*node],
         Event::NodeHello { node, .. } => vec![*node],
-        Event::JobUpdated { job, .. } => {
-            state.jobs.get(*job).and_then(|job| job.live_run()).map_or(Vec::new(), of_run)
-        }
+        Event::JobUpdated { job, .. } => state
+            .jobs
+            .get(*job)
+            .and_then(|job| job.live_run())
+            .map_or(Vec::new(), of_run),
         Event::Restored { .. } => state.nodes.keys().collect(),
         _ => Vec::new(),
     }
@@ -185,7 +242,10 @@ pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
 
 fn order(state: &State, run: RunId, node: NodeId, seed: u64) -> Option<Order> {
     let record = state.runs.get(run)?;
-    let index = record.members.iter().position(|member| member.node == node)?;
+    let index = record
+        .members
+        .iter()
+        .position(|member| member.node == node)?;
     let share = &record.allocation[index];
     Some(Order {
         run,
@@ -207,5 +267,9 @@ pub fn behaviour(seed: u64, job: JobId) -> Behaviour {
         18 => (EndCause::OutOfMemory, ExitCode::killed(9)),
         _ => (EndCause::LaunchUser, ExitCode::exited(127)),
     };
-    Behaviour { millis, cause, exit }
+    Behaviour {
+        millis,
+        cause,
+        exit,
+    }
 }

@@ -65,7 +65,12 @@ mod tests {
 
     #[test]
     fn fields_read_back_as_written() {
-        for list in [vec!["a", "", "b"], vec!["a,b", "say \"x\"", ""], vec![""], vec!["\"", ",", "z"]] {
+        for list in [
+            vec!["a", "", "b"],
+            vec!["a,b", "say \"x\"", ""],
+            vec![""],
+            vec!["\"", ",", "z"],
+        ] {
             let line: Vec<_> = list.iter().map(|field| written(field)).collect();
             assert_eq!(fields(&line.join(",")).unwrap(), list);
         }

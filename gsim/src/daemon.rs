@@ -19,8 +19,17 @@ impl Cluster {
         let epoch = self.number_of_daemons;
         let runs = one.scan(now);
         let (life, fence) = (one.life(), one.spool.fence);
-        let orders = one.spool.runs.iter().map(|(run, record)| (*run, record.order.clone())).collect();
-        one.daemon = Some(Daemon { epoch, orders, ..Daemon::default() });
+        let orders = one
+            .spool
+            .runs
+            .iter()
+            .map(|(run, record)| (*run, record.order.clone()))
+            .collect();
+        one.daemon = Some(Daemon {
+            epoch,
+            orders,
+            ..Daemon::default()
+        });
         self.note(|| format!("n{} daemon STARTS with {} runs", machine + 1, runs.len()));
         self.tell_daemon(machine, NodeInput::Scanned { life, fence, runs });
         let pause = self.chance.range(0, 500);
@@ -29,7 +38,10 @@ impl Cluster {
 
     pub fn daemon_crashes(&mut self, machine: usize) {
         self.note(|| format!("n{} daemon CRASHES", machine + 1));
-        let connection = self.machines[machine].daemon.take().and_then(|daemon| daemon.connection);
+        let connection = self.machines[machine]
+            .daemon
+            .take()
+            .and_then(|daemon| daemon.connection);
         if let Some(connection) = connection {
             self.cut(connection, false);
         }
@@ -61,23 +73,48 @@ impl Cluster {
     pub fn say_hello(&mut self, machine: usize, connection: u64) {
         let one = &mut self.machines[machine];
         let (life, inventory) = (one.life(), one.inventory());
-        let Some(daemon) = &mut one.daemon else { return };
+        let Some(daemon) = &mut one.daemon else {
+            return;
+        };
         daemon.connection = Some(connection);
         let sent = Some(Timestamp(self.now));
-        let runs = reports(&daemon.state).into_iter().map(|report| RunReport { sent, ..report }).collect::<Vec<_>>();
+        let runs = reports(&daemon.state)
+            .into_iter()
+            .map(|report| RunReport { sent, ..report })
+            .collect::<Vec<_>>();
         let fence = daemon.state.fence;
         self.note(|| format!("n{} says hello with {} runs", machine + 1, runs.len()));
-        self.send_to_controller(connection, NodeReport::Hello { life, fence, inventory, runs });
+        self.send_to_controller(
+            connection,
+            NodeReport::Hello {
+                life,
+                fence,
+                inventory,
+                runs,
+            },
+        );
     }
 
     pub fn orders_come(&mut self, machine: usize, desired: Desired, fresh: Vec<Order>) {
-        let Some(daemon) = &mut self.machines[machine].daemon else { return };
-        daemon.orders.extend(fresh.into_iter().map(|order| (order.run, order)));
+        let Some(daemon) = &mut self.machines[machine].daemon else {
+            return;
+        };
+        daemon
+            .orders
+            .extend(fresh.into_iter().map(|order| (order.run, order)));
         let orders: BTreeSet<RunId> = daemon.orders.keys().copied().collect();
         self.note(|| {
-            let told = desired.runs.iter().map(|told| format!("{} {:?}", told.run, told.want));
+            let told = desired
+                .runs
+                .iter()
+                .map(|told| format!("{} {:?}", told.run, told.want));
             let told: Vec<_> = told.collect();
-            format!("n{} is told {}: {}", machine + 1, shown(desired.fence), told.join(", "))
+            format!(
+                "n{} is told {}: {}",
+                machine + 1,
+                shown(desired.fence),
+                told.join(", ")
+            )
         });
         self.tell_daemon(machine, NodeInput::DesiredReceived { desired, orders });
     }
@@ -85,7 +122,9 @@ impl Cluster {
     /// Feeds the node's state machine, reports what is new, does what is to be done.
     pub fn tell_daemon(&mut self, machine: usize, input: NodeInput) {
         let now = Timestamp(self.now);
-        let Some(daemon) = &mut self.machines[machine].daemon else { return };
+        let Some(daemon) = &mut self.machines[machine].daemon else {
+            return;
+        };
         let events = handle(&daemon.state, input, now);
         let mut news = Vec::new();
         let mut obeyed = None;
@@ -95,7 +134,11 @@ impl Cluster {
                 NodeEvent::PhaseReached { run, phase } => {
                     news.push(RunReport::new(*run, phase.clone()));
                 }
-                NodeEvent::TargetObeyed { desired, accepted, refused } => {
+                NodeEvent::TargetObeyed {
+                    desired,
+                    accepted,
+                    refused,
+                } => {
                     let touched = accepted.iter().chain(refused.iter().map(|(run, _)| run));
                     news.extend(touched.filter_map(|run| {
                         let phase = daemon.state.runs.get(run)?.phase.clone();
@@ -136,11 +179,21 @@ impl Cluster {
     /// What a node says that it obeys of standing still is so.
     fn check_frozen(&mut self, machine: usize, told: &[DesiredRun]) {
         let supervisors = &self.machines[machine].supervisors;
-        let wrong = told.iter().filter(|told| told.want == Want::Run).find_map(|told| {
-            let supervisor = supervisors.get(&told.run).filter(|one| !one.dead && !one.stopping && one.running_since.is_some())?;
-            let is = supervisor.frozen_since.is_some();
-            (is != told.suspended).then(|| format!("{} is frozen: {is}, it is told {}", told.run, told.suspended))
-        });
+        let wrong = told
+            .iter()
+            .filter(|told| told.want == Want::Run)
+            .find_map(|told| {
+                let supervisor = supervisors
+                    .get(&told.run)
+                    .filter(|one| !one.dead && !one.stopping && one.running_since.is_some())?;
+                let is = supervisor.frozen_since.is_some();
+                (is != told.suspended).then(|| {
+                    format!(
+                        "{} is frozen: {is}, it is told {}",
+                        told.run, told.suspended
+                    )
+                })
+            });
         if let Some(wrong) = wrong {
             self.violated(format!("n{}: {wrong}", machine + 1));
         }
@@ -148,19 +201,30 @@ impl Cluster {
 
     /// Begins everything the state calls for that is not under way.
     fn work(&mut self, machine: usize) {
-        let Some(daemon) = &self.machines[machine].daemon else { return };
+        let Some(daemon) = &self.machines[machine].daemon else {
+            return;
+        };
         for action in actions(&daemon.state) {
             match action {
-                NodeAction::Record { fence, .. } => self.begin(machine, Work::WriteOrders(fence), 5),
+                NodeAction::Record { fence, .. } => {
+                    self.begin(machine, Work::WriteOrders(fence), 5)
+                }
                 NodeAction::Prepare { run } => self.begin(machine, Work::Prepare(run), 300),
                 NodeAction::Abandon { run } => {
-                    let busy = self.machines[machine].daemon.as_ref().map(|daemon| &daemon.busy);
+                    let busy = self.machines[machine]
+                        .daemon
+                        .as_ref()
+                        .map(|daemon| &daemon.busy);
                     if busy.is_some_and(|busy| !busy.contains(&Work::Prepare(run))) {
                         self.begin(machine, Work::Abandon(run), 5);
                     }
                 }
                 NodeAction::Go { run } => self.go(machine, run),
-                NodeAction::Stop { run, why, grace_secs } => self.stop(machine, run, why, grace_secs),
+                NodeAction::Stop {
+                    run,
+                    why,
+                    grace_secs,
+                } => self.stop(machine, run, why, grace_secs),
                 NodeAction::Limit { run, limit_secs } => self.limit(machine, run, limit_secs),
                 NodeAction::Suspend { run, suspended } => self.suspend(machine, run, suspended),
                 NodeAction::Signal { .. } => {}
@@ -172,31 +236,61 @@ impl Cluster {
 
     fn begin(&mut self, machine: usize, work: Work, millis: i64) {
         let delay = self.chance.range(0, millis);
-        let Some(daemon) = &mut self.machines[machine].daemon else { return };
+        let Some(daemon) = &mut self.machines[machine].daemon else {
+            return;
+        };
         let epoch = daemon.epoch;
         if daemon.busy.insert(work) {
-            self.after(delay, Happening::WorkDone { machine, epoch, work });
+            self.after(
+                delay,
+                Happening::WorkDone {
+                    machine,
+                    epoch,
+                    work,
+                },
+            );
         }
     }
 
     pub fn work_done(&mut self, machine: usize, epoch: u64, work: Work) {
         let boot = self.machines[machine].boot;
-        let Some(daemon) = &mut self.machines[machine].daemon else { return };
+        let Some(daemon) = &mut self.machines[machine].daemon else {
+            return;
+        };
         if daemon.epoch != epoch || !daemon.busy.remove(&work) {
             return;
         }
         match work {
             Work::WriteOrders(fence) => {
-                let accept = actions(&daemon.state).into_iter().find_map(|action| match action {
-                    NodeAction::Record { fence: wanted, accept } if wanted == fence => Some(accept),
-                    _ => None,
-                });
+                let accept = actions(&daemon.state)
+                    .into_iter()
+                    .find_map(|action| match action {
+                        NodeAction::Record {
+                            fence: wanted,
+                            accept,
+                        } if wanted == fence => Some(accept),
+                        _ => None,
+                    });
                 // A newer target may have taken its place.
-                let Some(accept) = accept else { return self.work(machine) };
-                let orders: Vec<Order> = accept.iter().map(|run| daemon.orders[run].clone()).collect();
+                let Some(accept) = accept else {
+                    return self.work(machine);
+                };
+                let orders: Vec<Order> = accept
+                    .iter()
+                    .map(|run| daemon.orders[run].clone())
+                    .collect();
                 for order in orders {
-                    let record = SpoolRun { order, boot, supervised: false, exit: None, clean: false };
-                    self.machines[machine].spool.runs.insert(record.order.run, record);
+                    let record = SpoolRun {
+                        order,
+                        boot,
+                        supervised: false,
+                        exit: None,
+                        clean: false,
+                    };
+                    self.machines[machine]
+                        .spool
+                        .runs
+                        .insert(record.order.run, record);
                 }
                 self.begin(machine, Work::WriteFence(fence), 5);
             }
@@ -207,7 +301,10 @@ impl Cluster {
             }
             Work::Prepare(run) => self.prepared(machine, run),
             Work::Abandon(run) => {
-                let end = RunEnd { cause: EndCause::Stopped, ..RunEnd::default() };
+                let end = RunEnd {
+                    cause: EndCause::Stopped,
+                    ..RunEnd::default()
+                };
                 self.ended(machine, run, end);
             }
             Work::Clean(run) => {
@@ -237,14 +334,29 @@ impl Cluster {
         }
         let (broken_until, prolog) = one.broken_until;
         if broken_until > now {
-            let cause = if prolog { EndCause::PrologFailed } else { EndCause::LaunchNode };
-            let end = RunEnd { cause, text: "the node is broken".into(), ..RunEnd::default() };
+            let cause = if prolog {
+                EndCause::PrologFailed
+            } else {
+                EndCause::LaunchNode
+            };
+            let end = RunEnd {
+                cause,
+                text: "the node is broken".into(),
+                ..RunEnd::default()
+            };
             return self.ended(machine, run, end);
         }
         record.supervised = true;
         let order = record.order.clone();
-        let supervisor =
-            Supervisor { order, running_since: None, frozen_since: None, stood_still: 0, dead: false, stopping: false, timer: 0 };
+        let supervisor = Supervisor {
+            order,
+            running_since: None,
+            frozen_since: None,
+            stood_still: 0,
+            dead: false,
+            stopping: false,
+            timer: 0,
+        };
         one.supervisors.insert(run, supervisor);
         self.tell_daemon(machine, NodeInput::Prepared { run });
     }
@@ -252,13 +364,19 @@ impl Cluster {
     fn go(&mut self, machine: usize, run: RunId) {
         let now = self.now;
         let one = &mut self.machines[machine];
-        let Some(supervisor) = one.supervisors.get(&run).filter(|s| !s.dead) else { return };
+        let Some(supervisor) = one.supervisors.get(&run).filter(|s| !s.dead) else {
+            return;
+        };
         if supervisor.running_since.is_some() || supervisor.stopping {
             return;
         }
         let order = supervisor.order.clone();
         if order.index == 0 && order.behaviour.cause == EndCause::LaunchUser {
-            let end = RunEnd { cause: EndCause::LaunchUser, text: "no such directory".into(), ..RunEnd::default() };
+            let end = RunEnd {
+                cause: EndCause::LaunchUser,
+                text: "no such directory".into(),
+                ..RunEnd::default()
+            };
             return self.ended(machine, run, end);
         }
         let others = one.users_of(&order);
@@ -268,24 +386,45 @@ impl Cluster {
         }
         self.note(|| format!("n{} STARTS processes of {run}", machine + 1));
         if let Some(other) = others.first() {
-            self.violated(format!("{run} starts on a GPU of n{} that {other} still uses", machine + 1));
+            self.violated(format!(
+                "{run} starts on a GPU of n{} that {other} still uses",
+                machine + 1
+            ));
         }
         if let Err(violation) = self.truth.started(run, node, now) {
             self.violated(violation);
         }
         if let Some(older) = self.older_self(machine, run) {
-            self.violated(format!("{run} starts on n{} beside {older}, which is not known to be gone", machine + 1));
+            self.violated(format!(
+                "{run} starts on n{} beside {older}, which is not known to be gone",
+                machine + 1
+            ));
         }
         self.set_timer(machine, run, order.limit_secs);
-        self.tell_daemon(machine, NodeInput::Started { run, started: Timestamp(now) });
+        self.tell_daemon(
+            machine,
+            NodeInput::Started {
+                run,
+                started: Timestamp(now),
+            },
+        );
     }
 
     /// Processes of an earlier attempt on another machine, where the site does all that no job runs beside its old self.
     fn older_self(&self, machine: usize, run: RunId) -> Option<String> {
         let promised = self.scenario.wait_for_lost || self.scenario.fence_fails.is_some();
-        let others = self.machines.iter().enumerate().filter(|(at, _)| *at != machine && promised && !self.truth.went_back());
-        let older = |one: &Supervisor| one.running_since.is_some() && one.order.run.job == run.job && one.order.run.attempt < run.attempt;
-        others.flat_map(|(_, other)| other.supervisors.values().map(move |one| (other, one)))
+        let others = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != machine && promised && !self.truth.went_back());
+        let older = |one: &Supervisor| {
+            one.running_since.is_some()
+                && one.order.run.job == run.job
+                && one.order.run.attempt < run.attempt
+        };
+        others
+            .flat_map(|(_, other)| other.supervisors.values().map(move |one| (other, one)))
             .find(|(_, one)| older(one))
             .map(|(other, one)| format!("{} on {}", one.order.run, other.name))
     }
@@ -295,8 +434,12 @@ impl Cluster {
         let now = self.now;
         let one = &mut self.machines[machine];
         let boot = one.boot;
-        let Some(supervisor) = one.supervisors.get_mut(&run) else { return };
-        let Some(since) = supervisor.running_since.filter(|_| !supervisor.stopping) else { return };
+        let Some(supervisor) = one.supervisors.get_mut(&run) else {
+            return;
+        };
+        let Some(since) = supervisor.running_since.filter(|_| !supervisor.stopping) else {
+            return;
+        };
         supervisor.timer += 1;
         if supervisor.frozen_since.is_some() {
             return;
@@ -312,12 +455,28 @@ impl Cluster {
             (_, Some(limit)) => (limit, EndCause::TimeLimit, ExitCode::killed(15)),
             _ => return,
         };
-        let end = RunEnd { cause, exit, started: Some(Timestamp(since)), ..RunEnd::default() };
-        self.after(at - now, Happening::RunEnds { machine, boot, run, timer, end });
+        let end = RunEnd {
+            cause,
+            exit,
+            started: Some(Timestamp(since)),
+            ..RunEnd::default()
+        };
+        self.after(
+            at - now,
+            Happening::RunEnds {
+                machine,
+                boot,
+                run,
+                timer,
+                end,
+            },
+        );
     }
 
     fn limit(&mut self, machine: usize, run: RunId, limit_secs: Option<u32>) {
-        let Some(supervisor) = self.machines[machine].supervisors.get_mut(&run) else { return };
+        let Some(supervisor) = self.machines[machine].supervisors.get_mut(&run) else {
+            return;
+        };
         if supervisor.dead || supervisor.order.limit_secs == limit_secs {
             return;
         }
@@ -328,8 +487,17 @@ impl Cluster {
     /// Neither work nor limit goes on while it stands still.
     fn suspend(&mut self, machine: usize, run: RunId, suspended: bool) {
         let now = self.now;
-        let Some(supervisor) = self.machines[machine].supervisors.get_mut(&run).filter(|s| !s.dead && !s.stopping) else { return };
-        match (supervisor.frozen_since, suspended && supervisor.running_since.is_some()) {
+        let Some(supervisor) = self.machines[machine]
+            .supervisors
+            .get_mut(&run)
+            .filter(|s| !s.dead && !s.stopping)
+        else {
+            return;
+        };
+        match (
+            supervisor.frozen_since,
+            suspended && supervisor.running_since.is_some(),
+        ) {
             (None, true) => supervisor.frozen_since = Some(now),
             (Some(since), false) => {
                 supervisor.stood_still += now - since;
@@ -345,22 +513,42 @@ impl Cluster {
         let delay = self.chance.range(0, 1000 * i64::from(grace_secs));
         let one = &mut self.machines[machine];
         let boot = one.boot;
-        let Some(supervisor) = one.supervisors.get_mut(&run).filter(|s| !s.dead && !s.stopping) else {
+        let Some(supervisor) = one
+            .supervisors
+            .get_mut(&run)
+            .filter(|s| !s.dead && !s.stopping)
+        else {
             return;
         };
         supervisor.stopping = true;
-        let end = RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() };
+        let end = RunEnd {
+            cause: EndCause::Stopped,
+            exit: ExitCode::killed(15),
+            ..RunEnd::default()
+        };
         if supervisor.running_since.is_none() {
             return self.ended(machine, run, end);
         }
         // Its own end may still come first: the older timer stays valid beside this one.
         let timer = supervisor.timer;
-        self.after(delay, Happening::RunEnds { machine, boot, run, timer, end });
+        self.after(
+            delay,
+            Happening::RunEnds {
+                machine,
+                boot,
+                run,
+                timer,
+                end,
+            },
+        );
     }
 
     pub fn run_ends(&mut self, machine: usize, boot: u32, run: RunId, timer: u64, end: RunEnd) {
         let one = &self.machines[machine];
-        let valid = one.supervisors.get(&run).is_some_and(|s| s.timer == timer && !s.dead);
+        let valid = one
+            .supervisors
+            .get(&run)
+            .is_some_and(|s| s.timer == timer && !s.dead);
         if one.powered && one.boot == boot && valid {
             self.ended(machine, run, end);
         }
@@ -371,13 +559,23 @@ impl Cluster {
         let now = self.now;
         let one = &mut self.machines[machine];
         let node = one.id;
-        let began = one.supervisors.remove(&run).and_then(|supervisor| supervisor.running_since);
-        let Some(record) = one.spool.runs.get_mut(&run) else { return };
+        let began = one
+            .supervisors
+            .remove(&run)
+            .and_then(|supervisor| supervisor.running_since);
+        let Some(record) = one.spool.runs.get_mut(&run) else {
+            return;
+        };
         let index = record.order.index;
         // Who is lost measures nothing.
         let measured = began.filter(|_| !end.cause.is_node_failure());
         let ran_millis = measured.and_then(|began| u64::try_from(now - began).ok());
-        let end = RunEnd { started: measured.map(Timestamp), ended: Some(Timestamp(now)), ran_millis, ..end };
+        let end = RunEnd {
+            started: measured.map(Timestamp),
+            ended: Some(Timestamp(now)),
+            ran_millis,
+            ..end
+        };
         if record.exit.is_none() && ran_millis.is_some() {
             self.truth.stopped(run, node, now);
         }
@@ -393,20 +591,41 @@ impl Cluster {
     pub fn kill_supervisor(&mut self, machine: usize, pick: usize) {
         let one = &mut self.machines[machine];
         let count = one.supervisors.len().max(1);
-        let Some(supervisor) = one.supervisors.values_mut().nth(pick % count) else { return };
+        let Some(supervisor) = one.supervisors.values_mut().nth(pick % count) else {
+            return;
+        };
         supervisor.dead = true;
         let run = supervisor.order.run;
         let epoch = one.daemon.as_ref().map_or(0, |daemon| daemon.epoch);
         let delay = self.chance.range(0, 3000);
-        self.after(delay, Happening::DaemonMissesSupervisor { machine, epoch, run });
+        self.after(
+            delay,
+            Happening::DaemonMissesSupervisor {
+                machine,
+                epoch,
+                run,
+            },
+        );
     }
 
     pub fn supervisor_missed(&mut self, machine: usize, epoch: u64, run: RunId) {
         let one = &self.machines[machine];
-        let same = one.daemon.as_ref().is_some_and(|daemon| daemon.epoch == epoch);
-        if same && one.supervisors.get(&run).is_some_and(|supervisor| supervisor.dead) {
+        let same = one
+            .daemon
+            .as_ref()
+            .is_some_and(|daemon| daemon.epoch == epoch);
+        if same
+            && one
+                .supervisors
+                .get(&run)
+                .is_some_and(|supervisor| supervisor.dead)
+        {
             let text = "the supervisor died".into();
-            let end = RunEnd { cause: EndCause::SupervisorLost, text, ..RunEnd::default() };
+            let end = RunEnd {
+                cause: EndCause::SupervisorLost,
+                text,
+                ..RunEnd::default()
+            };
             self.ended(machine, run, end);
         }
     }
@@ -423,8 +642,15 @@ fn brief(event: &NodeEvent) -> String {
         NodeEvent::OldTargetRefused { fence, newest } => {
             format!("refuses {}, has {}", shown(*fence), shown(*newest))
         }
-        NodeEvent::TargetObeyed { desired, accepted, refused } => {
-            format!("obeys {}: accepts {accepted:?}, refuses {refused:?}", shown(desired.fence))
+        NodeEvent::TargetObeyed {
+            desired,
+            accepted,
+            refused,
+        } => {
+            format!(
+                "obeys {}: accepts {accepted:?}, refuses {refused:?}",
+                shown(desired.fence)
+            )
         }
         NodeEvent::PhaseReached { run, phase } => format!("{run} reaches {phase:?}"),
         NodeEvent::MarkSet { run, mark } => format!("{run} has mark {}", mark.number),

@@ -53,15 +53,29 @@ impl<'a> Experiment<'a> {
                 (Place::Given(hardware), None) | (Place::Each(hardware), _) => hardware.clone(),
                 (Place::Given(hardware), Some(account)) => of_account(hardware, account)?,
             };
-            let outcome = run(&jobs, &hardware, &policy.config(&hardware), &policy.settings, clock)?;
-            parts.push(Part { account, hardware, jobs, outcome });
+            let outcome = run(
+                &jobs,
+                &hardware,
+                &policy.config(&hardware),
+                &policy.settings,
+                clock,
+            )?;
+            parts.push(Part {
+                account,
+                hardware,
+                jobs,
+                outcome,
+            });
         }
         let setting = Setting {
             policy: policy.name.clone(),
             cluster: describe(&parts),
             notes: notes(trace, policy, &parts),
         };
-        let outcomes: Vec<_> = parts.iter().map(|part| (&part.jobs[..], &part.outcome)).collect();
+        let outcomes: Vec<_> = parts
+            .iter()
+            .map(|part| (&part.jobs[..], &part.outcome))
+            .collect();
         let measures = Measures::of(setting, &outcomes);
         Ok(Self { measures, parts })
     }
@@ -70,12 +84,18 @@ impl<'a> Experiment<'a> {
     pub fn starts_csv(&self) -> String {
         let mut rows: Vec<(&TraceJob, String)> = Vec::new();
         for part in &self.parts {
-            rows.extend(part.jobs.iter().zip(&part.outcome.jobs).map(|(job, out)| (*job, part.runs_csv(job, out))));
+            rows.extend(
+                part.jobs
+                    .iter()
+                    .zip(&part.outcome.jobs)
+                    .map(|(job, out)| (*job, part.runs_csv(job, out))),
+            );
         }
         // Jobs of several clusters go back to the order of the file: they are parts of one slice.
         rows.sort_by_key(|(job, _)| std::ptr::from_ref(*job));
         let header = "job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n";
-        rows.into_iter().fold(header.to_owned(), |text, (_, row)| text + &row)
+        rows.into_iter()
+            .fold(header.to_owned(), |text, (_, row)| text + &row)
     }
 }
 
@@ -84,14 +104,31 @@ impl Part<'_> {
     fn runs_csv(&self, job: &TraceJob, out: &JobOutcome) -> String {
         let mut text = String::new();
         let mut row = |times: Option<(i64, i64, &[u32])>, state: &str, preemptions: u32| {
-            let (start, end, nodes) = times.map_or_else(Default::default, |(start_ms, end_ms, nodes)| (secs(start_ms), secs(end_ms), self.names(nodes)));
-            let (id, submit, gpus) = (csv::written(&job.id), secs(out.submit_ms), job.gpu_milli as f64 / 1000.0);
-            let _ = writeln!(text, "{id},{submit},{start},{end},{nodes},{gpus},{state},{preemptions}");
+            let (start, end, nodes) = times
+                .map_or_else(Default::default, |(start_ms, end_ms, nodes)| {
+                    (secs(start_ms), secs(end_ms), self.names(nodes))
+                });
+            let (id, submit, gpus) = (
+                csv::written(&job.id),
+                secs(out.submit_ms),
+                job.gpu_milli as f64 / 1000.0,
+            );
+            let _ = writeln!(
+                text,
+                "{id},{submit},{start},{end},{nodes},{gpus},{state},{preemptions}"
+            );
         };
         for (run, preemptions) in out.preempted.iter().zip(1..) {
-            row(Some((run.start_ms, run.end_ms, &run.nodes)), "preempted", preemptions);
+            row(
+                Some((run.start_ms, run.end_ms, &run.nodes)),
+                "preempted",
+                preemptions,
+            );
         }
-        let last = out.fate.ran().then_some((out.last_start_ms, out.end_ms, &out.nodes[..]));
+        let last = out
+            .fate
+            .ran()
+            .then_some((out.last_start_ms, out.end_ms, &out.nodes[..]));
         let state = match out.fate {
             Fate::Finished => "finished",
             Fate::TimedOut => "timeout",
@@ -107,15 +144,24 @@ impl Part<'_> {
 
     /// A field of node names.
     fn names(&self, nodes: &[u32]) -> String {
-        let prefix = self.account.as_ref().map_or(String::new(), |account| format!("{account}/"));
-        let names = nodes.iter().map(|at| &*self.hardware.nodes[*at as usize].name);
+        let prefix = self
+            .account
+            .as_ref()
+            .map_or(String::new(), |account| format!("{account}/"));
+        let names = nodes
+            .iter()
+            .map(|at| &*self.hardware.nodes[*at as usize].name);
         csv::written(&format!("{prefix}{}", compress(names))).into_owned()
     }
 }
 
 /// Seconds with as many decimals as they need.
 fn secs(ms: i64) -> String {
-    if ms % 1000 == 0 { (ms / 1000).to_string() } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
+    if ms % 1000 == 0 {
+        (ms / 1000).to_string()
+    } else {
+        format!("{}.{:03}", ms / 1000, ms % 1000)
+    }
 }
 
 fn by_cluster(trace: &Trace, per_account: bool) -> Vec<(Option<String>, Vec<&TraceJob>)> {
@@ -126,24 +172,43 @@ fn by_cluster(trace: &Trace, per_account: bool) -> Vec<(Option<String>, Vec<&Tra
     for job in &trace.jobs {
         parts.entry(&job.account).or_default().push(job);
     }
-    parts.into_iter().map(|(account, jobs)| (Some(account.to_owned()), jobs)).collect()
+    parts
+        .into_iter()
+        .map(|(account, jobs)| (Some(account.to_owned()), jobs))
+        .collect()
 }
 
 /// The nodes of the partition with the account's name.
 fn of_account(hardware: &Hardware, account: &str) -> Result<Hardware, String> {
-    let Some(partition) = hardware.partitions.iter().find(|partition| partition.name == account) else {
-        let names: Vec<&str> = hardware.partitions.iter().map(|partition| &*partition.name).collect();
+    let Some(partition) = hardware
+        .partitions
+        .iter()
+        .find(|partition| partition.name == account)
+    else {
+        let names: Vec<&str> = hardware
+            .partitions
+            .iter()
+            .map(|partition| &*partition.name)
+            .collect();
         return Err(format!(
             "per_account_clusters: the cluster has no partition {account:?} for the jobs of that account (it has {}). \
              Add [partition.{account}] with its nodes, or leave out --cluster: each account's is sized then.",
             names.join(", ")
         ));
     };
-    let nodes = hardware.nodes.iter().filter(|node| partition.holds(&node.name, &node.shape.features)).cloned();
+    let nodes = hardware
+        .nodes
+        .iter()
+        .filter(|node| partition.holds(&node.name, &node.shape.features))
+        .cloned();
     let mut own = partition.clone();
     own.is_default = true;
     own.nodes = NodeSelection::All;
-    Ok(Hardware { nodes: nodes.collect(), partitions: vec![own], notes: hardware.notes.clone() })
+    Ok(Hardware {
+        nodes: nodes.collect(),
+        partitions: vec![own],
+        notes: hardware.notes.clone(),
+    })
 }
 
 fn describe(parts: &[Part]) -> String {
@@ -151,35 +216,79 @@ fn describe(parts: &[Part]) -> String {
         [one] => one.hardware.describe(),
         many => {
             let (nodes, gpus, cpus) = many.iter().fold((0, 0, 0), |(nodes, gpus, cpus), part| {
-                (nodes + part.hardware.nodes.len(), gpus + part.hardware.gpus(), cpus + part.hardware.cpus())
+                (
+                    nodes + part.hardware.nodes.len(),
+                    gpus + part.hardware.gpus(),
+                    cpus + part.hardware.cpus(),
+                )
             });
             let list: Vec<String> = many
                 .iter()
                 .take(20)
-                .map(|part| format!("{} {}", part.account.as_deref().unwrap_or(""), part.hardware.gpus()))
+                .map(|part| {
+                    format!(
+                        "{} {}",
+                        part.account.as_deref().unwrap_or(""),
+                        part.hardware.gpus()
+                    )
+                })
                 .collect();
-            format!("{} clusters: {nodes} nodes, {gpus} GPUs, {cpus} CPUs (GPUs by account: {})", many.len(), list.join(", "))
+            format!(
+                "{} clusters: {nodes} nodes, {gpus} GPUs, {cpus} CPUs (GPUs by account: {})",
+                many.len(),
+                list.join(", ")
+            )
         }
     }
 }
 
 fn notes(trace: &Trace, policy: &PolicyFile, parts: &[Part]) -> Vec<String> {
-    let mut notes: Vec<String> = parts.first().map_or(Vec::new(), |part| part.hardware.notes.clone());
-    if parts.iter().any(|part| !part.hardware.names_types() && part.jobs.iter().any(|job| !job.gpu_types.is_empty())) {
-        notes.push("the GPUs of the cluster are of no named type: gpu_type of the trace is taken as any".into());
+    let mut notes: Vec<String> = parts
+        .first()
+        .map_or(Vec::new(), |part| part.hardware.notes.clone());
+    if parts.iter().any(|part| {
+        !part.hardware.names_types() && part.jobs.iter().any(|job| !job.gpu_types.is_empty())
+    }) {
+        notes.push(
+            "the GPUs of the cluster are of no named type: gpu_type of the trace is taken as any"
+                .into(),
+        );
     }
     notes.extend(trace.notes.iter().cloned());
-    notes.extend(trace.unlimited().filter(|_| policy.settings.runtime == Runtime::Limit));
-    let all = parts.iter().flat_map(|part| part.jobs.iter().zip(&part.outcome.jobs));
-    let over = all.filter(|(job, out)| out.limit_ms.zip(job.run_ms).is_some_and(|(limit, run)| run > limit)).count();
+    notes.extend(
+        trace
+            .unlimited()
+            .filter(|_| policy.settings.runtime == Runtime::Limit),
+    );
+    let all = parts
+        .iter()
+        .flat_map(|part| part.jobs.iter().zip(&part.outcome.jobs));
+    let over = all
+        .filter(|(job, out)| {
+            out.limit_ms
+                .zip(job.run_ms)
+                .is_some_and(|(limit, run)| run > limit)
+        })
+        .count();
     if over > 0 {
-        let what = if policy.settings.kill_at_limit { "are ended there" } else { "run as long as they did" };
-        notes.push(format!("{over} jobs ran longer than their limit, and {what} (kill_at_limit)"));
+        let what = if policy.settings.kill_at_limit {
+            "are ended there"
+        } else {
+            "run as long as they did"
+        };
+        notes.push(format!(
+            "{over} jobs ran longer than their limit, and {what} (kill_at_limit)"
+        ));
     }
     let mut elsewhere: BTreeMap<&str, usize> = BTreeMap::new();
     if let [part] = parts {
         for job in part.jobs.iter().filter(|job| !job.partition.is_empty()) {
-            if !part.hardware.partitions.iter().any(|partition| *partition.name == *job.partition) {
+            if !part
+                .hardware
+                .partitions
+                .iter()
+                .any(|partition| *partition.name == *job.partition)
+            {
                 *elsewhere.entry(&job.partition).or_default() += 1;
             }
         }
@@ -187,7 +296,10 @@ fn notes(trace: &Trace, policy: &PolicyFile, parts: &[Part]) -> Vec<String> {
     if !elsewhere.is_empty() {
         let names: Vec<&str> = elsewhere.keys().copied().take(8).collect();
         let count: usize = elsewhere.values().sum();
-        notes.push(format!("{count} jobs of partitions that the cluster does not have ({}) go to its default", names.join(", ")));
+        notes.push(format!(
+            "{count} jobs of partitions that the cluster does not have ({}) go to its default",
+            names.join(", ")
+        ));
     }
     notes
 }
@@ -201,7 +313,12 @@ mod tests {
     const TRACE: &str = "job_id,account,submit_s,run_s,gpus\na,x,0,100,2\nb,y,10.5,50,2\nc,x,20,10,1\nd,x,30,,1\ne,x,40,5,9\n";
 
     fn uniform(count: u32, gpus: u32) -> Place {
-        let shape = NodeShape { gpus, cpus: 8, mem_bytes: 1 << 30, ..NodeShape::default() };
+        let shape = NodeShape {
+            gpus,
+            cpus: 8,
+            mem_bytes: 1 << 30,
+            ..NodeShape::default()
+        };
         Place::Given(Hardware::uniform(count, &shape))
     }
 
@@ -216,69 +333,140 @@ mod tests {
         let expected = "job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n\
                         a,0,0,100,n1,2,finished,0\nb,10.500,100,150,n1,2,finished,0\nc,20,150,160,n1,1,finished,0\n\
                         d,30,,,,1,skipped,0\ne,40,,,,9,refused,0\n";
-        assert_eq!(starts(&uniform(1, 2), "order = \"fifo\"\nbackfill = \"off\"\n").unwrap(), expected);
+        assert_eq!(
+            starts(&uniform(1, 2), "order = \"fifo\"\nbackfill = \"off\"\n").unwrap(),
+            expected
+        );
     }
 
     #[test]
     fn what_neither_trace_nor_nodes_say_stands_in_nobodys_way() {
-        let trace = Trace::parse("job_id,submit_s,run_s,gpus,cpus,mem_mb\na,0,100,6,,\nb,0,100,2,64,4000\nc,0,100,8,,\n").unwrap();
+        let trace = Trace::parse(
+            "job_id,submit_s,run_s,gpus,cpus,mem_mb\na,0,100,6,,\nb,0,100,2,64,4000\nc,0,100,8,,\n",
+        )
+        .unwrap();
         let place = Place::Given(Hardware::from_csv("node,gpus\nn1,4\nn2,4\n").unwrap());
-        let done = Experiment::run(&trace, &place, &PolicyFile::named("fifo").unwrap(), &mut || 0).unwrap();
+        let done = Experiment::run(
+            &trace,
+            &place,
+            &PolicyFile::named("fifo").unwrap(),
+            &mut || 0,
+        )
+        .unwrap();
         // More GPUs than a node has and no word of nodes: a whole node, and the rest on another.
         let expected = "job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n\
                         a,0,0,100,n[1-2],6,finished,0\nb,0,0,100,n2,2,finished,0\nc,0,100,200,n[1-2],8,finished,0\n";
         assert_eq!(done.starts_csv(), expected);
-        assert!(done.measures.notes.iter().any(|note| note.starts_with("2 nodes without cpus")), "{:?}", done.measures.notes);
+        assert!(
+            done.measures
+                .notes
+                .iter()
+                .any(|note| note.starts_with("2 nodes without cpus")),
+            "{:?}",
+            done.measures.notes
+        );
         // Who says one node means it.
         let trace = Trace::parse("job_id,submit_s,run_s,gpus,nodes\na,0,100,6,1\n").unwrap();
-        let done = Experiment::run(&trace, &place, &PolicyFile::named("fifo").unwrap(), &mut || 0).unwrap();
+        let done = Experiment::run(
+            &trace,
+            &place,
+            &PolicyFile::named("fifo").unwrap(),
+            &mut || 0,
+        )
+        .unwrap();
         assert_eq!(done.measures.refused, 1);
     }
 
     #[test]
     fn where_the_cluster_names_no_types_those_of_the_trace_are_taken_as_any() {
-        let trace = Trace::parse("job_id,submit_s,run_s,gpus,gpu_type\na,0,100,2,h100\nb,0,100,2,a100|h100\n").unwrap();
+        let trace = Trace::parse(
+            "job_id,submit_s,run_s,gpus,gpu_type\na,0,100,2,h100\nb,0,100,2,a100|h100\n",
+        )
+        .unwrap();
         let policy = PolicyFile::named("default").unwrap();
         let done = |place: &Place| {
             let done = Experiment::run(&trace, place, &policy, &mut || 0).unwrap();
-            (done.measures.finished, done.measures.refused, done.measures.notes.iter().any(|note| note.contains("taken as any")))
+            (
+                done.measures.finished,
+                done.measures.refused,
+                done.measures
+                    .notes
+                    .iter()
+                    .any(|note| note.contains("taken as any")),
+            )
         };
         assert_eq!(done(&Place::Sized(Wish::of(&trace))), (2, 0, true));
         assert_eq!(done(&uniform(1, 4)), (2, 0, true));
-        let shape = NodeShape { gpus: 4, gpu_type: "a100".into(), cpus: 8, mem_bytes: 1 << 30, ..NodeShape::default() };
-        assert_eq!(done(&Place::Given(Hardware::uniform(1, &shape))), (1, 1, false), "there is no h100");
+        let shape = NodeShape {
+            gpus: 4,
+            gpu_type: "a100".into(),
+            cpus: 8,
+            mem_bytes: 1 << 30,
+            ..NodeShape::default()
+        };
+        assert_eq!(
+            done(&Place::Given(Hardware::uniform(1, &shape))),
+            (1, 1, false),
+            "there is no h100"
+        );
     }
 
     #[test]
     fn accounts_on_clusters_of_their_own_do_not_wait_for_each_other() {
         let trace = Trace::parse(TRACE).unwrap();
-        let sized = Place::Sized(Wish { gpus_per_node: Some(2), ..Wish::of(&trace) });
+        let sized = Place::Sized(Wish {
+            gpus_per_node: Some(2),
+            ..Wish::of(&trace)
+        });
         let text = starts(&sized, "per_account_clusters = true").unwrap();
-        assert!(text.contains("\nb,10.500,10.500,60.500,y/g1,2,finished,0\n"), "{text}");
-        let Place::Given(two) = uniform(1, 2) else { unreachable!() };
+        assert!(
+            text.contains("\nb,10.500,10.500,60.500,y/g1,2,finished,0\n"),
+            "{text}"
+        );
+        let Place::Given(two) = uniform(1, 2) else {
+            unreachable!()
+        };
         let text = starts(&Place::Each(two), "per_account_clusters = true").unwrap();
-        assert!(text.contains("\nb,10.500,10.500,60.500,y/n1,2,finished,0\nc,20,100,110,x/n1,1,"), "each has one node of two: {text}");
+        assert!(
+            text.contains("\nb,10.500,10.500,60.500,y/n1,2,finished,0\nc,20,100,110,x/n1,1,"),
+            "each has one node of two: {text}"
+        );
         let error = starts(&uniform(1, 2), "per_account_clusters = true").unwrap_err();
-        assert!(error.contains("no partition \"x\" for the jobs of that account (it has main)"), "{error}");
+        assert!(
+            error.contains("no partition \"x\" for the jobs of that account (it has main)"),
+            "{error}"
+        );
     }
 
     /// One account holds both GPUs beyond its guarantee until the other asks for what is its own.
     #[test]
     fn a_preempted_job_goes_on_from_its_last_mark() {
-        let trace = Trace::parse("job_id,account,submit_s,run_s,gpus\na,x,0,10000,2\nb,y,4000,1000,2\n").unwrap();
+        let trace =
+            Trace::parse("job_id,account,submit_s,run_s,gpus\na,x,0,10000,2\nb,y,4000,1000,2\n")
+                .unwrap();
         let run = |marks: &str| {
             let policy = format!("{marks}\n[account.x]\n[account.y]\nguaranteed = 2\n");
             let policy = PolicyFile::parse("test", &policy).unwrap();
             let done = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0).unwrap();
-            (done.measures.preemptions, done.measures.gpu_hours_lost, done.parts[0].outcome.jobs[0].end_ms / 1000)
+            (
+                done.measures.preemptions,
+                done.measures.gpu_hours_lost,
+                done.parts[0].outcome.jobs[0].end_ms / 1000,
+            )
         };
         // All of 4,000 s on two GPUs is done again, or what came after the mark at 3,600 s, or nothing.
         assert_eq!(run(""), (1, 2.2222, 15_000));
         assert_eq!(run("marks_every = \"1:00:00\""), (1, 0.2222, 11_400));
-        assert_eq!(run("[preempt]\ndefault_checkpoint = \"USR1@60\""), (1, 0.0, 11_000));
+        assert_eq!(
+            run("[preempt]\ndefault_checkpoint = \"USR1@60\""),
+            (1, 0.0, 11_000)
+        );
         // Both of its runs are listed.
-        let policy = PolicyFile::parse("test", "[account.x]\n[account.y]\nguaranteed = 2\n").unwrap();
-        let starts = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0).unwrap().starts_csv();
+        let policy =
+            PolicyFile::parse("test", "[account.x]\n[account.y]\nguaranteed = 2\n").unwrap();
+        let starts = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0)
+            .unwrap()
+            .starts_csv();
         let rows = "a,0,0,4000,n1,2,preempted,1\na,0,5000,15000,n1,2,finished,1\nb,4000,4000,5000,n1,2,finished,0\n";
         assert!(starts.ends_with(rows), "{starts}");
     }
@@ -290,16 +478,37 @@ mod tests {
         let starts = |by: Option<NoLimit>, limits: &str| -> Vec<i64> {
             let mut trace = Trace::parse(text).unwrap();
             by.into_iter().for_each(|by| trace.limit(by));
-            let cluster = format!("[[node]]\nnames = \"n1\"\ngpus = 2\ncpus = 8\n[partition.p]\nnodes = \"n1\"\ndefault = true\n{limits}");
-            let place = Place::Given(Hardware::from_toml("c", &cluster, &NodeShape::default()).unwrap());
-            let done = Experiment::run(&trace, &place, &PolicyFile::named("default").unwrap(), &mut || 0).unwrap();
-            done.parts[0].outcome.jobs.iter().map(|job| job.start_ms / 1000).collect()
+            let cluster = format!(
+                "[[node]]\nnames = \"n1\"\ngpus = 2\ncpus = 8\n[partition.p]\nnodes = \"n1\"\ndefault = true\n{limits}"
+            );
+            let place =
+                Place::Given(Hardware::from_toml("c", &cluster, &NodeShape::default()).unwrap());
+            let done = Experiment::run(
+                &trace,
+                &place,
+                &PolicyFile::named("default").unwrap(),
+                &mut || 0,
+            )
+            .unwrap();
+            done.parts[0]
+                .outcome
+                .jobs
+                .iter()
+                .map(|job| job.start_ms / 1000)
+                .collect()
         };
         let (passes, waits) = (vec![0, 20_000, 20], vec![0, 20_000, 20_100]);
         assert_eq!(starts(Some(NoLimit::Truth), ""), passes);
-        assert_eq!(starts(None, ""), waits, "a day where the partition says nothing");
+        assert_eq!(
+            starts(None, ""),
+            waits,
+            "a day where the partition says nothing"
+        );
         assert_eq!(starts(None, "default_time = \"4:00:00\"\n"), passes);
-        assert_eq!(starts(None, "max_time = \"6:00:00\"\ndefault_time = \"4:00:00\"\n"), passes);
+        assert_eq!(
+            starts(None, "max_time = \"6:00:00\"\ndefault_time = \"4:00:00\"\n"),
+            passes
+        );
         assert_eq!(starts(Some(NoLimit::Secs(14_400)), ""), passes);
         assert_eq!(starts(Some(NoLimit::Secs(30_000)), ""), waits);
     }
@@ -308,8 +517,21 @@ mod tests {
     fn at_the_limit_that_the_controller_gave_it_a_run_is_ended_as_at_its_own() {
         let trace = Trace::parse("job_id,submit_s,run_s,gpus\na,0,90000,1\n").unwrap();
         let run = |policy: &str| {
-            let done = Experiment::run(&trace, &uniform(1, 1), &PolicyFile::parse("x", policy).unwrap(), &mut || 0).unwrap();
-            (done.measures.timed_out, done.measures.makespan_secs, done.measures.notes.concat().contains("1 jobs ran longer than their limit"))
+            let done = Experiment::run(
+                &trace,
+                &uniform(1, 1),
+                &PolicyFile::parse("x", policy).unwrap(),
+                &mut || 0,
+            )
+            .unwrap();
+            (
+                done.measures.timed_out,
+                done.measures.makespan_secs,
+                done.measures
+                    .notes
+                    .concat()
+                    .contains("1 jobs ran longer than their limit"),
+            )
         };
         assert_eq!(run(""), (0, 90_000.0, true));
         assert_eq!(run("kill_at_limit = true"), (1, 86_400.0, true));
@@ -323,13 +545,29 @@ mod tests {
         let starts = |policy: &str| -> Vec<i64> {
             let policy = PolicyFile::parse("x", policy).unwrap();
             let done = Experiment::run(&trace, &uniform(1, 1), &policy, &mut || 0).unwrap();
-            done.parts[0].outcome.jobs.iter().map(|job| job.start_ms / 1000).collect()
+            done.parts[0]
+                .outcome
+                .jobs
+                .iter()
+                .map(|job| job.start_ms / 1000)
+                .collect()
         };
         let begin = |at: &str| format!("{site}[simulation]\nbegin = \"{at}\"\n");
         // At 20:30 there is no room for two hours before ten, but for one; the long one has to wait for six in the morning.
-        assert_eq!(starts(&begin("2026-01-06T20:30:00")), [9 * 3600 + 1800, 100, 3700]);
-        assert_eq!(starts(&begin("2026-01-06T12:00:00")), [0, 3600, 7200], "by day nothing is kept");
-        assert_eq!(starts(site), [0, 3600, 7200], "without a date there is no night");
+        assert_eq!(
+            starts(&begin("2026-01-06T20:30:00")),
+            [9 * 3600 + 1800, 100, 3700]
+        );
+        assert_eq!(
+            starts(&begin("2026-01-06T12:00:00")),
+            [0, 3600, 7200],
+            "by day nothing is kept"
+        );
+        assert_eq!(
+            starts(site),
+            [0, 3600, 7200],
+            "without a date there is no night"
+        );
         // Two GPU-hours a month are enough for January's evening; of one, b waits for Berlin's first of February and c for March.
         let month = "time_zone = \"Europe/Berlin\"\n[account.x]\n[[account.x.budget]]\nkind = \"cap\"\ngpu_hours = 2\nperiod = \"month\"\n\
                      [simulation]\nbegin = \"2026-01-31T22:00:00\"\nruntime = \"actual\"\n";
@@ -344,8 +582,14 @@ mod tests {
         let policy = PolicyFile::parse("fifo", "order = \"fifo\"\nbackfill = \"off\"").unwrap();
         let done = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0).unwrap();
         let m = &done.measures;
-        assert_eq!((m.jobs, m.finished, m.refused, m.skipped, m.never_started), (5, 3, 1, 1, 0));
-        assert_eq!((m.makespan_secs, m.wait_secs.max, m.wait_secs.median), (160.0, 130.0, 89.5));
+        assert_eq!(
+            (m.jobs, m.finished, m.refused, m.skipped, m.never_started),
+            (5, 3, 1, 1, 0)
+        );
+        assert_eq!(
+            (m.makespan_secs, m.wait_secs.max, m.wait_secs.median),
+            (160.0, 130.0, 89.5)
+        );
         assert_eq!((m.gpu_use, m.accounts), (Some(0.9688), 2));
         assert_eq!(m.refusals.len(), 1);
         let again = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0).unwrap();

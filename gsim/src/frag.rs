@@ -8,9 +8,9 @@ use crate::prng::Prng;
 use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{BASE, ClusterTraits, Runtime, Settings, spec_of, started_state};
 use gcore::ctl::snapshot;
-use gmodel::rare::Rare;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::{Backfill, JobOrder, Placement, SchedulerConfig};
+use gmodel::rare::Rare;
 use gmodel::{JobId, Reason};
 use gsched::{Demand, PendingJob, Snapshot, WorkBudget};
 use serde::Serialize;
@@ -64,10 +64,18 @@ pub fn fill(pods: &Trace, hardware: &Hardware, by: By, seed: u64, until: f64) ->
     let placed: Vec<(usize, u64)> = match by {
         By::Random => random(&mut picture, seed),
         By::Scheduler(_) => {
-            let budget = WorkBudget { node_probes: u64::MAX, starts: usize::MAX };
-            let milli = |allocation: &[gmodel::run::NodeShare]| allocation.iter().map(|share| share.gpus.milli()).sum();
+            let budget = WorkBudget {
+                node_probes: u64::MAX,
+                starts: usize::MAX,
+            };
+            let milli = |allocation: &[gmodel::run::NodeShare]| {
+                allocation.iter().map(|share| share.gpus.milli()).sum()
+            };
             let starts = gsched::plan(&picture, budget).starts;
-            starts.iter().map(|start| (start.job.0 as usize - 1, milli(&start.allocation))).collect()
+            starts
+                .iter()
+                .map(|start| (start.job.0 as usize - 1, milli(&start.allocation)))
+                .collect()
         }
     };
     Filled {
@@ -109,16 +117,29 @@ fn picture(hardware: &Hardware, by: By, order: &[&TraceJob]) -> Snapshot {
         By::Random => Placement::FirstFit,
         By::Scheduler(placement) => placement,
     };
-    let scheduler =
-        SchedulerConfig { order: JobOrder::Fifo, backfill: Backfill::EASY, placement, ..SchedulerConfig::default() };
-    let config = ClusterConfig { partitions: hardware.partitions.clone(), scheduler, ..ClusterConfig::default() };
+    let scheduler = SchedulerConfig {
+        order: JobOrder::Fifo,
+        backfill: Backfill::EASY,
+        placement,
+        ..SchedulerConfig::default()
+    };
+    let config = ClusterConfig {
+        partitions: hardware.partitions.clone(),
+        scheduler,
+        ..ClusterConfig::default()
+    };
     let mut picture = snapshot(&started_state(hardware, &config, BASE), BASE);
     for node in &mut picture.nodes {
         node.cpus = node.cpus.saturating_mul(CPU_SCALE);
         node.free_cpus = node.free_cpus.saturating_mul(CPU_SCALE);
     }
-    let settings = Settings { runtime: Runtime::Limit, ..Settings::default() };
-    let main = config.default_partition().map_or_else(String::new, |partition| partition.name.clone());
+    let settings = Settings {
+        runtime: Runtime::Limit,
+        ..Settings::default()
+    };
+    let main = config
+        .default_partition()
+        .map_or_else(String::new, |partition| partition.name.clone());
     let traits = ClusterTraits::of(hardware);
     let pending = order.iter().enumerate().map(|(at, job)| {
         let mut spec = spec_of(job, &config, &settings, traits);
@@ -148,8 +169,9 @@ fn random(picture: &mut Snapshot, seed: u64) -> Vec<(usize, u64)> {
     for (at, job) in picture.pending.iter().enumerate() {
         let demand = Demand::all(&job.spec.request, &partition).swap_remove(0);
         let wanted = &demand.nodes[0];
-        let fitting: Vec<usize> =
-            (0..picture.nodes.len()).filter(|node| wanted.share_on(&picture.nodes[*node]).is_ok()).collect();
+        let fitting: Vec<usize> = (0..picture.nodes.len())
+            .filter(|node| wanted.share_on(&picture.nodes[*node]).is_ok())
+            .collect();
         if fitting.is_empty() {
             continue;
         }
@@ -167,7 +189,12 @@ mod tests {
     use crate::hardware::NodeShape;
 
     fn nodes(count: u32) -> Hardware {
-        let shape = NodeShape { gpus: 4, cpus: 8, mem_bytes: 1 << 40, ..NodeShape::default() };
+        let shape = NodeShape {
+            gpus: 4,
+            cpus: 8,
+            mem_bytes: 1 << 40,
+            ..NodeShape::default()
+        };
         Hardware::uniform(count, &shape)
     }
 
@@ -175,20 +202,42 @@ mod tests {
     fn pods_are_repeated_until_they_ask_for_enough() {
         let pods = Trace::parse("submit_s,run_s,gpus,cpus\n0,,1,0.5\n0,,2,1\n0,,0,1\n").unwrap();
         let full = fill(&pods, &nodes(3), By::Scheduler(Placement::BestFit), 1, 1.0);
-        assert_eq!((full.capacity_milli, full.requested_milli, full.allocated_milli), (12_000, 12_000, 12_000));
+        assert_eq!(
+            (
+                full.capacity_milli,
+                full.requested_milli,
+                full.allocated_milli
+            ),
+            (12_000, 12_000, 12_000)
+        );
         assert_eq!((full.dropped, full.part()), (0, 1.0));
         let over = fill(&pods, &nodes(3), By::Random, 1, 1.5);
-        assert!(over.requested_milli > 16_000 && over.allocated_milli <= 12_000 && over.dropped > 0, "{over:?}");
+        assert!(
+            over.requested_milli > 16_000 && over.allocated_milli <= 12_000 && over.dropped > 0,
+            "{over:?}"
+        );
         assert_eq!(fill(&pods, &nodes(3), By::Random, 1, 1.5), over);
     }
 
     #[test]
     fn whole_nodes_stay_open_for_whole_nodes() {
         // Spread over all nodes, no job of 4 would fit any more.
-        let pods = Trace::parse("submit_s,run_s,gpus,cpus\n0,,1,1\n0,,1,1\n0,,1,1\n0,,4,1\n0,,4,1\n").unwrap();
+        let pods =
+            Trace::parse("submit_s,run_s,gpus,cpus\n0,,1,1\n0,,1,1\n0,,1,1\n0,,4,1\n0,,4,1\n")
+                .unwrap();
         for seed in 0..10 {
-            let packed = fill(&pods, &nodes(4), By::Scheduler(Placement::BestFit), seed, 0.69);
-            assert_eq!((packed.requested_milli, packed.allocated_milli), (11_000, 11_000), "seed {seed}");
+            let packed = fill(
+                &pods,
+                &nodes(4),
+                By::Scheduler(Placement::BestFit),
+                seed,
+                0.69,
+            );
+            assert_eq!(
+                (packed.requested_milli, packed.allocated_milli),
+                (11_000, 11_000),
+                "seed {seed}"
+            );
         }
     }
 }

@@ -51,7 +51,11 @@ pub fn run(scenario: &Scenario, traced: bool) -> Result<Summary, Failure> {
         None => Ok(summary(&cluster)),
         Some(violation) => {
             let trace = cluster.trace.take().unwrap_or_default();
-            Err(Failure { violation, scenario: scenario.clone(), trace })
+            Err(Failure {
+                violation,
+                scenario: scenario.clone(),
+                trace,
+            })
         }
     }
 }
@@ -129,9 +133,18 @@ pub fn shrink(failure: Failure) -> Failure {
         let mut smaller = false;
         while at < best.scenario.acts.len() && left > 0 {
             let end = (at + chunk).min(best.scenario.acts.len());
-            let acts: Vec<Act> =
-                best.scenario.acts.iter().enumerate().filter(|(i, _)| !(at..end).contains(i)).map(|(_, a)| a.clone()).collect();
-            let candidate = Scenario { acts, ..best.scenario.clone() };
+            let acts: Vec<Act> = best
+                .scenario
+                .acts
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !(at..end).contains(i))
+                .map(|(_, a)| a.clone())
+                .collect();
+            let candidate = Scenario {
+                acts,
+                ..best.scenario.clone()
+            };
             left -= 1;
             match run(&candidate, false) {
                 Err(failure) => {

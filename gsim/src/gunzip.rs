@@ -37,7 +37,9 @@ pub enum GunzipError {
     /// It ends before it should.
     CutOff,
     Damaged(&'static str),
-    TooLarge { most: usize },
+    TooLarge {
+        most: usize,
+    },
 }
 
 impl fmt::Display for GunzipError {
@@ -45,7 +47,10 @@ impl fmt::Display for GunzipError {
         match self {
             Self::CutOff => write!(f, "the gzip data is cut off"),
             Self::Damaged(how) => write!(f, "the gzip data is damaged: {how}"),
-            Self::TooLarge { most } => write!(f, "it unpacks to more than {most} bytes, which is the most that is read"),
+            Self::TooLarge { most } => write!(
+                f,
+                "it unpacks to more than {most} bytes, which is the most that is read"
+            ),
         }
     }
 }
@@ -68,7 +73,10 @@ fn header(data: &[u8]) -> Result<&[u8], GunzipError> {
     // A file name and a comment, each ended by NUL.
     for bit in [8, 16] {
         if flags & bit != 0 {
-            let end = rest.iter().position(|byte| *byte == 0).ok_or(GunzipError::CutOff)?;
+            let end = rest
+                .iter()
+                .position(|byte| *byte == 0)
+                .ok_or(GunzipError::CutOff)?;
             rest = &rest[end + 1..];
         }
     }
@@ -116,16 +124,20 @@ fn stored(bits: &mut Bits, out: &mut Vec<u8>, most: usize) -> Result<(), GunzipE
 }
 
 const LENGTH_BASE: [u16; 29] = [
-    3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258,
+    3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131,
+    163, 195, 227, 258,
 ];
-const LENGTH_BITS: [u8; 29] =
-    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
+const LENGTH_BITS: [u8; 29] = [
+    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0,
+];
 const DISTANCE_BASE: [u16; 30] = [
-    1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145,
-    8193, 12289, 16385, 24577,
+    1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537,
+    2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577,
 ];
-const DISTANCE_BITS: [u8; 30] =
-    [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13];
+const DISTANCE_BITS: [u8; 30] = [
+    0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13,
+    13,
+];
 
 fn compressed(
     bits: &mut Bits,
@@ -147,10 +159,14 @@ fn compressed(
             return Ok(());
         }
         let at = usize::from(symbol) - 257;
-        let base = *LENGTH_BASE.get(at).ok_or(GunzipError::Damaged("a length that there is not"))?;
+        let base = *LENGTH_BASE
+            .get(at)
+            .ok_or(GunzipError::Damaged("a length that there is not"))?;
         let len = usize::from(base) + bits.take(u32::from(LENGTH_BITS[at]))? as usize;
         let at = usize::from(distances.read(bits)?);
-        let base = *DISTANCE_BASE.get(at).ok_or(GunzipError::Damaged("a distance that there is not"))?;
+        let base = *DISTANCE_BASE
+            .get(at)
+            .ok_or(GunzipError::Damaged("a distance that there is not"))?;
         let back = usize::from(base) + bits.take(u32::from(DISTANCE_BITS[at]))? as usize;
         if back > out.len() {
             return Err(GunzipError::Damaged("a distance from before the begin"));
@@ -173,7 +189,9 @@ fn fixed_codes() -> (Codes, Codes) {
 }
 
 fn dynamic_codes(bits: &mut Bits) -> Result<(Codes, Codes), GunzipError> {
-    const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
+    const ORDER: [usize; 19] = [
+        16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
+    ];
     let literals = bits.take(5)? as usize + 257;
     let distances = bits.take(5)? as usize + 1;
     let count = bits.take(4)? as usize + 4;
@@ -186,7 +204,9 @@ fn dynamic_codes(bits: &mut Bits) -> Result<(Codes, Codes), GunzipError> {
     while all.len() < literals + distances {
         let (value, times) = match codes.read(bits)? {
             16 => {
-                let last = *all.last().ok_or(GunzipError::Damaged("a repetition of nothing"))?;
+                let last = *all
+                    .last()
+                    .ok_or(GunzipError::Damaged("a repetition of nothing"))?;
                 (last, 3 + bits.take(2)?)
             }
             17 => (0, 3 + bits.take(3)?),
@@ -196,7 +216,9 @@ fn dynamic_codes(bits: &mut Bits) -> Result<(Codes, Codes), GunzipError> {
         all.extend(std::iter::repeat_n(value, times as usize));
     }
     if all.len() > literals + distances {
-        return Err(GunzipError::Damaged("more code lengths than there are codes"));
+        return Err(GunzipError::Damaged(
+            "more code lengths than there are codes",
+        ));
     }
     Ok((Codes::new(&all[..literals]), Codes::new(&all[literals..])))
 }
@@ -224,12 +246,20 @@ impl Codes {
             next[length] = next[length - 1] + usize::from(counts[length - 1]);
         }
         let mut symbols = vec![0u16; lengths.len()];
-        for (symbol, length) in lengths.iter().enumerate().filter(|(_, length)| **length > 0) {
+        for (symbol, length) in lengths
+            .iter()
+            .enumerate()
+            .filter(|(_, length)| **length > 0)
+        {
             symbols[next[usize::from(*length)]] = symbol as u16;
             next[usize::from(*length)] += 1;
         }
         let quick = quick_table(&counts, &symbols);
-        Self { counts, symbols, quick }
+        Self {
+            counts,
+            symbols,
+            quick,
+        }
     }
 
     fn read(&self, bits: &mut Bits) -> Result<u16, GunzipError> {
@@ -286,12 +316,19 @@ struct Bits<'a> {
 
 impl<'a> Bits<'a> {
     fn new(data: &'a [u8]) -> Self {
-        Self { data, at: 0, held: 0, count: 0 }
+        Self {
+            data,
+            at: 0,
+            held: 0,
+            count: 0,
+        }
     }
 
     fn fill(&mut self) {
         while self.count <= 48 {
-            let Some(byte) = self.data.get(self.at) else { return };
+            let Some(byte) = self.data.get(self.at) else {
+                return;
+            };
             self.held |= u64::from(*byte) << self.count;
             self.count += 8;
             self.at += 1;
@@ -315,7 +352,11 @@ impl<'a> Bits<'a> {
 
     fn take(&mut self, count: u32) -> Result<u32, GunzipError> {
         let value = self.peek(count);
-        if self.drop_bits(count) { Ok(value) } else { Err(GunzipError::CutOff) }
+        if self.drop_bits(count) {
+            Ok(value)
+        } else {
+            Err(GunzipError::CutOff)
+        }
     }
 
     /// The bytes after the one that is begun.
@@ -326,15 +367,26 @@ impl<'a> Bits<'a> {
 
 fn little_endian(data: &[u8], at: usize) -> Result<u32, GunzipError> {
     let bytes = data.get(at..at + 4).ok_or(GunzipError::CutOff)?;
-    Ok(bytes.iter().rev().fold(0, |value, byte| (value << 8) | u32::from(*byte)))
+    Ok(bytes
+        .iter()
+        .rev()
+        .fold(0, |value, byte| (value << 8) | u32::from(*byte)))
 }
 
 fn crc32(data: &[u8]) -> u32 {
     let mut table = [0u32; 256];
     for (at, entry) in table.iter_mut().enumerate() {
-        *entry = (0..8).fold(at as u32, |c, _| if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 });
+        *entry = (0..8).fold(at as u32, |c, _| {
+            if c & 1 == 1 {
+                (c >> 1) ^ 0xedb8_8320
+            } else {
+                c >> 1
+            }
+        });
     }
-    !data.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ table[((crc ^ u32::from(*byte)) & 0xff) as usize])
+    !data.iter().fold(!0u32, |crc, byte| {
+        (crc >> 8) ^ table[((crc ^ u32::from(*byte)) & 0xff) as usize]
+    })
 }
 
 #[cfg(test)]
@@ -342,13 +394,14 @@ mod tests {
     use super::*;
 
     /// A header with nothing behind it.
-    const SMALL: &[u8] = &[
-        0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03,
-    ];
+    const SMALL: &[u8] = &[0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03];
 
     #[test]
     fn what_is_no_gzip_or_is_cut_off_is_refused() {
-        assert_eq!(gunzip(b"job_id,user", 100), Err(GunzipError::Damaged("it does not begin as gzip")));
+        assert_eq!(
+            gunzip(b"job_id,user", 100),
+            Err(GunzipError::Damaged("it does not begin as gzip"))
+        );
         assert_eq!(gunzip(b"", 100), Err(GunzipError::CutOff));
         assert_eq!(gunzip(SMALL, 100), Err(GunzipError::CutOff));
         assert!(is_gzip(SMALL) && !is_gzip(b"job_id"));
@@ -379,17 +432,23 @@ mod tests {
     fn a_changed_byte_is_noticed() {
         let mut file = stored_file(b"hello world");
         file[18] ^= 1;
-        assert_eq!(gunzip(&file, 100), Err(GunzipError::Damaged("its checksum is wrong")));
+        assert_eq!(
+            gunzip(&file, 100),
+            Err(GunzipError::Damaged("its checksum is wrong"))
+        );
     }
 
     #[test]
     fn fixed_codes_are_read() {
         // `printf aaaaaaaaaa | gzip -9n`: one block with the fixed codes, a literal and a repetition.
         let file = [
-            0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0x4b, 0x4c, 0x84, 0x01, 0x00, 0xf0, 0xcd, 0x11,
-            0x4c, 0x0a, 0x00, 0x00, 0x00,
+            0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0x4b, 0x4c, 0x84, 0x01,
+            0x00, 0xf0, 0xcd, 0x11, 0x4c, 0x0a, 0x00, 0x00, 0x00,
         ];
-        assert_eq!(gunzip(&file, 100).map(String::from_utf8), Ok(Ok("aaaaaaaaaa".into())));
+        assert_eq!(
+            gunzip(&file, 100).map(String::from_utf8),
+            Ok(Ok("aaaaaaaaaa".into()))
+        );
         assert_eq!(gunzip(&file, 9), Err(GunzipError::TooLarge { most: 9 }));
     }
 }

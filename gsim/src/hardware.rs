@@ -51,9 +51,23 @@ pub struct Wish {
 impl Wish {
     /// A cluster for this trace, busy for [`LOAD`] of the time.
     pub fn of(trace: &Trace) -> Self {
-        let longest = trace.jobs.iter().filter_map(|job| job.run_ms).max().unwrap_or(0);
-        let span_ms = if trace.span_ms() > 0 { trace.span_ms() } else { longest };
-        Self { load: LOAD, span_ms, gpus_per_node: None, cpus_per_node: None }
+        let longest = trace
+            .jobs
+            .iter()
+            .filter_map(|job| job.run_ms)
+            .max()
+            .unwrap_or(0);
+        let span_ms = if trace.span_ms() > 0 {
+            trace.span_ms()
+        } else {
+            longest
+        };
+        Self {
+            load: LOAD,
+            span_ms,
+            gpus_per_node: None,
+            cpus_per_node: None,
+        }
     }
 }
 
@@ -68,12 +82,19 @@ pub struct HollowNode {
 
 impl HollowNode {
     pub fn new(name: impl Into<String>, shape: NodeShape) -> Self {
-        Self { name: name.into(), shape, reported: None }
+        Self {
+            name: name.into(),
+            shape,
+            reported: None,
+        }
     }
 
     /// What the node's daemon would report.
     pub fn inventory(&self) -> Inventory {
-        self.reported.as_deref().cloned().unwrap_or_else(|| self.shape.inventory(&self.name))
+        self.reported
+            .as_deref()
+            .cloned()
+            .unwrap_or_else(|| self.shape.inventory(&self.name))
     }
 }
 
@@ -92,13 +113,21 @@ pub struct NodeShape {
 impl NodeShape {
     /// What the node's daemon would report.
     pub fn inventory(&self, name: &str) -> Inventory {
-        let kind = if self.gpu_type.is_empty() { "gpu" } else { &self.gpu_type };
+        let kind = if self.gpu_type.is_empty() {
+            "gpu"
+        } else {
+            &self.gpu_type
+        };
         let gpu = |index: u32| GpuInfo {
             uuid: format!("GPU-{name}-{index}"),
             gpu_type: kind.to_owned(),
             index,
             minor: index,
-            memory_mib: if self.gpu_mem_mib > 0 { self.gpu_mem_mib } else { 80 << 10 },
+            memory_mib: if self.gpu_mem_mib > 0 {
+                self.gpu_mem_mib
+            } else {
+                80 << 10
+            },
             ..GpuInfo::default()
         };
         Inventory {
@@ -115,7 +144,11 @@ impl NodeShape {
 impl fmt::Display for NodeShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.gpus > 0 {
-            let kind = if self.gpu_type.is_empty() { "GPUs" } else { &self.gpu_type };
+            let kind = if self.gpu_type.is_empty() {
+                "GPUs"
+            } else {
+                &self.gpu_type
+            };
             write!(f, "{} {kind}, ", self.gpus)?;
         }
         write!(f, "{} CPUs, {}", self.cpus, rough_size(self.mem_bytes))
@@ -124,10 +157,16 @@ impl fmt::Display for NodeShape {
 
 impl Hardware {
     pub fn gpus(&self) -> u64 {
-        self.nodes.iter().map(|node| u64::from(node.shape.gpus)).sum()
+        self.nodes
+            .iter()
+            .map(|node| u64::from(node.shape.gpus))
+            .sum()
     }
     pub fn cpus(&self) -> u64 {
-        self.nodes.iter().map(|node| u64::from(node.shape.cpus)).sum()
+        self.nodes
+            .iter()
+            .map(|node| u64::from(node.shape.cpus))
+            .sum()
     }
 
     /// One line: how many nodes of which shapes.
@@ -138,18 +177,27 @@ impl Hardware {
         }
         let mut list: Vec<_> = shapes.into_iter().collect();
         list.sort_by_key(|(shape, count)| (std::cmp::Reverse(*count), (*shape).clone()));
-        let mut parts: Vec<String> =
-            list.iter().take(4).map(|(shape, count)| format!("{count} of {shape}")).collect();
+        let mut parts: Vec<String> = list
+            .iter()
+            .take(4)
+            .map(|(shape, count)| format!("{count} of {shape}"))
+            .collect();
         if list.len() > 4 {
             parts.push(format!("{} other shapes", list.len() - 4));
         }
         let (nodes, gpus) = (self.nodes.len(), self.gpus());
-        format!("{nodes} nodes, {gpus} GPUs, {} CPUs ({})", self.cpus(), parts.join("; "))
+        format!(
+            "{nodes} nodes, {gpus} GPUs, {} CPUs ({})",
+            self.cpus(),
+            parts.join("; ")
+        )
     }
 
     /// Whether its GPUs are of a type that jobs can ask for.
     pub fn names_types(&self) -> bool {
-        self.nodes.iter().any(|node| !node.shape.gpu_type.is_empty())
+        self.nodes
+            .iter()
+            .any(|node| !node.shape.gpu_type.is_empty())
     }
 
     /// So many equal nodes, and one partition over them.
@@ -158,7 +206,11 @@ impl Hardware {
         let nodes = (1..=count)
             .map(|at| HollowNode::new(format!("n{at:0width$}"), shape.clone()))
             .collect();
-        Self { nodes, partitions: vec![main_partition()], notes: Vec::new() }
+        Self {
+            nodes,
+            partitions: vec![main_partition()],
+            notes: Vec::new(),
+        }
     }
 
     /// A cluster on which the trace would keep the GPUs (of jobs without GPUs: the CPUs) busy for `load` of the time
@@ -168,7 +220,10 @@ impl Hardware {
     /// That takes more than [`MAX_NODES`].
     pub fn sized(jobs: &[&TraceJob], wish: &Wish) -> Result<Self, String> {
         let groups = groups(jobs, wish);
-        let count: u64 = groups.iter().map(|group| group.count).fold(0, u64::saturating_add);
+        let count: u64 = groups
+            .iter()
+            .map(|group| group.count)
+            .fold(0, u64::saturating_add);
         let load = wish.load;
         if count > MAX_NODES as u64 {
             let span = squeue_time(wish.span_ms.max(0) as u64 / 1000);
@@ -176,23 +231,44 @@ impl Hardware {
                 "no --cluster: to be busy for {load} of the {span} between its first and last submission the trace needs {count} nodes, and {MAX_NODES} are the most. Say --nodes or --cluster"
             ));
         }
-        let nodes = groups.iter().flat_map(|group| named(group.prefix, group.count as u32, &group.shape)).collect();
-        let mut notes = vec![format!("no --cluster: sized so that the trace would keep it busy for {load} of its time")];
+        let nodes = groups
+            .iter()
+            .flat_map(|group| named(group.prefix, group.count as u32, &group.shape))
+            .collect();
+        let mut notes = vec![format!(
+            "no --cluster: sized so that the trace would keep it busy for {load} of its time"
+        )];
         notes.extend(groups.iter().find_map(|group| group.large_nodes(wish)));
-        Ok(Self { nodes, partitions: vec![main_partition()], notes })
+        Ok(Self {
+            nodes,
+            partitions: vec![main_partition()],
+            notes,
+        })
     }
 
     /// So many nodes like those of a sized cluster. That cluster itself is not made: it may be far larger.
     pub fn uniform_for(jobs: &[&TraceJob], wish: &Wish, count: u32) -> Self {
         let groups = groups(jobs, wish);
-        let shape = groups.first().map_or_else(|| no_jobs(wish), |group| group.shape.with(wish));
-        let notes = groups.first().filter(|_| wish.gpus_per_node.is_none()).and_then(|group| group.large_nodes(wish)).into_iter().collect();
-        Self { notes, ..Self::uniform(count, &shape) }
+        let shape = groups
+            .first()
+            .map_or_else(|| no_jobs(wish), |group| group.shape.with(wish));
+        let notes = groups
+            .first()
+            .filter(|_| wish.gpus_per_node.is_none())
+            .and_then(|group| group.large_nodes(wish))
+            .into_iter()
+            .collect();
+        Self {
+            notes,
+            ..Self::uniform(count, &shape)
+        }
     }
 
     /// What a node has that no file describes: as in a sized cluster.
     pub fn unknown_shape(jobs: &[&TraceJob], wish: &Wish) -> NodeShape {
-        groups(jobs, wish).first().map_or_else(|| no_jobs(wish), |group| group.shape.with(wish))
+        groups(jobs, wish)
+            .first()
+            .map_or_else(|| no_jobs(wish), |group| group.shape.with(wish))
     }
 
     /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type. CPUs or memory that it does not say stand in
@@ -201,7 +277,10 @@ impl Hardware {
     /// # Errors
     /// The first row that cannot be used, with its line.
     pub fn from_csv(text: &str) -> Result<Self, String> {
-        let mut lines = without_mark(text).lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let mut lines = without_mark(text)
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty());
         let (_, header) = lines.next().ok_or("line 1: the file is empty")?;
         let header = csv::fields(header)?;
         let at = ["node", "cpus", "mem_mb", "gpus", "gpu_type"]
@@ -212,9 +291,14 @@ impl Hardware {
         let mut nodes: Vec<HollowNode> = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
         for (line, row) in lines {
-            let node = csv_node(row, header.len(), &at).map_err(|text| format!("line {}: {text}", line + 1))?;
+            let node = csv_node(row, header.len(), &at)
+                .map_err(|text| format!("line {}: {text}", line + 1))?;
             if !seen.insert(node.name.clone()) {
-                return Err(format!("line {}: node {:?} is there twice", line + 1, node.name));
+                return Err(format!(
+                    "line {}: node {:?} is there twice",
+                    line + 1,
+                    node.name
+                ));
             }
             if nodes.len() >= MAX_NODES {
                 return Err(format!("line {}: more than {MAX_NODES} nodes", line + 1));
@@ -224,13 +308,23 @@ impl Hardware {
         if nodes.is_empty() {
             return Err("the file has a header and no nodes".into());
         }
-        let unsaid = |test: fn(&NodeShape) -> bool| nodes.iter().filter(|node| test(&node.shape)).count();
+        let unsaid =
+            |test: fn(&NodeShape) -> bool| nodes.iter().filter(|node| test(&node.shape)).count();
         let note = |what: &str, count: usize| {
-            (count > 0).then(|| format!("{count} nodes without {what} in the file: it stands in nobody's way there"))
+            (count > 0).then(|| {
+                format!("{count} nodes without {what} in the file: it stands in nobody's way there")
+            })
         };
-        let notes = [note("cpus", unsaid(|node| node.cpus == PLENTY_CPUS)), note("mem_mb", unsaid(|node| node.mem_bytes == PLENTY_MEM))];
+        let notes = [
+            note("cpus", unsaid(|node| node.cpus == PLENTY_CPUS)),
+            note("mem_mb", unsaid(|node| node.mem_bytes == PLENTY_MEM)),
+        ];
         let notes = notes.into_iter().flatten().collect();
-        Ok(Self { nodes, partitions: vec![main_partition()], notes })
+        Ok(Self {
+            nodes,
+            partitions: vec![main_partition()],
+            notes,
+        })
     }
 }
 
@@ -248,7 +342,10 @@ pub fn is_node_csv(text: &str) -> bool {
 fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNode, String> {
     let fields = csv::fields(row)?;
     if fields.len() != count {
-        return Err(format!("{} fields, and the header has {count}", fields.len()));
+        return Err(format!(
+            "{} fields, and the header has {count}",
+            fields.len()
+        ));
     }
     let field = |column: usize| at[column].map_or("", |at| fields[at].trim());
     let number = |column: usize, name: &str, most: u64| -> Result<Option<u64>, String> {
@@ -256,7 +353,9 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
         if text.is_empty() {
             return Ok(None);
         }
-        let number: f64 = text.parse().map_err(|_| format!("{name} is {text:?}, which is no number"))?;
+        let number: f64 = text
+            .parse()
+            .map_err(|_| format!("{name} is {text:?}, which is no number"))?;
         if !(0.0..=most as f64).contains(&number) {
             return Err(format!("{name} is {text:?}; 0 to {most} is allowed"));
         }
@@ -268,7 +367,8 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
     }
     let shape = NodeShape {
         cpus: number(1, "cpus", u64::from(MAX_NODE_CPUS))?.map_or(PLENTY_CPUS, |cpus| cpus as u32),
-        mem_bytes: number(2, "mem_mb", MAX_NODE_MEM_BYTES >> 20)?.map_or(PLENTY_MEM, |mib| mib << 20),
+        mem_bytes: number(2, "mem_mb", MAX_NODE_MEM_BYTES >> 20)?
+            .map_or(PLENTY_MEM, |mib| mib << 20),
         gpus: number(3, "gpus", u64::from(MAX_GPUS))?.unwrap_or(0) as u32,
         gpu_type: field(4).to_ascii_lowercase(),
         ..NodeShape::default()
@@ -278,7 +378,12 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
 
 pub(crate) fn main_partition() -> Partition {
     // Traces have parts of GPUs of several users on one.
-    Partition { name: "main".into(), is_default: true, gpu_sharing: GpuSharing::Uncapped, ..Partition::default() }
+    Partition {
+        name: "main".into(),
+        is_default: true,
+        gpu_sharing: GpuSharing::Uncapped,
+        ..Partition::default()
+    }
 }
 
 fn named(prefix: &str, count: u32, shape: &NodeShape) -> impl Iterator<Item = HollowNode> {
@@ -298,35 +403,79 @@ impl Group {
     fn large_nodes(&self, wish: &Wish) -> Option<String> {
         let NodeShape { gpus, cpus, .. } = self.shape;
         let asked_gpus = wish.gpus_per_node.unwrap_or(GPUS_PER_NODE);
-        let large = |what: &str, has: u32, asked: u32| format!("nodes of {has} {what}, not {asked}: a job asks for so many on one node");
+        let large = |what: &str, has: u32, asked: u32| {
+            format!("nodes of {has} {what}, not {asked}: a job asks for so many on one node")
+        };
         if gpus > asked_gpus {
             return Some(large("GPUs", gpus, asked_gpus));
         }
-        wish.cpus_per_node.filter(|asked| cpus > *asked).map(|asked| large("CPUs", cpus, asked))
+        wish.cpus_per_node
+            .filter(|asked| cpus > *asked)
+            .map(|asked| large("CPUs", cpus, asked))
     }
 }
 
 /// The nodes for jobs with GPUs, and those for jobs without.
 fn groups(jobs: &[&TraceJob], wish: &Wish) -> Vec<Group> {
-    let &Wish { load, span_ms, gpus_per_node, cpus_per_node } = wish;
-    let (on_gpus, on_cpus): (Vec<_>, Vec<_>) = jobs.iter().filter(|job| job.run_ms.is_some()).partition(|job| job.gpu_milli > 0);
+    let &Wish {
+        load,
+        span_ms,
+        gpus_per_node,
+        cpus_per_node,
+    } = wish;
+    let (on_gpus, on_cpus): (Vec<_>, Vec<_>) = jobs
+        .iter()
+        .filter(|job| job.run_ms.is_some())
+        .partition(|job| job.gpu_milli > 0);
     let capacity = load * span_ms.max(1) as f64;
-    let count = |work: f64, each: u64, widest: u64| ((work / capacity / each as f64).ceil() as u64).max(widest).max(1);
+    let count = |work: f64, each: u64, widest: u64| {
+        ((work / capacity / each as f64).ceil() as u64)
+            .max(widest)
+            .max(1)
+    };
     let mut groups = Vec::new();
     if !on_gpus.is_empty() {
         let wanted = u64::from(gpus_per_node.unwrap_or(GPUS_PER_NODE));
         // A job that does not say its nodes takes as many as its GPUs fill.
-        let gpus = wanted.max(most(&on_gpus, |job| if job.says_nodes { job.gpus().div_ceil(u64::from(job.nodes)) } else { 1 }));
+        let gpus = wanted.max(most(&on_gpus, |job| {
+            if job.says_nodes {
+                job.gpus().div_ceil(u64::from(job.nodes))
+            } else {
+                1
+            }
+        }));
         let gpus = gpus.min(u64::from(MAX_GPUS));
-        let count = count(work(&on_gpus, |job| job.gpu_milli as f64 / 1000.0), gpus, most(&on_gpus, |job| u64::from(job.nodes_among(gpus))));
-        let shape = NodeShape { gpus: gpus as u32, ..shape(&on_gpus, count, capacity, gpus, cpus_per_node) };
-        groups.push(Group { prefix: "g", count, shape });
+        let count = count(
+            work(&on_gpus, |job| job.gpu_milli as f64 / 1000.0),
+            gpus,
+            most(&on_gpus, |job| u64::from(job.nodes_among(gpus))),
+        );
+        let shape = NodeShape {
+            gpus: gpus as u32,
+            ..shape(&on_gpus, count, capacity, gpus, cpus_per_node)
+        };
+        groups.push(Group {
+            prefix: "g",
+            count,
+            shape,
+        });
     }
     if !on_cpus.is_empty() {
         let cpus = u64::from(cpus_per_node.unwrap_or(1)).max(most(&on_cpus, cpus_each));
-        let count = count(work(&on_cpus, |job| job.cpus().max(u64::from(job.nodes)) as f64), cpus, most(&on_cpus, |job| u64::from(job.nodes)));
-        let shape = NodeShape { cpus: cpus as u32, ..shape(&on_cpus, count, capacity, cpus, None) };
-        groups.push(Group { prefix: "c", count, shape });
+        let count = count(
+            work(&on_cpus, |job| job.cpus().max(u64::from(job.nodes)) as f64),
+            cpus,
+            most(&on_cpus, |job| u64::from(job.nodes)),
+        );
+        let shape = NodeShape {
+            cpus: cpus as u32,
+            ..shape(&on_cpus, count, capacity, cpus, None)
+        };
+        groups.push(Group {
+            prefix: "c",
+            count,
+            shape,
+        });
     }
     groups
 }
@@ -336,20 +485,40 @@ impl NodeShape {
     fn with(&self, wish: &Wish) -> Self {
         let gpus = wish.gpus_per_node.unwrap_or(self.gpus);
         let cpus = wish.cpus_per_node.unwrap_or(self.cpus.max(gpus)).max(1);
-        Self { gpus, cpus, ..self.clone() }
+        Self {
+            gpus,
+            cpus,
+            ..self.clone()
+        }
     }
 }
 
 fn no_jobs(wish: &Wish) -> NodeShape {
-    NodeShape { mem_bytes: MEM_BYTES, ..NodeShape::default() }.with(wish)
+    NodeShape {
+        mem_bytes: MEM_BYTES,
+        ..NodeShape::default()
+    }
+    .with(wish)
 }
 
 /// CPUs and memory with which they do not stand in the way of the rest.
-fn shape(jobs: &[&TraceJob], count: u64, capacity: f64, least_cpus: u64, cpus: Option<u32>) -> NodeShape {
+fn shape(
+    jobs: &[&TraceJob],
+    count: u64,
+    capacity: f64,
+    least_cpus: u64,
+    cpus: Option<u32>,
+) -> NodeShape {
     let each = |needed: f64| (needed / capacity / count as f64).ceil() as u64;
     let by_load = each(work(jobs, |job| job.cpus() as f64));
-    let cpus = cpus.map_or(by_load, u64::from).max(most(jobs, cpus_each)).max(least_cpus);
-    let mem_mib = each(work(jobs, |job| (job.mem_mib * u64::from(job.nodes)) as f64)).max(most(jobs, |job| job.mem_mib));
+    let cpus = cpus
+        .map_or(by_load, u64::from)
+        .max(most(jobs, cpus_each))
+        .max(least_cpus);
+    let mem_mib = each(work(jobs, |job| {
+        (job.mem_mib * u64::from(job.nodes)) as f64
+    }))
+    .max(most(jobs, |job| job.mem_mib));
     NodeShape {
         cpus: cpus.min(u64::from(MAX_NODE_CPUS)) as u32,
         mem_bytes: (mem_mib << 20).clamp(MEM_BYTES, MAX_NODE_MEM_BYTES),
@@ -367,7 +536,9 @@ fn most(jobs: &[&TraceJob], of: impl Fn(&TraceJob) -> u64) -> u64 {
 
 /// What the jobs hold, times milliseconds.
 fn work(jobs: &[&TraceJob], of: impl Fn(&TraceJob) -> f64) -> f64 {
-    jobs.iter().map(|job| of(job) * job.run_ms.unwrap_or(0) as f64).sum()
+    jobs.iter()
+        .map(|job| of(job) * job.run_ms.unwrap_or(0) as f64)
+        .sum()
 }
 
 #[cfg(test)]
@@ -383,16 +554,28 @@ mod tests {
         text.push_str(&row(18_000, 1, 1));
         let sized = |text: &str, gpus_per_node| {
             let trace = Trace::parse(text).unwrap();
-            let wish = Wish { gpus_per_node, ..Wish::of(&trace) };
+            let wish = Wish {
+                gpus_per_node,
+                ..Wish::of(&trace)
+            };
             Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &wish).unwrap()
         };
-        assert_eq!((sized(&text, None).nodes.len(), sized(&text, None).gpus()), (2, 16));
+        assert_eq!(
+            (sized(&text, None).nodes.len(), sized(&text, None).gpus()),
+            (2, 16)
+        );
         assert_eq!(sized(&text, Some(1)).gpus(), 14);
         // The largest job fits whatever the load is.
         text.push_str(&row(18_000, 48, 3));
         let sized = sized(&text, None);
         assert_eq!((sized.nodes.len(), sized.gpus()), (3, 48));
-        assert!(sized.describe().starts_with("3 nodes, 48 GPUs, 48 CPUs (3 of 16 GPUs, 16 CPUs, 512"), "{}", sized.describe());
+        assert!(
+            sized
+                .describe()
+                .starts_with("3 nodes, 48 GPUs, 48 CPUs (3 of 16 GPUs, 16 CPUs, 512"),
+            "{}",
+            sized.describe()
+        );
     }
 
     #[test]
@@ -401,7 +584,10 @@ mod tests {
         let trace = Trace::parse("submit_s,run_s,gpus\n0,94608000,8\n1,10,1\n").unwrap();
         let jobs: Vec<_> = trace.jobs.iter().collect();
         let given = Hardware::uniform_for(&jobs, &Wish::of(&trace), 1000);
-        assert_eq!((given.nodes.len(), given.gpus(), given.notes.len()), (1000, 8000, 0));
+        assert_eq!(
+            (given.nodes.len(), given.gpus(), given.notes.len()),
+            (1000, 8000, 0)
+        );
         let error = Hardware::sized(&jobs, &Wish::of(&trace)).unwrap_err();
         assert!(error.contains("of the 0:01 between its first and last submission the trace needs 105120002 nodes, and 100000 are the most"), "{error}");
     }
@@ -411,21 +597,53 @@ mod tests {
         let note = |row: &str, gpus_per_node: Option<u32>| {
             let trace = Trace::parse(&format!("submit_s,run_s,nodes,gpus,cpus\n{row}\n")).unwrap();
             let jobs: Vec<_> = trace.jobs.iter().collect();
-            let wish = Wish { gpus_per_node, ..Wish::of(&trace) };
-            let (given, sized) = (Hardware::uniform_for(&jobs, &wish, 78), Hardware::sized(&jobs, &wish).unwrap());
-            (given.nodes[0].shape.gpus, given.notes.concat(), sized.nodes[0].shape.gpus, sized.nodes.len())
+            let wish = Wish {
+                gpus_per_node,
+                ..Wish::of(&trace)
+            };
+            let (given, sized) = (
+                Hardware::uniform_for(&jobs, &wish, 78),
+                Hardware::sized(&jobs, &wish).unwrap(),
+            );
+            (
+                given.nodes[0].shape.gpus,
+                given.notes.concat(),
+                sized.nodes[0].shape.gpus,
+                sized.nodes.len(),
+            )
         };
-        assert_eq!(note("0,100,,32,", None), (8, String::new(), 8, 5), "a job of 32 GPUs that does not say its nodes takes four of eight");
-        assert_eq!(note("0,100,1,32,", None), (32, "nodes of 32 GPUs, not 8: a job asks for so many on one node".into(), 32, 2));
-        assert_eq!(note("0,100,1,32,", Some(4)), (4, String::new(), 32, 2), "so many were asked for");
+        assert_eq!(
+            note("0,100,,32,", None),
+            (8, String::new(), 8, 5),
+            "a job of 32 GPUs that does not say its nodes takes four of eight"
+        );
+        assert_eq!(
+            note("0,100,1,32,", None),
+            (
+                32,
+                "nodes of 32 GPUs, not 8: a job asks for so many on one node".into(),
+                32,
+                2
+            )
+        );
+        assert_eq!(
+            note("0,100,1,32,", Some(4)),
+            (4, String::new(), 32, 2),
+            "so many were asked for"
+        );
     }
 
     #[test]
     fn jobs_without_gpus_get_nodes_of_their_own() {
         let text = "submit_s,run_s,nodes,gpus,cpus,mem_mb\n0,100,1,0,32,600000\n0,100,2,0,24,1000\n100,100,1,1,4,1000\n";
         let trace = Trace::parse(text).unwrap();
-        let sized = Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &Wish::of(&trace)).unwrap();
-        let cpu_nodes: Vec<_> = sized.nodes.iter().filter(|node| node.shape.gpus == 0).collect();
+        let sized =
+            Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &Wish::of(&trace)).unwrap();
+        let cpu_nodes: Vec<_> = sized
+            .nodes
+            .iter()
+            .filter(|node| node.shape.gpus == 0)
+            .collect();
         assert_eq!((cpu_nodes.len(), cpu_nodes[0].shape.cpus), (2, 32));
         assert!(cpu_nodes[0].shape.mem_bytes >= 600_000 << 20);
         assert_eq!((sized.gpus(), sized.nodes.len()), (8, 3));
@@ -434,19 +652,43 @@ mod tests {
     #[test]
     fn nodes_are_read_from_csv() {
         let text = "node,cpus,mem_mb,gpus,gpu_type\na,96,393216,8,G2\nb,32,262144,0,\n";
-        assert!(is_node_csv(text) && !is_node_csv("[[node]]\nnames = \"a,b\"") && !is_node_csv("submit_s,run_s"));
+        assert!(
+            is_node_csv(text)
+                && !is_node_csv("[[node]]\nnames = \"a,b\"")
+                && !is_node_csv("submit_s,run_s")
+        );
         let hardware = Hardware::from_csv(text).unwrap();
-        assert_eq!((hardware.nodes.len(), hardware.gpus(), hardware.cpus()), (2, 8, 128));
+        assert_eq!(
+            (hardware.nodes.len(), hardware.gpus(), hardware.cpus()),
+            (2, 8, 128)
+        );
         let inventory = hardware.nodes[0].shape.inventory("a");
-        assert_eq!((inventory.gpus.len(), &*inventory.gpus[7].uuid, &*inventory.gpus[0].gpu_type), (8, "GPU-a-7", "g2"));
+        assert_eq!(
+            (
+                inventory.gpus.len(),
+                &*inventory.gpus[7].uuid,
+                &*inventory.gpus[0].gpu_type
+            ),
+            (8, "GPU-a-7", "g2")
+        );
         let marked = "\u{feff}gpu_type,gpus,node\r\nA100,4,c\r\n";
         assert!(is_node_csv("\u{feff}node,gpus\n") && is_node_csv(marked));
-        assert_eq!(Hardware::from_csv(marked).unwrap().nodes[0].shape.gpu_type, "a100", "as spreadsheets write it");
+        assert_eq!(
+            Hardware::from_csv(marked).unwrap().nodes[0].shape.gpu_type,
+            "a100",
+            "as spreadsheets write it"
+        );
         for (bad, expected) in [
-            ("node,cpus\na,many\n", "line 2: cpus is \"many\", which is no number"),
+            (
+                "node,cpus\na,many\n",
+                "line 2: cpus is \"many\", which is no number",
+            ),
             ("node,cpus\na,1\na,1\n", "line 3: node \"a\" is there twice"),
             ("node,cpus\na\n", "line 2: 1 fields, and the header has 2"),
-            ("node,gpus\na,2000\n", "line 2: gpus is \"2000\"; 0 to 512 is allowed"),
+            (
+                "node,gpus\na,2000\n",
+                "line 2: gpus is \"2000\"; 0 to 512 is allowed",
+            ),
             ("node,cpus\n", "the file has a header and no nodes"),
         ] {
             assert_eq!(Hardware::from_csv(bad).unwrap_err(), expected);

@@ -61,11 +61,26 @@ pub struct Told {
 impl History {
     pub fn note(&mut self, event: &Event) {
         match event {
-            Event::JobSubmitted { id, spec, limit_secs, at, .. } => {
-                let submission = Submission { spec: spec.clone(), limit_secs: *limit_secs, at: *at };
+            Event::JobSubmitted {
+                id,
+                spec,
+                limit_secs,
+                at,
+                ..
+            } => {
+                let submission = Submission {
+                    spec: spec.clone(),
+                    limit_secs: *limit_secs,
+                    at: *at,
+                };
                 self.submissions.insert(*id, submission);
             }
-            Event::RunPlaced { run, allocation, at, .. } => {
+            Event::RunPlaced {
+                run,
+                allocation,
+                at,
+                ..
+            } => {
                 let ran = self.runs.entry(run.job).or_insert_with(|| Ran {
                     first_start: *at,
                     last_start: *at,
@@ -98,12 +113,19 @@ impl History {
     /// No job of the trace ended, or it knows no nodes.
     pub fn told(&self, state: &State) -> Result<Told, String> {
         let hardware = hardware(state)?;
-        let ended = self.runs.iter().filter_map(|(id, ran)| Some((id, ran, ran.ended?, self.submission(*id)?)));
+        let ended = self
+            .runs
+            .iter()
+            .filter_map(|(id, ran)| Some((id, ran, ran.ended?, self.submission(*id)?)));
         let mut list: Vec<_> = ended.collect();
         list.sort_by_key(|(id, .., submission)| (submission.at, **id));
         let begin = list.first().map(|(.., submission)| submission.at);
-        let put_off = list.iter().filter(|(.., submission)| submission.spec.hold || submission.spec.dependency.is_some()).count();
-        let begin = begin.ok_or("no job of the trace ended: there is nothing to try a policy on")?;
+        let put_off = list
+            .iter()
+            .filter(|(.., submission)| submission.spec.hold || submission.spec.dependency.is_some())
+            .count();
+        let begin =
+            begin.ok_or("no job of the trace ended: there is nothing to try a policy on")?;
         let since = |at: Timestamp| at.since_millis(begin);
         let mut jobs = Vec::new();
         let mut outcome = Outcome::default();
@@ -122,29 +144,63 @@ impl History {
                 ..JobOutcome::default()
             });
         }
-        let trace = Trace { jobs, ..Trace::default() };
-        let setting = Setting { policy: "as it was".into(), cluster: hardware.describe(), notes: Vec::new() };
+        let trace = Trace {
+            jobs,
+            ..Trace::default()
+        };
+        let setting = Setting {
+            policy: "as it was".into(),
+            cluster: hardware.describe(),
+            notes: Vec::new(),
+        };
         let all: Vec<&TraceJob> = trace.jobs.iter().collect();
         let measures = Measures::of(setting, &[(&all[..], &outcome)]);
         let config = &state.config;
-        let (topology, licences) = (config.scheduler.topology.clone(), config.scheduler.licences.clone());
-        Ok(Told { trace, hardware, measures, starts_ms, put_off, topology, licences, default_account: config.default_account.clone() })
+        let (topology, licences) = (
+            config.scheduler.topology.clone(),
+            config.scheduler.licences.clone(),
+        );
+        Ok(Told {
+            trace,
+            hardware,
+            measures,
+            starts_ms,
+            put_off,
+            topology,
+            licences,
+            default_account: config.default_account.clone(),
+        })
     }
 
     /// Of a job, or of the array that a task belongs to.
     fn submission(&self, id: JobId) -> Option<&Submission> {
         let (first, submission) = self.submissions.range(..=id).next_back()?;
-        let tasks = submission.spec.array.as_ref().map_or(1, |array| u64::from(array.len()));
+        let tasks = submission
+            .spec
+            .array
+            .as_ref()
+            .map_or(1, |array| u64::from(array.len()));
         (id.0 - first.0 < tasks).then_some(submission)
     }
 }
 
-fn trace_job(id: JobId, ran: &Ran, ended: Timestamp, submission: &Submission, begin: Timestamp) -> TraceJob {
+fn trace_job(
+    id: JobId,
+    ran: &Ran,
+    ended: Timestamp,
+    submission: &Submission,
+    begin: Timestamp,
+) -> TraceJob {
     let spec = &submission.spec;
-    let types = spec.request.gpus.iter().flat_map(|ask| &ask.alternatives).filter_map(|one| match &one.kind {
-        GpuKind::Type(name) => Some(name.as_str().into()),
-        GpuKind::Any => None,
-    });
+    let types = spec
+        .request
+        .gpus
+        .iter()
+        .flat_map(|ask| &ask.alternatives)
+        .filter_map(|one| match &one.kind {
+            GpuKind::Type(name) => Some(name.as_str().into()),
+            GpuKind::Any => None,
+        });
     TraceJob {
         id: id.to_string().into(),
         user: spec.user.name.as_str().into(),
@@ -158,8 +214,17 @@ fn trace_job(id: JobId, ran: &Ran, ended: Timestamp, submission: &Submission, be
         says_nodes: true,
         gpu_milli: ran.allocation.iter().map(|share| share.gpus.milli()).sum(),
         gpu_types: types.collect(),
-        cpu_milli: ran.allocation.iter().map(|share| u64::from(share.cpus) * 1000).sum(),
-        mem_mib: ran.allocation.iter().map(|share| share.mem_bytes >> 20).max().unwrap_or(0),
+        cpu_milli: ran
+            .allocation
+            .iter()
+            .map(|share| u64::from(share.cpus) * 1000)
+            .sum(),
+        mem_mib: ran
+            .allocation
+            .iter()
+            .map(|share| share.mem_bytes >> 20)
+            .max()
+            .unwrap_or(0),
         asked: Some(asked(spec, begin).into()),
     }
 }
@@ -175,8 +240,14 @@ fn asked(spec: &JobSpec, begin: Timestamp) -> JobSpec {
         deadline: spec.deadline.map(since),
         ..CommonSpec::clone(&spec.common)
     };
-    let launch = Surroundings { work_dir: "/".into(), ..Surroundings::default() };
-    JobSpec { launch: launch.into(), ..JobSpec::from(common) }
+    let launch = Surroundings {
+        work_dir: "/".into(),
+        ..Surroundings::default()
+    };
+    JobSpec {
+        launch: launch.into(),
+        ..JobSpec::from(common)
+    }
 }
 
 /// Names that a policy does not have, with how many jobs say each.
@@ -186,15 +257,31 @@ fn unknown_text(policy: &str, unknown: &Unknown, what: &str, then: &str) -> Opti
     let names: Vec<&str> = unknown.keys().map(String::as_str).take(8).collect();
     let jobs: usize = unknown.values().sum();
     let more = unknown.len() - names.len();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (jobs > 0).then(|| format!("policy {policy} has no {what} {}{more}: {jobs} jobs that name it {then}", names.join(", ")))
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    (jobs > 0).then(|| {
+        format!(
+            "policy {policy} has no {what} {}{more}: {jobs} jobs that name it {then}",
+            names.join(", ")
+        )
+    })
 }
 
 fn hardware(state: &State) -> Result<Hardware, String> {
-    let compute = state.nodes.values().filter(|node| node.role == Role::Compute && node.inventory.cpus > 0);
+    let compute = state
+        .nodes
+        .values()
+        .filter(|node| node.role == Role::Compute && node.inventory.cpus > 0);
     let nodes: Vec<HollowNode> = compute
         .map(|node| {
-            let first = node.gpus.iter().find(|gpu| gpu.usable()).map(|gpu| &gpu.info);
+            let first = node
+                .gpus
+                .iter()
+                .find(|gpu| gpu.usable())
+                .map(|gpu| &gpu.info);
             let shape = NodeShape {
                 gpus: node.gpus.iter().filter(|gpu| gpu.usable()).count() as u32,
                 gpu_type: first.map_or_else(String::new, |gpu| gpu.gpu_type.clone()),
@@ -203,16 +290,35 @@ fn hardware(state: &State) -> Result<Hardware, String> {
                 mem_bytes: node.inventory.mem_bytes,
                 features: node.inventory.features.clone(),
             };
-            let gpus = node.gpus.iter().filter(|gpu| gpu.usable()).map(|gpu| gpu.info.clone()).collect();
+            let gpus = node
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.usable())
+                .map(|gpu| gpu.info.clone())
+                .collect();
             // Nobody cuts GPUs here: what was cut stays so.
-            let reported = Inventory { gpus, mig: Arc::default(), unfit: String::new(), ..Inventory::clone(&node.inventory) };
-            HollowNode { reported: Some(reported.into()), ..HollowNode::new(&node.name, shape) }
+            let reported = Inventory {
+                gpus,
+                mig: Arc::default(),
+                unfit: String::new(),
+                ..Inventory::clone(&node.inventory)
+            };
+            HollowNode {
+                reported: Some(reported.into()),
+                ..HollowNode::new(&node.name, shape)
+            }
         })
         .collect();
     if nodes.is_empty() {
-        return Err("no node of the trace said what it has: there is nothing to try a policy on".into());
+        return Err(
+            "no node of the trace said what it has: there is nothing to try a policy on".into(),
+        );
     }
-    Ok(Hardware { nodes, partitions: state.config.partitions.clone(), notes: Vec::new() })
+    Ok(Hardware {
+        nodes,
+        partitions: state.config.partitions.clone(),
+        notes: Vec::new(),
+    })
 }
 
 impl Told {
@@ -225,37 +331,86 @@ impl Told {
         if policy.scheduler.licences.is_empty() {
             policy.scheduler.licences = self.licences.clone();
         }
-        let (mut accounts, mut qos, mut reservations, mut licences) = (Unknown::new(), Unknown::new(), Unknown::new(), Unknown::new());
-        let Policy { accounts: known_accounts, qos: known_qos, reservations: known_reservations, .. } = &policy.accounts;
+        let (mut accounts, mut qos, mut reservations, mut licences) = (
+            Unknown::new(),
+            Unknown::new(),
+            Unknown::new(),
+            Unknown::new(),
+        );
+        let Policy {
+            accounts: known_accounts,
+            qos: known_qos,
+            reservations: known_reservations,
+            ..
+        } = &policy.accounts;
         for job in &mut self.trace.jobs {
-            let Some(asked) = job.asked.as_mut().map(Arc::make_mut) else { continue };
-            let is_known = known_accounts.is_empty() || asked.account == self.default_account || known_accounts.contains_key(&asked.account);
+            let Some(asked) = job.asked.as_mut().map(Arc::make_mut) else {
+                continue;
+            };
+            let is_known = known_accounts.is_empty()
+                || asked.account == self.default_account
+                || known_accounts.contains_key(&asked.account);
             if !is_known {
                 *accounts.entry(asked.account.clone()).or_default() += 1;
             }
-            if !known_qos.is_empty() && asked.qos != NORMAL_QOS && !known_qos.contains_key(&asked.qos) {
+            if !known_qos.is_empty()
+                && asked.qos != NORMAL_QOS
+                && !known_qos.contains_key(&asked.qos)
+            {
                 *qos.entry(std::mem::take(&mut asked.qos)).or_default() += 1;
             }
-            if asked.reservation.as_ref().is_some_and(|name| !known_reservations.contains_key(name)) {
-                *reservations.entry(asked.reservation.take().unwrap_or_default()).or_default() += 1;
+            if asked
+                .reservation
+                .as_ref()
+                .is_some_and(|name| !known_reservations.contains_key(name))
+            {
+                *reservations
+                    .entry(asked.reservation.take().unwrap_or_default())
+                    .or_default() += 1;
             }
-            let strange: Vec<String> = asked.licences.keys().filter(|name| !policy.scheduler.licences.contains_key(*name)).cloned().collect();
+            let strange: Vec<String> = asked
+                .licences
+                .keys()
+                .filter(|name| !policy.scheduler.licences.contains_key(*name))
+                .cloned()
+                .collect();
             for name in strange {
                 asked.licences.remove(&name);
                 *licences.entry(name).or_default() += 1;
             }
         }
-        let made = accounts.keys().map(|name| (name.clone(), Account { name: name.clone(), ..Account::default() })).collect::<Vec<_>>();
+        let made = accounts
+            .keys()
+            .map(|name| {
+                (
+                    name.clone(),
+                    Account {
+                        name: name.clone(),
+                        ..Account::default()
+                    },
+                )
+            })
+            .collect::<Vec<_>>();
         policy.accounts.accounts.extend(made);
         let told = [
-            (accounts, "account", "run in one that is made for this, without guarantee and limit"),
+            (
+                accounts,
+                "account",
+                "run in one that is made for this, without guarantee and limit",
+            ),
             (qos, "QOS", "run in their account's usual one"),
             (reservations, "reservation", "run outside of any"),
             (licences, "licence", "run without it"),
         ];
-        let mut notes: Vec<String> = told.into_iter().filter_map(|(unknown, what, then)| unknown_text(&policy.name, &unknown, what, then)).collect();
+        let mut notes: Vec<String> = told
+            .into_iter()
+            .filter_map(|(unknown, what, then)| unknown_text(&policy.name, &unknown, what, then))
+            .collect();
         if self.put_off > 0 {
-            notes.push(format!("{} jobs that were held or waited for others wait for nobody here", self.put_off));
+            notes.push(format!(
+                "{} jobs that were held or waited for others wait for nobody here",
+                self.put_off
+            ));
         }
         notes
     }
@@ -264,7 +419,12 @@ impl Told {
     /// seconds since the begin. Less than that is what a real cluster takes to start a job.
     pub fn moved(&self, outcome: &Outcome) -> Vec<(Arc<str>, f64, f64)> {
         let secs = |ms: i64| ms as f64 / 1000.0;
-        let pairs = self.trace.jobs.iter().zip(&self.starts_ms).zip(&outcome.jobs);
+        let pairs = self
+            .trace
+            .jobs
+            .iter()
+            .zip(&self.starts_ms)
+            .zip(&outcome.jobs);
         let mut moved: Vec<_> = pairs
             .filter(|((_, then), now)| now.fate.ran() && then.abs_diff(now.start_ms) >= 1000)
             .map(|((job, then), now)| (job.id.clone(), secs(*then), secs(now.start_ms)))

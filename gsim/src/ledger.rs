@@ -63,7 +63,11 @@ impl Held {
     }
     fn broken_milli(&self) -> u64 {
         let used = self.used_milli();
-        if used == 0 { 0 } else { (1000 * self.gpus.len() as u64).saturating_sub(used) }
+        if used == 0 {
+            0
+        } else {
+            (1000 * self.gpus.len() as u64).saturating_sub(used)
+        }
     }
 }
 
@@ -104,11 +108,19 @@ impl Ledger {
     /// Notes what is held and how many wait after everything of this moment.
     pub fn sample(&mut self, pending: usize) {
         self.pending = pending;
-        let sample =
-            Sample { at: self.now, gpu_milli: self.gpu_milli, cpus: self.cpus, pending: pending as u64 };
+        let sample = Sample {
+            at: self.now,
+            gpu_milli: self.gpu_milli,
+            cpus: self.cpus,
+            pending: pending as u64,
+        };
         match self.samples.last_mut() {
             Some(last) if last.at == self.now => *last = sample,
-            Some(last) if Sample { at: self.now, ..*last } == sample => {}
+            Some(last)
+                if Sample {
+                    at: self.now,
+                    ..*last
+                } == sample => {}
             _ => self.samples.push(sample),
         }
     }
@@ -127,13 +139,21 @@ impl Ledger {
         let before = (held.used_milli(), held.broken_milli());
         for grant in &share.gpus.0 {
             let Some(milli) = held.gpus.get_mut(usize::from(grant.slot.0)) else {
-                self.violation.get_or_insert_with(|| format!("node {at} has no GPU {}", grant.slot.0));
+                self.violation
+                    .get_or_insert_with(|| format!("node {at} has no GPU {}", grant.slot.0));
                 continue;
             };
             let held = grant.part.of_slot_milli();
-            *milli = if take { *milli + held } else { milli.saturating_sub(held) };
+            *milli = if take {
+                *milli + held
+            } else {
+                milli.saturating_sub(held)
+            };
             if *milli > 1000 {
-                let text = format!("GPU {} of node {at} is given to {milli} thousandths", grant.slot.0);
+                let text = format!(
+                    "GPU {} of node {at} is given to {milli} thousandths",
+                    grant.slot.0
+                );
                 self.violation.get_or_insert(text);
             }
         }
@@ -147,7 +167,10 @@ impl Ledger {
             self.cpus -= u64::from(share.cpus);
         }
         if held.cpus > held.most_cpus || held.mem_bytes > held.most_mem_bytes {
-            let text = format!("node {at} gives {} CPUs and {} bytes, more than it has", held.cpus, held.mem_bytes);
+            let text = format!(
+                "node {at} gives {} CPUs and {} bytes, more than it has",
+                held.cpus, held.mem_bytes
+            );
             self.violation.get_or_insert(text);
         }
         self.gpu_milli = self.gpu_milli + held.used_milli() - before.0;
@@ -176,12 +199,23 @@ mod tests {
 
     fn share(gpus: &[u16], cpus: u32) -> NodeShare {
         let gpus = GpuSet::whole(gpus.iter().map(|slot| GpuSlot(*slot)));
-        NodeShare { node: NodeId(1), cpus, mem_bytes: 0, gpus, tasks: 1 }
+        NodeShare {
+            node: NodeId(1),
+            cpus,
+            mem_bytes: 0,
+            gpus,
+            tasks: 1,
+        }
     }
 
     #[test]
     fn use_and_fragments_are_summed_over_time() {
-        let shape = NodeShape { gpus: 4, cpus: 8, mem_bytes: 1 << 30, ..NodeShape::default() };
+        let shape = NodeShape {
+            gpus: 4,
+            cpus: 8,
+            mem_bytes: 1 << 30,
+            ..NodeShape::default()
+        };
         let mut ledger = Ledger::new(&Hardware::uniform(2, &shape), 0);
         ledger.take(0, &share(&[0], 2));
         ledger.sample(1);
@@ -191,14 +225,29 @@ mod tests {
         ledger.pass_to(30);
         let sums = ledger.sums;
         assert_eq!((sums.gpu, sums.cpu, sums.capacity), (10_000, 20, 240_000));
-        assert_eq!((sums.broken, sums.free, sums.free_while_waiting), (30_000, 230_000, 70_000));
-        assert_eq!(ledger.samples.iter().map(|s| (s.at, s.gpu_milli)).collect::<Vec<_>>(), [(0, 1000), (10, 0)]);
+        assert_eq!(
+            (sums.broken, sums.free, sums.free_while_waiting),
+            (30_000, 230_000, 70_000)
+        );
+        assert_eq!(
+            ledger
+                .samples
+                .iter()
+                .map(|s| (s.at, s.gpu_milli))
+                .collect::<Vec<_>>(),
+            [(0, 1000), (10, 0)]
+        );
         assert_eq!(ledger.violation, None);
     }
 
     #[test]
     fn what_is_given_twice_is_a_violation() {
-        let shape = NodeShape { gpus: 1, cpus: 8, mem_bytes: 1 << 30, ..NodeShape::default() };
+        let shape = NodeShape {
+            gpus: 1,
+            cpus: 8,
+            mem_bytes: 1 << 30,
+            ..NodeShape::default()
+        };
         let hardware = Hardware::uniform(1, &shape);
         let after = |shares: &[NodeShare]| {
             let mut ledger = Ledger::new(&hardware, 0);
@@ -206,7 +255,10 @@ mod tests {
             ledger.violation
         };
         assert_eq!(after(&[share(&[0], 1), share(&[], 7)]), None);
-        assert_eq!(after(&[share(&[0], 1), share(&[0], 1)]).unwrap(), "GPU 0 of node 0 is given to 2000 thousandths");
+        assert_eq!(
+            after(&[share(&[0], 1), share(&[0], 1)]).unwrap(),
+            "GPU 0 of node 0 is given to 2000 thousandths"
+        );
         assert_eq!(after(&[share(&[1], 1)]).unwrap(), "node 0 has no GPU 1");
         assert!(after(&[share(&[], 9)]).unwrap().contains("9 CPUs"));
     }

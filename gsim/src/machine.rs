@@ -118,7 +118,10 @@ impl Machine {
     }
 
     pub fn life(&self) -> NodeLife {
-        NodeLife { boot: format!("boot-{}", self.boot), spool: format!("spool-{}", self.spool_number) }
+        NodeLife {
+            boot: format!("boot-{}", self.boot),
+            spool: format!("spool-{}", self.spool_number),
+        }
     }
 
     pub fn inventory(&self) -> Inventory {
@@ -131,13 +134,19 @@ impl Machine {
             mps: true,
             ..GpuInfo::default()
         });
-        Inventory { cpus: 64, mem_bytes: 512 << 30, gpus: gpus.collect(), ..Inventory::default() }
+        Inventory {
+            cpus: 64,
+            mem_bytes: 512 << 30,
+            gpus: gpus.collect(),
+            ..Inventory::default()
+        }
     }
 
     /// What a starting daemon finds. It kills what nobody supervises and writes its end.
     pub fn scan(&mut self, now: i64) -> Vec<(RunId, Found)> {
         let known: BTreeSet<RunId> = self.spool.runs.keys().copied().collect();
-        self.supervisors.retain(|run, supervisor| known.contains(run) && !supervisor.dead);
+        self.supervisors
+            .retain(|run, supervisor| known.contains(run) && !supervisor.dead);
         let boot = self.boot;
         let mut found = Vec::new();
         for (run, record) in &mut self.spool.runs {
@@ -149,11 +158,20 @@ impl Machine {
                     _ => None,
                 };
                 let text = "found without its supervisor".to_owned();
-                record.exit = lost.map(|cause| RunEnd { cause, text, ..RunEnd::default() });
+                record.exit = lost.map(|cause| RunEnd {
+                    cause,
+                    text,
+                    ..RunEnd::default()
+                });
             }
             let what = match (&record.exit, supervisor.map(|s| s.running_since)) {
-                (Some(end), _) => Found::Ended { end: end.clone(), clean: record.clean },
-                (None, Some(Some(since))) => Found::Running { started: Timestamp(since.min(now)) },
+                (Some(end), _) => Found::Ended {
+                    end: end.clone(),
+                    clean: record.clean,
+                },
+                (None, Some(Some(since))) => Found::Running {
+                    started: Timestamp(since.min(now)),
+                },
                 (None, Some(None)) => Found::Ready,
                 (None, None) => Found::Accepted,
             };
@@ -171,22 +189,49 @@ impl Machine {
 
     /// Runs whose processes use a GPU that the order names, and may not be there beside it.
     pub fn users_of(&self, order: &Order) -> Vec<RunId> {
-        let disturbs = |one: &GpuGrant, other: &GpuGrant| one.slot == other.slot && !one.part.goes_beside(&other.part);
-        let shares = |other: &Order| other.gpus.iter().any(|held| order.gpus.iter().any(|own| disturbs(own, held)));
-        let others = self.supervisors.values().filter(|s| s.running_since.is_some());
-        others.filter(|s| s.order.run != order.run && shares(&s.order)).map(|s| s.order.run).collect()
+        let disturbs = |one: &GpuGrant, other: &GpuGrant| {
+            one.slot == other.slot && !one.part.goes_beside(&other.part)
+        };
+        let shares = |other: &Order| {
+            other
+                .gpus
+                .iter()
+                .any(|held| order.gpus.iter().any(|own| disturbs(own, held)))
+        };
+        let others = self
+            .supervisors
+            .values()
+            .filter(|s| s.running_since.is_some());
+        others
+            .filter(|s| s.order.run != order.run && shares(&s.order))
+            .map(|s| s.order.run)
+            .collect()
     }
 
     /// Everything of the machine that should be gone when nothing runs.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left: Vec<String> = Vec::new();
-        left.extend(self.supervisors.keys().map(|run| format!("{}: a supervisor of {run}", self.name)));
-        left.extend(self.spool.runs.keys().map(|run| format!("{}: a spool record of {run}", self.name)));
+        left.extend(
+            self.supervisors
+                .keys()
+                .map(|run| format!("{}: a supervisor of {run}", self.name)),
+        );
+        left.extend(
+            self.spool
+                .runs
+                .keys()
+                .map(|run| format!("{}: a spool record of {run}", self.name)),
+        );
         match &self.daemon {
             None => left.push(format!("{}: no daemon", self.name)),
             Some(daemon) => left.extend(daemon.state.runs.iter().map(|(run, known)| {
                 let phase: &RunPhase = &known.phase;
-                format!("{}: its daemon holds {run}, rank {}, named {}", self.name, phase.rank(), known.named)
+                format!(
+                    "{}: its daemon holds {run}, rank {}, named {}",
+                    self.name,
+                    phase.rank(),
+                    known.named
+                )
             })),
         }
         left

@@ -95,7 +95,10 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| {
             let place = (values.len() - 1) as f64 * part;
-            let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
+            let (below, above) = (
+                values[place.floor() as usize],
+                values[place.ceil() as usize],
+            );
             below + (above - below) * place.fract()
         };
         Self {
@@ -115,10 +118,20 @@ impl Measures {
             .iter()
             .flat_map(|(jobs, outcome)| jobs.iter().copied().zip(&outcome.jobs))
             .collect();
-        let ran: Vec<_> = all.iter().copied().filter(|(_, out)| out.fate.ran()).collect();
-        let count = |test: &dyn Fn(&Fate) -> bool| all.iter().filter(|(_, out)| test(&out.fate)).count() as u64;
+        let ran: Vec<_> = all
+            .iter()
+            .copied()
+            .filter(|(_, out)| out.fate.ran())
+            .collect();
+        let count = |test: &dyn Fn(&Fate) -> bool| {
+            all.iter().filter(|(_, out)| test(&out.fate)).count() as u64
+        };
         let sums = together(outcomes);
-        let begin = outcomes.iter().map(|(_, out)| out.begin_ms).min().unwrap_or(0);
+        let begin = outcomes
+            .iter()
+            .map(|(_, out)| out.begin_ms)
+            .min()
+            .unwrap_or(0);
         let end = ran.iter().map(|(_, out)| out.end_ms).max().unwrap_or(begin);
         let (fairness, accounts) = fairness(&ran);
         let lost: u128 = all.iter().map(|(_, out)| out.lost).sum();
@@ -134,7 +147,11 @@ impl Measures {
             skipped: count(&|fate| *fate == Fate::Skipped),
             makespan_secs: secs(end - begin),
             wait_secs: Spread::of(ran.iter().map(|(_, out)| secs(wait_ms(out))).collect()),
-            completion_secs: Spread::of(ran.iter().map(|(_, out)| secs(out.end_ms - out.submit_ms)).collect()),
+            completion_secs: Spread::of(
+                ran.iter()
+                    .map(|(_, out)| secs(out.end_ms - out.submit_ms))
+                    .collect(),
+            ),
             bounded_slowdown: Spread::of(ran.iter().map(|(_, out)| slowdown(out)).collect()),
             gpu_use: part(sums.gpu, sums.capacity),
             cpu_use: part(sums.cpu, sums.cpu_capacity),
@@ -147,7 +164,12 @@ impl Measures {
             passes: outcomes.iter().map(|(_, out)| out.passes).sum(),
             pass_millis: pass_times(outcomes),
             by_size: by_size(&ran),
-            hash: format!("{:016x}", outcomes.iter().fold(0, |all: u64, (_, out)| all.rotate_left(1) ^ out.hash)),
+            hash: format!(
+                "{:016x}",
+                outcomes
+                    .iter()
+                    .fold(0, |all: u64, (_, out)| all.rotate_left(1) ^ out.hash)
+            ),
             refusals: refusals(&all),
             notes: setting.notes,
         }
@@ -156,12 +178,17 @@ impl Measures {
 
 fn together(outcomes: &[(&[&TraceJob], &Outcome)]) -> Sums {
     let mut sums = Sums::default();
-    outcomes.iter().for_each(|(_, outcome)| sums.add(&outcome.ledger.sums));
+    outcomes
+        .iter()
+        .for_each(|(_, outcome)| sums.add(&outcome.ledger.sums));
     sums
 }
 
 fn pass_times(outcomes: &[(&[&TraceJob], &Outcome)]) -> PassTimes {
-    let mut nanos: Vec<u64> = outcomes.iter().flat_map(|(_, out)| out.pass_nanos.iter().copied()).collect();
+    let mut nanos: Vec<u64> = outcomes
+        .iter()
+        .flat_map(|(_, out)| out.pass_nanos.iter().copied())
+        .collect();
     if nanos.is_empty() {
         return PassTimes::default();
     }
@@ -194,15 +221,24 @@ fn fairness(ran: &[(&TraceJob, &JobOutcome)]) -> (f64, u64) {
         of.1 += 1.0;
     }
     let means: Vec<f64> = accounts.values().map(|(sum, count)| sum / count).collect();
-    let (sum, squares) = means.iter().fold((0.0, 0.0), |(sum, squares), mean| (sum + mean, squares + mean * mean));
-    let index = if means.is_empty() { 1.0 } else { sum * sum / (means.len() as f64 * squares) };
+    let (sum, squares) = means.iter().fold((0.0, 0.0), |(sum, squares), mean| {
+        (sum + mean, squares + mean * mean)
+    });
+    let index = if means.is_empty() {
+        1.0
+    } else {
+        sum * sum / (means.len() as f64 * squares)
+    };
     (round(index), means.len() as u64)
 }
 
 fn by_size(ran: &[(&TraceJob, &JobOutcome)]) -> Vec<SizeClass> {
     let mut classes: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
     for (job, out) in ran {
-        classes.entry(class_of(job)).or_default().push(secs(wait_ms(out)));
+        classes
+            .entry(class_of(job))
+            .or_default()
+            .push(secs(wait_ms(out)));
     }
     let name = |(kind, least): (u64, u64)| {
         let unit = if kind == 0 { "CPU" } else { "GPU" };
@@ -235,7 +271,10 @@ fn refusals(all: &[(&TraceJob, &JobOutcome)]) -> Vec<(String, u64)> {
             *texts.entry(text).or_default() += 1;
         }
     }
-    let mut list: Vec<_> = texts.into_iter().map(|(text, count)| (text.to_owned(), count)).collect();
+    let mut list: Vec<_> = texts
+        .into_iter()
+        .map(|(text, count)| (text.to_owned(), count))
+        .collect();
     list.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     list.truncate(5);
     list
@@ -264,7 +303,9 @@ const ROWS: [Row; 27] = [
     ("refused", |m| m.refused.to_string()),
     ("never started", |m| m.never_started.to_string()),
     ("without run time, skipped", |m| m.skipped.to_string()),
-    ("makespan, h", |m| format!("{:.2}", m.makespan_secs / 3600.0)),
+    ("makespan, h", |m| {
+        format!("{:.2}", m.makespan_secs / 3600.0)
+    }),
     ("wait, s: mean", |m| shown(m.wait_secs.mean)),
     ("  median", |m| shown(m.wait_secs.median)),
     ("  p95", |m| shown(m.wait_secs.p95)),
@@ -278,24 +319,44 @@ const ROWS: [Row; 27] = [
     ("use of GPUs", |m| percent(m.gpu_use)),
     ("use of CPUs", |m| percent(m.cpu_use)),
     ("fragmentation", |m| percent(m.fragmentation)),
-    ("GPUs idle while jobs wait", |m| percent(m.gpu_idle_while_waiting)),
+    ("GPUs idle while jobs wait", |m| {
+        percent(m.gpu_idle_while_waiting)
+    }),
     ("preemptions", |m| m.preemptions.to_string()),
-    ("GPU-hours lost by them", |m| format!("{:.1}", m.gpu_hours_lost)),
-    ("fairness over accounts", |m| format!("{:.4} ({} accounts)", m.fairness, m.accounts)),
+    ("GPU-hours lost by them", |m| {
+        format!("{:.1}", m.gpu_hours_lost)
+    }),
+    ("fairness over accounts", |m| {
+        format!("{:.4} ({} accounts)", m.fairness, m.accounts)
+    }),
     ("passes", |m| simulated(m, m.passes.to_string())),
     ("  time of a pass, ms", |m| {
-        simulated(m, format!("{:.3} (p99 {:.3}, max {:.1})", m.pass_millis.mean, m.pass_millis.p99, m.pass_millis.max))
+        simulated(
+            m,
+            format!(
+                "{:.3} (p99 {:.3}, max {:.1})",
+                m.pass_millis.mean, m.pass_millis.p99, m.pass_millis.max
+            ),
+        )
     }),
     ("hash of all starts", |m| simulated(m, m.hash.clone())),
 ];
 
 /// What only a simulation has: a history was not planned by it.
 fn simulated(measures: &Measures, text: String) -> String {
-    if measures.passes == 0 { "-".into() } else { text }
+    if measures.passes == 0 {
+        "-".into()
+    } else {
+        text
+    }
 }
 
 fn shown(value: f64) -> String {
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
 }
 
 fn percent(value: Option<f64>) -> String {
@@ -308,7 +369,11 @@ pub fn table(columns: &[Measures]) -> String {
     let head = std::iter::once(String::new()).chain(columns.iter().map(|m| m.policy.clone()));
     rows.push(head.collect());
     for (name, value) in ROWS {
-        rows.push(std::iter::once(name.to_owned()).chain(columns.iter().map(value)).collect());
+        rows.push(
+            std::iter::once(name.to_owned())
+                .chain(columns.iter().map(value))
+                .collect(),
+        );
     }
     let mut sizes: Vec<&str> = Vec::new();
     for class in columns.iter().flat_map(|m| &m.by_size) {
@@ -319,10 +384,17 @@ pub fn table(columns: &[Measures]) -> String {
     for size in sizes {
         let value = |m: &Measures| {
             let class = m.by_size.iter().find(|class| class.size == size);
-            class.map_or_else(|| "-".into(), |c| format!("{} ({} jobs)", shown(c.wait_secs.mean), c.jobs))
+            class.map_or_else(
+                || "-".into(),
+                |c| format!("{} ({} jobs)", shown(c.wait_secs.mean), c.jobs),
+            )
         };
         let name = format!("mean wait, s, {size}");
-        rows.push(std::iter::once(name).chain(columns.iter().map(value)).collect());
+        rows.push(
+            std::iter::once(name)
+                .chain(columns.iter().map(value))
+                .collect(),
+        );
     }
     aligned(&rows)
 }
@@ -331,7 +403,13 @@ pub fn table(columns: &[Measures]) -> String {
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count)
-        .map(|at| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .map(|at| {
+            rows.iter()
+                .filter_map(|row| row.get(at))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     let mut text = String::new();
     for row in rows {
@@ -357,7 +435,16 @@ mod tests {
     #[test]
     fn percentiles_lie_between_the_values_beside_them() {
         let spread = Spread::of((1..=100).rev().map(f64::from).collect());
-        assert_eq!((spread.mean, spread.median, spread.p95, spread.p99, spread.max), (50.5, 50.5, 95.05, 99.01, 100.0));
+        assert_eq!(
+            (
+                spread.mean,
+                spread.median,
+                spread.p95,
+                spread.p99,
+                spread.max
+            ),
+            (50.5, 50.5, 95.05, 99.01, 100.0)
+        );
         assert_eq!(Spread::of(vec![0.0, 0.0, 100.0, 300.0]).median, 50.0);
         assert_eq!(Spread::of(vec![7.0]).p99, 7.0);
         assert_eq!(Spread::of(vec![]), Spread::default());
@@ -379,12 +466,22 @@ mod tests {
 
     #[test]
     fn sizes_are_classed_by_powers_of_two() {
-        let trace = crate::trace::Trace::parse("submit_s,run_s,gpus,cpus\n0,1,1,4\n0,1,0.5,4\n0,1,3,4\n0,1,8,4\n0,1,0,12\n");
+        let trace = crate::trace::Trace::parse(
+            "submit_s,run_s,gpus,cpus\n0,1,1,4\n0,1,0.5,4\n0,1,3,4\n0,1,8,4\n0,1,0,12\n",
+        );
         let jobs = trace.unwrap().jobs;
         let outs = vec![JobOutcome::default(); jobs.len()];
         let ran: Vec<_> = jobs.iter().zip(&outs).collect();
-        let names: Vec<_> = by_size(&ran).into_iter().map(|class| (class.size, class.jobs)).collect();
-        let expected = [("9-16 CPUs", 1), ("1 GPU", 2), ("3-4 GPUs", 1), ("5-8 GPUs", 1)];
+        let names: Vec<_> = by_size(&ran)
+            .into_iter()
+            .map(|class| (class.size, class.jobs))
+            .collect();
+        let expected = [
+            ("9-16 CPUs", 1),
+            ("1 GPU", 2),
+            ("3-4 GPUs", 1),
+            ("5-8 GPUs", 1),
+        ];
         assert_eq!(names, expected.map(|(name, jobs)| (name.to_owned(), jobs)));
     }
 }

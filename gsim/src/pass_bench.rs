@@ -5,12 +5,16 @@
 use crate::hardware::{Hardware, NodeShape};
 use crate::prng::Prng;
 use crate::trace_run::{BASE, started_state};
-use gcore::ctl::{Actor, Command, Event, Input, Mirror, NodeReport, Reply, State, handle, snapshot};
+use gcore::ctl::{
+    Actor, Command, Event, Input, Mirror, NodeReport, Reply, State, handle, snapshot,
+};
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::job::MemAsk;
-use gmodel::policy::{Account, Backfill, GpuAmounts, Limits, Qos, Reservation, ReservedPart, SchedulerConfig};
+use gmodel::policy::{
+    Account, Backfill, GpuAmounts, Limits, Qos, Reservation, ReservedPart, SchedulerConfig,
+};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
 use gmodel::{CommonSpec, JobId, JobSpec, RunId, Timestamp};
 use gsched::{Engine, Plan, Snapshot, WorkBudget};
@@ -68,13 +72,35 @@ pub struct Bench {
     warm: bool,
 }
 
-const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
+const BUSY: &str =
+    "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
 
 /// All rows, in the order of the table.
 pub const BENCHES: [Bench; 17] = [
-    row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
-    row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
-    row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
+    row(
+        "pass-k1",
+        BUSY,
+        Some(50.0),
+        9,
+        || busy(1024, 10_000, Backfill::EASY),
+        nothing,
+    ),
+    row(
+        "pass-k100",
+        BUSY,
+        Some(150.0),
+        9,
+        || busy(1024, 10_000, Backfill::First(100)),
+        nothing,
+    ),
+    row(
+        "pass-all",
+        BUSY,
+        Some(5000.0),
+        3,
+        || busy(1024, 10_000, Backfill::All),
+        nothing,
+    ),
     row(
         "pass-quotas",
         "the first but one of 8 accounts with unequal shares, each guaranteed a sixteenth: half of what runs is borrowed",
@@ -91,7 +117,14 @@ pub const BENCHES: [Bench; 17] = [
         kept_idle,
         nothing,
     ),
-    row("fill", "filling 1,024 idle nodes with 1,024 jobs of 8 GPUs", Some(50.0), 9, fill, nothing),
+    row(
+        "fill",
+        "filling 1,024 idle nodes with 1,024 jobs of 8 GPUs",
+        Some(50.0),
+        9,
+        fill,
+        nothing,
+    ),
     row(
         "long-queue",
         "100,000 pending of 2,000 shapes, 10,000 nodes of 8 GPUs all busy: all considered",
@@ -133,13 +166,62 @@ pub const BENCHES: [Bench; 17] = [
             Bed::end_one,
         )
     },
-    row("arrays", "1,000,000 array tasks in 100 arrays, 1,024 nodes all busy", None, 9, || queue_of_100(10_000), nothing),
-    row("jobs-100", "the same with 100 jobs instead of arrays", None, 9, || queue_of_100(0), nothing),
-    row("gang", "a gang of 512 nodes where 511 are free: the verdict", Some(100.0), 9, gang, nothing),
-    row("gang-never", "a gang of 512 nodes on 511: refused when it is submitted", Some(100.0), 9, gang_never, nothing),
-    row("reclaim", "one GPU reclaimed on a full cluster of 500 nodes of 8 GPUs", Some(50.0), 9, reclaim, nothing),
-    row("why", "gq --why of the last of 10,000 pending on 1,024 nodes of 8 GPUs all busy", None, 9, why_the_last, nothing),
-    row("why-limited", "the same where 16 accounts may hold 256 GPUs and run 20 jobs each", None, 9, why_limited, nothing),
+    row(
+        "arrays",
+        "1,000,000 array tasks in 100 arrays, 1,024 nodes all busy",
+        None,
+        9,
+        || queue_of_100(10_000),
+        nothing,
+    ),
+    row(
+        "jobs-100",
+        "the same with 100 jobs instead of arrays",
+        None,
+        9,
+        || queue_of_100(0),
+        nothing,
+    ),
+    row(
+        "gang",
+        "a gang of 512 nodes where 511 are free: the verdict",
+        Some(100.0),
+        9,
+        gang,
+        nothing,
+    ),
+    row(
+        "gang-never",
+        "a gang of 512 nodes on 511: refused when it is submitted",
+        Some(100.0),
+        9,
+        gang_never,
+        nothing,
+    ),
+    row(
+        "reclaim",
+        "one GPU reclaimed on a full cluster of 500 nodes of 8 GPUs",
+        Some(50.0),
+        9,
+        reclaim,
+        nothing,
+    ),
+    row(
+        "why",
+        "gq --why of the last of 10,000 pending on 1,024 nodes of 8 GPUs all busy",
+        None,
+        9,
+        why_the_last,
+        nothing,
+    ),
+    row(
+        "why-limited",
+        "the same where 16 accounts may hold 256 GPUs and run 20 jobs each",
+        None,
+        9,
+        why_limited,
+        nothing,
+    ),
 ];
 
 const fn row(
@@ -150,7 +232,15 @@ const fn row(
     run: fn() -> Bed,
     between: fn(&mut Bed),
 ) -> Bench {
-    Bench { name, what, promised_ms, rounds, run, between, warm: false }
+    Bench {
+        name,
+        what,
+        promised_ms,
+        rounds,
+        run,
+        between,
+        warm: false,
+    }
 }
 
 fn nothing(_: &mut Bed) {}
@@ -180,7 +270,8 @@ impl Bench {
             let picture = snapshot(&bed.state, bed.now);
             let begun = clock();
             std::hint::black_box(naive_pass(&picture, NAIVE_JOBS));
-            let all = picture.pending.len() as f64 / picture.pending.len().clamp(1, NAIVE_JOBS) as f64;
+            let all =
+                picture.pending.len() as f64 / picture.pending.len().clamp(1, NAIVE_JOBS) as f64;
             (millis(clock() - begun) * all).round()
         });
         let floor_after = floor(clock);
@@ -241,23 +332,57 @@ struct Bed {
 
 impl Bed {
     fn new(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Self {
-        let shape = NodeShape { gpus: 8, cpus: 64, mem_bytes: 1 << 40, ..NodeShape::default() };
+        let shape = NodeShape {
+            gpus: 8,
+            cpus: 64,
+            mem_bytes: 1 << 40,
+            ..NodeShape::default()
+        };
         let hardware = Hardware::uniform(nodes, &shape);
         let mut config = ClusterConfig {
             partitions: hardware.partitions.clone(),
             max_pending_jobs: 10_000_000,
-            scheduler: SchedulerConfig { backfill, ..SchedulerConfig::default() },
+            scheduler: SchedulerConfig {
+                backfill,
+                ..SchedulerConfig::default()
+            },
             ..ClusterConfig::default()
         };
-        config.policy.accounts = accounts.into_iter().map(|account| (account.name.clone(), account)).collect();
+        config.policy.accounts = accounts
+            .into_iter()
+            .map(|account| (account.name.clone(), account))
+            .collect();
         let state = started_state(&hardware, &config, BASE);
-        Self { state, engine: Engine::default(), mirror: Mirror::default(), now: BASE, submit: None, ask: None, naive: true, quick: false }
+        Self {
+            state,
+            engine: Engine::default(),
+            mirror: Mirror::default(),
+            now: BASE,
+            submit: None,
+            ask: None,
+            naive: true,
+            quick: false,
+        }
     }
 
     fn submit(&mut self, spec: JobSpec) -> Result<JobId, String> {
-        let actor = Actor { user: "user".into(), uid: 1000, gid: 1000, operator: false, via: None };
-        let command = Command::Submit { spec: Box::new(spec), client_key: None };
-        match handle(&mut self.state, &mut Vec::new(), Input::Command { actor, command }, self.now) {
+        let actor = Actor {
+            user: "user".into(),
+            uid: 1000,
+            gid: 1000,
+            operator: false,
+            via: None,
+        };
+        let command = Command::Submit {
+            spec: Box::new(spec),
+            client_key: None,
+        };
+        match handle(
+            &mut self.state,
+            &mut Vec::new(),
+            Input::Command { actor, command },
+            self.now,
+        ) {
             Ok(Reply::Submitted { id, .. }) => Ok(id),
             Ok(_) => unreachable!("a submission is answered with its id"),
             Err(refusal) => Err(refusal.text),
@@ -269,7 +394,9 @@ impl Bed {
         loop {
             self.mirror.update(&self.state, self.now);
             let (picture, changes) = self.mirror.picture().expect("it was just taken");
-            let plan = self.engine.plan_changed(picture, Some(changes), unbounded());
+            let plan = self
+                .engine
+                .plan_changed(picture, Some(changes), unbounded());
             self.mirror.forget_changes();
             let again = !plan.starts.is_empty();
             self.enter(plan);
@@ -284,7 +411,8 @@ impl Bed {
 
     fn enter(&mut self, plan: Plan) -> Vec<Event> {
         let mut events = Vec::new();
-        handle(&mut self.state, &mut events, Input::Plan { plan }, self.now).expect("plans are not refused");
+        handle(&mut self.state, &mut events, Input::Plan { plan }, self.now)
+            .expect("plans are not refused");
         events
     }
 
@@ -294,27 +422,55 @@ impl Bed {
             let begun = clock();
             let refused = self.submit(spec);
             let took = clock() - begun;
-            return (took, 0, refused.map_or_else(|text| format!("refused: {text}"), |id| format!("queued as {id}")));
+            return (
+                took,
+                0,
+                refused.map_or_else(
+                    |text| format!("refused: {text}"),
+                    |id| format!("queued as {id}"),
+                ),
+            );
         }
         let begun = clock();
         if let Some(job) = self.ask {
             let picture = snapshot(&self.state, self.now);
             let seen = clock();
-            let why = Engine::default().why(&picture, job, unbounded()).expect("it waits");
-            let words = format!("{} ahead, {} blockers, {} changes", why.ahead, why.blockers.len(), why.changes.len());
+            let why = Engine::default()
+                .why(&picture, job, unbounded())
+                .expect("it waits");
+            let words = format!(
+                "{} ahead, {} blockers, {} changes",
+                why.ahead,
+                why.blockers.len(),
+                why.changes.len()
+            );
             return (clock() - begun, seen - begun, words);
         }
         self.mirror.update(&self.state, self.now);
         let seen = clock();
         let (picture, changes) = self.mirror.picture().expect("it was just taken");
         // What became free is given away first; the pass over everything comes later.
-        let quick = if self.quick { self.engine.after(picture, changes, unbounded()) } else { None };
-        let kind = if quick.is_some() { "quick pass" } else { "pass" };
-        let plan = quick.unwrap_or_else(|| self.engine.plan_changed(picture, Some(changes), unbounded()));
+        let quick = if self.quick {
+            self.engine.after(picture, changes, unbounded())
+        } else {
+            None
+        };
+        let kind = if quick.is_some() {
+            "quick pass"
+        } else {
+            "pass"
+        };
+        let plan = quick.unwrap_or_else(|| {
+            self.engine
+                .plan_changed(picture, Some(changes), unbounded())
+        });
         let done = clock();
         let (starts, preempts) = (plan.starts.len(), plan.preempts.len());
         let cut = if plan.cut_short { ", cut short" } else { "" };
-        let words = format!("{} pending: {starts} starts, {preempts} preemptions in a {kind}{cut}", picture.pending.len());
+        let words = format!(
+            "{} pending: {starts} starts, {preempts} preemptions in a {kind}{cut}",
+            picture.pending.len()
+        );
         self.mirror.forget_changes();
         if self.quick {
             self.enter(plan);
@@ -326,30 +482,69 @@ impl Bed {
     fn end_one(&mut self) {
         self.settle();
         self.now = self.now.plus_millis(20);
-        let Some(run) = self.state.runs.values().find(|run| run.outcome.is_none()).map(|run| run.id) else { return };
+        let Some(run) = self
+            .state
+            .runs
+            .values()
+            .find(|run| run.outcome.is_none())
+            .map(|run| run.id)
+        else {
+            return;
+        };
         self.end(run);
     }
 
     fn end(&mut self, run: RunId) {
-        let nodes: Vec<_> = self.state.runs.get(run).map_or(Vec::new(), |run| run.members.iter().map(|m| m.node).collect());
+        let nodes: Vec<_> = self.state.runs.get(run).map_or(Vec::new(), |run| {
+            run.members.iter().map(|m| m.node).collect()
+        });
         for node in nodes {
-            let phase = RunPhase::Clean(RunEnd { ended: Some(self.now), ..RunEnd::default() }.into());
-            let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None, sent: None }] };
-            handle(&mut self.state, &mut Vec::new(), Input::Node { node, report }, self.now).expect("reports are taken");
+            let phase = RunPhase::Clean(
+                RunEnd {
+                    ended: Some(self.now),
+                    ..RunEnd::default()
+                }
+                .into(),
+            );
+            let report = NodeReport::Runs {
+                runs: vec![RunReport {
+                    run,
+                    phase,
+                    mark: None,
+                    sent: None,
+                }],
+            };
+            handle(
+                &mut self.state,
+                &mut Vec::new(),
+                Input::Node { node, report },
+                self.now,
+            )
+            .expect("reports are taken");
         }
     }
 }
 
 fn unbounded() -> WorkBudget {
-    WorkBudget { node_probes: u64::MAX, starts: usize::MAX }
+    WorkBudget {
+        node_probes: u64::MAX,
+        starts: usize::MAX,
+    }
 }
 
 fn spec(gpus: u32, nodes: u32, limit_secs: u32) -> JobSpec {
-    let mut spec = JobSpec::from(CommonSpec { time_limit_secs: Some(limit_secs), ..CommonSpec::default() });
+    let mut spec = JobSpec::from(CommonSpec {
+        time_limit_secs: Some(limit_secs),
+        ..CommonSpec::default()
+    });
     spec.launch.work_dir = "/".into();
     spec.request.gpus = Some(GpuAsk::whole(gpus));
     spec.request.gpu_scope = gmodel::job::GpuScope::Node;
-    (spec.request.nodes_min, spec.request.nodes_max, spec.request.ntasks) = (nodes, nodes, nodes);
+    (
+        spec.request.nodes_min,
+        spec.request.nodes_max,
+        spec.request.ntasks,
+    ) = (nodes, nodes, nodes);
     spec.request.mem = MemAsk::PerNode(1 << 30);
     spec
 }
@@ -361,12 +556,18 @@ fn full(nodes: u32, backfill: Backfill) -> Bed {
 
 /// The same, of some accounts by turns.
 fn full_of(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Bed {
-    let names: Vec<String> = accounts.iter().map(|account| account.name.clone()).collect();
+    let names: Vec<String> = accounts
+        .iter()
+        .map(|account| account.name.clone())
+        .collect();
     let mut bed = Bed::new(nodes, backfill, accounts);
     let mut prng = Prng::new(7, 1);
     for at in 0..nodes as usize {
         let mut spec = spec(8, 1, prng.range(600, 86_400) as u32);
-        spec.account = at.checked_rem(names.len()).map(|at| names[at].clone()).unwrap_or_default();
+        spec.account = at
+            .checked_rem(names.len())
+            .map(|at| names[at].clone())
+            .unwrap_or_default();
         bed.submit(spec).expect("it fits");
     }
     bed.settle();
@@ -402,10 +603,29 @@ fn limited() -> Bed {
     let mut config = (*bed.state.config).clone();
     for at in 0..8u32 {
         let name = format!("account{at}");
-        let group = Limits { gpus: Some(GpuAmounts::all(64_000)), running_jobs: Some(20_000), ..Limits::default() };
-        config.policy.accounts.insert(name.clone(), Account { name, group, shares: 1 + at, ..Account::default() });
+        let group = Limits {
+            gpus: Some(GpuAmounts::all(64_000)),
+            running_jobs: Some(20_000),
+            ..Limits::default()
+        };
+        config.policy.accounts.insert(
+            name.clone(),
+            Account {
+                name,
+                group,
+                shares: 1 + at,
+                ..Account::default()
+            },
+        );
     }
-    config.policy.qos.insert("long".into(), Qos { name: "long".into(), priority: 10, ..Qos::default() });
+    config.policy.qos.insert(
+        "long".into(),
+        Qos {
+            name: "long".into(),
+            priority: 10,
+            ..Qos::default()
+        },
+    );
     config.scheduler.licences.insert("matlab".into(), 20);
     let window = Reservation {
         name: "cooling".into(),
@@ -415,9 +635,18 @@ fn limited() -> Bed {
         maintenance: true,
         ..Reservation::default()
     };
-    config.policy.reservations.insert(window.name.clone(), window);
+    config
+        .policy
+        .reservations
+        .insert(window.name.clone(), window);
     let config = Arc::new(config);
-    handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
+    handle(
+        &mut bed.state,
+        &mut Vec::new(),
+        Input::Configure { config },
+        bed.now,
+    )
+    .expect("configurations are not refused");
     bed
 }
 
@@ -439,14 +668,24 @@ fn kept_idle() -> Bed {
     let mut config = (*bed.state.config).clone();
     config.partitions[0].headroom = Some(GpuAmounts::all(16 * 8));
     let config = Arc::new(config);
-    handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
+    handle(
+        &mut bed.state,
+        &mut Vec::new(),
+        Input::Configure { config },
+        bed.now,
+    )
+    .expect("configurations are not refused");
     enqueue(&mut bed, 10_000, 0);
     bed
 }
 
 fn with_quotas(nodes: u32, pending: u32, gpus: u64) -> Bed {
-    let account =
-        |at: u32| Account { name: format!("account{at}"), guaranteed: Some(GpuAmounts::all(gpus)), shares: 1 + at, ..Account::default() };
+    let account = |at: u32| Account {
+        name: format!("account{at}"),
+        guaranteed: Some(GpuAmounts::all(gpus)),
+        shares: 1 + at,
+        ..Account::default()
+    };
     let mut bed = full_of(nodes, Backfill::First(100), (0..8).map(account).collect());
     enqueue(&mut bed, pending, 8);
     bed
@@ -478,7 +717,8 @@ fn gang() -> Bed {
     // One GPU on each of 513 nodes.
     bed.submit(spec(1, 513, 86_400)).expect("it fits");
     bed.settle();
-    bed.submit(spec(8, 512, 3600)).expect("it fits when it is idle");
+    bed.submit(spec(8, 512, 3600))
+        .expect("it fits when it is idle");
     bed
 }
 
@@ -496,7 +736,11 @@ fn reclaim() -> Bed {
         guaranteed: Some(GpuAmounts::all(guaranteed)),
         ..Account::default()
     };
-    let mut bed = Bed::new(500, Backfill::default(), vec![account("borrower", 1000), account("owner", 3000)]);
+    let mut bed = Bed::new(
+        500,
+        Backfill::default(),
+        vec![account("borrower", 1000), account("owner", 3000)],
+    );
     let of = |account: &str, limit| {
         let mut spec = spec(1, 1, limit);
         spec.account = account.into();
@@ -508,7 +752,8 @@ fn reclaim() -> Bed {
     }
     bed.settle();
     bed.now = bed.now.plus_secs(7200);
-    bed.submit(of("owner", 3600)).expect("it fits when it is idle");
+    bed.submit(of("owner", 3600))
+        .expect("it fits when it is idle");
     bed.naive = false;
     bed
 }
@@ -519,7 +764,9 @@ fn why_the_last() -> Bed {
     // Something is free, but not enough of it: changes are tried in whole passes.
     let ended: Vec<RunId> = bed.state.runs.values().take(4).map(|run| run.id).collect();
     ended.into_iter().for_each(|run| bed.end(run));
-    let last = bed.submit(spec(8, 4, 86_400)).expect("it fits when it is idle");
+    let last = bed
+        .submit(spec(8, 4, 86_400))
+        .expect("it fits when it is idle");
     (bed.ask, bed.naive) = (Some(last), false);
     bed
 }
@@ -528,18 +775,48 @@ fn why_the_last() -> Bed {
 fn why_limited() -> Bed {
     let mut bed = full(1024, Backfill::First(100));
     let account = |number: u32| {
-        let group = Limits { gpus: Some(GpuAmounts::all(256)), running_jobs: Some(20), ..Limits::default() };
-        Account { name: format!("account{number}"), group, ..Account::default() }
+        let group = Limits {
+            gpus: Some(GpuAmounts::all(256)),
+            running_jobs: Some(20),
+            ..Limits::default()
+        };
+        Account {
+            name: format!("account{number}"),
+            group,
+            ..Account::default()
+        }
     };
     let mut config = (*bed.state.config).clone();
-    config.policy.accounts.extend((0..16).map(account).map(|account| (account.name.clone(), account)));
+    config.policy.accounts.extend(
+        (0..16)
+            .map(account)
+            .map(|account| (account.name.clone(), account)),
+    );
     let config = Arc::new(config);
-    handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
-    let ended: Vec<RunId> = bed.state.runs.values().take(100).map(|run| run.id).collect();
+    handle(
+        &mut bed.state,
+        &mut Vec::new(),
+        Input::Configure { config },
+        bed.now,
+    )
+    .expect("configurations are not refused");
+    let ended: Vec<RunId> = bed
+        .state
+        .runs
+        .values()
+        .take(100)
+        .map(|run| run.id)
+        .collect();
     ended.into_iter().for_each(|run| bed.end(run));
     enqueue(&mut bed, 10_000, 16);
     bed.settle();
-    let last = bed.state.jobs.values().filter(|job| job.state == gmodel::JobState::Pending).map(|job| job.id).last();
+    let last = bed
+        .state
+        .jobs
+        .values()
+        .filter(|job| job.state == gmodel::JobState::Pending)
+        .map(|job| job.id)
+        .last();
     (bed.ask, bed.naive) = (last, false);
     bed
 }
@@ -554,7 +831,9 @@ fn naive_pass(picture: &Snapshot, jobs: usize) -> usize {
             let mut chosen = Vec::new();
             for wanted in &demand.nodes {
                 let fits = |at: &usize| !chosen.iter().any(|(taken, _)| taken == at);
-                let found = (0..nodes.len()).filter(fits).find_map(|at| Some((at, wanted.share_on(&nodes[at]).ok()?)));
+                let found = (0..nodes.len())
+                    .filter(fits)
+                    .find_map(|at| Some((at, wanted.share_on(&nodes[at]).ok()?)));
                 chosen.extend(found);
             }
             if chosen.len() == demand.nodes.len() {
@@ -570,13 +849,27 @@ fn naive_pass(picture: &Snapshot, jobs: usize) -> usize {
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> String {
     let mut lines: Vec<Vec<String>> = vec![
-        ["row", "promised ms", "median ms", "least", "most", "snapshot", "warm", "naive ms", "floor ms", "kept", ""]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "row",
+            "promised ms",
+            "median ms",
+            "least",
+            "most",
+            "snapshot",
+            "warm",
+            "naive ms",
+            "floor ms",
+            "kept",
+            "",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     for row in rows {
         let optional = |value: Option<f64>| value.map_or_else(|| "-".into(), |ms| format!("{ms}"));
-        let kept = row.kept().map_or("-", |kept| if kept { "yes" } else { "NO" });
+        let kept = row
+            .kept()
+            .map_or("-", |kept| if kept { "yes" } else { "NO" });
         lines.push(vec![
             row.name.clone(),
             optional(row.promised_ms),
@@ -585,10 +878,15 @@ pub fn table(rows: &[Row]) -> String {
             format!("{:.3}", row.most_ms),
             format!("{:.3}", row.snapshot_ms),
             format!("{:.3}", row.warm_ms),
-            row.naive_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.1}")),
+            row.naive_ms
+                .map_or_else(|| "-".into(), |ms| format!("{ms:.1}")),
             format!("{:.1}/{:.1}", row.floor_ms.0, row.floor_ms.1),
             kept.into(),
-            if row.noisy() { "noisy".into() } else { String::new() },
+            if row.noisy() {
+                "noisy".into()
+            } else {
+                String::new()
+            },
         ]);
     }
     let mut text = crate::measures::aligned(&lines);
@@ -611,7 +909,13 @@ mod tests {
     #[test]
     fn the_beds_are_what_their_names_say() {
         let bed = busy(16, 50, Backfill::EASY);
-        assert_eq!((bed.state.runs.len(), snapshot(&bed.state, bed.now).pending.len()), (16, 50));
+        assert_eq!(
+            (
+                bed.state.runs.len(),
+                snapshot(&bed.state, bed.now).pending.len()
+            ),
+            (16, 50)
+        );
         let mut bed = queue_of_100(1000);
         assert!(bed.round(&mut || 0).2.starts_with("100 pending: 0 starts"));
         bed.end_one();
@@ -632,7 +936,10 @@ mod tests {
             time
         };
         let row = row("x", "y", Some(50.0), 1, gang_never, nothing).measure(&mut clock);
-        assert_eq!((row.kept(), row.median_ms, row.noisy()), (Some(false), 60.0, false));
+        assert_eq!(
+            (row.kept(), row.median_ms, row.noisy()),
+            (Some(false), 60.0, false)
+        );
         assert!(table(&[row]).contains("NO"));
     }
 }

@@ -28,12 +28,24 @@ pub struct PolicyFile {
 
 /// Policies that need no file, with what they are.
 pub const NAMED: [(&str, &str); 6] = [
-    ("default", "multifactor order, backfill with a reservation for the head of each partition, nodes packed"),
+    (
+        "default",
+        "multifactor order, backfill with a reservation for the head of each partition, nodes packed",
+    ),
     ("fifo", "submission order, nobody passes, best fit"),
     ("sjf", "shortest job first, nobody passes, best fit"),
-    ("easy", "submission order, backfill with a reservation for the head (Lifka 1995), best fit"),
-    ("conservative", "submission order, backfill with reservations for all (Mu'alem and Feitelson 2001), best fit"),
-    ("sjf-easy", "shortest job first with EASY backfill, best fit"),
+    (
+        "easy",
+        "submission order, backfill with a reservation for the head (Lifka 1995), best fit",
+    ),
+    (
+        "conservative",
+        "submission order, backfill with reservations for all (Mu'alem and Feitelson 2001), best fit",
+    ),
+    (
+        "sjf-easy",
+        "shortest job first with EASY backfill, best fit",
+    ),
 ];
 
 const PLACEMENTS: [(&str, Placement); 4] = gconfig::scheduling::PLACEMENTS;
@@ -42,8 +54,12 @@ const ORDERS: [(&str, JobOrder); 3] = gconfig::scheduling::ORDERS;
 impl PolicyFile {
     /// A policy that needs no file.
     pub fn named(name: &str) -> Option<Self> {
-        let textbook =
-            |order, backfill| SchedulerConfig { order, backfill, placement: Placement::BestFit, ..SchedulerConfig::default() };
+        let textbook = |order, backfill| SchedulerConfig {
+            order,
+            backfill,
+            placement: Placement::BestFit,
+            ..SchedulerConfig::default()
+        };
         let scheduler = match name {
             "default" => SchedulerConfig::default(),
             "fifo" => textbook(JobOrder::Fifo, Backfill::Off),
@@ -53,7 +69,11 @@ impl PolicyFile {
             "sjf-easy" => textbook(JobOrder::Sjf, Backfill::EASY),
             _ => return None,
         };
-        Some(Self { name: name.to_owned(), scheduler, ..Self::default() })
+        Some(Self {
+            name: name.to_owned(),
+            scheduler,
+            ..Self::default()
+        })
     }
 
     /// Reads a policy, under the name of its file. The keys of `[scheduler]` and `[simulation]` may also stand at the top.
@@ -61,17 +81,24 @@ impl PolicyFile {
     /// # Errors
     /// Every mistake with its place.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
-        let SiteFile { config, simulation, .. } = SiteFile::parse(name, text)?;
+        let SiteFile {
+            config, simulation, ..
+        } = SiteFile::parse(name, text)?;
         let default = Settings::default();
         let mut policy = Self {
-            name: Path::new(name).file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned()),
+            name: Path::new(name).file_stem().map_or_else(
+                || name.to_owned(),
+                |stem| stem.to_string_lossy().into_owned(),
+            ),
             scheduler: config.scheduler,
             accounts: config.policy,
             time_zone: config.time_zone,
             settings: Settings {
                 runtime: simulation.runtime.unwrap_or(default.runtime),
                 kill_at_limit: simulation.kill_at_limit.unwrap_or(default.kill_at_limit),
-                marks_every_ms: simulation.marks_every_secs.map(|secs| i64::from(secs) * 1000),
+                marks_every_ms: simulation
+                    .marks_every_secs
+                    .map(|secs| i64::from(secs) * 1000),
                 begin: simulation.begin,
                 ..default
             },
@@ -108,9 +135,16 @@ impl PolicyFile {
             Backfill::First(first) => format!("backfill with reservations for the first {first}"),
             Backfill::All => "conservative backfill".to_owned(),
         };
-        let runtime = if self.settings.runtime == Runtime::Limit { "time limits" } else { "actual run times" };
+        let runtime = if self.settings.runtime == Runtime::Limit {
+            "time limits"
+        } else {
+            "actual run times"
+        };
         let (order, placement) = (word(&ORDERS, set.order), word(&PLACEMENTS, set.placement));
-        let mut text = format!("{}: {order} order, {backfill}, {placement} placement, by {runtime}", self.name);
+        let mut text = format!(
+            "{}: {order} order, {backfill}, {placement} placement, by {runtime}",
+            self.name
+        );
         if self.per_account_clusters {
             text.push_str(", a cluster for each account");
         }
@@ -121,14 +155,20 @@ impl PolicyFile {
             text.push_str(&format!(", from {begin} on"));
         }
         if self.dateless > 0 {
-            text.push_str(&format!(", {} reservations left out for want of begin under [simulation]", self.dateless));
+            text.push_str(&format!(
+                ", {} reservations left out for want of begin under [simulation]",
+                self.dateless
+            ));
         }
         text
     }
 }
 
 fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
-    words.iter().find(|(_, known)| *known == value).map_or("?", |(word, _)| word)
+    words
+        .iter()
+        .find(|(_, known)| *known == value)
+        .map_or("?", |(word, _)| word)
 }
 
 #[cfg(test)]
@@ -150,9 +190,25 @@ mod tests {
         let rest = "listen = \"x\"\n[priority]\nage = 5\nmax_age = \"2-0\"\n[account.vision]\nguaranteed = 64\n\
                     limit = { h100 = 32 }\n[qos.high]\npreempt = [\"low\"]\n[qos.low]\n[partition.train]\nnodes = \"a\"\n";
         let policy = PolicyFile::parse("x", rest).unwrap();
-        assert_eq!((policy.scheduler.priority.age, policy.scheduler.priority.max_age_secs), (5, 172_800));
-        assert_eq!(policy.accounts.accounts["vision"].guaranteed, Some(GpuAmounts::all(64)));
-        assert_eq!(policy.accounts.accounts["vision"].limit.as_ref().unwrap().of("h100"), Some(32_000));
+        assert_eq!(
+            (
+                policy.scheduler.priority.age,
+                policy.scheduler.priority.max_age_secs
+            ),
+            (5, 172_800)
+        );
+        assert_eq!(
+            policy.accounts.accounts["vision"].guaranteed,
+            Some(GpuAmounts::all(64))
+        );
+        assert_eq!(
+            policy.accounts.accounts["vision"]
+                .limit
+                .as_ref()
+                .unwrap()
+                .of("h100"),
+            Some(32_000)
+        );
         assert!(policy.accounts.qos["high"].preempt.contains("low"));
     }
 
@@ -166,15 +222,49 @@ mod tests {
 
     #[test]
     fn the_sample_configuration_of_the_daemon_is_a_policy() {
-        let daemon = PolicyFile::parse("gpuctld.toml", include_str!("../../etc/gpuctld.toml")).unwrap();
+        let daemon =
+            PolicyFile::parse("gpuctld.toml", include_str!("../../etc/gpuctld.toml")).unwrap();
         assert_eq!(daemon.scheduler, SchedulerConfig::default());
-        let accounts = PolicyFile::parse("x", include_str!("../../etc/policy.d/accounts.toml")).unwrap().accounts.accounts;
-        assert_eq!(accounts["physics"].guaranteed.as_ref().unwrap().of("h100"), Some(16_000));
-        assert_eq!((accounts["physics"].budgets.len(), accounts["physics"].budgets[0].gpu_hours), (1, 10_000));
-        assert_eq!((accounts["chemistry"].per_user.running_jobs, accounts["chemistry"].users["lise"].shares), (Some(20), 2));
-        let qos = PolicyFile::parse("x", include_str!("../../etc/policy.d/qos.toml")).unwrap().accounts.qos;
-        assert_eq!((qos["urgent"].usage_factor_milli, qos["urgent"].per_job.time_secs), (2000, Some(14_400)));
-        assert_eq!((qos["scavenger"].min_run_secs, qos["scavenger"].outside_quota), (600, true));
+        let accounts = PolicyFile::parse("x", include_str!("../../etc/policy.d/accounts.toml"))
+            .unwrap()
+            .accounts
+            .accounts;
+        assert_eq!(
+            accounts["physics"].guaranteed.as_ref().unwrap().of("h100"),
+            Some(16_000)
+        );
+        assert_eq!(
+            (
+                accounts["physics"].budgets.len(),
+                accounts["physics"].budgets[0].gpu_hours
+            ),
+            (1, 10_000)
+        );
+        assert_eq!(
+            (
+                accounts["chemistry"].per_user.running_jobs,
+                accounts["chemistry"].users["lise"].shares
+            ),
+            (Some(20), 2)
+        );
+        let qos = PolicyFile::parse("x", include_str!("../../etc/policy.d/qos.toml"))
+            .unwrap()
+            .accounts
+            .qos;
+        assert_eq!(
+            (
+                qos["urgent"].usage_factor_milli,
+                qos["urgent"].per_job.time_secs
+            ),
+            (2000, Some(14_400))
+        );
+        assert_eq!(
+            (
+                qos["scavenger"].min_run_secs,
+                qos["scavenger"].outside_quota
+            ),
+            (600, true)
+        );
     }
 
     #[test]
@@ -184,15 +274,28 @@ mod tests {
             wrong("[scheduler]\nbackfill = \"eazy\"\n"),
             "error: backfill = \"eazy\" is unknown\n --> site.toml:2:12\n  |\n2 | backfill = \"eazy\"\n  |            ^^^^^^ did you mean \"easy\"?"
         );
-        let all = wrong("oder = \"fifo\"\nbackfill = -3\n[simulation]\nrun_time = 1\n[account.a]\nguaranteed = \"lots\"\n");
-        for said in ["did you mean \"order\"?", "backfill", "did you mean \"runtime\"?", "guaranteed"] {
+        let all = wrong(
+            "oder = \"fifo\"\nbackfill = -3\n[simulation]\nrun_time = 1\n[account.a]\nguaranteed = \"lots\"\n",
+        );
+        for said in [
+            "did you mean \"order\"?",
+            "backfill",
+            "did you mean \"runtime\"?",
+            "guaranteed",
+        ] {
             assert!(all.contains(said), "{said}: {all}");
         }
         assert_eq!(all.matches("error: ").count(), 4, "{all}");
         // What does not go together: of QOS the file has none, so that they may be in another.
-        let all = wrong("[account.a]\nparent = \"b\"\ndefault_qos = \"high\"\n[account.b]\nparent = \"a\"\n[account.lab]\nguaranteed = 4\n\
-                         [account.c]\nparent = \"lab\"\nguaranteed = 8\n[account.d]\nparent = \"lap\"\n");
-        for said in ["account \"a\" is below itself", "the accounts below \"lab\" are guaranteed 8 GPUs together (c 8) and it has 4", "did you mean \"lab\"?"] {
+        let all = wrong(
+            "[account.a]\nparent = \"b\"\ndefault_qos = \"high\"\n[account.b]\nparent = \"a\"\n[account.lab]\nguaranteed = 4\n\
+                         [account.c]\nparent = \"lab\"\nguaranteed = 8\n[account.d]\nparent = \"lap\"\n",
+        );
+        for said in [
+            "account \"a\" is below itself",
+            "the accounts below \"lab\" are guaranteed 8 GPUs together (c 8) and it has 4",
+            "did you mean \"lab\"?",
+        ] {
             assert!(all.contains(said), "{said}: {all}");
         }
         assert_eq!(all.matches("error: ").count(), 3, "{all}");
@@ -201,12 +304,26 @@ mod tests {
     #[test]
     fn days_are_those_of_the_sites_clock_and_without_a_date_reservations_are_left_out() {
         let site = "time_zone = \"Europe/Berlin\"\n[reservation.night]\nnodes = \"ALL\"\nstart = 2026-01-05T22:00:00\nduration = \"8:00:00\"\nrepeat = \"daily\"\n";
-        let dated = PolicyFile::parse("x", &format!("{site}[simulation]\nbegin = \"2026-01-05T00:00\"\n")).unwrap();
-        assert_eq!(dated.settings.begin.unwrap().to_string(), "2026-01-04T23:00:00Z");
-        assert_eq!(dated.accounts.reservations["night"].start.to_string(), "2026-01-05T21:00:00Z");
+        let dated = PolicyFile::parse(
+            "x",
+            &format!("{site}[simulation]\nbegin = \"2026-01-05T00:00\"\n"),
+        )
+        .unwrap();
+        assert_eq!(
+            dated.settings.begin.unwrap().to_string(),
+            "2026-01-04T23:00:00Z"
+        );
+        assert_eq!(
+            dated.accounts.reservations["night"].start.to_string(),
+            "2026-01-05T21:00:00Z"
+        );
         assert!(dated.describe().ends_with(", from 2026-01-04T23:00:00Z on"));
         let without = PolicyFile::parse("x", site).unwrap();
         assert!(without.accounts.reservations.is_empty());
-        assert!(without.describe().ends_with("1 reservations left out for want of begin under [simulation]"));
+        assert!(
+            without
+                .describe()
+                .ends_with("1 reservations left out for want of begin under [simulation]")
+        );
     }
 }

@@ -19,7 +19,9 @@ impl Prng {
             z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
             z ^ (z >> 31)
         };
-        Self { words: [next(), next(), next(), next()] }
+        Self {
+            words: [next(), next(), next(), next()],
+        }
     }
 
     pub fn draw(&mut self) -> u64 {

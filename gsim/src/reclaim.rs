@@ -37,7 +37,13 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let (hour, minute) = (3_600_000, 60_000);
-        Self { nodes: 55, every_ms: 2 * hour, run_ms: hour, most_nodes: 8, marks_every_ms: 30 * minute }
+        Self {
+            nodes: 55,
+            every_ms: 2 * hour,
+            run_ms: hour,
+            most_nodes: 8,
+            marks_every_ms: 30 * minute,
+        }
     }
 }
 
@@ -75,26 +81,65 @@ pub fn reclaims(trace: &Trace, setup: &Setup, seed: u64) -> Result<Reclaims, Str
     let jobs: Vec<&TraceJob> = trace.jobs.iter().chain(&own).collect();
     let most = setup.most_nodes * GPUS_PER_NODE;
     let minutes = setup.marks_every_ms / 60_000;
-    let policy = format!("marks_every = \"{minutes}:00\"\n[account.{OWNER}]\nguaranteed = {most}\n");
+    let policy =
+        format!("marks_every = \"{minutes}:00\"\n[account.{OWNER}]\nguaranteed = {most}\n");
     let mut policy = PolicyFile::parse("reclaim", &policy)?;
     // Everybody else has no guarantee and borrows.
-    let accounts: BTreeSet<&str> = trace.jobs.iter().map(|job| &*job.account).filter(|name| !name.is_empty()).collect();
-    let others = accounts.into_iter().map(|name| (name.to_owned(), Account { name: name.to_owned(), ..Account::default() }));
+    let accounts: BTreeSet<&str> = trace
+        .jobs
+        .iter()
+        .map(|job| &*job.account)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let others = accounts.into_iter().map(|name| {
+        (
+            name.to_owned(),
+            Account {
+                name: name.to_owned(),
+                ..Account::default()
+            },
+        )
+    });
     policy.accounts.accounts.extend(others);
-    let shape = NodeShape { gpus: GPUS_PER_NODE, cpus: 64, mem_bytes: 1 << 40, ..NodeShape::default() };
+    let shape = NodeShape {
+        gpus: GPUS_PER_NODE,
+        cpus: 64,
+        mem_bytes: 1 << 40,
+        ..NodeShape::default()
+    };
     let hardware = Hardware::uniform(setup.nodes, &shape);
-    let mut watch = Watch { out: Reclaims { seed, ..Reclaims::default() }, seen: BTreeSet::new() };
-    let outcome = run_watched(&jobs, &hardware, &policy.config(&hardware), &policy.settings, &mut || 0, &mut watch)?;
+    let mut watch = Watch {
+        out: Reclaims {
+            seed,
+            ..Reclaims::default()
+        },
+        seen: BTreeSet::new(),
+    };
+    let outcome = run_watched(
+        &jobs,
+        &hardware,
+        &policy.config(&hardware),
+        &policy.settings,
+        &mut || 0,
+        &mut watch,
+    )?;
     let refused = outcome.jobs.iter().find_map(|job| match &job.fate {
         Fate::Refused(text) => Some(text),
         _ => None,
     });
-    refused.map_or(Ok(watch.out), |text| Err(format!("a job of the trace is refused: {text}")))
+    refused.map_or(Ok(watch.out), |text| {
+        Err(format!("a job of the trace is refused: {text}"))
+    })
 }
 
 fn owners_jobs(trace: &Trace, setup: &Setup, seed: u64) -> Vec<TraceJob> {
     let mut chance = Prng::new(seed, 1);
-    let last_ms = trace.jobs.iter().map(|job| job.submit_ms).max().unwrap_or(0);
+    let last_ms = trace
+        .jobs
+        .iter()
+        .map(|job| job.submit_ms)
+        .max()
+        .unwrap_or(0);
     let mut at_ms = chance.range(0, setup.every_ms);
     let mut jobs = Vec::new();
     while at_ms < last_ms {
@@ -138,9 +183,16 @@ impl Onlooker for Watch {
             }
         }
         for (job, ours) in chosen {
-            let Some(job) = state.jobs.get(job).filter(|job| job.spec.account == OWNER) else { continue };
+            let Some(job) = state.jobs.get(job).filter(|job| job.spec.account == OWNER) else {
+                continue;
+            };
             if self.seen.insert(job.id) {
-                let now = ours.iter().filter_map(|run| run.stop.as_ref()).map(|stop| stop.at).max().unwrap_or_default();
+                let now = ours
+                    .iter()
+                    .filter_map(|run| run.stop.as_ref())
+                    .map(|stop| stop.at)
+                    .max()
+                    .unwrap_or_default();
                 let pool = Pool::new(state, now, job.spec.request.nodes_min as usize, &ours);
                 self.out.note(&pool, &ours);
             }
@@ -152,18 +204,28 @@ impl Onlooker for Watch {
 
 impl Reclaims {
     fn note(&mut self, pool: &Pool, ours: &[&Run]) {
-        let ours: BTreeSet<usize> =
-            ours.iter().filter_map(|run| pool.runs.iter().position(|one| one.run.id == run.id)).collect();
+        let ours: BTreeSet<usize> = ours
+            .iter()
+            .filter_map(|run| pool.runs.iter().position(|one| one.run.id == run.id))
+            .collect();
         if !pool.has_room(&ours) {
             self.in_parts += 1;
             return;
         }
         self.reclaims += 1;
         self.ours.add(pool, &ours);
-        self.youngest_first.add(pool, &pool.in_order(|one| std::cmp::Reverse((one.run.started, one.run.id))));
+        self.youngest_first.add(
+            pool,
+            &pool.in_order(|one| std::cmp::Reverse((one.run.started, one.run.id))),
+        );
         self.lowest_priority_first.add(
             pool,
-            &pool.in_order(|one| (std::cmp::Reverse(one.account_gpus), std::cmp::Reverse((one.submitted, one.run.id)))),
+            &pool.in_order(|one| {
+                (
+                    std::cmp::Reverse(one.account_gpus),
+                    std::cmp::Reverse((one.submitted, one.run.id)),
+                )
+            }),
         );
         if let Some(best) = pool.best() {
             self.tried += 1;
@@ -175,7 +237,11 @@ impl Reclaims {
 
 impl Lost {
     fn add(&mut self, pool: &Pool, victims: &BTreeSet<usize>) {
-        self.gpu_hours += victims.iter().map(|at| pool.runs[*at].lost_gpu_secs).sum::<u64>() as f64 / 3600.0;
+        self.gpu_hours += victims
+            .iter()
+            .map(|at| pool.runs[*at].lost_gpu_secs)
+            .sum::<u64>() as f64
+            / 3600.0;
         self.victims += victims.len() as u64;
     }
 }
@@ -198,25 +264,48 @@ struct Victim<'a> {
 impl<'a> Pool<'a> {
     /// Just before `ours` were told to stop.
     fn new(state: &'a State, now: Timestamp, wanted: usize, ours: &[&Run]) -> Self {
-        let mut pool = Self { wanted, runs: Vec::new(), held: state.nodes.keys().map(|node| (node, 0)).collect() };
+        let mut pool = Self {
+            wanted,
+            runs: Vec::new(),
+            held: state.nodes.keys().map(|node| (node, 0)).collect(),
+        };
         let mut by_account: BTreeMap<&str, u64> = BTreeMap::new();
         let live = state.runs.values().filter(|run| run.outcome.is_none());
         let stays = |run: &&Run| run.stop.is_none() || ours.iter().any(|one| one.id == run.id);
         for run in live.filter(stays) {
-            let Some(job) = state.jobs.get(run.id.job) else { continue };
+            let Some(job) = state.jobs.get(run.id.job) else {
+                continue;
+            };
             for share in &run.allocation {
                 *pool.held.entry(share.node).or_default() += share.gpus.len() as u32;
             }
-            let gpus: u64 = run.allocation.iter().map(|share| share.gpus.len() as u64).sum();
+            let gpus: u64 = run
+                .allocation
+                .iter()
+                .map(|share| share.gpus.len() as u64)
+                .sum();
             *by_account.entry(&job.spec.account).or_default() += gpus;
             if job.spec.account != OWNER {
-                let safe = run.mark.as_ref().map(|mark| mark.at).max(run.started).unwrap_or(now);
+                let safe = run
+                    .mark
+                    .as_ref()
+                    .map(|mark| mark.at)
+                    .max(run.started)
+                    .unwrap_or(now);
                 let lost_gpu_secs = gpus * (now.since_millis(safe).max(0) / 1000) as u64;
-                pool.runs.push(Victim { run, submitted: job.submitted, account_gpus: 0, lost_gpu_secs });
+                pool.runs.push(Victim {
+                    run,
+                    submitted: job.submitted,
+                    account_gpus: 0,
+                    lost_gpu_secs,
+                });
             }
         }
         for victim in &mut pool.runs {
-            let account = state.jobs.get(victim.run.id.job).map_or("", |job| &*job.spec.account);
+            let account = state
+                .jobs
+                .get(victim.run.id.job)
+                .map_or("", |job| &*job.spec.account);
             victim.account_gpus = by_account.get(account).copied().unwrap_or(0);
         }
         pool
@@ -263,9 +352,15 @@ impl<'a> Pool<'a> {
         }
         let mut best: Option<(u64, BTreeSet<usize>)> = None;
         for set in 0..1_u32 << coupled.len() {
-            let gone = coupled.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, at)| *at);
+            let gone = coupled
+                .iter()
+                .enumerate()
+                .filter(|(bit, _)| set >> bit & 1 == 1)
+                .map(|(_, at)| *at);
             let found = self.with_cheapest_nodes(gone.collect(), &single);
-            if let Some(found) = found.filter(|found| best.as_ref().is_none_or(|(least, _)| found.0 < *least)) {
+            if let Some(found) =
+                found.filter(|found| best.as_ref().is_none_or(|(least, _)| found.0 < *least))
+            {
                 best = Some(found);
             }
         }
@@ -273,7 +368,11 @@ impl<'a> Pool<'a> {
     }
 
     /// What is lost, and by whom, when these go and then the runs of the nodes that cost least.
-    fn with_cheapest_nodes(&self, mut gone: BTreeSet<usize>, single: &[usize]) -> Option<(u64, BTreeSet<usize>)> {
+    fn with_cheapest_nodes(
+        &self,
+        mut gone: BTreeSet<usize>,
+        single: &[usize],
+    ) -> Option<(u64, BTreeSet<usize>)> {
         let mut held = self.held.clone();
         let mut lost: u64 = gone.iter().map(|at| self.runs[*at].lost_gpu_secs).sum();
         for share in gone.iter().flat_map(|at| &self.runs[*at].run.allocation) {
@@ -290,7 +389,9 @@ impl<'a> Pool<'a> {
         }
         let nothing = (0, Vec::new());
         let free = held.iter().filter(|(_, gpus)| **gpus == 0);
-        let mut nodes: Vec<&(u64, Vec<usize>)> = free.map(|(node, _)| on_node.get(node).unwrap_or(&nothing)).collect();
+        let mut nodes: Vec<&(u64, Vec<usize>)> = free
+            .map(|(node, _)| on_node.get(node).unwrap_or(&nothing))
+            .collect();
         nodes.sort_by_key(|(cost, runs)| (*cost, runs.len()));
         if nodes.len() < self.wanted {
             return None;

@@ -82,7 +82,11 @@ impl Recorded {
         let mut recorded = Self::default();
         let count = text.lines().count();
         let (mut chain, mut broken): (_, Option<(usize, String)>) = (None, None);
-        for (at, text_of_line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        for (at, text_of_line) in text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty())
+        {
             match read_line(at + 1, text_of_line) {
                 // The next life of the controller ended the line that a crash had cut off, and begins behind it.
                 Ok((_, line)) if broken.is_some() && !line.begins() => break,
@@ -106,7 +110,14 @@ impl Recorded {
     }
 
     /// Notes where a line does not follow the one before.
-    fn follow(&mut self, chain: &mut Option<TraceChain>, head: &Head, line: &Line, text: &str, is_after_crash: bool) {
+    fn follow(
+        &mut self,
+        chain: &mut Option<TraceChain>,
+        head: &Head,
+        line: &Line,
+        text: &str,
+        is_after_crash: bool,
+    ) {
         self.versions.extend(head.version.clone());
         let before = chain.take();
         let mut next = before.filter(|_| !line.begins()).unwrap_or_default();
@@ -122,12 +133,17 @@ impl Recorded {
                 match held {
                     Ok(()) => {}
                     Err(Break::Missing(1)) => wrong("one line is missing before it".into()),
-                    Err(Break::Missing(count)) => wrong(format!("{count} lines are missing before it")),
-                    Err(Break::Moved) => wrong("stands behind a later one: lines were moved, or are there twice".into()),
+                    Err(Break::Missing(count)) => {
+                        wrong(format!("{count} lines are missing before it"))
+                    }
+                    Err(Break::Moved) => wrong(
+                        "stands behind a later one: lines were moved, or are there twice".into(),
+                    ),
                     Err(Break::Changed) => wrong("was changed since it was written".into()),
                 }
                 let follows = |before: TraceChain| head.after == Some(before.text());
-                if line.begins() && !is_after_crash && before.is_some_and(|before| !follows(before)) {
+                if line.begins() && !is_after_crash && before.is_some_and(|before| !follows(before))
+                {
                     wrong("the controller's life before it ended otherwise: lines are missing between them".into());
                 }
                 *chain = Some(next);
@@ -146,7 +162,9 @@ impl Recorded {
         }
         let here = env!("CARGO_PKG_VERSION");
         for version in self.versions.iter().filter(|version| *version != here) {
-            notes.push(format!("written by gpuctld {version}, and this is {here}: decisions may be others for that"));
+            notes.push(format!(
+                "written by gpuctld {version}, and this is {here}: decisions may be others for that"
+            ));
         }
         notes
     }
@@ -183,7 +201,14 @@ fn read_line(number: usize, line: &str) -> Result<(Head, Line), String> {
         "loaded" => What::Loaded(serde_json::from_str::<Found>(line).map_err(unknown)?.rows),
         _ => What::Input(serde_json::from_str(line).map_err(unknown)?),
     };
-    Ok((head, Line { number, now: Timestamp(now), what }))
+    Ok((
+        head,
+        Line {
+            number,
+            now: Timestamp(now),
+            what,
+        },
+    ))
 }
 
 /// Feeds every line to a core that begins with what the trace begins with, or empty, and asks the scheduler again for each plan.
@@ -201,10 +226,18 @@ pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
 pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, State), String> {
     let mut history = History::default();
     let mut state = State::from_rows(Rows::default());
-    let wanted: BTreeSet<Seq> = recorded.lines.iter().filter_map(|line| Some(plan_of(line)?.made_from)).collect();
+    let wanted: BTreeSet<Seq> = recorded
+        .lines
+        .iter()
+        .filter_map(|line| Some(plan_of(line)?.made_from))
+        .collect();
     let mut known: BTreeMap<Seq, State> = BTreeMap::new();
     let mut planner = Planner::default();
-    let mut out = Replayed { notes: recorded.notes(), breaks: recorded.breaks.clone(), ..Replayed::default() };
+    let mut out = Replayed {
+        notes: recorded.notes(),
+        breaks: recorded.breaks.clone(),
+        ..Replayed::default()
+    };
     let (mut hash, mut decisions) = (Fnv::default(), Fnv::default());
     let mut unknown_nodes = BTreeSet::new();
     let mut events = Vec::new();
@@ -286,15 +319,31 @@ impl Planner {
 
     /// The plan once more. `None`: what it was made from is not known.
     fn again(&mut self, line: &Line, plan: &Plan, state: &State) -> Option<Plan> {
-        let Some(Made { now, node_probes, starts, quick }) = plan.made else {
+        let Some(Made {
+            now,
+            node_probes,
+            starts,
+            quick,
+        }) = plan.made
+        else {
             // Of a trace that does not say how: a full pass at the time when the plan came in.
-            let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+            let budget = WorkBudget {
+                starts: STARTS_PER_PASS,
+                ..WorkBudget::default()
+            };
             return Some(gsched::plan(&snapshot(state, line.now), budget));
         };
-        let budget = WorkBudget { node_probes, starts };
+        let budget = WorkBudget {
+            node_probes,
+            starts,
+        };
         self.mirror.update(state, now);
         let (picture, changes) = self.mirror.picture()?;
-        let again = if quick { self.engine.after(picture, changes, budget) } else { Some(self.engine.plan(picture, budget)) };
+        let again = if quick {
+            self.engine.after(picture, changes, budget)
+        } else {
+            Some(self.engine.plan(picture, budget))
+        };
         self.mirror.forget_changes();
         again
     }
@@ -308,19 +357,33 @@ impl Replayed {
             && again.cuts == plan.cuts;
         if same {
             self.plans_equal += 1;
-            self.reasons_equal += u64::from(again.reasons == plan.reasons && again.array_reasons == plan.array_reasons);
+            self.reasons_equal += u64::from(
+                again.reasons == plan.reasons && again.array_reasons == plan.array_reasons,
+            );
             return;
         }
         let starts = |plan: &Plan| -> Vec<String> {
             let one = |start: &gsched::Start| {
-                let nodes: Vec<String> = start.allocation.iter().map(|share| share.node.to_string()).collect();
+                let nodes: Vec<String> = start
+                    .allocation
+                    .iter()
+                    .map(|share| share.node.to_string())
+                    .collect();
                 format!("{} on {}", start.job, nodes.join("+"))
             };
             plan.starts.iter().map(one).collect()
         };
         let (then, now) = (starts(plan), starts(again));
-        let missing: Vec<&String> = then.iter().filter(|start| !now.contains(start)).take(3).collect();
-        let new: Vec<&String> = now.iter().filter(|start| !then.contains(start)).take(3).collect();
+        let missing: Vec<&String> = then
+            .iter()
+            .filter(|start| !now.contains(start))
+            .take(3)
+            .collect();
+        let new: Vec<&String> = now
+            .iter()
+            .filter(|start| !then.contains(start))
+            .take(3)
+            .collect();
         if self.differences.len() < MAX_TOLD {
             self.differences.push(format!(
                 "line {}: {} starts then, {} now; only then: {missing:?}; only now: {new:?}; preemptions {} then, {} now",
@@ -357,12 +420,12 @@ impl Fnv {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
     use gcore::ctl::{Actor, Command, NodeReport};
     use gmodel::config::{ClusterConfig, Partition};
     use gmodel::gpu_request::GpuAsk;
     use gmodel::run::{RunEnd, RunPhase, RunReport};
     use gmodel::{CommonSpec, Fence, JobSpec, NodeLife, RunId};
+    use serde_json::Value;
 
     /// A short life of a controller as gpuctld would have written it: one node of 4 GPUs, six jobs of 2.
     fn written() -> Vec<String> {
@@ -380,11 +443,28 @@ mod tests {
             lines.push(line.to_string());
             handle(state, &mut Vec::new(), input, now).unwrap()
         };
-        let partition = Partition { name: "main".into(), is_default: true, ..Partition::default() };
-        let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
-        give(&mut state, Input::Configure { config: config.into() }, now);
+        let partition = Partition {
+            name: "main".into(),
+            is_default: true,
+            ..Partition::default()
+        };
+        let config = ClusterConfig {
+            partitions: vec![partition],
+            ..ClusterConfig::default()
+        };
+        give(
+            &mut state,
+            Input::Configure {
+                config: config.into(),
+            },
+            now,
+        );
         give(&mut state, Input::Started, now);
-        let root = Actor { user: "root".into(), operator: true, ..Actor::default() };
+        let root = Actor {
+            user: "root".into(),
+            operator: true,
+            ..Actor::default()
+        };
         let token = gcore::ctl::state::JoinToken {
             hash: "t".into(),
             role: gmodel::node::Role::Compute,
@@ -394,31 +474,84 @@ mod tests {
             admin: false,
         };
         let command = Command::MintToken { token };
-        give(&mut state, Input::Command { actor: root.clone(), command }, now);
-        let command = Command::Join { token_hash: "t".into(), name: "n1".into() };
-        give(&mut state, Input::Command { actor: root, command }, now);
+        give(
+            &mut state,
+            Input::Command {
+                actor: root.clone(),
+                command,
+            },
+            now,
+        );
+        let command = Command::Join {
+            token_hash: "t".into(),
+            name: "n1".into(),
+        };
+        give(
+            &mut state,
+            Input::Command {
+                actor: root,
+                command,
+            },
+            now,
+        );
         let node = state.nodes.keys().next().unwrap();
-        let shape = crate::hardware::NodeShape { gpus: 4, cpus: 8, mem_bytes: 1 << 40, ..Default::default() };
-        let life = NodeLife { boot: "b".into(), spool: "s".into() };
-        let report = NodeReport::Hello { life, fence: Fence::default(), inventory: shape.inventory("n1"), runs: vec![] };
+        let shape = crate::hardware::NodeShape {
+            gpus: 4,
+            cpus: 8,
+            mem_bytes: 1 << 40,
+            ..Default::default()
+        };
+        let life = NodeLife {
+            boot: "b".into(),
+            spool: "s".into(),
+        };
+        let report = NodeReport::Hello {
+            life,
+            fence: Fence::default(),
+            inventory: shape.inventory("n1"),
+            runs: vec![],
+        };
         give(&mut state, Input::Node { node, report }, now);
         for _ in 0..6 {
-            let mut spec = JobSpec::from(CommonSpec { time_limit_secs: Some(100), ..CommonSpec::default() });
+            let mut spec = JobSpec::from(CommonSpec {
+                time_limit_secs: Some(100),
+                ..CommonSpec::default()
+            });
             spec.launch.work_dir = "/".into();
             spec.request.gpus = Some(GpuAsk::whole(2));
             more(&mut spec);
-            let actor = Actor { user: "ada".into(), uid: 1000, ..Actor::default() };
-            let command = Command::Submit { spec: Box::new(spec), client_key: None };
+            let actor = Actor {
+                user: "ada".into(),
+                uid: 1000,
+                ..Actor::default()
+            };
+            let command = Command::Submit {
+                spec: Box::new(spec),
+                client_key: None,
+            };
             give(&mut state, Input::Command { actor, command }, now);
         }
         for _ in 0..4 {
             now = now.plus_secs(10);
-            let plan = gsched::plan(&snapshot(&state, now), WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() });
+            let plan = gsched::plan(
+                &snapshot(&state, now),
+                WorkBudget {
+                    starts: STARTS_PER_PASS,
+                    ..WorkBudget::default()
+                },
+            );
             give(&mut state, Input::Plan { plan }, now);
             let live: Vec<RunId> = state.runs.values().map(|run| run.id).collect();
             for run in live {
                 let phase = RunPhase::Clean(RunEnd::default().into());
-                let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None, sent: None }] };
+                let report = NodeReport::Runs {
+                    runs: vec![RunReport {
+                        run,
+                        phase,
+                        mark: None,
+                        sent: None,
+                    }],
+                };
                 give(&mut state, Input::Node { node, report }, now);
             }
         }
@@ -429,10 +562,21 @@ mod tests {
     fn a_trace_gives_the_same_decisions_bit_for_bit() {
         let text = written().join("\n") + "\n";
         let done = replay(&Recorded::parse(&text).unwrap()).unwrap();
-        assert_eq!((done.plans, done.plans_equal, done.starts, done.refused), (4, 4, 6, 0), "{done:?}");
-        assert_eq!((done.plans_unknown, done.notes.len(), done.differences.len()), (0, 1, 0), "{done:?}");
+        assert_eq!(
+            (done.plans, done.plans_equal, done.starts, done.refused),
+            (4, 4, 6, 0),
+            "{done:?}"
+        );
+        assert_eq!(
+            (done.plans_unknown, done.notes.len(), done.differences.len()),
+            (0, 1, 0),
+            "{done:?}"
+        );
         let again = replay(&Recorded::parse(&text).unwrap()).unwrap();
-        assert_eq!((again.hash, again.decisions_hash), (done.hash, done.decisions_hash));
+        assert_eq!(
+            (again.hash, again.decisions_hash),
+            (done.hash, done.decisions_hash)
+        );
     }
 
     #[test]
@@ -440,20 +584,42 @@ mod tests {
         let recorded = Recorded::parse(&written().join("\n")).unwrap();
         let (_, mut history, state) = replay_with_history(&recorded).unwrap();
         let told = history.told(&state).unwrap();
-        assert_eq!((told.trace.jobs.len(), told.hardware.gpus(), told.measures.finished), (6, 4, 6));
+        assert_eq!(
+            (
+                told.trace.jobs.len(),
+                told.hardware.gpus(),
+                told.measures.finished
+            ),
+            (6, 4, 6)
+        );
         let job = &told.trace.jobs[0];
-        assert_eq!((&*job.id, &*job.user, job.gpu_milli, job.limit_ms), ("1", "ada", 2000, Some(100_000)));
+        assert_eq!(
+            (&*job.id, &*job.user, job.gpu_milli, job.limit_ms),
+            ("1", "ada", 2000, Some(100_000))
+        );
         // The planner of the test waited 10 s before each pass; a simulation does not.
         let place = crate::experiment::Place::Given(told.hardware.clone());
         let policy = crate::policy_file::PolicyFile::named("fifo").unwrap();
-        let done = crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
+        let done =
+            crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
         assert!(done.measures.wait_secs.mean < told.measures.wait_secs.mean);
         let moved = told.moved(&done.parts[0].outcome);
         assert_eq!(moved.len(), 6, "{moved:?}");
-        assert!(History::default().told(&state).unwrap_err().starts_with("no job of the trace ended"));
+        assert!(
+            History::default()
+                .told(&state)
+                .unwrap_err()
+                .starts_with("no job of the trace ended")
+        );
         // Of two runs that were ended only the one that gave way counts.
-        assert_eq!((told.measures.preemptions, told.measures.gpu_hours_lost), (0, 0.0));
-        for (job, ended_as) in [(1, gmodel::JobState::Preempted), (2, gmodel::JobState::NodeFail)] {
+        assert_eq!(
+            (told.measures.preemptions, told.measures.gpu_hours_lost),
+            (0, 0.0)
+        );
+        for (job, ended_as) in [
+            (1, gmodel::JobState::Preempted),
+            (2, gmodel::JobState::NodeFail),
+        ] {
             let outcome = gcore::ctl::state::Outcome {
                 state: ended_as,
                 exit: gmodel::ExitCode::default(),
@@ -470,7 +636,12 @@ mod tests {
                 lost_gpu_secs: 7200,
                 idle_spells: Vec::new(),
             };
-            history.note(&gcore::ctl::Event::RunEnded { run: RunId::new(gmodel::JobId(job), 1), outcome, settled: true, at: Timestamp::from_secs(5000) });
+            history.note(&gcore::ctl::Event::RunEnded {
+                run: RunId::new(gmodel::JobId(job), 1),
+                outcome,
+                settled: true,
+                at: Timestamp::from_secs(5000),
+            });
         }
         let measures = history.told(&state).unwrap().measures;
         assert_eq!((measures.preemptions, measures.gpu_hours_lost), (1, 2.0));
@@ -488,7 +659,11 @@ mod tests {
         let (_, history, state) = replay_with_history(&recorded).unwrap();
         let mut told = history.told(&state).unwrap();
         let asked = told.trace.jobs[0].asked.clone().unwrap();
-        assert_eq!((asked.deadline, asked.request.nodelist.is_some()), (Some(Timestamp::from_secs(4000)), true), "4000 s after the begin");
+        assert_eq!(
+            (asked.deadline, asked.request.nodelist.is_some()),
+            (Some(Timestamp::from_secs(4000)), true),
+            "4000 s after the begin"
+        );
         let site = "order = \"fifo\"\n[account.vision]\nguaranteed = 4\n[qos.high]\npriority = 1\n";
         let mut policy = crate::policy_file::PolicyFile::parse("site", site).unwrap();
         let notes = told.fit(&mut policy);
@@ -498,24 +673,45 @@ mod tests {
         ];
         assert_eq!(notes, wanted);
         let place = crate::experiment::Place::Given(told.hardware.clone());
-        let done = crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
-        assert_eq!((done.measures.finished, done.measures.refused), (4, 0), "{:?}", done.measures.refusals);
+        let done =
+            crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
+        assert_eq!(
+            (done.measures.finished, done.measures.refused),
+            (4, 0),
+            "{:?}",
+            done.measures.refusals
+        );
         // Two of two GPUs would go beside each other; who wants the node alone does not.
-        let mut spans: Vec<(i64, i64)> = done.parts[0].outcome.jobs.iter().map(|job| (job.start_ms, job.end_ms)).collect();
+        let mut spans: Vec<(i64, i64)> = done.parts[0]
+            .outcome
+            .jobs
+            .iter()
+            .map(|job| (job.start_ms, job.end_ms))
+            .collect();
         spans.sort_unstable();
-        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
+        assert!(
+            spans.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+            "{spans:?}"
+        );
     }
 
     #[test]
     fn a_decision_that_was_another_is_found() {
         let mut lines = written();
-        let at = lines.iter().position(|line| line.contains("\"input\":\"plan\"")).unwrap();
+        let at = lines
+            .iter()
+            .position(|line| line.contains("\"input\":\"plan\""))
+            .unwrap();
         let mut line: Value = serde_json::from_str(&lines[at]).unwrap();
         line["plan"]["starts"].as_array_mut().unwrap().pop();
         lines[at] = line.to_string();
         let done = replay(&Recorded::parse(&lines.join("\n")).unwrap()).unwrap();
         assert!(done.plans_equal < done.plans, "{done:?}");
-        assert!(done.differences[0].contains("1 starts then, 2 now"), "{:?}", done.differences);
+        assert!(
+            done.differences[0].contains("1 starts then, 2 now"),
+            "{:?}",
+            done.differences
+        );
     }
 
     #[test]
@@ -523,18 +719,30 @@ mod tests {
         // 23 days of one GPU: what a controller that is started again finds in its database.
         let used = "{\"decayed\":{\"half_life_secs\":604800,\"epochs\":{\"2968\":1236118891860599372000}}}";
         let empty = serde_json::to_string(&State::from_rows(Rows::default()).rows()).unwrap();
-        let rows = empty.replace("\"usage\":[]", &format!("\"usage\":[[\"default\",\"root\",{used}]]"));
+        let rows = empty.replace(
+            "\"usage\":[]",
+            &format!("\"usage\":[[\"default\",\"root\",{used}]]"),
+        );
         let text = format!("{{\"now\":1,\"input\":\"loaded\",\"rows\":{rows}}}\n");
         let recorded = Recorded::parse(&text).unwrap();
-        let What::Loaded(rows) = &recorded.lines[0].what else { panic!("{text}") };
-        assert!(serde_json::to_string(rows).unwrap().contains(used), "{}", serde_json::to_string(rows).unwrap());
+        let What::Loaded(rows) = &recorded.lines[0].what else {
+            panic!("{text}")
+        };
+        assert!(
+            serde_json::to_string(rows).unwrap().contains(used),
+            "{}",
+            serde_json::to_string(rows).unwrap()
+        );
     }
 
     /// As gpuctld writes it: two lives, numbered.
     fn sealed() -> Vec<String> {
         let rows = serde_json::to_string(&State::from_rows(Rows::default()).rows()).unwrap();
         let mut chain = TraceChain::default();
-        let mut first = vec![chain.seal(&format!("{{\"now\":1,\"input\":\"loaded\",\"version\":\"{}\",\"rows\":{rows}}}", env!("CARGO_PKG_VERSION")))];
+        let mut first = vec![chain.seal(&format!(
+            "{{\"now\":1,\"input\":\"loaded\",\"version\":\"{}\",\"rows\":{rows}}}",
+            env!("CARGO_PKG_VERSION")
+        ))];
         first.extend(written().iter().map(|line| chain.seal(line)));
         let after = chain.text();
         chain = TraceChain::default();
@@ -547,16 +755,38 @@ mod tests {
         let lines = sealed();
         let read = |lines: &[String]| Recorded::parse(&(lines.join("\n") + "\n")).unwrap();
         let whole = replay(&read(&lines)).unwrap();
-        assert_eq!((whole.breaks.len(), whole.lives, whole.plans_equal), (0, 2, 4), "{whole:?}");
-        assert_eq!(whole.notes, [format!("written by gpuctld 0.0.7, and this is {}: decisions may be others for that", env!("CARGO_PKG_VERSION"))]);
-        let told = |lines: &[String]| read(lines).breaks.iter().map(|(line, why)| format!("{line}: {why}")).collect::<Vec<_>>();
+        assert_eq!(
+            (whole.breaks.len(), whole.lives, whole.plans_equal),
+            (0, 2, 4),
+            "{whole:?}"
+        );
+        assert_eq!(
+            whole.notes,
+            [format!(
+                "written by gpuctld 0.0.7, and this is {}: decisions may be others for that",
+                env!("CARGO_PKG_VERSION")
+            )]
+        );
+        let told = |lines: &[String]| {
+            read(lines)
+                .breaks
+                .iter()
+                .map(|(line, why)| format!("{line}: {why}"))
+                .collect::<Vec<_>>()
+        };
         let mut gap = lines.clone();
         gap.drain(6..8);
         assert_eq!(told(&gap), ["7: 2 lines are missing before it"]);
         assert_eq!(told(&lines[1..]), ["1: one line is missing before it"]);
         let mut end = lines.clone();
         end.remove(end.len() - 2);
-        assert_eq!(told(&end), [format!("{}: the controller's life before it ended otherwise: lines are missing between them", end.len())]);
+        assert_eq!(
+            told(&end),
+            [format!(
+                "{}: the controller's life before it ended otherwise: lines are missing between them",
+                end.len()
+            )]
+        );
         let mut changed = lines.clone();
         changed[7] = changed[7].replacen("ada", "bob", 1);
         assert_eq!(told(&changed), ["8: was changed since it was written"]);
@@ -569,16 +799,26 @@ mod tests {
         crashed[last].truncate(40);
         assert_eq!(told(&crashed), Vec::<String>::new());
         assert!(read(&lines[..3]).notes().is_empty());
-        assert!(Recorded::parse(&written().join("\n")).unwrap().notes()[0].contains("lines are of a release that did not number them"));
+        assert!(
+            Recorded::parse(&written().join("\n")).unwrap().notes()[0]
+                .contains("lines are of a release that did not number them")
+        );
     }
 
     #[test]
     fn a_file_that_is_no_trace_is_refused_with_its_line() {
         let wrong = |text: &str| Recorded::parse(text).unwrap_err();
-        assert_eq!(wrong(""), "the file holds no inputs; gpuctld writes them with trace = true");
-        assert!(wrong("{\"now\":1,\"input\":\"started\"}\nrubbish\n").starts_with("line 2: no JSON"));
+        assert_eq!(
+            wrong(""),
+            "the file holds no inputs; gpuctld writes them with trace = true"
+        );
+        assert!(
+            wrong("{\"now\":1,\"input\":\"started\"}\nrubbish\n").starts_with("line 2: no JSON")
+        );
         assert!(wrong("{\"input\":\"started\"}\n").contains("no \"now\""));
-        assert!(wrong("{\"now\":1,\"input\":\"dance\"}\n").contains("no input that this release knows"));
+        assert!(
+            wrong("{\"now\":1,\"input\":\"dance\"}\n").contains("no input that this release knows")
+        );
         let cut = Recorded::parse("{\"now\":1,\"input\":\"started\"}\n{\"now\":1,\"inp").unwrap();
         assert!(cut.cut_off && cut.lines.len() == 1);
     }
@@ -586,7 +826,14 @@ mod tests {
     #[test]
     fn a_trace_that_does_not_begin_empty_says_so() {
         let report = r#"{"now":1,"input":"node","node":7,"report":{"report":"gone"}}"#;
-        let done = replay(&Recorded::parse(&format!("{{\"now\":1,\"input\":\"started\"}}\n{report}\n")).unwrap()).unwrap();
-        assert!(done.notes[1].starts_with("1 nodes report that the trace does not introduce"), "{:?}", done.notes);
+        let done = replay(
+            &Recorded::parse(&format!("{{\"now\":1,\"input\":\"started\"}}\n{report}\n")).unwrap(),
+        )
+        .unwrap();
+        assert!(
+            done.notes[1].starts_with("1 nodes report that the trace does not introduce"),
+            "{:?}",
+            done.notes
+        );
     }
 }

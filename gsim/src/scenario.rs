@@ -28,38 +28,110 @@ pub struct Act {
 /// `pick` chooses among the jobs acknowledged so far; times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    Submit { user: u8, gpus: u32, nodes: u32, tasks: u32, cap: u32, limit_secs: u32, option: u8 },
-    Cancel { pick: usize },
-    Hold { pick: usize, operator: bool },
-    Release { pick: usize, operator: bool },
-    Requeue { pick: usize },
-    Suspend { pick: usize },
+    Submit {
+        user: u8,
+        gpus: u32,
+        nodes: u32,
+        tasks: u32,
+        cap: u32,
+        limit_secs: u32,
+        option: u8,
+    },
+    Cancel {
+        pick: usize,
+    },
+    Hold {
+        pick: usize,
+        operator: bool,
+    },
+    Release {
+        pick: usize,
+        operator: bool,
+    },
+    Requeue {
+        pick: usize,
+    },
+    Suspend {
+        pick: usize,
+    },
     /// A suspended job goes on.
-    GoOn { pick: usize },
-    ChangeLimit { pick: usize, limit_secs: u32 },
+    GoOn {
+        pick: usize,
+    },
+    ChangeLimit {
+        pick: usize,
+        limit_secs: u32,
+    },
     /// Of the policy: which of a few edits.
-    Edit { edit: u8 },
+    Edit {
+        edit: u8,
+    },
     /// One job waits for another from now on.
-    Depend { pick: usize, on: usize },
-    Drain { machine: usize },
-    DrainBy { machine: usize, millis: i64 },
-    Resume { machine: usize },
+    Depend {
+        pick: usize,
+        on: usize,
+    },
+    Drain {
+        machine: usize,
+    },
+    DrainBy {
+        machine: usize,
+        millis: i64,
+    },
+    Resume {
+        machine: usize,
+    },
 
-    ResetConnection { machine: usize },
-    Partition { machine: usize, millis: i64 },
-    CrashDaemon { machine: usize, millis: i64 },
-    LoseSpool { machine: usize, millis: i64 },
-    Reboot { machine: usize, millis: i64, new_disk: bool },
-    KillSupervisor { machine: usize, pick: usize },
-    LoseGpu { machine: usize, millis: i64 },
-    BreakStarts { machine: usize, millis: i64, prolog: bool },
-    JumpClock { millis: i64 },
-    CrashController { millis: i64 },
+    ResetConnection {
+        machine: usize,
+    },
+    Partition {
+        machine: usize,
+        millis: i64,
+    },
+    CrashDaemon {
+        machine: usize,
+        millis: i64,
+    },
+    LoseSpool {
+        machine: usize,
+        millis: i64,
+    },
+    Reboot {
+        machine: usize,
+        millis: i64,
+        new_disk: bool,
+    },
+    KillSupervisor {
+        machine: usize,
+        pick: usize,
+    },
+    LoseGpu {
+        machine: usize,
+        millis: i64,
+    },
+    BreakStarts {
+        machine: usize,
+        millis: i64,
+        prolog: bool,
+    },
+    JumpClock {
+        millis: i64,
+    },
+    CrashController {
+        millis: i64,
+    },
     /// At a commit, counted from the start: before it is durable, or after and before anyone hears.
-    CrashAtCommit { commit: u64, before: bool, millis: i64 },
+    CrashAtCommit {
+        commit: u64,
+        before: bool,
+        millis: i64,
+    },
     Backup,
     /// The controller comes back with the backup.
-    Restore { millis: i64 },
+    Restore {
+        millis: i64,
+    },
 }
 
 impl fmt::Display for Act {
@@ -79,22 +151,39 @@ impl Scenario {
         let scale = usize::from(machines / 50).max(1);
         let mut acts = Vec::new();
         for _ in 0..scale * prng.range(5, 40) as usize {
-            acts.push(Act { at: prng.range(0, calm_from), what: submission(&mut prng) });
+            acts.push(Act {
+                at: prng.range(0, calm_from),
+                what: submission(&mut prng),
+            });
         }
         for _ in 0..scale * prng.range(0, 25) as usize {
             let what = person(&mut prng, usize::from(machines));
-            acts.push(Act { at: prng.range(0, calm_from), what });
+            acts.push(Act {
+                at: prng.range(0, calm_from),
+                what,
+            });
         }
         for _ in 0..scale * prng.range(0, 25) as usize {
             let what = misfortune(&mut prng, usize::from(machines));
-            acts.push(Act { at: prng.range(0, calm_from), what });
+            acts.push(Act {
+                at: prng.range(0, calm_from),
+                what,
+            });
         }
         if prng.one_in(4) {
             let at = prng.range(0, calm_from);
-            acts.push(Act { at, what: What::Backup });
+            acts.push(Act {
+                at,
+                what: What::Backup,
+            });
             for _ in 0..prng.range(1, 2) {
-                let what = What::Restore { millis: prng.range(0, 20_000) };
-                acts.push(Act { at: prng.range(at, calm_from), what });
+                let what = What::Restore {
+                    millis: prng.range(0, 20_000),
+                };
+                acts.push(Act {
+                    at: prng.range(at, calm_from),
+                    what,
+                });
             }
         }
         // Chances of their own: older seeds are what they were but for these.
@@ -102,14 +191,29 @@ impl Scenario {
         if later.one_in(2) {
             for _ in 0..scale * later.range(1, 12) as usize {
                 let pick = later.below(1 << 20);
-                let what = if later.one_in(3) { What::GoOn { pick } } else { What::Suspend { pick } };
-                acts.push(Act { at: later.range(0, calm_from), what });
+                let what = if later.one_in(3) {
+                    What::GoOn { pick }
+                } else {
+                    What::Suspend { pick }
+                };
+                acts.push(Act {
+                    at: later.range(0, calm_from),
+                    what,
+                });
             }
         }
         let fence_fails = later.one_in(2).then(|| later.below(8) as u8);
         acts.sort_by_key(|act| act.at);
         let wait_for_lost = prng.one_in(3);
-        Self { seed, machines, gpus: prng.range(1, 8) as u16, wait_for_lost, fence_fails, acts, calm_from }
+        Self {
+            seed,
+            machines,
+            gpus: prng.range(1, 8) as u16,
+            wait_for_lost,
+            fence_fails,
+            acts,
+            calm_from,
+        }
     }
 }
 
@@ -132,14 +236,25 @@ fn person(prng: &mut Prng, machines: usize) -> What {
     let operator = prng.one_in(2);
     let machine = prng.below(machines);
     match prng.below(20) {
-        12..=15 => What::Edit { edit: prng.below(9) as u8 },
-        16 | 17 => What::Depend { pick, on: prng.below(1 << 20) },
-        18 => What::DrainBy { machine, millis: prng.range(0, 60_000) },
+        12..=15 => What::Edit {
+            edit: prng.below(9) as u8,
+        },
+        16 | 17 => What::Depend {
+            pick,
+            on: prng.below(1 << 20),
+        },
+        18 => What::DrainBy {
+            machine,
+            millis: prng.range(0, 60_000),
+        },
         0..=3 => What::Cancel { pick },
         4 => What::Hold { pick, operator },
         5 => What::Release { pick, operator },
         6..=8 => What::Requeue { pick },
-        9 => What::ChangeLimit { pick, limit_secs: prng.range(1, 400) as u32 },
+        9 => What::ChangeLimit {
+            pick,
+            limit_secs: prng.range(1, 400) as u32,
+        },
         10 => What::Drain { machine },
         _ => What::Resume { machine },
     }
@@ -156,15 +271,35 @@ fn misfortune(prng: &mut Prng, machines: usize) -> What {
         3 | 4 => What::Partition { machine, millis },
         5..=7 => What::CrashDaemon { machine, millis },
         8 => What::LoseSpool { machine, millis },
-        9 | 10 => What::Reboot { machine, millis, new_disk: prng.one_in(3) },
-        11 | 12 => What::KillSupervisor { machine, pick: prng.below(16) },
-        13 => What::LoseGpu { machine, millis: long },
-        14 => What::BreakStarts { machine, millis: long, prolog: prng.one_in(3) },
-        15 => What::JumpClock { millis: prng.range(-120_000, 600_000) },
+        9 | 10 => What::Reboot {
+            machine,
+            millis,
+            new_disk: prng.one_in(3),
+        },
+        11 | 12 => What::KillSupervisor {
+            machine,
+            pick: prng.below(16),
+        },
+        13 => What::LoseGpu {
+            machine,
+            millis: long,
+        },
+        14 => What::BreakStarts {
+            machine,
+            millis: long,
+            prolog: prng.one_in(3),
+        },
+        15 => What::JumpClock {
+            millis: prng.range(-120_000, 600_000),
+        },
         16 => What::CrashController { millis },
         _ => {
             let commit = prng.range(1, 600) as u64;
-            What::CrashAtCommit { commit, before: prng.one_in(2), millis }
+            What::CrashAtCommit {
+                commit,
+                before: prng.one_in(2),
+                millis,
+            }
         }
     }
 }

@@ -6,11 +6,11 @@
 
 use crate::prng::Prng;
 use crate::trace::Trace;
-use gmodel::rare::Rare;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::mig::{MigBoard, MigKind};
 use gmodel::node::{GpuEntry, GpuInfo, MigSlice};
+use gmodel::rare::Rare;
 use gmodel::run::NodeShare;
 use gmodel::{GpuSlot, JobId, JobSpec, NodeId, Reason, RunId, Timestamp};
 use gsched::snapshot::{CutRecord, NodeMig};
@@ -27,7 +27,12 @@ const CUT_MS: i64 = 10_000;
 /// Runs of a trace are between these.
 const RUN_MS: (i64, i64) = (60_000, 24 * 3_600_000);
 /// What is asked for: the profile, thousandths of a GPU that it may need at most, and that it is.
-const KINDS: [(&str, u64, u64); 4] = [("1g.10gb", 142, 142), ("2g.20gb", 285, 285), ("3g.40gb", 500, 500), ("1", 1000, 1000)];
+const KINDS: [(&str, u64, u64); 4] = [
+    ("1g.10gb", 142, 142),
+    ("2g.20gb", 285, 285),
+    ("3g.40gb", 500, 500),
+    ("1", 1000, 1000),
+];
 /// Cuts of one GPU that never change: how many of each kind.
 const LAYOUTS: [[usize; 4]; 4] = [[7, 0, 0, 0], [1, 3, 0, 0], [0, 0, 2, 0], [0, 0, 0, 1]];
 
@@ -55,7 +60,14 @@ pub struct Unmet {
 /// Planned cuts, the best that never changes, the same number of GPUs for each kind, and what no cut can reach; with so many nodes of eight GPUs that
 /// are asked for `load` of what they have.
 /// `most_milli`: jobs that ask for more are left out.
-pub fn compare(trace: &Trace, nodes: u32, jobs: usize, load: f64, seed: u64, most_milli: u64) -> Vec<Unmet> {
+pub fn compare(
+    trace: &Trace,
+    nodes: u32,
+    jobs: usize,
+    load: f64,
+    seed: u64,
+    most_milli: u64,
+) -> Vec<Unmet> {
     let gpus = nodes as usize * GPUS;
     let asks = asks(trace, jobs, load * gpus as f64, seed, most_milli);
     let [best, even] = fixed(&asks, gpus);
@@ -66,34 +78,59 @@ pub fn compare(trace: &Trace, nodes: u32, jobs: usize, load: f64, seed: u64, mos
 fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Vec<Ask> {
     let mut prng = Prng::new(seed, 5);
     let kind = |milli: u64| KINDS.iter().position(|(_, most, _)| milli <= *most);
-    let usable = trace.jobs.iter().filter(|job| (1..=most_milli).contains(&job.gpu_milli)).filter_map(|job| {
-        Some((job.run_ms?.clamp(RUN_MS.0, RUN_MS.1), kind(job.gpu_milli)?))
-    });
+    let usable = trace
+        .jobs
+        .iter()
+        .filter(|job| (1..=most_milli).contains(&job.gpu_milli))
+        .filter_map(|job| Some((job.run_ms?.clamp(RUN_MS.0, RUN_MS.1), kind(job.gpu_milli)?)));
     let usable: Vec<(i64, usize)> = usable.collect();
     if usable.is_empty() {
         return Vec::new();
     }
     let first = prng.range(0, usable.len() as i64 - 1) as usize;
-    let picked: Vec<(i64, usize)> = usable.iter().copied().cycle().skip(first).take(jobs).collect();
-    let work: f64 = picked.iter().map(|(run_ms, kind)| *run_ms as f64 * KINDS[*kind].2 as f64 / 1000.0).sum();
+    let picked: Vec<(i64, usize)> = usable
+        .iter()
+        .copied()
+        .cycle()
+        .skip(first)
+        .take(jobs)
+        .collect();
+    let work: f64 = picked
+        .iter()
+        .map(|(run_ms, kind)| *run_ms as f64 * KINDS[*kind].2 as f64 / 1000.0)
+        .sum();
     let gap = work / busy / jobs as f64;
     let mut at = 0.0;
     let ask = |(run_ms, kind): (i64, usize)| {
         // Exponential gaps: jobs come in crowds.
         let chance = (prng.range(1, 1 << 30) as f64) / f64::from(1 << 30);
         at += -chance.ln() * gap;
-        Ask { at_ms: at as i64, run_ms, kind }
+        Ask {
+            at_ms: at as i64,
+            run_ms,
+            kind,
+        }
     };
     picked.into_iter().map(ask).collect()
 }
 
 fn result(way: String, asks: &[Ask], waits_ms: &[i64], cuts: u64) -> Unmet {
     let gpu_hours = |ms: i64, ask: &Ask| ms as f64 * KINDS[ask.kind].2 as f64 / 3.6e9;
-    let of_kind = |kind: usize| asks.iter().zip(waits_ms).filter(|(ask, _)| ask.kind == kind).map(|(ask, ms)| gpu_hours(*ms, ask)).sum();
+    let of_kind = |kind: usize| {
+        asks.iter()
+            .zip(waits_ms)
+            .filter(|(ask, _)| ask.kind == kind)
+            .map(|(ask, ms)| gpu_hours(*ms, ask))
+            .sum()
+    };
     Unmet {
         way,
         waited_by_kind: std::array::from_fn(of_kind),
-        waited_gpu_hours: asks.iter().zip(waits_ms).map(|(ask, ms)| gpu_hours(*ms, ask)).sum(),
+        waited_gpu_hours: asks
+            .iter()
+            .zip(waits_ms)
+            .map(|(ask, ms)| gpu_hours(*ms, ask))
+            .sum(),
         asked_gpu_hours: asks.iter().map(|ask| gpu_hours(ask.run_ms, ask)).sum(),
         mean_wait_secs: waits_ms.iter().sum::<i64>() as f64 / 1000.0 / waits_ms.len().max(1) as f64,
         cuts,
@@ -102,34 +139,69 @@ fn result(way: String, asks: &[Ask], waits_ms: &[i64], cuts: u64) -> Unmet {
 
 /// The best of all cuts that never change, and an even one.
 fn fixed(asks: &[Ask], gpus: usize) -> [Unmet; 2] {
-    let most: Vec<usize> = (0..KINDS.len()).map(|kind| LAYOUTS.iter().map(|layout| layout[kind]).max().unwrap_or(0) * gpus).collect();
-    let costs: Vec<Vec<f64>> = (0..KINDS.len()).map(|kind| (0..=most[kind]).map(|servers| cost(asks, kind, servers)).collect()).collect();
-    let servers = |cut: &[usize; 4], kind: usize| (0..4).map(|layout| cut[layout] * LAYOUTS[layout][kind]).sum::<usize>();
-    let total = |cut: &[usize; 4]| (0..KINDS.len()).map(|kind| costs[kind][servers(cut, kind)]).sum::<f64>();
-    let all = (0..=gpus).flat_map(|a| (0..=gpus - a).flat_map(move |b| (0..=gpus - a - b).map(move |c| [a, b, c, gpus - a - b - c])));
-    let best = all.min_by(|one, other| total(one).total_cmp(&total(other))).expect("there is one cut at least");
+    let most: Vec<usize> = (0..KINDS.len())
+        .map(|kind| LAYOUTS.iter().map(|layout| layout[kind]).max().unwrap_or(0) * gpus)
+        .collect();
+    let costs: Vec<Vec<f64>> = (0..KINDS.len())
+        .map(|kind| {
+            (0..=most[kind])
+                .map(|servers| cost(asks, kind, servers))
+                .collect()
+        })
+        .collect();
+    let servers = |cut: &[usize; 4], kind: usize| {
+        (0..4)
+            .map(|layout| cut[layout] * LAYOUTS[layout][kind])
+            .sum::<usize>()
+    };
+    let total = |cut: &[usize; 4]| {
+        (0..KINDS.len())
+            .map(|kind| costs[kind][servers(cut, kind)])
+            .sum::<f64>()
+    };
+    let all = (0..=gpus).flat_map(|a| {
+        (0..=gpus - a)
+            .flat_map(move |b| (0..=gpus - a - b).map(move |c| [a, b, c, gpus - a - b - c]))
+    });
+    let best = all
+        .min_by(|one, other| total(one).total_cmp(&total(other)))
+        .expect("there is one cut at least");
     let even = [gpus / 4, gpus / 4, gpus / 4, gpus - 3 * (gpus / 4)];
     let row = |name: &str, cut: [usize; 4]| {
-        let words: Vec<String> = ["7x1g", "3x2g+1g", "2x3g", "whole"].iter().zip(cut).map(|(word, count)| format!("{count} {word}")).collect();
+        let words: Vec<String> = ["7x1g", "3x2g+1g", "2x3g", "whole"]
+            .iter()
+            .zip(cut)
+            .map(|(word, count)| format!("{count} {word}"))
+            .collect();
         let mut waits = vec![0; asks.len()];
         for kind in 0..KINDS.len() {
             pool(asks, kind, servers(&cut, kind), &mut waits);
         }
         result(format!("{name}: {}", words.join(", ")), asks, &waits, 0)
     };
-    [row("fixed, best in hindsight", best), row("fixed, even", even)]
+    [
+        row("fixed, best in hindsight", best),
+        row("fixed, even", even),
+    ]
 }
 
 /// What waits for a kind with so many of it, in GPU-milliseconds; without any, all that is asked for and the time there is.
 fn cost(asks: &[Ask], kind: usize, servers: usize) -> f64 {
     let mut waits = vec![0; asks.len()];
     pool(asks, kind, servers, &mut waits);
-    asks.iter().zip(&waits).map(|(ask, ms)| *ms as f64 * KINDS[ask.kind].2 as f64).sum()
+    asks.iter()
+        .zip(&waits)
+        .map(|(ask, ms)| *ms as f64 * KINDS[ask.kind].2 as f64)
+        .sum()
 }
 
 /// First come, first served, on so many slices of one kind. Without any, jobs wait to the end of all.
 fn pool(asks: &[Ask], kind: usize, servers: usize, waits_ms: &mut [i64]) {
-    let end = asks.iter().map(|ask| ask.at_ms + ask.run_ms).max().unwrap_or(0);
+    let end = asks
+        .iter()
+        .map(|ask| ask.at_ms + ask.run_ms)
+        .max()
+        .unwrap_or(0);
     let mut free: BinaryHeap<Reverse<i64>> = (0..servers).map(|_| Reverse(0)).collect();
     for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.kind == kind) {
         let Some(Reverse(since)) = free.pop() else {
@@ -151,13 +223,22 @@ fn divisible(asks: &[Ask], gpus: usize) -> Unmet {
     let mut coming = (0..asks.len()).peekable();
     loop {
         let next_end = ends.peek().map(|Reverse((at, _))| *at);
-        let next = coming.peek().map(|at| asks[*at].at_ms).into_iter().chain(next_end).min();
+        let next = coming
+            .peek()
+            .map(|at| asks[*at].at_ms)
+            .into_iter()
+            .chain(next_end)
+            .min();
         let Some(now) = next else { break };
-        while let Some(Reverse((_, at))) = ends.peek().copied().filter(|Reverse((end, _))| *end == now) {
+        while let Some(Reverse((_, at))) =
+            ends.peek().copied().filter(|Reverse((end, _))| *end == now)
+        {
             ends.pop();
             free += KINDS[asks[at].kind].2;
         }
-        waiting.extend(std::iter::from_fn(|| coming.next_if(|at| asks[*at].at_ms == now)));
+        waiting.extend(std::iter::from_fn(|| {
+            coming.next_if(|at| asks[*at].at_ms == now)
+        }));
         waiting.retain(|at| {
             let (ask, milli) = (&asks[*at], KINDS[asks[*at].kind].2);
             let starts = milli <= free;
@@ -186,7 +267,11 @@ enum Next {
 /// Nodes whose GPUs are cut as the scheduler proposes, from whole ones on.
 fn planned(asks: &[Ask], nodes: u32) -> Unmet {
     let mut pool = Pool::new(nodes);
-    let mut next: BinaryHeap<Reverse<(i64, Next)>> = asks.iter().enumerate().map(|(at, ask)| Reverse((ask.at_ms, Next::Comes(at)))).collect();
+    let mut next: BinaryHeap<Reverse<(i64, Next)>> = asks
+        .iter()
+        .enumerate()
+        .map(|(at, ask)| Reverse((ask.at_ms, Next::Comes(at))))
+        .collect();
     let mut waits = vec![0; asks.len()];
     let mut cuts = 0;
     while let Some(Reverse((now_ms, first))) = next.pop() {
@@ -201,12 +286,19 @@ fn planned(asks: &[Ask], nodes: u32) -> Unmet {
             let at = start.job.0 as usize - 1;
             waits[at] = now_ms - asks[at].at_ms;
             next.push(Reverse((now_ms + asks[at].run_ms, Next::Ends(at))));
-            pool.start(at, start.allocation.into_iter().next().expect("one node"), asks[at].run_ms);
+            pool.start(
+                at,
+                start.allocation.into_iter().next().expect("one node"),
+                asks[at].run_ms,
+            );
         }
         for cut in plan.cuts {
             cuts += 1;
             let node = cut.node.0 as usize - 1;
-            next.push(Reverse((now_ms + CUT_MS, Next::Cut(node, cut.uuid.clone()))));
+            next.push(Reverse((
+                now_ms + CUT_MS,
+                Next::Cut(node, cut.uuid.clone()),
+            )));
             let recut = i64::from(pool.picture.config.mig_recut_secs) * 1000;
             next.push(Reverse((now_ms + recut.max(CUT_MS), Next::Rests)));
             pool.order(node, cut.uuid, cut.profiles);
@@ -224,17 +316,37 @@ struct Pool {
 
 impl Pool {
     fn new(nodes: u32) -> Self {
-        let partition = Partition { name: "p".into(), is_default: true, mig: MigCuts::Planned, ..Partition::default() };
-        let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
-        let picture = Snapshot { config: Arc::new(config), nodes: (1..=nodes).map(node).collect(), ..Snapshot::default() };
-        Self { engine: Engine::default(), picture }
+        let partition = Partition {
+            name: "p".into(),
+            is_default: true,
+            mig: MigCuts::Planned,
+            ..Partition::default()
+        };
+        let config = ClusterConfig {
+            partitions: vec![partition],
+            ..ClusterConfig::default()
+        };
+        let picture = Snapshot {
+            config: Arc::new(config),
+            nodes: (1..=nodes).map(node).collect(),
+            ..Snapshot::default()
+        };
+        Self {
+            engine: Engine::default(),
+            picture,
+        }
     }
 
     fn take(&mut self, what: Next, asks: &[Ask]) {
         match what {
             Next::Comes(at) => self.picture.pending.push(pending(at, &asks[at])),
             Next::Ends(at) => {
-                let place = self.picture.running.iter().position(|run| run.run.job.0 as usize == at + 1).expect("it runs");
+                let place = self
+                    .picture
+                    .running
+                    .iter()
+                    .position(|run| run.run.job.0 as usize == at + 1)
+                    .expect("it runs");
                 let run = self.picture.running.remove(place);
                 let share = &run.shares[0];
                 self.picture.nodes[share.node.0 as usize - 1].give(share);
@@ -245,20 +357,33 @@ impl Pool {
     }
 
     fn start(&mut self, at: usize, share: NodeShare, run_ms: i64) {
-        let place = self.picture.pending.iter().position(|job| job.id.0 as usize == at + 1).expect("it waits");
+        let place = self
+            .picture
+            .pending
+            .iter()
+            .position(|job| job.id.0 as usize == at + 1)
+            .expect("it waits");
         let job = self.picture.pending.remove(place);
         self.picture.nodes[share.node.0 as usize - 1].take(&share);
         let run = RunId::new(job.id, 1);
         let ends = self.picture.now.plus_millis(run_ms);
         let place = self.picture.running.partition_point(|one| one.run < run);
-        self.picture.running.insert(place, RunningRun::new(run, job.spec, vec![share], Some(ends)));
+        self.picture.running.insert(
+            place,
+            RunningRun::new(run, job.spec, vec![share], Some(ends)),
+        );
     }
 
     /// Nobody gets anything of the GPU from now on.
     fn order(&mut self, node: usize, uuid: String, profiles: Vec<String>) {
         let now = self.picture.now;
         let node = &mut self.picture.nodes[node];
-        for (gpu, free) in node.gpus.iter().zip(&mut node.free_gpu_milli).filter(|(gpu, _)| gpu.info.board() == uuid && gpu.present) {
+        for (gpu, free) in node
+            .gpus
+            .iter()
+            .zip(&mut node.free_gpu_milli)
+            .filter(|(gpu, _)| gpu.info.board() == uuid && gpu.present)
+        {
             assert!(gpu.info.divided || *free == 1000, "a busy GPU is cut");
             *free = 0;
         }
@@ -275,7 +400,11 @@ impl Pool {
         let profiles = node.mig.cuts[uuid].profiles.clone();
         let gpus = Arc::make_mut(&mut node.gpus);
         let mut whole = GpuInfo::default();
-        for (gpu, free) in gpus.iter_mut().zip(&mut node.free_gpu_milli).filter(|(gpu, _)| gpu.info.board() == uuid) {
+        for (gpu, free) in gpus
+            .iter_mut()
+            .zip(&mut node.free_gpu_milli)
+            .filter(|(gpu, _)| gpu.info.board() == uuid)
+        {
             gpu.present = gpu.info.slice.is_none();
             if gpu.present {
                 gpu.info.divided = !profiles.is_empty();
@@ -287,20 +416,36 @@ impl Pool {
         for profile in &profiles {
             let nth = seen.entry(profile).and_modify(|nth| *nth += 1).or_insert(0);
             let name = format!("MIG-{uuid}-{profile}-{nth}");
-            let at = gpus.iter().position(|gpu| gpu.info.uuid == name).unwrap_or_else(|| {
-                let kind = board().kind(profile).expect("of the board").clone();
-                let slice = MigSlice {
-                    gpu: uuid.to_owned(),
-                    profile: profile.clone(),
-                    placement: 0,
-                    compute_slices: kind.compute_slices,
-                    memory_slices: kind.memory_slices,
-                };
-                let info = GpuInfo { uuid: name, memory_mib: kind.memory_mib, slice: Some(slice), divided: false, ..whole.clone() };
-                gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, forgotten: false, refused: String::new(), checks: None });
-                node.free_gpu_milli.push(0);
-                gpus.len() - 1
-            });
+            let at = gpus
+                .iter()
+                .position(|gpu| gpu.info.uuid == name)
+                .unwrap_or_else(|| {
+                    let kind = board().kind(profile).expect("of the board").clone();
+                    let slice = MigSlice {
+                        gpu: uuid.to_owned(),
+                        profile: profile.clone(),
+                        placement: 0,
+                        compute_slices: kind.compute_slices,
+                        memory_slices: kind.memory_slices,
+                    };
+                    let info = GpuInfo {
+                        uuid: name,
+                        memory_mib: kind.memory_mib,
+                        slice: Some(slice),
+                        divided: false,
+                        ..whole.clone()
+                    };
+                    gpus.push(GpuEntry {
+                        slot: GpuSlot(gpus.len() as u16),
+                        info,
+                        present: true,
+                        forgotten: false,
+                        refused: String::new(),
+                        checks: None,
+                    });
+                    node.free_gpu_milli.push(0);
+                    gpus.len() - 1
+                });
             gpus[at].present = true;
             node.free_gpu_milli[at] = 1000;
         }
@@ -336,7 +481,10 @@ fn node(id: u32) -> SchedNode {
         free_gpu_milli: vec![1000; GPUS],
         runs: 0,
         exclusive: false,
-        mig: NodeMig { boards: Arc::new(vec![board()]), ..NodeMig::default() },
+        mig: NodeMig {
+            boards: Arc::new(vec![board()]),
+            ..NodeMig::default()
+        },
     }
 }
 
@@ -355,11 +503,18 @@ fn board() -> MigBoard {
         kind("2g.20gb", 2, 2, &[0, 2, 4], 3),
         kind("3g.40gb", 3, 4, &[0, 4], 2),
     ];
-    MigBoard { gpu_type: "a100".into(), memory_mib: 81_920, kinds }
+    MigBoard {
+        gpu_type: "a100".into(),
+        memory_mib: 81_920,
+        kinds,
+    }
 }
 
 fn pending(at: usize, ask: &Ask) -> PendingJob {
-    let mut spec = JobSpec { name: "pod".into(), ..JobSpec::default() };
+    let mut spec = JobSpec {
+        name: "pod".into(),
+        ..JobSpec::default()
+    };
     spec.partition = "p".into();
     spec.request.nodes_min = 1;
     spec.request.nodes_max = 1;
@@ -394,29 +549,56 @@ mod tests {
         let mut asks = asks(&trace, 120, 6.0, 7, 1000);
         // In the order of the file, whatever the seed.
         asks.sort_by_key(|ask| ask.kind);
-        let times: Vec<i64> = { let mut times: Vec<i64> = asks.iter().map(|ask| ask.at_ms).collect(); times.sort_unstable(); times };
-        asks.iter_mut().zip(times).for_each(|(ask, at)| ask.at_ms = at);
+        let times: Vec<i64> = {
+            let mut times: Vec<i64> = asks.iter().map(|ask| ask.at_ms).collect();
+            times.sort_unstable();
+            times
+        };
+        asks.iter_mut()
+            .zip(times)
+            .for_each(|(ask, at)| ask.at_ms = at);
         let [best, even] = fixed(&asks, 8);
         let planned = planned(&asks, 1);
-        assert!(planned.waited_gpu_hours < best.waited_gpu_hours, "{planned:?} {best:?}");
+        assert!(
+            planned.waited_gpu_hours < best.waited_gpu_hours,
+            "{planned:?} {best:?}"
+        );
         assert!(best.waited_gpu_hours <= even.waited_gpu_hours);
         assert!((2..40).contains(&planned.cuts), "{planned:?}");
     }
 
     #[test]
     fn divided_at_will_nothing_is_lost_to_cuts() {
-        let ask = |at_ms, kind| Ask { at_ms, run_ms: 3_600_000, kind };
+        let ask = |at_ms, kind| Ask {
+            at_ms,
+            run_ms: 3_600_000,
+            kind,
+        };
         // Two halves, a whole, and seven small ones that fit beside nothing: one GPU.
-        let asks: Vec<Ask> = [(0, 2), (0, 2), (1, 3)].into_iter().map(|(at, kind)| ask(at, kind)).collect();
+        let asks: Vec<Ask> = [(0, 2), (0, 2), (1, 3)]
+            .into_iter()
+            .map(|(at, kind)| ask(at, kind))
+            .collect();
         let all = divisible(&asks, 1);
-        assert!((all.waited_by_kind[3] - 3_599_999.0 / 3.6e6).abs() < 1e-9 && all.waited_by_kind[2] == 0.0, "{all:?}");
+        assert!(
+            (all.waited_by_kind[3] - 3_599_999.0 / 3.6e6).abs() < 1e-9
+                && all.waited_by_kind[2] == 0.0,
+            "{all:?}"
+        );
         let both = divisible(&[ask(0, 2), ask(0, 1), ask(0, 0)], 1);
-        assert_eq!(both.waited_gpu_hours, 0.0, "no cut of one GPU that is made for one of them serves the others at once");
+        assert_eq!(
+            both.waited_gpu_hours, 0.0,
+            "no cut of one GPU that is made for one of them serves the others at once"
+        );
     }
 
     #[test]
     fn a_pool_serves_in_order_and_without_servers_nobody() {
-        let ask = |at_ms| Ask { at_ms, run_ms: 10, kind: 0 };
+        let ask = |at_ms| Ask {
+            at_ms,
+            run_ms: 10,
+            kind: 0,
+        };
         let asks = [ask(0), ask(1), ask(2)];
         let waits = |servers| {
             let mut waits = [0; 3];

@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Levels at which both are measured, thousandths.
 const LEVELS: [u32; 42] = [
-    10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 675, 700, 725, 750, 775, 800, 810, 820, 830, 840, 850, 860, 870, 880, 890,
-    900, 910, 920, 930, 940, 945, 950, 955, 960, 970, 980, 985,
+    10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 675, 700, 725, 750,
+    775, 800, 810, 820, 830, 840, 850, 860, 870, 880, 890, 900, 910, 920, 930, 940, 945, 950, 955,
+    960, 970, 980, 985,
 ];
 /// What a partition's past waits are asked at: their 10th to 90th percentile.
 const WAITS_LEVEL: u32 = 800;
@@ -97,7 +98,10 @@ impl Watch {
             next: Timestamp::default(),
             lengths: RunLengths::default(),
             calibration: Calibration::default(),
-            at_levels: LEVELS.iter().map(|level| Calibration::at_level(*level)).collect(),
+            at_levels: LEVELS
+                .iter()
+                .map(|level| Calibration::at_level(*level))
+                .collect(),
             mirror: Mirror::default(),
             engine: Engine::default(),
             waits: BTreeMap::new(),
@@ -111,19 +115,27 @@ impl Watch {
     pub fn told(&self) -> Vec<AtAge> {
         let of_age = |age: usize| -> Vec<&Case> {
             let is = |case: &&Case| {
-                usize::from(case.age) == age && case.nominal.is_some() && case.start.since_millis(case.submitted) > LONG_WAIT_SECS * 1000
+                usize::from(case.age) == age
+                    && case.nominal.is_some()
+                    && case.start.since_millis(case.submitted) > LONG_WAIT_SECS * 1000
             };
             self.closed.iter().filter(is).collect()
         };
-        (0..AGES_SECS.len()).map(|age| at_age(AGES_SECS[age], &of_age(age))).filter(|told| told.nominal.intervals > 0).collect()
+        (0..AGES_SECS.len())
+            .map(|age| at_age(AGES_SECS[age], &of_age(age)))
+            .filter(|told| told.nominal.intervals > 0)
+            .collect()
     }
 
     /// Each forecast as a line of CSV.
     pub fn csv(&self) -> String {
         let secs = |a: Timestamp, b: Timestamp| a.since_millis(b) as f64 / 1000.0;
-        let mut text = "forecast_at,age,submitted_to_forecast,expected,at_limits,real,low,high\n".to_owned();
+        let mut text =
+            "forecast_at,age,submitted_to_forecast,expected,at_limits,real,low,high\n".to_owned();
         for case in &self.closed {
-            let (low, high) = case.nominal.map_or((-1.0, -1.0), |i| (secs(i.earliest, case.at), secs(i.latest, case.at)));
+            let (low, high) = case.nominal.map_or((-1.0, -1.0), |i| {
+                (secs(i.earliest, case.at), secs(i.latest, case.at))
+            });
             text.push_str(&format!(
                 "{},{},{},{},{},{},{low},{high}\n",
                 case.at.0 / 1000,
@@ -155,13 +167,24 @@ impl Watch {
         self.forecasts += 1;
         let believed = self.lengths.believed(picture.clone());
         let ids: BTreeSet<JobId> = due.keys().copied().collect();
-        let budget = WorkBudget { node_probes: u64::MAX, starts: usize::MAX };
-        let at_limits: BTreeMap<JobId, Timestamp> = starts(self.engine.forecast(picture, &ids, budget)).collect();
+        let budget = WorkBudget {
+            node_probes: u64::MAX,
+            starts: usize::MAX,
+        };
+        let at_limits: BTreeMap<JobId, Timestamp> =
+            starts(self.engine.forecast(picture, &ids, budget)).collect();
         let mut said = Vec::new();
         for (job, expected) in starts(self.engine.forecast(&believed, &ids, budget)) {
-            let Some((age, submitted, partition)) = due.get(&job) else { continue };
-            let plans = Plans { expected, at_limits: at_limits.get(&job).copied().unwrap_or(expected) };
-            let of = |calibration: &Calibration| calibration.interval(partition, waited(*submitted), now, plans);
+            let Some((age, submitted, partition)) = due.get(&job) else {
+                continue;
+            };
+            let plans = Plans {
+                expected,
+                at_limits: at_limits.get(&job).copied().unwrap_or(expected),
+            };
+            let of = |calibration: &Calibration| {
+                calibration.interval(partition, waited(*submitted), now, plans)
+            };
             let interval = of(&self.calibration);
             let at_levels: Vec<Option<Interval>> = self.at_levels.iter().map(of).collect();
             let waits = self.waits.get(partition).filter(|waits| waits.len() >= 30);
@@ -172,17 +195,44 @@ impl Watch {
                 plans,
                 nominal: interval.filter(|_| waits.is_some()),
                 ours: at_levels.iter().flatten().copied().collect(),
-                waits: waits.map(|waits| past_waits(waits, *submitted)).unwrap_or_default(),
+                waits: waits
+                    .map(|waits| past_waits(waits, *submitted))
+                    .unwrap_or_default(),
                 start: now,
             };
             self.open.entry(job).or_default().push(case);
-            said.push((job, partition.clone(), Said { age: *age, at: now, plans, interval }, at_levels));
+            said.push((
+                job,
+                partition.clone(),
+                Said {
+                    age: *age,
+                    at: now,
+                    plans,
+                    interval,
+                },
+                at_levels,
+            ));
         }
-        let of_level = |level: usize| said.iter().map(move |(job, partition, said, ours)| (*job, partition.clone(), Said { interval: ours[level], ..*said }));
+        let of_level = |level: usize| {
+            said.iter().map(move |(job, partition, said, ours)| {
+                (
+                    *job,
+                    partition.clone(),
+                    Said {
+                        interval: ours[level],
+                        ..*said
+                    },
+                )
+            })
+        };
         for (level, calibration) in self.at_levels.iter_mut().enumerate() {
             calibration.say(of_level(level).collect());
         }
-        self.calibration.say(said.into_iter().map(|(job, partition, said, _)| (job, partition, said)).collect());
+        self.calibration.say(
+            said.into_iter()
+                .map(|(job, partition, said, _)| (job, partition, said))
+                .collect(),
+        );
     }
 }
 
@@ -195,8 +245,11 @@ impl Onlooker for Watch {
                         calibration.over(run.job, *at, true);
                     }
                     let cases = self.open.remove(&run.job).unwrap_or_default();
-                    self.closed.extend(cases.into_iter().map(|case| Case { start: *at, ..case }));
-                    let Some(job) = state.jobs.get(run.job) else { continue };
+                    self.closed
+                        .extend(cases.into_iter().map(|case| Case { start: *at, ..case }));
+                    let Some(job) = state.jobs.get(run.job) else {
+                        continue;
+                    };
                     let waited = at.since_millis(job.submitted) / 1000;
                     if waited > LONG_WAIT_SECS {
                         let waits = self.waits.entry(job.spec.partition.clone()).or_default();
@@ -207,8 +260,15 @@ impl Onlooker for Watch {
                     }
                 }
                 Event::RunEnded { run, outcome, .. } if outcome.requeue.is_none() => {
-                    let (Some(job), Some(started)) = (state.jobs.get(run.job), outcome.started) else { continue };
-                    self.lengths.note((&*job.spec).into(), job.limit_secs, outcome.ended.since_millis(started) / 1000);
+                    let (Some(job), Some(started)) = (state.jobs.get(run.job), outcome.started)
+                    else {
+                        continue;
+                    };
+                    self.lengths.note(
+                        (&*job.spec).into(),
+                        job.limit_secs,
+                        outcome.ended.since_millis(started) / 1000,
+                    );
                 }
                 _ => {}
             }
@@ -224,7 +284,8 @@ impl Onlooker for Watch {
 }
 
 fn starts(told: Vec<Forecast>) -> impl Iterator<Item = (JobId, Timestamp)> {
-    told.into_iter().filter_map(|one| Some((one.job, one.start?)))
+    told.into_iter()
+        .filter_map(|one| Some((one.job, one.start?)))
 }
 
 /// What a partition's past waits say of a start, at each level.
@@ -241,16 +302,40 @@ fn past_waits(waits: &VecDeque<i64>, submitted: Timestamp) -> Vec<Interval> {
 
 fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
     let at = |level: u32| LEVELS.iter().position(|one| *one == level).unwrap_or(0);
-    let ours = |level: usize| told(cases.iter().filter_map(|case| Some((*case, *case.ours.get(level)?))));
-    let waits = |level: usize| told(cases.iter().filter_map(|case| Some((*case, *case.waits.get(level)?))));
+    let ours = |level: usize| {
+        told(
+            cases
+                .iter()
+                .filter_map(|case| Some((*case, *case.ours.get(level)?))),
+        )
+    };
+    let waits = |level: usize| {
+        told(
+            cases
+                .iter()
+                .filter_map(|case| Some((*case, *case.waits.get(level)?))),
+        )
+    };
     let nominal = told(cases.iter().filter_map(|case| Some((*case, case.nominal?))));
     let past_waits = waits(at(WAITS_LEVEL));
-    let as_often = (0..LEVELS.len()).find(|level| waits(*level).coverage >= nominal.coverage).unwrap_or(LEVELS.len() - 1);
-    let ours_at = |coverage: f64| (0..LEVELS.len()).find(|level| ours(*level).coverage >= coverage).unwrap_or(at(NOMINAL_MILLI));
+    let as_often = (0..LEVELS.len())
+        .find(|level| waits(*level).coverage >= nominal.coverage)
+        .unwrap_or(LEVELS.len() - 1);
+    let ours_at = |coverage: f64| {
+        (0..LEVELS.len())
+            .find(|level| ours(*level).coverage >= coverage)
+            .unwrap_or(at(NOMINAL_MILLI))
+    };
     let past_waits_as_often = waits(as_often);
-    let (equal, as_often_level) = (ours_at(past_waits.coverage), ours_at(past_waits_as_often.coverage));
+    let (equal, as_often_level) = (
+        ours_at(past_waits.coverage),
+        ours_at(past_waits_as_often.coverage),
+    );
     let part = |level: usize| f64::from(LEVELS[level]) / 1000.0;
-    let early = cases.iter().filter(|case| case.start <= case.plans.expected).count();
+    let early = cases
+        .iter()
+        .filter(|case| case.start <= case.plans.expected)
+        .count();
     AtAge {
         waited_secs,
         nominal,

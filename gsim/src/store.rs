@@ -55,13 +55,29 @@ impl Store {
                 let job = rows.job.and_then(|job| state.jobs.get(job));
                 arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
             }
-            self.automatic_gpus.extend(event.of_gpu().filter(|line| line.automatic).map(|line| (line.at, line.node, line.uuid)));
+            self.automatic_gpus.extend(
+                event
+                    .of_gpu()
+                    .filter(|line| line.automatic)
+                    .map(|line| (line.at, line.node, line.uuid)),
+            );
             match event {
-                Event::JobUpdated { job, .. } => runs.extend(state.jobs.get(*job).and_then(Job::live_run)),
-                Event::NodeDrained { node, mark, automatic: true } => {
+                Event::JobUpdated { job, .. } => {
+                    runs.extend(state.jobs.get(*job).and_then(Job::live_run))
+                }
+                Event::NodeDrained {
+                    node,
+                    mark,
+                    automatic: true,
+                } => {
                     self.automatic_drains.insert((mark.since, *node));
                 }
-                Event::NodeFenceAsked { node, automatic: true, at, .. } => {
+                Event::NodeFenceAsked {
+                    node,
+                    automatic: true,
+                    at,
+                    ..
+                } => {
                     self.automatic_drains.insert((*at, *node));
                 }
                 _ => {}
@@ -89,14 +105,19 @@ impl Store {
             put_or_remove(&mut self.nodes, id, state.nodes.get(id));
         }
         for (account, user, entry) in state.usage.changed_since(&self.written_usage) {
-            self.usage.insert((account.to_owned(), user.to_owned()), document(entry));
+            self.usage
+                .insert((account.to_owned(), user.to_owned()), document(entry));
         }
         self.written_usage = state.usage.clone();
         if policy {
             self.policy = document(&state.own_policy);
         }
         if tokens {
-            self.tokens = state.tokens.iter().map(|(hash, token)| (hash.clone(), document(token))).collect();
+            self.tokens = state
+                .tokens
+                .iter()
+                .map(|(hash, token)| (hash.clone(), document(token)))
+                .collect();
         }
         self.incarnation = state.incarnation;
         self.seq = state.seq;
@@ -120,11 +141,20 @@ impl Store {
         let runs: Vec<Run> = self.runs.values().map(read).collect();
         let held: BTreeSet<JobId> = runs.iter().map(|run| run.id.job).collect();
         let is_live = |id: &JobId| !self.over.contains(id) || held.contains(id);
-        let jobs: Vec<Job> =
-            self.jobs.iter().filter(|(id, _)| is_live(id)).map(|(_, document)| read(document)).collect();
-        let of_tasks: BTreeSet<JobId> = jobs.iter().filter_map(|job| Some(job.task?.array)).collect();
+        let jobs: Vec<Job> = self
+            .jobs
+            .iter()
+            .filter(|(id, _)| is_live(id))
+            .map(|(_, document)| read(document))
+            .collect();
+        let of_tasks: BTreeSet<JobId> = jobs
+            .iter()
+            .filter_map(|job| Some(job.task?.array))
+            .collect();
         let arrays = self.arrays.values().map(read::<Array>);
-        let arrays = arrays.filter(|array| !array.is_over() || of_tasks.contains(&array.id)).collect();
+        let arrays = arrays
+            .filter(|array| !array.is_over() || of_tasks.contains(&array.id))
+            .collect();
         let mut usage = UsageBook::default();
         for ((account, user), entry) in &self.usage {
             usage.insert(account, user, read(entry));
@@ -134,13 +164,21 @@ impl Store {
             seq: self.seq,
             next_job: self.next_job,
             next_node: self.next_node,
-            adoption: if self.adoption.is_empty() { None } else { read(&self.adoption) },
+            adoption: if self.adoption.is_empty() {
+                None
+            } else {
+                read(&self.adoption)
+            },
             jobs,
             arrays,
             runs,
             nodes: self.nodes.values().map(read::<Node>).collect(),
             tokens: self.tokens.values().map(read::<JoinToken>).collect(),
-            policy: if self.policy.is_empty() { Policy::default() } else { read(&self.policy) },
+            policy: if self.policy.is_empty() {
+                Policy::default()
+            } else {
+                read(&self.policy)
+            },
             usage,
             automatic_drains: self.automatic_drains.clone(),
             automatic_gpus: self.automatic_gpus.clone(),
@@ -155,16 +193,22 @@ impl Store {
 
     /// Whether an array has the task without a record: waiting, or cancelled with others.
     pub fn is_array_task(&self, id: JobId) -> bool {
-        self.arrays.range(..=id).next_back().is_some_and(|(_, document)| {
-            let array: Array = read(document);
-            let position = u32::try_from(id.0 - array.id.0).unwrap_or(u32::MAX);
-            array.pending.contains(position) || array.cancelled.contains(position)
-        })
+        self.arrays
+            .range(..=id)
+            .next_back()
+            .is_some_and(|(_, document)| {
+                let array: Array = read(document);
+                let position = u32::try_from(id.0 - array.id.0).unwrap_or(u32::MAX);
+                array.pending.contains(position) || array.cancelled.contains(position)
+            })
     }
 }
 
-
-fn put_or_remove<K: Ord, V: Serialize>(rows: &mut BTreeMap<K, Document>, key: K, value: Option<&V>) {
+fn put_or_remove<K: Ord, V: Serialize>(
+    rows: &mut BTreeMap<K, Document>,
+    key: K,
+    value: Option<&V>,
+) {
     match value {
         Some(value) => {
             rows.insert(key, document(value));

@@ -102,15 +102,26 @@ impl Trace {
     /// # Errors
     /// All rows that cannot be used, with the reasons.
     pub fn parse(text: &str) -> Result<Self, TraceErrors> {
-        let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let Some((at, header)) = lines.next() else { return Err(one(1, "the file is empty".into())) };
+        let mut lines = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty());
+        let Some((at, header)) = lines.next() else {
+            return Err(one(1, "the file is empty".into()));
+        };
         let columns = Columns::read(header).map_err(|text| one(at + 1, text))?;
         let mut names = Names::default();
         let mut jobs = Vec::new();
-        let mut errors = TraceErrors { errors: Vec::new(), more: 0 };
+        let mut errors = TraceErrors {
+            errors: Vec::new(),
+            more: 0,
+        };
         for (at, line) in lines {
             if jobs.len() >= MAX_ROWS {
-                return Err(one(at + 1, format!("more than {MAX_ROWS} rows, which is the most that is read")));
+                return Err(one(
+                    at + 1,
+                    format!("more than {MAX_ROWS} rows, which is the most that is read"),
+                ));
             }
             match columns.row(line, jobs.len() + 1, &mut names) {
                 Ok(job) => jobs.push(job),
@@ -124,12 +135,20 @@ impl Trace {
         if jobs.is_empty() {
             return Err(one(at + 1, "the file has a header and no rows".into()));
         }
-        Ok(Self { jobs, passed_over: columns.passed_over, notes: Vec::new() })
+        Ok(Self {
+            jobs,
+            passed_over: columns.passed_over,
+            notes: Vec::new(),
+        })
     }
 
     /// A word on jobs without a time limit, where there are any.
     pub fn unlimited(&self) -> Option<String> {
-        let count = self.jobs.iter().filter(|job| job.limit_ms.is_none() && job.run_ms.is_some()).count();
+        let count = self
+            .jobs
+            .iter()
+            .filter(|job| job.limit_ms.is_none() && job.run_ms.is_some())
+            .count();
         let day = squeue_time(u64::from(DEFAULT_LIMIT_SECS));
         (count > 0).then(|| format!("{count} jobs name no time limit: the controller gives each its partition's, or {day} (--no-limit)"))
     }
@@ -137,7 +156,11 @@ impl Trace {
     /// Gives a time limit to each job that has none.
     pub fn limit(&mut self, by: NoLimit) {
         let mut count = 0;
-        for job in self.jobs.iter_mut().filter(|job| job.limit_ms.is_none() && job.run_ms.is_some()) {
+        for job in self
+            .jobs
+            .iter_mut()
+            .filter(|job| job.limit_ms.is_none() && job.run_ms.is_some())
+        {
             job.limit_ms = match by {
                 NoLimit::Secs(secs) => Some(i64::from(secs) * 1000),
                 NoLimit::Truth => job.run_ms,
@@ -145,7 +168,8 @@ impl Trace {
             count += 1;
         }
         if count == 0 {
-            self.notes.push("every job names a time limit: --no-limit changes nothing".into());
+            self.notes
+                .push("every job names a time limit: --no-limit changes nothing".into());
         } else {
             self.notes.push(match by {
                 NoLimit::Secs(secs) => format!("{count} jobs name no time limit: each asks for {} (--no-limit)", squeue_time(u64::from(secs))),
@@ -176,7 +200,8 @@ impl TraceJob {
         if self.says_nodes || largest_gpus == 0 {
             return self.nodes;
         }
-        self.nodes.max(u32::try_from(self.gpus().div_ceil(largest_gpus)).unwrap_or(u32::MAX))
+        self.nodes
+            .max(u32::try_from(self.gpus().div_ceil(largest_gpus)).unwrap_or(u32::MAX))
     }
     /// CPUs of the whole job, whole ones.
     pub fn cpus(&self) -> u64 {
@@ -185,12 +210,28 @@ impl TraceJob {
 }
 
 fn one(line: usize, text: String) -> TraceErrors {
-    TraceErrors { errors: vec![(line, text)], more: 0 }
+    TraceErrors {
+        errors: vec![(line, text)],
+        more: 0,
+    }
 }
 
 const COLUMNS: [&str; 15] = [
-    "job_id", "user", "account", "submit_s", "run_s", "time_limit_s", "nodes", "gpus", "gpu_type", "cpus", "mem_mb",
-    "state", "partition", "qos", "wait_s",
+    "job_id",
+    "user",
+    "account",
+    "submit_s",
+    "run_s",
+    "time_limit_s",
+    "nodes",
+    "gpus",
+    "gpu_type",
+    "cpus",
+    "mem_mb",
+    "state",
+    "partition",
+    "qos",
+    "wait_s",
 ];
 
 /// Longest time that is believed, seconds: three hundred years.
@@ -208,41 +249,80 @@ impl Columns {
     fn read(header: &str) -> Result<Self, String> {
         let fields = csv::fields(header.trim_start_matches('\u{feff}'))?;
         let at = COLUMNS.map(|name| fields.iter().position(|field| field.trim() == name));
-        if let Some(name) = COLUMNS.iter().find(|name| fields.iter().filter(|field| field.trim() == **name).count() > 1) {
+        if let Some(name) = COLUMNS
+            .iter()
+            .find(|name| fields.iter().filter(|field| field.trim() == **name).count() > 1)
+        {
             return Err(format!("column {name:?} is there twice"));
         }
         for needed in ["submit_s", "run_s"] {
             if !fields.iter().any(|field| field.trim() == needed) {
-                return Err(format!("no column {needed:?}; a trace has the columns {}", COLUMNS.join(",")));
+                return Err(format!(
+                    "no column {needed:?}; a trace has the columns {}",
+                    COLUMNS.join(",")
+                ));
             }
         }
         // Of those that are there none is meant by another.
-        let free = || COLUMNS.iter().zip(at).filter(|(_, place)| place.is_none()).map(|(name, _)| *name);
-        let others = fields.iter().map(|field| field.trim()).filter(|field| !COLUMNS.contains(field));
-        let guess = |name: &str| closest(name, free()).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
-        let passed_over = others.take(MAX_ERRORS).map(|name| format!("{name:.60?}{}", guess(name))).collect();
-        Ok(Self { at, count: fields.len(), passed_over })
+        let free = || {
+            COLUMNS
+                .iter()
+                .zip(at)
+                .filter(|(_, place)| place.is_none())
+                .map(|(name, _)| *name)
+        };
+        let others = fields
+            .iter()
+            .map(|field| field.trim())
+            .filter(|field| !COLUMNS.contains(field));
+        let guess = |name: &str| {
+            closest(name, free()).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"))
+        };
+        let passed_over = others
+            .take(MAX_ERRORS)
+            .map(|name| format!("{name:.60?}{}", guess(name)))
+            .collect();
+        Ok(Self {
+            at,
+            count: fields.len(),
+            passed_over,
+        })
     }
 
     fn row(&self, line: &str, number: usize, names: &mut Names) -> Result<TraceJob, String> {
         let fields = csv::fields(line)?;
         if fields.len() != self.count {
-            return Err(format!("{} fields, and the header has {}", fields.len(), self.count));
+            return Err(format!(
+                "{} fields, and the header has {}",
+                fields.len(),
+                self.count
+            ));
         }
         let field = |name: &'static str| -> (&'static str, &str) {
-            let column = COLUMNS.iter().position(|known| *known == name).and_then(|at| self.at[at]);
+            let column = COLUMNS
+                .iter()
+                .position(|known| *known == name)
+                .and_then(|at| self.at[at]);
             (name, column.map_or("", |at| fields[at].trim()))
         };
         let mut name = |of: &'static str| names.get(field(of));
         let (id, user, account) = (name("job_id")?, name("user")?, name("account")?);
         let (partition, qos) = (name("partition")?, name("qos")?);
         let mut gpu_types = Vec::new();
-        for kind in field("gpu_type").1.split('|').filter(|kind| !kind.is_empty()) {
+        for kind in field("gpu_type")
+            .1
+            .split('|')
+            .filter(|kind| !kind.is_empty())
+        {
             gpu_types.push(names.get(("gpu_type", &kind.to_ascii_lowercase()))?);
         }
         let nodes = whole(field("nodes"), MAX_HOSTS as u32)?;
         let job = TraceJob {
-            id: if id.is_empty() { names.get(("job_id", &number.to_string()))? } else { id },
+            id: if id.is_empty() {
+                names.get(("job_id", &number.to_string()))?
+            } else {
+                id
+            },
             user,
             account,
             partition,
@@ -255,7 +335,9 @@ impl Columns {
             gpu_milli: thousandths(field("gpus"), 1e5)?.unwrap_or(0),
             gpu_types,
             cpu_milli: thousandths(field("cpus"), 1e7)?.unwrap_or(0),
-            mem_mib: thousandths(field("mem_mb"), 1e9)?.unwrap_or(0).div_ceil(1000),
+            mem_mib: thousandths(field("mem_mb"), 1e9)?
+                .unwrap_or(0)
+                .div_ceil(1000),
             asked: None,
         };
         check(&job)?;
@@ -268,7 +350,10 @@ fn check(job: &TraceJob) -> Result<(), String> {
         return Err("nodes is 0; a job has one at least".into());
     }
     if job.gpu_milli > 1000 && !job.gpu_milli.is_multiple_of(1000) {
-        return Err(format!("gpus is {}: whole GPUs, or a part of one", job.gpu_milli as f64 / 1000.0));
+        return Err(format!(
+            "gpus is {}: whole GPUs, or a part of one",
+            job.gpu_milli as f64 / 1000.0
+        ));
     }
     if !job.gpu_milli.is_multiple_of(1000) && job.nodes > 1 {
         return Err(format!("a part of a GPU on {} nodes", job.nodes));
@@ -281,16 +366,24 @@ fn thousandths((name, text): (&str, &str), most: f64) -> Result<Option<u64>, Str
     if text.is_empty() {
         return Ok(None);
     }
-    let number: f64 = text.parse().map_err(|_| format!("{name} is {}, which is no number", quoted(text)))?;
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("{name} is {}, which is no number", quoted(text)))?;
     if !(0.0..=most).contains(&number) {
-        return Err(format!("{name} is {}; 0 to {most} is allowed", quoted(text)));
+        return Err(format!(
+            "{name} is {}; 0 to {most} is allowed",
+            quoted(text)
+        ));
     }
     Ok(Some((number * 1000.0).round() as u64))
 }
 
 fn whole((name, text): (&str, &str), most: u32) -> Result<Option<u32>, String> {
     match thousandths((name, text), f64::from(most))? {
-        Some(milli) if !milli.is_multiple_of(1000) => Err(format!("{name} is {}, which is no whole number", quoted(text))),
+        Some(milli) if !milli.is_multiple_of(1000) => Err(format!(
+            "{name} is {}, which is no whole number",
+            quoted(text)
+        )),
         milli => Ok(milli.map(|milli| (milli / 1000) as u32)),
     }
 }
@@ -309,7 +402,10 @@ impl Names {
             return Ok(known.clone());
         }
         if text.len() > 200 || text.chars().any(char::is_control) {
-            return Err(format!("{column} has {} bytes; up to 200 printable ones are allowed", text.len()));
+            return Err(format!(
+                "{column} has {} bytes; up to 200 printable ones are allowed",
+                text.len()
+            ));
         }
         let name: Arc<str> = text.into();
         // Ids are all different: no use in keeping them.
@@ -328,15 +424,38 @@ mod tests {
 
     #[test]
     fn a_row_is_read_with_its_units() {
-        let text = format!("{HEADER}\n9,ada,vision,0.25,60,3600,2,16,A100|h100,64,512000,,train,high,\n,,,7,,,,0.5,,3.152,,,,,\n");
+        let text = format!(
+            "{HEADER}\n9,ada,vision,0.25,60,3600,2,16,A100|h100,64,512000,,train,high,\n,,,7,,,,0.5,,3.152,,,,,\n"
+        );
         let trace = Trace::parse(&text).unwrap();
         let job = &trace.jobs[0];
-        assert_eq!((&*job.id, &*job.user, &*job.account, &*job.partition, &*job.qos), ("9", "ada", "vision", "train", "high"));
-        assert_eq!((job.submit_ms, job.run_ms, job.limit_ms), (250, Some(60_000), Some(3_600_000)));
-        assert_eq!((job.nodes, job.gpu_milli, job.cpu_milli, job.mem_mib), (2, 16_000, 64_000, 512_000));
-        assert_eq!(job.gpu_types.iter().map(|t| &**t).collect::<Vec<_>>(), ["a100", "h100"]);
+        assert_eq!(
+            (
+                &*job.id,
+                &*job.user,
+                &*job.account,
+                &*job.partition,
+                &*job.qos
+            ),
+            ("9", "ada", "vision", "train", "high")
+        );
+        assert_eq!(
+            (job.submit_ms, job.run_ms, job.limit_ms),
+            (250, Some(60_000), Some(3_600_000))
+        );
+        assert_eq!(
+            (job.nodes, job.gpu_milli, job.cpu_milli, job.mem_mib),
+            (2, 16_000, 64_000, 512_000)
+        );
+        assert_eq!(
+            job.gpu_types.iter().map(|t| &**t).collect::<Vec<_>>(),
+            ["a100", "h100"]
+        );
         let second = &trace.jobs[1];
-        assert_eq!((&*second.id, second.nodes, second.run_ms, second.gpu_milli), ("2", 1, None, 500));
+        assert_eq!(
+            (&*second.id, second.nodes, second.run_ms, second.gpu_milli),
+            ("2", 1, None, 500)
+        );
         assert_eq!((second.gpus(), second.cpus()), (1, 4));
         assert_eq!(trace.span_ms(), 6750);
     }
@@ -344,29 +463,58 @@ mod tests {
     #[test]
     fn a_job_without_a_limit_is_given_one_as_asked() {
         let limits = |by: NoLimit| {
-            let mut trace = Trace::parse("submit_s,run_s,time_limit_s\n0,60,\n0,60,90\n0,,\n").unwrap();
+            let mut trace =
+                Trace::parse("submit_s,run_s,time_limit_s\n0,60,\n0,60,90\n0,,\n").unwrap();
             let before = trace.unlimited().unwrap();
             assert!(before.starts_with("1 jobs name no time limit: the controller gives each its partition's, or 1-00:00:00"), "{before}");
             trace.limit(by);
             assert_eq!(trace.unlimited(), None);
-            (trace.jobs.iter().map(|job| job.limit_ms).collect::<Vec<_>>(), trace.notes.concat())
+            (
+                trace
+                    .jobs
+                    .iter()
+                    .map(|job| job.limit_ms)
+                    .collect::<Vec<_>>(),
+                trace.notes.concat(),
+            )
         };
         let note = "1 jobs name no time limit: each asks for 1:00:00 (--no-limit)";
-        assert_eq!(limits(NoLimit::Secs(3600)), (vec![Some(3_600_000), Some(90_000), None], note.into()));
+        assert_eq!(
+            limits(NoLimit::Secs(3600)),
+            (vec![Some(3_600_000), Some(90_000), None], note.into())
+        );
         let note = "1 jobs name no time limit: the scheduler is told how long each runs, which no real one knows (--no-limit truth)";
-        assert_eq!(limits(NoLimit::Truth), (vec![Some(60_000), Some(90_000), None], note.into()));
+        assert_eq!(
+            limits(NoLimit::Truth),
+            (vec![Some(60_000), Some(90_000), None], note.into())
+        );
         let mut limited = Trace::parse("submit_s,run_s,time_limit_s\n0,60,90\n").unwrap();
         limited.limit(NoLimit::Secs(5));
-        assert_eq!((limited.unlimited(), limited.notes.concat()), (None, "every job names a time limit: --no-limit changes nothing".into()));
+        assert_eq!(
+            (limited.unlimited(), limited.notes.concat()),
+            (
+                None,
+                "every job names a time limit: --no-limit changes nothing".into()
+            )
+        );
     }
 
     #[test]
     fn columns_may_stand_in_any_order_and_others_are_passed_over() {
         let trace = Trace::parse("note,run_s,submit_s\n\"a, b\",5,1\n").unwrap();
-        assert_eq!((trace.jobs[0].submit_ms, trace.jobs[0].run_ms), (1000, Some(5000)));
+        assert_eq!(
+            (trace.jobs[0].submit_ms, trace.jobs[0].run_ms),
+            (1000, Some(5000))
+        );
         assert_eq!(trace.passed_over, ["\"note\""]);
         let trace = Trace::parse("job_id,submit_s,run_s,time_limit,gpu\n1,1,5,9,1\n").unwrap();
-        assert_eq!(trace.passed_over, ["\"time_limit\" (did you mean \"time_limit_s\"?)", "\"gpu\" (did you mean \"gpus\"?)"]);
+        assert_eq!(
+            trace.passed_over,
+            [
+                "\"time_limit\" (did you mean \"time_limit_s\"?)",
+                "\"gpu\" (did you mean \"gpus\"?)"
+            ]
+        );
         assert_eq!(trace.jobs[0].limit_ms, None);
     }
 
@@ -379,16 +527,40 @@ mod tests {
     #[test]
     fn every_bad_row_is_named_with_its_line() {
         let rows = [
-            ("x,,,soon,1,,,,,,,,,,", "line 2: submit_s is \"soon\", which is no number"),
-            ("x,,,-1,1,,,,,,,,,,", "line 2: submit_s is \"-1\"; 0 to 10000000000 is allowed"),
+            (
+                "x,,,soon,1,,,,,,,,,,",
+                "line 2: submit_s is \"soon\", which is no number",
+            ),
+            (
+                "x,,,-1,1,,,,,,,,,,",
+                "line 2: submit_s is \"-1\"; 0 to 10000000000 is allowed",
+            ),
             ("x,,,,1,,,,,,,,,,", "line 2: submit_s is empty"),
-            ("x,,,1,NaN,,,,,,,,,,", "line 2: run_s is \"NaN\"; 0 to 10000000000 is allowed"),
-            ("x,,,1,1,,0,,,,,,,,", "line 2: nodes is 0; a job has one at least"),
-            ("x,,,1,1,,1.5,,,,,,,,", "line 2: nodes is \"1.5\", which is no whole number"),
-            ("x,,,1,1,,1,1.5,,,,,,,", "line 2: gpus is 1.5: whole GPUs, or a part of one"),
-            ("x,,,1,1,,2,0.5,,,,,,,", "line 2: a part of a GPU on 2 nodes"),
+            (
+                "x,,,1,NaN,,,,,,,,,,",
+                "line 2: run_s is \"NaN\"; 0 to 10000000000 is allowed",
+            ),
+            (
+                "x,,,1,1,,0,,,,,,,,",
+                "line 2: nodes is 0; a job has one at least",
+            ),
+            (
+                "x,,,1,1,,1.5,,,,,,,,",
+                "line 2: nodes is \"1.5\", which is no whole number",
+            ),
+            (
+                "x,,,1,1,,1,1.5,,,,,,,",
+                "line 2: gpus is 1.5: whole GPUs, or a part of one",
+            ),
+            (
+                "x,,,1,1,,2,0.5,,,,,,,",
+                "line 2: a part of a GPU on 2 nodes",
+            ),
             ("x,,,1,1", "line 2: 5 fields, and the header has 15"),
-            ("x,\"y,,1,1,,,,,,,,,,", "line 2: a quotation mark is not closed"),
+            (
+                "x,\"y,,1,1,,,,,,,,,,",
+                "line 2: a quotation mark is not closed",
+            ),
         ];
         for (row, expected) in rows {
             let error = Trace::parse(&format!("{HEADER}\n{row}\n")).unwrap_err();
@@ -397,15 +569,37 @@ mod tests {
         let many = format!("{HEADER}\n{}", "x,,,soon,1,,,,,,,,,,\n".repeat(25));
         let error = Trace::parse(&many).unwrap_err();
         assert_eq!((error.errors.len(), error.more), (20, 5));
-        assert!(error.to_string().ends_with("line 21: submit_s is \"soon\", which is no number\nand 5 more"));
+        assert!(
+            error
+                .to_string()
+                .ends_with("line 21: submit_s is \"soon\", which is no number\nand 5 more")
+        );
     }
 
     #[test]
     fn a_file_that_is_no_trace_is_refused() {
-        assert_eq!(Trace::parse("").unwrap_err().to_string(), "line 1: the file is empty");
-        assert!(Trace::parse("node,cpus\na,1\n").unwrap_err().to_string().starts_with("line 1: no column \"submit_s\""));
-        assert!(Trace::parse(HEADER).unwrap_err().to_string().contains("no rows"));
+        assert_eq!(
+            Trace::parse("").unwrap_err().to_string(),
+            "line 1: the file is empty"
+        );
+        assert!(
+            Trace::parse("node,cpus\na,1\n")
+                .unwrap_err()
+                .to_string()
+                .starts_with("line 1: no column \"submit_s\"")
+        );
+        assert!(
+            Trace::parse(HEADER)
+                .unwrap_err()
+                .to_string()
+                .contains("no rows")
+        );
         let long = format!("{HEADER}\n1,{},,1,1,,,,,,,,,,", "u".repeat(201));
-        assert!(Trace::parse(&long).unwrap_err().to_string().contains("user has 201 bytes"));
+        assert!(
+            Trace::parse(&long)
+                .unwrap_err()
+                .to_string()
+                .contains("user has 201 bytes")
+        );
     }
 }

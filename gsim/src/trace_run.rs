@@ -6,14 +6,18 @@
 use crate::hardware::Hardware;
 use crate::ledger::Ledger;
 use crate::trace::TraceJob;
-use gcore::ctl::{Actor, Command, Event, Input, Mirror, NodeReport, Refusal, Reply, State, apply, handle};
+use gcore::ctl::{
+    Actor, Command, Event, Input, Mirror, NodeReport, Refusal, Reply, State, apply, handle,
+};
 use gmodel::checkpoint::Mark;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
 use gmodel::node::Role;
 use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport};
-use gmodel::{CommonSpec, ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp};
+use gmodel::{
+    CommonSpec, ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp,
+};
 use gsched::{Engine, WorkBudget};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -48,7 +52,10 @@ impl Default for Settings {
             kill_at_limit: false,
             marks_every_ms: None,
             begin: None,
-            budget: WorkBudget { node_probes: u64::MAX, starts: usize::MAX },
+            budget: WorkBudget {
+                node_probes: u64::MAX,
+                starts: usize::MAX,
+            },
         }
     }
 }
@@ -243,10 +250,17 @@ impl<'a> TraceRun<'a> {
         settings: &'a Settings,
         onlooker: &'a mut dyn Onlooker,
     ) -> Self {
-        let mut arrivals: Vec<u32> = (0..jobs.len() as u32).filter(|at| jobs[*at as usize].run_ms.is_some()).collect();
+        let mut arrivals: Vec<u32> = (0..jobs.len() as u32)
+            .filter(|at| jobs[*at as usize].run_ms.is_some())
+            .collect();
         arrivals.sort_by_key(|at| jobs[*at as usize].submit_ms);
-        let begin_ms = arrivals.first().map_or(0, |at| jobs[*at as usize].submit_ms);
-        let outcome = |job: &&TraceJob| JobOutcome { submit_ms: job.submit_ms, ..JobOutcome::default() };
+        let begin_ms = arrivals
+            .first()
+            .map_or(0, |at| jobs[*at as usize].submit_ms);
+        let outcome = |job: &&TraceJob| JobOutcome {
+            submit_ms: job.submit_ms,
+            ..JobOutcome::default()
+        };
         let mut sim = Self {
             jobs,
             settings,
@@ -267,7 +281,12 @@ impl<'a> TraceRun<'a> {
             waiting: 0,
             idle_turns: 0,
             ended_since_forget: 0,
-            preempts: config.policy.has_quotas() || config.policy.qos.values().any(|qos| !qos.preempt.is_empty()),
+            preempts: config.policy.has_quotas()
+                || config
+                    .policy
+                    .qos
+                    .values()
+                    .any(|qos| !qos.preempt.is_empty()),
             now_ms: begin_ms,
             out: Outcome {
                 jobs: jobs.iter().map(outcome).collect(),
@@ -294,10 +313,22 @@ impl<'a> TraceRun<'a> {
 
     fn next_instant(&self) -> Option<i64> {
         let end = self.ends.peek().map(|Reverse((at, ..))| *at);
-        let arrival = self.arrivals.get(self.arrived).map(|at| self.jobs[*at as usize].submit_ms);
-        let later = self.state.not_yet.first().map(|(at, _)| at.since_millis(self.at(0)));
-        let later = later.filter(|_| self.waiting > 0).map(|at| at.max(self.now_ms));
-        [end, arrival, later, self.next_turn()].into_iter().flatten().min()
+        let arrival = self
+            .arrivals
+            .get(self.arrived)
+            .map(|at| self.jobs[*at as usize].submit_ms);
+        let later = self
+            .state
+            .not_yet
+            .first()
+            .map(|(at, _)| at.since_millis(self.at(0)));
+        let later = later
+            .filter(|_| self.waiting > 0)
+            .map(|at| at.max(self.now_ms));
+        [end, arrival, later, self.next_turn()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When a window of a reservation opens or closes next, or the period of a budget is over: who waits may start then.
@@ -306,18 +337,32 @@ impl<'a> TraceRun<'a> {
             return None;
         }
         let (now, policy) = (self.now(), &self.state.policy);
-        let windows = policy.reservations.values().filter_map(|one| gsched::window::next(one, now));
+        let windows = policy
+            .reservations
+            .values()
+            .filter_map(|one| gsched::window::next(one, now));
         let turns = windows.map(|(from, to)| if from > now { from } else { to });
-        let budgets = policy.accounts.values().flat_map(|account| &account.budgets);
+        let budgets = policy
+            .accounts
+            .values()
+            .flat_map(|account| &account.budgets);
         let periods = budgets.map(|budget| self.state.usage.period_bounds(budget.period, now).1);
-        turns.chain(periods).min().map(|at| at.since_millis(self.at(0)))
+        turns
+            .chain(periods)
+            .min()
+            .map(|at| at.since_millis(self.at(0)))
     }
 
     fn instant(&mut self, at: i64, clock: &mut dyn FnMut() -> u64) {
         self.out.ledger.pass_to(at);
         self.now_ms = at;
         self.idle_turns += 1;
-        while let Some(Reverse((_, job, attempt))) = self.ends.peek().copied().filter(|Reverse((end, ..))| *end <= at) {
+        while let Some(Reverse((_, job, attempt))) = self
+            .ends
+            .peek()
+            .copied()
+            .filter(|Reverse((end, ..))| *end <= at)
+        {
             self.ends.pop();
             self.end_of_run(job, attempt);
         }
@@ -334,7 +379,11 @@ impl<'a> TraceRun<'a> {
             self.ended_since_forget = 0;
             self.tell(Input::Wake);
         }
-        if let Some(every_ms) = self.settings.marks_every_ms.filter(|_| self.preempts && self.waiting > 0) {
+        if let Some(every_ms) = self
+            .settings
+            .marks_every_ms
+            .filter(|_| self.preempts && self.waiting > 0)
+        {
             self.tell_marks(every_ms);
         }
         let mut idle = 0;
@@ -350,7 +399,9 @@ impl<'a> TraceRun<'a> {
         let now = self.now();
         self.mirror.update(&self.state, now);
         let (picture, changes) = self.mirror.picture().expect("it was just taken");
-        let plan = self.engine.plan_changed(picture, Some(changes), self.settings.budget);
+        let plan = self
+            .engine
+            .plan_changed(picture, Some(changes), self.settings.budget);
         self.mirror.forget_changes();
         self.out.pass_nanos.push(clock().saturating_sub(begun));
         self.out.passes += 1;
@@ -361,11 +412,26 @@ impl<'a> TraceRun<'a> {
 
     fn arrival(&mut self, at: u32) {
         let job = self.jobs[at as usize];
-        let spec = Box::new(spec_of(job, &self.state.config, self.settings, self.cluster));
+        let spec = Box::new(spec_of(
+            job,
+            &self.state.config,
+            self.settings,
+            self.cluster,
+        ));
         let actor = actor_of(job);
-        match self.give(Input::Command { actor, command: Command::Submit { spec, client_key: None } }) {
+        match self.give(Input::Command {
+            actor,
+            command: Command::Submit {
+                spec,
+                client_key: None,
+            },
+        }) {
             Ok(Reply::Submitted { id, .. }) => {
-                assert_eq!(id.0, self.first_id + self.job_of.len() as u64, "ids follow each other");
+                assert_eq!(
+                    id.0,
+                    self.first_id + self.job_of.len() as u64,
+                    "ids follow each other"
+                );
                 self.job_of.push(at);
                 self.ids[at as usize] = id;
                 self.waiting += 1;
@@ -377,14 +443,22 @@ impl<'a> TraceRun<'a> {
 
     fn end_of_run(&mut self, job: u32, attempt: u32) {
         let run = RunId::new(self.ids[job as usize], attempt);
-        let Some(live) = self.live.remove(&run) else { return };
+        let Some(live) = self.live.remove(&run) else {
+            return;
+        };
         let trace_job = self.jobs[job as usize];
         let ran_ms = self.now_ms - live.start_ms;
         let left_ms = self.left_ms(job);
         let (cause, exit) = match live.stop {
             // It ended by itself at this very moment, or before.
             Some(_) if ran_ms >= left_ms => (EndCause::Exited, ExitCode::default()),
-            Some(_) => (EndCause::Stopped, ExitCode { code: 0, signal: 15 }),
+            Some(_) => (
+                EndCause::Stopped,
+                ExitCode {
+                    code: 0,
+                    signal: 15,
+                },
+            ),
             None if ran_ms < left_ms => (EndCause::TimeLimit, ExitCode { code: 0, signal: 9 }),
             None => (EndCause::Exited, ExitCode::default()),
         };
@@ -396,11 +470,18 @@ impl<'a> TraceRun<'a> {
         out.end_ms = self.now_ms;
         match cause {
             EndCause::Stopped => {
-                let marked = self.settings.marks_every_ms.map_or(0, |every| ran_ms / every.max(1) * every);
+                let marked = self
+                    .settings
+                    .marks_every_ms
+                    .map_or(0, |every| ran_ms / every.max(1) * every);
                 let saved = if told { ran_ms } else { marked };
                 out.fate = Fate::Cancelled;
                 out.preemptions += 1;
-                out.preempted.push(PreemptedRun { start_ms: live.start_ms, end_ms: self.now_ms, nodes: out.nodes.clone() });
+                out.preempted.push(PreemptedRun {
+                    start_ms: live.start_ms,
+                    end_ms: self.now_ms,
+                    nodes: out.nodes.clone(),
+                });
                 out.lost += u128::from(trace_job.gpu_milli) * (ran_ms - saved).max(0) as u128;
                 *self.saved_ms.entry(job).or_default() += saved;
             }
@@ -408,7 +489,13 @@ impl<'a> TraceRun<'a> {
             _ => out.fate = Fate::Finished,
         }
         let started = Some(self.at(live.start_ms));
-        let end = Arc::new(RunEnd { cause, exit, started, ended: Some(self.now()), ..RunEnd::default() });
+        let end = Arc::new(RunEnd {
+            cause,
+            exit,
+            started,
+            ended: Some(self.now()),
+            ..RunEnd::default()
+        });
         for share in &live.allocation {
             let place = place_of(share.node);
             self.out.ledger.give(place, share);
@@ -419,27 +506,65 @@ impl<'a> TraceRun<'a> {
 
     /// Tells of the marks that running jobs made since the last time: only preemption asks for them.
     fn tell_marks(&mut self, every_ms: i64) {
-        let number = |live: &Live| u32::try_from((self.now_ms - live.start_ms) / every_ms.max(1)).unwrap_or(u32::MAX);
-        let new: Vec<(RunId, u32)> =
-            self.live.iter().filter(|(_, live)| live.marks < number(live)).map(|(run, live)| (*run, number(live))).collect();
+        let number = |live: &Live| {
+            u32::try_from((self.now_ms - live.start_ms) / every_ms.max(1)).unwrap_or(u32::MAX)
+        };
+        let new: Vec<(RunId, u32)> = self
+            .live
+            .iter()
+            .filter(|(_, live)| live.marks < number(live))
+            .map(|(run, live)| (*run, number(live)))
+            .collect();
         for (run, number) in new {
-            let Some(mut live) = self.live.remove(&run) else { continue };
-            self.mark(run, &live, number, live.start_ms + i64::from(number) * every_ms);
+            let Some(mut live) = self.live.remove(&run) else {
+                continue;
+            };
+            self.mark(
+                run,
+                &live,
+                number,
+                live.start_ms + i64::from(number) * every_ms,
+            );
             live.marks = number;
             self.live.insert(run, live);
         }
     }
 
     fn mark(&mut self, run: RunId, live: &Live, number: u32, at_ms: i64) {
-        let Some(share) = live.allocation.first() else { return };
-        let mark = Some(Mark { number, at: self.at(at_ms), note: String::new() });
-        let phase = RunPhase::Running { started: self.at(live.start_ms) };
-        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark, sent: None }] };
-        self.tell(Input::Node { node: share.node, report });
+        let Some(share) = live.allocation.first() else {
+            return;
+        };
+        let mark = Some(Mark {
+            number,
+            at: self.at(at_ms),
+            note: String::new(),
+        });
+        let phase = RunPhase::Running {
+            started: self.at(live.start_ms),
+        };
+        let report = NodeReport::Runs {
+            runs: vec![RunReport {
+                run,
+                phase,
+                mark,
+                sent: None,
+            }],
+        };
+        self.tell(Input::Node {
+            node: share.node,
+            report,
+        });
     }
 
     fn report(&mut self, node: NodeId, run: RunId, phase: RunPhase) {
-        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None, sent: None }] };
+        let report = NodeReport::Runs {
+            runs: vec![RunReport {
+                run,
+                phase,
+                mark: None,
+                sent: None,
+            }],
+        };
         self.tell(Input::Node { node, report });
     }
 
@@ -458,14 +583,21 @@ impl<'a> TraceRun<'a> {
         let mut ready = Vec::new();
         for event in &events {
             match event {
-                Event::RunPlaced { run, allocation, .. } => {
+                Event::RunPlaced {
+                    run, allocation, ..
+                } => {
                     self.placed(*run, allocation);
                     if allocation.len() > 1 {
                         ready.push(*run);
                     }
                 }
                 Event::RunGo { run, .. } => self.started(*run),
-                Event::RunStopping { run, stop } => self.stopping(*run, Stopping { told: stop.checkpoint_secs > 0 }),
+                Event::RunStopping { run, stop } => self.stopping(
+                    *run,
+                    Stopping {
+                        told: stop.checkpoint_secs > 0,
+                    },
+                ),
                 Event::RunEnded { run, outcome, .. } if outcome.requeue.is_some() => {
                     self.waiting += 1;
                     let job = self.job_of[(run.job.0 - self.first_id) as usize];
@@ -476,7 +608,11 @@ impl<'a> TraceRun<'a> {
         }
         self.events = events;
         for run in ready {
-            let nodes: Vec<NodeId> = self.live[&run].allocation.iter().map(|share| share.node).collect();
+            let nodes: Vec<NodeId> = self.live[&run]
+                .allocation
+                .iter()
+                .map(|share| share.node)
+                .collect();
             for node in nodes {
                 self.report(node, run, RunPhase::Ready);
             }
@@ -493,38 +629,68 @@ impl<'a> TraceRun<'a> {
         }
         self.note_start(run, allocation);
         let out = &mut self.out.jobs[job as usize];
-        out.nodes = allocation.iter().map(|share| place_of(share.node) as u32).collect();
+        out.nodes = allocation
+            .iter()
+            .map(|share| place_of(share.node) as u32)
+            .collect();
         out.gpu_milli = allocation.iter().map(|share| share.gpus.milli()).sum();
         out.cpus = allocation.iter().map(|share| u64::from(share.cpus)).sum();
         if out.preemptions == 0 {
             out.start_ms = self.now_ms;
         }
         out.last_start_ms = self.now_ms;
-        self.live.insert(run, Live { job, allocation: allocation.clone(), start_ms: self.now_ms, stop: None, marks: 0 });
+        self.live.insert(
+            run,
+            Live {
+                job,
+                allocation: allocation.clone(),
+                start_ms: self.now_ms,
+                stop: None,
+                marks: 0,
+            },
+        );
     }
 
     /// The go: hollow nodes run at once, for as long as the job did.
     fn started(&mut self, run: RunId) {
-        let Some(live) = self.live.get_mut(&run) else { return };
+        let Some(live) = self.live.get_mut(&run) else {
+            return;
+        };
         live.start_ms = self.now_ms;
         let job = live.job;
         let left_ms = self.left_ms(job);
         let limit_ms = self.limit_ms(job, run.job);
         self.out.jobs[job as usize].limit_ms = limit_ms;
-        let runs_ms = left_ms.min(limit_ms.filter(|_| self.settings.kill_at_limit).unwrap_or(i64::MAX));
-        self.ends.push(Reverse((self.now_ms + runs_ms, job, run.attempt)));
+        let runs_ms = left_ms.min(
+            limit_ms
+                .filter(|_| self.settings.kill_at_limit)
+                .unwrap_or(i64::MAX),
+        );
+        self.ends
+            .push(Reverse((self.now_ms + runs_ms, job, run.attempt)));
     }
 
     fn stopping(&mut self, run: RunId, stop: Stopping) {
-        let Some(live) = self.live.get_mut(&run) else { return };
+        let Some(live) = self.live.get_mut(&run) else {
+            return;
+        };
         live.stop = Some(stop);
-        self.ends.push(Reverse((self.now_ms, live.job, run.attempt)));
+        self.ends
+            .push(Reverse((self.now_ms, live.job, run.attempt)));
     }
 
     /// The limit that its node would hold it to: the trace's, or else the controller's.
     fn limit_ms(&self, job: u32, id: JobId) -> Option<i64> {
-        let given = || self.state.jobs.get(id)?.limit_secs.map(|secs| i64::from(secs) * 1000);
-        self.jobs[job as usize].limit_ms.or_else(|| given().filter(|_| self.settings.runtime == Runtime::Limit))
+        let given = || {
+            self.state
+                .jobs
+                .get(id)?
+                .limit_secs
+                .map(|secs| i64::from(secs) * 1000)
+        };
+        self.jobs[job as usize]
+            .limit_ms
+            .or_else(|| given().filter(|_| self.settings.runtime == Runtime::Limit))
     }
 
     /// What is left to do of a job.
@@ -554,7 +720,14 @@ impl<'a> TraceRun<'a> {
         self.out.end_ms = self.now_ms;
         let told: BTreeMap<JobId, Reason> = match self.waiting {
             0 => BTreeMap::new(),
-            _ => Engine::default().plan(self.mirror.update(&self.state, self.now()), self.settings.budget).reasons.into_iter().collect(),
+            _ => Engine::default()
+                .plan(
+                    self.mirror.update(&self.state, self.now()),
+                    self.settings.budget,
+                )
+                .reasons
+                .into_iter()
+                .collect(),
         };
         for (at, job) in self.job_of.iter().enumerate() {
             let out = &mut self.out.jobs[*job as usize];
@@ -581,14 +754,33 @@ fn place_of(node: NodeId) -> usize {
 pub(crate) fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp) -> State {
     let mut state = State::from_rows(gcore::ctl::Rows::default());
     let mut events = Vec::new();
-    let config = Arc::new(ClusterConfig { partitions: hardware.partitions.clone(), ..config.clone() });
+    let config = Arc::new(ClusterConfig {
+        partitions: hardware.partitions.clone(),
+        ..config.clone()
+    });
     let mut inputs = vec![Input::Configure { config }];
     for (at, node) in hardware.nodes.iter().enumerate() {
         let id = NodeId(at as u32 + 1);
-        apply(&mut state, &Event::NodeJoined { node: id, name: node.name.clone(), role: Role::Compute, at: now });
-        let life = NodeLife { boot: "hollow".into(), spool: "hollow".into() };
+        apply(
+            &mut state,
+            &Event::NodeJoined {
+                node: id,
+                name: node.name.clone(),
+                role: Role::Compute,
+                at: now,
+            },
+        );
+        let life = NodeLife {
+            boot: "hollow".into(),
+            spool: "hollow".into(),
+        };
         let inventory = node.inventory();
-        let report = NodeReport::Hello { life, fence: Fence::default(), inventory, runs: Vec::new() };
+        let report = NodeReport::Hello {
+            life,
+            fence: Fence::default(),
+            inventory,
+            runs: Vec::new(),
+        };
         inputs.push(Input::Node { node: id, report });
     }
     for input in inputs {
@@ -599,10 +791,23 @@ pub(crate) fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Ti
 }
 
 fn actor_of(job: &TraceJob) -> Actor {
-    let user = if job.user.is_empty() { "user" } else { &job.user };
+    let user = if job.user.is_empty() {
+        "user"
+    } else {
+        &job.user
+    };
     // Whoever set a priority, or a nice below 0, was one.
-    let operator = job.asked.as_ref().is_some_and(|asked| asked.priority.is_some() || asked.nice < 0);
-    Actor { user: user.to_owned(), uid: 1000, gid: 1000, operator, via: None }
+    let operator = job
+        .asked
+        .as_ref()
+        .is_some_and(|asked| asked.priority.is_some() || asked.nice < 0);
+    Actor {
+        user: user.to_owned(),
+        uid: 1000,
+        gid: 1000,
+        operator,
+        via: None,
+    }
 }
 
 /// What of a cluster decides how a row is read.
@@ -616,13 +821,26 @@ pub(crate) struct ClusterTraits {
 
 impl ClusterTraits {
     pub(crate) fn of(hardware: &Hardware) -> Self {
-        let largest_gpus = hardware.nodes.iter().map(|node| u64::from(node.shape.gpus)).max().unwrap_or(0);
-        Self { names_types: hardware.names_types(), largest_gpus }
+        let largest_gpus = hardware
+            .nodes
+            .iter()
+            .map(|node| u64::from(node.shape.gpus))
+            .max()
+            .unwrap_or(0);
+        Self {
+            names_types: hardware.names_types(),
+            largest_gpus,
+        }
     }
 }
 
 /// A row as the submission it was.
-pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings, cluster: ClusterTraits) -> JobSpec {
+pub(crate) fn spec_of(
+    job: &TraceJob,
+    config: &ClusterConfig,
+    settings: &Settings,
+    cluster: ClusterTraits,
+) -> JobSpec {
     let believed_ms = match settings.runtime {
         Runtime::Limit => job.limit_ms,
         Runtime::Actual => job.run_ms,
@@ -631,7 +849,10 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
         Some(asked) => {
             let begin = settings.begin.unwrap_or(BASE);
             let mut spec = JobSpec::clone(asked);
-            (spec.begin, spec.deadline) = (asked.begin.map(|at| begin.plus_millis(at.0)), asked.deadline.map(|at| begin.plus_millis(at.0)));
+            (spec.begin, spec.deadline) = (
+                asked.begin.map(|at| begin.plus_millis(at.0)),
+                asked.deadline.map(|at| begin.plus_millis(at.0)),
+            );
             spec
         }
         None => spec_of_row(job, config, cluster),
@@ -646,8 +867,11 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
 /// The request that follows from what a row says.
 fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -> JobSpec {
     let nodes = job.nodes_among(cluster.largest_gpus);
-    let mut spec =
-        JobSpec::from(CommonSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..CommonSpec::default() });
+    let mut spec = JobSpec::from(CommonSpec {
+        account: job.account.to_string(),
+        qos: job.qos.to_string(),
+        ..CommonSpec::default()
+    });
     if config.partition(&job.partition).is_some() {
         spec.partition = job.partition.to_string();
     }
@@ -663,21 +887,33 @@ fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -
         request.ntasks = cpus;
     }
     // What the trace does not say stands in nobody's way.
-    request.mem = MemAsk::PerNode(if job.mem_mib > 0 { job.mem_mib << 20 } else { 1 });
+    request.mem = MemAsk::PerNode(if job.mem_mib > 0 {
+        job.mem_mib << 20
+    } else {
+        1
+    });
     let amount = if job.gpu_milli.is_multiple_of(1000) {
         GpuAmount::Whole((job.gpu_milli / 1000) as u32)
     } else {
-        GpuAmount::Share { milli: job.gpu_milli as u32 }
+        GpuAmount::Share {
+            milli: job.gpu_milli as u32,
+        }
     };
     if job.gpu_milli > 0 {
         let mut alternatives: Vec<GpuAlternative> = job
             .gpu_types
             .iter()
             .filter(|_| cluster.names_types)
-            .map(|kind| GpuAlternative { kind: GpuKind::Type(kind.to_string()), amount: amount.clone() })
+            .map(|kind| GpuAlternative {
+                kind: GpuKind::Type(kind.to_string()),
+                amount: amount.clone(),
+            })
             .collect();
         if alternatives.is_empty() {
-            alternatives.push(GpuAlternative { kind: GpuKind::Any, amount });
+            alternatives.push(GpuAlternative {
+                kind: GpuKind::Any,
+                amount,
+            });
         }
         request.gpus = Some(GpuAsk { alternatives });
     }

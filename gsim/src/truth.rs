@@ -47,7 +47,10 @@ impl Truth {
     ) -> Result<(), String> {
         match (command, reply) {
             (Command::Submit { spec, .. }, Reply::Submitted { id, .. }) => {
-                let count = spec.array.as_ref().map_or(1, |array| u64::from(array.len()));
+                let count = spec
+                    .array
+                    .as_ref()
+                    .map_or(1, |array| u64::from(array.len()));
                 for (first, (many, other)) in &self.submitted {
                     if *other != request && first.0 < id.0 + count && id.0 < first.0 + many {
                         return Err(format!("job id {id} was given to two submissions"));
@@ -75,7 +78,9 @@ impl Truth {
     }
 
     pub fn acknowledged_jobs(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.submitted.iter().flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
+        self.submitted
+            .iter()
+            .flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
     }
 
     pub fn submissions(&self) -> Vec<JobId> {
@@ -96,7 +101,10 @@ impl Truth {
 
     /// An acknowledged job that is neither a record nor part of an array.
     pub fn lost(&self, store: &Store) -> Option<JobId> {
-        let owed = self.submitted.iter().filter(|(first, _)| !self.forgiven.contains(first));
+        let owed = self
+            .submitted
+            .iter()
+            .filter(|(first, _)| !self.forgiven.contains(first));
         owed.flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
             .find(|id| store.job(*id).is_none() && !store.is_array_task(*id))
     }
@@ -105,7 +113,9 @@ impl Truth {
     pub fn started(&mut self, run: RunId, node: NodeId, now: i64) -> Result<(), String> {
         match self.starts.insert((run, node), now) {
             None => Ok(()),
-            Some(before) => Err(format!("run {run} was started twice on node {node}, first at {before} ms")),
+            Some(before) => Err(format!(
+                "run {run} was started twice on node {node}, first at {before} ms"
+            )),
         }
     }
 
@@ -126,7 +136,9 @@ impl Truth {
     pub fn observe(&mut self, events: &[Event]) -> Result<(), String> {
         for event in events {
             match event {
-                Event::RunPlaced { run, allocation, .. } => {
+                Event::RunPlaced {
+                    run, allocation, ..
+                } => {
                     self.runs_placed += 1;
                     self.nodes.insert(*run, allocation.len());
                     if self.cancelled.contains(&run.job) {
@@ -134,8 +146,12 @@ impl Truth {
                     }
                 }
                 Event::JobRequeued { job, .. } => self.comes_back(*job),
-                Event::TasksRequeued { array, positions, .. } => {
-                    positions.iter().for_each(|position| self.comes_back(JobId(array.0 + u64::from(position))));
+                Event::TasksRequeued {
+                    array, positions, ..
+                } => {
+                    positions
+                        .iter()
+                        .for_each(|position| self.comes_back(JobId(array.0 + u64::from(position))));
                 }
                 Event::RunUnneeded { .. } => self.unneeded += 1,
                 Event::RunSuspended { .. } => self.suspensions += 1,
@@ -161,7 +177,9 @@ impl Truth {
     fn judge_length(&self, run: RunId, outcome: &Outcome) -> Result<(), String> {
         let nodes = self.nodes.get(&run).copied().unwrap_or(0);
         let real = self.stops.range((run, NodeId(0))..=(run, NodeId(u32::MAX)));
-        let real: Vec<i64> = real.filter_map(|(on, stop)| Some(stop - self.starts.get(on)?)).collect();
+        let real: Vec<i64> = real
+            .filter_map(|(on, stop)| Some(stop - self.starts.get(on)?))
+            .collect();
         // A backup does not know what nodes told since, and they may have forgotten it.
         if real.len() != nodes || outcome.state == JobState::NodeFail || self.went_back {
             return Ok(());
@@ -172,7 +190,9 @@ impl Truth {
         };
         match charged - real.iter().sum::<i64>() {
             0 => Ok(()),
-            off => Err(format!("{run} is charged {charged} ms on {nodes} nodes, {off} ms more than its processes lasted ({real:?})")),
+            off => Err(format!(
+                "{run} is charged {charged} ms on {nodes} nodes, {off} ms more than its processes lasted ({real:?})"
+            )),
         }
     }
 

@@ -33,7 +33,10 @@ impl Drop for Scratch {
 }
 
 fn gsim(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gsim")).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_gsim"))
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn error_of(args: &[&str], code: i32) -> String {
@@ -45,25 +48,69 @@ fn error_of(args: &[&str], code: i32) -> String {
 
 fn json_of(args: &[&str]) -> serde_json::Value {
     let done = gsim(args);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    serde_json::from_str(String::from_utf8(done.stdout).unwrap().lines().last().unwrap()).unwrap()
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    serde_json::from_str(
+        String::from_utf8(done.stdout)
+            .unwrap()
+            .lines()
+            .last()
+            .unwrap(),
+    )
+    .unwrap()
 }
 
 #[test]
 fn a_run_prints_a_document_and_writes_starts_and_plots() {
     let scratch = Scratch::new("run");
-    let (trace, starts, plots) = (scratch.file("t.csv", TRACE), scratch.path("s.csv"), scratch.path("plots"));
-    let nodes = scratch.file("n.csv", "node,cpus,mem_mb,gpus,gpu_type\nn1,8,1024,2,H100\n");
-    let args = ["run", "--trace", &trace, "--cluster", &nodes, "--policy", "fifo", "--starts", &starts, "--plots", &plots, "--json"];
+    let (trace, starts, plots) = (
+        scratch.file("t.csv", TRACE),
+        scratch.path("s.csv"),
+        scratch.path("plots"),
+    );
+    let nodes = scratch.file(
+        "n.csv",
+        "node,cpus,mem_mb,gpus,gpu_type\nn1,8,1024,2,H100\n",
+    );
+    let args = [
+        "run",
+        "--trace",
+        &trace,
+        "--cluster",
+        &nodes,
+        "--policy",
+        "fifo",
+        "--starts",
+        &starts,
+        "--plots",
+        &plots,
+        "--json",
+    ];
     let document = json_of(&args);
-    assert_eq!((&document["schema"], &document["command"]), (&1.into(), &"run".into()));
+    assert_eq!(
+        (&document["schema"], &document["command"]),
+        (&1.into(), &"run".into())
+    );
     let result = &document["results"][0];
-    assert_eq!((&result["finished"], &result["makespan_secs"]), (&3.into(), &160.0.into()));
+    assert_eq!(
+        (&result["finished"], &result["makespan_secs"]),
+        (&3.into(), &160.0.into())
+    );
     assert_eq!(result["wait_secs"]["max"], 130.0);
     let written = std::fs::read_to_string(&starts).unwrap();
-    assert!(written.ends_with("c,20,150,160,n1,1,finished,0\n"), "{written}");
+    assert!(
+        written.ends_with("c,20,150,160,n1,1,finished,0\n"),
+        "{written}"
+    );
     for plot in ["use-fifo.svg", "queue-fifo.svg", "waits-by-size.svg"] {
-        assert!(std::fs::read_to_string(scratch.0.join("plots").join(plot)).unwrap().ends_with("</svg>\n"));
+        assert!(
+            std::fs::read_to_string(scratch.0.join("plots").join(plot))
+                .unwrap()
+                .ends_with("</svg>\n")
+        );
     }
 }
 
@@ -71,14 +118,46 @@ fn a_run_prints_a_document_and_writes_starts_and_plots() {
 fn policies_stand_side_by_side() {
     let scratch = Scratch::new("compare");
     let trace = scratch.file("t.csv", TRACE);
-    let site = scratch.file("site.toml", "[scheduler]\norder = \"sjf\"\nbackfill = \"off\"\n");
+    let site = scratch.file(
+        "site.toml",
+        "[scheduler]\norder = \"sjf\"\nbackfill = \"off\"\n",
+    );
     let starts = scratch.path("starts");
-    let args = ["compare", "--trace", &trace, "--nodes", "1", "--gpus-per-node", "2", "--policy", "fifo", "--policy", &site, "--starts", &starts, "--no-limit", "truth", "--json"];
+    let args = [
+        "compare",
+        "--trace",
+        &trace,
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "2",
+        "--policy",
+        "fifo",
+        "--policy",
+        &site,
+        "--starts",
+        &starts,
+        "--no-limit",
+        "truth",
+        "--json",
+    ];
     let document = json_of(&args);
-    let names: Vec<_> = document["results"].as_array().unwrap().iter().map(|one| one["policy"].as_str().unwrap()).collect();
+    let names: Vec<_> = document["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["policy"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["fifo", "site"]);
     // The shortest job passes where the shortest goes first.
-    let last = |name: &str| std::fs::read_to_string(scratch.0.join("starts").join(name)).unwrap().lines().last().unwrap().to_owned();
+    let last = |name: &str| {
+        std::fs::read_to_string(scratch.0.join("starts").join(name))
+            .unwrap()
+            .lines()
+            .last()
+            .unwrap()
+            .to_owned()
+    };
     assert!(last("fifo.csv").starts_with("c,20,150,") && last("site.csv").starts_with("c,20,100,"));
 }
 
@@ -97,17 +176,37 @@ fn a_reader_that_goes_away_is_no_error() {
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_gsim"));
         let done = command.args(args).stdout(writer).output().unwrap();
-        assert_eq!((done.status.code(), String::from_utf8(done.stderr).unwrap()), (Some(0), String::new()), "{args:?}");
+        assert_eq!(
+            (done.status.code(), String::from_utf8(done.stderr).unwrap()),
+            (Some(0), String::new()),
+            "{args:?}"
+        );
     }
-    assert!(std::fs::read_to_string(&starts).unwrap().starts_with("job_id,"), "files are written all the same");
+    assert!(
+        std::fs::read_to_string(&starts)
+            .unwrap()
+            .starts_with("job_id,"),
+        "files are written all the same"
+    );
 }
 
 #[test]
 fn results_that_cannot_be_written_are_an_error() {
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let done = Command::new(env!("CARGO_BIN_EXE_gsim")).args(["bench", "--list"]).stdout(full).output().unwrap();
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_gsim"))
+        .args(["bench", "--list"])
+        .stdout(full)
+        .output()
+        .unwrap();
     assert_eq!(done.status.code(), Some(1));
-    assert!(String::from_utf8(done.stderr).unwrap().starts_with("gsim: standard output: No space left"));
+    assert!(
+        String::from_utf8(done.stderr)
+            .unwrap()
+            .starts_with("gsim: standard output: No space left")
+    );
 }
 
 #[test]
@@ -116,14 +215,34 @@ fn the_limit_of_jobs_without_one_is_said() {
     let trace = scratch.file("t.csv", TRACE);
     let note = |more: &[&str]| {
         let args = [&["run", "--trace", &trace, "--nodes", "1", "--json"], more].concat();
-        json_of(&args)["results"][0]["notes"][0].as_str().unwrap().to_owned()
+        json_of(&args)["results"][0]["notes"][0]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
-    assert_eq!(note(&[]), "3 jobs name no time limit: the controller gives each its partition's, or 1-00:00:00 (--no-limit)");
-    assert_eq!(note(&["--no-limit", "90"]), "3 jobs name no time limit: each asks for 1:30 (--no-limit)");
+    assert_eq!(
+        note(&[]),
+        "3 jobs name no time limit: the controller gives each its partition's, or 1-00:00:00 (--no-limit)"
+    );
+    assert_eq!(
+        note(&["--no-limit", "90"]),
+        "3 jobs name no time limit: each asks for 1:30 (--no-limit)"
+    );
     assert!(note(&["--no-limit", "truth"]).ends_with("which no real one knows (--no-limit truth)"));
-    assert!(error_of(&["run", "--trace", &trace, "--no-limit", "lies"], 2).contains("seconds, or the word truth"));
+    assert!(
+        error_of(&["run", "--trace", &trace, "--no-limit", "lies"], 2)
+            .contains("seconds, or the word truth")
+    );
     for command in ["forecast", "reclaim"] {
-        let args = [command, "--trace", &trace, "--no-limit", "truth", "--nodes", "8"];
+        let args = [
+            command,
+            "--trace",
+            &trace,
+            "--no-limit",
+            "truth",
+            "--nodes",
+            "8",
+        ];
         let said = String::from_utf8(gsim(&args).stdout).unwrap();
         assert!(said.contains("which no real one knows"), "{said}");
     }
@@ -134,14 +253,28 @@ fn what_cannot_be_used_is_named_with_its_place() {
     let scratch = Scratch::new("wrong");
     let trace = scratch.file("t.csv", TRACE);
     let bad = scratch.file("bad.csv", "submit_s,run_s\n1,soon\n");
-    assert_eq!(error_of(&["run", "--trace", &bad], 1), format!("gsim: {bad}: line 2: run_s is \"soon\", which is no number\n"));
+    assert_eq!(
+        error_of(&["run", "--trace", &bad], 1),
+        format!("gsim: {bad}: line 2: run_s is \"soon\", which is no number\n")
+    );
     let missing = scratch.path("none.csv");
     assert!(error_of(&["run", "--trace", &missing], 1).contains("none.csv: No such file"));
     let policy = scratch.file("p.toml", "[scheduler]\nodrer = \"fifo\"\n");
     let error = error_of(&["run", "--trace", &trace, "--policy", &policy], 1);
-    assert!(error.contains("unknown key \"odrer\" in [scheduler]") && error.contains("p.toml:2:1") && error.contains("did you mean \"order\"?"), "{error}");
-    assert!(error_of(&["run", "--trace", &trace, "--policy", "lifo"], 1).contains("Without a file there are: default, fifo"));
-    assert!(error_of(&["run", "--trace", &trace, "--load", "90"], 1).contains("--load 90: 0.01 to 10 is allowed"));
+    assert!(
+        error.contains("unknown key \"odrer\" in [scheduler]")
+            && error.contains("p.toml:2:1")
+            && error.contains("did you mean \"order\"?"),
+        "{error}"
+    );
+    assert!(
+        error_of(&["run", "--trace", &trace, "--policy", "lifo"], 1)
+            .contains("Without a file there are: default, fifo")
+    );
+    assert!(
+        error_of(&["run", "--trace", &trace, "--load", "90"], 1)
+            .contains("--load 90: 0.01 to 10 is allowed")
+    );
     assert!(error_of(&["bench", "pass-k2"], 1).contains("Did you mean \"pass-k1\"?"));
     assert!(error_of(&["replay", &trace], 1).contains("line 1: no JSON"));
     error_of(&["run"], 2);
@@ -151,17 +284,31 @@ fn what_cannot_be_used_is_named_with_its_place() {
 #[test]
 fn an_option_that_would_change_nothing_is_refused() {
     let scratch = Scratch::new("options");
-    let (trace, nodes) = (scratch.file("t.csv", TRACE), scratch.file("n.csv", "node,gpus\nn1,2\n"));
+    let (trace, nodes) = (
+        scratch.file("t.csv", TRACE),
+        scratch.file("n.csv", "node,gpus\nn1,2\n"),
+    );
     for wrong in [
         &["reclaim", "--trace", &trace, "--cluster", &nodes][..],
         &["reclaim", "--trace", &trace, "--gpus-per-node", "4"],
         &["forecast", "--trace", &trace, "--per-account-clusters"],
         &["forecast", "--trace", &trace, "--plots", "x"],
         &["run", "--trace", &trace, "--nodes", "2", "--load", "0.5"],
-        &["run", "--trace", &trace, "--cluster", &nodes, "--load", "0.5"],
+        &[
+            "run",
+            "--trace",
+            &trace,
+            "--cluster",
+            &nodes,
+            "--load",
+            "0.5",
+        ],
     ] {
         let error = error_of(wrong, 2);
-        assert!(error.contains("unexpected argument") || error.contains("cannot be used with"), "{wrong:?}: {error}");
+        assert!(
+            error.contains("unexpected argument") || error.contains("cannot be used with"),
+            "{wrong:?}: {error}"
+        );
     }
 }
 
@@ -169,10 +316,43 @@ fn an_option_that_would_change_nothing_is_refused() {
 fn pods_fill_nodes() {
     let scratch = Scratch::new("frag");
     let pods = scratch.file("p.csv", "submit_s,run_s,gpus,cpus\n0,,0.5,1\n0,,1,1\n");
-    let nodes = scratch.file("n.csv", "node,cpus,mem_mb,gpus,gpu_type\na,96,1024,4,X\nb,96,1024,4,X\n");
-    let document = json_of(&["frag", "--trace", &pods, "--cluster", &nodes, "--seeds", "2", "--until", "100", "--json"]);
+    let nodes = scratch.file(
+        "n.csv",
+        "node,cpus,mem_mb,gpus,gpu_type\na,96,1024,4,X\nb,96,1024,4,X\n",
+    );
+    let document = json_of(&[
+        "frag",
+        "--trace",
+        &pods,
+        "--cluster",
+        &nodes,
+        "--seeds",
+        "2",
+        "--until",
+        "100",
+        "--json",
+    ]);
     let results = document["results"].as_array().unwrap();
     assert_eq!(results.len(), 3);
-    assert!(results.iter().all(|one| one["allocated"].as_f64().unwrap() > 0.9), "{document}");
-    assert!(error_of(&["frag", "--trace", &pods, "--cluster", &nodes, "--placement", "pakc"], 1).contains("Did you mean \"pack\"?"));
+    assert!(
+        results
+            .iter()
+            .all(|one| one["allocated"].as_f64().unwrap() > 0.9),
+        "{document}"
+    );
+    assert!(
+        error_of(
+            &[
+                "frag",
+                "--trace",
+                &pods,
+                "--cluster",
+                &nodes,
+                "--placement",
+                "pakc"
+            ],
+            1
+        )
+        .contains("Did you mean \"pack\"?")
+    );
 }

@@ -30,32 +30,84 @@ fn whatever_breaks_all_comes_to_rest_and_nothing_is_lost() {
         unneeded += summary.unneeded;
     }
     println!("{returns} jobs put back, {unneeded} asked in vain");
-    assert!(returns > 20, "{returns} jobs were put back: too few to mean anything");
-    assert!(suspensions > 20 && fenced > 0, "{suspensions} runs stood still and {fenced} nodes were powered off: too few to mean anything");
+    assert!(
+        returns > 20,
+        "{returns} jobs were put back: too few to mean anything"
+    );
+    assert!(
+        suspensions > 20 && fenced > 0,
+        "{suspensions} runs stood still and {fenced} nodes were powered off: too few to mean anything"
+    );
 }
 
 /// One job on a node, an array, a job on two nodes, a cancel and a requeue.
 fn small_day() -> Scenario {
-    let submit = |nodes, tasks| What::Submit { user: 0, gpus: 1, nodes, tasks, cap: 2, limit_secs: 40, option: 8 };
+    let submit = |nodes, tasks| What::Submit {
+        user: 0,
+        gpus: 1,
+        nodes,
+        tasks,
+        cap: 2,
+        limit_secs: 40,
+        option: 8,
+    };
     let acts = vec![
-        Act { at: 2_000, what: submit(1, 0) },
-        Act { at: 2_500, what: submit(1, 3) },
-        Act { at: 3_000, what: submit(2, 0) },
-        Act { at: 6_000, what: What::Requeue { pick: 0 } },
-        Act { at: 8_000, what: What::Cancel { pick: 1 } },
-        Act { at: 9_000, what: What::CrashDaemon { machine: 0, millis: 500 } },
+        Act {
+            at: 2_000,
+            what: submit(1, 0),
+        },
+        Act {
+            at: 2_500,
+            what: submit(1, 3),
+        },
+        Act {
+            at: 3_000,
+            what: submit(2, 0),
+        },
+        Act {
+            at: 6_000,
+            what: What::Requeue { pick: 0 },
+        },
+        Act {
+            at: 8_000,
+            what: What::Cancel { pick: 1 },
+        },
+        Act {
+            at: 9_000,
+            what: What::CrashDaemon {
+                machine: 0,
+                millis: 500,
+            },
+        },
     ];
-    Scenario { seed: 4, machines: 2, gpus: 2, wait_for_lost: false, fence_fails: None, acts, calm_from: 30_000 }
+    Scenario {
+        seed: 4,
+        machines: 2,
+        gpus: 2,
+        wait_for_lost: false,
+        fence_fails: None,
+        acts,
+        calm_from: 30_000,
+    }
 }
 
 #[test]
 fn a_crash_of_the_controller_at_any_commit_loses_nothing() {
-    let commits = run(&small_day(), false).expect("the day without a crash comes to rest").commits;
-    assert!(commits > 60, "{commits} commits are too few to mean anything");
+    let commits = run(&small_day(), false)
+        .expect("the day without a crash comes to rest")
+        .commits;
+    assert!(
+        commits > 60,
+        "{commits} commits are too few to mean anything"
+    );
     for commit in 1..=commits {
         for before in [true, false] {
             let mut scenario = small_day();
-            let what = What::CrashAtCommit { commit, before, millis: 700 };
+            let what = What::CrashAtCommit {
+                commit,
+                before,
+                millis: 700,
+            };
             scenario.acts.push(Act { at: 0, what });
             must_rest(&scenario);
         }
@@ -68,18 +120,52 @@ fn a_crash_of_the_controller_at_any_commit_loses_nothing() {
 fn a_job_that_stands_still_on_a_silent_node_waits_for_the_fence_program() {
     let fenced: u64 = (1..=20)
         .map(|seed| {
-            let submit = What::Submit { user: 0, gpus: 2, nodes: 1, tasks: 0, cap: 0, limit_secs: 300, option: 8 };
+            let submit = What::Submit {
+                user: 0,
+                gpus: 2,
+                nodes: 1,
+                tasks: 0,
+                cap: 0,
+                limit_secs: 300,
+                option: 8,
+            };
             let acts = vec![
-                Act { at: 2_000, what: submit },
-                Act { at: 5_000, what: What::Suspend { pick: 0 } },
-                Act { at: 8_000, what: What::CrashDaemon { machine: 0, millis: 200_000 } },
-                Act { at: 110_000, what: What::CrashController { millis: 2_000 } },
+                Act {
+                    at: 2_000,
+                    what: submit,
+                },
+                Act {
+                    at: 5_000,
+                    what: What::Suspend { pick: 0 },
+                },
+                Act {
+                    at: 8_000,
+                    what: What::CrashDaemon {
+                        machine: 0,
+                        millis: 200_000,
+                    },
+                },
+                Act {
+                    at: 110_000,
+                    what: What::CrashController { millis: 2_000 },
+                },
             ];
-            let scenario = Scenario { seed, machines: 2, gpus: 2, wait_for_lost: false, fence_fails: Some(5), acts, calm_from: 400_000 };
+            let scenario = Scenario {
+                seed,
+                machines: 2,
+                gpus: 2,
+                wait_for_lost: false,
+                fence_fails: Some(5),
+                acts,
+                calm_from: 400_000,
+            };
             must_rest(&scenario).fenced
         })
         .sum();
-    assert!(fenced >= 5, "{fenced} of 20 were fenced: too few to mean anything");
+    assert!(
+        fenced >= 5,
+        "{fenced} of 20 were fenced: too few to mean anything"
+    );
 }
 
 #[test]

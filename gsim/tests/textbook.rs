@@ -23,7 +23,11 @@ fn generated(seed: u64, count: usize, nodes: u32, size: u32, exact: bool) -> Vec
     let mut now = 0;
     (0..count)
         .map(|_| {
-            now += if prng.range(0, 2) == 0 { 0 } else { prng.range(0, 60) };
+            now += if prng.range(0, 2) == 0 {
+                0
+            } else {
+                prng.range(0, 60)
+            };
             let run = match prng.range(0, 9) {
                 0 => 0,
                 1 | 2 => prng.range(1, 3),
@@ -35,8 +39,17 @@ fn generated(seed: u64, count: usize, nodes: u32, size: u32, exact: bool) -> Vec
                 5..=7 => prng.range(1, i64::from(size)),
                 _ => prng.range(1, all),
             } as u32;
-            let believed = if exact { run } else { run * prng.range(1, 6) + prng.range(1, 30) };
-            Job { submit: now, run, believed, gpus }
+            let believed = if exact {
+                run
+            } else {
+                run * prng.range(1, 6) + prng.range(1, 30)
+            };
+            Job {
+                submit: now,
+                run,
+                believed,
+                gpus,
+            }
         })
         .collect()
 }
@@ -45,7 +58,10 @@ fn as_csv(jobs: &[Job], size: u32) -> String {
     let mut text = String::from("submit_s,run_s,time_limit_s,nodes,gpus\n");
     for job in jobs {
         let nodes = job.gpus.div_ceil(size);
-        text.push_str(&format!("{},{},{},{nodes},{}\n", job.submit, job.run, job.believed, job.gpus));
+        text.push_str(&format!(
+            "{},{},{},{nodes},{}\n",
+            job.submit, job.run, job.believed, job.gpus
+        ));
     }
     text
 }
@@ -53,14 +69,25 @@ fn as_csv(jobs: &[Job], size: u32) -> String {
 fn ours(csv: &str, nodes: u32, size: u32, policy: &str, runtime: &str) -> Vec<(i64, Vec<usize>)> {
     let trace = Trace::parse(csv).unwrap();
     let mut policy = PolicyFile::named(policy).unwrap();
-    policy.settings.runtime = PolicyFile::parse("x", &format!("runtime = {runtime:?}")).unwrap().settings.runtime;
-    let shape = NodeShape { gpus: size, cpus: 1000, mem_bytes: 1 << 40, ..NodeShape::default() };
+    policy.settings.runtime = PolicyFile::parse("x", &format!("runtime = {runtime:?}"))
+        .unwrap()
+        .settings
+        .runtime;
+    let shape = NodeShape {
+        gpus: size,
+        cpus: 1000,
+        mem_bytes: 1 << 40,
+        ..NodeShape::default()
+    };
     let place = Place::Given(Hardware::uniform(nodes, &shape));
     let done = Experiment::run(&trace, &place, &policy, &mut || 0).unwrap();
     let outcome = &done.parts[0].outcome;
     let start = |job: &gsim::trace_run::JobOutcome| {
         assert!(job.fate.ran(), "{:?}", job.fate);
-        (job.start_ms / 1000, job.nodes.iter().map(|node| *node as usize).collect())
+        (
+            job.start_ms / 1000,
+            job.nodes.iter().map(|node| *node as usize).collect(),
+        )
     };
     outcome.jobs.iter().map(start).collect()
 }
@@ -70,13 +97,20 @@ fn assert_equal(jobs: &[Job], nodes: u32, size: u32, runtime: &str, what: &str) 
     for (rule, name) in RULES {
         let expected = reference::starts(jobs, nodes as usize, size, rule);
         let got = ours(&csv, nodes, size, name, runtime);
-        let differs = expected.iter().zip(&got).position(|(expected, got)| expected != got);
+        let differs = expected
+            .iter()
+            .zip(&got)
+            .position(|(expected, got)| expected != got);
         if let Some(at) = differs {
             let earliest = (0..jobs.len())
                 .filter(|at| expected[*at] != got[*at])
                 .min_by_key(|at| (expected[*at].0.min(got[*at].0), *at))
                 .unwrap_or(at);
-            let count = expected.iter().zip(&got).filter(|(expected, got)| expected != got).count();
+            let count = expected
+                .iter()
+                .zip(&got)
+                .filter(|(expected, got)| expected != got)
+                .count();
             panic!(
                 "{what}, {name}: {count} of {} jobs start otherwise; the first is job {earliest} ({:?}): by the book {:?}, ours {:?}",
                 jobs.len(),
@@ -94,7 +128,12 @@ fn a_sample_of_philly_gives_the_starts_of_the_book() {
     let trace = Trace::parse(include_str!("data/philly-sample.csv")).unwrap();
     let job = |job: &gsim::trace::TraceJob| {
         let run = job.run_ms.unwrap() / 1000;
-        Job { submit: job.submit_ms / 1000, run, believed: run, gpus: job.gpus() as u32 }
+        Job {
+            submit: job.submit_ms / 1000,
+            run,
+            believed: run,
+            gpus: job.gpus() as u32,
+        }
     };
     let jobs: Vec<Job> = trace.jobs.iter().map(job).collect();
     assert_equal(&jobs, 14, 8, "actual", "philly");

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use gmodel::{Timestamp, byte_text, job};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::pattern::{self, DEFAULT_ARRAY_OUTPUT, DEFAULT_OUTPUT, PatternContext, PatternError};
 use gmodel::supervise::Setup;
+use gmodel::{Timestamp, byte_text, job};
 use gsys::cgroup::JoinFds;
 use gsys::launch::{Bind, Identity, LaunchSpec, OpenMode, Stdio};
 
@@ -24,7 +24,10 @@ pub fn launch_spec<'a>(
     join: Option<&'a JoinFds>,
     started: Timestamp,
 ) -> Result<LaunchSpec<'a>, PatternError> {
-    let mut argv: Vec<OsString> = script.iter().map(|path| path.as_os_str().to_owned()).collect();
+    let mut argv: Vec<OsString> = script
+        .iter()
+        .map(|path| path.as_os_str().to_owned())
+        .collect();
     argv.extend(order.argv.iter().map(|word| os_string(word)));
     let mut spec = LaunchSpec::new(argv, identity(setup));
     spec.called = script.map(|_| "the job's script");
@@ -39,13 +42,19 @@ pub fn launch_spec<'a>(
     let files = StandardFiles::of(order, &setup.node_name)?;
     let mode = output_mode(order);
     if let Some(path) = files.stdin {
-        spec.stdin = Stdio::Open { path, mode: OpenMode::Read };
+        spec.stdin = Stdio::Open {
+            path,
+            mode: OpenMode::Read,
+        };
     }
     spec.stderr = match files.stderr.filter(|path| *path != files.stdout) {
         Some(path) => Stdio::Open { path, mode },
         None => Stdio::SameAsStdout,
     };
-    spec.stdout = Stdio::Open { path: files.stdout, mode };
+    spec.stdout = Stdio::Open {
+        path: files.stdout,
+        mode,
+    };
     Ok(spec)
 }
 
@@ -75,28 +84,45 @@ pub fn set_limits(spec: &mut LaunchSpec<'_>, limits: &JobLimits) {
 }
 
 pub fn identity(setup: &Setup) -> Identity {
-    Identity { uid: setup.uid, gid: setup.gid, groups: setup.groups.clone() }
+    Identity {
+        uid: setup.uid,
+        gid: setup.gid,
+        groups: setup.groups.clone(),
+    }
 }
 
 /// Private directories of the job, seen in the place of the node's. They are bound in this order, and one bound over the
 /// place of the sources hides them, so that one comes last.
 pub fn binds(setup: &Setup) -> Vec<Bind> {
-    let pairs = [(&setup.private_shm, "/dev/shm"), (&setup.private_tmp, "/tmp")];
+    let pairs = [
+        (&setup.private_shm, "/dev/shm"),
+        (&setup.private_tmp, "/tmp"),
+    ];
     let asked = pairs.into_iter().filter(|(source, _)| !source.is_empty());
-    let mut binds: Vec<Bind> =
-        asked.map(|(source, target)| Bind { source: source.into(), target: target.into() }).collect();
+    let mut binds: Vec<Bind> = asked
+        .map(|(source, target)| Bind {
+            source: source.into(),
+            target: target.into(),
+        })
+        .collect();
     let hides_sources = |bind: &Bind| binds_source_below(setup, &bind.target);
     binds.sort_by_key(hides_sources);
     binds
 }
 
 fn binds_source_below(setup: &Setup, target: &Path) -> bool {
-    [&setup.private_tmp, &setup.private_shm].iter().any(|source| Path::new(source).starts_with(target))
+    [&setup.private_tmp, &setup.private_shm]
+        .iter()
+        .any(|source| Path::new(source).starts_with(target))
 }
 
 /// `NAME=value` lines as pairs.
 pub fn split_variables(lines: Vec<String>) -> Vec<(OsString, OsString)> {
-    lines.iter().filter_map(|line| line.split_once('=')).map(|(name, value)| (os_string(name), os_string(value))).collect()
+    lines
+        .iter()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (os_string(name), os_string(value)))
+        .collect()
 }
 
 /// The bytes that a text of the order stands for: they need not be UTF-8.
@@ -124,11 +150,21 @@ impl StandardFiles {
             step: None,
             task: 0,
         };
-        let default = if order.array.is_some() { DEFAULT_ARRAY_OUTPUT } else { DEFAULT_OUTPUT };
-        let stdout = if order.stdout.is_empty() { default } else { &order.stdout };
+        let default = if order.array.is_some() {
+            DEFAULT_ARRAY_OUTPUT
+        } else {
+            DEFAULT_OUTPUT
+        };
+        let stdout = if order.stdout.is_empty() {
+            default
+        } else {
+            &order.stdout
+        };
         let optional = |text: &str| match text {
             "" => Ok(None),
-            text => pattern::expand(text, &context).map(|path| Some(PathBuf::from(os_string(&path)))),
+            text => {
+                pattern::expand(text, &context).map(|path| Some(PathBuf::from(os_string(&path))))
+            }
         };
         Ok(StandardFiles {
             stdin: optional(&order.stdin)?,
@@ -157,10 +193,17 @@ mod tests {
 
     #[test]
     fn output_goes_to_the_default_files_unless_named() {
-        let mut order = LaunchOrder { run: Some(RunId::new(JobId(171), 1)), ..LaunchOrder::default() };
+        let mut order = LaunchOrder {
+            run: Some(RunId::new(JobId(171), 1)),
+            ..LaunchOrder::default()
+        };
         let files = |order: &LaunchOrder| StandardFiles::of(order, "n1").unwrap();
         assert_eq!(files(&order).stdout, Path::new("gsub-171.out"));
-        order.array = Some(ArrayTask { array: JobId(169), index: 2, ..ArrayTask::default() });
+        order.array = Some(ArrayTask {
+            array: JobId(169),
+            index: 2,
+            ..ArrayTask::default()
+        });
         assert_eq!(files(&order).stdout, Path::new("gsub-169_2.out"));
         order.stdout = "out/%A/%a.%N".into();
         order.stderr = "/dev/null".into();
@@ -174,7 +217,10 @@ mod tests {
 
     #[test]
     fn a_second_attempt_appends_unless_told_to_truncate() {
-        let mut order = LaunchOrder { run: Some(RunId::new(JobId(1), 1)), ..LaunchOrder::default() };
+        let mut order = LaunchOrder {
+            run: Some(RunId::new(JobId(1), 1)),
+            ..LaunchOrder::default()
+        };
         assert_eq!(output_mode(&order), OpenMode::Truncate);
         order.run = Some(RunId::new(JobId(1), 2));
         assert_eq!(output_mode(&order), OpenMode::Append);

@@ -38,7 +38,11 @@ struct Connection {
 impl Control {
     /// Listens at the first of `places` where that can be made. Whoever started us may be connected already, and is told the
     /// state.
-    pub fn listen(places: &[PathBuf], state: FromStep, connected: Option<UnixStream>) -> io::Result<Control> {
+    pub fn listen(
+        places: &[PathBuf],
+        state: FromStep,
+        connected: Option<UnixStream>,
+    ) -> io::Result<Control> {
         let mut made = Err(io::Error::other("no place for the control socket"));
         for path in places {
             made = bind(path).map(|listener| (listener, path.clone()));
@@ -47,8 +51,16 @@ impl Control {
             }
         }
         let (listener, path) = made?;
-        let mut control = Control { listener, path, connections: Vec::new(), state, mark: None };
-        connected.into_iter().for_each(|stream| control.admit(stream));
+        let mut control = Control {
+            listener,
+            path,
+            connections: Vec::new(),
+            state,
+            mark: None,
+        };
+        connected
+            .into_iter()
+            .for_each(|stream| control.admit(stream));
         Ok(control)
     }
 
@@ -72,7 +84,8 @@ impl Control {
 
     /// What to poll for POLLIN: the listener first, then the connections.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.listener.as_fd()).chain(self.connections.iter().map(|c| c.stream.as_fd()))
+        std::iter::once(self.listener.as_fd())
+            .chain(self.connections.iter().map(|c| c.stream.as_fd()))
     }
 
     /// Takes new connections and reads what the others sent. The flag says that a peer which had been told the end is gone.
@@ -92,10 +105,18 @@ impl Control {
     fn admit(&mut self, stream: UnixStream) {
         let own = nix::unistd::geteuid().as_raw();
         let allowed = peer_of(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == own);
-        if !allowed || self.connections.len() >= MAX_CONNECTIONS || stream.set_nonblocking(true).is_err() {
+        if !allowed
+            || self.connections.len() >= MAX_CONNECTIONS
+            || stream.set_nonblocking(true).is_err()
+        {
             return;
         }
-        let mut connection = Connection { stream, received: Vec::new(), told_end: false, closed: false };
+        let mut connection = Connection {
+            stream,
+            received: Vec::new(),
+            told_end: false,
+            closed: false,
+        };
         connection.send(&self.state);
         if let Some(mark) = self.mark.clone().filter(|_| !connection.closed) {
             connection.send(&FromStep::Mark { mark });
@@ -115,11 +136,16 @@ impl Drop for Control {
 /// A socket for root and our own user that appears under its name only when it can be connected to. Made by the directory's
 /// descriptor: a socket's path has room for 107 bytes only.
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+    let (Some(dir), Some(name)) = (
+        path.parent(),
+        path.file_name().and_then(|name| name.to_str()),
+    ) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let dir = File::open(dir)?;
-    let aside = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(format!("{name}.new"));
+    let aside = Path::new("/proc/self/fd")
+        .join(dir.as_raw_fd().to_string())
+        .join(format!("{name}.new"));
     let _ = fs::remove_file(&aside);
     let listener = UnixListener::bind(&aside)?;
     fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
@@ -131,10 +157,14 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 impl Connection {
     /// A few hundred bytes fit into any socket's buffer; when they do not, the peer has stopped reading.
     fn send(&mut self, state: &FromStep) {
-        let Ok(mut line) = serde_json::to_vec(state) else { return };
+        let Ok(mut line) = serde_json::to_vec(state) else {
+            return;
+        };
         line.push(b'\n');
         match self.stream.write(&line) {
-            Ok(written) if written == line.len() => self.told_end |= matches!(state, FromStep::Ended { .. }),
+            Ok(written) if written == line.len() => {
+                self.told_end |= matches!(state, FromStep::Ended { .. })
+            }
             _ => self.closed = true,
         }
     }
@@ -149,7 +179,8 @@ impl Connection {
                     self.received.extend_from_slice(&buffer[..count]);
                     // Only a piece with an end of line in it can complete a line.
                     let complete = buffer[..count].contains(&b'\n');
-                    self.closed = complete && self.take_lines(orders).is_none() || self.received.len() > MAX_LINE_BYTES;
+                    self.closed = complete && self.take_lines(orders).is_none()
+                        || self.received.len() > MAX_LINE_BYTES;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
-use gmodel::{Timestamp, hostlist};
 use gmodel::job::{MemAsk, VisibleDevices};
 use gmodel::launch_order::{LaunchOrder, OrderNode};
 use gmodel::supervise::{Setup, SetupGpu, StepOrder};
+use gmodel::{Timestamp, hostlist};
 
 use crate::task_binding::TaskBinding;
 
@@ -64,7 +64,15 @@ pub fn batch(order: &LaunchOrder, setup: &Setup, started: Timestamp) -> Vec<Stri
         env.slurm(END_TIME, (started.secs() + i64::from(limit)).to_string());
     }
     // A batch script is task 0 of its node.
-    task_variables(&mut env, &TaskPlace { rank: 0, local: 0, node_index: order.node_index, node_ranks: &[0] });
+    task_variables(
+        &mut env,
+        &TaskPlace {
+            rank: 0,
+            local: 0,
+            node_index: order.node_index,
+            node_ranks: &[0],
+        },
+    );
     env.lines()
 }
 
@@ -81,14 +89,23 @@ pub fn login(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
 }
 
 /// Environment of one task of a step. `local` is its position in `step.ranks`.
-pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize, bound: &TaskBinding) -> Vec<String> {
+pub fn task(
+    order: &LaunchOrder,
+    setup: &Setup,
+    step: &StepOrder,
+    local: usize,
+    bound: &TaskBinding,
+) -> Vec<String> {
     let mut env = Variables::inherited(&step.environment, setup);
     user_variables(&mut env, setup, order);
     job_variables(&mut env, order, setup);
     // Those of the script, which grun runs in: each node began at a moment of its own.
     for word in [START_TIME, END_TIME] {
         let name = format!("SLURM_{word}=");
-        step.environment.iter().filter_map(|line| line.strip_prefix(&name)).for_each(|value| env.slurm(word, value));
+        step.environment
+            .iter()
+            .filter_map(|line| line.strip_prefix(&name))
+            .for_each(|value| env.slurm(word, value));
     }
     let place = TaskPlace {
         rank: step.ranks.get(local).copied().unwrap_or(0),
@@ -122,7 +139,11 @@ impl Variables {
                 env.set(name, value);
             }
         }
-        for (name, value) in setup.environment.iter().filter_map(|line| line.split_once('=')) {
+        for (name, value) in setup
+            .environment
+            .iter()
+            .filter_map(|line| line.split_once('='))
+        {
             env.set(name, value);
         }
         env
@@ -134,7 +155,9 @@ impl Variables {
 
     fn set_if_absent(&mut self, name: &str, value: &str) {
         if !value.is_empty() {
-            self.0.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+            self.0
+                .entry(name.to_owned())
+                .or_insert_with(|| value.to_owned());
         }
     }
 
@@ -146,17 +169,23 @@ impl Variables {
     }
 
     fn lines(self) -> Vec<String> {
-        self.0.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+        self.0
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
     }
 }
 
 fn is_own(name: &str) -> bool {
     let slurm = match name.strip_prefix("GSUB_") {
-        Some("ATTEMPT" | "NODENAME" | "GPU_UUIDS" | "GPU_RAILS" | "LAST_MARK" | "MARK_SOCKET") => return true,
+        Some("ATTEMPT" | "NODENAME" | "GPU_UUIDS" | "GPU_RAILS" | "LAST_MARK" | "MARK_SOCKET") => {
+            return true;
+        }
         Some(word) => format!("SLURM_{word}"),
         None => name.to_owned(),
     };
-    OWN_NAMES.contains(&slurm.as_str()) || OWN_PREFIXES.iter().any(|prefix| slurm.starts_with(prefix))
+    OWN_NAMES.contains(&slurm.as_str())
+        || OWN_PREFIXES.iter().any(|prefix| slurm.starts_with(prefix))
 }
 
 fn user_variables(env: &mut Variables, setup: &Setup, order: &LaunchOrder) {
@@ -194,16 +223,35 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     env.slurm("JOB_UID", setup.uid);
     env.slurm("JOB_GID", setup.gid);
     env.slurm("CLUSTER_NAME", &order.cluster);
-    env.slurm("SUBMIT_DIR", if order.submit_dir.is_empty() { &order.work_dir } else { &order.submit_dir });
+    env.slurm(
+        "SUBMIT_DIR",
+        if order.submit_dir.is_empty() {
+            &order.work_dir
+        } else {
+            &order.submit_dir
+        },
+    );
     env.slurm("SUBMIT_HOST", &order.submit_host);
     env.slurm("NODE_ALIASES", "(null)");
     env.slurm("PRIO_PROCESS", 0);
     env.set("HOSTNAME", &setup.node_name);
     env.set("SLURMD_NODENAME", &setup.node_name);
     env.set("GSUB_NODENAME", &setup.node_name);
-    let above = |name: &dyn Fn(&str) -> String| order.switches.iter().map(|switch| name(switch) + ".").collect::<String>();
-    env.slurm("TOPOLOGY_ADDR", above(&|switch| switch.to_owned()) + &setup.node_name);
-    env.slurm("TOPOLOGY_ADDR_PATTERN", above(&|_| "switch".to_owned()) + "node");
+    let above = |name: &dyn Fn(&str) -> String| {
+        order
+            .switches
+            .iter()
+            .map(|switch| name(switch) + ".")
+            .collect::<String>()
+    };
+    env.slurm(
+        "TOPOLOGY_ADDR",
+        above(&|switch| switch.to_owned()) + &setup.node_name,
+    );
+    env.slurm(
+        "TOPOLOGY_ADDR_PATTERN",
+        above(&|_| "switch".to_owned()) + "node",
+    );
     size_variables(env, order);
     gpu_variables(env, order, setup);
     if let Some(array) = &order.array {
@@ -224,14 +272,27 @@ fn size_variables(env: &mut Variables, order: &LaunchOrder) {
     env.slurm("NNODES", order.nodes.len());
     // As sbatch has it: the number of tasks where it was asked for (frameworks take it for "srun started me"); else each node
     // has as many as its CPUs are for, which is what mpirun counts.
-    let asked = order.ntasks_asked || order.environment.iter().any(|variable| variable.starts_with("SLURM_NTASKS="));
+    let asked = order.ntasks_asked
+        || order
+            .environment
+            .iter()
+            .any(|variable| variable.starts_with("SLURM_NTASKS="));
     if asked {
         env.slurm("NTASKS", order.ntasks);
         env.slurm("NPROCS", order.ntasks);
     }
-    let tasks = |node: &OrderNode| if asked { node.tasks } else { (node.cpus / order.cpus_per_task.max(1)).max(1) };
+    let tasks = |node: &OrderNode| {
+        if asked {
+            node.tasks
+        } else {
+            (node.cpus / order.cpus_per_task.max(1)).max(1)
+        }
+    };
     env.slurm("TASKS_PER_NODE", run_lengths(order.nodes.iter().map(tasks)));
-    env.slurm("JOB_CPUS_PER_NODE", run_lengths(order.nodes.iter().map(|node| node.cpus)));
+    env.slurm(
+        "JOB_CPUS_PER_NODE",
+        run_lengths(order.nodes.iter().map(|node| node.cpus)),
+    );
     env.slurm("CPUS_ON_NODE", order.cpus);
     if order.cpus_per_task > 0 {
         env.slurm("CPUS_PER_TASK", order.cpus_per_task);
@@ -248,30 +309,56 @@ fn size_variables(env: &mut Variables, order: &LaunchOrder) {
 fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     let uuids = visible_variables(env, order, setup.gpus.iter());
     // What container runtimes look at.
-    env.set("NVIDIA_VISIBLE_DEVICES", if uuids.is_empty() { "void" } else { &uuids });
+    env.set(
+        "NVIDIA_VISIBLE_DEVICES",
+        if uuids.is_empty() { "void" } else { &uuids },
+    );
     if !setup.gpus.is_empty() {
         env.slurm("GPUS_ON_NODE", setup.gpus.len());
         env.slurm("JOB_GPUS", gpu_indexes(setup));
     }
     if !order.gpu_rails.is_empty() {
-        env.set("GSUB_GPU_RAILS", order.gpu_rails.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        env.set(
+            "GSUB_GPU_RAILS",
+            order
+                .gpu_rails
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
+        );
     }
 }
 
 /// The GPUs that CUDA is to use, in this order; returns their UUIDs. Behind the fence CUDA counts what the job can open, so an index is a
 /// position among the GPUs of the whole job, also where a step or a task has a part of them: the fence is the job's.
-fn visible_variables<'a>(env: &mut Variables, order: &LaunchOrder, gpus: impl Iterator<Item = &'a SetupGpu>) -> String {
+fn visible_variables<'a>(
+    env: &mut Variables,
+    order: &LaunchOrder,
+    gpus: impl Iterator<Item = &'a SetupGpu>,
+) -> String {
     let mut seen: Vec<&SetupGpu> = Vec::new();
     for gpu in gpus {
         if seen.iter().all(|other| other.uuid != gpu.uuid) {
             seen.push(gpu);
         }
     }
-    let uuids = seen.iter().map(|gpu| gpu.uuid.as_str()).collect::<Vec<_>>().join(",");
+    let uuids = seen
+        .iter()
+        .map(|gpu| gpu.uuid.as_str())
+        .collect::<Vec<_>>()
+        .join(",");
     let numbers: Option<Vec<u32>> = seen.iter().map(|gpu| gpu.cuda_index).collect();
     match numbers.filter(|_| order.visible_devices == VisibleDevices::Index) {
         Some(numbers) => {
-            env.set("CUDA_VISIBLE_DEVICES", numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+            env.set(
+                "CUDA_VISIBLE_DEVICES",
+                numbers
+                    .iter()
+                    .map(u32::to_string)
+                    .collect::<Vec<_>>()
+                    .join(","),
+            );
             // CUDA's own order begins with the fastest GPU, and the numbers are those by address.
             if !numbers.is_empty() {
                 env.set_if_absent("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
@@ -288,24 +375,44 @@ fn visible_variables<'a>(env: &mut Variables, order: &LaunchOrder, gpus: impl It
 /// What the task is bound to, in srun's variables; nothing where it is bound to nothing.
 fn binding_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, bound: &TaskBinding) {
     if let Some(gpus) = &bound.gpus {
-        visible_variables(env, order, gpus.iter().filter_map(|at| setup.gpus.get(*at as usize)));
+        visible_variables(
+            env,
+            order,
+            gpus.iter().filter_map(|at| setup.gpus.get(*at as usize)),
+        );
     }
     if let Some(cpus) = &bound.cpus {
-        env.slurm("CPU_BIND_VERBOSE", if bound.verbose { "verbose" } else { "quiet" });
+        env.slurm(
+            "CPU_BIND_VERBOSE",
+            if bound.verbose { "verbose" } else { "quiet" },
+        );
         env.slurm("CPU_BIND_TYPE", "mask_cpu:");
         env.slurm("CPU_BIND_LIST", mask_text(cpus));
     }
 }
 
 fn gpu_indexes(setup: &Setup) -> String {
-    setup.gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
+    setup
+        .gpus
+        .iter()
+        .map(|gpu| gpu.index.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn task_variables(env: &mut Variables, place: &TaskPlace<'_>) {
     env.slurm("PROCID", place.rank);
     env.slurm("LOCALID", place.local);
     env.slurm("NODEID", place.node_index);
-    env.slurm("GTIDS", place.node_ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+    env.slurm(
+        "GTIDS",
+        place
+            .node_ranks
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(","),
+    );
 }
 
 fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, step: &StepOrder) {
@@ -354,17 +461,26 @@ fn run_lengths(numbers: impl Iterator<Item = u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::launch_order::ArrayTask;
     use crate::task_binding;
+    use gmodel::launch_order::ArrayTask;
     use gmodel::{JobId, RunId, UserRef};
 
     /// The job whose environment was read off a real Slurm: `sbatch -N2 -n4 --gres=gpu:1 -c2 --mem=200M`.
     fn golden_job() -> (LaunchOrder, Setup) {
-        let node = |name: &str, cpus, tasks| OrderNode { name: name.into(), cpus, tasks, gpus: 1 };
+        let node = |name: &str, cpus, tasks| OrderNode {
+            name: name.into(),
+            cpus,
+            tasks,
+            gpus: 1,
+        };
         let order = LaunchOrder {
             run: Some(RunId::new(JobId(168), 1)),
             job_name: "wrap".into(),
-            user: UserRef { name: "root".into(), uid: 0, gid: 0 },
+            user: UserRef {
+                name: "root".into(),
+                uid: 0,
+                gid: 0,
+            },
             account: "root".into(),
             qos: "normal".into(),
             partition: "main".into(),
@@ -384,7 +500,13 @@ mod tests {
             node_name: "node2".into(),
             home: "/root".into(),
             shell: "/bin/bash".into(),
-            gpus: vec![SetupGpu { uuid: "GPU-aa".into(), index: 0, cuda_index: Some(0), device: "/dev/nvidia0".into(), ..SetupGpu::default() }],
+            gpus: vec![SetupGpu {
+                uuid: "GPU-aa".into(),
+                index: 0,
+                cuda_index: Some(0),
+                device: "/dev/nvidia0".into(),
+                ..SetupGpu::default()
+            }],
             ..Setup::default()
         };
         (order, setup)
@@ -393,7 +515,8 @@ mod tests {
     const STARTED: Timestamp = Timestamp::from_secs(1_795_165_527);
 
     fn value<'a>(env: &'a [String], name: &str) -> Option<&'a str> {
-        env.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+        env.iter()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// Lines of the golden environment that are not ours to set, with the reason.
@@ -402,7 +525,9 @@ mod tests {
             // Of AMD's libraries, whose GPUs are not offered.
             "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES" => true,
             // Slurm's configuration, ports and debug level.
-            "SLURM_CONF" | "SLURM_WORKING_CLUSTER" | "SLURM_LAUNCH_NODE_IPADDR" | "SRUN_DEBUG" => true,
+            "SLURM_CONF" | "SLURM_WORKING_CLUSTER" | "SLURM_LAUNCH_NODE_IPADDR" | "SRUN_DEBUG" => {
+                true
+            }
             "SLURM_SRUN_COMM_HOST" | "SLURM_SRUN_COMM_PORT" | "SLURM_STEP_LAUNCHER_PORT" => true,
             "SLURM_DISTRIBUTION" | "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0" => true,
             // Set between fork and exec.
@@ -412,10 +537,20 @@ mod tests {
     }
 
     fn golden(section: &str, until: &str) -> Vec<(String, String)> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/slurm-22.05-environment.txt");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/slurm-22.05-environment.txt"
+        );
         let text = std::fs::read_to_string(path).unwrap();
-        let lines = text.lines().skip_while(|line| *line != section).skip(1).take_while(|line| *line != until);
-        lines.filter_map(|line| line.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+        let lines = text
+            .lines()
+            .skip_while(|line| *line != section)
+            .skip(1)
+            .take_while(|line| *line != until);
+        lines
+            .filter_map(|line| line.split_once('='))
+            .map(|(n, v)| (n.to_owned(), v.to_owned()))
+            .collect()
     }
 
     fn compare(env: &[String], golden: Vec<(String, String)>) {
@@ -423,7 +558,11 @@ mod tests {
         for (name, want) in golden.iter().filter(|(name, _)| !is_slurms_own(name)) {
             assert_eq!(value(env, name), Some(want.as_str()), "{name}");
             if let Some(word) = name.strip_prefix("SLURM_") {
-                assert_eq!(value(env, &format!("GSUB_{word}")), Some(want.as_str()), "twin of {name}");
+                assert_eq!(
+                    value(env, &format!("GSUB_{word}")),
+                    Some(want.as_str()),
+                    "twin of {name}"
+                );
             }
         }
     }
@@ -433,43 +572,130 @@ mod tests {
         let (order, setup) = golden_job();
         let env = batch(&order, &setup, STARTED);
         compare(&env, golden("[batch]", "[task 3 of 4]"));
-        assert_eq!((value(&env, "CUDA_VISIBLE_DEVICES"), value(&env, "GSUB_GPU_UUIDS")), (Some("0"), Some("GPU-aa")));
-        assert_eq!((value(&env, "ENVIRONMENT"), value(&env, "HOSTNAME")), (Some("BATCH"), value(&env, "SLURMD_NODENAME")));
+        assert_eq!(
+            (
+                value(&env, "CUDA_VISIBLE_DEVICES"),
+                value(&env, "GSUB_GPU_UUIDS")
+            ),
+            (Some("0"), Some("GPU-aa"))
+        );
+        assert_eq!(
+            (value(&env, "ENVIRONMENT"), value(&env, "HOSTNAME")),
+            (Some("BATCH"), value(&env, "SLURMD_NODENAME"))
+        );
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), None);
         assert_eq!(value(&env, "SLURM_TASK_PID"), None);
-        assert_eq!((value(&env, "SLURM_JOB_START_TIME"), value(&env, "GSUB_JOB_END_TIME")), (Some("1795165527"), None));
-        let limited = LaunchOrder { limit_secs: Some(60), ..order.clone() };
-        assert_eq!(value(&batch(&limited, &setup, STARTED), "SLURM_JOB_END_TIME"), Some("1795165587"));
-        let elsewhere = LaunchOrder { submit_dir: "/home/me".into(), ..order };
+        assert_eq!(
+            (
+                value(&env, "SLURM_JOB_START_TIME"),
+                value(&env, "GSUB_JOB_END_TIME")
+            ),
+            (Some("1795165527"), None)
+        );
+        let limited = LaunchOrder {
+            limit_secs: Some(60),
+            ..order.clone()
+        };
+        assert_eq!(
+            value(&batch(&limited, &setup, STARTED), "SLURM_JOB_END_TIME"),
+            Some("1795165587")
+        );
+        let elsewhere = LaunchOrder {
+            submit_dir: "/home/me".into(),
+            ..order
+        };
         let env = batch(&elsewhere, &setup, STARTED);
-        assert_eq!((value(&env, "SLURM_SUBMIT_DIR"), value(&env, "GSUB_SUBMIT_DIR")), (Some("/home/me"), Some("/home/me")));
+        assert_eq!(
+            (
+                value(&env, "SLURM_SUBMIT_DIR"),
+                value(&env, "GSUB_SUBMIT_DIR")
+            ),
+            (Some("/home/me"), Some("/home/me"))
+        );
         assert_eq!(value(&env, "PWD"), Some("/home/me/w"), "where the job is");
-        assert_eq!((value(&env, "HOME"), value(&env, "USER")), (Some("/root"), Some("root")));
+        assert_eq!(
+            (value(&env, "HOME"), value(&env, "USER")),
+            (Some("/root"), Some("root"))
+        );
     }
 
     /// Two GPUs of a job in the order of their rails, which is not that of their addresses.
     #[test]
     fn gpus_are_numbers_among_the_jobs_own_unless_uuids_are_wished_or_must_be() {
         let (mut order, mut setup) = golden_job();
-        let gpu = |uuid: &str, index, cuda_index| SetupGpu { uuid: uuid.into(), index, cuda_index, ..SetupGpu::default() };
+        let gpu = |uuid: &str, index, cuda_index| SetupGpu {
+            uuid: uuid.into(),
+            index,
+            cuda_index,
+            ..SetupGpu::default()
+        };
         setup.gpus = vec![gpu("GPU-d", 7, Some(1)), gpu("GPU-b", 3, Some(0))];
         let seen = |order: &LaunchOrder, setup: &Setup, bound: Option<Vec<u32>>| {
-            let step = StepOrder { ranks: vec![0], ..StepOrder::default() };
-            let env = task(order, setup, &step, 0, &TaskBinding { gpus: bound, ..TaskBinding::default() });
+            let step = StepOrder {
+                ranks: vec![0],
+                ..StepOrder::default()
+            };
+            let env = task(
+                order,
+                setup,
+                &step,
+                0,
+                &TaskBinding {
+                    gpus: bound,
+                    ..TaskBinding::default()
+                },
+            );
             let of = |name: &str| value(&env, name).unwrap_or("-").to_owned();
-            ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GSUB_GPU_UUIDS", "NVIDIA_VISIBLE_DEVICES"].map(of).join(" ")
+            [
+                "CUDA_VISIBLE_DEVICES",
+                "CUDA_DEVICE_ORDER",
+                "GSUB_GPU_UUIDS",
+                "NVIDIA_VISIBLE_DEVICES",
+            ]
+            .map(of)
+            .join(" ")
         };
-        assert_eq!(seen(&order, &setup, None), "1,0 PCI_BUS_ID GPU-d,GPU-b GPU-d,GPU-b");
-        assert_eq!(seen(&order, &setup, Some(vec![0])), "1 PCI_BUS_ID GPU-d GPU-d,GPU-b", "the fence of a bound task is the job's");
-        let own = task_binding::seen_by(&StepOrder { gpus: Some(vec![0]), ..StepOrder::default() }, &setup);
-        assert_eq!(seen(&order, &own, None), "1 PCI_BUS_ID GPU-d GPU-d", "and so is that of a step with a part");
-        order.environment = vec!["CUDA_DEVICE_ORDER=FASTEST_FIRST".into(), "GSUB_GPU_UUIDS=GPU-outer".into(), "GSUB_GPU_RAILS=3".into()];
+        assert_eq!(
+            seen(&order, &setup, None),
+            "1,0 PCI_BUS_ID GPU-d,GPU-b GPU-d,GPU-b"
+        );
+        assert_eq!(
+            seen(&order, &setup, Some(vec![0])),
+            "1 PCI_BUS_ID GPU-d GPU-d,GPU-b",
+            "the fence of a bound task is the job's"
+        );
+        let own = task_binding::seen_by(
+            &StepOrder {
+                gpus: Some(vec![0]),
+                ..StepOrder::default()
+            },
+            &setup,
+        );
+        assert_eq!(
+            seen(&order, &own, None),
+            "1 PCI_BUS_ID GPU-d GPU-d",
+            "and so is that of a step with a part"
+        );
+        order.environment = vec![
+            "CUDA_DEVICE_ORDER=FASTEST_FIRST".into(),
+            "GSUB_GPU_UUIDS=GPU-outer".into(),
+            "GSUB_GPU_RAILS=3".into(),
+        ];
         let env = batch(&order, &setup, STARTED);
-        assert_eq!((value(&env, "CUDA_DEVICE_ORDER"), value(&env, "GSUB_GPU_UUIDS")), (Some("FASTEST_FIRST"), Some("GPU-d,GPU-b")));
+        assert_eq!(
+            (
+                value(&env, "CUDA_DEVICE_ORDER"),
+                value(&env, "GSUB_GPU_UUIDS")
+            ),
+            (Some("FASTEST_FIRST"), Some("GPU-d,GPU-b"))
+        );
         assert_eq!(value(&env, "GSUB_GPU_RAILS"), None);
         order.visible_devices = VisibleDevices::Uuid;
-        assert_eq!(seen(&order, &setup, Some(vec![1])), "GPU-b - GPU-b GPU-d,GPU-b");
+        assert_eq!(
+            seen(&order, &setup, Some(vec![1])),
+            "GPU-b - GPU-b GPU-d,GPU-b"
+        );
         order.visible_devices = VisibleDevices::Index;
         setup.gpus = vec![gpu("MIG-1", 0, None)];
         assert_eq!(seen(&order, &setup, None), "MIG-1 - MIG-1 MIG-1");
@@ -482,16 +708,45 @@ mod tests {
         let (order, setup) = golden_job();
         let sizes = |order: &LaunchOrder| {
             let env = batch(order, &setup, STARTED);
-            let of = |name: &str| value(&env, &format!("SLURM_{name}")).unwrap_or("-").to_owned();
-            ["NTASKS", "NPROCS", "TASKS_PER_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU"].map(of).join(" ")
+            let of = |name: &str| {
+                value(&env, &format!("SLURM_{name}"))
+                    .unwrap_or("-")
+                    .to_owned()
+            };
+            [
+                "NTASKS",
+                "NPROCS",
+                "TASKS_PER_NODE",
+                "MEM_PER_NODE",
+                "MEM_PER_CPU",
+                "MEM_PER_GPU",
+            ]
+            .map(of)
+            .join(" ")
         };
         assert_eq!(sizes(&order), "4 4 3,1 200 - -");
-        let nobody = LaunchOrder { ntasks_asked: false, mem_ask: MemAsk::PerCpu(100 << 20), ..order };
-        assert_eq!(sizes(&nobody), "- - 3,1 - 100 -", "6 and 2 CPUs, 2 for a task");
-        let exclusive = LaunchOrder { cpus_per_task: 0, mem_ask: MemAsk::PerGpu(1 << 30), ..nobody };
+        let nobody = LaunchOrder {
+            ntasks_asked: false,
+            mem_ask: MemAsk::PerCpu(100 << 20),
+            ..order
+        };
+        assert_eq!(
+            sizes(&nobody),
+            "- - 3,1 - 100 -",
+            "6 and 2 CPUs, 2 for a task"
+        );
+        let exclusive = LaunchOrder {
+            cpus_per_task: 0,
+            mem_ask: MemAsk::PerGpu(1 << 30),
+            ..nobody
+        };
         assert_eq!(sizes(&exclusive), "- - 6,2 - - 1024");
         // -n 1, which no number tells from nothing.
-        let one = LaunchOrder { ntasks: 1, environment: vec!["SLURM_NTASKS=1".into()], ..exclusive };
+        let one = LaunchOrder {
+            ntasks: 1,
+            environment: vec!["SLURM_NTASKS=1".into()],
+            ..exclusive
+        };
         assert!(sizes(&one).starts_with("1 1 3,1 "));
     }
 
@@ -513,25 +768,48 @@ mod tests {
         };
         let env = task(&order, &setup, &step, 1, &TaskBinding::default());
         compare(&env, golden("[task 3 of 4]", "[array]"));
-        assert_eq!(value(&env, "SLURM_JOB_END_TIME"), Some("1795165587"), "the same on each node");
+        assert_eq!(
+            value(&env, "SLURM_JOB_END_TIME"),
+            Some("1795165587"),
+            "the same on each node"
+        );
     }
 
     #[test]
     fn the_way_through_the_switches_is_told_from_the_top() {
         let (order, setup) = golden_job();
-        let order = LaunchOrder { switches: vec!["spine".into(), "leaf2".into()], ..order };
+        let order = LaunchOrder {
+            switches: vec!["spine".into(), "leaf2".into()],
+            ..order
+        };
         let env = batch(&order, &setup, STARTED);
-        assert_eq!(value(&env, "SLURM_TOPOLOGY_ADDR"), Some("spine.leaf2.node2"));
-        assert_eq!(value(&env, "GSUB_TOPOLOGY_ADDR_PATTERN"), Some("switch.switch.node"));
+        assert_eq!(
+            value(&env, "SLURM_TOPOLOGY_ADDR"),
+            Some("spine.leaf2.node2")
+        );
+        assert_eq!(
+            value(&env, "GSUB_TOPOLOGY_ADDR_PATTERN"),
+            Some("switch.switch.node")
+        );
     }
 
     #[test]
     fn an_array_task_knows_its_place_and_a_restart_its_number() {
         let (mut order, setup) = golden_job();
         order.run = Some(RunId::new(JobId(170), 3));
-        order.array = Some(ArrayTask { array: JobId(169), index: 9, count: 2, min: 5, max: 9, step: 4 });
+        order.array = Some(ArrayTask {
+            array: JobId(169),
+            index: 9,
+            count: 2,
+            min: 5,
+            max: 9,
+            step: 4,
+        });
         let env = batch(&order, &setup, STARTED);
-        for (name, want) in golden("[array]", "").iter().filter(|(name, _)| name.contains("ARRAY")) {
+        for (name, want) in golden("[array]", "")
+            .iter()
+            .filter(|(name, _)| name.contains("ARRAY"))
+        {
             assert_eq!(value(&env, name), Some(want.as_str()), "{name}");
         }
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), Some("2"));
@@ -539,7 +817,10 @@ mod tests {
         // After a restore of the controller attempts have high numbers; they were not made.
         order.run = Some(RunId::new(JobId(170), 1001));
         order.restarts = Some(0);
-        assert_eq!(value(&batch(&order, &setup, STARTED), "SLURM_RESTART_COUNT"), None);
+        assert_eq!(
+            value(&batch(&order, &setup, STARTED), "SLURM_RESTART_COUNT"),
+            None
+        );
     }
 
     #[test]
@@ -563,14 +844,32 @@ mod tests {
         ];
         order.environment = outer.iter().map(|line| line.to_string()).collect();
         let env = batch(&order, &setup, STARTED);
-        for gone in
-            ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GSUB_TASK_PID", "OLDPWD", "BROKEN", ""]
-        {
+        for gone in [
+            "SLURM_ARRAY_TASK_ID",
+            "GSUB_ARRAY_TASK_ID",
+            "SLURM_STEP_GPUS",
+            "SLURM_JOB_GPUS",
+            "GSUB_TASK_PID",
+            "OLDPWD",
+            "BROKEN",
+            "",
+        ] {
             assert_eq!(value(&env, gone), None, "{gone:?}");
         }
-        assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some(""), "a job without GPUs sees none");
-        assert_eq!(value(&env, "SLURM_TIME_FORMAT"), Some("%s"), "a user's own setting stays");
-        assert_eq!((value(&env, "HOME"), value(&env, "ENVIRONMENT")), (Some("/elsewhere"), Some("production")));
+        assert_eq!(
+            value(&env, "CUDA_VISIBLE_DEVICES"),
+            Some(""),
+            "a job without GPUs sees none"
+        );
+        assert_eq!(
+            value(&env, "SLURM_TIME_FORMAT"),
+            Some("%s"),
+            "a user's own setting stays"
+        );
+        assert_eq!(
+            (value(&env, "HOME"), value(&env, "ENVIRONMENT")),
+            (Some("/elsewhere"), Some("production"))
+        );
         assert_ne!(value(&env, "HOSTNAME"), Some("login1"), "it runs here");
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
     }

@@ -30,40 +30,70 @@ const RECORD_ROOM_BYTES: u64 = 4096;
 
 /// Returns when the program has ended, or at once where it was begun before.
 pub fn supervise(run_dir: &Path, kind: &str) -> anyhow::Result<()> {
-    DEAF_TO.into_iter().collect::<SigSet>().thread_block().context("blocking signals")?;
+    DEAF_TO
+        .into_iter()
+        .collect::<SigSet>()
+        .thread_block()
+        .context("blocking signals")?;
     let files = HookFiles::of(run_dir, kind);
-    let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&files.lock)?;
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&files.lock)?;
     // A second one waits here for the first, and then finds its number.
-    let mut lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).context("locking")?;
+    let mut lock = Flock::lock(lock, FlockArg::LockExclusive)
+        .map_err(|(_, e)| e)
+        .context("locking")?;
     if lock.metadata()?.len() > 0 {
         return Ok(());
     }
     let order: HookOrder = serde_json::from_slice(&fs::read(&files.order)?)?;
-    let cgroup = (!order.cgroup.is_empty()).then(|| RunCgroup::open_rel(Path::new(&order.cgroup))).transpose()?;
+    let cgroup = (!order.cgroup.is_empty())
+        .then(|| RunCgroup::open_rel(Path::new(&order.cgroup)))
+        .transpose()?;
     if let Some(cgroup) = &cgroup {
         cgroup.attach_sup(0)?;
     }
-    let record = ReservedFile::reserve(&files.end, RECORD_ROOM_BYTES).context("taking room for its end")?;
+    let record =
+        ReservedFile::reserve(&files.end, RECORD_ROOM_BYTES).context("taking room for its end")?;
     // From here on it may have been started, and is not started again.
     lock.write_all(std::process::id().to_string().as_bytes())?;
-    let end = run(&order, cgroup.as_ref(), &files.output).unwrap_or_else(|e| HookEnd { error: format!("{e:#}"), ..HookEnd::default() });
+    let end = run(&order, cgroup.as_ref(), &files.output).unwrap_or_else(|e| HookEnd {
+        error: format!("{e:#}"),
+        ..HookEnd::default()
+    });
     if let Some(cgroup) = &cgroup {
         cgroup.kill()?;
         cgroup.wait_empty(GONE_PATIENCE)?;
     }
-    record.commit(&serde_json::to_vec(&end)?).context("writing its end")
+    record
+        .commit(&serde_json::to_vec(&end)?)
+        .context("writing its end")
 }
 
 fn run(order: &HookOrder, cgroup: Option<&RunCgroup>, output: &Path) -> anyhow::Result<HookEnd> {
     let identity = Identity {
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
-        groups: nix::unistd::getgroups()?.into_iter().map(|gid| gid.as_raw()).collect(),
+        groups: nix::unistd::getgroups()?
+            .into_iter()
+            .map(|gid| gid.as_raw())
+            .collect(),
     };
     let join = cgroup.map(RunCgroup::join_fds).transpose()?;
     let mut spec = LaunchSpec::new(vec![PathBuf::from(&order.program).into()], identity);
-    spec.env = order.environment.iter().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect();
-    spec.stdout = Stdio::Open { path: output.to_owned(), mode: OpenMode::Truncate };
+    spec.env = order
+        .environment
+        .iter()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    spec.stdout = Stdio::Open {
+        path: output.to_owned(),
+        mode: OpenMode::Truncate,
+    };
     spec.stderr = Stdio::SameAsStdout;
     spec.umask = 0o077;
     spec.join = join.as_ref();
@@ -72,7 +102,10 @@ fn run(order: &HookOrder, cgroup: Option<&RunCgroup>, output: &Path) -> anyhow::
     let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
     let timed_out = loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
             Err(nix::Error::EINTR) => {}
             ready => break ready == Ok(0),
         }
@@ -88,5 +121,9 @@ fn run(order: &HookOrder, cgroup: Option<&RunCgroup>, output: &Path) -> anyhow::
         Exit::Code(code) => ExitCode::exited(code as u8),
         Exit::Signal(signal, _) => ExitCode::killed(signal as u8),
     };
-    Ok(HookEnd { exit, timed_out, error: String::new() })
+    Ok(HookEnd {
+        exit,
+        timed_out,
+        error: String::new(),
+    })
 }

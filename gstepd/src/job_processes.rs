@@ -33,7 +33,8 @@ impl JobProcesses {
             return Ok(JobProcesses::Descendants);
         }
         let rel = Path::new(&setup.cgroup_tag).join(&setup.cgroup_name);
-        let cgroup = RunCgroup::open_rel(&rel).with_context(|| format!("cgroup {} of the run", rel.display()))?;
+        let cgroup = RunCgroup::open_rel(&rel)
+            .with_context(|| format!("cgroup {} of the run", rel.display()))?;
         Ok(JobProcesses::Cgroup(cgroup))
     }
 
@@ -55,7 +56,11 @@ impl JobProcesses {
 
     /// One signal to every process but `except`.
     pub fn signal(&self, signal: i32, except: Option<i32>) -> anyhow::Result<()> {
-        let pids = self.pids()?.into_iter().filter(|pid| Some(*pid) != except).collect();
+        let pids = self
+            .pids()?
+            .into_iter()
+            .filter(|pid| Some(*pid) != except)
+            .collect();
         self.signal_members(pids, signal)
     }
 
@@ -63,14 +68,31 @@ impl JobProcesses {
     /// from a signalfd; where none does, to all. `spare`, the shell of a script, gets it only if it has a handler: it would
     /// die of it. (Shells block signals for moments, so that alone says little.)
     pub fn ask(&self, signal: i32, spare: Option<i32>) -> anyhow::Result<()> {
-        let looked: Vec<(i32, String)> = self.pids()?.into_iter().map(|pid| (pid, status_of(pid))).collect();
+        let looked: Vec<(i32, String)> = self
+            .pids()?
+            .into_iter()
+            .map(|pid| (pid, status_of(pid)))
+            .collect();
         let having = |mask: &str| -> Vec<i32> {
-            looked.iter().filter(|(_, status)| has_signal(status, mask, signal)).map(|(pid, _)| *pid).collect()
+            looked
+                .iter()
+                .filter(|(_, status)| has_signal(status, mask, signal))
+                .map(|(pid, _)| *pid)
+                .collect()
         };
-        let unspared = |pids: Vec<i32>| -> Vec<i32> { pids.into_iter().filter(|pid| Some(*pid) != spare).collect() };
+        let unspared = |pids: Vec<i32>| -> Vec<i32> {
+            pids.into_iter().filter(|pid| Some(*pid) != spare).collect()
+        };
         let all = looked.iter().map(|(pid, _)| *pid).collect();
-        let tiers = [having("SigCgt:"), unspared(having("SigBlk:")), unspared(all)];
-        let asked = tiers.into_iter().find(|pids| !pids.is_empty()).unwrap_or_default();
+        let tiers = [
+            having("SigCgt:"),
+            unspared(having("SigBlk:")),
+            unspared(all),
+        ];
+        let asked = tiers
+            .into_iter()
+            .find(|pids| !pids.is_empty())
+            .unwrap_or_default();
         self.signal_members(asked, signal)
     }
 
@@ -81,7 +103,10 @@ impl JobProcesses {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat_fields(&stat).is_some_and(|fields| fields.session == session)
         };
-        self.signal_members(self.pids()?.into_iter().filter(is_in_session).collect(), signal)
+        self.signal_members(
+            self.pids()?.into_iter().filter(is_in_session).collect(),
+            signal,
+        )
     }
 
     /// Stops all of it where it stands, or lets it go on. Without a cgroup by signals that a process can see.
@@ -110,7 +135,10 @@ impl JobProcesses {
     /// ends with an exit code of its own it had come to its end before the signal.
     pub fn dies_of_term(pid: i32) -> bool {
         let status = status_of(pid);
-        !status.is_empty() && ["SigCgt:", "SigBlk:", "SigIgn:"].iter().all(|mask| !has_signal(&status, mask, SIGTERM))
+        !status.is_empty()
+            && ["SigCgt:", "SigBlk:", "SigIgn:"]
+                .iter()
+                .all(|mask| !has_signal(&status, mask, SIGTERM))
     }
 
     /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing: true when there
@@ -145,7 +173,10 @@ impl JobProcesses {
     fn kill_descendants(&self) -> anyhow::Result<()> {
         let mut killed = BTreeSet::new();
         for _ in 0..KILL_ROUNDS {
-            let fresh: Vec<i32> = descendants().into_iter().filter(|pid| killed.insert(*pid)).collect();
+            let fresh: Vec<i32> = descendants()
+                .into_iter()
+                .filter(|pid| killed.insert(*pid))
+                .collect();
             if fresh.is_empty() {
                 break;
             }
@@ -156,7 +187,9 @@ impl JobProcesses {
 
     /// What all processes of the job, past and present, have used.
     pub fn usage(&self) -> anyhow::Result<Usage> {
-        let JobProcesses::Cgroup(cgroup) = self else { return reaped_usage() };
+        let JobProcesses::Cgroup(cgroup) = self else {
+            return reaped_usage();
+        };
         let usage = cgroup.usage()?;
         Ok(Usage {
             cpu_user_micros: usage.cpu_user_micros,
@@ -213,8 +246,16 @@ fn descendants() -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let mut live = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
         if let Some(fields) = stat_fields(&stat) {
             children.entry(fields.parent).or_default().push(pid);
             live.insert(pid, !matches!(fields.state, 'Z' | 'X'));
@@ -239,7 +280,10 @@ fn status_of(pid: i32) -> String {
 
 /// Whether a mask of /proc/PID/status (`SigCgt:`, `SigBlk:`) has the signal.
 fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(mask))
+        .unwrap_or_default();
     let bits = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
     bits & (1 << (signal - 1).clamp(0, 63)) != 0
 }
@@ -252,9 +296,20 @@ struct StatFields {
 
 /// Third, fourth and sixth field of /proc/PID/stat. The second is the program's name in brackets and may hold anything.
 fn stat_fields(stat: &str) -> Option<StatFields> {
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().take(4).collect();
-    let [state, parent, _group, session] = fields[..] else { return None };
-    Some(StatFields { state: state.chars().next()?, parent: parent.parse().ok()?, session: session.parse().ok()? })
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')?
+        .1
+        .split_ascii_whitespace()
+        .take(4)
+        .collect();
+    let [state, parent, _group, session] = fields[..] else {
+        return None;
+    };
+    Some(StatFields {
+        state: state.chars().next()?,
+        parent: parent.parse().ok()?,
+        session: session.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -265,17 +320,26 @@ mod tests {
     fn a_process_that_handles_a_signal_is_known_by_its_masks() {
         let status = "Name:\tx\nSigBlk:\t0000000000000800\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000200\n";
         assert!(has_signal(status, "SigCgt:", 10) && has_signal(status, "SigBlk:", 12));
-        assert!(!has_signal(status, "SigCgt:", 12) && !has_signal(status, "SigCgt:", 13) && !has_signal("", "SigCgt:", 10));
+        assert!(
+            !has_signal(status, "SigCgt:", 12)
+                && !has_signal(status, "SigCgt:", 13)
+                && !has_signal("", "SigCgt:", 10)
+        );
     }
 
     #[test]
     fn a_process_that_sigterm_ends_is_known() {
         use std::process::Command;
         let mut plain = Command::new("sleep").arg("100").spawn().unwrap();
-        let mut deaf = Command::new("sh").args(["-c", "trap '' TERM; exec sleep 100"]).spawn().unwrap();
+        let mut deaf = Command::new("sh")
+            .args(["-c", "trap '' TERM; exec sleep 100"])
+            .spawn()
+            .unwrap();
         let pid = |child: &std::process::Child| child.id() as i32;
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while fs::read_to_string(format!("/proc/{}/comm", pid(&deaf))).unwrap() != "sleep\n" && std::time::Instant::now() < until {
+        while fs::read_to_string(format!("/proc/{}/comm", pid(&deaf))).unwrap() != "sleep\n"
+            && std::time::Instant::now() < until
+        {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         assert!(JobProcesses::dies_of_term(pid(&plain)) && !JobProcesses::dies_of_term(pid(&deaf)));
@@ -283,7 +347,10 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(!JobProcesses::dies_of_term(pid(&plain)), "nothing is known of what was reaped");
+        assert!(
+            !JobProcesses::dies_of_term(pid(&plain)),
+            "nothing is known of what was reaped"
+        );
     }
 
     #[test]

@@ -30,9 +30,16 @@ pub enum Act {
     Start,
     /// Deliver a signal that was asked for.
     /// `full`: to all of its processes, the script's shell too.
-    Signal { signal: u8, batch_only: bool, full: bool },
+    Signal {
+        signal: u8,
+        batch_only: bool,
+        full: bool,
+    },
     /// The warning of `--signal`.
-    Warn { signal: u8, batch_only: bool },
+    Warn {
+        signal: u8,
+        batch_only: bool,
+    },
     /// Stop its processes where they are, and let them go on.
     Freeze,
     Thaw,
@@ -106,7 +113,11 @@ enum Wait {
     /// Until the time limit. A limit that is moved out of sight ends the wait, and nothing has happened.
     Limit,
     /// Between SIGTERM and SIGKILL, then, the grace of the order to stop.
-    Stop { why: StopWhy, until: Boot, kill_grace_secs: u32 },
+    Stop {
+        why: StopWhy,
+        until: Boot,
+        kill_grace_secs: u32,
+    },
 }
 
 /// Why the run is being ended from outside. The first reason stays; a later one may only bring the kill forward.
@@ -121,7 +132,20 @@ struct Verdict {
 
 impl Life {
     pub fn new(terms: Terms) -> Life {
-        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, suspended: false, frozen: None, wait: None, answer: None, answered: false, dies_of_term: false, verdict: None, main: None }
+        Life {
+            terms,
+            phase: Phase::Ready,
+            warned: false,
+            signalled: 0,
+            suspended: false,
+            frozen: None,
+            wait: None,
+            answer: None,
+            answered: false,
+            dies_of_term: false,
+            verdict: None,
+            main: None,
+        }
     }
 
     /// The user's process may start. Repeating it does nothing.
@@ -145,7 +169,12 @@ impl Life {
         if !matches!(self.phase, Phase::Starting { .. } | Phase::Killing { .. }) {
             return Vec::new();
         }
-        self.verdict.get_or_insert(Verdict { cause, text, kill_at: now, comes_back: false });
+        self.verdict.get_or_insert(Verdict {
+            cause,
+            text,
+            kill_at: now,
+            comes_back: false,
+        });
         self.begin_kill(now)
     }
 
@@ -164,13 +193,25 @@ impl Life {
 
     fn begin_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
         match self.phase {
-            Phase::Ready | Phase::Starting { .. } => {
-                self.end_unstarted(now, EndCause::Stopped, format!("stopped before it started: {}", stop_text(why)))
-            }
-            Phase::Running { .. } if self.verdict.is_none() && gives_time(why) && self.terms.checkpoint_secs.is_some() => {
+            Phase::Ready | Phase::Starting { .. } => self.end_unstarted(
+                now,
+                EndCause::Stopped,
+                format!("stopped before it started: {}", stop_text(why)),
+            ),
+            Phase::Running { .. }
+                if self.verdict.is_none()
+                    && gives_time(why)
+                    && self.terms.checkpoint_secs.is_some() =>
+            {
                 self.ask_before_stop(now, why, grace_secs)
             }
-            Phase::Running { .. } => self.condemn_for(now, EndCause::Stopped, self.stopped_text(why, None), grace_secs, gives_time(why) && self.wait.is_none()),
+            Phase::Running { .. } => self.condemn_for(
+                now,
+                EndCause::Stopped,
+                self.stopped_text(why, None),
+                grace_secs,
+                gives_time(why) && self.wait.is_none(),
+            ),
             Phase::Killing { .. } | Phase::Recorded => Vec::new(),
         }
     }
@@ -181,7 +222,11 @@ impl Life {
             return Vec::new();
         }
         self.signalled = wanted.number;
-        vec![Act::Signal { signal: wanted.signal, batch_only: wanted.batch_only, full: wanted.full }]
+        vec![Act::Signal {
+            signal: wanted.signal,
+            batch_only: wanted.batch_only,
+            full: wanted.full,
+        }]
     }
 
     /// The time limit now in force. [`Life::tick`] acts on it.
@@ -191,7 +236,9 @@ impl Life {
             self.wait = None;
             // While it stands still its time does, too.
             let frozen = self.frozen.take();
-            let is_near = self.checkpoint_at().is_some_and(|at| frozen.unwrap_or(now) >= at);
+            let is_near = self
+                .checkpoint_at()
+                .is_some_and(|at| frozen.unwrap_or(now) >= at);
             self.frozen = frozen;
             match is_near {
                 // Still near: it was asked already.
@@ -206,7 +253,10 @@ impl Life {
     pub fn marked(&mut self, now: Boot, number: u32) -> bool {
         let is_answer = self.wait.is_some() && self.answer.is_none();
         if is_answer {
-            self.answer = Some((number, Boot(self.frozen.unwrap_or(now).0 + AFTER_MARK_MILLIS)));
+            self.answer = Some((
+                number,
+                Boot(self.frozen.unwrap_or(now).0 + AFTER_MARK_MILLIS),
+            ));
         }
         is_answer
     }
@@ -252,7 +302,10 @@ impl Life {
         let mut acts = self.stand_still_or_go_on(now);
         if self.warn_at().is_some_and(|at| now >= at) {
             self.warned = true;
-            acts.extend(self.terms.warning.map(|w| Act::Warn { signal: w.signal, batch_only: w.batch_only }));
+            acts.extend(self.terms.warning.map(|w| Act::Warn {
+                signal: w.signal,
+                batch_only: w.batch_only,
+            }));
         }
         if self.checkpoint_at().is_some_and(|at| now >= at) {
             self.wait = Some(Wait::Limit);
@@ -261,19 +314,31 @@ impl Life {
         if self.limit_at().is_some_and(|at| now >= at) {
             acts.extend(match (self.phase, self.wait) {
                 (Phase::Starting { .. }, _) => {
-                    let text = format!("{} before its program ran: its directory, input or output did not open", self.limit_text(None));
+                    let text = format!(
+                        "{} before its program ran: its directory, input or output did not open",
+                        self.limit_text(None)
+                    );
                     self.end_unstarted(now, EndCause::TimeLimit, text)
                 }
                 (_, Some(Wait::Stop { .. })) => self.end_wait(now, "the time limit"),
-                _ => self.condemn(now, EndCause::TimeLimit, self.limit_text(None), self.terms.kill_grace_secs),
+                _ => self.condemn(
+                    now,
+                    EndCause::TimeLimit,
+                    self.limit_text(None),
+                    self.terms.kill_grace_secs,
+                ),
             });
         }
-        if self.answered_at().is_some_and(|at| now >= at) || matches!(self.wait, Some(Wait::Stop { until, .. }) if now >= until) {
+        if self.answered_at().is_some_and(|at| now >= at)
+            || matches!(self.wait, Some(Wait::Stop { until, .. }) if now >= until)
+        {
             acts.extend(self.end_wait(now, "the end of its time"));
         }
         let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
         match self.phase {
-            Phase::Starting { .. } | Phase::Running { .. } if kill_at.is_some_and(|at| now >= at) => {
+            Phase::Starting { .. } | Phase::Running { .. }
+                if kill_at.is_some_and(|at| now >= at) =>
+            {
                 acts.extend(self.begin_kill(now));
             }
             Phase::Killing { since, .. } if now.0 >= since.0 + GIVE_UP_MILLIS => {
@@ -291,15 +356,29 @@ impl Life {
     /// When [`Life::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Boot> {
         let kill_at = match self.phase {
-            Phase::Starting { .. } | Phase::Running { .. } => self.verdict.as_ref().map(|v| v.kill_at),
-            Phase::Killing { since, again_at } => Some(again_at.min(Boot(since.0 + GIVE_UP_MILLIS))),
+            Phase::Starting { .. } | Phase::Running { .. } => {
+                self.verdict.as_ref().map(|v| v.kill_at)
+            }
+            Phase::Killing { since, again_at } => {
+                Some(again_at.min(Boot(since.0 + GIVE_UP_MILLIS)))
+            }
             Phase::Ready | Phase::Recorded => None,
         };
         let given_up_at = match self.wait {
             Some(Wait::Stop { until, .. }) => Some(until),
             _ => None,
         };
-        [self.warn_at(), self.checkpoint_at(), self.limit_at(), self.answered_at(), given_up_at, kill_at].into_iter().flatten().min()
+        [
+            self.warn_at(),
+            self.checkpoint_at(),
+            self.limit_at(),
+            self.answered_at(),
+            given_up_at,
+            kill_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// The run is ending: whoever watches should look whether processes are left.
@@ -361,7 +440,9 @@ impl Life {
             (Phase::Running { started }, Some(since), false) => {
                 let still_millis = now.0.saturating_sub(since.0);
                 started.0 += still_millis;
-                self.answer.iter_mut().for_each(|(_, at)| at.0 += still_millis);
+                self.answer
+                    .iter_mut()
+                    .for_each(|(_, at)| at.0 += still_millis);
                 self.frozen = None;
                 vec![Act::Thaw]
             }
@@ -373,14 +454,37 @@ impl Life {
     fn ask_before_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
         let given = now.plus_secs(self.terms.checkpoint_secs.unwrap_or(0));
         let (wait, acts) = match self.wait {
-            None => (Wait::Stop { why, until: given, kill_grace_secs: grace_secs }, vec![Act::Checkpoint]),
+            None => (
+                Wait::Stop {
+                    why,
+                    until: given,
+                    kill_grace_secs: grace_secs,
+                },
+                vec![Act::Checkpoint],
+            ),
             Some(Wait::Limit) => {
                 let until = self.limit_at().map_or(given, |limit| limit.min(given));
-                (Wait::Stop { why, until, kill_grace_secs: grace_secs }, Vec::new())
+                (
+                    Wait::Stop {
+                        why,
+                        until,
+                        kill_grace_secs: grace_secs,
+                    },
+                    Vec::new(),
+                )
             }
-            Some(Wait::Stop { why, until, kill_grace_secs }) => {
-                (Wait::Stop { why, until, kill_grace_secs: kill_grace_secs.min(grace_secs) }, Vec::new())
-            }
+            Some(Wait::Stop {
+                why,
+                until,
+                kill_grace_secs,
+            }) => (
+                Wait::Stop {
+                    why,
+                    until,
+                    kill_grace_secs: kill_grace_secs.min(grace_secs),
+                },
+                Vec::new(),
+            ),
         };
         self.wait = Some(wait);
         acts
@@ -388,15 +492,29 @@ impl Life {
 
     /// The job has had its time, or needs no more.
     fn end_wait(&mut self, now: Boot, by: &str) -> Vec<Act> {
-        let mark = self.answer.map(|(number, _)| format!("checkpoint mark {number}"));
+        let mark = self
+            .answer
+            .map(|(number, _)| format!("checkpoint mark {number}"));
         self.answered = mark.is_some();
         let by = mark.as_deref().unwrap_or(by);
         match self.wait {
             None => Vec::new(),
-            Some(Wait::Limit) => self.condemn(now, EndCause::TimeLimit, self.limit_text(Some(by)), self.terms.kill_grace_secs),
-            Some(Wait::Stop { why, kill_grace_secs, .. }) => {
-                self.condemn(now, EndCause::Stopped, self.stopped_text(why, Some(by)), kill_grace_secs)
-            }
+            Some(Wait::Limit) => self.condemn(
+                now,
+                EndCause::TimeLimit,
+                self.limit_text(Some(by)),
+                self.terms.kill_grace_secs,
+            ),
+            Some(Wait::Stop {
+                why,
+                kill_grace_secs,
+                ..
+            }) => self.condemn(
+                now,
+                EndCause::Stopped,
+                self.stopped_text(why, Some(by)),
+                kill_grace_secs,
+            ),
         }
     }
 
@@ -406,14 +524,24 @@ impl Life {
             Some(Wait::Stop { why, .. }) => why,
             _ => why,
         };
-        by.map_or_else(|| stop_text(why).to_owned(), |by| format!("{}; asked for a checkpoint, ended after {by}", stop_text(why)))
+        by.map_or_else(
+            || stop_text(why).to_owned(),
+            |by| {
+                format!(
+                    "{}; asked for a checkpoint, ended after {by}",
+                    stop_text(why)
+                )
+            },
+        )
     }
 
     fn limit_text(&self, by: Option<&str>) -> String {
         let limit = self.terms.limit_secs.unwrap_or(0);
         match by {
             None => format!("the time limit of {limit} s was reached"),
-            Some(by) => format!("the time limit of {limit} s was near; asked for a checkpoint, ended after {by}"),
+            Some(by) => format!(
+                "the time limit of {limit} s was near; asked for a checkpoint, ended after {by}"
+            ),
         }
     }
 
@@ -421,7 +549,14 @@ impl Life {
         self.condemn_for(now, cause, text, grace_secs, false)
     }
 
-    fn condemn_for(&mut self, now: Boot, cause: EndCause, text: String, grace_secs: u32, comes_back: bool) -> Vec<Act> {
+    fn condemn_for(
+        &mut self,
+        now: Boot,
+        cause: EndCause,
+        text: String,
+        grace_secs: u32,
+        comes_back: bool,
+    ) -> Vec<Act> {
         (self.wait, self.answer) = (None, None);
         let kill_at = now.plus_secs(grace_secs);
         match &mut self.verdict {
@@ -430,7 +565,12 @@ impl Life {
                 Vec::new()
             }
             None => {
-                self.verdict = Some(Verdict { cause, text, kill_at, comes_back });
+                self.verdict = Some(Verdict {
+                    cause,
+                    text,
+                    kill_at,
+                    comes_back,
+                });
                 vec![Act::Terminate]
             }
         }
@@ -438,14 +578,26 @@ impl Life {
 
     /// Nothing of the user's runs yet that could use a grace.
     fn end_unstarted(&mut self, now: Boot, cause: EndCause, text: String) -> Vec<Act> {
-        self.verdict = Some(Verdict { cause, text, kill_at: now, comes_back: false });
+        self.verdict = Some(Verdict {
+            cause,
+            text,
+            kill_at: now,
+            comes_back: false,
+        });
         self.begin_kill(now)
     }
 
     fn begin_kill(&mut self, now: Boot) -> Vec<Act> {
         (self.wait, self.answer) = (None, None);
-        let since = if let Phase::Killing { since, .. } = self.phase { since } else { now };
-        self.phase = Phase::Killing { since, again_at: Boot(now.0 + KILL_AGAIN_MILLIS) };
+        let since = if let Phase::Killing { since, .. } = self.phase {
+            since
+        } else {
+            now
+        };
+        self.phase = Phase::Killing {
+            since,
+            again_at: Boot(now.0 + KILL_AGAIN_MILLIS),
+        };
         vec![Act::Kill]
     }
 
@@ -461,11 +613,15 @@ impl Life {
 
     /// When SIGTERM follows the mark that was waited for: not while it stands still.
     fn answered_at(&self) -> Option<Boot> {
-        self.answer.filter(|_| self.frozen.is_none()).map(|(_, at)| at)
+        self.answer
+            .filter(|_| self.frozen.is_none())
+            .map(|(_, at)| at)
     }
 
     fn warn_at(&self) -> Option<Boot> {
-        let limit_at = self.limit_at().filter(|_| self.is_running() && !self.warned)?;
+        let limit_at = self
+            .limit_at()
+            .filter(|_| self.is_running() && !self.warned)?;
         let lead = self.terms.warning?.lead_secs;
         Some(Boot(limit_at.0.saturating_sub(u64::from(lead) * 1000)))
     }
@@ -473,7 +629,9 @@ impl Life {
     /// The job's time for its checkpoint ends at its limit, and takes no more than half of that. A job that has ordered a
     /// warning of its own with `--signal` is not asked twice.
     fn checkpoint_at(&self) -> Option<Boot> {
-        let limit_at = self.limit_at().filter(|_| self.is_running() && self.wait.is_none() && self.terms.warning.is_none())?;
+        let limit_at = self
+            .limit_at()
+            .filter(|_| self.is_running() && self.wait.is_none() && self.terms.warning.is_none())?;
         let limit_millis = u64::from(self.terms.limit_secs?) * 1000;
         let lead_millis = (u64::from(self.terms.checkpoint_secs?) * 1000).min(limit_millis / 2);
         Some(Boot(limit_at.0.saturating_sub(lead_millis)))
@@ -482,7 +640,10 @@ impl Life {
 
 /// These ends are not the job's wish, and can wait a little.
 fn gives_time(why: StopWhy) -> bool {
-    matches!(why, StopWhy::Preempted | StopWhy::Drained | StopWhy::Requeued)
+    matches!(
+        why,
+        StopWhy::Preempted | StopWhy::Drained | StopWhy::Requeued
+    )
 }
 
 fn stop_text(why: StopWhy) -> &'static str {
@@ -510,7 +671,12 @@ mod tests {
     const RECORD: [Act; 1] = [Act::Record];
 
     fn running(limit_secs: Option<u32>, warning: Option<SigSpec>) -> Life {
-        let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning, checkpoint_secs: None });
+        let mut life = Life::new(Terms {
+            limit_secs,
+            kill_grace_secs: 30,
+            warning,
+            checkpoint_secs: None,
+        });
         assert_eq!(life.go(at(0)), [Act::Start]);
         life.started(at(0));
         assert_eq!(life.go(at(9)), [], "go again starts nothing");
@@ -528,14 +694,26 @@ mod tests {
         for secs in 6..25 {
             assert_eq!(life.tick(at(secs)), KILL, "at {secs}");
         }
-        assert_eq!((life.next_deadline(), life.tick(at(25))), (Some(at(25)), RECORD.to_vec()));
-        assert_eq!((life.emptied(true), life.end(0)), (Vec::new(), (EndCause::Exited, ExitCode::exited(3), String::new())));
+        assert_eq!(
+            (life.next_deadline(), life.tick(at(25))),
+            (Some(at(25)), RECORD.to_vec())
+        );
+        assert_eq!(
+            (life.emptied(true), life.end(0)),
+            (
+                Vec::new(),
+                (EndCause::Exited, ExitCode::exited(3), String::new())
+            )
+        );
         // The main process itself.
         let mut life = running(None, None);
         assert_eq!(life.stop(at(5), StopWhy::Cancelled, 0), TERM);
         assert_eq!(life.tick(at(5)), KILL);
         assert_eq!(life.tick(at(25)), RECORD);
-        assert_eq!(life.end(0), (EndCause::Stopped, ExitCode::killed(9), "cancelled".into()));
+        assert_eq!(
+            life.end(0),
+            (EndCause::Stopped, ExitCode::killed(9), "cancelled".into())
+        );
     }
 
     #[test]
@@ -544,10 +722,17 @@ mod tests {
         assert_eq!(life.next_deadline(), None);
         assert_eq!(life.main_ended(at(5), ExitCode::exited(3)), KILL);
         assert_eq!(life.next_deadline(), Some(at(6)));
-        assert_eq!(life.tick(at(6)), KILL, "again, as long as something is left");
+        assert_eq!(
+            life.tick(at(6)),
+            KILL,
+            "again, as long as something is left"
+        );
         assert_eq!(life.emptied(true), RECORD);
         assert_eq!(life.emptied(true), [], "one record");
-        assert_eq!(life.end(0), (EndCause::Exited, ExitCode::exited(3), String::new()));
+        assert_eq!(
+            life.end(0),
+            (EndCause::Exited, ExitCode::exited(3), String::new())
+        );
         assert_eq!(life.end(1).0, EndCause::OutOfMemory);
     }
 
@@ -585,16 +770,38 @@ mod tests {
             life.emptied(true);
             life.end(0).0
         };
-        assert_eq!(end(StopWhy::Preempted, true, ExitCode::SUCCESS), EndCause::Exited);
-        assert_eq!(end(StopWhy::Preempted, false, ExitCode::SUCCESS), EndCause::Stopped, "its handler may have saved its state and left");
-        assert_eq!(end(StopWhy::Preempted, true, ExitCode::killed(15)), EndCause::Stopped);
-        assert_eq!(end(StopWhy::Preempted, true, ExitCode::exited(1)), EndCause::Stopped, "it may be a child's death that it tells of");
-        assert_eq!(end(StopWhy::Cancelled, true, ExitCode::SUCCESS), EndCause::Stopped, "its owner wants no more of it");
+        assert_eq!(
+            end(StopWhy::Preempted, true, ExitCode::SUCCESS),
+            EndCause::Exited
+        );
+        assert_eq!(
+            end(StopWhy::Preempted, false, ExitCode::SUCCESS),
+            EndCause::Stopped,
+            "its handler may have saved its state and left"
+        );
+        assert_eq!(
+            end(StopWhy::Preempted, true, ExitCode::killed(15)),
+            EndCause::Stopped
+        );
+        assert_eq!(
+            end(StopWhy::Preempted, true, ExitCode::exited(1)),
+            EndCause::Stopped,
+            "it may be a child's death that it tells of"
+        );
+        assert_eq!(
+            end(StopWhy::Cancelled, true, ExitCode::SUCCESS),
+            EndCause::Stopped,
+            "its owner wants no more of it"
+        );
         let mut asked = with_checkpoint(None, None);
         asked.stop(at(2), StopWhy::Preempted, 10);
         asked.main_ended(at(3), ExitCode::SUCCESS);
         asked.terminating(true);
-        assert_eq!(asked.end(0).0, EndCause::Stopped, "it left after it was asked for its checkpoint");
+        assert_eq!(
+            asked.end(0).0,
+            EndCause::Stopped,
+            "it left after it was asked for its checkpoint"
+        );
     }
 
     #[test]
@@ -605,14 +812,23 @@ mod tests {
         assert_eq!(life.next_deadline(), Some(at(61)));
         assert_eq!(life.stop(at(3), StopWhy::Cancelled, 0), []);
         assert_eq!(life.tick(at(3)), KILL);
-        assert_eq!(life.emptied(true), [], "the exit of the main process is not known yet");
+        assert_eq!(
+            life.emptied(true),
+            [],
+            "the exit of the main process is not known yet"
+        );
         life.main_ended(at(3), ExitCode::killed(9));
         assert_eq!(life.emptied(true), RECORD);
         assert_eq!(life.end(0).2, "preempted");
     }
 
     fn with_checkpoint(limit_secs: Option<u32>, warning: Option<SigSpec>) -> Life {
-        let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning, checkpoint_secs: Some(60) });
+        let mut life = Life::new(Terms {
+            limit_secs,
+            kill_grace_secs: 30,
+            warning,
+            checkpoint_secs: Some(60),
+        });
         life.go(at(0));
         life.started(at(0));
         life
@@ -624,15 +840,30 @@ mod tests {
         assert!(!life.marked(at(1), 1), "nobody asked");
         assert_eq!(life.stop(at(2), StopWhy::Preempted, 10), [Act::Checkpoint]);
         assert_eq!(life.stop(at(3), StopWhy::Preempted, 10), [], "said again");
-        assert_eq!(life.emptied(false), [], "only an end makes an empty cgroup the end");
+        assert_eq!(
+            life.emptied(false),
+            [],
+            "only an end makes an empty cgroup the end"
+        );
         assert_eq!(life.next_deadline(), Some(at(62)));
         assert!(life.marked(at(9), 2));
         assert!(!life.marked(Boot(9400), 3), "one is enough");
-        assert_eq!(life.next_deadline(), Some(Boot(9500)), "it may leave by itself");
+        assert_eq!(
+            life.next_deadline(),
+            Some(Boot(9500)),
+            "it may leave by itself"
+        );
         assert_eq!(life.tick(Boot(9500)), TERM);
-        assert_eq!(life.next_deadline(), Some(Boot(19_500)), "the grace of the order");
+        assert_eq!(
+            life.next_deadline(),
+            Some(Boot(19_500)),
+            "the grace of the order"
+        );
         assert_eq!(life.tick(Boot(19_500)), KILL);
-        assert_eq!(life.end(0).2, "preempted; asked for a checkpoint, ended after checkpoint mark 2");
+        assert_eq!(
+            life.end(0).2,
+            "preempted; asked for a checkpoint, ended after checkpoint mark 2"
+        );
         assert!(life.was_answered());
         for why in [StopWhy::Drained, StopWhy::Requeued] {
             let mut life = with_checkpoint(None, None);
@@ -643,12 +874,20 @@ mod tests {
         }
         let mut life = with_checkpoint(Some(600), None);
         life.tick(at(540));
-        assert_eq!(life.deserted(at(541)), [], "a place for steps is held until the limit");
+        assert_eq!(
+            life.deserted(at(541)),
+            [],
+            "a place for steps is held until the limit"
+        );
         life.stop(at(542), StopWhy::Preempted, 10);
         assert_eq!(life.deserted(at(543)), TERM);
         assert_eq!(life.emptied(false), RECORD);
         let mut life = with_checkpoint(None, None);
-        assert_eq!(life.stop(at(2), StopWhy::Cancelled, 10), TERM, "its owner does not want it");
+        assert_eq!(
+            life.stop(at(2), StopWhy::Cancelled, 10),
+            TERM,
+            "its owner does not want it"
+        );
     }
 
     #[test]
@@ -656,19 +895,34 @@ mod tests {
         let mut life = with_checkpoint(Some(600), None);
         assert_eq!(life.next_deadline(), Some(at(540)));
         assert_eq!(life.tick(at(540)), [Act::Checkpoint]);
-        assert_eq!(life.stop(at(550), StopWhy::Preempted, 5), [], "asked already; and has no longer than the limit");
+        assert_eq!(
+            life.stop(at(550), StopWhy::Preempted, 5),
+            [],
+            "asked already; and has no longer than the limit"
+        );
         assert_eq!(life.next_deadline(), Some(at(600)));
         assert_eq!(life.tick(at(600)), TERM);
         assert_eq!(life.end(0).0, EndCause::Stopped);
-        assert_eq!(with_checkpoint(Some(80), None).next_deadline(), Some(at(40)));
-        let warning = Some(SigSpec { signal: 10, batch_only: true, lead_secs: 100 });
+        assert_eq!(
+            with_checkpoint(Some(80), None).next_deadline(),
+            Some(at(40))
+        );
+        let warning = Some(SigSpec {
+            signal: 10,
+            batch_only: true,
+            lead_secs: 100,
+        });
         let mut life = with_checkpoint(Some(600), warning);
         assert!(matches!(life.tick(at(500))[..], [Act::Warn { .. }]));
         assert_eq!(life.tick(at(599)), [], "it had the warning it ordered");
         let mut life = with_checkpoint(Some(600), None);
         life.tick(at(540));
         assert_eq!(life.main_ended(at(560), ExitCode::SUCCESS), KILL);
-        assert_eq!(life.end(0).0, EndCause::Exited, "it was over before the limit");
+        assert_eq!(
+            life.end(0).0,
+            EndCause::Exited,
+            "it was over before the limit"
+        );
     }
 
     #[test]
@@ -687,14 +941,22 @@ mod tests {
         assert_eq!(life.stop(at(1), StopWhy::Cancelled, 30), KILL);
         life.started(at(2));
         assert!(!life.is_running());
-        assert_eq!(life.launch_failed(at(2), EndCause::LaunchUser, "late".into()), KILL);
+        assert_eq!(
+            life.launch_failed(at(2), EndCause::LaunchUser, "late".into()),
+            KILL
+        );
         assert_eq!(life.emptied(false), RECORD);
         assert_eq!(life.end(0).0, EndCause::Stopped);
     }
 
     #[test]
     fn a_start_that_hangs_ends_at_the_limit() {
-        let mut life = Life::new(Terms { limit_secs: Some(60), kill_grace_secs: 5, warning: None, checkpoint_secs: None });
+        let mut life = Life::new(Terms {
+            limit_secs: Some(60),
+            kill_grace_secs: 5,
+            warning: None,
+            checkpoint_secs: None,
+        });
         life.go(at(0));
         assert_eq!(life.next_deadline(), Some(at(60)));
         assert_eq!(life.tick(at(60)), KILL, "nothing of it could use the grace");
@@ -703,17 +965,31 @@ mod tests {
         assert_eq!(life.main_ended(at(60), ExitCode::killed(9)), []);
         assert_eq!(life.emptied(true), RECORD);
         let (cause, _, text) = life.end(0);
-        assert!(cause == EndCause::TimeLimit && text.contains("limit of 60 s was reached before its program ran"), "{cause:?} {text}");
+        assert!(
+            cause == EndCause::TimeLimit
+                && text.contains("limit of 60 s was reached before its program ran"),
+            "{cause:?} {text}"
+        );
     }
 
     #[test]
     fn a_limit_that_moves_takes_its_warning_along() {
-        let warning = SigSpec { signal: 10, batch_only: true, lead_secs: 20 };
+        let warning = SigSpec {
+            signal: 10,
+            batch_only: true,
+            lead_secs: 20,
+        };
         let mut life = running(Some(100), Some(warning));
         life.set_limit(Some(200), at(9));
         assert_eq!(life.tick(at(100)), []);
         assert_eq!(life.next_deadline(), Some(at(180)));
-        assert_eq!(life.tick(at(180)), [Act::Warn { signal: 10, batch_only: true }]);
+        assert_eq!(
+            life.tick(at(180)),
+            [Act::Warn {
+                signal: 10,
+                batch_only: true
+            }]
+        );
         assert_eq!(life.tick(at(181)), [], "one warning");
         life.set_limit(Some(150), at(9));
         assert_eq!(life.tick(at(182)), TERM);
@@ -723,26 +999,65 @@ mod tests {
 
     #[test]
     fn a_warning_longer_than_the_limit_comes_at_once() {
-        let warning = SigSpec { signal: 12, batch_only: false, lead_secs: 600 };
+        let warning = SigSpec {
+            signal: 12,
+            batch_only: false,
+            lead_secs: 600,
+        };
         let mut life = running(Some(60), Some(warning));
-        assert_eq!(life.tick(at(0)), [Act::Warn { signal: 12, batch_only: false }]);
+        assert_eq!(
+            life.tick(at(0)),
+            [Act::Warn {
+                signal: 12,
+                batch_only: false
+            }]
+        );
     }
 
     #[test]
     fn a_signal_is_delivered_once() {
         let mut life = running(None, None);
-        let second = NumberedSignal { number: 2, signal: 10, batch_only: false, full: false };
-        let first = NumberedSignal { number: 1, signal: 12, batch_only: false, full: false };
-        assert_eq!(life.signal(second), [Act::Signal { signal: 10, batch_only: false, full: false }]);
+        let second = NumberedSignal {
+            number: 2,
+            signal: 10,
+            batch_only: false,
+            full: false,
+        };
+        let first = NumberedSignal {
+            number: 1,
+            signal: 12,
+            batch_only: false,
+            full: false,
+        };
+        assert_eq!(
+            life.signal(second),
+            [Act::Signal {
+                signal: 10,
+                batch_only: false,
+                full: false
+            }]
+        );
         assert_eq!(life.signal(second), []);
         assert_eq!(life.signal(first), []);
         life.main_ended(at(1), ExitCode::SUCCESS);
-        assert_eq!(life.signal(NumberedSignal { number: 3, signal: 10, batch_only: true, full: false }), []);
+        assert_eq!(
+            life.signal(NumberedSignal {
+                number: 3,
+                signal: 10,
+                batch_only: true,
+                full: false
+            }),
+            []
+        );
     }
 
     #[test]
     fn the_limit_stands_still_while_a_job_is_suspended() {
-        let warning = SigSpec { signal: 10, batch_only: true, lead_secs: 20 };
+        let warning = SigSpec {
+            signal: 10,
+            batch_only: true,
+            lead_secs: 20,
+        };
         let mut life = running(Some(100), Some(warning));
         life.set_suspended(true);
         assert_eq!(life.tick(at(30)), [Act::Freeze]);
@@ -751,11 +1066,25 @@ mod tests {
         assert_eq!(life.tick(at(600)), [], "it is said once");
         life.set_suspended(false);
         assert_eq!(life.tick(at(1030)), [Act::Thaw]);
-        assert_eq!(life.next_deadline(), Some(at(1080)), "30 s had passed of 100");
-        assert_eq!(life.tick(at(1080)), [Act::Warn { signal: 10, batch_only: true }]);
+        assert_eq!(
+            life.next_deadline(),
+            Some(at(1080)),
+            "30 s had passed of 100"
+        );
+        assert_eq!(
+            life.tick(at(1080)),
+            [Act::Warn {
+                signal: 10,
+                batch_only: true
+            }]
+        );
         assert_eq!(life.tick(at(1100)), TERM);
         life.set_suspended(true);
-        assert_eq!(life.tick(at(1101)), [], "what is being ended goes on to its end");
+        assert_eq!(
+            life.tick(at(1101)),
+            [],
+            "what is being ended goes on to its end"
+        );
     }
 
     #[test]
@@ -763,7 +1092,10 @@ mod tests {
         let mut life = with_checkpoint(Some(600), None);
         life.set_suspended(true);
         life.tick(at(5));
-        assert_eq!(life.stop(at(100), StopWhy::Preempted, 10), [Act::Thaw, Act::Checkpoint]);
+        assert_eq!(
+            life.stop(at(100), StopWhy::Preempted, 10),
+            [Act::Thaw, Act::Checkpoint]
+        );
         assert_eq!(life.tick(at(101)), []);
         let mut life = Life::new(Terms::default());
         life.set_suspended(true);
@@ -771,7 +1103,11 @@ mod tests {
         assert_eq!(life.tick(at(2)), [], "there is nothing to freeze yet");
         life.started(at(3));
         assert_eq!(life.tick(at(3)), [Act::Freeze]);
-        assert_eq!(life.main_ended(at(4), ExitCode::killed(9)), KILL, "somebody killed it");
+        assert_eq!(
+            life.main_ended(at(4), ExitCode::killed(9)),
+            KILL,
+            "somebody killed it"
+        );
         assert_eq!(life.emptied(false), RECORD);
     }
 
@@ -783,15 +1119,26 @@ mod tests {
             assert!(life.marked(at(541), 1));
             life.set_suspended(true);
             assert_eq!(life.tick(Boot(541_200)), [Act::Freeze]);
-            assert_eq!((life.tick(at(900)), life.next_deadline()), (vec![], None), "it stands still, and so does its time");
+            assert_eq!(
+                (life.tick(at(900)), life.next_deadline()),
+                (vec![], None),
+                "it stands still, and so does its time"
+            );
             life.set_suspended(false);
             life
         };
         let mut life = near();
         assert_eq!(life.tick(at(1000)), [Act::Thaw]);
-        assert_eq!(life.next_deadline(), Some(Boot(1_000_300)), "what was left of the half second");
+        assert_eq!(
+            life.next_deadline(),
+            Some(Boot(1_000_300)),
+            "what was left of the half second"
+        );
         assert_eq!(life.tick(Boot(1_000_300)), TERM);
-        assert_eq!(life.end(0).2, "the time limit of 600 s was near; asked for a checkpoint, ended after checkpoint mark 1");
+        assert_eq!(
+            life.end(0).2,
+            "the time limit of 600 s was near; asked for a checkpoint, ended after checkpoint mark 1"
+        );
         // A mark that was on its way when it was frozen counts from then.
         let mut life = with_checkpoint(Some(600), None);
         life.tick(at(540));
@@ -807,8 +1154,15 @@ mod tests {
         let mut life = near();
         life.set_limit(Some(900), at(950));
         assert_eq!(life.tick(at(1000)), [Act::Thaw]);
-        assert_eq!(life.next_deadline(), Some(Boot(1_298_800)), "asked again a minute before the new one");
-        assert_eq!(near().stop(at(1000), StopWhy::Cancelled, 10), [Act::Thaw, Act::Terminate]);
+        assert_eq!(
+            life.next_deadline(),
+            Some(Boot(1_298_800)),
+            "asked again a minute before the new one"
+        );
+        assert_eq!(
+            near().stop(at(1000), StopWhy::Cancelled, 10),
+            [Act::Thaw, Act::Terminate]
+        );
     }
 
     #[derive(Clone, Debug)]

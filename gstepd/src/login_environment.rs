@@ -75,7 +75,16 @@ impl LoginShell {
         spec.binds = binds(setup);
         spec.stdout = Stdio::Fd(writer.as_fd());
         let launching = launch::spawn(&spec)?;
-        Ok(LoginShell { launching, output: output.into(), is_closed: false, bytes: Vec::new(), shell, home, secs, until })
+        Ok(LoginShell {
+            launching,
+            output: output.into(),
+            is_closed: false,
+            bytes: Vec::new(),
+            shell,
+            home,
+            secs,
+            until,
+        })
     }
 
     pub fn pid(&self) -> i32 {
@@ -112,14 +121,22 @@ impl LoginShell {
         self.read();
         let shown = shown(&self.bytes);
         let how = match exit {
-            Exit::Code(code) => format!("ended with exit code {code} before it showed its environment"),
-            Exit::Signal(signal, _) => format!("was ended by signal {} before it showed its environment", gmodel::signal::signal_word(signal as u8)),
+            Exit::Code(code) => {
+                format!("ended with exit code {code} before it showed its environment")
+            }
+            Exit::Signal(signal, _) => format!(
+                "was ended by signal {} before it showed its environment",
+                gmodel::signal::signal_word(signal as u8)
+            ),
         };
         let is_elsewhere = self.home == Path::new("/");
         let sentence = self.failed(user, &how);
         match (self.launching.finish(), shown) {
             (Err(error), _) if error.stage == Stage::Directory && !is_elsewhere => Err(None),
-            (Err(error), _) => Err(Some(format!("the login environment of {user} could not be read on this node: {}", error.text))),
+            (Err(error), _) => Err(Some(format!(
+                "the login environment of {user} could not be read on this node: {}",
+                error.text
+            ))),
             (Ok(_), Some(lines)) => Ok(lines),
             (Ok(_), None) => Err(Some(sentence)),
         }
@@ -152,22 +169,37 @@ impl LoginShell {
 /// The lines that are new to a submission's environment: what that has counts.
 pub fn added(login: Vec<String>, submission: &[String]) -> Vec<String> {
     let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
-    let known: std::collections::BTreeSet<String> = submission.iter().map(|line| name(line)).collect();
-    login.into_iter().filter(|line| !known.contains(&name(line))).collect()
+    let known: std::collections::BTreeSet<String> =
+        submission.iter().map(|line| name(line)).collect();
+    login
+        .into_iter()
+        .filter(|line| !known.contains(&name(line)))
+        .collect()
 }
 
 /// Users whose shell lets nobody in may still have jobs: these are started by /bin/sh.
 fn login_shell(setup: &Setup) -> PathBuf {
     let shell = PathBuf::from(os_string(&setup.shell));
-    let lets_in = shell.is_absolute() && !matches!(shell.file_name().and_then(|name| name.to_str()), Some("nologin" | "false" | "true" | "sync") | None);
+    let lets_in = shell.is_absolute()
+        && !matches!(
+            shell.file_name().and_then(|name| name.to_str()),
+            Some("nologin" | "false" | "true" | "sync") | None
+        );
     if lets_in { shell } else { "/bin/sh".into() }
 }
 
 /// `None` where the mark is missing: the shell did not come so far.
 fn shown(bytes: &[u8]) -> Option<Vec<String>> {
-    let at = bytes.windows(MARK.len()).position(|window| window == MARK)?;
-    let variables = bytes[at + MARK.len()..].split(|byte| *byte == 0).map(byte_text::from_bytes);
-    let of_login = |line: &String| line.split_once('=').is_some_and(|(name, _)| !name.is_empty() && !OF_THE_SHELL.contains(&name));
+    let at = bytes
+        .windows(MARK.len())
+        .position(|window| window == MARK)?;
+    let variables = bytes[at + MARK.len()..]
+        .split(|byte| *byte == 0)
+        .map(byte_text::from_bytes);
+    let of_login = |line: &String| {
+        line.split_once('=')
+            .is_some_and(|(name, _)| !name.is_empty() && !OF_THE_SHELL.contains(&name))
+    };
     Some(variables.filter(of_login).collect())
 }
 
@@ -178,20 +210,37 @@ mod tests {
     #[test]
     fn what_login_files_print_is_no_variable() {
         let bytes = b"Welcome!\nquota: ok\nGSUB_LOGIN=1\0PATH=/opt/bin:/bin\0_=/usr/bin/env\0SHLVL=1\0MOTD=two\nlines\0ODD=\xff\0BROKEN\0";
-        assert_eq!(shown(bytes).unwrap(), ["PATH=/opt/bin:/bin", "MOTD=two\nlines", "ODD=\u{10f7ff}"]);
+        assert_eq!(
+            shown(bytes).unwrap(),
+            ["PATH=/opt/bin:/bin", "MOTD=two\nlines", "ODD=\u{10f7ff}"]
+        );
         assert_eq!(shown(b"Welcome!\n"), None);
     }
 
     #[test]
     fn what_the_submission_has_counts() {
         let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(added(lines("PATH=/bin EDITOR=vi LANG=C"), &lines("PATH=/mine LANG=")), ["EDITOR=vi"]);
+        assert_eq!(
+            added(
+                lines("PATH=/bin EDITOR=vi LANG=C"),
+                &lines("PATH=/mine LANG=")
+            ),
+            ["EDITOR=vi"]
+        );
     }
 
     #[test]
     fn a_user_who_may_not_log_in_gets_the_common_shell() {
-        let of = |shell: &str| login_shell(&Setup { shell: shell.into(), ..Setup::default() });
+        let of = |shell: &str| {
+            login_shell(&Setup {
+                shell: shell.into(),
+                ..Setup::default()
+            })
+        };
         assert_eq!(of("/bin/zsh"), Path::new("/bin/zsh"));
-        assert_eq!([of("/usr/sbin/nologin"), of("/bin/false"), of("")], ["/bin/sh"; 3].map(PathBuf::from));
+        assert_eq!(
+            [of("/usr/sbin/nologin"), of("/bin/false"), of("")],
+            ["/bin/sh"; 3].map(PathBuf::from)
+        );
     }
 }

@@ -53,7 +53,9 @@ fn main() -> ExitCode {
         ["--run-dir", dir, "--connected"] => outcome(supervise_connected(Path::new(dir))),
         // The last word only makes room for what a supervisor's command line says.
         ["--stand-by", runs, _room] => outcome(stand_by(Path::new(runs))),
-        ["--hook", dir, kind] if hook::KINDS.contains(&kind) => outcome(hook::supervise(Path::new(dir), kind)),
+        ["--hook", dir, kind] if hook::KINDS.contains(&kind) => {
+            outcome(hook::supervise(Path::new(dir), kind))
+        }
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -103,7 +105,12 @@ fn supervise(dir: &Path, connection: Option<UnixStream>) -> anyhow::Result<()> {
         Ok(supervisor) => supervisor.run().map(|never| match never {}),
         Err(e) => {
             let text = shorten(&format!("{e:#}"));
-            let end = RunEnd { cause: EndCause::LaunchNode, text, ended: Some(wall_clock()), ..RunEnd::default() };
+            let end = RunEnd {
+                cause: EndCause::LaunchNode,
+                text,
+                ended: Some(wall_clock()),
+                ..RunEnd::default()
+            };
             Record::without_room().write(&end)?;
             Err(e)
         }

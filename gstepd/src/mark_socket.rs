@@ -53,7 +53,14 @@ impl MarkSocket {
     pub fn new(listener: UnixListener, uid: u32) -> io::Result<MarkSocket> {
         listener.set_nonblocking(true)?;
         listen(&listener, Backlog::new(MAX_WAITING)?)?;
-        Ok(MarkSocket { listener, uid, peers: Vec::new(), newest: None, accepted_at: None, answered: (Boot(0), 0) })
+        Ok(MarkSocket {
+            listener,
+            uid,
+            peers: Vec::new(),
+            newest: None,
+            accepted_at: None,
+            answered: (Boot(0), 0),
+        })
     }
 
     /// What to poll for POLLIN; nothing while it rests, and no newcomers while there is no room for one.
@@ -62,14 +69,19 @@ impl MarkSocket {
             return Vec::new();
         }
         let listener = self.has_room(now).then(|| self.listener.as_fd());
-        listener.into_iter().chain(self.peers.iter().map(|peer| peer.stream.as_fd())).collect()
+        listener
+            .into_iter()
+            .chain(self.peers.iter().map(|peer| peer.stream.as_fd()))
+            .collect()
     }
 
     /// When it has rested, or has room again.
     pub fn next_deadline(&self, now: Boot) -> Option<Boot> {
         match self.rests(now) {
             true => Some(Boot(self.answered.0.0 + ANSWERS_EVERY_MILLIS)),
-            false => self.next_room().filter(|at| !self.has_room(now) && *at > now),
+            false => self
+                .next_room()
+                .filter(|at| !self.has_room(now) && *at > now),
         }
     }
 
@@ -104,13 +116,26 @@ impl MarkSocket {
         if stream.set_nonblocking(true).is_err() {
             return;
         }
-        let mut peer = Peer { stream, received: Vec::new(), closed: false, silent_since: None };
+        let mut peer = Peer {
+            stream,
+            received: Vec::new(),
+            closed: false,
+            silent_since: None,
+        };
         if !peer_of(&peer.stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == self.uid) {
-            peer.answer(&Err(format!("only the job's user (uid {}) marks its checkpoints", self.uid)));
+            peer.answer(&Err(format!(
+                "only the job's user (uid {}) marks its checkpoints",
+                self.uid
+            )));
             return;
         }
         if self.peers.len() >= MAX_PEERS {
-            let silent = self.peers.iter().enumerate().filter_map(|(at, peer)| Some((peer.silent_since?, at))).min();
+            let silent = self
+                .peers
+                .iter()
+                .enumerate()
+                .filter_map(|(at, peer)| Some((peer.silent_since?, at)))
+                .min();
             silent.map(|(_, at)| self.peers.remove(at));
         }
         self.peers.push(peer);
@@ -122,7 +147,11 @@ impl MarkSocket {
 
     /// When the one that has been silent longest may go for another.
     fn next_room(&self) -> Option<Boot> {
-        self.peers.iter().filter_map(|peer| peer.silent_since).min().map(|since| Boot(since.0 + SILENT_MILLIS))
+        self.peers
+            .iter()
+            .filter_map(|peer| peer.silent_since)
+            .min()
+            .map(|since| Boot(since.0 + SILENT_MILLIS))
     }
 
     fn mark(&mut self, line: &[u8], now: Boot, at: Timestamp) -> Result<Mark, String> {
@@ -131,11 +160,18 @@ impl MarkSocket {
             && now.0 < last.0 + MARK_EVERY_MILLIS
         {
             let left = last.0 + MARK_EVERY_MILLIS - now.0;
-            return Err(format!("too soon: one mark a second is taken; again in {left} ms"));
+            return Err(format!(
+                "too soon: one mark a second is taken; again in {left} ms"
+            ));
         }
-        let mark = Mark { number: self.newest.as_ref().map_or(0, |mark| mark.number) + 1, at, note };
+        let mark = Mark {
+            number: self.newest.as_ref().map_or(0, |mark| mark.number) + 1,
+            at,
+            note,
+        };
         let bytes = serde_json::to_vec(&mark).map_err(|e| e.to_string())?;
-        write_atomic(Path::new(RECORD), &bytes).map_err(|e| format!("the node could not write the mark down: {e}"))?;
+        write_atomic(Path::new(RECORD), &bytes)
+            .map_err(|e| format!("the node could not write the mark down: {e}"))?;
         self.newest = Some(mark.clone());
         self.accepted_at = Some(now);
         Ok(mark)
@@ -156,9 +192,14 @@ impl MarkSocket {
 
 /// The note on a line; it may be empty.
 fn note(line: &[u8]) -> Result<String, String> {
-    let text = str::from_utf8(line).map_err(|_| "a note is one line of UTF-8 text".to_owned())?.trim();
+    let text = str::from_utf8(line)
+        .map_err(|_| "a note is one line of UTF-8 text".to_owned())?
+        .trim();
     if text.len() > MAX_NOTE_BYTES {
-        return Err(format!("a note of {} bytes: {MAX_NOTE_BYTES} are taken", text.len()));
+        return Err(format!(
+            "a note of {} bytes: {MAX_NOTE_BYTES} are taken",
+            text.len()
+        ));
     }
     match text.chars().any(char::is_control) {
         true => Err("a note is one line of printable text; this one has control characters".into()),
@@ -174,13 +215,22 @@ impl Peer {
             Ok(0) => {
                 self.closed = true;
                 let rest = std::mem::take(&mut self.received);
-                return if rest.is_empty() { Vec::new() } else { vec![Ok(rest)] };
+                return if rest.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![Ok(rest)]
+                };
             }
             Ok(count) => {
                 self.received.extend_from_slice(&buffer[..count]);
                 self.silent_since = None;
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
                 self.silent_since.get_or_insert(now);
             }
             Err(_) => self.closed = true,
@@ -218,7 +268,10 @@ mod tests {
         assert_eq!(note("f\u{fc}nf".as_bytes()).unwrap(), "f\u{fc}nf");
         assert!(note(b"\xff\xfe").is_err() && note(b"a\0b").is_err() && note(b"\x1b[31m").is_err());
         assert!(note(&[b'x'; MAX_NOTE_BYTES]).is_ok());
-        assert_eq!(note(&[b'x'; MAX_NOTE_BYTES + 1]).unwrap_err(), "a note of 257 bytes: 256 are taken");
+        assert_eq!(
+            note(&[b'x'; MAX_NOTE_BYTES + 1]).unwrap_err(),
+            "a note of 257 bytes: 256 are taken"
+        );
     }
 
     /// A socket in a directory of its own, and so many connections to it that have all sent this.
@@ -255,10 +308,21 @@ mod tests {
     fn in_a_flood_each_is_answered_when_it_is_its_turn() {
         let (mut socket, streams) = crowd("flood", 120, b"\x1b\n");
         hear(&mut socket, 0..300);
-        let answered = streams[..75].iter().filter(|stream| answer(stream).starts_with("error a note is")).count();
-        assert_eq!((answered, answer(&streams[75])), (75, String::new()), "no more at a time, and none is sent away unheard");
+        let answered = streams[..75]
+            .iter()
+            .filter(|stream| answer(stream).starts_with("error a note is"))
+            .count();
+        assert_eq!(
+            (answered, answer(&streams[75])),
+            (75, String::new()),
+            "no more at a time, and none is sent away unheard"
+        );
         hear(&mut socket, 300..600);
-        assert!(streams[75..].iter().all(|stream| answer(stream).starts_with("error a note is")));
+        assert!(
+            streams[75..]
+                .iter()
+                .all(|stream| answer(stream).starts_with("error a note is"))
+        );
     }
 
     #[test]
@@ -267,7 +331,11 @@ mod tests {
         streams[MAX_PEERS].write_all(b"\x1b\n").unwrap();
         assert_eq!(socket.next_deadline(Boot(0)), None);
         hear(&mut socket, 0..1000);
-        assert_eq!(answer(&streams[MAX_PEERS]), "", "nobody has been silent for long");
+        assert_eq!(
+            answer(&streams[MAX_PEERS]),
+            "",
+            "nobody has been silent for long"
+        );
         assert_eq!(socket.next_deadline(Boot(900)), Some(Boot(SILENT_MILLIS)));
         hear(&mut socket, 1000..1200);
         assert!(answer(&streams[MAX_PEERS]).starts_with("error a note is"));

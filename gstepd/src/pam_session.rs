@@ -22,20 +22,40 @@ impl PamSession {
     /// Modules may block; gpud gives up on a supervisor that does not get ready.
     pub fn open(service: &str, user: &str) -> anyhow::Result<PamSession> {
         let own = limits_in_force();
-        let opened = Session::open(service, user).with_context(|| format!("PAM service {service:?}"))?;
-        let session = opened.with_context(|| format!("PAM service {service:?}: this node has no libpam.so.0"))?;
+        let opened =
+            Session::open(service, user).with_context(|| format!("PAM service {service:?}"))?;
+        let session = opened
+            .with_context(|| format!("PAM service {service:?}: this node has no libpam.so.0"))?;
         let limits = limits_in_force();
         own.iter().for_each(take_back);
-        let text = |(name, value): (OsString, OsString)| (byte_text::from_bytes(name.as_bytes()), byte_text::from_bytes(value.as_bytes()));
+        let text = |(name, value): (OsString, OsString)| {
+            (
+                byte_text::from_bytes(name.as_bytes()),
+                byte_text::from_bytes(value.as_bytes()),
+            )
+        };
         let variables = session.environment().into_iter().map(text).collect();
-        Ok(PamSession { service: service.into(), user: user.into(), session: Some(session), variables, limits })
+        Ok(PamSession {
+            service: service.into(),
+            user: user.into(),
+            session: Some(session),
+            variables,
+            limits,
+        })
     }
 
     /// `NAME=value` to be set over the submission's. What the user brought along stays, PATH above all, but for what names
     /// things of the session itself: on the login node it named others.
     pub fn environment(&self, submission: &[String]) -> Vec<String> {
-        let brought = |name: &str| submission.iter().any(|line| line.split_once('=').is_some_and(|(n, _)| n == name));
-        let set = self.variables.iter().filter(|(name, _)| names_the_session(name) || !brought(name));
+        let brought = |name: &str| {
+            submission
+                .iter()
+                .any(|line| line.split_once('=').is_some_and(|(n, _)| n == name))
+        };
+        let set = self
+            .variables
+            .iter()
+            .filter(|(name, _)| names_the_session(name) || !brought(name));
         set.map(|(name, value)| format!("{name}={value}")).collect()
     }
 
@@ -46,8 +66,12 @@ impl PamSession {
 
     /// Closing twice does nothing.
     pub fn close(&mut self) -> anyhow::Result<()> {
-        let Some(session) = self.session.take() else { return Ok(()) };
-        session.close(&self.user).with_context(|| format!("PAM service {:?}", self.service))
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        session
+            .close(&self.user)
+            .with_context(|| format!("PAM service {:?}", self.service))
     }
 }
 
@@ -66,9 +90,18 @@ fn names_the_session(name: &str) -> bool {
 /// limit again takes CAP_SYS_RESOURCE, which containers lack; there the supervisor has the user's hard ones.
 fn take_back(own: &Rlimit) {
     let of_session = own.resource.current().map_or(own.hard, |limit| limit.hard);
-    let _ = own.set().or_else(|_| Rlimit { hard: of_session, ..*own }.set());
+    let _ = own.set().or_else(|_| {
+        Rlimit {
+            hard: of_session,
+            ..*own
+        }
+        .set()
+    });
 }
 
 fn limits_in_force() -> Vec<Rlimit> {
-    Resource::ALL.into_iter().filter_map(|resource| resource.current().ok()).collect()
+    Resource::ALL
+        .into_iter()
+        .filter_map(|resource| resource.current().ok())
+        .collect()
 }

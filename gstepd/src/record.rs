@@ -20,7 +20,9 @@ pub struct Record {
 impl Record {
     /// Takes the room in the current directory.
     pub fn reserve() -> io::Result<Record> {
-        ReservedFile::reserve(Path::new(PATH), ROOM_BYTES).map(|file| Record { reserved: Some(file) })
+        ReservedFile::reserve(Path::new(PATH), ROOM_BYTES).map(|file| Record {
+            reserved: Some(file),
+        })
     }
 
     /// A record for a run that never got as far as having room: it is written if there is any.
@@ -32,7 +34,9 @@ impl Record {
     pub fn write(&mut self, end: &RunEnd) -> io::Result<()> {
         let bytes = serde_json::to_vec(end).map_err(io::Error::other)?;
         match self.reserved.take() {
-            Some(reserved) => reserved.commit(&bytes).or_else(|_| write_atomic(Path::new(PATH), &bytes)),
+            Some(reserved) => reserved
+                .commit(&bytes)
+                .or_else(|_| write_atomic(Path::new(PATH), &bytes)),
             None => write_atomic(Path::new(PATH), &bytes),
         }
     }
@@ -40,7 +44,10 @@ impl Record {
 
 /// `text`, cut at a character.
 pub fn shorten(text: &str) -> String {
-    let cut = (0..=MAX_TEXT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let cut = (0..=MAX_TEXT_BYTES.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
     text[..cut].to_owned()
 }
 
@@ -50,7 +57,10 @@ mod tests {
 
     #[test]
     fn the_longest_text_fits_the_room() {
-        let end = RunEnd { text: shorten(&"\u{1}".repeat(5000)), ..RunEnd::default() };
+        let end = RunEnd {
+            text: shorten(&"\u{1}".repeat(5000)),
+            ..RunEnd::default()
+        };
         assert_eq!(end.text.len(), MAX_TEXT_BYTES);
         assert!(serde_json::to_vec(&end).unwrap().len() as u64 <= ROOM_BYTES);
         assert_eq!(shorten(&"ä".repeat(600)).len(), 1000);

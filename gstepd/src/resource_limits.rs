@@ -15,18 +15,36 @@ pub struct JobLimits {
 
 impl JobLimits {
     pub fn new(session: Vec<Rlimit>, submission: &[SoftLimit]) -> JobLimits {
-        let soft = submission.iter().filter_map(|limit| Some((resource(limit.name)?, limit.soft.unwrap_or(u64::MAX))));
-        JobLimits { session, soft: soft.collect() }
+        let soft = submission
+            .iter()
+            .filter_map(|limit| Some((resource(limit.name)?, limit.soft.unwrap_or(u64::MAX))));
+        JobLimits {
+            session,
+            soft: soft.collect(),
+        }
     }
 
     /// For the run's log: which of them this node cannot give.
     pub fn shortfall(&self) -> Option<String> {
-        let short: Vec<String> = self.soft.iter().filter_map(|(resource, soft)| self.cut(*resource, *soft)).collect();
-        (!short.is_empty()).then(|| format!("resource limits cut to this node's hard limits: {}", short.join(", ")))
+        let short: Vec<String> = self
+            .soft
+            .iter()
+            .filter_map(|(resource, soft)| self.cut(*resource, *soft))
+            .collect();
+        (!short.is_empty()).then(|| {
+            format!(
+                "resource limits cut to this node's hard limits: {}",
+                short.join(", ")
+            )
+        })
     }
 
     fn cut(&self, resource: Resource, soft: u64) -> Option<String> {
-        let of_session = self.session.iter().find(|limit| limit.resource == resource).copied();
+        let of_session = self
+            .session
+            .iter()
+            .find(|limit| limit.resource == resource)
+            .copied();
         let hard = of_session.or_else(|| resource.current().ok())?.hard;
         (soft > hard).then(|| format!("{} {} to {hard}", resource.name(), in_words(soft)))
     }
@@ -49,7 +67,11 @@ fn resource(name: LimitName) -> Option<Resource> {
 }
 
 fn in_words(limit: u64) -> String {
-    if limit == u64::MAX { "unlimited".to_owned() } else { limit.to_string() }
+    if limit == u64::MAX {
+        "unlimited".to_owned()
+    } else {
+        limit.to_string()
+    }
 }
 
 #[cfg(test)]
@@ -65,11 +87,27 @@ mod tests {
             limit(LimitName::Core, None),
             limit(LimitName::Unknown, Some(1)),
         ];
-        let hard = |resource, hard| Rlimit { resource, soft: 1, hard };
-        let limits = JobLimits::new(vec![hard(Resource::Nofile, 1000), hard(Resource::Core, u64::MAX)], &submission);
-        assert_eq!(limits.soft, [(Resource::Nofile, 4096), (Resource::Core, u64::MAX)]);
+        let hard = |resource, hard| Rlimit {
+            resource,
+            soft: 1,
+            hard,
+        };
+        let limits = JobLimits::new(
+            vec![hard(Resource::Nofile, 1000), hard(Resource::Core, u64::MAX)],
+            &submission,
+        );
+        assert_eq!(
+            limits.soft,
+            [(Resource::Nofile, 4096), (Resource::Core, u64::MAX)]
+        );
         let text = limits.shortfall().unwrap();
-        assert_eq!(text, "resource limits cut to this node's hard limits: NOFILE 4096 to 1000");
-        assert_eq!(JobLimits::new(Vec::new(), &[limit(LimitName::Nofile, Some(1))]).shortfall(), None);
+        assert_eq!(
+            text,
+            "resource limits cut to this node's hard limits: NOFILE 4096 to 1000"
+        );
+        assert_eq!(
+            JobLimits::new(Vec::new(), &[limit(LimitName::Nofile, Some(1))]).shortfall(),
+            None
+        );
     }
 }

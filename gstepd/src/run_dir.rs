@@ -35,20 +35,40 @@ impl RunDir {
     /// Locks the directory and makes it the current one: a socket's path must be short, the spool's may be long. Refuses a
     /// run that has ended or was supervised before: what it left behind is no longer ours to know.
     pub fn enter(path: &Path) -> anyhow::Result<RunDir> {
-        std::env::set_current_dir(path).with_context(|| format!("run directory {}", path.display()))?;
+        std::env::set_current_dir(path)
+            .with_context(|| format!("run directory {}", path.display()))?;
         // As the kernel knows it: without links.
-        let path = std::env::current_dir().with_context(|| format!("run directory {}", path.display()))?;
-        let lock = lock(Path::new(".")).with_context(|| format!("{} has a supervisor already", path.display()))?;
+        let path =
+            std::env::current_dir().with_context(|| format!("run directory {}", path.display()))?;
+        let lock = lock(Path::new("."))
+            .with_context(|| format!("{} has a supervisor already", path.display()))?;
         if Path::new("exit.json").exists() {
             bail!("{} has ended already: exit.json is there", path.display());
         }
         let setup = read_json::<Setup>(&path, "setup.json");
-        let places = setup.as_ref().map_or_else(|_| Setup::default().control_sockets(&path), |setup| setup.control_sockets(&path));
+        let places = setup.as_ref().map_or_else(
+            |_| Setup::default().control_sockets(&path),
+            |setup| setup.control_sockets(&path),
+        );
         if let Some(left) = places.iter().find(|place| place.exists()) {
-            bail!("{} was supervised before, by a process that is gone: {} is there", path.display(), left.display());
+            bail!(
+                "{} was supervised before, by a process that is gone: {} is there",
+                path.display(),
+                left.display()
+            );
         }
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open("log").ok();
-        Ok(RunDir { path, _lock: lock, log, setup })
+        let log = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open("log")
+            .ok();
+        Ok(RunDir {
+            path,
+            _lock: lock,
+            log,
+            setup,
+        })
     }
 
     pub fn order(&self) -> anyhow::Result<LaunchOrder> {
@@ -82,7 +102,9 @@ impl RunDir {
     pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
         let (short, always) = self.script_places(setup)?;
         // Memory that has run out is no reason not to start.
-        let placed = short.filter(|_| text.len() <= SHORT_SCRIPT_BYTES).and_then(|place| write_script(place, text, setup).ok());
+        let placed = short
+            .filter(|_| text.len() <= SHORT_SCRIPT_BYTES)
+            .and_then(|place| write_script(place, text, setup).ok());
         placed.map_or_else(|| write_script(always, text, setup), Ok)
     }
 
@@ -93,8 +115,11 @@ impl RunDir {
         let _ = fs::remove_file(&path);
         // By the directory's descriptor: a socket's path has room for 107 bytes only.
         let name = path.file_name().context("a socket has a name")?;
-        let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
-        let listener = UnixListener::bind(&short).with_context(|| format!("making {}", path.display()))?;
+        let short = Path::new("/proc/self/fd")
+            .join(dir.as_raw_fd().to_string())
+            .join(name);
+        let listener =
+            UnixListener::bind(&short).with_context(|| format!("making {}", path.display()))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(setup.uid), Some(setup.gid))?;
@@ -104,7 +129,10 @@ impl RunDir {
 
     /// What was made for the user goes, and its directory in a private one.
     pub fn remove_user_files(&self, setup: &Setup) {
-        let scripts = self.script_places(setup).into_iter().flat_map(|(short, always)| short.into_iter().chain([always]));
+        let scripts = self
+            .script_places(setup)
+            .into_iter()
+            .flat_map(|(short, always)| short.into_iter().chain([always]));
         for UserPlace { path, seen } in scripts.chain(self.socket_place(setup)) {
             let _ = fs::remove_file(&path);
             if path != seen {
@@ -116,7 +144,9 @@ impl RunDir {
     /// `RUN_DIR/marks/RUN.script`, where short scripts can be executed there, and `SPOOL/marks/RUN.script`.
     fn script_places(&self, setup: &Setup) -> anyhow::Result<(Option<UserPlace>, UserPlace)> {
         let name = format!("{}.script", self.run()?);
-        let short = setup.short_scripts_in_marks_dir.then(|| seen_place(setup, Path::new(&setup.marks_dir), &name));
+        let short = setup
+            .short_scripts_in_marks_dir
+            .then(|| seen_place(setup, Path::new(&setup.marks_dir), &name));
         Ok((short, seen_place(setup, &self.marks_dir()?, &name)))
     }
 
@@ -130,19 +160,27 @@ impl RunDir {
     }
 
     fn run(&self) -> anyhow::Result<&str> {
-        self.path.file_name().and_then(OsStr::to_str).context("the run directory is named after no run")
+        self.path
+            .file_name()
+            .and_then(OsStr::to_str)
+            .context("the run directory is named after no run")
     }
 
     fn marks_dir(&self) -> anyhow::Result<PathBuf> {
-        Ok(self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?.join("marks"))
+        Ok(self
+            .path
+            .parent()
+            .and_then(Path::parent)
+            .context("the run directory is not in SPOOL/runs")?
+            .join("marks"))
     }
-
 }
 
 /// From the current directory, which is `dir`.
 fn read_json<T: serde::de::DeserializeOwned>(dir: &Path, name: &str) -> anyhow::Result<T> {
     let bytes = fs::read(name).with_context(|| format!("reading {}", dir.join(name).display()))?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{} is no {name}", dir.join(name).display()))
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{} is no {name}", dir.join(name).display()))
 }
 
 /// Where a file for the user is, and the path under which the job finds it.
@@ -152,14 +190,22 @@ struct UserPlace {
 }
 
 /// Returns the path that the job sees.
-fn write_script(UserPlace { path, seen }: UserPlace, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
+fn write_script(
+    UserPlace { path, seen }: UserPlace,
+    text: &str,
+    setup: &Setup,
+) -> anyhow::Result<PathBuf> {
     let dir = make_user_dir(&path)?;
     if path == seen {
         check_reachable(dir, setup)?;
     }
     let _ = fs::remove_file(&path);
     let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&path)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o500)
+            .open(&path)?;
         file.write_all(text.as_bytes())?;
         // The supervisor's umask may have taken bits away.
         file.set_permissions(Permissions::from_mode(0o500))?;
@@ -176,11 +222,20 @@ fn write_script(UserPlace { path, seen }: UserPlace, text: &str, setup: &Setup) 
 /// A private directory that is bound over this place hides it, as in a sandbox below /tmp; then the file lies in that private
 /// directory.
 fn seen_place(setup: &Setup, dir: &Path, name: &str) -> UserPlace {
-    match batch::binds(setup).into_iter().find(|bind| dir.starts_with(&bind.target)) {
-        None => UserPlace { path: dir.join(name), seen: dir.join(name) },
+    match batch::binds(setup)
+        .into_iter()
+        .find(|bind| dir.starts_with(&bind.target))
+    {
+        None => UserPlace {
+            path: dir.join(name),
+            seen: dir.join(name),
+        },
         Some(bind) => {
             let below = Path::new(".gpupool").join(name);
-            UserPlace { path: bind.source.join(&below), seen: bind.target.join(&below) }
+            UserPlace {
+                path: bind.source.join(&below),
+                seen: bind.target.join(&below),
+            }
         }
     }
 }
@@ -207,7 +262,9 @@ fn lock(dir: &Path) -> anyhow::Result<Flock<File>> {
 
 /// The node's wall clock, for people; deadlines run on CLOCK_BOOTTIME.
 pub fn wall_clock() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     Timestamp(since.as_millis() as i64)
 }
 
@@ -225,7 +282,10 @@ fn check_reachable(dir: &Path, setup: &Setup) -> anyhow::Result<()> {
             () => 0o001,
         };
         if meta.mode() & needed != needed {
-            bail!("{} cannot be passed by uid {uid}, so no script below it can run: chmod o+x it", part.display());
+            bail!(
+                "{} cannot be passed by uid {uid}, so no script below it can run: chmod o+x it",
+                part.display()
+            );
         }
     }
     Ok(())

@@ -52,7 +52,10 @@ pub fn serve(runs: &Path) -> anyhow::Result<Option<Born>> {
             Ok(Fork::Supervisor { connection }) => {
                 drop(requests);
                 begin(&run_dir, title.as_ref())?;
-                return Ok(is_awaited(&connection).then_some(Born { run_dir, connection }));
+                return Ok(is_awaited(&connection).then_some(Born {
+                    run_dir,
+                    connection,
+                }));
             }
             Ok(Fork::Begun { pid, process }) => (Some(process), pid.to_string()),
             Err(e) => (None, format!("{e:#}")),
@@ -72,13 +75,25 @@ enum Fork {
 }
 
 fn fork(run_dir: &Path, runs: &Path, descriptors: Vec<OwnedFd>) -> anyhow::Result<Fork> {
-    anyhow::ensure!(run_dir.parent() == Some(runs), "{} is no run in {}", run_dir.display(), runs.display());
+    anyhow::ensure!(
+        run_dir.parent() == Some(runs),
+        "{} is no run in {}",
+        run_dir.display(),
+        runs.display()
+    );
     let mut descriptors = descriptors.into_iter();
-    let connection = descriptors.next().context("a request brings a connection")?;
+    let connection = descriptors
+        .next()
+        .context("a request brings a connection")?;
     let cgroup = descriptors.next();
     match process::fork(cgroup.as_ref().map(AsFd::as_fd)).context("forking a supervisor")? {
-        Forked::Parent { pid, pidfd } => Ok(Fork::Begun { pid, process: pidfd }),
-        Forked::Child => Ok(Fork::Supervisor { connection: connection.into() }),
+        Forked::Parent { pid, pidfd } => Ok(Fork::Begun {
+            pid,
+            process: pidfd,
+        }),
+        Forked::Child => Ok(Fork::Supervisor {
+            connection: connection.into(),
+        }),
     }
 }
 
@@ -86,7 +101,11 @@ fn fork(run_dir: &Path, runs: &Path, descriptors: Vec<OwnedFd>) -> anyhow::Resul
 fn begin(run_dir: &Path, title: Option<&Title>) -> anyhow::Result<()> {
     process::disown_children(false)?;
     setsid()?;
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))?;
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(run_dir.join("log"))?;
     dup2_stderr(&log)?;
     if let Some(title) = title {
         title.show(run_dir);
@@ -112,15 +131,27 @@ impl Title {
     fn find() -> Option<Title> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-        let (start, end) = (fields.get(45)?.parse().ok()?, fields.get(46)?.parse::<u64>().ok()?);
+        let (start, end) = (
+            fields.get(45)?.parse().ok()?,
+            fields.get(46)?.parse::<u64>().ok()?,
+        );
         let line = fs::read("/proc/self/cmdline").ok()?;
         let program = line.split_inclusive(|byte| *byte == 0).next()?.to_vec();
-        Some(Title { program, start, length: end.checked_sub(start)? as usize })
+        Some(Title {
+            program,
+            start,
+            length: end.checked_sub(start)? as usize,
+        })
     }
 
     /// Best effort: nobody but people reads it. The memory is the arguments', which were read before.
     fn show(&self, run_dir: &Path) {
-        let mut line = [&self.program[..], b"--run-dir\0", run_dir.as_os_str().as_bytes()].concat();
+        let mut line = [
+            &self.program[..],
+            b"--run-dir\0",
+            run_dir.as_os_str().as_bytes(),
+        ]
+        .concat();
         if line.len() < self.length {
             line.resize(self.length, 0);
             let memory = OpenOptions::new().write(true).open("/proc/self/mem");

@@ -100,14 +100,28 @@ struct Task {
 
 impl Steps {
     /// Begins a step, or says why not: to grun where it can be reached, and as the error to log.
-    pub fn begin(&mut self, order: StepOrder, refusal: Option<String>, now: Boot) -> anyhow::Result<()> {
+    pub fn begin(
+        &mut self,
+        order: StepOrder,
+        refusal: Option<String>,
+        now: Boot,
+    ) -> anyhow::Result<()> {
         if !self.seen.insert(order.step) {
             return Ok(());
         }
         let mut link = StepLink::open(&order.connect)?;
-        link.send(&StepOutput::Hello { step: order.step, node_index: order.node_index, key: order.key.clone() });
+        link.send(&StepOutput::Hello {
+            step: order.step,
+            node_index: order.node_index,
+            key: order.key.clone(),
+        });
         let too_many = order.ranks.len() > MAX_NODE_TASKS as usize;
-        let bound = too_many.then(|| format!("{} tasks on one node, and {MAX_NODE_TASKS} are the most", order.ranks.len()));
+        let bound = too_many.then(|| {
+            format!(
+                "{} tasks on one node, and {MAX_NODE_TASKS} are the most",
+                order.ranks.len()
+            )
+        });
         let refusal = refusal.or(bound);
         let until = now.plus_secs(GRUN_PATIENCE_SECS);
         let phase = match &refusal {
@@ -117,7 +131,14 @@ impl Steps {
             }
             None => Phase::Connecting(until),
         };
-        self.live.push(Step { order, link: Some(link), phase, tasks: Vec::new(), inputs: StepInputs::default(), account: None });
+        self.live.push(Step {
+            order,
+            link: Some(link),
+            phase,
+            tasks: Vec::new(),
+            inputs: StepInputs::default(),
+            account: None,
+        });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
     }
 
@@ -128,7 +149,10 @@ impl Steps {
 
     pub fn next_deadline(&self) -> Option<Boot> {
         let deadline = |step: &Step| match step.phase {
-            Phase::Connecting(at) | Phase::Deserted(at) | Phase::Ending(at) | Phase::Flushing(at) => Some(at),
+            Phase::Connecting(at)
+            | Phase::Deserted(at)
+            | Phase::Ending(at)
+            | Phase::Flushing(at) => Some(at),
             Phase::Running | Phase::Killed => None,
         };
         self.live.iter().filter_map(deadline).min()
@@ -142,14 +166,28 @@ impl Steps {
     /// A child was reaped. If it was a task, what it leaves behind in its session goes with it.
     pub fn reaped(&mut self, job: &Job<'_>, child: &Reaped, exit: ExitCode) {
         let is_its = |task: &Task| task.pid == Some(child.pid);
-        let mut found = self.live.iter_mut().filter_map(|step| Some((step.tasks.iter_mut().find(|task| is_its(task))?, step.account.as_mut()?)));
-        let Some((task, account)) = found.next() else { return };
+        let mut found = self.live.iter_mut().filter_map(|step| {
+            Some((
+                step.tasks.iter_mut().find(|task| is_its(task))?,
+                step.account.as_mut()?,
+            ))
+        });
+        let Some((task, account)) = found.next() else {
+            return;
+        };
         task.finish_launch_of_the_dead();
         task.pid = None;
         account.reaped(child);
         if task.exit.is_none() {
             let of_memory = exit == ExitCode::killed(SIGKILL as u8) && account.blames_memory();
-            task.exit = Some((exit, if of_memory { OUT_OF_MEMORY.to_owned() } else { String::new() }));
+            task.exit = Some((
+                exit,
+                if of_memory {
+                    OUT_OF_MEMORY.to_owned()
+                } else {
+                    String::new()
+                },
+            ));
         }
         // A cgroup that cannot be listed is found out by the supervisor itself.
         let _ = job.processes.signal_session(task.session, SIGKILL);
@@ -159,7 +197,11 @@ impl Steps {
     pub fn service(&mut self, job: &Job<'_>, now: Boot) {
         for step in &mut self.live {
             if let Some(closed) = step.service(job, now, &mut self.notes) {
-                let kills = if closed.is_own_limit { &mut self.own_kills } else { &mut self.job_kills };
+                let kills = if closed.is_own_limit {
+                    &mut self.own_kills
+                } else {
+                    &mut self.job_kills
+                };
                 *kills += closed.usage.oom_kills;
                 self.left.extend(closed.left);
             }
@@ -176,7 +218,12 @@ impl Steps {
     /// Of the kills for want of memory that the job's cgroup counts, those that are the job's: a step that came to its own
     /// limit is out of memory, its job is not.
     pub fn kills_of_job(&self, counted: u64, processes: &JobProcesses) -> u64 {
-        let at_live_limits: u64 = self.live.iter().filter_map(|step| step.account.as_ref()).map(StepAccount::own_kills).sum();
+        let at_live_limits: u64 = self
+            .live
+            .iter()
+            .filter_map(|step| step.account.as_ref())
+            .map(StepAccount::own_kills)
+            .sum();
         let (counted, over) = match processes.counts_kills_of_ended_steps() {
             true => (counted, self.own_kills),
             false => (counted + self.job_kills, 0),
@@ -189,7 +236,9 @@ impl Step {
     /// Returns its account when it is closed.
     fn service(&mut self, job: &Job<'_>, now: Boot, notes: &mut Vec<String>) -> Option<Closed> {
         self.service_link(job, now);
-        if matches!(self.phase, Phase::Connecting(_)) && self.link.as_ref().is_some_and(StepLink::is_connected) {
+        if matches!(self.phase, Phase::Connecting(_))
+            && self.link.as_ref().is_some_and(StepLink::is_connected)
+        {
             self.phase = Phase::Running;
             self.start_tasks(job, notes);
         }
@@ -203,7 +252,9 @@ impl Step {
                 self.account.iter().for_each(StepAccount::kill);
                 self.phase = Phase::Killed;
             }
-            Phase::Running | Phase::Deserted(_) | Phase::Killed if self.tasks.iter().all(|task| task.told) => {
+            Phase::Running | Phase::Deserted(_) | Phase::Killed
+                if self.tasks.iter().all(|task| task.told) =>
+            {
                 self.account.iter().for_each(StepAccount::kill);
                 self.phase = Phase::Ending(now.plus_secs(ENDING_PATIENCE_SECS));
             }
@@ -224,40 +275,72 @@ impl Step {
     }
 
     fn start_tasks(&mut self, job: &Job<'_>, notes: &mut Vec<String>) {
-        let job = Job { setup: &task_binding::seen_by(&self.order, job.setup), ..*job };
+        let job = Job {
+            setup: &task_binding::seen_by(&self.order, job.setup),
+            ..*job
+        };
         let locals = 0..self.order.ranks.len();
         self.tasks = match StepAccount::open(&self.order, job.setup, job.processes) {
             Ok((account, note)) => {
                 notes.extend(note.map(|note| format!("step {} {note}", self.order.step)));
                 let account = self.account.insert(account);
-                locals.map(|local| Task::start(&self.order, &job, account, local)).collect()
+                locals
+                    .map(|local| Task::start(&self.order, &job, account, local))
+                    .collect()
             }
             Err(text) => {
                 notes.push(format!("step {}: {text}", self.order.step));
-                let failed = |local: usize| Task::failed(self.order.ranks[local], (ExitCode::exited(126), text.clone()));
+                let failed = |local: usize| {
+                    Task::failed(
+                        self.order.ranks[local],
+                        (ExitCode::exited(126), text.clone()),
+                    )
+                };
                 locals.map(failed).collect()
             }
         };
     }
 
     /// When nothing of the step is left, or that has taken too long: what it used goes to grun, behind all that it wrote.
-    fn close_account(&mut self, job: &Job<'_>, now: Boot, notes: &mut Vec<String>) -> Option<Closed> {
-        let Phase::Ending(at) = self.phase else { return None };
-        if now < at && self.account.as_ref().is_some_and(|account| !account.is_empty()) {
+    fn close_account(
+        &mut self,
+        job: &Job<'_>,
+        now: Boot,
+        notes: &mut Vec<String>,
+    ) -> Option<Closed> {
+        let Phase::Ending(at) = self.phase else {
+            return None;
+        };
+        if now < at
+            && self
+                .account
+                .as_ref()
+                .is_some_and(|account| !account.is_empty())
+        {
             return None;
         }
         self.phase = Phase::Flushing(now.plus_secs(GRUN_PATIENCE_SECS));
-        let closed = self.account.take()?.close(self.order.step, job.setup.mem_limit_bytes);
+        let closed = self
+            .account
+            .take()?
+            .close(self.order.step, job.setup.mem_limit_bytes);
         notes.extend(Some(closed.text.clone()).filter(|text| !text.is_empty()));
         if let Some(link) = &mut self.link {
-            link.send(&StepOutput::Used { usage: closed.usage, text: closed.text.clone() });
+            link.send(&StepOutput::Used {
+                usage: closed.usage,
+                text: closed.text.clone(),
+            });
         }
         Some(closed)
     }
 
     fn service_link(&mut self, job: &Job<'_>, now: Boot) {
         let Some(link) = &mut self.link else { return };
-        if link.service().and_then(|inputs| self.obey(job, inputs)).is_err() {
+        if link
+            .service()
+            .and_then(|inputs| self.obey(job, inputs))
+            .is_err()
+        {
             self.link = None;
             if self.phase == Phase::Running {
                 self.signal(job, SIGTERM);
@@ -289,9 +372,13 @@ impl Step {
             }
             self.inputs.write_to(task.rank, &mut task.stdin);
         }
-        let taken = self.inputs.forget(self.tasks.iter().filter_map(|task| task.stdin.as_ref()));
+        let taken = self
+            .inputs
+            .forget(self.tasks.iter().filter_map(|task| task.stdin.as_ref()));
         if let (1.., Some(link)) = (taken, &mut self.link) {
-            link.send(&StepOutput::Taken { bytes: taken as u32 });
+            link.send(&StepOutput::Taken {
+                bytes: taken as u32,
+            });
         }
     }
 
@@ -307,14 +394,31 @@ impl Step {
     }
 
     fn poll_fds(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut fds: Vec<_> = self.link.iter().map(|link| (link.fd(), link.wants())).collect();
+        let mut fds: Vec<_> = self
+            .link
+            .iter()
+            .map(|link| (link.fd(), link.wants()))
+            .collect();
         let readable = self.link.as_ref().is_none_or(StepLink::has_room);
         for task in &self.tasks {
-            fds.extend(task.launching.iter().map(|l| (l.status_fd(), PollFlags::POLLIN)));
+            fds.extend(
+                task.launching
+                    .iter()
+                    .map(|l| (l.status_fd(), PollFlags::POLLIN)),
+            );
             if readable {
-                fds.extend(task.pipes.iter().flatten().map(|pipe| (pipe.as_fd(), PollFlags::POLLIN)));
+                fds.extend(
+                    task.pipes
+                        .iter()
+                        .flatten()
+                        .map(|pipe| (pipe.as_fd(), PollFlags::POLLIN)),
+                );
             }
-            fds.extend(task.stdin.iter().filter_map(|stdin| Some((self.inputs.waits_for(stdin)?, PollFlags::POLLOUT))));
+            fds.extend(
+                task.stdin
+                    .iter()
+                    .filter_map(|stdin| Some((self.inputs.waits_for(stdin)?, PollFlags::POLLOUT))),
+            );
         }
         fds
     }
@@ -341,18 +445,32 @@ impl Task {
     }
 
     fn failed(rank: u32, failure: Failure) -> Task {
-        Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], stdin: None, exit: Some(failure), told: false }
+        Task {
+            rank,
+            launching: None,
+            pid: None,
+            session: 0,
+            pipes: [None, None],
+            stdin: None,
+            exit: Some(failure),
+            told: false,
+        }
     }
 
     fn look_at_launch(&mut self, link: Option<&mut StepLink>) {
-        let Some(launching) = &self.launching else { return };
+        let Some(launching) = &self.launching else {
+            return;
+        };
         let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
         if !poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
             return;
         }
         match self.launching.take().map(Launching::finish) {
             Some(Ok(launched)) => {
-                let started = StepOutput::Started { rank: self.rank, pid: launched.pid as u32 };
+                let started = StepOutput::Started {
+                    rank: self.rank,
+                    pid: launched.pid as u32,
+                };
                 if let Some(link) = link {
                     link.send(&started);
                 }
@@ -376,7 +494,11 @@ impl Task {
     /// Without a connection the output goes nowhere.
     fn forward(&mut self, mut link: Option<&mut StepLink>) {
         let ended = self.exit.is_some() && self.pid.is_none();
-        for (pipe, stream) in self.pipes.iter_mut().zip([StepStream::Stdout, StepStream::Stderr]) {
+        for (pipe, stream) in self
+            .pipes
+            .iter_mut()
+            .zip([StepStream::Stdout, StepStream::Stderr])
+        {
             while let Some(file) = pipe {
                 if link.as_ref().is_some_and(|link| !link.has_room()) {
                     return;
@@ -385,7 +507,11 @@ impl Task {
                 match file.read(&mut piece) {
                     Ok(count) if count > 0 => {
                         piece.truncate(count);
-                        let output = StepOutput::Output { rank: self.rank, stream, bytes: piece };
+                        let output = StepOutput::Output {
+                            rank: self.rank,
+                            stream,
+                            bytes: piece,
+                        };
                         if let Some(link) = &mut link {
                             link.send(&output);
                         }
@@ -398,7 +524,11 @@ impl Task {
             }
         }
         if let (true, false, Some((exit, text))) = (ended, self.told, &self.exit) {
-            let output = StepOutput::Ended { rank: self.rank, exit: *exit, text: text.clone() };
+            let output = StepOutput::Ended {
+                rank: self.rank,
+                exit: *exit,
+                text: text.clone(),
+            };
             if let Some(link) = link {
                 link.send(&output);
             }
@@ -410,21 +540,38 @@ impl Task {
 type Failure = (ExitCode, String);
 
 /// The start of a task, and our ends of its stdin, and of its stdout and stderr.
-fn spawn(order: &StepOrder, job: &Job<'_>, account: &StepAccount, local: usize) -> Result<(Launching, File, [File; 2]), Failure> {
+fn spawn(
+    order: &StepOrder,
+    job: &Job<'_>,
+    account: &StepAccount,
+    local: usize,
+) -> Result<(Launching, File, [File; 2]), Failure> {
     let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
-    let join = account.join_fds(job.processes).map_err(|e| node_failure(&e))?;
+    let join = account
+        .join_fds(job.processes)
+        .map_err(|e| node_failure(&e))?;
     let (reader, stdin) = pipe2(OFlag::O_CLOEXEC).map_err(|e| node_failure(&e))?;
     let stdin = not_blocking(stdin).map_err(|e| node_failure(&e))?;
     let (out, out_writer) = output_pipe().map_err(|e| node_failure(&e))?;
     let (err, err_writer) = output_pipe().map_err(|e| node_failure(&e))?;
-    let bound = TaskBinding::of(job.order, job.setup, order, local).map_err(|text| (ExitCode::exited(1), text))?;
+    let bound = TaskBinding::of(job.order, job.setup, order, local)
+        .map_err(|text| (ExitCode::exited(1), text))?;
     say(&err_writer, &bound.words).map_err(|e| node_failure(&e))?;
-    let mut spec = LaunchSpec::new(order.argv.iter().map(|word| os_string(word)).collect(), identity(job.setup));
-    spec.env = split_variables(environment::task(job.order, job.setup, order, local, &bound));
+    let mut spec = LaunchSpec::new(
+        order.argv.iter().map(|word| os_string(word)).collect(),
+        identity(job.setup),
+    );
+    spec.env = split_variables(environment::task(
+        job.order, job.setup, order, local, &bound,
+    ));
     spec.affinity = bound.cpus.as_deref().map(Affinity::new);
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, job.limits);
-    spec.cwd = PathBuf::from(os_string(if order.work_dir.is_empty() { &job.order.work_dir } else { &order.work_dir }));
+    spec.cwd = PathBuf::from(os_string(if order.work_dir.is_empty() {
+        &job.order.work_dir
+    } else {
+        &order.work_dir
+    }));
     spec.umask = job.order.umask;
     spec.join = join.as_ref();
     spec.confine_root = job.setup.restrict_root;
@@ -443,7 +590,10 @@ fn say(stderr: &OwnedFd, words: &str) -> io::Result<()> {
 
 /// As a shell has it: 127 for what is not there, 126 for what cannot be run.
 fn failure(error: &LaunchError) -> Failure {
-    (ExitCode::exited(if error.errno == ENOENT { 127 } else { 126 }), error.text.clone())
+    (
+        ExitCode::exited(if error.errno == ENOENT { 127 } else { 126 }),
+        error.text.clone(),
+    )
 }
 
 fn output_pipe() -> nix::Result<(File, OwnedFd)> {

@@ -36,15 +36,35 @@ impl StepAccount {
     ///
     /// # Errors
     /// Its memory cannot be limited, as it should be.
-    pub fn open(order: &StepOrder, setup: &Setup, processes: &JobProcesses) -> Result<(StepAccount, Option<String>), String> {
-        let JobProcesses::Cgroup(run) = processes else { return Ok(Default::default()) };
+    pub fn open(
+        order: &StepOrder,
+        setup: &Setup,
+        processes: &JobProcesses,
+    ) -> Result<(StepAccount, Option<String>), String> {
+        let JobProcesses::Cgroup(run) = processes else {
+            return Ok(Default::default());
+        };
         // As for a job: where the kernel cannot, a limit holds only if the node promised it.
-        let is_limited = order.mem_bytes > 0 && (setup.mem_limit_bytes.is_some() || run.limits_memory());
+        let is_limited =
+            order.mem_bytes > 0 && (setup.mem_limit_bytes.is_some() || run.limits_memory());
         let limit_bytes = is_limited.then_some(order.mem_bytes);
         match run.begin_step(&format!("step_{}", order.step), limit_bytes) {
-            Ok(cgroup) => Ok((StepAccount { cgroup: Some(cgroup), limit_bytes, ..StepAccount::default() }, None)),
-            Err(e) if is_limited => Err(format!("the memory of the step cannot be limited: {}", chain(&e))),
-            Err(e) => Ok((StepAccount::default(), Some(format!("is not measured: {}", chain(&e))))),
+            Ok(cgroup) => Ok((
+                StepAccount {
+                    cgroup: Some(cgroup),
+                    limit_bytes,
+                    ..StepAccount::default()
+                },
+                None,
+            )),
+            Err(e) if is_limited => Err(format!(
+                "the memory of the step cannot be limited: {}",
+                chain(&e)
+            )),
+            Err(e) => Ok((
+                StepAccount::default(),
+                Some(format!("is not measured: {}", chain(&e))),
+            )),
         }
     }
 
@@ -77,17 +97,24 @@ impl StepAccount {
     /// SIGKILL to what is in it.
     pub fn kill(&self) {
         // What a kill fails on, the kill of the job's end finds.
-        self.cgroup.iter().filter(|_| !self.is_empty()).for_each(|cgroup| drop(cgroup.kill()));
+        self.cgroup
+            .iter()
+            .filter(|_| !self.is_empty())
+            .for_each(|cgroup| drop(cgroup.kill()));
     }
 
     /// Nothing of the step is left, as far as that is known.
     pub fn is_empty(&self) -> bool {
-        self.cgroup.as_ref().is_none_or(|cgroup| cgroup.is_empty().unwrap_or(true))
+        self.cgroup
+            .as_ref()
+            .is_none_or(|cgroup| cgroup.is_empty().unwrap_or(true))
     }
 
     /// What of the job's kills for want of memory happened at this step's own limit.
     pub fn own_kills(&self) -> u64 {
-        self.measure().filter(|used| used.limit_reached).map_or(0, |used| used.usage.oom_kills)
+        self.measure()
+            .filter(|used| used.limit_reached)
+            .map_or(0, |used| used.usage.oom_kills)
     }
 
     /// The use of it all; its cgroup goes.
@@ -95,10 +122,23 @@ impl StepAccount {
         let used = self.measure();
         let is_own_limit = used.is_some_and(|used| used.limit_reached);
         let usage = used.map_or(self.reaped, |used| usage_of(&used));
-        let limit = if is_own_limit { self.limit_bytes.map(|bytes| ("step", bytes)) } else { job_limit_bytes.map(|bytes| ("job", bytes)) };
-        let text = if usage.oom_kills > 0 { out_of_memory_text(step, &usage, limit) } else { String::new() };
+        let limit = if is_own_limit {
+            self.limit_bytes.map(|bytes| ("step", bytes))
+        } else {
+            job_limit_bytes.map(|bytes| ("job", bytes))
+        };
+        let text = if usage.oom_kills > 0 {
+            out_of_memory_text(step, &usage, limit)
+        } else {
+            String::new()
+        };
         let left = self.cgroup.take().filter(|cgroup| !cgroup.remove_left());
-        Closed { usage, text, is_own_limit, left }
+        Closed {
+            usage,
+            text,
+            is_own_limit,
+            left,
+        }
     }
 
     fn measure(&self) -> Option<StepUsage> {
@@ -119,11 +159,23 @@ fn usage_of(used: &StepUsage) -> Usage {
 fn out_of_memory_text(step: u32, usage: &Usage, limit: Option<(&str, u64)>) -> String {
     let (killed, peak_mib) = (usage.oom_kills, usage.peak_memory_bytes >> 20);
     let processes = if killed == 1 { "process" } else { "processes" };
-    let ask = |whose: &str| if whose == "step" { "--mem" } else { "--mem of gsub" };
+    let ask = |whose: &str| {
+        if whose == "step" {
+            "--mem"
+        } else {
+            "--mem of gsub"
+        }
+    };
     let limit = limit.map_or(String::new(), |(whose, bytes)| {
-        format!(": the {whose} may have {} MiB on this node. Ask for more with {}", bytes >> 20, ask(whose))
+        format!(
+            ": the {whose} may have {} MiB on this node. Ask for more with {}",
+            bytes >> 20,
+            ask(whose)
+        )
     });
-    format!("step {step}: Out Of Memory: the kernel killed {killed} {processes} of it, at a peak of {peak_mib} MiB{limit}")
+    format!(
+        "step {step}: Out Of Memory: the kernel killed {killed} {processes} of it, at a peak of {peak_mib} MiB{limit}"
+    )
 }
 
 /// An error with its causes.
@@ -138,13 +190,21 @@ mod tests {
 
     #[test]
     fn the_text_names_the_limit_that_was_reached_and_what_would_help() {
-        let usage = Usage { oom_kills: 1, peak_memory_bytes: 64 << 20, ..Usage::default() };
+        let usage = Usage {
+            oom_kills: 1,
+            peak_memory_bytes: 64 << 20,
+            ..Usage::default()
+        };
         let text = |limit| out_of_memory_text(3, &usage, limit);
         assert_eq!(
             text(Some(("step", 64 << 20))),
             "step 3: Out Of Memory: the kernel killed 1 process of it, at a peak of 64 MiB: the step may have 64 MiB on this node. Ask for more with --mem"
         );
-        assert!(text(Some(("job", 1 << 30))).ends_with("the job may have 1024 MiB on this node. Ask for more with --mem of gsub"));
+        assert!(
+            text(Some(("job", 1 << 30))).ends_with(
+                "the job may have 1024 MiB on this node. Ask for more with --mem of gsub"
+            )
+        );
         assert!(text(None).ends_with("at a peak of 64 MiB"));
     }
 }

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use gmodel::supervise::{StepInput, StepOutput};
 use nix::poll::PollFlags;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket,
+    sockopt,
 };
 
 /// While more than this waits for a slow grun, the tasks' pipes are left full.
@@ -24,10 +25,15 @@ pub struct StepLink {
 impl StepLink {
     /// Begins to connect to `ADDRESS:PORT`, numeric.
     pub fn open(address: &str) -> anyhow::Result<StepLink> {
-        let numeric = || anyhow::anyhow!("{address:?} is no numeric ADDRESS:PORT to send a step's output to");
+        let numeric =
+            || anyhow::anyhow!("{address:?} is no numeric ADDRESS:PORT to send a step's output to");
         let address: SocketAddr = address.parse().map_err(|_| numeric())?;
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let family = if address.is_ipv4() {
+            AddressFamily::Inet
+        } else {
+            AddressFamily::Inet6
+        };
         let fd = socket(family, SockType::Stream, flags, None)?;
         let begun = match address {
             SocketAddr::V4(v4) => connect(fd.as_raw_fd(), &SockaddrIn::from(v4)),
@@ -40,7 +46,12 @@ impl StepLink {
         // Output comes in small pieces, and a grun whose machine is gone must be noticed.
         let _ = setsockopt(&fd, sockopt::TcpNoDelay, &true);
         let _ = setsockopt(&fd, sockopt::KeepAlive, &true);
-        Ok(StepLink { stream: TcpStream::from(fd), connected: false, outgoing: Vec::new(), incoming: Vec::new() })
+        Ok(StepLink {
+            stream: TcpStream::from(fd),
+            connected: false,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+        })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -111,7 +122,9 @@ impl StepLink {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
-            while let Some((input, used)) = StepInput::read(&self.incoming).map_err(io::Error::other)? {
+            while let Some((input, used)) =
+                StepInput::read(&self.incoming).map_err(io::Error::other)?
+            {
                 inputs.push(input);
                 self.incoming.drain(..used);
             }

@@ -103,7 +103,10 @@ impl Supervisor {
     ) -> anyhow::Result<Supervisor> {
         anyhow::ensure!(order.run.is_some(), "order.json names no run");
         let root_job = setup.uid == 0 && !setup.cgroup_tag.is_empty();
-        anyhow::ensure!(!root_job || order.allow_root, "jobs of uid 0 are refused here: allow_root_jobs is not set");
+        anyhow::ensure!(
+            !root_job || order.allow_root,
+            "jobs of uid 0 are refused here: allow_root_jobs is not set"
+        );
         let signals = deaf_signals()?;
         process::set_child_subreaper().context("becoming the sub-reaper")?;
         let processes = JobProcesses::open(&setup)?;
@@ -111,22 +114,34 @@ impl Supervisor {
             "" => None,
             service => Some(PamSession::open(service, &order.user.name)?),
         };
-        setup.environment.extend(session.iter().flat_map(|session| session.environment(&order.environment)));
-        let of_session = session.as_ref().map_or(Vec::new(), |session| session.limits().to_vec());
+        setup.environment.extend(
+            session
+                .iter()
+                .flat_map(|session| session.environment(&order.environment)),
+        );
+        let of_session = session
+            .as_ref()
+            .map_or(Vec::new(), |session| session.limits().to_vec());
         let marks = mark_socket(&mut dir, &mut setup);
-        let ready = FromStep::Ready { pid: std::process::id() };
+        let ready = FromStep::Ready {
+            pid: std::process::id(),
+        };
         let terms = Terms {
             limit_secs: order.limit_secs,
             kill_grace_secs: order.kill_grace_secs,
             warning: order.signal,
-            checkpoint_secs: order.checkpoint.as_ref().map(|checkpoint| checkpoint.grace_secs),
+            checkpoint_secs: order
+                .checkpoint
+                .as_ref()
+                .map(|checkpoint| checkpoint.grace_secs),
         };
         Ok(Supervisor {
             life: Life::new(terms),
             limits: JobLimits::new(of_session, &order.rlimits),
             session,
             events: processes.events_file(),
-            control: Control::listen(&dir.control_places(&setup)?, ready, connection).context("making the control socket")?,
+            control: Control::listen(&dir.control_places(&setup)?, ready, connection)
+                .context("making the control socket")?,
             marks,
             timer: BootTimer::new().context("making a timer")?,
             dir,
@@ -166,9 +181,17 @@ impl Supervisor {
             self.carry_out(due);
             self.begin_early_steps();
             self.look_whether_empty();
-            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
+            let job = Job {
+                order: &self.order,
+                setup: &self.setup,
+                processes: &self.processes,
+                limits: &self.limits,
+            };
             self.steps.service(&job, now());
-            self.steps.take_notes().iter().for_each(|note| self.dir.log(note));
+            self.steps
+                .take_notes()
+                .iter()
+                .for_each(|note| self.dir.log(note));
             end_is_known |= acknowledged;
             let told = end_is_known && self.steps.is_quiet();
             if self.life.is_recorded() && (told || self.leave_at.is_some_and(|at| now() >= at)) {
@@ -179,7 +202,9 @@ impl Supervisor {
 
     /// Takes away what others would see and goes at once: to give back memory piece by piece costs a copy of each page of it.
     fn leave(self) -> ! {
-        let Supervisor { control, session, .. } = self;
+        let Supervisor {
+            control, session, ..
+        } = self;
         drop((control, session));
         process::leave()
     }
@@ -188,7 +213,13 @@ impl Supervisor {
         let marks = self.marks.as_ref().filter(|_| self.life.is_running());
         let rested = marks.and_then(|marks| marks.next_deadline(now()));
         let login = self.login.as_ref().filter(|_| self.life.is_starting());
-        let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline(), rested, login.map(LoginShell::deadline)];
+        let deadlines = [
+            self.leave_at,
+            self.life.next_deadline(),
+            self.steps.next_deadline(),
+            rested,
+            login.map(LoginShell::deadline),
+        ];
         match deadlines.into_iter().flatten().min() {
             Some(at) => self.timer.set(at.0)?,
             None => self.timer.disarm()?,
@@ -197,16 +228,38 @@ impl Supervisor {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
         ];
-        fds.extend(self.events.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)));
+        fds.extend(
+            self.events
+                .iter()
+                .map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)),
+        );
         let of_control = fds.len();
-        fds.extend(self.control.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(
+            self.control
+                .fds()
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+        );
         let of_marks = fds.len();
-        fds.extend(marks.iter().flat_map(|marks| marks.fds(now())).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(
+            marks
+                .iter()
+                .flat_map(|marks| marks.fds(now()))
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+        );
         let of_others = fds.len();
         let launching = self.launching.iter().chain(&self.checkpoint);
         fds.extend(launching.map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
-        fds.extend(login.and_then(LoginShell::output_fd).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        fds.extend(self.steps.poll_fds().into_iter().map(|(fd, flags)| PollFd::new(fd, flags)));
+        fds.extend(
+            login
+                .and_then(LoginShell::output_fd)
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+        );
+        fds.extend(
+            self.steps
+                .poll_fds()
+                .into_iter()
+                .map(|(fd, flags)| PollFd::new(fd, flags)),
+        );
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e).context("poll"),
@@ -230,12 +283,15 @@ impl Supervisor {
 
     /// Only while the program runs: before that nobody in the job can have written.
     fn take_marks(&mut self) {
-        let Some(marks) = self.marks.as_mut().filter(|_| self.life.is_running()) else { return };
+        let Some(marks) = self.marks.as_mut().filter(|_| self.life.is_running()) else {
+            return;
+        };
         for mark in marks.receive(now(), wall_clock()) {
             let is_answer = self.life.marked(now(), mark.number);
             // Not each: a log that takes one a second for a week fills the spool.
             if mark.number == 1 || is_answer {
-                self.dir.log(&format!("checkpoint mark {} {}", mark.number, mark.note));
+                self.dir
+                    .log(&format!("checkpoint mark {} {}", mark.number, mark.note));
             }
             self.control.publish_mark(mark);
         }
@@ -262,7 +318,8 @@ impl Supervisor {
                     Vec::new()
                 }
                 ToStep::Unknown => {
-                    self.dir.log("an order that this release does not know was passed over");
+                    self.dir
+                        .log("an order that this release does not know was passed over");
                     Vec::new()
                 }
             };
@@ -290,7 +347,8 @@ impl Supervisor {
         let running = self.life.is_running() && !self.life.is_ending();
         let refusal = (!running).then(|| "the job is not running on this node".to_owned());
         if let Err(e) = self.steps.begin(step, refusal, now()) {
-            self.dir.log(&format!("step {number} was not started: {e:#}"));
+            self.dir
+                .log(&format!("step {number} was not started: {e:#}"));
         }
     }
 
@@ -298,9 +356,19 @@ impl Supervisor {
         for act in acts {
             let done = match act {
                 Act::Start => self.start(),
-                Act::Signal { signal, full: true, .. } => self.processes.signal(i32::from(signal), None),
-                Act::Signal { signal, batch_only: false, .. } => self.signal_job(signal),
-                Act::Signal { signal, batch_only: true, .. } => self.signal_main(signal),
+                Act::Signal {
+                    signal, full: true, ..
+                } => self.processes.signal(i32::from(signal), None),
+                Act::Signal {
+                    signal,
+                    batch_only: false,
+                    ..
+                } => self.signal_job(signal),
+                Act::Signal {
+                    signal,
+                    batch_only: true,
+                    ..
+                } => self.signal_main(signal),
                 Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
                 Act::Checkpoint => self.ask_for_checkpoint(),
                 Act::Freeze => {
@@ -313,16 +381,25 @@ impl Supervisor {
                 }
                 Act::Terminate => {
                     self.dir.log("SIGTERM to the job");
-                    self.life.terminating(self.main_pid.is_some_and(JobProcesses::dies_of_term));
+                    self.life
+                        .terminating(self.main_pid.is_some_and(JobProcesses::dies_of_term));
                     self.processes.terminate(self.main_pid)
                 }
                 Act::Kill => {
                     // It may not have come as far as its cgroup.
                     let login = self.login.iter().map(LoginShell::pidfd);
-                    for on_its_way in self.launching.iter().chain(&self.checkpoint).map(Launching::pidfd).chain(login) {
+                    for on_its_way in self
+                        .launching
+                        .iter()
+                        .chain(&self.checkpoint)
+                        .map(Launching::pidfd)
+                        .chain(login)
+                    {
                         let _ = process::pidfd_signal(on_its_way, SIGKILL);
                     }
-                    self.processes.kill().map(|found_empty| self.found_empty = found_empty)
+                    self.processes
+                        .kill()
+                        .map(|found_empty| self.found_empty = found_empty)
                 }
                 Act::Record => self.record_end(),
             };
@@ -351,17 +428,33 @@ impl Supervisor {
         Ok(())
     }
 
-    fn start_login_shell(&mut self, home: PathBuf, secs: u32, until: Boot) -> Result<(), LaunchFailure> {
+    fn start_login_shell(
+        &mut self,
+        home: PathBuf,
+        secs: u32,
+        until: Boot,
+    ) -> Result<(), LaunchFailure> {
         let join = self.processes.join_fds()?;
-        self.login = Some(LoginShell::start((&self.order, &self.setup), home, &self.limits, join.as_ref(), (secs, until))?);
+        self.login = Some(LoginShell::start(
+            (&self.order, &self.setup),
+            home,
+            &self.limits,
+            join.as_ref(),
+            (secs, until),
+        )?);
         Ok(())
     }
 
     /// Ends the job where its login shell takes too long. One that the end of the job overtook is only waited for.
     fn look_at_login(&mut self) {
-        let Some(login) = self.login.as_mut().filter(|_| self.life.is_starting()) else { return };
+        let Some(login) = self.login.as_mut().filter(|_| self.life.is_starting()) else {
+            return;
+        };
         if let Err(text) = login.look(&self.order.user.name, now()) {
-            self.launch_failed(LaunchFailure { cause: EndCause::LaunchUser, text });
+            self.launch_failed(LaunchFailure {
+                cause: EndCause::LaunchUser,
+                text,
+            });
         }
     }
 
@@ -376,12 +469,23 @@ impl Supervisor {
         let begun = match ended {
             Ok(lines) => {
                 let added = login_environment::added(lines, &self.order.environment);
-                self.dir.log(&format!("{} variables of a login of {}", added.len(), self.order.user.name));
+                self.dir.log(&format!(
+                    "{} variables of a login of {}",
+                    added.len(),
+                    self.order.user.name
+                ));
                 self.take_login_environment(added);
                 self.spawn_batch()
             }
-            Err(None) => self.start_login_shell(PathBuf::from("/"), self.order.login_env_secs.unwrap_or(1), until),
-            Err(Some(text)) => Err(LaunchFailure { cause: EndCause::LaunchUser, text }),
+            Err(None) => self.start_login_shell(
+                PathBuf::from("/"),
+                self.order.login_env_secs.unwrap_or(1),
+                until,
+            ),
+            Err(Some(text)) => Err(LaunchFailure {
+                cause: EndCause::LaunchUser,
+                text,
+            }),
         };
         if let Err(failure) = begun {
             self.launch_failed(failure);
@@ -391,12 +495,17 @@ impl Supervisor {
     /// As if the user had brought it along: what PAM says of the same names does not count over it.
     fn take_login_environment(&mut self, added: Vec<String>) {
         let of_session = |session: &Option<PamSession>, order: &LaunchOrder| -> Vec<String> {
-            session.iter().flat_map(|session| session.environment(&order.environment)).collect()
+            session
+                .iter()
+                .flat_map(|session| session.environment(&order.environment))
+                .collect()
         };
         let before = of_session(&self.session, &self.order);
         self.order.environment.extend(added);
         let still = of_session(&self.session, &self.order);
-        self.setup.environment.retain(|line| !before.contains(line) || still.contains(line));
+        self.setup
+            .environment
+            .retain(|line| !before.contains(line) || still.contains(line));
     }
 
     fn spawn_batch(&mut self) -> Result<(), LaunchFailure> {
@@ -408,8 +517,18 @@ impl Supervisor {
             self.dir.log(&text);
         }
         let join = self.processes.join_fds()?;
-        let spec = batch::launch_spec(&self.order, &self.setup, &self.limits, script.as_deref(), join.as_ref(), wall_clock())
-            .map_err(|e| LaunchFailure { cause: EndCause::LaunchUser, text: e.to_string() })?;
+        let spec = batch::launch_spec(
+            &self.order,
+            &self.setup,
+            &self.limits,
+            script.as_deref(),
+            join.as_ref(),
+            wall_clock(),
+        )
+        .map_err(|e| LaunchFailure {
+            cause: EndCause::LaunchUser,
+            text: e.to_string(),
+        })?;
         let launching = launch::spawn(&spec)?;
         self.main_pid = Some(launching.pid());
         self.launching = Some(launching);
@@ -429,7 +548,9 @@ impl Supervisor {
 
     fn look_at_launch(&mut self) {
         self.look_at_checkpoint(false);
-        let Some(launching) = &self.launching else { return };
+        let Some(launching) = &self.launching else {
+            return;
+        };
         let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
         let is_decided = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
         if let Some(launching) = self.launching.take_if(|_| is_decided) {
@@ -447,7 +568,10 @@ impl Supervisor {
             && let Err(e) = launching.finish()
         {
             self.checkpoint_pid = None;
-            self.dir.log(&format!("the checkpoint command was not started: {}", e.text));
+            self.dir.log(&format!(
+                "the checkpoint command was not started: {}",
+                e.text
+            ));
         }
     }
 
@@ -472,11 +596,19 @@ impl Supervisor {
     fn reap(&mut self) {
         for child in process::reap_all() {
             let (pid, exit) = (child.pid, child.exit);
-            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
+            let job = Job {
+                order: &self.order,
+                setup: &self.setup,
+                processes: &self.processes,
+                limits: &self.limits,
+            };
             if self.checkpoint_pid == Some(pid) {
                 self.look_at_checkpoint(true);
                 if self.checkpoint_pid.take().is_some() {
-                    self.dir.log(&format!("the checkpoint command ended, {}", exit_code(exit)));
+                    self.dir.log(&format!(
+                        "the checkpoint command ended, {}",
+                        exit_code(exit)
+                    ));
                 }
                 continue;
             }
@@ -506,14 +638,25 @@ impl Supervisor {
             return;
         }
         // Nobody came since the kill of this turn, but where a launch was on its way.
-        let found_empty = std::mem::take(&mut self.found_empty) && self.launching.is_none() && self.checkpoint.is_none() && self.login.is_none();
-        match if found_empty { Ok(true) } else { self.processes.is_empty() } {
+        let found_empty = std::mem::take(&mut self.found_empty)
+            && self.launching.is_none()
+            && self.checkpoint.is_none()
+            && self.login.is_none();
+        match if found_empty {
+            Ok(true)
+        } else {
+            self.processes.is_empty()
+        } {
             Ok(true) => {
                 if holds_steps_only {
                     let acts = self.life.deserted(now());
                     self.carry_out(acts);
                 }
-                let acts = if self.login.is_some() { Vec::new() } else { self.life.emptied(self.main_pid.is_some()) };
+                let acts = if self.login.is_some() {
+                    Vec::new()
+                } else {
+                    self.life.emptied(self.main_pid.is_some())
+                };
                 self.carry_out(acts);
             }
             Ok(false) => {}
@@ -522,7 +665,9 @@ impl Supervisor {
     }
 
     fn signal_main(&self, signal: u8) -> anyhow::Result<()> {
-        let Some(pid) = self.main_pid else { return Ok(()) };
+        let Some(pid) = self.main_pid else {
+            return Ok(());
+        };
         // Our own child and not reaped yet, so the number is still its.
         let pidfd = process::pidfd_open(pid)?;
         Ok(process::pidfd_signal(pidfd.as_fd(), i32::from(signal))?)
@@ -530,7 +675,9 @@ impl Supervisor {
 
     /// The shell that runs a script is spared, as in Slurm, unless it is all there is. SIGKILL spares nobody.
     fn signal_job(&self, signal: u8) -> anyhow::Result<()> {
-        let shell = self.main_pid.filter(|_| !self.order.script.is_empty() && i32::from(signal) != SIGKILL);
+        let shell = self
+            .main_pid
+            .filter(|_| !self.order.script.is_empty() && i32::from(signal) != SIGKILL);
         match shell {
             Some(shell) if self.processes.is_alone(shell)? => self.signal_main(signal),
             shell => self.processes.signal(i32::from(signal), shell),
@@ -539,26 +686,41 @@ impl Supervisor {
 
     /// Without `B:` the shell that runs a script is spared, as in Slurm: a warning that it does not trap would end the job.
     fn warn(&mut self, signal: u8, batch_only: bool) -> anyhow::Result<()> {
-        self.dir.log(&format!("warning before the time limit: signal {signal}"));
+        self.dir
+            .log(&format!("warning before the time limit: signal {signal}"));
         match batch_only {
             true => self.signal_main(signal),
-            false => self.processes.signal(i32::from(signal), self.main_pid.filter(|_| !self.order.script.is_empty())),
+            false => self.processes.signal(
+                i32::from(signal),
+                self.main_pid.filter(|_| !self.order.script.is_empty()),
+            ),
         }
     }
 
     /// By signal on every node of the run, by its command on the first.
     fn ask_for_checkpoint(&mut self) -> anyhow::Result<()> {
-        let Some(checkpoint) = self.order.checkpoint.clone() else { return Ok(()) };
-        self.dir.log(&format!("asked for a checkpoint: {checkpoint}"));
+        let Some(checkpoint) = self.order.checkpoint.clone() else {
+            return Ok(());
+        };
+        self.dir
+            .log(&format!("asked for a checkpoint: {checkpoint}"));
         match checkpoint.how {
-            CheckpointHow::Signal(signal) => {
-                self.processes.ask(i32::from(signal), self.main_pid.filter(|_| !self.order.script.is_empty()))
-            }
+            CheckpointHow::Signal(signal) => self.processes.ask(
+                i32::from(signal),
+                self.main_pid.filter(|_| !self.order.script.is_empty()),
+            ),
             CheckpointHow::Command(_) if self.order.node_index != 0 => Ok(()),
             CheckpointHow::Command(command) => {
                 let join = self.processes.join_fds()?;
                 let started = self.started.unwrap_or_else(wall_clock);
-                let spec = batch::checkpoint_spec(&command, &self.order, &self.setup, &self.limits, join.as_ref(), started)?;
+                let spec = batch::checkpoint_spec(
+                    &command,
+                    &self.order,
+                    &self.setup,
+                    &self.limits,
+                    join.as_ref(),
+                    started,
+                )?;
                 let launching = launch::spawn(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
                 self.checkpoint_pid = Some(launching.pid());
                 self.checkpoint = Some(launching);
@@ -574,11 +736,25 @@ impl Supervisor {
         });
         usage.oom_kills = self.steps.kills_of_job(usage.oom_kills, &self.processes);
         let (cause, exit, text) = self.life.end(usage.oom_kills);
-        let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.setup.mem_limit_bytes) } else { text };
+        let text = if cause == EndCause::OutOfMemory {
+            out_of_memory_text(&usage, self.setup.mem_limit_bytes)
+        } else {
+            text
+        };
         let answered = self.life.was_answered();
         let ran_millis = self.began.map(|began| now().0.saturating_sub(began.0));
         let ended = Some(wall_clock());
-        let end = RunEnd { cause, exit, text: shorten(&text), answered, started: self.started, ended, ran_millis, usage, ..RunEnd::default() };
+        let end = RunEnd {
+            cause,
+            exit,
+            text: shorten(&text),
+            answered,
+            started: self.started,
+            ended,
+            ran_millis,
+            usage,
+            ..RunEnd::default()
+        };
         self.marks = None;
         self.dir.remove_user_files(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");
@@ -600,10 +776,14 @@ impl Supervisor {
 /// A job without it still has its grace when it must go.
 fn mark_socket(dir: &mut RunDir, setup: &mut Setup) -> Option<MarkSocket> {
     let listening = dir.listen_for_marks(setup).and_then(|(listener, seen)| {
-        setup.environment.push(format!("GSUB_MARK_SOCKET={}", seen.display()));
+        setup
+            .environment
+            .push(format!("GSUB_MARK_SOCKET={}", seen.display()));
         Ok(MarkSocket::new(listener, setup.uid)?)
     });
-    listening.map_err(|e| dir.log(&format!("no mark of a checkpoint can be taken: {e:#}"))).ok()
+    listening
+        .map_err(|e| dir.log(&format!("no mark of a checkpoint can be taken: {e:#}")))
+        .ok()
 }
 
 /// Why the batch process does not run, and whose fault that is.
@@ -618,14 +798,20 @@ impl From<LaunchError> for LaunchFailure {
             ErrorClass::User => EndCause::LaunchUser,
             ErrorClass::Node => EndCause::LaunchNode,
         };
-        LaunchFailure { cause, text: error.text }
+        LaunchFailure {
+            cause,
+            text: error.text,
+        }
     }
 }
 
 /// What fails here without a class of its own is the node's: spool and cgroup.
 impl From<anyhow::Error> for LaunchFailure {
     fn from(error: anyhow::Error) -> LaunchFailure {
-        LaunchFailure { cause: EndCause::LaunchNode, text: format!("{error:#}") }
+        LaunchFailure {
+            cause: EndCause::LaunchNode,
+            text: format!("{error:#}"),
+        }
     }
 }
 
@@ -638,7 +824,8 @@ fn deaf_signals() -> anyhow::Result<SignalFd> {
     let mut set: SigSet = DEAF_TO.into_iter().collect();
     set.add(Signal::SIGCHLD);
     set.thread_block().context("blocking signals")?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("making a signalfd")
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("making a signalfd")
 }
 
 fn exit_code(exit: Exit) -> ExitCode {
@@ -652,7 +839,9 @@ fn out_of_memory_text(usage: &Usage, limit_bytes: Option<u64>) -> String {
     let (killed, peak_mib) = (usage.oom_kills, usage.peak_memory_bytes >> 20);
     let processes = if killed == 1 { "process" } else { "processes" };
     match limit_bytes.map(|bytes| bytes >> 20) {
-        None => format!("the kernel killed {killed} {processes} for want of memory; the peak was {peak_mib} MiB"),
+        None => format!(
+            "the kernel killed {killed} {processes} for want of memory; the peak was {peak_mib} MiB"
+        ),
         Some(limit_mib) => format!(
             "the kernel killed {killed} {processes} for want of memory: the limit is {limit_mib} MiB, the peak was \
              {peak_mib} MiB. Ask for more with --mem"

@@ -58,7 +58,11 @@ impl StepInputs {
             }
             let at = (task.taken - self.first) as usize;
             let (front, back) = self.bytes.as_slices();
-            let piece = if at < front.len() { &front[at..] } else { &back[at - front.len()..] };
+            let piece = if at < front.len() {
+                &front[at..]
+            } else {
+                &back[at - front.len()..]
+            };
             if piece.is_empty() {
                 if self.ended {
                     *input = None;
@@ -98,7 +102,11 @@ mod tests {
     fn pipe() -> (io::PipeReader, Option<TaskInput>) {
         let (reader, writer) = io::pipe().unwrap();
         let writer = File::from(std::os::fd::OwnedFd::from(writer));
-        nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+        nix::fcntl::fcntl(
+            &writer,
+            nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
+        )
+        .unwrap();
         (reader, Some(TaskInput::new(writer)))
     }
 
@@ -109,7 +117,10 @@ mod tests {
         let mut inputs = StepInputs::default();
         let whole: Vec<u8> = (0..STEP_INPUT_WINDOW_BYTES).map(|at| at as u8).collect();
         inputs.take(None, &whole).unwrap();
-        assert!(inputs.take(None, b"one more").is_err(), "the window is full");
+        assert!(
+            inputs.take(None, b"one more").is_err(),
+            "the window is full"
+        );
         let mut read = Vec::new();
         while read.len() < whole.len() {
             inputs.write_to(0, &mut fast);
@@ -120,15 +131,24 @@ mod tests {
         assert!(read == whole);
         inputs.write_to(1, &mut slow);
         let taken = inputs.forget([&fast, &slow].into_iter().flatten());
-        assert!(taken > 0 && taken < whole.len(), "what fits the slow one's pipe, and not more: {taken}");
-        assert!(inputs.waits_for(slow.as_ref().unwrap()).is_some() && inputs.waits_for(fast.as_ref().unwrap()).is_none());
+        assert!(
+            taken > 0 && taken < whole.len(),
+            "what fits the slow one's pipe, and not more: {taken}"
+        );
+        assert!(
+            inputs.waits_for(slow.as_ref().unwrap()).is_some()
+                && inputs.waits_for(fast.as_ref().unwrap()).is_none()
+        );
         // It goes away without having read on: nobody waits for it.
         let mut begin = vec![0; 10];
         slow_end.read_exact(&mut begin).unwrap();
         drop(slow_end);
         inputs.write_to(1, &mut slow);
         assert!(slow.is_none() && begin == whole[..10]);
-        assert_eq!(inputs.forget([&fast].into_iter().flatten()), whole.len() - taken);
+        assert_eq!(
+            inputs.forget([&fast].into_iter().flatten()),
+            whole.len() - taken
+        );
         inputs.take(None, b"").unwrap();
         inputs.write_to(0, &mut fast);
         assert!(fast.is_none());

@@ -11,7 +11,10 @@ use std::collections::BTreeMap;
 /// Options that put each other aside across origins, and what two of one origin are.
 const RIVALS: [(&[&str], Side); 5] = [
     (&["mem", "mem-per-cpu", "mem-per-gpu"], Side::Refused),
-    (&["gpus", "gpus-per-node", "gpus-per-task", "gres"], Side::Together),
+    (
+        &["gpus", "gpus-per-node", "gpus-per-task", "gres"],
+        Side::Together,
+    ),
     (&["requeue", "no-requeue"], Side::LastWins),
     (&["borrow", "no-borrow"], Side::LastWins),
     (&["quiet", "verbose"], Side::LastWins),
@@ -41,19 +44,34 @@ impl Choices {
     pub(crate) fn of(given: impl IntoIterator<Item = Given>) -> Result<Self, Failure> {
         let mut topics: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
         for given in given {
-            topics.entry(topic(given.option.name)).or_default().push(given);
+            topics
+                .entry(topic(given.option.name))
+                .or_default()
+                .push(given);
         }
         let mut chosen = Vec::new();
         for mut given in topics.into_values() {
-            let rank = given.iter().map(|given| given.origin.rank()).max().unwrap_or_default();
+            let rank = given
+                .iter()
+                .map(|given| given.origin.rank())
+                .max()
+                .unwrap_or_default();
             given.retain(|given| given.origin.rank() == rank);
-            let last = given.last().map(|given| given.option.name).unwrap_or_default();
-            let side = RIVALS.iter().find(|(names, _)| names.contains(&last)).map_or(Side::LastWins, |(_, side)| *side);
+            let last = given
+                .last()
+                .map(|given| given.option.name)
+                .unwrap_or_default();
+            let side = RIVALS
+                .iter()
+                .find(|(names, _)| names.contains(&last))
+                .map_or(Side::LastWins, |(_, side)| *side);
             if let Some(rival) = given.iter().find(|given| given.option.name != last)
                 && side == Side::Refused
             {
                 let (one, other) = (rival.option.name, last);
-                return Err(rival.origin.fail(format_args!("--{one} and --{other} say the same thing in two ways. Keep one of them")));
+                return Err(rival.origin.fail(format_args!(
+                    "--{one} and --{other} say the same thing in two ways. Keep one of them"
+                )));
             }
             if side != Side::Together {
                 given.retain(|given| given.option.name == last);
@@ -61,7 +79,11 @@ impl Choices {
             if !ADDING_UP.contains(&last) {
                 let names: Vec<&str> = given.iter().map(|given| given.option.name).collect();
                 let mut place = 0..;
-                given.retain(|given| place.next().is_some_and(|place| !names[place + 1..].contains(&given.option.name)));
+                given.retain(|given| {
+                    place
+                        .next()
+                        .is_some_and(|place| !names[place + 1..].contains(&given.option.name))
+                });
             }
             chosen.append(&mut given);
         }
@@ -74,7 +96,10 @@ impl Choices {
         let mut sorted: Vec<&Given> = self.0.iter().collect();
         sorted.sort_by_key(|given| (std::cmp::Reverse(given.origin.rank()), &given.origin));
         for given in sorted {
-            match origins.iter_mut().find(|(origin, _)| **origin == given.origin) {
+            match origins
+                .iter_mut()
+                .find(|(origin, _)| **origin == given.origin)
+            {
                 Some((_, all)) => all.push(given),
                 None => origins.push((&given.origin, vec![given])),
             }
@@ -99,7 +124,9 @@ impl Choices {
 
     /// Takes all of an option, in their order.
     pub(crate) fn take_all(&mut self, name: &str) -> Vec<Given> {
-        self.0.extract_if(.., |given| given.option.name == name).collect()
+        self.0
+            .extract_if(.., |given| given.option.name == name)
+            .collect()
     }
 
     /// Whether a flag was given.
@@ -109,7 +136,9 @@ impl Choices {
 
     /// Takes the options that are stored and not acted on.
     pub(crate) fn take_later(&mut self) -> Vec<Given> {
-        self.0.extract_if(.., |given| given.option.status == OptionStatus::Later).collect()
+        self.0
+            .extract_if(.., |given| given.option.status == OptionStatus::Later)
+            .collect()
     }
 
     /// Names of what nobody has taken: none, once all is acted on.
@@ -119,7 +148,10 @@ impl Choices {
 }
 
 fn topic(name: &'static str) -> &'static str {
-    RIVALS.iter().find(|(names, _)| names.contains(&name)).map_or(name, |(names, _)| names[0])
+    RIVALS
+        .iter()
+        .find(|(names, _)| names.contains(&name))
+        .map_or(name, |(names, _)| names[0])
 }
 
 #[cfg(test)]
@@ -128,14 +160,25 @@ mod tests {
     use crate::option_words::read;
 
     fn given(origin: &Origin, text: &str) -> Vec<Given> {
-        let words: Vec<String> = text.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        let words: Vec<String> = text
+            .split(' ')
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect();
         read(&words, origin).unwrap().0
     }
 
     fn chosen(script: &str, environment: &str, command_line: &str) -> Result<String, Failure> {
-        let in_script = Origin::Script { script: "job.sh".into(), line_no: 2 };
+        let in_script = Origin::Script {
+            script: "job.sh".into(),
+            line_no: 2,
+        };
         let variable = Origin::Environment("SBATCH_X".into());
-        let all = [given(&in_script, script), given(&variable, environment), given(&Origin::CommandLine, command_line)];
+        let all = [
+            given(&in_script, script),
+            given(&variable, environment),
+            given(&Origin::CommandLine, command_line),
+        ];
         let choices = Choices::of(all.concat())?;
         let show = |given: &Given| format!("{}={}", given.option.name, given.text());
         Ok(choices.0.iter().map(show).collect::<Vec<_>>().join(" "))
@@ -143,22 +186,41 @@ mod tests {
 
     #[test]
     fn the_command_line_outranks_the_environment_and_that_the_script() {
-        assert_eq!(chosen("-p script -t 1", "-p env -n 2", "-p cli").unwrap(), "ntasks=2 partition=cli time=1");
+        assert_eq!(
+            chosen("-p script -t 1", "-p env -n 2", "-p cli").unwrap(),
+            "ntasks=2 partition=cli time=1"
+        );
         assert_eq!(chosen("-p script", "-p env", "").unwrap(), "partition=env");
         assert_eq!(chosen("-p a -p b", "", "").unwrap(), "partition=b");
     }
 
     #[test]
     fn rivals_are_put_aside_across_origins_and_refused_within_one() {
-        assert_eq!(chosen("--mem-per-cpu=1G --gres=gpu:1", "", "--mem=2G --gpus=4").unwrap(), "gpus=4 mem=2G");
-        assert_eq!(chosen("--requeue --no-requeue", "", "").unwrap(), "no-requeue=");
-        assert_eq!(chosen("", "", "--gpus=8 --gres=gpu:2 --gpus=4").unwrap(), "gres=gpu:2 gpus=4", "taken together");
+        assert_eq!(
+            chosen("--mem-per-cpu=1G --gres=gpu:1", "", "--mem=2G --gpus=4").unwrap(),
+            "gpus=4 mem=2G"
+        );
+        assert_eq!(
+            chosen("--requeue --no-requeue", "", "").unwrap(),
+            "no-requeue="
+        );
+        assert_eq!(
+            chosen("", "", "--gpus=8 --gres=gpu:2 --gpus=4").unwrap(),
+            "gres=gpu:2 gpus=4",
+            "taken together"
+        );
         let refused = chosen("--mem=1G --mem-per-cpu=2G", "", "").unwrap_err();
-        assert_eq!(refused.text, "job.sh: line 2: --mem and --mem-per-cpu say the same thing in two ways. Keep one of them");
+        assert_eq!(
+            refused.text,
+            "job.sh: line 2: --mem and --mem-per-cpu say the same thing in two ways. Keep one of them"
+        );
     }
 
     #[test]
     fn tags_of_one_origin_add_up() {
-        assert_eq!(chosen("--tag=x", "", "--tag=a --tag=b").unwrap(), "tag=a tag=b");
+        assert_eq!(
+            chosen("--tag=x", "", "--tag=a --tag=b").unwrap(),
+            "tag=a tag=b"
+        );
     }
 }

@@ -19,7 +19,10 @@ pub(crate) struct Export {
 impl Export {
     /// Everything, as without `--export`.
     pub(crate) fn all() -> Self {
-        Self { all: true, ..Self::default() }
+        Self {
+            all: true,
+            ..Self::default()
+        }
     }
 
     /// Reads `ALL`, `NONE`, `NIL`, `NAME,NAME=VALUE`; commas in quotes belong to a value.
@@ -35,9 +38,15 @@ impl Export {
                 "NONE" => {}
                 "NIL" => nil = true,
                 part => {
-                    let (name, value) = part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value.to_owned())));
-                    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-                        return Err(format!("{name:?} is no variable's name. Write ALL, NONE, or NAME,NAME=VALUE"));
+                    let (name, value) = part
+                        .split_once('=')
+                        .map_or((part, None), |(name, value)| (name, Some(value.to_owned())));
+                    if name.is_empty()
+                        || name.contains(|c: char| c.is_whitespace() || c.is_control())
+                    {
+                        return Err(format!(
+                            "{name:?} is no variable's name. Write ALL, NONE, or NAME,NAME=VALUE"
+                        ));
                     }
                     export.names.push((name.to_owned(), value));
                 }
@@ -54,10 +63,23 @@ impl Export {
 
     /// For tasks inside a job, as `srun --export`: what describes the job stays whatever is asked.
     pub(crate) fn inside(&self, variables: Vec<(String, String)>) -> Vec<(String, String)> {
-        let named = |name: &str, with_value: bool| self.names.iter().any(|(known, value)| known == name && value.is_some() == with_value);
-        let kept = |name: &str| !named(name, true) && (self.all || describes_job(name) || named(name, false));
-        let set = self.names.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
-        variables.into_iter().filter(|(name, _)| kept(name)).chain(set).collect()
+        let named = |name: &str, with_value: bool| {
+            self.names
+                .iter()
+                .any(|(known, value)| known == name && value.is_some() == with_value)
+        };
+        let kept = |name: &str| {
+            !named(name, true) && (self.all || describes_job(name) || named(name, false))
+        };
+        let set = self
+            .names
+            .iter()
+            .filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        variables
+            .into_iter()
+            .filter(|(name, _)| kept(name))
+            .chain(set)
+            .collect()
     }
 
     /// A variable of the job whatever else it gets.
@@ -67,20 +89,36 @@ impl Export {
     }
 
     /// `NAME=value` for each variable the job gets, as [`byte_text`] writes bytes.
-    pub(crate) fn select(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
+    pub(crate) fn select(
+        &self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Vec<String> {
         let variables: Vec<_> = variables.into_iter().collect();
         // A job's own variables describe that job, not the one it submits.
         let inside_job = variables.iter().any(|(name, _)| name == "GSUB_JOB_ID");
         let mut selected = Vec::new();
         for (name, value) in variables {
             let name = byte_text::from_bytes(name.as_bytes());
-            let asked = self.names.iter().any(|(known, value)| *known == name && value.is_none());
-            let set = self.names.iter().any(|(known, value)| *known == name && value.is_some());
+            let asked = self
+                .names
+                .iter()
+                .any(|(known, value)| *known == name && value.is_none());
+            let set = self
+                .names
+                .iter()
+                .any(|(known, value)| *known == name && value.is_some());
             if !set && (asked || self.all && !(inside_job && describes_job(&name))) {
-                selected.push(format!("{name}={}", byte_text::from_bytes(value.as_bytes())));
+                selected.push(format!(
+                    "{name}={}",
+                    byte_text::from_bytes(value.as_bytes())
+                ));
             }
         }
-        selected.extend(self.names.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?))));
+        selected.extend(
+            self.names
+                .iter()
+                .filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?))),
+        );
         selected
     }
 }
@@ -92,8 +130,13 @@ pub(crate) fn own(name: &str) -> Option<String> {
 
 /// Variables that tell a job of itself.
 pub(crate) fn describes_job(name: &str) -> bool {
-    ["SLURM_", "SLURMD_", "GSUB_"].iter().any(|prefix| name.starts_with(prefix))
-        || matches!(name, "CUDA_VISIBLE_DEVICES" | "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES")
+    ["SLURM_", "SLURMD_", "GSUB_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        || matches!(
+            name,
+            "CUDA_VISIBLE_DEVICES" | "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES"
+        )
 }
 
 /// Refuses an environment that the controller would refuse.
@@ -102,8 +145,16 @@ pub(crate) fn check_size(environment: &[String]) -> Result<(), String> {
     if bytes <= MAX_ENVIRONMENT_BYTES {
         return Ok(());
     }
-    let largest = environment.iter().max_by_key(|variable| variable.len()).and_then(|variable| variable.split_once('='));
-    let largest = largest.map(|(name, value)| format!("; the largest variable is {name} with {} bytes", value.len()));
+    let largest = environment
+        .iter()
+        .max_by_key(|variable| variable.len())
+        .and_then(|variable| variable.split_once('='));
+    let largest = largest.map(|(name, value)| {
+        format!(
+            "; the largest variable is {name} with {} bytes",
+            value.len()
+        )
+    });
     Err(format!(
         "the environment has {bytes} bytes and {MAX_ENVIRONMENT_BYTES} (1 MiB) are the most{}. Try --export=NONE, or name what the job needs",
         largest.unwrap_or_default()
@@ -135,7 +186,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn select(export: &str, variables: &[(&str, &str)]) -> Vec<String> {
-        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
         Export::parse(export).unwrap().select(variables)
     }
 
@@ -145,37 +198,73 @@ mod tests {
         assert_eq!(select("ALL", &here), ["A=1", "B=2", "PATH=/bin"]);
         assert!(select("NONE", &here).is_empty());
         assert_eq!(select("A,C=x", &here), ["A=1", "C=x"]);
-        assert_eq!(select("ALL,B=9,D='p,q'", &here), ["A=1", "PATH=/bin", "B=9", "D=p,q"]);
+        assert_eq!(
+            select("ALL,B=9,D='p,q'", &here),
+            ["A=1", "PATH=/bin", "B=9", "D=p,q"]
+        );
         assert_eq!(select("MISSING", &here), [""; 0]);
     }
 
     #[test]
     fn a_login_fills_the_gaps_unless_all_is_there_or_nothing_is_wished_for() {
         let login = |text: &str| Export::parse(text).unwrap().wants_login();
-        assert!(login("NONE") && login("A,B=x") && !login("ALL") && !login("ALL,A") && !login("NIL") && !Export::all().wants_login());
+        assert!(
+            login("NONE")
+                && login("A,B=x")
+                && !login("ALL")
+                && !login("ALL,A")
+                && !login("NIL")
+                && !Export::all().wants_login()
+        );
     }
 
     #[test]
     fn the_variables_of_an_outer_job_stay_with_it() {
-        let here = [("GSUB_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("CUDA_VISIBLE_DEVICES", "0"), ("HOME", "/h")];
+        let here = [
+            ("GSUB_JOB_ID", "1"),
+            ("SLURM_PROCID", "0"),
+            ("CUDA_VISIBLE_DEVICES", "0"),
+            ("HOME", "/h"),
+        ];
         assert_eq!(select("ALL", &here), ["HOME=/h"]);
-        assert_eq!(select("ALL", &here[1..]).len(), 3, "outside of a job they are the user's own");
+        assert_eq!(
+            select("ALL", &here[1..]).len(),
+            3,
+            "outside of a job they are the user's own"
+        );
     }
 
     #[test]
     fn a_variable_that_is_no_text_goes_along_as_its_bytes() {
         use std::os::unix::ffi::OsStringExt;
-        let odd = [(OsString::from_vec(b"N\xe9".to_vec()), OsString::from_vec(b"\xff\xfe".to_vec()))];
+        let odd = [(
+            OsString::from_vec(b"N\xe9".to_vec()),
+            OsString::from_vec(b"\xff\xfe".to_vec()),
+        )];
         let selected = Export::all().select(odd.clone());
-        assert_eq!(byte_text::to_bytes(&selected[0]).as_ref(), b"N\xe9=\xff\xfe");
+        assert_eq!(
+            byte_text::to_bytes(&selected[0]).as_ref(),
+            b"N\xe9=\xff\xfe"
+        );
         let name = byte_text::from_bytes(b"N\xe9");
-        assert_eq!(Export::parse(&name).unwrap().select(odd), selected, "by its name, too");
+        assert_eq!(
+            Export::parse(&name).unwrap().select(odd),
+            selected,
+            "by its name, too"
+        );
     }
 
     #[test]
     fn an_environment_that_is_too_large_is_refused_with_the_culprit() {
-        let text = check_size(&[format!("BIG={}", "x".repeat(MAX_ENVIRONMENT_BYTES)), "A=1".into()]).unwrap_err();
-        assert!(text.contains("largest variable is BIG with 1048576 bytes"), "{text}");
+        let text = check_size(&[
+            format!("BIG={}", "x".repeat(MAX_ENVIRONMENT_BYTES)),
+            "A=1".into(),
+        ])
+        .unwrap_err();
+        assert!(
+            text.contains("largest variable is BIG with 1048576 bytes"),
+            "{text}"
+        );
     }
 
     proptest! {

@@ -33,10 +33,15 @@ pub fn asked(words: &[String]) -> Option<Vec<String>> {
 pub fn main(words: &[String]) -> Outcome {
     let note = words.join(" ");
     if note.len() > MAX_NOTE_BYTES {
-        return Err(Failure::new(format_args!("--mark: a note of {} bytes, and {MAX_NOTE_BYTES} are the most", note.len())));
+        return Err(Failure::new(format_args!(
+            "--mark: a note of {} bytes, and {MAX_NOTE_BYTES} are the most",
+            note.len()
+        )));
     }
     if note.chars().any(char::is_control) {
-        return Err(Failure::new("--mark: a note is one line of printable text; this one has control characters"));
+        return Err(Failure::new(
+            "--mark: a note is one line of printable text; this one has control characters",
+        ));
     }
     let Some(path) = std::env::var_os(SOCKET) else {
         return Err(Failure::new(format_args!(
@@ -60,7 +65,9 @@ pub fn main(words: &[String]) -> Outcome {
 
 /// One line there, one line back.
 fn ask(path: &Path, note: &str) -> Result<String, Failure> {
-    let fail = |what: &str, e: &io::Error| Failure::new(format_args!("--mark: {what} {}: {e}", path.display()));
+    let fail = |what: &str, e: &io::Error| {
+        Failure::new(format_args!("--mark: {what} {}: {e}", path.display()))
+    };
     let mut stream = connect(path).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(format_args!(
             "--mark: the run that this process belonged to is over, nobody takes marks at {} any more",
@@ -68,13 +75,19 @@ fn ask(path: &Path, note: &str) -> Result<String, Failure> {
         )),
         _ => fail("cannot reach the run's supervisor at", &e),
     })?;
-    stream.set_read_timeout(Some(ANSWER_PATIENCE)).map_err(|e| fail("cannot use", &e))?;
+    stream
+        .set_read_timeout(Some(ANSWER_PATIENCE))
+        .map_err(|e| fail("cannot use", &e))?;
     // Whoever is refused at once may find the connection closed; why is in the answer.
     let _ = stream.write_all(format!("{note}\n").as_bytes());
     let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).map_err(|e| fail("no answer from", &e))?;
+    BufReader::new(stream)
+        .read_line(&mut answer)
+        .map_err(|e| fail("no answer from", &e))?;
     match answer.trim_end() {
-        "" => Err(Failure::new("--mark: the run's supervisor went away without an answer; whether the mark was taken is not known")),
+        "" => Err(Failure::new(
+            "--mark: the run's supervisor went away without an answer; whether the mark was taken is not known",
+        )),
         answer => Ok(answer.to_owned()),
     }
 }
@@ -83,9 +96,19 @@ fn ask(path: &Path, note: &str) -> Result<String, Failure> {
 fn connect(path: &Path) -> io::Result<UnixStream> {
     match UnixStream::connect(path) {
         Err(e) if e.kind() == ErrorKind::InvalidInput => {
-            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Err(e) };
-            let dir = open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-            UnixStream::connect(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
+            let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(e);
+            };
+            let dir = open(
+                dir,
+                OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+                Mode::empty(),
+            )?;
+            UnixStream::connect(
+                Path::new("/proc/self/fd")
+                    .join(dir.as_raw_fd().to_string())
+                    .join(name),
+            )
         }
         other => other,
     }
@@ -93,7 +116,11 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 
 /// `error too soon: ...; again in 400 ms`.
 fn wait_of(answer: &str) -> Option<Duration> {
-    let millis = answer.strip_prefix("error too soon:")?.rsplit_once("again in ")?.1.strip_suffix(" ms")?;
+    let millis = answer
+        .strip_prefix("error too soon:")?
+        .rsplit_once("again in ")?
+        .1
+        .strip_suffix(" ms")?;
     Some(Duration::from_millis(millis.parse().ok()?))
 }
 
@@ -103,7 +130,11 @@ mod tests {
 
     #[test]
     fn the_note_is_what_is_behind_the_option() {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let note = |text: &str| asked(&words(text)).map(|words| words.join(" "));
         assert_eq!(note("--mark"), Some(String::new()));
         assert_eq!(note("--mark epoch 7"), Some("epoch 7".into()));
@@ -117,7 +148,11 @@ mod tests {
     fn supervisor(answers: &'static [&'static str]) -> std::path::PathBuf {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("gsub-mark-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "gsub-mark-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let dir = std::env::temp_dir().join(name).join("d".repeat(120));
         std::fs::create_dir_all(&dir).unwrap();
         let handle = std::fs::File::open(&dir).unwrap();
@@ -140,7 +175,12 @@ mod tests {
         let path = supervisor(&["ok 3\n", "error too many\n", ""]);
         assert_eq!(ask(&path, "epoch 7").unwrap(), "ok 3");
         assert_eq!(ask(&path, "epoch 7").unwrap(), "error too many");
-        assert!(ask(&path, "epoch 7").unwrap_err().text.contains("without an answer"));
+        assert!(
+            ask(&path, "epoch 7")
+                .unwrap_err()
+                .text
+                .contains("without an answer")
+        );
         std::fs::remove_file(&path).unwrap();
         assert!(ask(&path, "epoch 7").unwrap_err().text.contains("is over"));
         std::fs::remove_dir_all(path.ancestors().nth(2).unwrap()).unwrap();

@@ -18,7 +18,10 @@ pub(crate) struct Notes {
 impl Notes {
     /// `quiet`: the command line says so already.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet: quiet.then_some(true), held: Vec::new() }
+        Self {
+            quiet: quiet.then_some(true),
+            held: Vec::new(),
+        }
     }
 
     /// The options are known: what was held back is said, or is not.

@@ -11,7 +11,10 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     /// A line of this script.
-    Script { script: String, line_no: u32 },
+    Script {
+        script: String,
+        line_no: u32,
+    },
     /// This variable.
     Environment(String),
     CommandLine,
@@ -38,7 +41,10 @@ impl Origin {
     /// A failure that says where the mistake is. In a script it is a refusal, else a wrong command line.
     pub(crate) fn fail(&self, why: impl fmt::Display) -> Failure {
         let exit = if self.rank() == 0 { FAILED } else { USAGE };
-        Failure { exit, ..Failure::new(format_args!("{self}{why}")) }
+        Failure {
+            exit,
+            ..Failure::new(format_args!("{self}{why}"))
+        }
     }
 }
 
@@ -55,7 +61,8 @@ impl fmt::Display for Origin {
 impl Given {
     /// The value cannot be; the parser's message follows the option's name.
     pub(crate) fn fail(&self, why: impl fmt::Display) -> Failure {
-        self.origin.fail(format_args!("--{}: {why}", self.option.name))
+        self.origin
+            .fail(format_args!("--{}: {why}", self.option.name))
     }
 
     /// The value of an option that always has one.
@@ -75,17 +82,35 @@ pub(crate) fn read(words: &[String], origin: &Origin) -> Result<(Vec<Given>, Res
     loop {
         let before = words.as_slice();
         let Some(word) = words.next() else {
-            return Ok((given, Rest { words: Vec::new(), after_dashes: false }));
+            return Ok((
+                given,
+                Rest {
+                    words: Vec::new(),
+                    after_dashes: false,
+                },
+            ));
         };
         if word == "--" {
-            return Ok((given, Rest { words: words.as_slice().to_vec(), after_dashes: true }));
+            return Ok((
+                given,
+                Rest {
+                    words: words.as_slice().to_vec(),
+                    after_dashes: true,
+                },
+            ));
         }
         if let Some(long) = word.strip_prefix("--") {
             given.push(read_long(long, &mut words, origin)?);
         } else if word.len() > 1 && word.starts_with('-') {
             read_short(&word[1..], &mut words, origin, &mut given)?;
         } else {
-            return Ok((given, Rest { words: before.to_vec(), after_dashes: false }));
+            return Ok((
+                given,
+                Rest {
+                    words: before.to_vec(),
+                    after_dashes: false,
+                },
+            ));
         }
     }
 }
@@ -97,12 +122,21 @@ pub(crate) struct Rest {
     pub after_dashes: bool,
 }
 
-fn read_long<'w>(word: &str, next: &mut impl Iterator<Item = &'w String>, origin: &Origin) -> Result<Given, Failure> {
-    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
+fn read_long<'w>(
+    word: &str,
+    next: &mut impl Iterator<Item = &'w String>,
+    origin: &Origin,
+) -> Result<Given, Failure> {
+    let (name, value) = word
+        .split_once('=')
+        .map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
     let option = OptionSpec::find_abbreviated(name).map_err(|why| origin.fail(why))?;
     let value = match (option.value, value) {
         (OptionValue::None, Some(value)) => {
-            return Err(origin.fail(format_args!("--{} takes no value, and was given {value:?}", option.name)));
+            return Err(origin.fail(format_args!(
+                "--{} takes no value, and was given {value:?}",
+                option.name
+            )));
         }
         (OptionValue::Required(what), None) => Some(value_behind(option, what, next, origin)?),
         (_, value) => value,
@@ -118,19 +152,27 @@ fn read_short<'w>(
 ) -> Result<(), Failure> {
     let mut rest = letters.chars();
     while let Some(letter) = rest.next() {
-        let option = OptionSpec::find_short(letter)
-            .ok_or_else(|| origin.fail(format_args!("unknown option -{letter}. gsub --help lists them all.")))?;
+        let option = OptionSpec::find_short(letter).ok_or_else(|| {
+            origin.fail(format_args!(
+                "unknown option -{letter}. gsub --help lists them all."
+            ))
+        })?;
         let value = match option.value {
             OptionValue::None => {
                 given.push(accept(option, None, origin)?);
                 continue;
             }
-            OptionValue::Optional(_) => Some(rest.as_str().to_owned()).filter(|value| !value.is_empty()),
+            OptionValue::Optional(_) => {
+                Some(rest.as_str().to_owned()).filter(|value| !value.is_empty())
+            }
             OptionValue::Required(what) => Some(match rest.as_str() {
                 "" => value_behind(option, what, next, origin)?,
                 value if value.starts_with('=') => {
                     let value = &value[1..];
-                    let text = format!("-{letter}={value}: write -{letter} {value} or --{}={value}", option.name);
+                    let text = format!(
+                        "-{letter}={value}: write -{letter} {value} or --{}={value}",
+                        option.name
+                    );
                     return Err(origin.fail(text));
                 }
                 value => value.to_owned(),
@@ -143,18 +185,37 @@ fn read_short<'w>(
 }
 
 /// The next word, unless it is an option itself: then the value was forgotten.
-fn value_behind<'w>(option: &OptionSpec, what: &str, next: &mut impl Iterator<Item = &'w String>, origin: &Origin) -> Result<String, Failure> {
-    let word = next.next().ok_or_else(|| origin.fail(format_args!("--{} needs a value, {what}", option.name)))?;
-    match word.strip_prefix("--").and_then(|long| OptionSpec::find(long.split('=').next()?)) {
-        Some(_) => Err(origin.fail(format_args!("--{} needs a value, {what}; {word} follows instead", option.name))),
+fn value_behind<'w>(
+    option: &OptionSpec,
+    what: &str,
+    next: &mut impl Iterator<Item = &'w String>,
+    origin: &Origin,
+) -> Result<String, Failure> {
+    let word = next
+        .next()
+        .ok_or_else(|| origin.fail(format_args!("--{} needs a value, {what}", option.name)))?;
+    match word
+        .strip_prefix("--")
+        .and_then(|long| OptionSpec::find(long.split('=').next()?))
+    {
+        Some(_) => Err(origin.fail(format_args!(
+            "--{} needs a value, {what}; {word} follows instead",
+            option.name
+        ))),
         None => Ok(word.clone()),
     }
 }
 
 /// Follows other names to the option that is meant, and refuses what is refused here.
-fn accept(option: &'static OptionSpec, value: Option<String>, origin: &Origin) -> Result<Given, Failure> {
+fn accept(
+    option: &'static OptionSpec,
+    value: Option<String>,
+    origin: &Origin,
+) -> Result<Given, Failure> {
     let option = match option.status {
-        OptionStatus::SameAs(name) => OptionSpec::find(name).expect("a test of the table finds every other name"),
+        OptionStatus::SameAs(name) => {
+            OptionSpec::find(name).expect("a test of the table finds every other name")
+        }
         _ => option,
     };
     let refused = match option.status {
@@ -164,7 +225,11 @@ fn accept(option: &'static OptionSpec, value: Option<String>, origin: &Origin) -
     };
     match option.refusal() {
         Some(refusal) if refused => Err(origin.fail(refusal)),
-        _ => Ok(Given { option, value, origin: origin.clone() }),
+        _ => Ok(Given {
+            option,
+            value,
+            origin: origin.clone(),
+        }),
     }
 }
 
@@ -173,13 +238,21 @@ fn accept(option: &'static OptionSpec, value: Option<String>, origin: &Origin) -
 ///
 /// # Errors
 /// Options that are refused.
-pub(crate) fn read_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Vec<Given>, Failure> {
+pub(crate) fn read_environment(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<Given>, Failure> {
     let inside_job = variable("GSUB_JOB_ID").is_some();
     let mut given = Vec::new();
     for option in OPTIONS {
         let Some(name) = option.env else { continue };
-        let twin = name.strip_prefix("SBATCH_").filter(|_| !inside_job).map(|end| format!("GSUB_{end}"));
-        let set = [twin, Some(name.to_owned())].into_iter().flatten().find_map(|name| Some((variable(&name)?, name)));
+        let twin = name
+            .strip_prefix("SBATCH_")
+            .filter(|_| !inside_job)
+            .map(|end| format!("GSUB_{end}"));
+        let set = [twin, Some(name.to_owned())]
+            .into_iter()
+            .flatten()
+            .find_map(|name| Some((variable(&name)?, name)));
         let Some((value, name)) = set else { continue };
         let value = match option.value {
             OptionValue::None => None,
@@ -200,7 +273,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn words(text: &str) -> Vec<String> {
-        text.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        text.split(' ')
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect()
     }
 
     fn check(text: &str, want: Expect) {
@@ -212,60 +288,134 @@ mod tests {
                     None => format!("{} ", given.option.name),
                 };
                 let options: String = given.iter().map(show).collect();
-                format!("{options}{}{}", if rest.after_dashes { "-- " } else { "" }, rest.words.join(" "))
+                format!(
+                    "{options}{}{}",
+                    if rest.after_dashes { "-- " } else { "" },
+                    rest.words.join(" ")
+                )
             }
         });
     }
 
     #[test]
     fn words_are_cut_as_getopt_cuts_them() {
-        check("--time=30 --time 40 -t50 -t 60 job.sh --time=70", expect!["time=30 time=40 time=50 time=60 job.sh --time=70"]);
-        check("-HWn4 -- srun -n 8", expect!["hold wait ntasks=4 -- srun -n 8"]);
-        check("--nice --nice=5 --exclusive job.sh", expect!["nice nice=5 exclusive job.sh"]);
+        check(
+            "--time=30 --time 40 -t50 -t 60 job.sh --time=70",
+            expect!["time=30 time=40 time=50 time=60 job.sh --time=70"],
+        );
+        check(
+            "-HWn4 -- srun -n 8",
+            expect!["hold wait ntasks=4 -- srun -n 8"],
+        );
+        check(
+            "--nice --nice=5 --exclusive job.sh",
+            expect!["nice nice=5 exclusive job.sh"],
+        );
         check("--test-only --usage", expect!["dry-run help "]);
         check("--comment= -J - x", expect!["comment= job-name=- x"]);
     }
 
     #[test]
     fn a_name_may_be_cut_short_where_it_says_enough() {
-        check("--part x --out=y --tasks-per-node=2 --job z", expect!["partition=x output=y ntasks-per-node=2 job-name=z "]);
-        check("--mem-per=1G", expect!["2: --mem-per could be --mem-per-cpu, --mem-per-gpu. Write it in full."]);
+        check(
+            "--part x --out=y --tasks-per-node=2 --job z",
+            expect!["partition=x output=y ntasks-per-node=2 job-name=z "],
+        );
+        check(
+            "--mem-per=1G",
+            expect!["2: --mem-per could be --mem-per-cpu, --mem-per-gpu. Write it in full."],
+        );
         check("--mem=1G --time 3", expect!["mem=1G time=3 "]);
-        check("--=x", expect!["2: unknown option --. gsub --help lists them all."]);
+        check(
+            "--=x",
+            expect!["2: unknown option --. gsub --help lists them all."],
+        );
     }
 
     #[test]
     fn mistakes_name_what_would_work() {
-        check("--partiton x", expect!["2: unknown option --partiton. Did you mean --partition? gsub --help lists them all."]);
-        check("-Y", expect!["2: unknown option -Y. gsub --help lists them all."]);
+        check(
+            "--partiton x",
+            expect![
+                "2: unknown option --partiton. Did you mean --partition? gsub --help lists them all."
+            ],
+        );
+        check(
+            "-Y",
+            expect!["2: unknown option -Y. gsub --help lists them all."],
+        );
         check("--time", expect!["2: --time needs a value, TIME"]);
-        check("--hold=1", expect![[r#"2: --hold takes no value, and was given "1""#]]);
+        check(
+            "--hold=1",
+            expect![[r#"2: --hold takes no value, and was given "1""#]],
+        );
         check("-n=4", expect!["2: -n=4: write -n 4 or --ntasks=4"]);
-        check("--contiguous", expect!["2: --contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"]);
-        check("--uid bob", expect!["2: --uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"]);
+        check(
+            "--contiguous",
+            expect![
+                "2: --contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"
+            ],
+        );
+        check(
+            "--uid bob",
+            expect![
+                "2: --uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"
+            ],
+        );
     }
 
     #[test]
     fn a_script_may_ask_for_what_comes_later() {
-        let origin = Origin::Script { script: "job.sh".into(), line_no: 3 };
+        let origin = Origin::Script {
+            script: "job.sh".into(),
+            line_no: 3,
+        };
         let (given, _) = read(&words("--overcommit --contiguous"), &origin).unwrap();
         assert_eq!(given.len(), 2);
         let refused = read(&words("--uid bob"), &origin).unwrap_err();
-        assert!(refused.exit == FAILED && refused.text.starts_with("job.sh: line 3: --uid has no meaning"), "{}", refused.text);
+        assert!(
+            refused.exit == FAILED
+                && refused
+                    .text
+                    .starts_with("job.sh: line 3: --uid has no meaning"),
+            "{}",
+            refused.text
+        );
     }
 
     #[test]
     fn variables_set_options_and_ours_outrank_those_of_slurm() {
-        let set = [("SBATCH_PARTITION", "a"), ("GSUB_PARTITION", "b"), ("SBATCH_TIMELIMIT", ""), ("SBATCH_NO_REQUEUE", "1"), ("GSUB_JOB_NAME", "outer")];
+        let set = [
+            ("SBATCH_PARTITION", "a"),
+            ("GSUB_PARTITION", "b"),
+            ("SBATCH_TIMELIMIT", ""),
+            ("SBATCH_NO_REQUEUE", "1"),
+            ("GSUB_JOB_NAME", "outer"),
+        ];
         let read = |inside: bool| {
             let given = read_environment(|name| {
                 let inside = (inside && name == "GSUB_JOB_ID").then(|| "17".to_owned());
-                inside.or_else(|| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+                inside.or_else(|| {
+                    set.iter()
+                        .find(|(known, _)| *known == name)
+                        .map(|(_, value)| (*value).to_owned())
+                })
             });
-            given.unwrap().iter().map(|given| format!("{}={}", given.option.name, given.text())).collect::<Vec<_>>()
+            given
+                .unwrap()
+                .iter()
+                .map(|given| format!("{}={}", given.option.name, given.text()))
+                .collect::<Vec<_>>()
         };
-        assert_eq!(read(false), ["job-name=outer", "no-requeue=", "partition=b"]);
-        assert_eq!(read(true), ["no-requeue=", "partition=a"], "inside of a job GSUB_ variables describe that job");
+        assert_eq!(
+            read(false),
+            ["job-name=outer", "no-requeue=", "partition=b"]
+        );
+        assert_eq!(
+            read(true),
+            ["no-requeue=", "partition=a"],
+            "inside of a job GSUB_ variables describe that job"
+        );
     }
 
     proptest! {

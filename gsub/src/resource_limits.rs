@@ -21,7 +21,10 @@ const SENT: [(LimitName, Resource); 10] = [
 pub(crate) fn own() -> Vec<SoftLimit> {
     let limit = |(name, resource)| {
         let (soft, _hard) = getrlimit(resource).ok()?;
-        Some(SoftLimit { name, soft: (soft != RLIM_INFINITY).then_some(soft) })
+        Some(SoftLimit {
+            name,
+            soft: (soft != RLIM_INFINITY).then_some(soft),
+        })
     };
     SENT.into_iter().filter_map(limit).collect()
 }
@@ -37,7 +40,12 @@ mod tests {
         let told = std::fs::read_to_string("/proc/self/limits").unwrap();
         let soft = |row: &str| {
             let line = told.lines().find(|line| line.starts_with(row)).unwrap();
-            line[row.len()..].split_whitespace().next().unwrap().parse::<u64>().ok()
+            line[row.len()..]
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .parse::<u64>()
+                .ok()
         };
         let rows = [
             (LimitName::As, "Max address space"),
@@ -51,6 +59,12 @@ mod tests {
             (LimitName::Rss, "Max resident set"),
             (LimitName::Stack, "Max stack size"),
         ];
-        assert_eq!(limits, rows.map(|(name, row)| SoftLimit { name, soft: soft(row) }));
+        assert_eq!(
+            limits,
+            rows.map(|(name, row)| SoftLimit {
+                name,
+                soft: soft(row)
+            })
+        );
     }
 }

@@ -13,8 +13,8 @@ use crate::step_turn::{self, ShareWords, TasksOfJob};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
-use gmodel::byte_text;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
+use gmodel::byte_text;
 use gmodel::duration::TimeLimit;
 use gmodel::gpu_request::{GpuAmount, GpuAsk};
 use gmodel::run::Usage;
@@ -25,8 +25,8 @@ use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -103,7 +103,13 @@ struct StepArgs {
     #[arg(long, value_name = "SIZE")]
     mem_per_gpu: Option<String>,
     /// Begin with this node of the job, counted from 0
-    #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     relative: u32,
     /// How ranks lie on the nodes: block fills one after the other, cyclic goes round
     #[arg(short = 'm', long, value_name = "HOW", default_value = "block", value_parser = ["block", "cyclic"])]
@@ -136,7 +142,13 @@ struct StepArgs {
     #[arg(short = 'K', long, value_name = "0|1", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = ["0", "1"])]
     kill_on_bad_exit: Option<String>,
     /// End the others so many seconds after the first task has ended; 0: wait for them
-    #[arg(short = 'W', long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        short = 'W',
+        long,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     wait: u32,
     /// End the step after this time: minutes, or as gsub has it
     #[arg(short, long, value_name = "TIME", value_parser = TimeLimit::parse)]
@@ -213,10 +225,24 @@ impl OptionsOfJob {
             ("--constraint", &self.constraint, "SLURM_JOB_CONSTRAINTS"),
             ("--reservation", &self.reservation, "SLURM_JOB_RESERVATION"),
         ];
-        let differs = all.into_iter().filter(|(_, given, name)| given.is_some() && **given != variable(name));
-        let of_job = differs.map(|(flag, given, _)| format!("{flag} {} changes nothing here: it is for the job, give it to gsub", given.as_deref().unwrap_or_default()));
-        let bound = self.mem_bind.as_deref().filter(|word| !["none", "no", "quiet", "q", "local"].contains(word));
-        of_job.chain(bound.map(|word| format!("--mem-bind {word} changes nothing here: memory is not bound to NUMA nodes"))).collect()
+        let differs = all
+            .into_iter()
+            .filter(|(_, given, name)| given.is_some() && **given != variable(name));
+        let of_job = differs.map(|(flag, given, _)| {
+            format!(
+                "{flag} {} changes nothing here: it is for the job, give it to gsub",
+                given.as_deref().unwrap_or_default()
+            )
+        });
+        let bound = self
+            .mem_bind
+            .as_deref()
+            .filter(|word| !["none", "no", "quiet", "q", "local"].contains(word));
+        of_job
+            .chain(bound.map(|word| {
+                format!("--mem-bind {word} changes nothing here: memory is not bound to NUMA nodes")
+            }))
+            .collect()
     }
 }
 
@@ -247,15 +273,29 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words = words.into_iter().map(|word| OsString::from(byte_text::from_bytes(word.as_bytes())));
+    let words = words
+        .into_iter()
+        .map(|word| OsString::from(byte_text::from_bytes(word.as_bytes())));
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let job = job_of(args.jobid)?;
     let is_around = own_job().is_ok_and(|around| around == job);
-    let variable = |name: &str| environment::own(name).filter(|_| is_around || !describes_job(name));
-    let of_job = TasksOfJob { cpus: variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok()).unwrap_or(1), gpus: gpus_per_task_of_job(variable) };
-    if args.command.split_last().is_some_and(|(_, before)| before.iter().any(|word| word == ":")) {
-        return Err(Failure::usage("\":\" between commands makes a step of several programs, which is not offered. Say in a file which task runs what, and give --multi-prog"));
+    let variable =
+        |name: &str| environment::own(name).filter(|_| is_around || !describes_job(name));
+    let of_job = TasksOfJob {
+        cpus: variable("SLURM_CPUS_PER_TASK")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(1),
+        gpus: gpus_per_task_of_job(variable),
+    };
+    if args
+        .command
+        .split_last()
+        .is_some_and(|(_, before)| before.iter().any(|word| word == ":"))
+    {
+        return Err(Failure::usage(
+            "\":\" between commands makes a step of several programs, which is not offered. Say in a file which task runs what, and give --multi-prog",
+        ));
     }
     args.exact |= args.cpus_per_task.is_some();
     if args.external_launcher.is_some() {
@@ -266,28 +306,49 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words = args.share_words();
     let own_gpus = words.gpus()?;
     if words.mem_per_cpu.is_some() && !args.exact {
-        return Err(Failure::usage("--mem-per-cpu counts CPUs of the step's own: give --exact or --cpus-per-task, too"));
+        return Err(Failure::usage(
+            "--mem-per-cpu counts CPUs of the step's own: give --exact or --cpus-per-task, too",
+        ));
     }
-    args.of_job.notes(variable).iter().filter(|_| !args.quiet).for_each(|note| eprintln!("{}: {note}", own_name()));
+    args.of_job
+        .notes(variable)
+        .iter()
+        .filter(|_| !args.quiet)
+        .for_each(|note| eprintln!("{}: {note}", own_name()));
     let share = words.ask(&of_job)?;
-    args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
+    args.gpu_bind = args
+        .gpu_bind
+        .or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
     check_inherited(&args)?;
     let export = match args.export.take() {
         Some(export) => Some(export),
-        None => variable(EXPORT).map(|text| Export::parse(&text).map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))).transpose()?,
+        None => variable(EXPORT)
+            .map(|text| {
+                Export::parse(&text)
+                    .map_err(|error| Failure::usage(format_args!("{EXPORT}: {error}")))
+            })
+            .transpose()?,
     };
     if args.multi_prog {
         take_programs(&mut args)?;
     }
     // Blocked before the first thread starts, so that none of them takes a signal.
     let signals = watched_signals();
-    let failed = |what: &str, error: std::io::Error| Failure::new(format_args!("cannot {what}: {error}"));
-    signals.thread_block().map_err(|errno| failed("block signals", errno.into()))?;
-    let listener = TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?;
+    let failed =
+        |what: &str, error: std::io::Error| Failure::new(format_args!("cannot {what}: {error}"));
+    signals
+        .thread_block()
+        .map_err(|errno| failed("block signals", errno.into()))?;
+    let listener =
+        TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?;
     let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
     let request = StepRequest {
         argv: args.command.clone(),
-        environment: environment_of_tasks(export.as_ref(), is_around, [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
+        environment: environment_of_tasks(
+            export.as_ref(),
+            is_around,
+            [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)],
+        ),
         work_dir: work_dir(args.chdir)?,
         name: args.job_name.unwrap_or_default(),
         nodes: args.nodes,
@@ -299,19 +360,34 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         cyclic: args.distribution == "cyclic",
         overcommit: args.overcommit || variable("SLURM_OVERCOMMIT").is_some(),
         share,
-        connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
+        connect: listener
+            .local_addr()
+            .map_err(|e| failed("listen for the nodes", e))?
+            .to_string(),
         key: key.clone(),
     };
     let mut client = gcli::connect("grun")?;
     let step = step_turn::start(&mut client, &job, &request, &signals, args.quiet)?;
     if args.verbose > 0 {
-        eprintln!("{}: step {} of job {job}: {}", own_name(), step.step, placed(&step));
+        eprintln!(
+            "{}: step {} of job {job}: {}",
+            own_name(),
+            step.step,
+            placed(&step)
+        );
     }
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
     let around = JobAround::from_env(&job, variable);
     let files = check_reader(&step, args.input).and_then(|()| {
         let own = std::env::current_dir().unwrap_or_default();
-        StepFiles::open(args.output.as_deref(), args.error.as_deref(), args.open_mode.starts_with('a'), &own, &around, &step)
+        StepFiles::open(
+            args.output.as_deref(),
+            args.error.as_deref(),
+            args.open_mode.starts_with('a'),
+            &own,
+            &around,
+            &step,
+        )
     });
     let early_end = EarlyEnd {
         time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
@@ -342,25 +418,42 @@ fn report_end(client: Client, job: &str, step: u32, code: u8, used: Option<Usage
         _ => ExitCode::exited(code),
     };
     let path = format!("/v1/jobs/{job}/steps/{step}/end");
-    let _ = client.wait_for(END_PATIENCE).post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code, used });
+    let _ = client
+        .wait_for(END_PATIENCE)
+        .post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code, used });
 }
 
 /// How many tasks there are is known only now.
 fn check_reader(step: &StepReply, input: Reads) -> Result<(), Failure> {
-    let last = step.nodes.iter().flat_map(|node| &node.ranks).max().copied().unwrap_or(0);
+    let last = step
+        .nodes
+        .iter()
+        .flat_map(|node| &node.ranks)
+        .max()
+        .copied()
+        .unwrap_or(0);
     match input {
-        Reads::Rank(rank) if rank > last => Err(Failure::usage(format_args!("--input {rank}: the last task of the step is {last}"))),
+        Reads::Rank(rank) if rank > last => Err(Failure::usage(format_args!(
+            "--input {rank}: the last task of the step is {last}"
+        ))),
         _ => Ok(()),
     }
 }
 
 /// What `gsub --gpu-bind` and scripts put into the environment is refused here, not by each node.
 fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
-    let inherited = |name: &str, given: &Option<String>| if given.is_some() { None } else { std::env::var(name).ok() };
+    let inherited = |name: &str, given: &Option<String>| {
+        if given.is_some() {
+            None
+        } else {
+            std::env::var(name).ok()
+        }
+    };
     let cpu = inherited(CPU_BIND, &args.cpu_bind).map(|text| cpu_bind(&text));
     let gpu = inherited(GPU_BIND, &args.gpu_bind).map(|text| gpu_bind(&text));
     for (name, read) in [(CPU_BIND, cpu), (GPU_BIND, gpu)] {
-        read.transpose().map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+        read.transpose()
+            .map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
     }
     Ok(())
 }
@@ -369,7 +462,12 @@ fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
 fn placed(step: &StepReply) -> String {
     let one = |node: &gwire::api::StepNodeRow| {
         let ranks: Vec<String> = node.ranks.iter().map(u32::to_string).collect();
-        format!("{} has task{} {}", node.name, if ranks.len() == 1 { "" } else { "s" }, ranks.join(","))
+        format!(
+            "{} has task{} {}",
+            node.name,
+            if ranks.len() == 1 { "" } else { "s" },
+            ranks.join(",")
+        )
     };
     step.nodes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
@@ -377,9 +475,12 @@ fn placed(step: &StepReply) -> String {
 /// The step is called after its file, as without --multi-prog after its program.
 fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
     let [path] = &args.command[..] else {
-        return Err(Failure::usage("--multi-prog: one file says what all tasks run; their arguments are in it"));
+        return Err(Failure::usage(
+            "--multi-prog: one file says what all tasks run; their arguments are in it",
+        ));
     };
-    let file = std::fs::read_to_string(os_string(path)).map_err(|error| Failure::new(format_args!("--multi-prog: cannot read {path}: {error}")))?;
+    let file = std::fs::read_to_string(os_string(path))
+        .map_err(|error| Failure::new(format_args!("--multi-prog: cannot read {path}: {error}")))?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let command = multi_prog::command(path, &file)?;
     args.job_name.get_or_insert(name);
@@ -390,7 +491,9 @@ fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
 fn mpi(word: &str) -> Result<String, &'static str> {
     match word {
         "none" => Ok(word.to_owned()),
-        _ => Err("grun starts no MPI. Call mpirun in the script, or give none and join the ranks over SLURM_PROCID and the first node's name"),
+        _ => Err(
+            "grun starts no MPI. Call mpirun in the script, or give none and join the ranks over SLURM_PROCID and the first node's name",
+        ),
     }
 }
 
@@ -398,10 +501,13 @@ fn mpi(word: &str) -> Result<String, &'static str> {
 /// whole GPUs that is.
 fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
     let ask = GpuAsk::parse(&variable(GPUS_PER_TASK)?).ok()?;
-    let mut counts = ask.alternatives.iter().map(|alternative| match alternative.amount {
-        GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => Some(count),
-        GpuAmount::Share { .. } => None,
-    });
+    let mut counts = ask
+        .alternatives
+        .iter()
+        .map(|alternative| match alternative.amount {
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => Some(count),
+            GpuAmount::Share { .. } => None,
+        });
     let first = counts.next()??;
     counts.all(|count| count == Some(first)).then_some(first)
 }
@@ -412,7 +518,9 @@ fn bind_per_task(own: Option<&StepGpus>, of_job: Option<u32>, is_bound: bool) ->
         Some(gpus) => Some(gpus.count).filter(|_| gpus.per == Per::Task),
         None => of_job.filter(|_| !is_bound),
     };
-    count.filter(|count| *count > 0).map(|count| format!("per_task:{count}"))
+    count
+        .filter(|count| *count > 0)
+        .map(|count| format!("per_task:{count}"))
 }
 
 fn job_of(given: Option<gmodel::JobId>) -> Result<String, Failure> {
@@ -435,7 +543,9 @@ fn own_job() -> Result<String, Failure> {
 /// This node's address as its daemon knows it; the other nodes call back there.
 fn listen_address() -> SocketAddr {
     let told = std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok();
-    let ip = told.and_then(|text| text.parse().ok()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let ip = told
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     SocketAddr::new(ip, 0)
 }
 
@@ -447,14 +557,26 @@ fn secret() -> std::io::Result<String> {
 
 /// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What describes
 /// another job than the step's stays behind.
-fn environment_of_tasks(export: Option<&Export>, is_around: bool, told: [(&str, Option<String>); 2]) -> Vec<String> {
-    let told: Vec<(String, String)> = told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+fn environment_of_tasks(
+    export: Option<&Export>,
+    is_around: bool,
+    told: [(&str, Option<String>); 2],
+) -> Vec<String> {
+    let told: Vec<(String, String)> = told
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect();
     let text = |word: OsString| byte_text::from_bytes(word.as_bytes());
     let own = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-    let own: Vec<(String, String)> = own.filter(|(name, _)| is_around || !describes_job(name)).collect();
+    let own: Vec<(String, String)> = own
+        .filter(|(name, _)| is_around || !describes_job(name))
+        .collect();
     let mut own = export.map_or(own.clone(), |export| export.inside(own));
     own.retain(|(name, _)| told.iter().all(|(known, _)| known != name));
-    own.into_iter().chain(told).map(|(name, value)| format!("{name}={value}")).collect()
+    own.into_iter()
+        .chain(told)
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
 }
 
 fn cpu_bind(text: &str) -> Result<String, BadBinding> {
@@ -466,7 +588,8 @@ fn gpu_bind(text: &str) -> Result<String, BadBinding> {
 }
 
 fn work_dir(given: Option<String>) -> Result<String, Failure> {
-    let own = std::env::current_dir().map_err(|e| Failure::new(format_args!("cannot tell the directory: {e}")))?;
+    let own = std::env::current_dir()
+        .map_err(|e| Failure::new(format_args!("cannot tell the directory: {e}")))?;
     let dir = given.map_or(own.clone(), |dir| own.join(os_string(&dir)));
     Ok(byte_text::from_bytes(dir.as_os_str().as_bytes()))
 }
@@ -477,9 +600,16 @@ pub(crate) fn os_string(text: &str) -> OsString {
 }
 
 fn watched_signals() -> SigSet {
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGQUIT]
-        .into_iter()
-        .collect()
+    [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGQUIT,
+    ]
+    .into_iter()
+    .collect()
 }
 
 #[cfg(test)]
@@ -489,33 +619,74 @@ mod tests {
 
     #[test]
     fn gpus_per_task_of_the_job_are_read_where_they_are_whole_and_the_same() {
-        let of = |text: &'static str| gpus_per_task_of_job(|name| (name == "SLURM_GPUS_PER_TASK").then(|| text.to_owned()));
+        let of = |text: &'static str| {
+            gpus_per_task_of_job(|name| (name == "SLURM_GPUS_PER_TASK").then(|| text.to_owned()))
+        };
         assert_eq!(of("h100:1"), Some(1));
         assert_eq!(of("h100"), Some(1), "a type alone is one GPU of it");
         assert_eq!([of("h100:2|a100:2"), of("1g.10gb:3")], [Some(2), Some(3)]);
-        assert_eq!(of("h100:1|a100:2"), None, "which of them it is, is not said");
-        assert_eq!([of("0.5"), of("0"), of("no:such:thing")], [None, None, None], "a share is no whole GPU");
+        assert_eq!(
+            of("h100:1|a100:2"),
+            None,
+            "which of them it is, is not said"
+        );
+        assert_eq!(
+            [of("0.5"), of("0"), of("no:such:thing")],
+            [None, None, None],
+            "a share is no whole GPU"
+        );
     }
 
     #[test]
     fn gpus_per_task_are_a_binding_unless_another_is_given() {
-        let own = |per, count| StepGpus { per, count, gpu_type: None };
+        let own = |per, count| StepGpus {
+            per,
+            count,
+            gpu_type: None,
+        };
         assert_eq!(bind_per_task(None, None, false), None);
-        assert_eq!(bind_per_task(None, Some(1), false).as_deref(), Some("per_task:1"));
+        assert_eq!(
+            bind_per_task(None, Some(1), false).as_deref(),
+            Some("per_task:1")
+        );
         assert_eq!(bind_per_task(None, Some(1), true), None);
-        assert_eq!(bind_per_task(Some(&own(Per::Task, 2)), Some(1), true).as_deref(), Some("per_task:2"));
-        assert_eq!(bind_per_task(Some(&own(Per::Step, 2)), Some(1), false), None, "its tasks share those of the step");
-        assert_eq!(bind_per_task(Some(&own(Per::Task, 0)), Some(1), false), None);
+        assert_eq!(
+            bind_per_task(Some(&own(Per::Task, 2)), Some(1), true).as_deref(),
+            Some("per_task:2")
+        );
+        assert_eq!(
+            bind_per_task(Some(&own(Per::Step, 2)), Some(1), false),
+            None,
+            "its tasks share those of the step"
+        );
+        assert_eq!(
+            bind_per_task(Some(&own(Per::Task, 0)), Some(1), false),
+            None
+        );
     }
 
     #[test]
     fn options_of_the_job_are_said_to_change_nothing_unless_the_job_has_them() {
-        let args = StepArgs::try_parse_from(["grun", "-p", "main", "-A", "phys", "-C", "ib", "true"]).unwrap();
-        let notes = args.of_job.notes(|name| (name == "SLURM_JOB_PARTITION").then(|| "main".to_owned()));
-        let want = ["--account phys", "--constraint ib"].map(|what| format!("{what} changes nothing here: it is for the job, give it to gsub"));
+        let args =
+            StepArgs::try_parse_from(["grun", "-p", "main", "-A", "phys", "-C", "ib", "true"])
+                .unwrap();
+        let notes = args
+            .of_job
+            .notes(|name| (name == "SLURM_JOB_PARTITION").then(|| "main".to_owned()));
+        let want = ["--account phys", "--constraint ib"]
+            .map(|what| format!("{what} changes nothing here: it is for the job, give it to gsub"));
         assert_eq!(notes, want);
-        let bound = |word: &str| StepArgs::try_parse_from(["grun", "--mem-bind", word, "true"]).unwrap().of_job.notes(|_| None);
-        assert_eq!((bound("local"), bound("rank").len()), (Vec::new(), 1), "memory is local anyway");
+        let bound = |word: &str| {
+            StepArgs::try_parse_from(["grun", "--mem-bind", word, "true"])
+                .unwrap()
+                .of_job
+                .notes(|_| None)
+        };
+        assert_eq!(
+            (bound("local"), bound("rank").len()),
+            (Vec::new(), 1),
+            "memory is local anyway"
+        );
     }
 
     #[test]
@@ -523,13 +694,34 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("mp.conf").to_str().unwrap().to_owned();
         std::fs::write(&file, "0 echo a\n").unwrap();
-        let mut args = StepArgs::try_parse_from(["grun", "--jobid", "17", "-Q", "-vv", "--mpi=none", "--multi-prog", &file]).unwrap();
+        let mut args = StepArgs::try_parse_from([
+            "grun",
+            "--jobid",
+            "17",
+            "-Q",
+            "-vv",
+            "--mpi=none",
+            "--multi-prog",
+            &file,
+        ])
+        .unwrap();
         assert_eq!(job_of(args.jobid).unwrap(), "17");
         take_programs(&mut args).unwrap();
-        assert_eq!((args.job_name.as_deref(), args.command[0].as_str()), (Some("mp.conf"), "/bin/sh"));
+        assert_eq!(
+            (args.job_name.as_deref(), args.command[0].as_str()),
+            (Some("mp.conf"), "/bin/sh")
+        );
         args.command = vec!["/nosuch".into()];
-        assert!(take_programs(&mut args).unwrap_err().text.starts_with("--multi-prog: cannot read /nosuch: "));
-        let refused = StepArgs::try_parse_from(["grun", "--mpi=pmix", "true"]).err().unwrap().to_string();
+        assert!(
+            take_programs(&mut args)
+                .unwrap_err()
+                .text
+                .starts_with("--multi-prog: cannot read /nosuch: ")
+        );
+        let refused = StepArgs::try_parse_from(["grun", "--mpi=pmix", "true"])
+            .err()
+            .unwrap()
+            .to_string();
         assert!(refused.contains("grun starts no MPI"), "{refused}");
         assert!(StepArgs::try_parse_from(["grun", "--jobid", "x", "true"]).is_err());
     }
@@ -541,9 +733,28 @@ mod tests {
 
     #[test]
     fn scripts_for_srun_may_say_the_same_twice() {
-        let words = ["grun", "-n2", "--exact", "--exclusive", "--gpus-per-task=0", "--gres=none", "-u", "-n", "1", "true"];
-        let args = StepArgs::from_arg_matches(&command().try_get_matches_from(words).unwrap()).unwrap();
-        assert!(args.exact && args.share_words().gpus().unwrap().is_some_and(|gpus| gpus.count == 0));
+        let words = [
+            "grun",
+            "-n2",
+            "--exact",
+            "--exclusive",
+            "--gpus-per-task=0",
+            "--gres=none",
+            "-u",
+            "-n",
+            "1",
+            "true",
+        ];
+        let args =
+            StepArgs::from_arg_matches(&command().try_get_matches_from(words).unwrap()).unwrap();
+        assert!(
+            args.exact
+                && args
+                    .share_words()
+                    .gpus()
+                    .unwrap()
+                    .is_some_and(|gpus| gpus.count == 0)
+        );
         assert_eq!(args.ntasks, Some(1), "the last counts");
     }
 
@@ -551,10 +762,12 @@ mod tests {
     fn options_end_where_the_command_begins() {
         let read = |words: &[&str]| StepArgs::try_parse_from([&["grun"], words].concat()).unwrap();
         let args = read(&["-n1", "-N", "2", "-l", "bash", "-c", "exit 1", "-n5"]);
-        assert_eq!((args.ntasks, args.nodes, args.label), (Some(1), Some(2), true));
+        assert_eq!(
+            (args.ntasks, args.nodes, args.label),
+            (Some(1), Some(2), true)
+        );
         assert_eq!(args.command, ["bash", "-c", "exit 1", "-n5"]);
         assert_eq!(read(&["--", "-x"]).command, ["-x"]);
         assert!(StepArgs::try_parse_from(["grun", "--nosuch", "true"]).is_err());
     }
-
 }

@@ -88,19 +88,25 @@ pub(crate) fn accept(
     key: &str,
     sender: &mpsc::SyncSender<Message>,
 ) -> Result<Peers, Failure> {
-    let mut missing: BTreeSet<u32> =
-        (0..step.nodes.len() as u32).filter(|at| !step.nodes[*at as usize].ranks.is_empty()).collect();
+    let mut missing: BTreeSet<u32> = (0..step.nodes.len() as u32)
+        .filter(|at| !step.nodes[*at as usize].ranks.is_empty())
+        .collect();
     let deadline = Instant::now() + CONNECT_PATIENCE;
     let _ = listener.set_nonblocking(false);
     let (found, incoming) = mpsc::channel();
-    let listener = listener.try_clone().map_err(|e| Failure::new(format_args!("cannot listen: {e}")))?;
+    let listener = listener
+        .try_clone()
+        .map_err(|e| Failure::new(format_args!("cannot listen: {e}")))?;
     let (key, number) = (key.to_owned(), step.step);
     std::thread::spawn(move || greet(&listener, number, &key, &found));
     let mut peers = Peers::new();
     while !missing.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         let (at, stream, rest) = incoming.recv_timeout(left).map_err(|_| {
-            let names: Vec<&str> = missing.iter().map(|at| step.nodes[*at as usize].name.as_str()).collect();
+            let names: Vec<&str> = missing
+                .iter()
+                .map(|at| step.nodes[*at as usize].name.as_str())
+                .collect();
             Failure::new(format_args!(
                 "step {}: no answer from {} in {} s",
                 step.step,
@@ -111,7 +117,9 @@ pub(crate) fn accept(
         if !missing.remove(&at) {
             continue;
         }
-        let reader = stream.try_clone().map_err(|e| Failure::new(format_args!("a node's connection: {e}")))?;
+        let reader = stream
+            .try_clone()
+            .map_err(|e| Failure::new(format_args!("a node's connection: {e}")))?;
         let sender = sender.clone();
         std::thread::spawn(move || read_node(at, reader, rest, &sender));
         peers.insert(at, Peer::new(stream));
@@ -142,13 +150,23 @@ fn greet(listener: &TcpListener, step: u32, key: &str, found: &Sender<(u32, TcpS
     let _ = listener.set_nonblocking(true);
     loop {
         let mut fds = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        fds.extend(callers.iter().map(|caller| PollFd::new(caller.stream.as_fd(), PollFlags::POLLIN)));
-        let oldest = callers.front().map(|caller| HELLO_PATIENCE.saturating_sub(caller.since.elapsed()));
-        let timeout = oldest.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX));
+        fds.extend(
+            callers
+                .iter()
+                .map(|caller| PollFd::new(caller.stream.as_fd(), PollFlags::POLLIN)),
+        );
+        let oldest = callers
+            .front()
+            .map(|caller| HELLO_PATIENCE.saturating_sub(caller.since.elapsed()));
+        let timeout = oldest.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
         let _ = poll(&mut fds, timeout); // an interrupt: looked at again
         for mut caller in std::mem::take(&mut callers) {
             match caller.greeting(step, key) {
-                Greeting::Waits if caller.since.elapsed() < HELLO_PATIENCE => callers.push_back(caller),
+                Greeting::Waits if caller.since.elapsed() < HELLO_PATIENCE => {
+                    callers.push_back(caller)
+                }
                 Greeting::Node(at) => {
                     let _ = caller.stream.set_nonblocking(false);
                     if found.send((at, caller.stream, caller.said)).is_err() {
@@ -164,9 +182,17 @@ fn greet(listener: &TcpListener, step: u32, key: &str, found: &Sender<(u32, TcpS
                     callers.pop_front();
                 }
                 let is_set = stream.set_nonblocking(true).is_ok();
-                callers.extend(is_set.then(|| Caller { stream, said: Vec::new(), since: Instant::now() }));
+                callers.extend(is_set.then(|| Caller {
+                    stream,
+                    said: Vec::new(),
+                    since: Instant::now(),
+                }));
             }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                ) => {}
             // Too many open files, say: those that wait make room.
             Err(_) if callers.pop_front().is_some() => {}
             Err(_) => return,
@@ -185,7 +211,14 @@ impl Caller {
             Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         };
         match StepOutput::read(&self.said) {
-            Ok(Some((StepOutput::Hello { step: told, node_index, key: theirs }, used))) if told == step && same(theirs.as_bytes(), key.as_bytes()) => {
+            Ok(Some((
+                StepOutput::Hello {
+                    step: told,
+                    node_index,
+                    key: theirs,
+                },
+                used,
+            ))) if told == step && same(theirs.as_bytes(), key.as_bytes()) => {
                 self.said.drain(..used);
                 Greeting::Node(node_index)
             }
@@ -200,7 +233,12 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
 }
 
-fn read_node(at: u32, mut stream: TcpStream, mut buffer: Vec<u8>, sender: &mpsc::SyncSender<Message>) {
+fn read_node(
+    at: u32,
+    mut stream: TcpStream,
+    mut buffer: Vec<u8>,
+    sender: &mpsc::SyncSender<Message>,
+) {
     while let Some(output) = next_frame(&mut stream, &mut buffer) {
         if sender.send(Message::From(at, output)).is_err() {
             return;
@@ -232,7 +270,9 @@ fn next_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<StepOutput
 
 pub(crate) fn forward_signals(signals: SigSet, sender: mpsc::SyncSender<Message>) {
     std::thread::spawn(move || {
-        let Ok(fd) = SignalFd::new(&signals) else { return };
+        let Ok(fd) = SignalFd::new(&signals) else {
+            return;
+        };
         while let Ok(Some(info)) = fd.read_signal() {
             if sender.send(Message::Signal(info.ssi_signo as u8)).is_err() {
                 return;
@@ -286,7 +326,21 @@ impl<'a> Gathering<'a> {
         let (lines, width) = (BTreeMap::new(), last.to_string().len());
         let (files, early_end) = (StepFiles::default(), EarlyEnd::default());
         let (used, unmeasured) = (None, running.keys().copied().collect());
-        Self { step, label, running, lines, worst: 0, used, unmeasured, width, files, early_end, first_end: None, ending: None, killed: false }
+        Self {
+            step,
+            label,
+            running,
+            lines,
+            worst: 0,
+            used,
+            unmeasured,
+            width,
+            files,
+            early_end,
+            first_end: None,
+            ending: None,
+            killed: false,
+        }
     }
 
     pub fn run(&mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
@@ -294,13 +348,18 @@ impl<'a> Gathering<'a> {
         while !self.running.is_empty() {
             let patience = self.end_early(began, peers);
             match messages.recv_timeout(patience) {
-                Ok(Message::From(at, StepOutput::Taken { bytes })) => peers.get(&at).into_iter().for_each(|peer| peer.taken(bytes)),
+                Ok(Message::From(at, StepOutput::Taken { bytes })) => peers
+                    .get(&at)
+                    .into_iter()
+                    .for_each(|peer| peer.taken(bytes)),
                 Ok(Message::From(at, output)) => self.take(at, output)?,
                 Ok(Message::Gone(at)) => {
                     peers.get(&at).into_iter().for_each(|peer| peer.gone());
                     self.gone(at);
                 }
-                Ok(Message::Signal(signal)) => peers.values().for_each(|peer| peer.send(&StepInput::Signal { signal })),
+                Ok(Message::Signal(signal)) => peers
+                    .values()
+                    .for_each(|peer| peer.send(&StepInput::Signal { signal })),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -318,7 +377,9 @@ impl<'a> Gathering<'a> {
         let deadline = Instant::now() + USE_PATIENCE;
         while !self.unmeasured.is_empty() {
             match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Message::From(at, StepOutput::Used { usage, text })) => self.measured(at, &usage, &text),
+                Ok(Message::From(at, StepOutput::Used { usage, text })) => {
+                    self.measured(at, &usage, &text)
+                }
                 Ok(Message::Gone(at)) => drop(self.unmeasured.remove(&at)),
                 Ok(_) => {}
                 Err(_) => return,
@@ -337,27 +398,57 @@ impl<'a> Gathering<'a> {
     /// Ends the tasks when it is time to, with SIGTERM first; how long to wait for the next such moment.
     fn end_early(&mut self, began: Instant, peers: &Peers) -> Duration {
         let now = Instant::now();
-        let tell = |signal: Signal| peers.values().for_each(|peer| peer.send(&StepInput::Signal { signal: signal as u8 }));
+        let tell = |signal: Signal| {
+            peers.values().for_each(|peer| {
+                peer.send(&StepInput::Signal {
+                    signal: signal as u8,
+                })
+            })
+        };
         if let Some(kill_at) = self.ending {
             if now >= kill_at && !std::mem::replace(&mut self.killed, true) {
                 tell(Signal::SIGKILL);
             }
             return if self.killed { LONG } else { kill_at - now };
         }
-        let EarlyEnd { time, wait, bad_exit } = self.early_end;
+        let EarlyEnd {
+            time,
+            wait,
+            bad_exit,
+        } = self.early_end;
         let time_is_up = time.map(|time| began + time);
         let wait_is_over = wait.zip(self.first_end).map(|(wait, first)| first + wait);
         let why = if bad_exit && self.worst > 0 {
             "a task failed, and --kill-on-bad-exit ends the others".to_owned()
         } else if time_is_up.is_some_and(|at| now >= at) {
-            format!("its time is up (--time {})", squeue_time(time.unwrap_or_default().as_secs()))
+            format!(
+                "its time is up (--time {})",
+                squeue_time(time.unwrap_or_default().as_secs())
+            )
         } else if wait_is_over.is_some_and(|at| now >= at) {
-            format!("its first task ended {} s ago (--wait)", wait.unwrap_or_default().as_secs())
+            format!(
+                "its first task ended {} s ago (--wait)",
+                wait.unwrap_or_default().as_secs()
+            )
         } else {
-            return time_is_up.into_iter().chain(wait_is_over).min().map_or(LONG, |at| at - now);
+            return time_is_up
+                .into_iter()
+                .chain(wait_is_over)
+                .min()
+                .map_or(LONG, |at| at - now);
         };
-        let left: Vec<String> = self.running.values().flatten().map(u32::to_string).collect();
-        eprintln!("{}: error: step {}: {why}: ending task {}", own_name(), self.step.step, left.join(", "));
+        let left: Vec<String> = self
+            .running
+            .values()
+            .flatten()
+            .map(u32::to_string)
+            .collect();
+        eprintln!(
+            "{}: error: step {}: {why}: ending task {}",
+            own_name(),
+            self.step.step,
+            left.join(", ")
+        );
         tell(Signal::SIGTERM);
         tell(Signal::SIGCONT);
         self.ending = Some(now + KILL_GRACE);
@@ -365,12 +456,19 @@ impl<'a> Gathering<'a> {
     }
 
     fn name(&self, at: u32) -> &str {
-        self.step.nodes.get(at as usize).map_or("?", |node| node.name.as_str())
+        self.step
+            .nodes
+            .get(at as usize)
+            .map_or("?", |node| node.name.as_str())
     }
 
     fn take(&mut self, at: u32, output: StepOutput) -> Result<(), Failure> {
         match output {
-            StepOutput::Output { rank, stream, bytes } => self.print(rank, stream == StepStream::Stderr, &bytes),
+            StepOutput::Output {
+                rank,
+                stream,
+                bytes,
+            } => self.print(rank, stream == StepStream::Stderr, &bytes),
             StepOutput::Ended { rank, exit, text } => {
                 if let Some(ranks) = self.running.get_mut(&at) {
                     ranks.remove(&rank);
@@ -391,7 +489,10 @@ impl<'a> Gathering<'a> {
                 self.measured(at, &usage, &text);
                 Ok(())
             }
-            StepOutput::Hello { .. } | StepOutput::Started { .. } | StepOutput::Taken { .. } | StepOutput::Unknown => Ok(()),
+            StepOutput::Hello { .. }
+            | StepOutput::Started { .. }
+            | StepOutput::Taken { .. }
+            | StepOutput::Unknown => Ok(()),
         }
     }
 
@@ -405,14 +506,23 @@ impl<'a> Gathering<'a> {
             () if code != 0 => format!("Exited with exit code {code}"),
             () => return,
         };
-        eprintln!("{}: error: {}: task {rank}: {how}", own_name(), self.name(at));
+        eprintln!(
+            "{}: error: {}: task {rank}: {how}",
+            own_name(),
+            self.name(at)
+        );
     }
 
     fn gone(&mut self, at: u32) {
         self.unmeasured.remove(&at);
         if let Some(ranks) = self.running.remove(&at) {
             let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
-            eprintln!("{}: error: {}: lost, with task {}", own_name(), self.name(at), ranks.join(", "));
+            eprintln!(
+                "{}: error: {}: lost, with task {}",
+                own_name(),
+                self.name(at),
+                ranks.join(", ")
+            );
             self.worst = self.worst.max(1);
         }
     }
@@ -460,40 +570,83 @@ pub(crate) mod tests {
 
     /// The step of three tasks, two of them on the first node.
     pub(crate) fn two_nodes() -> StepReply {
-        let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
-        StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
+        let node = |name: &str, ranks: &[u32]| StepNodeRow {
+            name: name.into(),
+            ranks: ranks.to_vec(),
+        };
+        StepReply {
+            schema: 1,
+            step: 0,
+            nodes: vec![node("n1", &[0, 1]), node("n2", &[2])],
+            waits: None,
+        }
     }
 
     #[test]
     fn the_highest_exit_code_is_returned_and_all_tasks_are_waited_for() {
         let step = two_nodes();
         let (sender, messages) = mpsc::sync_channel(16);
-        let ended = |rank, exit| StepOutput::Ended { rank, exit, text: String::new() };
-        sender.send(Message::From(0, ended(0, ExitCode::exited(3)))).unwrap();
-        sender.send(Message::From(1, ended(2, ExitCode::killed(9)))).unwrap();
-        sender.send(Message::From(0, ended(1, ExitCode::exited(0)))).unwrap();
+        let ended = |rank, exit| StepOutput::Ended {
+            rank,
+            exit,
+            text: String::new(),
+        };
+        sender
+            .send(Message::From(0, ended(0, ExitCode::exited(3))))
+            .unwrap();
+        sender
+            .send(Message::From(1, ended(2, ExitCode::killed(9))))
+            .unwrap();
+        sender
+            .send(Message::From(0, ended(1, ExitCode::exited(0))))
+            .unwrap();
         // Both nodes are of a release that measures nothing.
-        [0, 1].into_iter().for_each(|at| sender.send(Message::Gone(at)).unwrap());
+        [0, 1]
+            .into_iter()
+            .for_each(|at| sender.send(Message::Gone(at)).unwrap());
         let mut gathering = Gathering::new(&step, false);
-        assert_eq!((gathering.run(&messages, &Peers::new()), gathering.used), (Ok(137), None));
+        assert_eq!(
+            (gathering.run(&messages, &Peers::new()), gathering.used),
+            (Ok(137), None)
+        );
     }
 
     #[test]
     fn the_use_of_all_nodes_comes_together_and_a_kill_for_memory_is_no_success() {
         let step = two_nodes();
         let (sender, messages) = mpsc::sync_channel(16);
-        let ended = |rank| StepOutput::Ended { rank, exit: ExitCode::SUCCESS, text: String::new() };
+        let ended = |rank| StepOutput::Ended {
+            rank,
+            exit: ExitCode::SUCCESS,
+            text: String::new(),
+        };
         let used = |micros, peak, kills| StepOutput::Used {
-            usage: Usage { cpu_user_micros: micros, peak_memory_bytes: peak, oom_kills: kills, ..Usage::default() },
+            usage: Usage {
+                cpu_user_micros: micros,
+                peak_memory_bytes: peak,
+                oom_kills: kills,
+                ..Usage::default()
+            },
             text: String::new(),
         };
         let outcome = |kills| {
             // The second node is done while the first still works, and says more than its last task.
-            for (at, output) in [(1, ended(2)), (1, used(5, 9, 0)), (0, ended(0)), (0, ended(1)), (0, used(7, 4, kills))] {
+            for (at, output) in [
+                (1, ended(2)),
+                (1, used(5, 9, 0)),
+                (0, ended(0)),
+                (0, ended(1)),
+                (0, used(7, 4, kills)),
+            ] {
                 sender.send(Message::From(at, output)).unwrap();
             }
             let mut gathering = Gathering::new(&step, false);
-            (gathering.run(&messages, &Peers::new()), gathering.used.map(|used| (used.cpu_user_micros, used.peak_memory_bytes)))
+            (
+                gathering.run(&messages, &Peers::new()),
+                gathering
+                    .used
+                    .map(|used| (used.cpu_user_micros, used.peak_memory_bytes)),
+            )
         };
         assert_eq!(outcome(0), (Ok(0), Some((12, 9))));
         assert_eq!(outcome(1), (Ok(137), Some((12, 9))));
@@ -505,19 +658,59 @@ pub(crate) mod tests {
         let after = |early_end: EarlyEnd, exit: Option<ExitCode>| {
             let mut gathering = Gathering::new(&step, false);
             gathering.early_end = early_end;
-            exit.into_iter().for_each(|exit| gathering.ended(0, 0, exit, ""));
+            exit.into_iter()
+                .for_each(|exit| gathering.ended(0, 0, exit, ""));
             let patience = gathering.end_early(Instant::now(), &Peers::new());
             (gathering.ending.is_some(), patience)
         };
         let (failed, fine) = (Some(ExitCode::exited(4)), Some(ExitCode::exited(0)));
-        let (bad_exit, at_once) = (EarlyEnd { bad_exit: true, ..EarlyEnd::default() }, Some(Duration::ZERO));
+        let (bad_exit, at_once) = (
+            EarlyEnd {
+                bad_exit: true,
+                ..EarlyEnd::default()
+            },
+            Some(Duration::ZERO),
+        );
         assert_eq!(after(EarlyEnd::default(), failed), (false, LONG));
         assert_eq!(after(bad_exit, fine), (false, LONG));
         assert_eq!(after(bad_exit, failed), (true, KILL_GRACE));
-        assert_eq!(after(EarlyEnd { time: at_once, ..EarlyEnd::default() }, None), (true, KILL_GRACE));
-        assert_eq!(after(EarlyEnd { wait: at_once, ..EarlyEnd::default() }, None), (false, LONG));
-        assert_eq!(after(EarlyEnd { wait: at_once, ..EarlyEnd::default() }, fine), (true, KILL_GRACE));
-        let (ending, patience) = after(EarlyEnd { time: Some(LONG / 2), ..EarlyEnd::default() }, failed);
+        assert_eq!(
+            after(
+                EarlyEnd {
+                    time: at_once,
+                    ..EarlyEnd::default()
+                },
+                None
+            ),
+            (true, KILL_GRACE)
+        );
+        assert_eq!(
+            after(
+                EarlyEnd {
+                    wait: at_once,
+                    ..EarlyEnd::default()
+                },
+                None
+            ),
+            (false, LONG)
+        );
+        assert_eq!(
+            after(
+                EarlyEnd {
+                    wait: at_once,
+                    ..EarlyEnd::default()
+                },
+                fine
+            ),
+            (true, KILL_GRACE)
+        );
+        let (ending, patience) = after(
+            EarlyEnd {
+                time: Some(LONG / 2),
+                ..EarlyEnd::default()
+            },
+            failed,
+        );
         assert!(!ending && patience <= LONG / 2 && patience > LONG / 3);
     }
 
@@ -525,12 +718,19 @@ pub(crate) mod tests {
     fn a_node_that_vanishes_fails_the_step() {
         let step = two_nodes();
         let (sender, messages) = mpsc::sync_channel(16);
-        let ended = |rank| StepOutput::Ended { rank, exit: ExitCode::exited(0), text: String::new() };
+        let ended = |rank| StepOutput::Ended {
+            rank,
+            exit: ExitCode::exited(0),
+            text: String::new(),
+        };
         sender.send(Message::From(0, ended(0))).unwrap();
         sender.send(Message::From(0, ended(1))).unwrap();
         sender.send(Message::Gone(0)).unwrap();
         sender.send(Message::Gone(1)).unwrap();
-        assert_eq!(Gathering::new(&step, false).run(&messages, &Peers::new()), Ok(1));
+        assert_eq!(
+            Gathering::new(&step, false).run(&messages, &Peers::new()),
+            Ok(1)
+        );
     }
 
     #[test]
@@ -551,7 +751,14 @@ pub(crate) mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, _messages) = mpsc::sync_channel(16);
-        let hello = |node_index, key: &str| StepOutput::Hello { step: 0, node_index, key: key.into() }.frame();
+        let hello = |node_index, key: &str| {
+            StepOutput::Hello {
+                step: 0,
+                node_index,
+                key: key.into(),
+            }
+            .frame()
+        };
         let dial = move |bytes: &[u8]| {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(bytes).unwrap();
@@ -560,7 +767,12 @@ pub(crate) mod tests {
         let begun = Instant::now();
         let callers = std::thread::spawn(move || {
             let mut open: Vec<TcpStream> = (0..300).map(|_| dial(b"")).collect();
-            open.extend([dial(&hello(0, "wrong")), dial(&[0xff; 5000]), dial(b"GET / HTTP/1.1\r\n\r\n"), dial(&hello(0, "secret")[..6])]);
+            open.extend([
+                dial(&hello(0, "wrong")),
+                dial(&[0xff; 5000]),
+                dial(b"GET / HTTP/1.1\r\n\r\n"),
+                dial(&hello(0, "secret")[..6]),
+            ]);
             open.extend([dial(&hello(1, "secret")), dial(&hello(0, "secret"))]);
             open
         });

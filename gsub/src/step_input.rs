@@ -22,7 +22,10 @@ pub fn reads(text: &str) -> Result<Reads, String> {
     match text {
         "all" => Ok(Reads::All),
         "none" => Ok(Reads::None),
-        rank => rank.parse().map(Reads::Rank).map_err(|_| "not all, none or the rank of a task. A file: grun ... < FILE".into()),
+        rank => rank
+            .parse()
+            .map(Reads::Rank)
+            .map_err(|_| "not all, none or the rank of a task. A file: grun ... < FILE".into()),
     }
 }
 
@@ -36,12 +39,20 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(stream: TcpStream) -> Arc<Self> {
-        Arc::new(Self { stream: Mutex::new(stream), room: Mutex::new(Some(STEP_INPUT_WINDOW_BYTES)), changed: Condvar::new() })
+        Arc::new(Self {
+            stream: Mutex::new(stream),
+            room: Mutex::new(Some(STEP_INPUT_WINDOW_BYTES)),
+            changed: Condvar::new(),
+        })
     }
 
     /// A node that is gone is reported by whoever reads from it.
     pub fn send(&self, input: &StepInput) {
-        let _ = self.stream.lock().expect("no panic while held").write_all(&input.frame());
+        let _ = self
+            .stream
+            .lock()
+            .expect("no panic while held")
+            .write_all(&input.frame());
     }
 
     pub fn taken(&self, bytes: u32) {
@@ -57,7 +68,10 @@ impl Peer {
 
     fn wait_for_room(&self, bytes: usize) {
         let room = self.room.lock().expect("no panic while held");
-        let mut room = self.changed.wait_while(room, |room| room.is_some_and(|room| room < bytes)).expect("no panic while held");
+        let mut room = self
+            .changed
+            .wait_while(room, |room| room.is_some_and(|room| room < bytes))
+            .expect("no panic while held");
         *room = room.map(|room| room - bytes);
     }
 }
@@ -78,7 +92,10 @@ pub fn forward(mut input: impl Read, reads: Reads, peers: &[Arc<Peer>]) {
                 read => read.unwrap_or(0),
             },
         };
-        let frame = StepInput::Stdin { rank, bytes: piece[..count].to_vec() };
+        let frame = StepInput::Stdin {
+            rank,
+            bytes: piece[..count].to_vec(),
+        };
         for peer in peers {
             peer.wait_for_room(count);
             peer.send(&frame);

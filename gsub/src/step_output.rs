@@ -35,7 +35,8 @@ impl JobAround {
         let number = |name: &str| variable(name)?.parse().ok();
         Self {
             id: job.parse().unwrap_or(0),
-            array: number("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID").and_then(|index| index.parse().ok())),
+            array: number("SLURM_ARRAY_JOB_ID")
+                .zip(variable("SLURM_ARRAY_TASK_ID").and_then(|index| index.parse().ok())),
             name: variable("SLURM_JOB_NAME").unwrap_or_default(),
             user: variable("SLURM_JOB_USER").unwrap_or_default(),
         }
@@ -48,18 +49,42 @@ impl StepFiles {
     ///
     /// # Errors
     /// A pattern or a file that cannot be.
-    pub fn open(output: Option<&str>, error: Option<&str>, append: bool, dir: &Path, job: &JobAround, step: &StepReply) -> Result<Self, Failure> {
+    pub fn open(
+        output: Option<&str>,
+        error: Option<&str>,
+        append: bool,
+        dir: &Path,
+        job: &JobAround,
+        step: &StepReply,
+    ) -> Result<Self, Failure> {
         let mut open = Self::default();
         let mut known: BTreeMap<PathBuf, usize> = BTreeMap::new();
         let mut same: BTreeMap<(u64, u64), usize> = BTreeMap::new();
-        for (flag, pattern, stderr) in [("--output", output, false), ("--error", error.or(output), true)] {
-            let Some(pattern) = pattern.filter(|pattern| *pattern != "all") else { continue };
+        for (flag, pattern, stderr) in [
+            ("--output", output, false),
+            ("--error", error.or(output), true),
+        ] {
+            let Some(pattern) = pattern.filter(|pattern| *pattern != "all") else {
+                continue;
+            };
             let only: Option<u32> = pattern.parse().ok();
-            let last = step.nodes.iter().flat_map(|node| &node.ranks).max().copied().unwrap_or(0);
+            let last = step
+                .nodes
+                .iter()
+                .flat_map(|node| &node.ranks)
+                .max()
+                .copied()
+                .unwrap_or(0);
             if let Some(rank) = only.filter(|rank| *rank > last) {
-                return Err(Failure::usage(format_args!("{flag} {rank}: the last task of the step is {last}; for a file of that name give ./{rank}")));
+                return Err(Failure::usage(format_args!(
+                    "{flag} {rank}: the last task of the step is {last}; for a file of that name give ./{rank}"
+                )));
             }
-            let pattern = if pattern == "none" || only.is_some() { "/dev/null" } else { pattern };
+            let pattern = if pattern == "none" || only.is_some() {
+                "/dev/null"
+            } else {
+                pattern
+            };
             for (at, node) in step.nodes.iter().enumerate() {
                 for rank in node.ranks.iter().filter(|rank| only != Some(**rank)) {
                     let context = PatternContext {
@@ -72,14 +97,29 @@ impl StepFiles {
                         step: Some(step.step),
                         task: *rank,
                     };
-                    let path = dir.join(os_string(&pattern::expand(pattern, &context).map_err(|error| Failure::usage(format_args!("{flag}: {error}")))?));
+                    let path = dir
+                        .join(os_string(&pattern::expand(pattern, &context).map_err(
+                            |error| Failure::usage(format_args!("{flag}: {error}")),
+                        )?));
                     let place = match known.get(&path) {
                         Some(place) => *place,
                         None => {
-                            let opened = File::options().write(true).create(true).append(append).truncate(!append).open(&path);
-                            let file = opened.map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
+                            let opened = File::options()
+                                .write(true)
+                                .create(true)
+                                .append(append)
+                                .truncate(!append)
+                                .open(&path);
+                            let file = opened.map_err(|error| {
+                                Failure::new(format_args!("{flag} {}: {error}", path.display()))
+                            })?;
                             // By another name the same file, as with -o out -e ./out: written through one, or each would overwrite the other.
-                            let id = file.metadata().map(|data| (data.dev(), data.ino())).map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
+                            let id = file
+                                .metadata()
+                                .map(|data| (data.dev(), data.ino()))
+                                .map_err(|error| {
+                                    Failure::new(format_args!("{flag} {}: {error}", path.display()))
+                                })?;
                             let place = *same.entry(id).or_insert(open.files.len());
                             if place == open.files.len() {
                                 open.files.push(file);
@@ -117,15 +157,29 @@ mod tests {
     use gwire::api::StepNodeRow;
 
     fn step() -> StepReply {
-        let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
-        StepReply { schema: 1, step: 4, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
+        let node = |name: &str, ranks: &[u32]| StepNodeRow {
+            name: name.into(),
+            ranks: ranks.to_vec(),
+        };
+        StepReply {
+            schema: 1,
+            step: 4,
+            nodes: vec![node("n1", &[0, 1]), node("n2", &[2])],
+            waits: None,
+        }
     }
 
     fn files(dir: &Path) -> Vec<String> {
         let mut all: Vec<String> = std::fs::read_dir(dir)
             .unwrap()
             .map(|entry| entry.unwrap().path())
-            .map(|path| format!("{}={}", path.file_name().unwrap().to_string_lossy(), std::fs::read_to_string(&path).unwrap()))
+            .map(|path| {
+                format!(
+                    "{}={}",
+                    path.file_name().unwrap().to_string_lossy(),
+                    std::fs::read_to_string(&path).unwrap()
+                )
+            })
             .collect();
         all.sort();
         all
@@ -133,8 +187,14 @@ mod tests {
 
     fn written(output: Option<&str>, error: Option<&str>) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
-        let job = JobAround { id: 17, array: None, name: "train".into(), user: "ada".into() };
-        let mut files_of_step = StepFiles::open(output, error, false, dir.path(), &job, &step()).unwrap();
+        let job = JobAround {
+            id: 17,
+            array: None,
+            name: "train".into(),
+            user: "ada".into(),
+        };
+        let mut files_of_step =
+            StepFiles::open(output, error, false, dir.path(), &job, &step()).unwrap();
         for (rank, text) in [(0, "a"), (1, "b"), (2, "c")] {
             files_of_step.write(rank, false, text.as_bytes()).unwrap();
         }
@@ -146,23 +206,49 @@ mod tests {
     fn tasks_share_a_file_or_have_their_own_as_the_pattern_says() {
         assert_eq!(written(Some("%x-%j.out"), None), ["train-17.out=abce"]);
         assert_eq!(written(Some("r%t"), None), ["r0=ae", "r1=b", "r2=c"]);
-        assert_eq!(written(Some("%N.%s"), Some("err")), ["err=e", "n1.4=ab", "n2.4=c"]);
+        assert_eq!(
+            written(Some("%N.%s"), Some("err")),
+            ["err=e", "n1.4=ab", "n2.4=c"]
+        );
         assert_eq!(written(Some("none"), None), [""; 0]);
     }
 
     #[test]
     fn a_number_means_the_output_of_that_task_alone() {
-        assert_eq!(written(Some("1"), Some("err")), ["err=e"], "that task's stdout is grun's, no file is named 1");
+        assert_eq!(
+            written(Some("1"), Some("err")),
+            ["err=e"],
+            "that task's stdout is grun's, no file is named 1"
+        );
         assert_eq!(written(Some("./1"), None), ["1=abce"]);
-        let failure = StepFiles::open(Some("3"), None, false, Path::new("/"), &JobAround::default(), &step()).unwrap_err();
-        assert_eq!(failure.text, "--output 3: the last task of the step is 2; for a file of that name give ./3");
+        let failure = StepFiles::open(
+            Some("3"),
+            None,
+            false,
+            Path::new("/"),
+            &JobAround::default(),
+            &step(),
+        )
+        .unwrap_err();
+        assert_eq!(
+            failure.text,
+            "--output 3: the last task of the step is 2; for a file of that name give ./3"
+        );
     }
 
     #[test]
     fn what_is_there_is_replaced_or_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         for (append, want) in [(false, "log=a"), (true, "log=aa"), (false, "log=a")] {
-            let mut to = StepFiles::open(Some("log"), None, append, dir.path(), &JobAround::default(), &step()).unwrap();
+            let mut to = StepFiles::open(
+                Some("log"),
+                None,
+                append,
+                dir.path(),
+                &JobAround::default(),
+                &step(),
+            )
+            .unwrap();
             to.write(0, false, b"a").unwrap();
             assert_eq!(files(dir.path()), [want]);
         }
@@ -170,7 +256,21 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_made_is_named() {
-        let failure = StepFiles::open(Some("missing/x"), None, false, Path::new("/proc"), &JobAround::default(), &step()).unwrap_err();
-        assert!(failure.text.starts_with("--output /proc/missing/x: No such file"), "{}", failure.text);
+        let failure = StepFiles::open(
+            Some("missing/x"),
+            None,
+            false,
+            Path::new("/proc"),
+            &JobAround::default(),
+            &step(),
+        )
+        .unwrap_err();
+        assert!(
+            failure
+                .text
+                .starts_with("--output /proc/missing/x: No such file"),
+            "{}",
+            failure.text
+        );
     }
 }

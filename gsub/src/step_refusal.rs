@@ -11,12 +11,30 @@ const REFUSED: [(&[&str], &str); 9] = [
         "a step counts its part by --cpus-per-task, --mem, and --gpus, --gpus-per-node or --gpus-per-task",
     ),
     (
-        &["hint", "threads-per-core", "cores-per-socket", "sockets-per-node", "ntasks-per-socket", "ntasks-per-core", "extra-node-info", "B"],
+        &[
+            "hint",
+            "threads-per-core",
+            "cores-per-socket",
+            "sockets-per-node",
+            "ntasks-per-socket",
+            "ntasks-per-core",
+            "extra-node-info",
+            "B",
+        ],
         "how tasks lie on cores is said by --cpu-bind: cores gives each whole cores, threads each CPU alone",
     ),
-    (&["container", "container-id"], "tasks are started without a container runtime. Call it as the command: grun apptainer exec IMAGE PROGRAM"),
-    (&["pty"], "grun has no terminal yet. gq --follow shows a job's output as it comes"),
-    (&["bcast", "task-prolog", "task-epilog", "prolog", "epilog"], "do it in the job's script, before or after grun"),
+    (
+        &["container", "container-id"],
+        "tasks are started without a container runtime. Call it as the command: grun apptainer exec IMAGE PROGRAM",
+    ),
+    (
+        &["pty"],
+        "grun has no terminal yet. gq --follow shows a job's output as it comes",
+    ),
+    (
+        &["bcast", "task-prolog", "task-epilog", "prolog", "epilog"],
+        "do it in the job's script, before or after grun",
+    ),
     (
         &["immediate", "I", "signal", "deadline", "begin"],
         "a step begins at once and ends with its command, its --time or its job",
@@ -25,7 +43,10 @@ const REFUSED: [(&[&str], &str); 9] = [
         &["hold", "H", "dependency", "d", "array", "a"],
         "it is for the job: give it to gsub. grun starts tasks in the job around it",
     ),
-    (&["het-group", "clusters", "M"], "grun starts tasks in the job around it, or that of --jobid"),
+    (
+        &["het-group", "clusters", "M"],
+        "grun starts tasks in the job around it, or that of --jobid",
+    ),
 ];
 
 /// What is said of a word of the command line, if it is one of those options: `--exclusive=user`, `-t`, `-t5`.
@@ -45,18 +66,38 @@ mod tests {
 
     #[test]
     fn options_of_srun_are_refused_with_what_to_do_instead() {
-        assert!(of_srun("--oversubscribe").unwrap().starts_with("--oversubscribe of srun is not offered: tasks share the CPUs"));
-        assert!(of_srun("--cpus-per-gpu=4").unwrap().contains("--gpus-per-task"));
+        assert!(
+            of_srun("--oversubscribe")
+                .unwrap()
+                .starts_with("--oversubscribe of srun is not offered: tasks share the CPUs")
+        );
+        assert!(
+            of_srun("--cpus-per-gpu=4")
+                .unwrap()
+                .contains("--gpus-per-task")
+        );
         assert!(of_srun("-I10").unwrap().starts_with("-I of srun"));
-        assert_eq!((of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")), (None, None, None));
+        assert_eq!(
+            (of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")),
+            (None, None, None)
+        );
     }
 
     #[test]
     fn what_grun_has_is_not_refused() {
         for arg in crate::step::command().get_arguments() {
-            let names = arg.get_long().map(str::to_owned).into_iter().chain(arg.get_short().map(String::from));
+            let names = arg
+                .get_long()
+                .map(str::to_owned)
+                .into_iter()
+                .chain(arg.get_short().map(String::from));
             for name in names {
-                assert!(REFUSED.iter().all(|(names, _)| !names.contains(&name.as_str())), "{name}");
+                assert!(
+                    REFUSED
+                        .iter()
+                        .all(|(names, _)| !names.contains(&name.as_str())),
+                    "{name}"
+                );
             }
         }
     }

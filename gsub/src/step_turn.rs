@@ -4,10 +4,10 @@
 
 use crate::step_gathering::own_name;
 use gcli::Failure;
+use gmodel::ExitCode;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::size::parse_bytes;
 use gmodel::step_share::{Per, StepGpus, StepShareAsk};
-use gmodel::ExitCode;
 use gwire::api::{StepEndRequest, StepHolder, StepReply, StepRequest, StepWaits};
 use gwire::client::Client;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -50,18 +50,30 @@ impl ShareWords<'_> {
     pub(crate) fn ask(&self, of_job: &TasksOfJob) -> Result<Option<StepShareAsk>, Failure> {
         let bytes = |flag: &str, text: Option<&str>| match text {
             None => Ok(0),
-            Some(text) => parse_bytes(text).map_err(|error| Failure::usage(format_args!("{flag} {text}: {error}"))),
+            Some(text) => parse_bytes(text)
+                .map_err(|error| Failure::usage(format_args!("{flag} {text}: {error}"))),
         };
         let per_task = self.exact.then_some(of_job.gpus).flatten();
         let ask = StepShareAsk {
-            cpus_per_task: if self.exact { self.cpus_per_task.unwrap_or(of_job.cpus).max(1) } else { 0 },
+            cpus_per_task: if self.exact {
+                self.cpus_per_task.unwrap_or(of_job.cpus).max(1)
+            } else {
+                0
+            },
             mem_bytes: bytes("--mem", self.mem)?,
             mem_per_cpu_bytes: bytes("--mem-per-cpu", self.mem_per_cpu)?,
             mem_per_gpu_bytes: bytes("--mem-per-gpu", self.mem_per_gpu)?,
-            gpus: self.gpus()?.or(per_task.map(|count| StepGpus { per: Per::Task, count, gpu_type: None })),
+            gpus: self.gpus()?.or(per_task.map(|count| StepGpus {
+                per: Per::Task,
+                count,
+                gpu_type: None,
+            })),
             overlap: false,
         };
-        Ok((ask != StepShareAsk::default()).then_some(StepShareAsk { overlap: self.overlap, ..ask }))
+        Ok((ask != StepShareAsk::default()).then_some(StepShareAsk {
+            overlap: self.overlap,
+            ..ask
+        }))
     }
 
     /// GPUs of the step's own, as far as the command line names some. That a step has none may be said in several ways.
@@ -69,12 +81,21 @@ impl ShareWords<'_> {
     /// # Errors
     /// As [`ShareWords::ask`]; two numbers.
     pub(crate) fn gpus(&self) -> Result<Option<StepGpus>, Failure> {
-        let read = |flag: &str, text: Option<&str>, per: Per| -> Result<Option<StepGpus>, Failure> {
-            let Some(text) = text else { return Ok(None) };
-            let said = |error: &dyn std::fmt::Display| Failure::usage(format_args!("{flag} {text}: {error}"));
-            let ask = if flag == "--gres" { GpuAsk::parse_gres(text) } else { GpuAsk::parse(text) };
-            StepGpus::of(per, &ask.map_err(|error| said(&error))?).map(Some).map_err(|why| said(&why))
-        };
+        let read =
+            |flag: &str, text: Option<&str>, per: Per| -> Result<Option<StepGpus>, Failure> {
+                let Some(text) = text else { return Ok(None) };
+                let said = |error: &dyn std::fmt::Display| {
+                    Failure::usage(format_args!("{flag} {text}: {error}"))
+                };
+                let ask = if flag == "--gres" {
+                    GpuAsk::parse_gres(text)
+                } else {
+                    GpuAsk::parse(text)
+                };
+                StepGpus::of(per, &ask.map_err(|error| said(&error))?)
+                    .map(Some)
+                    .map_err(|why| said(&why))
+            };
         let all = [
             read("--gpus-per-task", self.gpus_per_task, Per::Task)?,
             read("--gpus", self.gpus, Per::Step)?,
@@ -82,9 +103,12 @@ impl ShareWords<'_> {
             read("--gres", self.gres, Per::Node)?,
         ];
         // Of srun a zero takes back what the job's environment says of that option, and no more.
-        let (none, mut some): (Vec<StepGpus>, Vec<StepGpus>) = all.into_iter().flatten().partition(|gpus| gpus.count == 0);
+        let (none, mut some): (Vec<StepGpus>, Vec<StepGpus>) =
+            all.into_iter().flatten().partition(|gpus| gpus.count == 0);
         if some.len() > 1 {
-            return Err(Failure::usage("--gpus, --gpus-per-node, --gpus-per-task and --gres each say how many GPUs the step has: give one of them"));
+            return Err(Failure::usage(
+                "--gpus, --gpus-per-node, --gpus-per-task and --gres each say how many GPUs the step has: give one of them",
+            ));
         }
         Ok(some.pop().or(none.into_iter().next()))
     }
@@ -102,12 +126,20 @@ pub(crate) struct TasksOfJob {
 ///
 /// # Errors
 /// The controller's refusal; the signal, as an exit code.
-pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signals: &SigSet, quiet: bool) -> Result<StepReply, Failure> {
+pub(crate) fn start(
+    client: &mut Client,
+    job: &str,
+    request: &StepRequest,
+    signals: &SigSet,
+    quiet: bool,
+) -> Result<StepReply, Failure> {
     let path = format!("/v1/jobs/{job}/steps");
     let (mut pause, mut looked): (Duration, Option<Instant>) = (FIRST_PAUSE, None);
     loop {
         let waits = match client.post::<_, StepReply>(&path, request) {
-            Ok(StepReply { waits: Some(waits), .. }) => waits,
+            Ok(StepReply {
+                waits: Some(waits), ..
+            }) => waits,
             Ok(step) => return Ok(step),
             // A controller that is away now will be back; then it says whether our turn has come.
             Err(error) if looked.is_some() && error.is_unreachable() => StepWaits::default(),
@@ -130,31 +162,51 @@ pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signa
 /// Says the end of steps whose gruns were killed and could not: nobody listens where they did. One that listens where we do
 /// is our own, and the answer that told us of it was lost.
 fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &str) {
-    for holder in holders.iter().take(MAX_LOOKED_AT).filter(|holder| holder.connect == own || is_gone(&holder.connect, own)) {
-        let end = StepEndRequest { exit_code: ExitCode::killed(Signal::SIGKILL as u8), used: None };
+    for holder in holders
+        .iter()
+        .take(MAX_LOOKED_AT)
+        .filter(|holder| holder.connect == own || is_gone(&holder.connect, own))
+    {
+        let end = StepEndRequest {
+            exit_code: ExitCode::killed(Signal::SIGKILL as u8),
+            used: None,
+        };
         // If it cannot be said now, the next look will.
-        let _ = client.post_repeatable::<_, serde_json::Value>(&format!("/v1/jobs/{job}/steps/{}/end", holder.step), &end);
+        let _ = client.post_repeatable::<_, serde_json::Value>(
+            &format!("/v1/jobs/{job}/steps/{}/end", holder.step),
+            &end,
+        );
     }
 }
 
 /// Nobody listens there. One's own loopback address tells nothing of a grun on another machine.
 fn is_gone(connect: &str, own: &str) -> bool {
     let loopback = |address: &SocketAddr| address.ip().is_loopback();
-    let (Ok(address), Ok(own)) = (connect.parse::<SocketAddr>(), own.parse::<SocketAddr>()) else { return false };
+    let (Ok(address), Ok(own)) = (connect.parse::<SocketAddr>(), own.parse::<SocketAddr>()) else {
+        return false;
+    };
     let is_told = !loopback(&address) || loopback(&own);
-    is_told && TcpStream::connect_timeout(&address, LOOK_PATIENCE).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+    is_told
+        && TcpStream::connect_timeout(&address, LOOK_PATIENCE)
+            .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// The signal that came meanwhile, if it is one that ends a program that waits.
 fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
-    let Ok(fd) = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
+    let Ok(fd) = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+    else {
         std::thread::sleep(patience);
         return None;
     };
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    let _ = poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
+    let _ = poll(
+        &mut fds,
+        PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX),
+    );
     let signal = fd.read_signal().ok().flatten()?.ssi_signo as u8;
-    let passed_on = [Signal::SIGUSR1, Signal::SIGUSR2].iter().any(|known| *known as u8 == signal);
+    let passed_on = [Signal::SIGUSR1, Signal::SIGUSR2]
+        .iter()
+        .any(|known| *known as u8 == signal);
     (!passed_on).then_some(signal)
 }
 
@@ -162,7 +214,10 @@ fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
 mod tests {
     use super::*;
 
-    const OF_JOB: TasksOfJob = TasksOfJob { cpus: 4, gpus: None };
+    const OF_JOB: TasksOfJob = TasksOfJob {
+        cpus: 4,
+        gpus: None,
+    };
 
     fn ask(words: &ShareWords<'_>) -> StepShareAsk {
         words.ask(&OF_JOB).unwrap().unwrap_or_default()
@@ -171,41 +226,153 @@ mod tests {
     #[test]
     fn a_step_has_for_itself_what_it_names() {
         assert_eq!(ShareWords::default().ask(&OF_JOB).unwrap(), None);
-        let exact = ShareWords { exact: true, ..ShareWords::default() };
+        let exact = ShareWords {
+            exact: true,
+            ..ShareWords::default()
+        };
         assert_eq!((ask(&exact).cpus_per_task, ask(&exact).gpus), (4, None));
-        let own = ShareWords { cpus_per_task: Some(1), mem: Some("2G"), mem_per_cpu: Some("512M"), ..exact };
+        let own = ShareWords {
+            cpus_per_task: Some(1),
+            mem: Some("2G"),
+            mem_per_cpu: Some("512M"),
+            ..exact
+        };
         let own = ask(&own);
-        assert_eq!((own.cpus_per_task, own.mem_bytes, own.mem_per_cpu_bytes), (1, 2 << 30, 512 << 20));
-        let gres = ask(&ShareWords { gres: Some("gpu:h100:2"), ..ShareWords::default() });
-        assert_eq!((gres.cpus_per_task, gres.gpus), (0, Some(StepGpus { per: Per::Node, count: 2, gpu_type: Some("h100".into()) })));
-        let none = ask(&ShareWords { gres: Some("none"), ..ShareWords::default() });
+        assert_eq!(
+            (own.cpus_per_task, own.mem_bytes, own.mem_per_cpu_bytes),
+            (1, 2 << 30, 512 << 20)
+        );
+        let gres = ask(&ShareWords {
+            gres: Some("gpu:h100:2"),
+            ..ShareWords::default()
+        });
+        assert_eq!(
+            (gres.cpus_per_task, gres.gpus),
+            (
+                0,
+                Some(StepGpus {
+                    per: Per::Node,
+                    count: 2,
+                    gpu_type: Some("h100".into())
+                })
+            )
+        );
+        let none = ask(&ShareWords {
+            gres: Some("none"),
+            ..ShareWords::default()
+        });
         assert_eq!(none.gpus.map(|gpus| gpus.count), Some(0));
-        let over = |words: ShareWords<'_>| words.ask(&OF_JOB).unwrap().map(|ask| (ask.overlap, ask.mem_bytes));
-        assert_eq!(over(ShareWords { overlap: true, ..ShareWords::default() }), None, "it shares all of its job anyway");
-        assert_eq!(over(ShareWords { overlap: true, mem: Some("1G"), ..ShareWords::default() }), Some((true, 1 << 30)));
+        let over = |words: ShareWords<'_>| {
+            words
+                .ask(&OF_JOB)
+                .unwrap()
+                .map(|ask| (ask.overlap, ask.mem_bytes))
+        };
+        assert_eq!(
+            over(ShareWords {
+                overlap: true,
+                ..ShareWords::default()
+            }),
+            None,
+            "it shares all of its job anyway"
+        );
+        assert_eq!(
+            over(ShareWords {
+                overlap: true,
+                mem: Some("1G"),
+                ..ShareWords::default()
+            }),
+            Some((true, 1 << 30))
+        );
     }
 
     #[test]
     fn where_the_jobs_tasks_have_gpus_each_those_of_an_exact_step_do_unless_it_says_otherwise() {
-        let of_job = TasksOfJob { cpus: 1, gpus: Some(2) };
-        let per = |words: ShareWords<'_>| words.ask(&of_job).unwrap().and_then(|ask| ask.gpus).map(|gpus| (gpus.per, gpus.count));
-        assert_eq!(per(ShareWords { exact: true, ..ShareWords::default() }), Some((Per::Task, 2)));
-        assert_eq!(per(ShareWords { exact: true, gpus: Some("1"), ..ShareWords::default() }), Some((Per::Step, 1)));
+        let of_job = TasksOfJob {
+            cpus: 1,
+            gpus: Some(2),
+        };
+        let per = |words: ShareWords<'_>| {
+            words
+                .ask(&of_job)
+                .unwrap()
+                .and_then(|ask| ask.gpus)
+                .map(|gpus| (gpus.per, gpus.count))
+        };
+        assert_eq!(
+            per(ShareWords {
+                exact: true,
+                ..ShareWords::default()
+            }),
+            Some((Per::Task, 2))
+        );
+        assert_eq!(
+            per(ShareWords {
+                exact: true,
+                gpus: Some("1"),
+                ..ShareWords::default()
+            }),
+            Some((Per::Step, 1))
+        );
         assert_eq!(per(ShareWords::default()), None);
     }
 
     #[test]
     fn what_a_step_cannot_choose_is_refused_with_the_option() {
         let refusal = |words: ShareWords<'_>| words.ask(&OF_JOB).unwrap_err().text;
-        assert!(refusal(ShareWords { gpus: Some("h100:1|a100:1"), ..ShareWords::default() }).starts_with("--gpus h100:1|a100:1: a step takes GPUs"));
-        assert!(refusal(ShareWords { mem: Some("many"), ..ShareWords::default() }).starts_with("--mem many: "));
-        assert!(refusal(ShareWords { gres: Some("gpu:1"), gpus: Some("1"), ..ShareWords::default() }).ends_with("give one of them"));
+        assert!(
+            refusal(ShareWords {
+                gpus: Some("h100:1|a100:1"),
+                ..ShareWords::default()
+            })
+            .starts_with("--gpus h100:1|a100:1: a step takes GPUs")
+        );
+        assert!(
+            refusal(ShareWords {
+                mem: Some("many"),
+                ..ShareWords::default()
+            })
+            .starts_with("--mem many: ")
+        );
+        assert!(
+            refusal(ShareWords {
+                gres: Some("gpu:1"),
+                gpus: Some("1"),
+                ..ShareWords::default()
+            })
+            .ends_with("give one of them")
+        );
         let own = |words: ShareWords<'_>| words.gpus().unwrap().map(|gpus| (gpus.per, gpus.count));
-        assert_eq!(own(ShareWords { gpus: Some("2"), gpus_per_node: Some("0"), ..ShareWords::default() }), Some((Per::Step, 2)));
-        assert_eq!(own(ShareWords { gpus_per_task: Some("1"), gpus_per_node: Some("0"), gres: Some("none"), ..ShareWords::default() }), Some((Per::Task, 1)));
-        let none = ShareWords { gres: Some("none"), gpus_per_task: Some("0"), ..ShareWords::default() };
+        assert_eq!(
+            own(ShareWords {
+                gpus: Some("2"),
+                gpus_per_node: Some("0"),
+                ..ShareWords::default()
+            }),
+            Some((Per::Step, 2))
+        );
+        assert_eq!(
+            own(ShareWords {
+                gpus_per_task: Some("1"),
+                gpus_per_node: Some("0"),
+                gres: Some("none"),
+                ..ShareWords::default()
+            }),
+            Some((Per::Task, 1))
+        );
+        let none = ShareWords {
+            gres: Some("none"),
+            gpus_per_task: Some("0"),
+            ..ShareWords::default()
+        };
         assert_eq!(none.gpus().unwrap().map(|gpus| gpus.count), Some(0));
-        assert!(refusal(ShareWords { gres: Some("fpga:1"), ..ShareWords::default() }).starts_with("--gres fpga:1: "));
+        assert!(
+            refusal(ShareWords {
+                gres: Some("fpga:1"),
+                ..ShareWords::default()
+            })
+            .starts_with("--gres fpga:1: ")
+        );
     }
 
     #[test]
@@ -215,7 +382,10 @@ mod tests {
         assert!(!is_gone(&there, "127.0.0.1:1"));
         drop(listener);
         assert!(is_gone(&there, "127.0.0.1:1"));
-        assert!(!is_gone(&there, "10.0.0.7:1"), "that is another machine's loopback");
+        assert!(
+            !is_gone(&there, "10.0.0.7:1"),
+            "that is another machine's loopback"
+        );
         assert!(!is_gone("nowhere", "127.0.0.1:1"));
     }
 
@@ -225,7 +395,10 @@ mod tests {
         let signals: SigSet = [Signal::SIGUSR2, Signal::SIGHUP].into_iter().collect();
         signals.thread_block().unwrap();
         assert_eq!(signal_within(&signals, Duration::from_millis(1)), None);
-        for (signal, ends) in [(Signal::SIGUSR2, None), (Signal::SIGHUP, Some(Signal::SIGHUP as u8))] {
+        for (signal, ends) in [
+            (Signal::SIGUSR2, None),
+            (Signal::SIGHUP, Some(Signal::SIGHUP as u8)),
+        ] {
             nix::sys::signal::raise(signal).unwrap();
             assert_eq!(signal_within(&signals, Duration::from_secs(5)), ends);
         }

@@ -13,8 +13,8 @@ use crate::specification::{Submission, Submitter, build};
 use clap::{Arg, ArgAction, Command};
 use gcli::local_time::{self, TimeFormat};
 use gcli::{Failure, Outcome, cluster_choice, slurm_name};
-use gmodel::directive::{misplaced_directives, read_directives};
 use gmodel::byte_text;
+use gmodel::directive::{misplaced_directives, read_directives};
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
 use gmodel::{JobId, JobState};
 use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitRequest, Submitted};
@@ -53,7 +53,10 @@ pub fn command() -> Command {
         .disable_version_flag(true)
         .after_help(EXAMPLES)
         .after_long_help(format!("{EXAMPLES}\n\n{}", table_text()));
-    for option in OPTIONS.iter().filter(|option| matches!(option.status, OptionStatus::Done | OptionStatus::SameAs(_))) {
+    for option in OPTIONS
+        .iter()
+        .filter(|option| matches!(option.status, OptionStatus::Done | OptionStatus::SameAs(_)))
+    {
         command = command.arg(argument(option));
     }
     command
@@ -87,8 +90,12 @@ fn table_text() -> String {
     let mut never = String::new();
     for option in OPTIONS {
         match option.status {
-            OptionStatus::Later => later.push_str(&format!("  --{}  {}\n", option.name, option.help)),
-            OptionStatus::Never(reason) => never.push_str(&format!("  --{}  {reason}\n", option.name)),
+            OptionStatus::Later => {
+                later.push_str(&format!("  --{}  {}\n", option.name, option.help))
+            }
+            OptionStatus::Never(reason) => {
+                never.push_str(&format!("  --{}  {reason}\n", option.name))
+            }
             OptionStatus::Done | OptionStatus::SameAs(_) => {}
         }
     }
@@ -106,7 +113,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let as_sbatch = slurm_name::is_one(words.first());
     // Names of files are bytes: what is not UTF-8 goes along all the same.
-    let words: Vec<String> = words.iter().skip(1).map(|word| byte_text::from_bytes(word.as_bytes())).collect();
+    let words: Vec<String> = words
+        .iter()
+        .skip(1)
+        .map(|word| byte_text::from_bytes(word.as_bytes()))
+        .collect();
     if let Some(note) = mark::asked(&words) {
         return mark::main(&note);
     }
@@ -118,7 +129,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     if has(&given, "version") {
         let own = concat!("gsub ", env!("CARGO_PKG_VERSION"));
-        writeln!(std::io::stdout(), "{}", if as_sbatch { slurm_name::VERSION } else { own })?;
+        writeln!(
+            std::io::stdout(),
+            "{}",
+            if as_sbatch { slurm_name::VERSION } else { own }
+        )?;
         return Ok(0);
     }
     let json = has(&given, "json");
@@ -131,18 +146,35 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     notes.decide(&choices);
     let asked = nodes_and_tasks(&choices);
     let mut submission = build(&mut choices, &work, &submitter()?)?;
-    if let Some((nodes, tasks)) = asked.filter(|(_, tasks)| submission.spec.request.nodes_max == *tasks) {
+    if let Some((nodes, tasks)) =
+        asked.filter(|(_, tasks)| submission.spec.request.nodes_max == *tasks)
+    {
         notes.say(&format!("--nodes {nodes} is more than --ntasks {tasks}, and a node without a task is none: the job gets {tasks}"));
     }
     if as_sbatch {
         submission.name_output_as_sbatch();
     }
-    assert!(choices.left().is_empty(), "options nobody acts on: {:?}", choices.left());
+    assert!(
+        choices.left().is_empty(),
+        "options nobody acts on: {:?}",
+        choices.left()
+    );
     let mut client = gcli::connect("gsub")?;
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work)?;
     if submission.dry_run {
-        return dry_run(&mut client, &request, &mut notes, if json { Told::Json } else if as_sbatch { Told::AsSbatch } else { Told::InFull });
+        return dry_run(
+            &mut client,
+            &request,
+            &mut notes,
+            if json {
+                Told::Json
+            } else if as_sbatch {
+                Told::AsSbatch
+            } else {
+                Told::InFull
+            },
+        );
     }
     let submitted: Submitted = client.post_repeatable("/v1/jobs", &request)?;
     for note in &submitted.notes {
@@ -153,7 +185,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         true => write_json(serde_json::to_string(&submitted))?,
         // The id is gsub's answer; sbatch counts it among what --quiet leaves out.
         false if as_sbatch && notes.are_quiet() => {}
-        false => writeln!(out, "{}", said(submitted.id, as_sbatch && !submission.parsable, as_sbatch, cluster.as_deref()))?,
+        false => writeln!(
+            out,
+            "{}",
+            said(
+                submitted.id,
+                as_sbatch && !submission.parsable,
+                as_sbatch,
+                cluster.as_deref()
+            )
+        )?,
     }
     out.flush()?;
     if submission.wait {
@@ -178,7 +219,9 @@ fn has(given: &[Given], name: &str) -> bool {
 
 /// What is to be run. Takes `--wrap` out of the options.
 fn work(given: &mut Vec<Given>, rest: Rest) -> Result<Work, Failure> {
-    let wraps: Vec<Given> = given.extract_if(.., |given| given.option.name == "wrap").collect();
+    let wraps: Vec<Given> = given
+        .extract_if(.., |given| given.option.name == "wrap")
+        .collect();
     let arguments: usize = rest.words.iter().map(|word| word.len() + 1).sum();
     if arguments > MAX_ARGUMENT_BYTES {
         return Err(Failure::new(format_args!(
@@ -187,13 +230,22 @@ fn work(given: &mut Vec<Given>, rest: Rest) -> Result<Work, Failure> {
     }
     let mut words = rest.words.into_iter();
     match (wraps.last(), rest.after_dashes, words.next()) {
-        (Some(_), _, Some(word)) => Err(Failure::usage(format_args!("--wrap is a script by itself, and {word:?} is another. Keep one of them"))),
-        (Some(wrap), _, None) if wrap.text().trim().is_empty() => Err(wrap.fail("there is no command in it")),
+        (Some(_), _, Some(word)) => Err(Failure::usage(format_args!(
+            "--wrap is a script by itself, and {word:?} is another. Keep one of them"
+        ))),
+        (Some(wrap), _, None) if wrap.text().trim().is_empty() => {
+            Err(wrap.fail("there is no command in it"))
+        }
         (Some(wrap), _, None) => Ok(Work::wrapped(wrap.text())),
-        (None, true, Some(word)) => Ok(Work::from_command(std::iter::once(word).chain(words).collect())),
+        (None, true, Some(word)) => Ok(Work::from_command(
+            std::iter::once(word).chain(words).collect(),
+        )),
         (None, true, None) => Err(Failure::usage("there is no command behind --")),
         (None, false, Some(path)) if path != "-" => Work::from_file(&path, words.collect()),
-        (None, false, _) => Ok(Work { argv: words.collect(), ..Work::from_stdin()? }),
+        (None, false, _) => Ok(Work {
+            argv: words.collect(),
+            ..Work::from_stdin()?
+        }),
     }
 }
 
@@ -204,23 +256,32 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure>
         return Ok(Vec::new());
     }
     let script = work.script.as_bytes();
-    let lines = read_directives(script).map_err(|error| Failure::new(format_args!("{}: {error}", work.shown)))?;
+    let lines = read_directives(script)
+        .map_err(|error| Failure::new(format_args!("{}: {error}", work.shown)))?;
     for line_no in misplaced_directives(script) {
         notes.say(&format!("{}: line {line_no} looks like an option and is none: options begin a line, before the first command", work.shown));
     }
     let mut given = Vec::new();
     for line in lines {
-        let origin = Origin::Script { script: work.shown.clone(), line_no: line.line_no };
+        let origin = Origin::Script {
+            script: work.shown.clone(),
+            line_no: line.line_no,
+        };
         let (options, rest) = read(&line.words, &origin)?;
         if let Some(word @ ("hetjob" | "packjob")) = rest.words.first().map(String::as_str) {
-            let text = format!("{word}: jobs of unlike parts are not offered. Submit each part by itself, held together with --dependency after:ID, or ask all nodes for the most that one needs");
+            let text = format!(
+                "{word}: jobs of unlike parts are not offered. Submit each part by itself, held together with --dependency after:ID, or ask all nodes for the most that one needs"
+            );
             return Err(origin.fail(text));
         }
         if let Some(word) = rest.words.first() {
             return Err(origin.fail(format_args!("{}: {word:?} is no option", line.kind.word())));
         }
         let elsewhere = ["help", "version", "wrap", "dry-run", "json"];
-        if let Some(option) = options.iter().find(|given| elsewhere.contains(&given.option.name)) {
+        if let Some(option) = options
+            .iter()
+            .find(|given| elsewhere.contains(&given.option.name))
+        {
             return Err(option.fail("it is for the command line, not for a script"));
         }
         given.extend(options);
@@ -230,18 +291,32 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure>
 
 /// As they were asked for, where tasks are fewer than nodes.
 fn nodes_and_tasks(choices: &Choices) -> Option<(u32, u32)> {
-    let number = |name: &str| choices.get(name)?.text().split('-').next()?.parse::<u32>().ok();
-    number("nodes").zip(number("ntasks")).filter(|(nodes, tasks)| tasks < nodes)
+    let number = |name: &str| {
+        choices
+            .get(name)?
+            .text()
+            .split('-')
+            .next()?
+            .parse::<u32>()
+            .ok()
+    };
+    number("nodes")
+        .zip(number("ntasks"))
+        .filter(|(nodes, tasks)| tasks < nodes)
 }
 
 fn note_later<'g>(given: impl Iterator<Item = &'g Given>, notes: &mut Notes) {
     for given in given.filter(|given| given.option.status == OptionStatus::Later) {
-        notes.say(&format!("{}--{} is not acted on yet; it is stored with the job", given.origin, given.option.name));
+        notes.say(&format!(
+            "{}--{} is not acted on yet; it is stored with the job",
+            given.origin, given.option.name
+        ));
     }
 }
 
 fn submitter() -> Result<Submitter, Failure> {
-    let host = nix::unistd::gethostname().map_err(|error| Failure::new(format_args!("cannot read the host's name: {error}")))?;
+    let host = nix::unistd::gethostname()
+        .map_err(|error| Failure::new(format_args!("cannot read the host's name: {error}")))?;
     Ok(Submitter {
         work_dir: work_dir(),
         host: host.to_string_lossy().into_owned(),
@@ -254,10 +329,12 @@ fn submitter() -> Result<Submitter, Failure> {
 /// The working directory by the name the user knows it under, which may lead through links; None if it is gone.
 fn work_dir() -> Option<String> {
     let real = std::env::current_dir().ok()?;
-    let named = std::env::var_os("PWD").map(std::path::PathBuf::from).filter(|path| {
-        path.is_absolute() && path.canonicalize().is_ok_and(|path| path == real)
-    });
-    Some(byte_text::from_bytes(named.unwrap_or(real).as_os_str().as_bytes()))
+    let named = std::env::var_os("PWD")
+        .map(std::path::PathBuf::from)
+        .filter(|path| path.is_absolute() && path.canonicalize().is_ok_and(|path| path == real));
+    Some(byte_text::from_bytes(
+        named.unwrap_or(real).as_os_str().as_bytes(),
+    ))
 }
 
 /// The mask can only be read by setting it; the command has one thread.
@@ -282,7 +359,8 @@ fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failur
 /// 128 random bits.
 fn client_key() -> Result<String, Failure> {
     let mut key = [0; 16];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
+    let read =
+        std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
     read.map_err(|error| Failure::new(format_args!("cannot read /dev/urandom: {error}")))?;
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -311,9 +389,19 @@ fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, told
     }
     let text = match (&answer.text, answer.nodelist.is_empty(), answer.start) {
         (text, ..) if !text.is_empty() => text.clone(),
-        (_, false, _) => format!("would start at once on {} in partition {}", answer.nodelist, answer.partition),
-        (_, true, Some(start)) => format!("would start at {} in partition {}", TimeFormat::from_env().print(start.0), answer.partition),
-        (_, true, None) => format!("would wait in partition {} ({})", answer.partition, answer.reason),
+        (_, false, _) => format!(
+            "would start at once on {} in partition {}",
+            answer.nodelist, answer.partition
+        ),
+        (_, true, Some(start)) => format!(
+            "would start at {} in partition {}",
+            TimeFormat::from_env().print(start.0),
+            answer.partition
+        ),
+        (_, true, None) => format!(
+            "would wait in partition {} ({})",
+            answer.partition, answer.reason
+        ),
     };
     let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&text));
     writeln!(std::io::stdout(), "{text}")?;
@@ -322,16 +410,30 @@ fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, told
 
 /// As sbatch says it; the job has no number, for there is none.
 fn test_only(answer: &DryRun) -> Option<String> {
-    let (start, nodes) = match (answer.start, &answer.nodelist, answer.expected_start, &answer.expected_nodes) {
-        (Some(start), nodes, ..) | (_, _, Some(start), nodes) if !nodes.is_empty() => (start, nodes),
+    let (start, nodes) = match (
+        answer.start,
+        &answer.nodelist,
+        answer.expected_start,
+        &answer.expected_nodes,
+    ) {
+        (Some(start), nodes, ..) | (_, _, Some(start), nodes) if !nodes.is_empty() => {
+            (start, nodes)
+        }
         _ => return None,
     };
     let (start, cpus) = (TimeFormat::from_env().print(start.0), answer.cpus);
-    Some(format!("Job 0 to start at {start} using {cpus} processors on nodes {nodes} in partition {}", answer.partition))
+    Some(format!(
+        "Job 0 to start at {start} using {cpus} processors on nodes {nodes} in partition {}",
+        answer.partition
+    ))
 }
 
 fn write_json(line: serde_json::Result<String>) -> Result<(), Failure> {
-    Ok(writeln!(std::io::stdout(), "{}", line.map_err(Failure::new)?)?)
+    Ok(writeln!(
+        std::io::stdout(),
+        "{}",
+        line.map_err(Failure::new)?
+    )?)
 }
 
 /// Waits for the end of a job, or of all tasks of an array; the highest of their exit codes. Says of those that did not end by
@@ -347,15 +449,23 @@ fn wait(mut client: Client, id: JobId, notes: &mut Notes) -> Outcome {
             seen = true;
             over &= job.state.is_final();
             worst = worst.max(exit_code(&job));
-            ends.extend((!job.end_text.is_empty()).then(|| format!("job {}: {}: {}", job.shown_id, job.state, job.end_text)));
+            ends.extend(
+                (!job.end_text.is_empty())
+                    .then(|| format!("job {}: {}: {}", job.shown_id, job.state, job.end_text)),
+            );
         }
         if !seen {
-            return Err(Failure::new(format_args!("job {id}: there is no such job any more")));
+            return Err(Failure::new(format_args!(
+                "job {id}: there is no such job any more"
+            )));
         }
         if over {
             ends.iter().take(MOST_ENDS).for_each(|text| notes.say(text));
             if ends.len() > MOST_ENDS {
-                notes.say(&format!("{} more of its tasks; gacct -j {id} shows them", ends.len() - MOST_ENDS));
+                notes.say(&format!(
+                    "{} more of its tasks; gacct -j {id} shows them",
+                    ends.len() - MOST_ENDS
+                ));
             }
             return Ok(worst);
         }
@@ -363,7 +473,8 @@ fn wait(mut client: Client, id: JobId, notes: &mut Notes) -> Outcome {
 }
 
 fn read_row(text: &[u8]) -> Result<JobRow, Failure> {
-    serde_json::from_slice(text).map_err(|error| Failure::new(format_args!("the job's record cannot be read: {error}")))
+    serde_json::from_slice(text)
+        .map_err(|error| Failure::new(format_args!("the job's record cannot be read: {error}")))
 }
 
 /// The job's code, 128+signal, or 1 if it never ran or was ended from outside.
@@ -396,7 +507,11 @@ mod tests {
 
     #[test]
     fn the_code_of_wait_is_the_jobs() {
-        let job = |state, exit_code| JobRow { state, exit_code, ..JobRow::default() };
+        let job = |state, exit_code| JobRow {
+            state,
+            exit_code,
+            ..JobRow::default()
+        };
         assert_eq!(exit_code(&job(JobState::Completed, ExitCode::SUCCESS)), 0);
         assert_eq!(exit_code(&job(JobState::Failed, ExitCode::exited(5))), 5);
         assert_eq!(exit_code(&job(JobState::Failed, ExitCode::killed(9))), 137);
@@ -406,12 +521,28 @@ mod tests {
     #[test]
     fn a_dry_run_says_to_programs_of_sbatch_what_they_read() {
         let at = |secs| Some(gmodel::Instant(gmodel::Timestamp::from_secs(secs)));
-        let answer = DryRun { cpus: 4, partition: "main".into(), ..DryRun::default() };
+        let answer = DryRun {
+            cpus: 4,
+            partition: "main".into(),
+            ..DryRun::default()
+        };
         assert_eq!(test_only(&answer), None, "nobody knows when");
-        let waits = DryRun { expected_start: at(0), expected_nodes: "n[1-2]".into(), ..answer };
+        let waits = DryRun {
+            expected_start: at(0),
+            expected_nodes: "n[1-2]".into(),
+            ..answer
+        };
         let line = test_only(&waits).unwrap();
-        assert!(line.starts_with("Job 0 to start at 19") && line.ends_with("using 4 processors on nodes n[1-2] in partition main"), "{line}");
-        let starts = DryRun { start: at(1_795_165_527), nodelist: "n1".into(), ..waits };
+        assert!(
+            line.starts_with("Job 0 to start at 19")
+                && line.ends_with("using 4 processors on nodes n[1-2] in partition main"),
+            "{line}"
+        );
+        let starts = DryRun {
+            start: at(1_795_165_527),
+            nodelist: "n1".into(),
+            ..waits
+        };
         assert!(test_only(&starts).unwrap().contains("to start at 2026-"));
     }
 

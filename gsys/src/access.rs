@@ -17,7 +17,13 @@ const OTHER: u16 = 0x20;
 
 /// The owner keeps all rights, this user may list and enter, nobody else may anything. Fails where the file system has no ACLs.
 pub fn let_enter(dir: &Path, uid: u32) -> io::Result<()> {
-    let entries = [(OWNER, 7, NO_ID), (USER, 5, uid), (GROUP, 0, NO_ID), (MASK, 5, NO_ID), (OTHER, 0, NO_ID)];
+    let entries = [
+        (OWNER, 7, NO_ID),
+        (USER, 5, uid),
+        (GROUP, 0, NO_ID),
+        (MASK, 5, NO_ID),
+        (OTHER, 0, NO_ID),
+    ];
     let mut value = VERSION.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {
         value.extend(u16::to_le_bytes(tag));
@@ -27,7 +33,13 @@ pub fn let_enter(dir: &Path, uid: u32) -> io::Result<()> {
     let path = c_path(dir)?;
     // SAFETY: both strings end with a zero, and the value is as long as is told.
     let outcome = unsafe {
-        libc::setxattr(path.as_ptr(), c"system.posix_acl_access".as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        libc::setxattr(
+            path.as_ptr(),
+            c"system.posix_acl_access".as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            0,
+        )
     };
     match outcome {
         0 => Ok(()),
@@ -57,7 +69,12 @@ mod tests {
         let_enter(&closed, 12_001).unwrap();
         let does = |uid: u32, words: &[&str]| {
             let mut command = Command::new(words[0]);
-            command.args(&words[1..]).uid(uid).gid(uid).current_dir("/").stderr(Stdio::null());
+            command
+                .args(&words[1..])
+                .uid(uid)
+                .gid(uid)
+                .current_dir("/")
+                .stderr(Stdio::null());
             command.stdout(Stdio::null()).status().unwrap().success()
         };
         let path = closed.to_str().unwrap();

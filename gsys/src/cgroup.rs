@@ -112,7 +112,9 @@ impl RunCgroup {
     /// Moves a process into `job`. To start a job use [`RunCgroup::join_fds`]: a process moved from outside has run
     /// outside for a moment.
     pub fn attach_job(&self, pid: i32) -> Result<(), CgroupError> {
-        self.job().dirs().try_for_each(|dir| write_file(&dir.join("cgroup.procs"), &pid.to_string()))
+        self.job()
+            .dirs()
+            .try_for_each(|dir| write_file(&dir.join("cgroup.procs"), &pid.to_string()))
     }
 
     /// Open `cgroup.procs` of `job` in every tree, for the forked child of `launch` to join by itself.
@@ -208,7 +210,9 @@ impl RunCgroup {
         if !kill::is_empty(&self.job())? || !kill::pids_below(&self.main_dir("sup"))?.is_empty() {
             self.refuse_occupied()?;
         }
-        self.trees.mounts().try_for_each(|mount| remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE))
+        self.trees
+            .mounts()
+            .try_for_each(|mount| remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE))
     }
 
     /// As [`RunCgroup::remove`], but only what goes at once: nothing is waited for, nor looked at, if this is false. The kernel
@@ -217,7 +221,11 @@ impl RunCgroup {
         // Until one cannot go. The main tree's `job` goes last: while it is there, the run is found again.
         let main = self.trees.main_mount();
         is_gone_now(fs::remove_dir(self.main_dir("sup")))
-            && self.trees.mounts().filter(|mount| Some(*mount) != main).all(|mount| is_gone_now(fs::remove_dir(mount.join(&self.rel))))
+            && self
+                .trees
+                .mounts()
+                .filter(|mount| Some(*mount) != main)
+                .all(|mount| is_gone_now(fs::remove_dir(mount.join(&self.rel))))
             && is_gone_now(fs::remove_dir(self.main_dir("job")))
             && is_gone_now(fs::remove_dir(main_dir(&self.trees, &self.rel)))
     }
@@ -365,11 +373,14 @@ fn main_dir(trees: &Trees, rel: &Path) -> PathBuf {
 }
 
 fn fence_dir(place: &Place<'_>) -> Result<PathBuf, CgroupError> {
-    place.v2().or_else(|| place.v1(Controller::Devices)).ok_or_else(|| CgroupError::NoController {
-        limit: "device",
-        controller: "devices",
-        why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
-    })
+    place
+        .v2()
+        .or_else(|| place.v1(Controller::Devices))
+        .ok_or_else(|| CgroupError::NoController {
+            limit: "device",
+            controller: "devices",
+            why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
+        })
 }
 
 /// One path component that cannot climb out of our subtree.

@@ -96,16 +96,36 @@ mod tests {
         assert!(call(214).blames_gpu() && call(719).blames_gpu() && call(999).blames_gpu());
         assert!(!call(2).blames_gpu() && call(2).is_out_of_memory());
         // A driver without nvidia-uvm is no sick GPU.
-        let CudaError::Call { code, name, words, .. } = call(999) else { unreachable!() };
-        assert!(!CudaError::Call { doing: INITIALISING.into(), code, name, words }.blames_gpu());
-        assert!([46, 100, 221, 803].iter().all(|code| !call(*code).blames_gpu()));
+        let CudaError::Call {
+            code, name, words, ..
+        } = call(999)
+        else {
+            unreachable!()
+        };
+        assert!(
+            !CudaError::Call {
+                doing: INITIALISING.into(),
+                code,
+                name,
+                words
+            }
+            .blames_gpu()
+        );
+        assert!(
+            [46, 100, 221, 803]
+                .iter()
+                .all(|code| !call(*code).blames_gpu())
+        );
     }
 
     #[test]
     fn a_library_that_is_not_there_is_a_clear_word() {
         let error = Cuda::load("/nowhere/libcuda.so.1".as_ref()).unwrap_err();
         let text = error.to_string();
-        assert!(text.starts_with("no CUDA driver here: /nowhere/libcuda.so.1 cannot be loaded ("), "{text}");
+        assert!(
+            text.starts_with("no CUDA driver here: /nowhere/libcuda.so.1 cannot be loaded ("),
+            "{text}"
+        );
         assert!(!error.blames_gpu());
         // One that is a library, and another.
         let error = Cuda::load("libc.so.6".as_ref()).unwrap_err();

@@ -5,7 +5,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, socketpair,
 };
 
 /// Most open files in one message.
@@ -21,15 +22,30 @@ pub struct Received {
 
 /// Two connected sockets that carry whole messages (SOCK_SEQPACKET), and close on exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
 }
 
 /// Sends a message that is not empty, with copies of these open files. EPIPE when the other end is gone.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
-    let carried = if raw.is_empty() { &rights[..0] } else { &rights[..] };
-    sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(message)], carried, MsgFlags::MSG_NOSIGNAL, None)?;
+    let carried = if raw.is_empty() {
+        &rights[..0]
+    } else {
+        &rights[..]
+    };
+    sendmsg::<()>(
+        socket.as_fd().as_raw_fd(),
+        &[IoSlice::new(message)],
+        carried,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
     Ok(())
 }
 
@@ -38,23 +54,41 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut room = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut slices = [IoSliceMut::new(buffer)];
-    let received = recvmsg::<()>(socket.as_fd().as_raw_fd(), &mut slices, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC);
+    let received = recvmsg::<()>(
+        socket.as_fd().as_raw_fd(),
+        &mut slices,
+        Some(&mut room),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    );
     let message = match received {
         // It went without having read all that we sent.
-        Err(nix::Error::ECONNRESET) => return Ok(Received { length: 0, descriptors: Vec::new() }),
+        Err(nix::Error::ECONNRESET) => {
+            return Ok(Received {
+                length: 0,
+                descriptors: Vec::new(),
+            });
+        }
         message => message?,
     };
-    let cut = message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
+    let cut = message
+        .flags
+        .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
     let mut descriptors = Vec::new();
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = part {
             // SAFETY: the kernel has just made these descriptors for us and nobody else knows them.
-            descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            descriptors.extend(
+                raw.into_iter()
+                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+            );
         }
     }
     match cut {
         true => Err(io::ErrorKind::InvalidData.into()),
-        false => Ok(Received { length: message.bytes, descriptors }),
+        false => Ok(Received {
+            length: message.bytes,
+            descriptors,
+        }),
     }
 }
 
@@ -74,10 +108,15 @@ mod tests {
         send(&here, b"nothing with it", &[]).expect("send");
         let mut buffer = [0; 64];
         let first = receive(&there, &mut buffer).expect("receive");
-        assert_eq!((&buffer[..first.length], first.descriptors.len()), (&b"take"[..], 1));
+        assert_eq!(
+            (&buffer[..first.length], first.descriptors.len()),
+            (&b"take"[..], 1)
+        );
         let mut copy = File::from(first.descriptors.into_iter().next().expect("one"));
         let mut text = String::new();
-        copy.rewind().and_then(|()| copy.read_to_string(&mut text)).expect("read");
+        copy.rewind()
+            .and_then(|()| copy.read_to_string(&mut text))
+            .expect("read");
         assert_eq!(text, "words");
         let second = receive(&there, &mut buffer).expect("receive");
         assert_eq!((second.length, second.descriptors.len()), (15, 0));
@@ -89,9 +128,15 @@ mod tests {
     fn what_is_too_long_is_refused_and_a_socket_that_is_gone_says_so() {
         let (here, there) = pair().expect("pair");
         send(&here, &[1; 65], &[]).expect("send");
-        assert_eq!(receive(&there, &mut [0; 64]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            receive(&there, &mut [0; 64]).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         drop(there);
-        assert_eq!(send(&here, b"x", &[]).unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        assert_eq!(
+            send(&here, b"x", &[]).unwrap_err().raw_os_error(),
+            Some(libc::EPIPE)
+        );
     }
 
     fn tempfile() -> File {

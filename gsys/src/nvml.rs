@@ -28,7 +28,9 @@ pub use mig::{CapMinors, MigDevice, MigInstance, MigLayout, MigProfile};
 pub use recut::{RecutError, WantedCut, WantedPart, next_step};
 pub use topology::{NvlinkPeer, PcieDistance, islands};
 pub use usage::{GpuProcess, GpuUse, InstanceUse, ProcessKind};
-pub use worker::{LetGo, MAX_ABANDONED_THREADS, MAX_WAITING_EVENTS, NvmlWorker, Progress, WorkerState};
+pub use worker::{
+    LetGo, MAX_ABANDONED_THREADS, MAX_WAITING_EVENTS, NvmlWorker, Progress, WorkerState,
+};
 
 /// The name under which the driver installs NVML.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -144,9 +146,7 @@ pub struct GpuEvent {
 /// Why there is no answer about GPUs.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NvmlError {
-    #[error(
-        "no NVML here: {path} cannot be loaded ({reason}); it comes with the NVIDIA driver"
-    )]
+    #[error("no NVML here: {path} cannot be loaded ({reason}); it comes with the NVIDIA driver")]
     LibraryMissing { path: String, reason: String },
     #[error("{path} is too old: {reason}")]
     LibraryTooOld { path: String, reason: String },

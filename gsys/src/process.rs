@@ -53,19 +53,48 @@ pub fn whereabouts(pid: i32) -> String {
     let look = |dir: &Path| {
         let stat = fs::read_to_string(dir.join("stat")).ok()?;
         let state = stat.rsplit_once(") ")?.1.chars().next()?;
-        let of_stack = || fs::read_to_string(dir.join("stack")).ok()?.lines().next()?.split_whitespace().nth(1).map(str::to_owned);
-        let place = fs::read_to_string(dir.join("wchan")).ok().filter(|place| !matches!(place.as_str(), "" | "0")).or_else(of_stack);
+        let of_stack = || {
+            fs::read_to_string(dir.join("stack"))
+                .ok()?
+                .lines()
+                .next()?
+                .split_whitespace()
+                .nth(1)
+                .map(str::to_owned)
+        };
+        let place = fs::read_to_string(dir.join("wchan"))
+            .ok()
+            .filter(|place| !matches!(place.as_str(), "" | "0"))
+            .or_else(of_stack);
         Some((state, place.unwrap_or_default()))
     };
     let dir = PathBuf::from(format!("/proc/{pid}"));
-    let threads = fs::read_dir(dir.join("task")).into_iter().flatten().flatten().take(MOST_THREADS);
-    let held = threads.filter_map(|thread| look(&thread.path())).find(|(state, _)| *state == 'D').or_else(|| look(&dir));
+    let threads = fs::read_dir(dir.join("task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(MOST_THREADS);
+    let held = threads
+        .filter_map(|thread| look(&thread.path()))
+        .find(|(state, _)| *state == 'D')
+        .or_else(|| look(&dir));
     let name = fs::read(dir.join("comm")).unwrap_or_default();
-    let name: String = String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).take(32).collect();
+    let name: String = String::from_utf8_lossy(&name)
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(32)
+        .collect();
     match held {
         None => pid.to_string(),
         Some((state, place)) if place.is_empty() => format!("{pid} ({name}, {state})"),
-        Some((state, place)) => format!("{pid} ({name}, {state} in {})", place.chars().filter(|c| !c.is_control()).take(64).collect::<String>()),
+        Some((state, place)) => format!(
+            "{pid} ({name}, {state} in {})",
+            place
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(64)
+                .collect::<String>()
+        ),
     }
 }
 
@@ -81,12 +110,19 @@ pub enum Forked {
 pub fn fork(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     // A directory's links are itself, its name, and one for each thread in it.
     if fs::metadata("/proc/self/task")?.nlink() != 3 {
-        return Err(io::Error::other("a process of several threads makes no copies of itself"));
+        return Err(io::Error::other(
+            "a process of several threads makes no copies of itself",
+        ));
     }
     // The libc crate's constant is cut to 32 bits.
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
     let mut pidfd = -1i32;
-    let flags = libc::CLONE_PIDFD as u64 | if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 };
+    let flags = libc::CLONE_PIDFD as u64
+        | if cgroup.is_some() {
+            CLONE_INTO_CGROUP
+        } else {
+            0
+        };
     // SAFETY: a struct of integers, for which zero means not used.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags;
@@ -95,12 +131,21 @@ pub fn fork(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     args.cgroup = cgroup.map_or(0, |dir| dir.as_raw_fd() as u64);
     // SAFETY: without CLONE_VM and a stack this is fork(2): the copy goes on here on its own copy of the memory. No other
     // thread holds a lock that would stay locked in it, since there is none. `args` and `pidfd` outlive the call.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw const args,
+            size_of::<libc::clone_args>(),
+        )
+    };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
         // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
-        pid => Ok(Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } }),
+        pid => Ok(Forked::Parent {
+            pid: pid as i32,
+            pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
+        }),
     }
 }
 
@@ -176,7 +221,9 @@ fn wait(pid: i32, flags: i32) -> io::Result<Option<Reaped>> {
             -1 if errno() == libc::EINTR => continue,
             -1 => return Err(io::Error::last_os_error()),
             _ if libc::WIFEXITED(status) => Exit::Code(libc::WEXITSTATUS(status)),
-            _ if libc::WIFSIGNALED(status) => Exit::Signal(libc::WTERMSIG(status), libc::WCOREDUMP(status)),
+            _ if libc::WIFSIGNALED(status) => {
+                Exit::Signal(libc::WTERMSIG(status), libc::WCOREDUMP(status))
+            }
             _ => return Ok(None),
         };
         let micros = |time: libc::timeval| (time.tv_sec * 1_000_000 + time.tv_usec).max(0) as u64;

@@ -18,14 +18,26 @@ const OPEN_LEVELS: usize = 16;
 /// Longest name that an error quotes.
 const QUOTED_BYTES: usize = 64;
 
-const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
 
 /// Removes what is at `path`: a file, a link, or a directory with all that is below. What is gone is no error; a file system that
 /// is mounted below is one, and stays as it is. The processes that write there have to be gone.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
-    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL.into()) };
-    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    let above = match open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()) {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Errno::EINVAL.into());
+    };
+    let above = if above.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        above
+    };
+    let above = match open(
+        above,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    ) {
         Err(Errno::ENOENT) => return Ok(()),
         above => above?,
     };
@@ -64,7 +76,9 @@ fn empty(top: &OwnedFd, moved: &mut u64) -> io::Result<u64> {
     let mut levels = vec![Level::enter(top.try_clone()?, CString::default())?];
     loop {
         let depth = levels.len();
-        let Some(level) = levels.last_mut() else { return Ok(done) };
+        let Some(level) = levels.last_mut() else {
+            return Ok(done);
+        };
         let Some(entry) = level.entries.next().transpose()? else {
             let left = levels.pop();
             if let (Some(left), Some(level)) = (left, levels.last()) {
@@ -127,11 +141,20 @@ fn move_up(dir: &OwnedFd, name: &CStr, top: &OwnedFd, moved: &mut u64) -> io::Re
 
 /// The directory of that name, on the same mount. A link is refused.
 fn open_below(dir: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let opened = match openat2(dir, name, OpenHow::new().flags(OFlag::O_RDONLY | DIRECTORY).resolve(resolve)) {
+    let resolve = ResolveFlag::RESOLVE_NO_XDEV
+        | ResolveFlag::RESOLVE_NO_SYMLINKS
+        | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let opened = match openat2(
+        dir,
+        name,
+        OpenHow::new()
+            .flags(OFlag::O_RDONLY | DIRECTORY)
+            .resolve(resolve),
+    ) {
         // Before Linux 5.6, and in containers that do not know it. A subvolume of btrfs is taken for a mount there.
         Err(Errno::ENOSYS | Errno::EPERM) => {
-            let opened = openat(dir, name, OFlag::O_RDONLY | DIRECTORY, Mode::empty()).map_err(|e| failure("opening", name, e))?;
+            let opened = openat(dir, name, OFlag::O_RDONLY | DIRECTORY, Mode::empty())
+                .map_err(|e| failure("opening", name, e))?;
             match fstat(opened.as_fd())?.st_dev == fstat(dir.as_fd())?.st_dev {
                 true => Ok(opened),
                 false => Err(Errno::EXDEV),
@@ -152,7 +175,10 @@ fn failure(verb: &str, name: &CStr, errno: Errno) -> io::Error {
     }
     let name = name.to_bytes();
     let shown = String::from_utf8_lossy(&name[..name.len().min(QUOTED_BYTES)]);
-    io::Error::new(io::Error::from(errno).kind(), format!("{verb} {shown:?}: {errno}"))
+    io::Error::new(
+        io::Error::from(errno).kind(),
+        format!("{verb} {shown:?}: {errno}"),
+    )
 }
 
 #[cfg(test)]
@@ -167,8 +193,13 @@ mod tests {
         fn new(name: &str) -> Self {
             // Memory where there is some: tens of thousands of directories take seconds on a disk.
             let above = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
-            let dirs = above.map(|above| above.join(format!("gsys-removal-{}-{name}", std::process::id())));
-            Self(dirs.into_iter().find(|dir| fs::create_dir(dir).is_ok()).unwrap())
+            let dirs = above
+                .map(|above| above.join(format!("gsys-removal-{}-{name}", std::process::id())));
+            Self(
+                dirs.into_iter()
+                    .find(|dir| fs::create_dir(dir).is_ok())
+                    .unwrap(),
+            )
         }
     }
 
@@ -200,7 +231,11 @@ mod tests {
         fs::create_dir_all(tree.join(".removed-0/x")).unwrap();
         fs::write(tree.join(".removed-1"), "").unwrap();
         let small = std::thread::Builder::new().stack_size(64 << 10);
-        small.spawn(move || remove_tree(&tree).unwrap()).unwrap().join().unwrap();
+        small
+            .spawn(move || remove_tree(&tree).unwrap())
+            .unwrap()
+            .join()
+            .unwrap();
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
     }
 
@@ -211,7 +246,11 @@ mod tests {
         fs::create_dir_all(tree.join("below")).unwrap();
         fs::create_dir(&other).unwrap();
         fs::write(other.join("kept"), "").unwrap();
-        for link in [tree.join("link"), tree.join("below/link"), scratch.0.join("link")] {
+        for link in [
+            tree.join("link"),
+            tree.join("below/link"),
+            scratch.0.join("link"),
+        ] {
             std::os::unix::fs::symlink(&other, link).unwrap();
         }
         remove_tree(&tree).unwrap();
@@ -234,7 +273,10 @@ mod tests {
         let refused = remove_tree(&tree).unwrap_err().to_string();
         let kept = point.join("kept").exists();
         crate::mount::unmount(&point).unwrap();
-        assert!(kept && refused.contains("mounted at \"point\""), "{refused}");
+        assert!(
+            kept && refused.contains("mounted at \"point\""),
+            "{refused}"
+        );
         remove_tree(&tree).unwrap();
         assert!(!tree.exists());
     }

@@ -8,14 +8,19 @@ use std::path::Path;
 
 /// The text of a regular file of `most_bytes` at most.
 pub fn read_text(path: &Path, most_bytes: u64) -> io::Result<String> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
     let mut text = String::new();
     file.take(most_bytes + 1).read_to_string(&mut text)?;
     match text.len() as u64 {
-        bytes if bytes > most_bytes => Err(io::Error::other(format!("more than {most_bytes} bytes"))),
+        bytes if bytes > most_bytes => {
+            Err(io::Error::other(format!("more than {most_bytes} bytes")))
+        }
         _ => Ok(text),
     }
 }
@@ -32,9 +37,17 @@ mod tests {
         std::fs::write(&file, "abc").unwrap();
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(read_text(&file, 3).unwrap(), "abc");
-        assert_eq!(read_text(&file, 2).unwrap_err().to_string(), "more than 2 bytes");
+        assert_eq!(
+            read_text(&file, 2).unwrap_err().to_string(),
+            "more than 2 bytes"
+        );
         for odd in [fifo.as_path(), Path::new("/dev/zero"), dir.as_path()] {
-            assert_eq!(read_text(odd, 3).unwrap_err().to_string(), "it is no regular file", "{}", odd.display());
+            assert_eq!(
+                read_text(odd, 3).unwrap_err().to_string(),
+                "it is no regular file",
+                "{}",
+                odd.display()
+            );
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -680,11 +680,13 @@ impl ReportRow {
 
     /// Percentages from the hours.
     pub fn set_percents(&mut self) {
-        let percent = |used: f64, held: f64| (held > 0.0 && used > 0.0).then(|| used / held * 100.0);
+        let percent =
+            |used: f64, held: f64| (held > 0.0 && used > 0.0).then(|| used / held * 100.0);
         self.cpu_percent = percent(self.cpu_used_hours, self.cpu_hours);
         self.mem_percent = percent(self.mem_peak_gib_hours, self.mem_gib_hours);
         // A GPU that was watched and did nothing was used by 0 %.
-        self.gpu_percent = (self.gpu_told_hours > 0.0).then(|| self.gpu_busy_hours / self.gpu_told_hours * 100.0);
+        self.gpu_percent =
+            (self.gpu_told_hours > 0.0).then(|| self.gpu_busy_hours / self.gpu_told_hours * 100.0);
     }
 }
 

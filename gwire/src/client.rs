@@ -53,11 +53,19 @@ pub enum ClientError {
     )]
     Unreachable { socket: PathBuf, source: io::Error },
     /// The connection ended after the request was sent: it may or may not have been carried out.
-    #[error("the connection to the controller was lost before its answer came ({source}); what was asked may have been done")]
+    #[error(
+        "the connection to the controller was lost before its answer came ({source}); what was asked may have been done"
+    )]
     Lost { source: io::Error },
     /// The controller said no. `code` is one of [`ErrorBody`]'s.
     #[error("{text}")]
-    Refused { status: u16, code: String, text: String, about: RefusalKind, subject: String },
+    Refused {
+        status: u16,
+        code: String,
+        text: String,
+        about: RefusalKind,
+        subject: String,
+    },
     /// The answer is not what the contract says; a bug, or another program's socket.
     #[error("the answer from {} cannot be read: {why}", socket.display())]
     Unreadable { socket: PathBuf, why: String },
@@ -153,7 +161,11 @@ impl Client {
     }
 
     /// `POST`, never sent twice.
-    pub fn post<B: Serialize, T: DeserializeOwned>(&mut self, path: &str, body: &B) -> Result<T, ClientError> {
+    pub fn post<B: Serialize, T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ClientError> {
         self.post_json(path, body, Repeat::Never)
     }
 
@@ -172,10 +184,13 @@ impl Client {
         body: &B,
         repeat: Repeat,
     ) -> Result<T, ClientError> {
-        let body = serde_json::to_vec(body)
-            .map_err(|error| ClientError::Unreadable { socket: self.socket.clone(), why: error.to_string() })?;
+        let body = serde_json::to_vec(body).map_err(|error| ClientError::Unreadable {
+            socket: self.socket.clone(),
+            why: error.to_string(),
+        })?;
         let answer = self.send("POST", path, Some(&body), repeat)?;
-        let text = read_all(answer, MAX_ANSWER_BYTES).map_err(|source| ClientError::Lost { source })?;
+        let text =
+            read_all(answer, MAX_ANSWER_BYTES).map_err(|source| ClientError::Lost { source })?;
         self.parse(&text)
     }
 
@@ -185,12 +200,20 @@ impl Client {
     }
 
     fn parse<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, ClientError> {
-        serde_json::from_slice(text)
-            .map_err(|error| ClientError::Unreadable { socket: self.socket.clone(), why: error.to_string() })
+        serde_json::from_slice(text).map_err(|error| ClientError::Unreadable {
+            socket: self.socket.clone(),
+            why: error.to_string(),
+        })
     }
 
     /// Sends a request and reads the head of its answer; refusals become errors.
-    fn send(&mut self, method: &str, path: &str, body: Option<&[u8]>, repeat: Repeat) -> Result<Body<'_>, ClientError> {
+    fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<&[u8]>,
+        repeat: Repeat,
+    ) -> Result<Body<'_>, ClientError> {
         let mut patience = Patience::new(self.wait);
         (self.on_request)(method, path);
         let head = loop {
@@ -206,15 +229,24 @@ impl Client {
                 Ok(head) => {
                     let refusal = read_refusal(&mut connection, head);
                     self.connection = Some(connection);
-                    if refusal.code() == UNREACHABLE_CODE && repeat == Repeat::Safe && patience.pause(&self.socket, &self.on_wait) {
+                    if refusal.code() == UNREACHABLE_CODE
+                        && repeat == Repeat::Safe
+                        && patience.pause(&self.socket, &self.on_wait)
+                    {
                         continue;
                     }
                     return Err(refusal);
                 }
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    return Err(ClientError::Unreadable { socket: self.socket.clone(), why: error.to_string() });
+                    return Err(ClientError::Unreadable {
+                        socket: self.socket.clone(),
+                        why: error.to_string(),
+                    });
                 }
-                Err(error) if repeat == Repeat::Safe && is_hang_up(&error) && patience.pause(&self.socket, &self.on_wait) => {}
+                Err(error)
+                    if repeat == Repeat::Safe
+                        && is_hang_up(&error)
+                        && patience.pause(&self.socket, &self.on_wait) => {}
                 Err(source) => return Err(ClientError::Lost { source }),
             }
         };
@@ -226,8 +258,12 @@ impl Client {
         loop {
             let error = match UnixStream::connect(&self.socket) {
                 Ok(stream) => {
-                    return Connection::new(stream, READ_TIMEOUT)
-                        .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source });
+                    return Connection::new(stream, READ_TIMEOUT).map_err(|source| {
+                        ClientError::Unreachable {
+                            socket: self.socket.clone(),
+                            source,
+                        }
+                    });
                 }
                 Err(error) => error,
             };
@@ -239,7 +275,10 @@ impl Client {
                 _ => false,
             };
             if !may_come || !patience.pause(&self.socket, &self.on_wait) {
-                return Err(ClientError::Unreachable { socket: self.socket.clone(), source: error });
+                return Err(ClientError::Unreachable {
+                    socket: self.socket.clone(),
+                    source: error,
+                });
             }
         }
     }
@@ -254,7 +293,11 @@ struct Patience {
 
 impl Patience {
     fn new(wait: Duration) -> Self {
-        Self { start: Instant::now(), wait, announced: false }
+        Self {
+            start: Instant::now(),
+            wait,
+            announced: false,
+        }
     }
 
     /// Waits a moment before the next attempt; false when the time is up.
@@ -275,7 +318,10 @@ impl Patience {
 fn is_hang_up(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::UnexpectedEof
+        ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::UnexpectedEof
     )
 }
 
@@ -283,7 +329,10 @@ fn read_all(mut body: Body<'_>, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     (&mut body).take(max_bytes).read_to_end(&mut text)?;
     if text.len() as u64 == max_bytes {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("the answer is longer than {max_bytes} bytes")));
+        return Err(io::Error::new(
+            ErrorKind::FileTooLarge,
+            format!("the answer is longer than {max_bytes} bytes"),
+        ));
     }
     Ok(text)
 }
@@ -292,12 +341,32 @@ fn read_refusal(connection: &mut Connection, head: Head) -> ClientError {
     let status = head.status;
     let text = read_all(Body::new(connection, head), MAX_ERROR_BYTES).unwrap_or_default();
     match serde_json::from_slice::<ErrorBody>(&text) {
-        Ok(body) => ClientError::Refused { status, code: body.code, text: body.error, about: body.about, subject: body.subject },
+        Ok(body) => ClientError::Refused {
+            status,
+            code: body.code,
+            text: body.error,
+            about: body.about,
+            subject: body.subject,
+        },
         // Not from our handlers: a proxy, or axum's own 404 and 405.
         Err(_) => {
-            let text = String::from_utf8_lossy(&text).trim().chars().take(300).collect::<String>();
-            let text = if text.is_empty() { format!("the controller answered with HTTP status {status}") } else { text };
-            ClientError::Refused { status, code: String::new(), text, about: RefusalKind::Other, subject: String::new() }
+            let text = String::from_utf8_lossy(&text)
+                .trim()
+                .chars()
+                .take(300)
+                .collect::<String>();
+            let text = if text.is_empty() {
+                format!("the controller answered with HTTP status {status}")
+            } else {
+                text
+            };
+            ClientError::Refused {
+                status,
+                code: String::new(),
+                text,
+                about: RefusalKind::Other,
+                subject: String::new(),
+            }
         }
     }
 }
@@ -327,7 +396,9 @@ pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b',' => escaped.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b',' => {
+                escaped.push(char::from(byte))
+            }
             _ => escaped.push_str(&format!("%{byte:02X}")),
         }
     }

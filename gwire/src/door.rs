@@ -55,8 +55,17 @@ pub enum Full {
 
 impl<G: Ord + Clone> Door<G> {
     pub fn new(places: Places) -> Self {
-        let taken = Mutex::new(Taken { all: 0, by: BTreeMap::new() });
-        Self { inner: Arc::new(Inner { places, taken, freed: Notify::new() }) }
+        let taken = Mutex::new(Taken {
+            all: 0,
+            by: BTreeMap::new(),
+        });
+        Self {
+            inner: Arc::new(Inner {
+                places,
+                taken,
+                freed: Notify::new(),
+            }),
+        }
     }
 
     /// Takes so many places now.
@@ -70,20 +79,34 @@ impl<G: Ord + Clone> Door<G> {
         if own > each && !privileged {
             return Err(Full::Each(each));
         }
-        let most = if privileged { all } else { all.saturating_sub(kept) };
+        let most = if privileged {
+            all
+        } else {
+            all.saturating_sub(kept)
+        };
         if taken.all + count > most {
             return Err(Full::All(most));
         }
         taken.all += count;
         taken.by.insert(guest.clone(), own);
-        Ok(Place { inner: self.inner.clone(), guest, count })
+        Ok(Place {
+            inner: self.inner.clone(),
+            guest,
+            count,
+        })
     }
 
     /// Waits so long for so many places.
     ///
     /// # Errors
     /// There were none in time.
-    pub async fn wait(&self, guest: G, privileged: bool, count: usize, patience: Duration) -> Result<Place<G>, Full> {
+    pub async fn wait(
+        &self,
+        guest: G,
+        privileged: bool,
+        count: usize,
+        patience: Duration,
+    ) -> Result<Place<G>, Full> {
         let deadline = Instant::now() + patience;
         loop {
             let freed = self.inner.freed.notified();
@@ -130,7 +153,11 @@ mod tests {
 
     #[test]
     fn nobody_takes_all_places_and_some_are_kept() {
-        let door = Door::new(Places { all: 10, each: 4, kept: 2 });
+        let door = Door::new(Places {
+            all: 10,
+            each: 4,
+            kept: 2,
+        });
         let enter = |guest: u32, privileged| door.enter(guest, privileged, 1);
         let mut inside: Vec<_> = (0..4).map(|_| enter(1, false).unwrap()).collect();
         assert_eq!(enter(1, false).unwrap_err(), Full::Each(4));
@@ -147,10 +174,19 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_enters_when_there_is_room_and_not_for_ever() {
-        let door = Door::new(Places { all: 8, each: 8, kept: 0 });
+        let door = Door::new(Places {
+            all: 8,
+            each: 8,
+            kept: 0,
+        });
         let patience = Duration::from_secs(20);
         let place = door.wait(1, false, 6, patience).await.unwrap();
-        assert_eq!(door.wait(2, false, 3, Duration::from_millis(10)).await.unwrap_err(), Full::All(8));
+        assert_eq!(
+            door.wait(2, false, 3, Duration::from_millis(10))
+                .await
+                .unwrap_err(),
+            Full::All(8)
+        );
         let other = tokio::spawn({
             let door = door.clone();
             async move { door.wait(2, false, 3, patience).await.is_ok() }

@@ -30,7 +30,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// A reader with a bound of its own, bytes.
     pub fn with_limit(source: R, max_bytes: u32) -> Self {
-        Self { source, buffer: Vec::new(), max_bytes }
+        Self {
+            source,
+            buffer: Vec::new(),
+            max_bytes,
+        }
     }
 
     /// The next frame, or `None` when the peer ended the stream between two frames.
@@ -40,7 +44,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
             if let Some(end) = self.whole_frame()? {
-                let frame = serde_json::from_slice(&self.buffer[HEADER_BYTES..end]).map_err(FrameError::Json);
+                let frame = serde_json::from_slice(&self.buffer[HEADER_BYTES..end])
+                    .map_err(FrameError::Json);
                 self.buffer.drain(..end);
                 if self.buffer.len() <= CHUNK_BYTES {
                     self.buffer.shrink_to(CHUNK_BYTES);
@@ -48,7 +53,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 return frame.map(Some);
             }
             self.buffer.reserve(CHUNK_BYTES);
-            if (&mut self.source).take(CHUNK_BYTES as u64).read_buf(&mut self.buffer).await? == 0 {
+            if (&mut self.source)
+                .take(CHUNK_BYTES as u64)
+                .read_buf(&mut self.buffer)
+                .await?
+                == 0
+            {
                 return match self.buffer.len() {
                     0 => Ok(None),
                     had => Err(FrameError::Cut { had }),
@@ -59,10 +69,15 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// End of the first frame in the buffer once all of it is there.
     fn whole_frame(&self) -> Result<Option<usize>, FrameError> {
-        let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
         let announced = u32::from_be_bytes(*header);
         if announced > self.max_bytes {
-            return Err(FrameError::TooLarge { announced, max_bytes: self.max_bytes });
+            return Err(FrameError::TooLarge {
+                announced,
+                max_bytes: self.max_bytes,
+            });
         }
         let end = HEADER_BYTES + announced as usize;
         Ok((self.buffer.len() >= end).then_some(end))
@@ -78,7 +93,10 @@ pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     serde_json::to_writer(&mut bytes, frame).map_err(FrameError::Json)?;
     let length = u32::try_from(bytes.len() - HEADER_BYTES).unwrap_or(u32::MAX);
     if length > MAX_FRAME_BYTES {
-        return Err(FrameError::TooLarge { announced: length, max_bytes: MAX_FRAME_BYTES });
+        return Err(FrameError::TooLarge {
+            announced: length,
+            max_bytes: MAX_FRAME_BYTES,
+        });
     }
     bytes[..HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
     Ok(bytes)
@@ -88,7 +106,10 @@ pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
 ///
 /// # Errors
 /// As [`encode`], and those of the stream.
-pub async fn write<W: AsyncWrite + Unpin, T: Serialize>(sink: &mut W, frame: &T) -> Result<(), FrameError> {
+pub async fn write<W: AsyncWrite + Unpin, T: Serialize>(
+    sink: &mut W,
+    frame: &T,
+) -> Result<(), FrameError> {
     sink.write_all(&encode(frame)?).await?;
     Ok(sink.flush().await?)
 }
@@ -113,7 +134,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn block_on<F: Future>(future: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     /// Gives at most `step` bytes a read, as a slow network would.
@@ -135,8 +159,15 @@ mod tests {
 
     #[test]
     fn frames_come_out_as_they_went_in_however_they_were_cut() {
-        let hello = ToController::Hello(Hello { release: "0.1.0".into(), ..Hello::default() });
-        let bytes = [encode(&hello).unwrap(), encode(&ToController::Ping).unwrap()].concat();
+        let hello = ToController::Hello(Hello {
+            release: "0.1.0".into(),
+            ..Hello::default()
+        });
+        let bytes = [
+            encode(&hello).unwrap(),
+            encode(&ToController::Ping).unwrap(),
+        ]
+        .concat();
         for step in [1, 3, bytes.len()] {
             block_on(async {
                 let mut reader = FrameReader::new(Trickle(&bytes, step));
@@ -152,8 +183,15 @@ mod tests {
         block_on(async {
             let announced = (MAX_FRAME_BYTES).to_be_bytes();
             let mut reader = FrameReader::new(&announced[..]);
-            assert!(matches!(reader.next::<ToNode>().await, Err(FrameError::Cut { had: 4 })));
-            assert!(reader.buffer.capacity() <= 4 * CHUNK_BYTES, "{} bytes kept", reader.buffer.capacity());
+            assert!(matches!(
+                reader.next::<ToNode>().await,
+                Err(FrameError::Cut { had: 4 })
+            ));
+            assert!(
+                reader.buffer.capacity() <= 4 * CHUNK_BYTES,
+                "{} bytes kept",
+                reader.buffer.capacity()
+            );
         });
     }
 
@@ -161,7 +199,10 @@ mod tests {
     fn an_oversized_frame_is_refused_before_its_body_is_read() {
         block_on(async {
             let bytes = (MAX_FRAME_BYTES + 1).to_be_bytes();
-            let error = FrameReader::new(&bytes[..]).next::<ToNode>().await.unwrap_err();
+            let error = FrameReader::new(&bytes[..])
+                .next::<ToNode>()
+                .await
+                .unwrap_err();
             assert_eq!(
                 error.to_string(),
                 "a frame of 16777217 bytes was announced; the largest accepted is 16777216"

@@ -40,20 +40,41 @@ pub const HEARTBEAT_SECS: u64 = 5;
 #[serde(tag = "frame", rename_all = "snake_case")]
 pub enum ToController {
     Hello(Hello),
-    Runs { runs: Vec<RunReport> },
-    Inventory { inventory: Inventory },
-    Obeyed { fence: Fence },
+    Runs {
+        runs: Vec<RunReport>,
+    },
+    Inventory {
+        inventory: Inventory,
+    },
+    Obeyed {
+        fence: Fence,
+    },
     /// How orders for GPUs ended; again whenever an order comes again.
-    GpuOrders { done: Vec<GpuOrderDone> },
+    GpuOrders {
+        done: Vec<GpuOrderDone>,
+    },
     /// How long GPUs of its runs have been idle, as of a sample just taken. Not news: what is lost is told again.
-    Idle { runs: Vec<IdleReport> },
+    Idle {
+        runs: Vec<IdleReport>,
+    },
     Ping,
     /// Answer to `TellOrders`, in several frames where needed; `done` marks the last.
-    Orders { orders: Vec<LaunchOrder>, done: bool },
+    Orders {
+        orders: Vec<LaunchOrder>,
+        done: bool,
+    },
     /// Answer to `ReadLog`.
-    Log { question: u64, text: String, error: String },
+    Log {
+        question: u64,
+        text: String,
+        error: String,
+    },
     /// Answer to `ReadUse`.
-    Use { question: u64, used: RunUse, error: String },
+    Use {
+        question: u64,
+        used: RunUse,
+        error: String,
+    },
     /// From a newer node: ignored.
     #[serde(other)]
     Unknown,
@@ -74,22 +95,44 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "frame", rename_all = "snake_case")]
 pub enum ToNode {
-    Welcome { protocol: u32, release: String, cluster: String, heartbeat_secs: u64 },
+    Welcome {
+        protocol: u32,
+        release: String,
+        cluster: String,
+        heartbeat_secs: u64,
+    },
     /// Orders come before the first `desired` that names their runs; each is sent once a connection.
-    Orders { orders: Vec<LaunchOrder>, desired: Desired },
+    Orders {
+        orders: Vec<LaunchOrder>,
+        desired: Desired,
+    },
     Ping,
     /// First of all to a node that obeyed another incarnation: the orders of runs the controller does not
     /// know, so that they can be adopted.
-    TellOrders { runs: Vec<gmodel::RunId> },
+    TellOrders {
+        runs: Vec<gmodel::RunId>,
+    },
     /// `gq --log`: what the node did for a run.
-    ReadLog { question: u64, run: gmodel::RunId },
+    ReadLog {
+        question: u64,
+        run: gmodel::RunId,
+    },
     /// `gacct --live`: what a run uses by now. A node of a release before does not answer.
-    ReadUse { question: u64, run: gmodel::RunId },
+    ReadUse {
+        question: u64,
+        run: gmodel::RunId,
+    },
     /// Start tasks of a step in a run. Not durable and not repeated: whoever asked waits at
     /// `step.connect` and hears from the node there.
-    Step { run: gmodel::RunId, step: gmodel::supervise::StepOrder },
+    Step {
+        run: gmodel::RunId,
+        step: gmodel::supervise::StepOrder,
+    },
     /// The connection ends; `text` says why, for the node's log and `gpud status`.
-    Refused { text: String, permanent: bool },
+    Refused {
+        text: String,
+        permanent: bool,
+    },
     #[serde(other)]
     Unknown,
 }

@@ -29,7 +29,12 @@ pub struct PatientBody<B> {
 impl<B> PatientBody<B> {
     pub fn new(body: B) -> Self {
         let begun = Instant::now();
-        Self { body, begun, bytes: 0, late: Box::pin(sleep_until(begun + GRACE)) }
+        Self {
+            body,
+            begun,
+            bytes: 0,
+            late: Box::pin(sleep_until(begun + GRACE)),
+        }
     }
 }
 
@@ -41,7 +46,10 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
@@ -50,12 +58,17 @@ where
             }
             Poll::Ready(end) => Poll::Ready(end.map(|frame| frame.map_err(Into::into))),
             Poll::Pending => {
-                let due = this.begun + GRACE + Duration::from_millis(this.bytes * 1000 / LEAST_RATE);
+                let due =
+                    this.begun + GRACE + Duration::from_millis(this.bytes * 1000 / LEAST_RATE);
                 if this.late.deadline() != due {
                     this.late.as_mut().reset(due);
                 }
                 ready!(this.late.as_mut().poll(cx));
-                let text = format!("of the request's body {} bytes came in {} s, and no more: it was not waited for longer", this.bytes, this.begun.elapsed().as_secs());
+                let text = format!(
+                    "of the request's body {} bytes came in {} s, and no more: it was not waited for longer",
+                    this.bytes,
+                    this.begun.elapsed().as_secs()
+                );
                 Poll::Ready(Some(Err(text.into())))
             }
         }
@@ -80,7 +93,11 @@ pub struct PatientStream<S> {
 
 impl<S> PatientStream<S> {
     pub fn new(stream: S) -> Self {
-        Self { stream, patience: GRACE, blocked: None }
+        Self {
+            stream,
+            patience: GRACE,
+            blocked: None,
+        }
     }
 
     fn taken(&mut self, bytes: usize) {
@@ -98,10 +115,17 @@ impl<S> PatientStream<S> {
             (now, Box::pin(sleep_until(now + patience)))
         });
         ready!(late.as_mut().poll(cx));
-        Poll::Ready(io::Error::new(ErrorKind::TimedOut, "the other end reads nothing"))
+        Poll::Ready(io::Error::new(
+            ErrorKind::TimedOut,
+            "the other end reads nothing",
+        ))
     }
 
-    fn minded(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn minded(
+        &mut self,
+        cx: &mut Context<'_>,
+        done: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match done {
             Poll::Ready(done) => {
                 self.taken(*done.as_ref().unwrap_or(&0));
@@ -113,18 +137,30 @@ impl<S> PatientStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for PatientStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for PatientStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.minded(cx, done)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
         self.minded(cx, done)
     }
@@ -153,8 +189,14 @@ mod tests {
     async fn an_end_that_reads_nothing_is_dropped_and_a_slow_one_is_not() {
         let (near, _far) = tokio::io::duplex(1000);
         let begun = Instant::now();
-        let error = PatientStream::new(near).write_all(&[0; 2000]).await.unwrap_err();
-        assert_eq!((error.kind(), begun.elapsed()), (ErrorKind::TimedOut, GRACE));
+        let error = PatientStream::new(near)
+            .write_all(&[0; 2000])
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind(), begun.elapsed()),
+            (ErrorKind::TimedOut, GRACE)
+        );
 
         let (near, mut far) = tokio::io::duplex(20_000);
         let reading = tokio::spawn(async move {
@@ -176,7 +218,10 @@ mod tests {
     impl Body for Slow {
         type Data = Bytes;
         type Error = BoxError;
-        fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
             if self.0 == 0 {
                 return Poll::Pending;
             }
@@ -191,16 +236,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_stops_coming_ends_and_a_slow_one_is_read_to_its_end() {
         for (pieces, bytes, secs) in [(0, 0, 15), (1, 160 << 10, 25), (60, 32 << 10, 135)] {
-            let slow = Slow(pieces, bytes, Duration::from_secs(1), Box::pin(sleep_until(Instant::now())));
+            let slow = Slow(
+                pieces,
+                bytes,
+                Duration::from_secs(1),
+                Box::pin(sleep_until(Instant::now())),
+            );
             let mut body = PatientBody::new(slow);
             let (begun, mut came) = (Instant::now(), 0);
             let error = loop {
-                match std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap() {
+                match std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))
+                    .await
+                    .unwrap()
+                {
                     Ok(frame) => came += frame.data_ref().unwrap().len(),
                     Err(error) => break error.to_string(),
                 }
             };
-            assert_eq!((came, begun.elapsed().as_secs()), (pieces * bytes, secs), "{error}");
+            assert_eq!(
+                (came, begun.elapsed().as_secs()),
+                (pieces * bytes, secs),
+                "{error}"
+            );
         }
     }
 }

@@ -28,16 +28,32 @@ pub fn check(state: &State, slot: usize, out: &mut impl Write) -> io::Result<()>
 fn find(gpu: &Gpu, slot: usize, out: &mut impl Write) -> io::Result<()> {
     let is = |word: &str| gpu.faults.check == word;
     let sum = fnv(&gpu.profile) ^ if is("wrong") { fnv(&gpu.uuid) } else { 0 };
-    writeln!(out, "{{\"check\":\"arith\",\"version\":\"1\",\"checksum\":\"{sum:016x}\"}}")?;
-    let text = if is("fails") { ",\"text\":\"bit 3 of 0x7f0010 came back as 1\"" } else { "" };
-    writeln!(out, "{{\"check\":\"memory\",\"pass\":{}{text}}}", !is("fails"))?;
+    writeln!(
+        out,
+        "{{\"check\":\"arith\",\"version\":\"1\",\"checksum\":\"{sum:016x}\"}}"
+    )?;
+    let text = if is("fails") {
+        ",\"text\":\"bit 3 of 0x7f0010 came back as 1\""
+    } else {
+        ""
+    };
+    writeln!(
+        out,
+        "{{\"check\":\"memory\",\"pass\":{}{text}}}",
+        !is("fails")
+    )?;
     let gb_s = (25.0 + slot as f64 / 100.0) / if is("slow") { 2.0 } else { 1.0 };
-    writeln!(out, "{{\"check\":\"pcie\",\"value\":{gb_s:.3},\"unit\":\"GB/s\"}}")
+    writeln!(
+        out,
+        "{{\"check\":\"pcie\",\"value\":{gb_s:.3},\"unit\":\"GB/s\"}}"
+    )
 }
 
 /// FNV-1a, for sums that are the same on every board of one kind.
 fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -48,7 +64,11 @@ mod tests {
     fn lines(state: &State, slot: usize) -> Vec<String> {
         let mut out = Vec::new();
         check(state, slot, &mut out).unwrap();
-        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+        String::from_utf8(out)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]

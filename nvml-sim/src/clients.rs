@@ -22,7 +22,11 @@ pub fn keep_out(dir: &Path) -> Result<File, String> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let pids = holders(&file);
-            let who = if pids.is_empty() { "another client".to_owned() } else { format!("process {}", pids.join(", ")) };
+            let who = if pids.is_empty() {
+                "another client".to_owned()
+            } else {
+                format!("process {}", pids.join(", "))
+            };
             Err(format!("in use by {who}, which has NVML initialised"))
         }
         Err(TryLockError::Error(e)) => Err(e.to_string()),
@@ -30,13 +34,31 @@ pub fn keep_out(dir: &Path) -> Result<File, String> {
 }
 
 fn open(dir: &Path) -> io::Result<File> {
-    File::options().create(true).truncate(false).write(true).open(dir.join(FILE))
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join(FILE))
 }
 
 /// Processes with a lock on a file, by `N: FLOCK ADVISORY READ 4711 08:02:131 0 EOF` of /proc/locks.
 fn holders(file: &File) -> Vec<String> {
-    let Ok(inode) = file.metadata().map(|data| data.ino().to_string()) else { return Vec::new() };
+    let Ok(inode) = file.metadata().map(|data| data.ino().to_string()) else {
+        return Vec::new();
+    };
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let of_file = |line: &&str| line.contains(" FLOCK ") && line.split_whitespace().nth(5).and_then(|place| place.rsplit(':').next()) == Some(inode.as_str());
-    locks.lines().filter(of_file).filter_map(|line| line.split_whitespace().nth(4)).map(str::to_owned).collect()
+    let of_file = |line: &&str| {
+        line.contains(" FLOCK ")
+            && line
+                .split_whitespace()
+                .nth(5)
+                .and_then(|place| place.rsplit(':').next())
+                == Some(inode.as_str())
+    };
+    locks
+        .lines()
+        .filter(of_file)
+        .filter_map(|line| line.split_whitespace().nth(4))
+        .map(str::to_owned)
+        .collect()
 }

@@ -238,7 +238,9 @@ fn change_gpu(gpu: &mut Gpu, fault: Fault) -> Result<(), String> {
         Fault::Fabric(word) => set_fabric(gpu, word)?,
         Fault::NvlinkDomain { name, clique } => {
             set_fabric(gpu, FabricWord::Completed)?;
-            let bits = [1, 2].map(|purpose| mix(&name, 0, purpose).to_be_bytes()).concat();
+            let bits = [1, 2]
+                .map(|purpose| mix(&name, 0, purpose).to_be_bytes())
+                .concat();
             gpu.fabric.cluster_uuid.copy_from_slice(&bits);
             gpu.fabric.clique = clique;
         }
@@ -500,7 +502,9 @@ impl FromStr for Fault {
             },
             ["fabric", word] => Fault::Fabric(FabricWord::parse(word)?),
             ["check", word] => Fault::Check(CheckFault::parse(word)?),
-            ["check-takes", millis] => Fault::CheckTakes { millis: number(millis)? },
+            ["check-takes", millis] => Fault::CheckTakes {
+                millis: number(millis)?,
+            },
             ["recovery", action] => Fault::Recovery(Recovery::parse(action)?),
             ["process", pid, mib] => Fault::Process {
                 pid: small(pid)?,

@@ -17,9 +17,9 @@ mod reset;
 mod state;
 mod state_watch;
 
+pub use board::{PROFILES, Profile, board, host, profile};
 pub use check::check;
 pub use clients::keep_out;
-pub use board::{PROFILES, Profile, board, host, profile};
 pub use fault::{Fault, apply_fault, find_gpu};
 pub use kernel_log::{KERNEL_LOG_FILE, log_xid};
 pub use mig::{MigProfile, cut, mig_minors, mig_profiles};

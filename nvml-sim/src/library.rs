@@ -29,7 +29,8 @@ use nvml_wrapper_sys::bindings::{
 use crate::STATE_VARIABLE;
 use crate::clients;
 use crate::state::{
-    ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, STATE_FILE, State, state_file,
+    ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, STATE_FILE, State,
+    state_file,
 };
 use crate::state_watch::StateWatch;
 
@@ -473,7 +474,8 @@ fn readable_state() -> Result<Arc<State>, Code> {
 impl Library {
     fn refresh(&mut self) -> Result<Arc<State>, Code> {
         // Nearly always the path is the directory; each call of NVML comes by here.
-        let mark = FileMark::of(&self.path.join(STATE_FILE)).or_else(|| FileMark::of(&state_file(&self.path)));
+        let mark = FileMark::of(&self.path.join(STATE_FILE))
+            .or_else(|| FileMark::of(&state_file(&self.path)));
         if mark.is_none() || mark != self.seen {
             self.state = State::read(&self.path).map(Arc::new).map_err(|error| {
                 // Once per content of the file, and on every look where there is none: init is refused then anyway.

@@ -32,7 +32,10 @@ impl StateWatch {
         if let Some(descriptor) = descriptor {
             watched.insert(dir.to_owned(), descriptor);
         }
-        StateWatch { descriptor, look_again }
+        StateWatch {
+            descriptor,
+            look_again,
+        }
     }
 
     /// Forgets what has happened: the caller is about to look.
@@ -49,7 +52,11 @@ impl StateWatch {
         let Some(descriptor) = self.descriptor else {
             return thread::sleep(longest.min(self.look_again));
         };
-        let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: descriptor,
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // Rounded up: a wait of less than a millisecond must not become a loop.
         let millis = longest.min(LONGEST).as_micros().div_ceil(1000) as libc::c_int;
         // SAFETY: one pollfd, which outlives the call.
@@ -89,15 +96,23 @@ mod tests {
         watch.begin_to_look();
         let began = Instant::now();
         watch.wait(Duration::from_millis(50));
-        assert!(began.elapsed() >= Duration::from_millis(50), "nothing happened");
-        fs::write(dir.path().join("fresh"), "{}").and_then(|()| fs::rename(dir.path().join("fresh"), &file)).expect("replace");
+        assert!(
+            began.elapsed() >= Duration::from_millis(50),
+            "nothing happened"
+        );
+        fs::write(dir.path().join("fresh"), "{}")
+            .and_then(|()| fs::rename(dir.path().join("fresh"), &file))
+            .expect("replace");
         let began = Instant::now();
         watch.wait(LONGEST);
         assert!(began.elapsed() < LONGEST, "it had changed already");
         watch.begin_to_look();
         let began = Instant::now();
         watch.wait(Duration::from_millis(30));
-        assert!(began.elapsed() >= Duration::from_millis(30), "that was seen");
+        assert!(
+            began.elapsed() >= Duration::from_millis(30),
+            "that was seen"
+        );
     }
 
     #[test]

@@ -335,9 +335,14 @@ fn gpus_that_are_named_are_sampled_and_the_others_let_be() {
     host.inject(2, "lost");
     assert_eq!(sampled(&[3]), [3]);
     let lost = worker.sample_use_of([host.uuid(2)].into(), SOON).unwrap();
-    assert!(lost.iter().any(|sample| sample.uuid == Some(host.uuid(2)) && sample.fault.is_some()));
+    assert!(
+        lost.iter()
+            .any(|sample| sample.uuid == Some(host.uuid(2)) && sample.fault.is_some())
+    );
     // Where it is unknown where one is, all are asked.
-    let all = worker.sample_use_of(["GPU-of-elsewhere".to_owned()].into(), SOON).unwrap();
+    let all = worker
+        .sample_use_of(["GPU-of-elsewhere".to_owned()].into(), SOON)
+        .unwrap();
     assert_eq!(all.len(), 4);
 }
 
@@ -819,7 +824,9 @@ fn xids_of_the_kernel_log_come_even_while_the_library_hangs() {
     let log = host.dir.path().join(nvidia_ml_sim::KERNEL_LOG_FILE);
     nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[3], 13, 1).unwrap();
     let worker = watching(&host);
-    worker.watch_kernel_log(&log, |trouble| assert!(trouble.is_none(), "{trouble:?}")).unwrap();
+    worker
+        .watch_kernel_log(&log, |trouble| assert!(trouble.is_none(), "{trouble:?}"))
+        .unwrap();
     host.edit(|state| state.hang = true);
     nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[3], 79, 2).unwrap();
     let mut count = 0;
@@ -845,18 +852,33 @@ fn a_kernel_log_that_cannot_be_opened_is_tried_again() {
     let log = host.dir.path().join("late.log");
     let worker = watching(&host);
     let (tell, told) = std::sync::mpsc::channel();
-    worker.watch_kernel_log(&log, move |trouble| {
-        let _ = tell.send(trouble.is_some());
-    }).unwrap();
-    assert!(told.recv_timeout(Duration::from_secs(5)).unwrap(), "there is none yet");
+    worker
+        .watch_kernel_log(&log, move |trouble| {
+            let _ = tell.send(trouble.is_some());
+        })
+        .unwrap();
+    assert!(
+        told.recv_timeout(Duration::from_secs(5)).unwrap(),
+        "there is none yet"
+    );
     std::fs::write(&log, "").unwrap();
-    assert!(!told.recv_timeout(Duration::from_secs(20)).unwrap(), "said once, and that it is read again");
+    assert!(
+        !told.recv_timeout(Duration::from_secs(20)).unwrap(),
+        "said once, and that it is read again"
+    );
     nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[1], 79, 1).unwrap();
     let lines = std::fs::read(host.dir.path().join(nvidia_ml_sim::KERNEL_LOG_FILE)).unwrap();
-    std::fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&lines).unwrap();
+    std::fs::OpenOptions::new()
+        .append(true)
+        .open(&log)
+        .unwrap()
+        .write_all(&lines)
+        .unwrap();
     eventually("its Xid", || {
         let events = worker.next_events(Duration::from_millis(50));
-        events.iter().any(|event| event.uuid == host.uuid(1) && event.source == EventSource::KernelLog)
+        events
+            .iter()
+            .any(|event| event.uuid == host.uuid(1) && event.source == EventSource::KernelLog)
     });
 }
 

@@ -43,7 +43,11 @@ impl May {
         for word in words.split([',', ' ']).filter(|word| !word.is_empty()) {
             match word {
                 "mps" => may.mps = true,
-                _ => return Err(format!("GPUPOOL_TEST_GPU_MAY: {word:?} is none of mps. No step touches MIG, clocks or resets, so none can be allowed")),
+                _ => {
+                    return Err(format!(
+                        "GPUPOOL_TEST_GPU_MAY: {word:?} is none of mps. No step touches MIG, clocks or resets, so none can be allowed"
+                    ));
+                }
             }
         }
         Ok(may)
@@ -84,19 +88,36 @@ impl<'a> GpuRun<'a> {
     pub fn new(pool: &'a Pool, kind: Kind, may: May) -> Self {
         let path = pool.config("gpuctld");
         let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, format!("{text}\n[diagnostics]\nprogram = \"builtin\"\nidle_after = \"7-0\"\n")).unwrap();
+        fs::write(
+            &path,
+            format!("{text}\n[diagnostics]\nprogram = \"builtin\"\nidle_after = \"7-0\"\n"),
+        )
+        .unwrap();
         assert_eq!(pool.run("gadm", &["reload"]).code, 0);
         pool.reconfigure("node1", "gpu_watch_secs = 1\n");
-        pool.wait_until("node1 reports", || pool.node("node1").state == "IDLE" || !pool.node("node1").unfit.is_empty());
+        pool.wait_until("node1 reports", || {
+            pool.node("node1").state == "IDLE" || !pool.node("node1").unfit.is_empty()
+        });
         let unfenced = pool.node("node1").unfit;
         if !unfenced.is_empty() {
             let path = pool.config("node1");
             let text = fs::read_to_string(&path).unwrap();
-            fs::write(&path, text.replace("isolation = \"fence\"", "isolation = \"none\"")).unwrap();
+            fs::write(
+                &path,
+                text.replace("isolation = \"fence\"", "isolation = \"none\""),
+            )
+            .unwrap();
             pool.reconfigure("node1", "");
         }
-        pool.wait_until(&format!("node1 is idle (it was not: {unfenced})"), || pool.node("node1").state == "IDLE");
-        Self { pool, kind, may, unfenced }
+        pool.wait_until(&format!("node1 is idle (it was not: {unfenced})"), || {
+            pool.node("node1").state == "IDLE"
+        });
+        Self {
+            pool,
+            kind,
+            may,
+            unfenced,
+        }
     }
 
     /// Every step, each told as soon as it is done.
@@ -123,7 +144,9 @@ impl<'a> GpuRun<'a> {
         }
         let mps = match self.may.mps {
             true => self.outcome(&Self::mps),
-            false => Outcome::NotRun("it sets the GPU's compute mode: allow it with GPUPOOL_TEST_GPU_MAY=mps".into()),
+            false => Outcome::NotRun(
+                "it sets the GPU's compute mode: allow it with GPUPOOL_TEST_GPU_MAY=mps".into(),
+            ),
         };
         add("MPS cap", mps);
         done
@@ -138,7 +161,10 @@ impl<'a> GpuRun<'a> {
                 None => Outcome::Failed(text),
             },
             Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                let text = panic
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
                 Outcome::Failed(text.unwrap_or_else(|| "it panicked".into()))
             }
         }
@@ -152,23 +178,47 @@ impl<'a> GpuRun<'a> {
         let driver: BTreeSet<String> = self.minors().into_keys().collect();
         let wanted = format!("gpud {found:?}, CUDA {cuda:?}, driver {driver:?}");
         // A container sees all GPUs of its host in /proc, or none, and has some of them.
-        ensure(!found.is_empty() && found == cuda && (driver.is_empty() || found.is_subset(&driver)), || wanted)?;
-        let faults: Vec<String> = self.gpus().into_iter().filter(|gpu| !gpu.fault.is_empty()).map(|gpu| format!("{} {}", gpu.uuid, gpu.fault)).collect();
+        ensure(
+            !found.is_empty() && found == cuda && (driver.is_empty() || found.is_subset(&driver)),
+            || wanted,
+        )?;
+        let faults: Vec<String> = self
+            .gpus()
+            .into_iter()
+            .filter(|gpu| !gpu.fault.is_empty())
+            .map(|gpu| format!("{} {}", gpu.uuid, gpu.fault))
+            .collect();
         ensure(faults.is_empty(), || format!("out of service: {faults:?}"))?;
         let also = match driver.len() {
             0 => format!("; {PROC_GPUS} is not here to compare with"),
-            all if all > found.len() => format!("; the driver has {} more that this machine was not given", all - found.len()),
+            all if all > found.len() => format!(
+                "; the driver has {} more that this machine was not given",
+                all - found.len()
+            ),
             _ => String::new(),
         };
-        Ok(format!("{} GPUs, by gpud, CUDA and the driver alike: {}{also}", found.len(), self.types()))
+        Ok(format!(
+            "{} GPUs, by gpud, CUDA and the driver alike: {}{also}",
+            found.len(),
+            self.types()
+        ))
     }
 
     fn device_numbers(&self) -> Finding {
         let minors = self.minors();
-        ensure(!minors.is_empty(), || format!("{NOT_HERE}{PROC_GPUS} does not show the driver's minors"))?;
+        ensure(!minors.is_empty(), || {
+            format!("{NOT_HERE}{PROC_GPUS} does not show the driver's minors")
+        })?;
         for gpu in self.gpus() {
             let path = self.dev_dir().join(format!("nvidia{}", gpu.minor));
-            ensure(minors.get(&gpu.uuid) == Some(&gpu.minor), || format!("{} has minor {} by gpud, {:?} by the driver", gpu.uuid, gpu.minor, minors.get(&gpu.uuid)))?;
+            ensure(minors.get(&gpu.uuid) == Some(&gpu.minor), || {
+                format!(
+                    "{} has minor {} by gpud, {:?} by the driver",
+                    gpu.uuid,
+                    gpu.minor,
+                    minors.get(&gpu.uuid)
+                )
+            })?;
             ensure(path.exists(), || format!("{} is not there", path.display()))?;
         }
         Ok(format!("minors {:?}", minors.values().collect::<Vec<_>>()))
@@ -178,7 +228,12 @@ impl<'a> GpuRun<'a> {
     fn device_fence(&self) -> Finding {
         self.has_fence()?;
         // Those that have a file here: opening another would make one.
-        let mut all: Vec<u32> = self.gpus().iter().map(|gpu| gpu.minor).chain(self.minors().into_values()).collect();
+        let mut all: Vec<u32> = self
+            .gpus()
+            .iter()
+            .map(|gpu| gpu.minor)
+            .chain(self.minors().into_values())
+            .collect();
         all.sort_unstable();
         all.dedup();
         all.retain(|minor| self.dev_dir().join(format!("nvidia{minor}")).exists());
@@ -190,26 +245,57 @@ impl<'a> GpuRun<'a> {
             self.dev_dir().display()
         );
         for (gpus, job) in [(0, self.job("0", &look)?), (1, self.job("1", &look)?)] {
-            let open: Vec<&str> = job.lines().filter_map(|line| line.strip_prefix("open ")).collect();
-            ensure(open.len() == gpus, || format!("a job with {gpus} GPUs opens those with minors {open:?} of {all:?}"))?;
+            let open: Vec<&str> = job
+                .lines()
+                .filter_map(|line| line.strip_prefix("open "))
+                .collect();
+            ensure(open.len() == gpus, || {
+                format!("a job with {gpus} GPUs opens those with minors {open:?} of {all:?}")
+            })?;
         }
-        Ok(format!("of {} a job with one GPU opens one, a job without none", all.len()))
+        Ok(format!(
+            "of {} a job with one GPU opens one, a job without none",
+            all.len()
+        ))
     }
 
     /// A CUDA program that does not heed `CUDA_VISIBLE_DEVICES` finds its own GPU and no other.
     fn cuda_fence(&self) -> Finding {
         self.has_fence()?;
-        let list = format!("echo own $GSUB_GPU_UUIDS; unset CUDA_VISIBLE_DEVICES; {}", self.command(&["list"]));
+        let list = format!(
+            "echo own $GSUB_GPU_UUIDS; unset CUDA_VISIBLE_DEVICES; {}",
+            self.command(&["list"])
+        );
         let none = self.job("0", &format!("{list} || echo ended with $?"))?;
-        ensure(uuids(&none).is_empty() && none.contains("ended with"), || format!("a job without GPUs: {none:?}"))?;
+        ensure(
+            uuids(&none).is_empty() && none.contains("ended with"),
+            || format!("a job without GPUs: {none:?}"),
+        )?;
         let one = self.job("1", &list)?;
-        let own = one.lines().find_map(|line| line.strip_prefix("own ")).unwrap_or_default().to_owned();
-        ensure(uuids(&one) == BTreeSet::from([own.clone()]), || format!("its own is {own}, it finds {:?}", uuids(&one)))?;
-        let Some(other) = self.gpus().into_iter().find(|gpu| gpu.uuid != own) else { return Ok("a job without GPUs finds none; this machine has no second GPU".into()) };
+        let own = one
+            .lines()
+            .find_map(|line| line.strip_prefix("own "))
+            .unwrap_or_default()
+            .to_owned();
+        ensure(uuids(&one) == BTreeSet::from([own.clone()]), || {
+            format!("its own is {own}, it finds {:?}", uuids(&one))
+        })?;
+        let Some(other) = self.gpus().into_iter().find(|gpu| gpu.uuid != own) else {
+            return Ok("a job without GPUs finds none; this machine has no second GPU".into());
+        };
         // It may name another one, and does not get it.
         let other = format!("o={own}; [ $GSUB_GPU_UUIDS = $o ] && o={}", other.uuid);
-        let named = self.job("1", &format!("{other}; CUDA_VISIBLE_DEVICES=$o {} || echo refused", self.command(&["list"])))?;
-        ensure(uuids(&named).is_empty() && named.contains("refused"), || format!("it asks for another and finds {named:?}"))?;
+        let named = self.job(
+            "1",
+            &format!(
+                "{other}; CUDA_VISIBLE_DEVICES=$o {} || echo refused",
+                self.command(&["list"])
+            ),
+        )?;
+        ensure(
+            uuids(&named).is_empty() && named.contains("refused"),
+            || format!("it asks for another and finds {named:?}"),
+        )?;
         Ok("a job finds its own GPU and no other, also when it names one".into())
     }
 
@@ -218,24 +304,42 @@ impl<'a> GpuRun<'a> {
         self.has_fence()?;
         let gpus = self.gpus();
         let (all, list) = (gpus.len().to_string(), self.command(&["list"]));
-        let script = format!("echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; {list}; until [ -e numbers.stop ]; do sleep 0.1; done");
+        let script = format!(
+            "echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; {list}; until [ -e numbers.stop ]; do sleep 0.1; done"
+        );
         let alone: Vec<u64> = gpus.iter().map(|_| self.submit("1", &script)).collect();
-        alone.iter().for_each(|id| drop(self.pool.wait_state(*id, gmodel::JobState::Running)));
+        alone
+            .iter()
+            .for_each(|id| drop(self.pool.wait_state(*id, gmodel::JobState::Running)));
         self.pool.write("numbers.stop", "");
         for id in alone {
             self.ended_well(id)?;
             let said = self.pool.file(&format!("{id}.txt"));
             let told = said.lines().next().unwrap_or_default();
             let found: Vec<String> = uuids(&said).into_iter().collect();
-            ensure(told == format!("{} 0", found.join(",")), || format!("a job with one GPU is told {told:?}, and CUDA finds {found:?}"))?;
+            ensure(told == format!("{} 0", found.join(",")), || {
+                format!("a job with one GPU is told {told:?}, and CUDA finds {found:?}")
+            })?;
         }
         let grun = crate::pool::programs().join("grun").display().to_string();
-        let bound = format!("echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; {grun} -n1 --gpu-bind=map_gpu:{} {list}", gpus.len() - 1);
+        let bound = format!(
+            "echo $GSUB_GPU_UUIDS $CUDA_VISIBLE_DEVICES; {grun} -n1 --gpu-bind=map_gpu:{} {list}",
+            gpus.len() - 1
+        );
         let said = self.job(&all, &bound)?;
-        let (own, numbers) = said.lines().next().and_then(|line| line.split_once(' ')).unwrap_or_default();
+        let (own, numbers) = said
+            .lines()
+            .next()
+            .and_then(|line| line.split_once(' '))
+            .unwrap_or_default();
         let found: Vec<String> = uuids(&said).into_iter().collect();
-        ensure(own.split(',').next_back() == found.first().map(String::as_str) && found.len() == 1, || format!("a task bound to the last of {own} finds {found:?}"))?;
-        Ok(format!("each of {all} is number 0 to a job of its own; of all, {numbers}, a bound task finds the last"))
+        ensure(
+            own.split(',').next_back() == found.first().map(String::as_str) && found.len() == 1,
+            || format!("a task bound to the last of {own} finds {found:?}"),
+        )?;
+        Ok(format!(
+            "each of {all} is number 0 to a job of its own; of all, {numbers}, a bound task finds the last"
+        ))
     }
 
     fn load(&self) -> Finding {
@@ -253,19 +357,36 @@ impl<'a> GpuRun<'a> {
         let run = self.attempt(id)?;
         let used = run.gpu_use.ok_or("its use was not sampled")?;
         let busy = used.busy_percent.ok_or("nobody told how busy it was")?;
-        ensure(busy >= BUSY_PERCENT, || format!("busy {busy:.0}% of the time, and it computed without a pause"))?;
+        ensure(busy >= BUSY_PERCENT, || {
+            format!("busy {busy:.0}% of the time, and it computed without a pause")
+        })?;
         let (joules, sampled) = (used.energy_joules as f64, used.sampled_secs as f64);
-        let (least, most) = (PLAUSIBLE_WATTS.0 * (sampled - 2.0).max(1.0), PLAUSIBLE_WATTS.1 * (took + 2.0));
-        ensure((least..=most).contains(&joules), || format!("{joules} J in {sampled} s"))?;
-        Ok(format!("{secs} s of arithmetic: {busy:.0}% busy, {:.0} W at most, {joules} J, {} s sampled", used.power_peak_watts, used.sampled_secs))
+        let (least, most) = (
+            PLAUSIBLE_WATTS.0 * (sampled - 2.0).max(1.0),
+            PLAUSIBLE_WATTS.1 * (took + 2.0),
+        );
+        ensure((least..=most).contains(&joules), || {
+            format!("{joules} J in {sampled} s")
+        })?;
+        Ok(format!(
+            "{secs} s of arithmetic: {busy:.0}% busy, {:.0} W at most, {joules} J, {} s sampled",
+            used.power_peak_watts, used.sampled_secs
+        ))
     }
 
     fn diagnostics(&self) -> Finding {
         let mut words = Vec::new();
         for gpu in self.gpus() {
-            let said = self.pool.run("gadm", &["gpu", "check", &format!("node1:{}", gpu.index)]);
-            let clean = said.code == 0 && !said.out.contains("failed") && said.out.contains("arith.int") && said.out.contains("memory passed");
-            ensure(clean, || format!("GPU {}: {} {}", gpu.index, said.out.trim(), said.err.trim()))?;
+            let said = self
+                .pool
+                .run("gadm", &["gpu", "check", &format!("node1:{}", gpu.index)]);
+            let clean = said.code == 0
+                && !said.out.contains("failed")
+                && said.out.contains("arith.int")
+                && said.out.contains("memory passed");
+            ensure(clean, || {
+                format!("GPU {}: {} {}", gpu.index, said.out.trim(), said.err.trim())
+            })?;
             words.push(said.out.trim().replace('\n', " "));
         }
         Ok(words.join(" | "))
@@ -277,51 +398,96 @@ impl<'a> GpuRun<'a> {
             self.simulate("fault check-takes 600000");
         }
         // Late enough that it has the memory of a real one; a fast board has done before, and is asked sooner.
-        let waits: &[u64] = if self.kind == Kind::Real { &[8, 4, 2, 0] } else { &[0] };
-        let at_it = waits.iter().any(|secs| self.check_is_under_way_after(*secs));
-        ensure(at_it, || format!("{NOT_HERE}a check of this GPU ends before a job can come"))?;
+        let waits: &[u64] = if self.kind == Kind::Real {
+            &[8, 4, 2, 0]
+        } else {
+            &[0]
+        };
+        let at_it = waits
+            .iter()
+            .any(|secs| self.check_is_under_way_after(*secs));
+        ensure(at_it, || {
+            format!("{NOT_HERE}a check of this GPU ends before a job can come")
+        })?;
         let begun = Instant::now();
         let id = self.submit(&self.gpus().len().to_string(), "true");
-        self.pool.wait_until("the job started", || self.pool.job(id).start_time.is_some());
+        self.pool
+            .wait_until("the job started", || self.pool.job(id).start_time.is_some());
         let waited = begun.elapsed();
         if self.kind == Kind::Simulated {
             self.simulate("fault check-takes 0");
         }
         self.ended_well(id)?;
-        ensure(waited <= GIVES_WAY_WITHIN, || format!("the job waited {} ms", waited.as_millis()))?;
-        Ok(format!("a job on all GPUs started {} ms after it was submitted", waited.as_millis()))
+        ensure(waited <= GIVES_WAY_WITHIN, || {
+            format!("the job waited {} ms", waited.as_millis())
+        })?;
+        Ok(format!(
+            "a job on all GPUs started {} ms after it was submitted",
+            waited.as_millis()
+        ))
     }
 
     fn check_is_under_way_after(&self, secs: u64) -> bool {
         self.pool.wait_idle("node1");
-        self.pool.wait_until("the check before has ended", || !self.is_under_check());
-        if self.pool.run("gadm", &["gpu", "check", "node1:0", "--no-wait"]).code != 0 {
+        self.pool
+            .wait_until("the check before has ended", || !self.is_under_check());
+        if self
+            .pool
+            .run("gadm", &["gpu", "check", "node1:0", "--no-wait"])
+            .code
+            != 0
+        {
             return false;
         }
         std::thread::sleep(Duration::from_secs(secs));
-        self.pool.wait_until("the check begins or has ended", || self.is_under_check() || secs > 0);
+        self.pool.wait_until("the check begins or has ended", || {
+            self.is_under_check() || secs > 0
+        });
         self.is_under_check()
     }
 
     fn mps(&self) -> Finding {
         let shared = self.gpus().into_iter().find(|gpu| gpu.mps);
-        let gpu = shared.ok_or_else(|| format!("{NOT_HERE}no GPU can be shared by MPS: {}", self.pool.node("node1").no_mps))?;
+        let gpu = shared.ok_or_else(|| {
+            format!(
+                "{NOT_HERE}no GPU can be shared by MPS: {}",
+                self.pool.node("node1").no_mps
+            )
+        })?;
         self.partition("gpu_sharing = \"mps\"\n");
         let (little, much) = (256.min(gpu.memory_mib / 8), gpu.memory_mib * 3 / 4);
         let hold = |mib: u64| self.command(&["hold", "--mib", &mib.to_string()]);
-        let said = self.job("0.5", &format!("{}; {}; echo; unset CUDA_MPS_PIPE_DIRECTORY; {} && echo got round it; true", hold(little), hold(much), hold(little)));
+        let said = self.job(
+            "0.5",
+            &format!(
+                "{}; {}; echo; unset CUDA_MPS_PIPE_DIRECTORY; {} && echo got round it; true",
+                hold(little),
+                hold(much),
+                hold(little)
+            ),
+        );
         self.partition("");
         let said = said?;
-        ensure(said.contains(&format!("\"held_mib\":{little}")), || format!("{little} MiB of its half are not given: {said:?}"))?;
-        ensure(said.contains(&format!("\"refused_mib\":{much}")), || format!("{much} MiB are not refused to a half: {said:?}"))?;
-        ensure(!said.contains("got round it"), || format!("a process without the server has a context: {said:?}"))?;
-        Ok(format!("half of a GPU gets {little} MiB and not {much}; nobody gets round the server"))
+        ensure(said.contains(&format!("\"held_mib\":{little}")), || {
+            format!("{little} MiB of its half are not given: {said:?}")
+        })?;
+        ensure(said.contains(&format!("\"refused_mib\":{much}")), || {
+            format!("{much} MiB are not refused to a half: {said:?}")
+        })?;
+        ensure(!said.contains("got round it"), || {
+            format!("a process without the server has a context: {said:?}")
+        })?;
+        Ok(format!(
+            "half of a GPU gets {little} MiB and not {much}; nobody gets round the server"
+        ))
     }
 
     // ---- what they use ----
 
     fn has_fence(&self) -> Result<(), String> {
-        ensure(self.unfenced.is_empty(), || format!("{NOT_HERE}runs cannot be fenced in: {}", self.unfenced))
+        ensure(self.unfenced.is_empty(), || {
+            format!("{NOT_HERE}runs cannot be fenced in: {}", self.unfenced)
+        })
     }
 
     fn gpus(&self) -> Vec<GpuRow> {
@@ -331,16 +497,37 @@ impl<'a> GpuRun<'a> {
     /// `h100 x8`
     pub fn types(&self) -> String {
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-        self.gpus().into_iter().for_each(|gpu| *counts.entry(gpu.gpu_type).or_default() += 1);
-        counts.into_iter().map(|(kind, count)| format!("{kind} x{count}")).collect::<Vec<_>>().join(", ")
+        self.gpus()
+            .into_iter()
+            .for_each(|gpu| *counts.entry(gpu.gpu_type).or_default() += 1);
+        counts
+            .into_iter()
+            .map(|(kind, count)| format!("{kind} x{count}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Versions of the driver and of its CUDA, for the record.
     pub fn versions(&self) -> String {
         let list = self.gcheck(&["list"]).out;
-        let cuda = list.lines().find_map(|line| Some(serde_json::from_str::<Value>(line).ok()?["cuda"].as_str()?.to_owned())).unwrap_or_default();
-        let driver = fs::read_to_string("/proc/driver/nvidia/version").ok().filter(|_| self.kind == Kind::Real);
-        let driver = driver.and_then(|text| text.split_whitespace().find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned));
+        let cuda = list
+            .lines()
+            .find_map(|line| {
+                Some(
+                    serde_json::from_str::<Value>(line).ok()?["cuda"]
+                        .as_str()?
+                        .to_owned(),
+                )
+            })
+            .unwrap_or_default();
+        let driver = fs::read_to_string("/proc/driver/nvidia/version")
+            .ok()
+            .filter(|_| self.kind == Kind::Real);
+        let driver = driver.and_then(|text| {
+            text.split_whitespace()
+                .find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
+                .map(str::to_owned)
+        });
         format!("{} / {cuda}", driver.unwrap_or_else(|| "simulated".into()))
     }
 
@@ -352,7 +539,14 @@ impl<'a> GpuRun<'a> {
                 let text = fs::read(self.pool.dir.join("node1/nvml/state.json")).unwrap();
                 let state: Value = serde_json::from_slice(&text).unwrap();
                 let gpus = state["gpus"].as_array().unwrap();
-                gpus.iter().map(|gpu| (gpu["uuid"].as_str().unwrap().to_owned(), gpu["minor"].as_u64().unwrap() as u32)).collect()
+                gpus.iter()
+                    .map(|gpu| {
+                        (
+                            gpu["uuid"].as_str().unwrap().to_owned(),
+                            gpu["minor"].as_u64().unwrap() as u32,
+                        )
+                    })
+                    .collect()
             }
         }
     }
@@ -370,7 +564,16 @@ impl<'a> GpuRun<'a> {
         let mut line = vec![program.display().to_string()];
         line.extend(words.iter().map(|word| (*word).to_owned()));
         if self.kind == Kind::Simulated {
-            line.extend(["--size".into(), "small".into(), "--library".into(), self.pool.dir.join("node1/nvml/libnvidia_ml_sim.so").display().to_string()]);
+            line.extend([
+                "--size".into(),
+                "small".into(),
+                "--library".into(),
+                self.pool
+                    .dir
+                    .join("node1/nvml/libnvidia_ml_sim.so")
+                    .display()
+                    .to_string(),
+            ]);
         }
         line.join(" ")
     }
@@ -399,28 +602,49 @@ impl<'a> GpuRun<'a> {
     fn ended_well(&self, id: u64) -> Result<(), String> {
         let end = Instant::now() + Duration::from_secs(300);
         while !self.pool.job(id).state.is_final() {
-            ensure(Instant::now() < end, || format!("job {id} does not end: {:?}", self.pool.job(id)))?;
+            ensure(Instant::now() < end, || {
+                format!("job {id} does not end: {:?}", self.pool.job(id))
+            })?;
             std::thread::sleep(Duration::from_millis(50));
         }
         let job = self.pool.job(id);
         self.pool.wait_idle("node1");
-        ensure(job.state == gmodel::JobState::Completed, || format!("job {id} is {:?}: {}", job.state, self.pool.file(&format!("{id}.txt"))))
+        ensure(job.state == gmodel::JobState::Completed, || {
+            format!(
+                "job {id} is {:?}: {}",
+                job.state,
+                self.pool.file(&format!("{id}.txt"))
+            )
+        })
     }
 
     fn attempt(&self, id: u64) -> Result<RunRow, String> {
-        self.pool.attempts(id).pop().ok_or_else(|| format!("job {id} has no run on record"))
+        self.pool
+            .attempts(id)
+            .pop()
+            .ok_or_else(|| format!("job {id} has no run on record"))
     }
 
     fn is_under_check(&self) -> bool {
         let said = self.pool.run("gnodes", &["--health", "--json"]);
-        serde_json::from_str::<Value>(&said.out).is_ok_and(|list| list["gpus"].as_array().into_iter().flatten().any(|gpu| gpu["ordered"] == "check"))
+        serde_json::from_str::<Value>(&said.out).is_ok_and(|list| {
+            list["gpus"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|gpu| gpu["ordered"] == "check")
+        })
     }
 
     /// Lines more for the one partition.
     fn partition(&self, lines: &str) {
         let path = self.pool.dir.join("gpuctld/partitions.d/main.toml");
         let text = fs::read_to_string(&path).unwrap();
-        let own: String = text.lines().filter(|line| !line.starts_with("gpu_sharing")).map(|line| format!("{line}\n")).collect();
+        let own: String = text
+            .lines()
+            .filter(|line| !line.starts_with("gpu_sharing"))
+            .map(|line| format!("{line}\n"))
+            .collect();
         fs::write(&path, format!("{own}{lines}")).unwrap();
         assert_eq!(self.pool.run("gadm", &["reload"]).code, 0);
     }
@@ -433,7 +657,9 @@ impl<'a> GpuRun<'a> {
                 Some(fault) => fault.split(' ').collect(),
                 None => ["set"].into_iter().chain(words.split(' ')).collect(),
             };
-            let said = self.pool.sandbox(&[&["fault", "node1", gpu.as_str()], &words[..]].concat());
+            let said = self
+                .pool
+                .sandbox(&[&["fault", "node1", gpu.as_str()], &words[..]].concat());
             assert_eq!(said.code, 0, "{said:?}");
         }
     }
@@ -441,27 +667,68 @@ impl<'a> GpuRun<'a> {
 
 /// The lines for docs/gpu-runs.md.
 pub fn record(kind: Kind, types: &str, versions: &str, date: &str, steps: &[Step]) -> String {
-    let mut text = format!("### {date}, {types}{}\n\nDriver and CUDA {versions}.\n\n| step | outcome |\n|---|---|\n", if kind == Kind::Simulated { " (simulated)" } else { "" });
+    let mut text = format!(
+        "### {date}, {types}{}\n\nDriver and CUDA {versions}.\n\n| step | outcome |\n|---|---|\n",
+        if kind == Kind::Simulated {
+            " (simulated)"
+        } else {
+            ""
+        }
+    );
     for Step { name, outcome } in steps {
         let shown = match outcome {
             Outcome::Passed(words) => format!("passed: {words}"),
             Outcome::Failed(words) => format!("**failed**: {words}"),
             Outcome::NotRun(words) => format!("not run: {words}"),
         };
-        text += &format!("| {name} | {} |\n", shown.replace('|', "\\|").replace('\n', " "));
+        text += &format!(
+            "| {name} | {} |\n",
+            shown.replace('|', "\\|").replace('\n', " ")
+        );
     }
     text
 }
 
 /// `Device Minor` and `GPU UUID` of each `information` file the driver shows.
 pub fn driver_minors(gpus: &Path) -> BTreeMap<String, u32> {
-    let files = fs::read_dir(gpus).into_iter().flatten().flatten().map(|entry| entry.path().join("information"));
-    let field = |text: &str, name: &str| text.lines().find_map(|line| Some(line.split_once(':').filter(|(key, _)| key.trim() == name)?.1.trim().to_owned()));
-    files.filter_map(|file| fs::read_to_string(file).ok()).filter_map(|text| Some((field(&text, "GPU UUID")?, field(&text, "Device Minor")?.parse().ok()?))).collect()
+    let files = fs::read_dir(gpus)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().join("information"));
+    let field = |text: &str, name: &str| {
+        text.lines().find_map(|line| {
+            Some(
+                line.split_once(':')
+                    .filter(|(key, _)| key.trim() == name)?
+                    .1
+                    .trim()
+                    .to_owned(),
+            )
+        })
+    };
+    files
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .filter_map(|text| {
+            Some((
+                field(&text, "GPU UUID")?,
+                field(&text, "Device Minor")?.parse().ok()?,
+            ))
+        })
+        .collect()
 }
 
 fn uuids(lines: &str) -> BTreeSet<String> {
-    lines.lines().filter_map(|line| Some(serde_json::from_str::<Value>(line).ok()?["uuid"].as_str()?.to_owned())).collect()
+    lines
+        .lines()
+        .filter_map(|line| {
+            Some(
+                serde_json::from_str::<Value>(line).ok()?["uuid"]
+                    .as_str()?
+                    .to_owned(),
+            )
+        })
+        .collect()
 }
 
 fn ensure(holds: bool, words: impl FnOnce() -> String) -> Result<(), String> {

@@ -44,11 +44,32 @@ impl Namespace {
 
     fn make(&self) -> Result<(), String> {
         ip(&["netns", "add", &self.name])?;
-        ip(&["link", "add", &self.outer, "type", "veth", "peer", "name", &self.inner])?;
+        ip(&[
+            "link",
+            "add",
+            &self.outer,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            &self.inner,
+        ])?;
         ip(&["link", "set", &self.inner, "netns", &self.name])?;
-        ip(&["address", "add", &format!("{}/30", self.near), "dev", &self.outer])?;
+        ip(&[
+            "address",
+            "add",
+            &format!("{}/30", self.near),
+            "dev",
+            &self.outer,
+        ])?;
         ip(&["link", "set", &self.outer, "up"])?;
-        self.inside(&["address", "add", &format!("{}/30", self.far), "dev", &self.inner])?;
+        self.inside(&[
+            "address",
+            "add",
+            &format!("{}/30", self.far),
+            "dev",
+            &self.inner,
+        ])?;
         self.inside(&["link", "set", &self.inner, "up"])?;
         self.inside(&["link", "set", "lo", "up"])
     }
@@ -60,23 +81,40 @@ impl Namespace {
     /// The controller as this machine reaches it.
     pub fn controller(&self, pool: &Pool) -> String {
         let there = pool.controller();
-        format!("{}:{}", self.near, there.rsplit_once(':').expect("a port").1)
+        format!(
+            "{}:{}",
+            self.near,
+            there.rsplit_once(':').expect("a port").1
+        )
     }
 
     /// Starts gpud in it, with the configuration that is there.
     pub fn start(&mut self, pool: &Pool, config: &Path) {
         self.config = config.to_owned();
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path()).unwrap();
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .unwrap();
         let gpud = pool.command("gpud");
         let mut daemon = self.command(&gpud);
-        daemon.args(["run", "--config"]).arg(config).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        daemon
+            .args(["run", "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
         self.daemon = Some(daemon.spawn().unwrap());
     }
 
     /// A command of the pool in this network.
     pub fn command(&self, program: &Command) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.name)).arg("--").arg(program.get_program()).args(program.get_args());
+        command
+            .arg(format!("--net=/run/netns/{}", self.name))
+            .arg("--")
+            .arg(program.get_program())
+            .args(program.get_args());
         command.env_clear();
         for (name, value) in program.get_envs() {
             command.env(name, value.unwrap_or_default());
@@ -102,7 +140,13 @@ impl Namespace {
 
     /// Pulls the cable, or plugs it in again.
     pub fn plug(&self, plugged: bool) {
-        ip(&["link", "set", &self.outer, if plugged { "up" } else { "down" }]).unwrap();
+        ip(&[
+            "link",
+            "set",
+            &self.outer,
+            if plugged { "up" } else { "down" },
+        ])
+        .unwrap();
     }
 
     /// Both ends send and nothing arrives, and neither is told: each has a wrong hardware address for the other.
@@ -111,10 +155,12 @@ impl Namespace {
         if swallows {
             let wrong = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];
             ip(&[&["neigh", "replace", &self.far][..], &wrong, &here].concat()).unwrap();
-            self.inside(&[&["neigh", "replace", &self.near][..], &wrong, &there].concat()).unwrap();
+            self.inside(&[&["neigh", "replace", &self.near][..], &wrong, &there].concat())
+                .unwrap();
         } else {
             ip(&[&["neigh", "del", &self.far][..], &here].concat()).unwrap();
-            self.inside(&[&["neigh", "del", &self.near][..], &there].concat()).unwrap();
+            self.inside(&[&["neigh", "del", &self.near][..], &there].concat())
+                .unwrap();
         }
     }
 }
@@ -134,6 +180,12 @@ fn ip(words: &[&str]) -> Result<(), String> {
     if !Path::new("/usr/sbin/ip").exists() && !Path::new("/sbin/ip").exists() {
         return Err("there is no ip (package iproute2)".to_owned());
     }
-    let said = say(Command::new("ip").args(words).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin"));
-    if said.code == 0 { Ok(()) } else { Err(format!("ip {}: {}", words.join(" "), said.err.trim())) }
+    let said = say(Command::new("ip")
+        .args(words)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin"));
+    if said.code == 0 {
+        Ok(())
+    } else {
+        Err(format!("ip {}: {}", words.join(" "), said.err.trim()))
+    }
 }

@@ -27,12 +27,21 @@ impl Person {
     pub fn borrow() -> Self {
         loop {
             // While it is held nobody removes them.
-            let lock = Flock::lock(lock_file(), FlockArg::LockShared).map_err(|(_, error)| error).unwrap();
+            let lock = Flock::lock(lock_file(), FlockArg::LockShared)
+                .map_err(|(_, error)| error)
+                .unwrap();
             if let Some(user) = find() {
-                return Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), lock: Some(lock) };
+                return Self {
+                    name: user.name,
+                    uid: user.uid.as_raw(),
+                    gid: user.gid.as_raw(),
+                    lock: Some(lock),
+                };
             }
             drop(lock);
-            let _alone = Flock::lock(lock_file(), FlockArg::LockExclusive).map_err(|(_, error)| error).unwrap();
+            let _alone = Flock::lock(lock_file(), FlockArg::LockExclusive)
+                .map_err(|(_, error)| error)
+                .unwrap();
             if find().is_none() {
                 make();
             }
@@ -60,7 +69,12 @@ impl Drop for Person {
 }
 
 fn lock_file() -> File {
-    OpenOptions::new().create(true).truncate(false).write(true).open(LOCK).unwrap()
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(LOCK)
+        .unwrap()
 }
 
 fn find() -> Option<User> {
@@ -68,7 +82,9 @@ fn find() -> Option<User> {
 }
 
 fn make() {
-    let output = Command::new("useradd").args(["-r", "-M", "-s", "/bin/sh", NAME]).output();
+    let output = Command::new("useradd")
+        .args(["-r", "-M", "-s", "/bin/sh", NAME])
+        .output();
     let output = output.expect("useradd makes the ordinary user of the tests (package passwd)");
     assert!(output.status.success(), "{output:?}");
     std::fs::write(MADE, "").unwrap();

@@ -20,7 +20,10 @@ use tempfile::TempDir;
 
 /// Longest wait for a state, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-const PROGRAMS: [&str; 12] = ["gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", "gsub", "grun", "gq", "gdel", "gnodes", "gacct", "gadm"];
+const PROGRAMS: [&str; 12] = [
+    "gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", "gsub", "grun", "gq", "gdel", "gnodes",
+    "gacct", "gadm",
+];
 
 /// A sandbox and the directory it is in.
 pub struct Pool {
@@ -48,13 +51,19 @@ impl Said {
     /// The id that `gsub` printed.
     pub fn id(&self) -> u64 {
         assert_eq!(self.code, 0, "{self:?}");
-        self.out.trim().parse().unwrap_or_else(|_| panic!("no job id: {self:?}"))
+        self.out
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("no job id: {self:?}"))
     }
 
     /// Asserts an exit code and words on stderr.
     #[track_caller]
     pub fn fails_with(&self, code: i32, words: &str) {
-        assert!(self.code == code && self.err.contains(words), "wanted exit {code} with {words:?}: {self:?}");
+        assert!(
+            self.code == code && self.err.contains(words),
+            "wanted exit {code} with {words:?}: {self:?}"
+        );
     }
 }
 
@@ -76,7 +85,15 @@ impl Pool {
         let work = temp.path().join("work");
         fs::create_dir_all(&work).unwrap();
         fs::set_permissions(&work, fs::Permissions::from_mode(0o1777)).unwrap();
-        let mut pool = Self { dir, work, programs, tag: String::new(), person: OnceLock::new(), is_down: false, temp };
+        let mut pool = Self {
+            dir,
+            work,
+            programs,
+            tag: String::new(),
+            person: OnceLock::new(),
+            is_down: false,
+            temp,
+        };
         let said = pool.sandbox(&["up", "--nodes", &nodes.to_string(), "--gpus", gpus]);
         assert_eq!(said.code, 0, "{said:?}\n{}", pool.logs());
         assert!(said.out.starts_with("export GPUPOOL_CONFIG="), "{said:?}");
@@ -122,7 +139,10 @@ impl Pool {
     pub fn user_command(&self, program: &str) -> Command {
         let person = self.person();
         let mut command = self.command_in(&programs_for(person, self.temp.path()), program);
-        command.env("USER", &person.name).uid(person.uid).gid(person.gid);
+        command
+            .env("USER", &person.name)
+            .uid(person.uid)
+            .gid(person.gid);
         command
     }
 
@@ -140,8 +160,16 @@ impl Pool {
     /// `gadm sandbox WORDS` of this pool.
     pub fn sandbox(&self, words: &[&str]) -> Said {
         let mut command = self.command("gadm");
-        command.arg("sandbox").arg(words[0]).arg("--dir").arg(&self.dir).args(&words[1..]);
-        command.env("XDG_RUNTIME_DIR", self.dir.parent().expect("has a parent").join("run"));
+        command
+            .arg("sandbox")
+            .arg(words[0])
+            .arg("--dir")
+            .arg(&self.dir)
+            .args(&words[1..]);
+        command.env(
+            "XDG_RUNTIME_DIR",
+            self.dir.parent().expect("has a parent").join("run"),
+        );
         say(&mut command)
     }
 
@@ -161,7 +189,8 @@ impl Pool {
 
     /// Sends any signal to a daemon.
     pub fn signal(&self, daemon: &str, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.daemon_pid(daemon)), signal).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.daemon_pid(daemon)), signal)
+            .unwrap();
     }
 
     /// Process id of a daemon.
@@ -190,13 +219,19 @@ impl Pool {
         self.start(daemon);
         if daemon != "gpuctld" {
             // From its first line on it sees what happens to its GPUs.
-            self.wait_until("the node's daemon is there", || self.log(daemon).len() > said);
+            self.wait_until("the node's daemon is there", || {
+                self.log(daemon).len() > said
+            });
         }
     }
 
     /// The TOML of a daemon.
     pub fn config(&self, daemon: &str) -> PathBuf {
-        let file = if daemon == "gpuctld" { "gpuctld.toml" } else { "gpud.toml" };
+        let file = if daemon == "gpuctld" {
+            "gpuctld.toml"
+        } else {
+            "gpud.toml"
+        };
         self.dir.join(daemon).join(file)
     }
 
@@ -208,7 +243,11 @@ impl Pool {
     /// The controller's unix socket.
     pub fn socket(&self) -> PathBuf {
         let text = fs::read_to_string(self.dir.join("client.toml")).unwrap();
-        text.lines().find_map(|line| line.strip_prefix("socket = ")).expect("a socket").trim_matches('"').into()
+        text.lines()
+            .find_map(|line| line.strip_prefix("socket = "))
+            .expect("a socket")
+            .trim_matches('"')
+            .into()
     }
 
     /// Eight hex digits that all things of this pool carry.
@@ -218,13 +257,18 @@ impl Pool {
 
     /// `127.0.0.1:PORT` for nodes.
     pub fn controller(&self) -> String {
-        let record: serde_json::Value = serde_json::from_slice(&fs::read(self.dir.join("sandbox.json")).unwrap()).unwrap();
+        let record: serde_json::Value =
+            serde_json::from_slice(&fs::read(self.dir.join("sandbox.json")).unwrap()).unwrap();
         format!("127.0.0.1:{}", record["port"])
     }
 
     /// What `gsub` would send for this script, to be sent over connections of one's own.
     pub fn request(&self, script: &str, key: Option<String>) -> SubmitRequest {
-        let mut request = SubmitRequest { script: format!("#!/bin/sh\n{script}\n"), client_key: key, ..SubmitRequest::default() };
+        let mut request = SubmitRequest {
+            script: format!("#!/bin/sh\n{script}\n"),
+            client_key: key,
+            ..SubmitRequest::default()
+        };
         request.spec.name = "test".into();
         request.spec.launch.work_dir = self.work.to_string_lossy().into_owned();
         request.spec.launch.stdout = "/dev/null".into();
@@ -238,7 +282,8 @@ impl Pool {
     /// A job in full.
     #[track_caller]
     pub fn job(&self, id: u64) -> JobRow {
-        self.find_job(&id.to_string()).unwrap_or_else(|| panic!("job {id} is not there\n{}", self.logs()))
+        self.find_job(&id.to_string())
+            .unwrap_or_else(|| panic!("job {id} is not there\n{}", self.logs()))
     }
 
     /// A job by any form of its id; none where there is no such job.
@@ -260,7 +305,10 @@ impl Pool {
         struct Jobs {
             jobs: Vec<JobRow>,
         }
-        self.client().get::<Jobs>("/v1/jobs?state=all&expand=true").unwrap().jobs
+        self.client()
+            .get::<Jobs>("/v1/jobs?state=all&expand=true")
+            .unwrap()
+            .jobs
     }
 
     /// Ids of all jobs in memory, each array task by its own.
@@ -273,7 +321,10 @@ impl Pool {
         struct Row {
             id: u64,
         }
-        let listed: Jobs = self.client().get("/v1/jobs?state=all&expand=true&columns=id").unwrap();
+        let listed: Jobs = self
+            .client()
+            .get("/v1/jobs?state=all&expand=true&columns=id")
+            .unwrap();
         listed.jobs.into_iter().map(|row| row.id).collect()
     }
 
@@ -297,7 +348,10 @@ impl Pool {
         struct Runs {
             runs: Vec<RunRow>,
         }
-        self.client().get::<Runs>(&format!("/v1/runs?job={id}&attempts=true")).unwrap().runs
+        self.client()
+            .get::<Runs>(&format!("/v1/runs?job={id}&attempts=true"))
+            .unwrap()
+            .runs
     }
 
     /// A node as `gnodes --json` has it.
@@ -307,7 +361,10 @@ impl Pool {
             nodes: Vec<NodeRow>,
         }
         let nodes = self.client().get::<Nodes>("/v1/nodes").unwrap().nodes;
-        nodes.into_iter().find(|node| node.name == name).unwrap_or_else(|| panic!("no node {name}"))
+        nodes
+            .into_iter()
+            .find(|node| node.name == name)
+            .unwrap_or_else(|| panic!("no node {name}"))
     }
 
     /// Waits until a job is in a state; a job that ended in another one fails the test at once.
@@ -344,7 +401,12 @@ impl Pool {
     pub fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
-            assert!(Instant::now() < deadline, "not within {} s: {what}\n{}", PATIENCE.as_secs(), self.logs());
+            assert!(
+                Instant::now() < deadline,
+                "not within {} s: {what}\n{}",
+                PATIENCE.as_secs(),
+                self.logs()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -352,7 +414,9 @@ impl Pool {
     /// Waits until a node says IDLE and nothing else: all runs are cleaned up and it takes work.
     #[track_caller]
     pub fn wait_idle(&self, node: &str) {
-        self.wait_until(&format!("{node} is idle"), || self.node(node).state == "IDLE");
+        self.wait_until(&format!("{node} is idle"), || {
+            self.node(node).state == "IDLE"
+        });
     }
 
     /// Asserts that the controller's state has no contradiction.
@@ -368,7 +432,9 @@ impl Pool {
     #[track_caller]
     pub fn wait_file(&self, name: &str) -> String {
         let path = self.work.join(name);
-        self.wait_until(&format!("{name} is written"), || fs::metadata(&path).is_ok_and(|file| file.len() > 0));
+        self.wait_until(&format!("{name} is written"), || {
+            fs::metadata(&path).is_ok_and(|file| file.len() > 0)
+        });
         fs::read_to_string(path).unwrap()
     }
 
@@ -410,7 +476,12 @@ impl Pool {
     /// All processes in cgroups of a run, its supervisor not counted.
     pub fn processes_of(&self, node: &str, run: &str) -> Vec<i32> {
         let marker = format!("/gpupool-{}/{node}/run_{run}/job", self.tag);
-        pids().filter(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(&marker))).collect()
+        pids()
+            .filter(|pid| {
+                fs::read_to_string(format!("/proc/{pid}/cgroup"))
+                    .is_ok_and(|text| text.contains(&marker))
+            })
+            .collect()
     }
 
     /// Ends everything and asserts that nothing is left.
@@ -423,7 +494,10 @@ impl Pool {
         for daemon in self.daemons() {
             // One that a test stopped and did not continue.
             if self.dir.join(&daemon).join("pid").exists() {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.daemon_pid(&daemon)), nix::sys::signal::Signal::SIGCONT);
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(self.daemon_pid(&daemon)),
+                    nix::sys::signal::Signal::SIGCONT,
+                );
             }
         }
         let said = self.sandbox(&["down"]);
@@ -434,14 +508,26 @@ impl Pool {
 
     fn daemons(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.path().join("log").exists().then(|| entry.file_name().to_string_lossy().into_owned())).collect()
+        entries
+            .filter_map(|entry| {
+                entry
+                    .path()
+                    .join("log")
+                    .exists()
+                    .then(|| entry.file_name().to_string_lossy().into_owned())
+            })
+            .collect()
     }
 
     /// What of this pool the machine still has.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let cgroup = format!("gpupool-{}", self.tag);
-        for tree in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        for tree in fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let path = tree.path().join(&cgroup);
             if path.exists() {
                 left.push(format!("cgroup {}", path.display()));
@@ -449,7 +535,12 @@ impl Pool {
         }
         let below = self.dir.to_string_lossy();
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        left.extend(mounts.lines().filter(|line| line.contains(&*below)).map(|line| format!("mount {line}")));
+        left.extend(
+            mounts
+                .lines()
+                .filter(|line| line.contains(&*below))
+                .map(|line| format!("mount {line}")),
+        );
         for pid in pids().filter(|pid| is_alive(*pid)) {
             let line = command_line(pid).join(" ");
             let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -472,14 +563,18 @@ impl Pool {
             let log = fs::read(self.dir.join(&daemon).join("log")).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
             let lines: Vec<&str> = log.lines().collect();
-            text.push_str(&format!("--- {daemon} ---\n{}\n", lines[lines.len().saturating_sub(30)..].join("\n")));
+            text.push_str(&format!(
+                "--- {daemon} ---\n{}\n",
+                lines[lines.len().saturating_sub(30)..].join("\n")
+            ));
         }
         text
     }
 
     /// All that a daemon logged.
     pub fn log(&self, daemon: &str) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.join(daemon).join("log")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&fs::read(self.dir.join(daemon).join("log")).unwrap_or_default())
+            .into_owned()
     }
 }
 
@@ -499,7 +594,10 @@ impl Drop for Pool {
 
 /// A directory that everybody may pass through.
 pub fn temp_dir() -> TempDir {
-    let temp = tempfile::Builder::new().prefix("gpupool-test-").tempdir().unwrap();
+    let temp = tempfile::Builder::new()
+        .prefix("gpupool-test-")
+        .tempdir()
+        .unwrap();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
     temp
 }
@@ -508,9 +606,18 @@ pub fn temp_dir() -> TempDir {
 pub fn programs() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let beside = own.parent().expect("has a directory");
-    let dir = if beside.ends_with("deps") { beside.parent().expect("target/PROFILE/deps") } else { beside }.to_owned();
+    let dir = if beside.ends_with("deps") {
+        beside.parent().expect("target/PROFILE/deps")
+    } else {
+        beside
+    }
+    .to_owned();
     for program in PROGRAMS {
-        assert!(dir.join(program).exists(), "{program} is not in {}: run `cargo build --workspace` first", dir.display());
+        assert!(
+            dir.join(program).exists(),
+            "{program} is not in {}: run `cargo build --workspace` first",
+            dir.display()
+        );
     }
     dir
 }
@@ -524,7 +631,10 @@ pub fn programs_for(person: &Person, temp: &Path) -> PathBuf {
     let copies = temp.join("bin");
     if !copies.exists() {
         fs::create_dir(&copies).unwrap();
-        for program in PROGRAMS.into_iter().chain(["libnvidia_ml_sim.so", "gpupool-hostile-user"]) {
+        for program in PROGRAMS
+            .into_iter()
+            .chain(["libnvidia_ml_sim.so", "gpupool-hostile-user"])
+        {
             fs::copy(here.join(program), copies.join(program)).unwrap();
             fs::set_permissions(copies.join(program), fs::Permissions::from_mode(0o755)).unwrap();
         }
@@ -534,14 +644,23 @@ pub fn programs_for(person: &Person, temp: &Path) -> PathBuf {
 
 /// Command lines of all processes that have these words in theirs.
 pub fn processes_with(words: &str) -> Vec<String> {
-    pids().filter(|pid| is_alive(*pid)).map(|pid| command_line(pid).join(" ")).filter(|line| line.contains(words)).collect()
+    pids()
+        .filter(|pid| is_alive(*pid))
+        .map(|pid| command_line(pid).join(" "))
+        .filter(|line| line.contains(words))
+        .collect()
 }
 
 /// Runs a command to its end.
 pub fn say(command: &mut Command) -> Said {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     Said {
-        code: output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0)),
+        code: output
+            .status
+            .code()
+            .unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0)),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
@@ -551,13 +670,20 @@ pub fn say(command: &mut Command) -> Said {
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z') || threads() > 1)
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z') || threads() > 1)
 }
 
 /// SIGKILL for a process of this test's own pool; it may have ended since it was listed.
 pub fn kill_process(pid: i32) {
-    let told = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-    assert!(matches!(told, Ok(()) | Err(nix::errno::Errno::ESRCH)), "{pid}: {told:?}");
+    let told = nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        nix::sys::signal::Signal::SIGKILL,
+    );
+    assert!(
+        matches!(told, Ok(()) | Err(nix::errno::Errno::ESRCH)),
+        "{pid}: {told:?}"
+    );
 }
 
 fn pids() -> impl Iterator<Item = i32> {
@@ -567,10 +693,14 @@ fn pids() -> impl Iterator<Item = i32> {
 
 fn command_line(pid: i32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    bytes
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
 }
 
 fn read_tag(dir: &Path) -> String {
-    let record: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("sandbox.json")).unwrap()).unwrap();
+    let record: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.join("sandbox.json")).unwrap()).unwrap();
     record["tag"].as_str().expect("a tag").to_owned()
 }

@@ -18,7 +18,10 @@ fn pool_of_eight() -> Option<Pool> {
 /// What stands against each GPU of node1 that has a fault: (index, words).
 fn faults(pool: &Pool) -> Vec<(u32, String)> {
     let gpus = pool.node("node1").gpus;
-    gpus.into_iter().filter(|gpu| !gpu.fault.is_empty()).map(|gpu| (gpu.index, gpu.fault)).collect()
+    gpus.into_iter()
+        .filter(|gpu| !gpu.fault.is_empty())
+        .map(|gpu| (gpu.index, gpu.fault))
+        .collect()
 }
 
 fn fault(pool: &Pool, words: &[&str]) {
@@ -48,7 +51,10 @@ fn a_gpu_with_an_xid_leaves_the_pool_alone_and_comes_back_by_an_administrators_w
     pool.wait_state(seven, Completed);
     assert_eq!(pool.job(eight).state, Pending);
     let why = pool.run("gq", &["--why", &eight.to_string()]);
-    assert!(why.out.contains("node1: gpu3 Xid 79"), "the reason names no sick GPU: {why:?}");
+    assert!(
+        why.out.contains("node1: gpu3 Xid 79"),
+        "the reason names no sick GPU: {why:?}"
+    );
 
     // The library has forgotten, the kernel log too, and gpud died: the GPU is as sick as before.
     fault(&pool, &["gpu3", "clear"]);
@@ -60,7 +66,10 @@ fn a_gpu_with_an_xid_leaves_the_pool_alone_and_comes_back_by_an_administrators_w
     assert_eq!(pool.job(eight).state, Pending);
 
     let listed = gpu(&pool, &["list"]);
-    assert!(listed.out.contains("fatal xid-79: Xid 79, 1 times"), "{listed:?}");
+    assert!(
+        listed.out.contains("fatal xid-79: Xid 79, 1 times"),
+        "{listed:?}"
+    );
     let index = faults(&pool)[0].0.to_string();
     gpu(&pool, &["return", &index]);
     pool.wait_state(eight, Completed);
@@ -80,12 +89,20 @@ fn a_gpu_that_is_lost_under_its_job_ends_it_and_the_job_runs_on_another() {
     let uuid = pool.file("seen").trim().to_owned();
     let slot = slot_of(&pool, &uuid);
     fault(&pool, &[&slot, "lost"]);
-    pool.wait_until("it runs elsewhere", || pool.file("seen").lines().count() == 2);
+    pool.wait_until("it runs elsewhere", || {
+        pool.file("seen").lines().count() == 2
+    });
     assert_ne!(pool.file("seen").lines().nth(1).unwrap(), uuid);
     let first = pool.attempts(id).remove(0);
-    assert!(format!("{first:?}").contains("lost: "), "the record does not say why: {first:?}");
+    assert!(
+        format!("{first:?}").contains("lost: "),
+        "the record does not say why: {first:?}"
+    );
     let history = gadm(&pool, &["gpu", "history", &uuid]).out;
-    assert!(history.contains(&format!("; run {id}-1 was on it")), "whose results are in doubt is not said: {history}");
+    assert!(
+        history.contains(&format!("; run {id}-1 was on it")),
+        "whose results are in doubt is not said: {history}"
+    );
     assert_eq!(pool.job(other).attempts, 1, "the others go on");
     assert_eq!(faults(&pool).len(), 1);
     pool.write("stop", "");
@@ -97,11 +114,16 @@ fn a_gpu_that_is_lost_under_its_job_ends_it_and_the_job_runs_on_another() {
 /// `gpuN` of a UUID, as the simulator counts.
 fn slot_of(pool: &Pool, uuid: &str) -> String {
     let shown = gpupool_tests::pool::say(
-        pool.command("nvml-sim").args(["show", "--json", "--dir"]).arg(pool.dir.join("node1/nvml")),
+        pool.command("nvml-sim")
+            .args(["show", "--json", "--dir"])
+            .arg(pool.dir.join("node1/nvml")),
     );
     let state: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
     let gpus = state["gpus"].as_array().unwrap();
-    format!("gpu{}", gpus.iter().position(|gpu| gpu["uuid"] == uuid).unwrap())
+    format!(
+        "gpu{}",
+        gpus.iter().position(|gpu| gpu["uuid"] == uuid).unwrap()
+    )
 }
 
 #[test]
@@ -109,10 +131,21 @@ fn a_note_a_storm_and_a_driver_that_hangs_take_no_gpu_and_do_not_stop_the_node()
     let Some(pool) = pool_of_eight() else { return };
     // A program's own mistake, ten thousand times, is noted.
     fault(&pool, &["gpu1", "xid", "31", "10000"]);
-    pool.wait_until("it is noted", || gpu(&pool, &["list"]).out.contains("info xid-application: Xid 31"));
+    pool.wait_until("it is noted", || {
+        gpu(&pool, &["list"])
+            .out
+            .contains("info xid-application: Xid 31")
+    });
     assert!(faults(&pool).is_empty(), "{:?}", faults(&pool));
-    let told = pool.log("node1").lines().filter(|line| line.contains("Xid 31")).count();
-    assert!((1..5).contains(&told), "ten thousand events were told {told} times");
+    let told = pool
+        .log("node1")
+        .lines()
+        .filter(|line| line.contains("Xid 31"))
+        .count();
+    assert!(
+        (1..5).contains(&told),
+        "ten thousand events were told {told} times"
+    );
     let id = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
     pool.wait_state(id, Completed);
     // NVML does not return: a CPU job runs meanwhile, and afterwards all is as before.
@@ -122,14 +155,32 @@ fn a_note_a_storm_and_a_driver_that_hangs_take_no_gpu_and_do_not_stop_the_node()
     pool.wait_state(id, Completed);
     // It is one fault however long it lasts: not another one with every look.
     let history = gadm(&pool, &["gpu", "history", "node1:3"]).out;
-    assert_eq!(history.matches("the driver does not answer").count(), 1, "{history}");
-    assert!(pool.log("node1").contains("WARN the driver does not answer"), "the node's log says it too");
+    assert_eq!(
+        history.matches("the driver does not answer").count(),
+        1,
+        "{history}"
+    );
+    assert!(
+        pool.log("node1")
+            .contains("WARN the driver does not answer"),
+        "the node's log says it too"
+    );
     let notes = pool.run("gnodes", &[]).out;
-    assert!(notes.contains("gpu0-7 the driver does not answer"), "{notes}");
-    assert!(pool.run("gnodes", &["--health"]).out.contains("back by itself when that is over"));
+    assert!(
+        notes.contains("gpu0-7 the driver does not answer"),
+        "{notes}"
+    );
+    assert!(
+        pool.run("gnodes", &["--health"])
+            .out
+            .contains("back by itself when that is over")
+    );
     fault(&pool, &["driver", "clear"]);
     pool.wait_until("the driver answers", || faults(&pool).is_empty());
-    assert!(pool.log("node1").contains("8 GPUs, driver 580.95.05: it answers again"));
+    assert!(
+        pool.log("node1")
+            .contains("8 GPUs, driver 580.95.05: it answers again")
+    );
     let id = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
     pool.wait_state(id, Completed);
     pool.down();
@@ -142,12 +193,18 @@ fn a_site_says_otherwise_and_a_mistake_in_its_file_changes_nothing() {
     pool.reconfigure("node1", &format!("gpu_signs = \"{}\"\n", signs.display()));
     pool.wait_idle("node1");
     fault(&pool, &["gpu0", "xid", "94"]);
-    pool.wait_until("it is noted", || gpu(&pool, &["list"]).out.contains("xid-94"));
+    pool.wait_until("it is noted", || {
+        gpu(&pool, &["list"]).out.contains("xid-94")
+    });
     assert!(faults(&pool).is_empty());
     pool.write("signs.toml", "[sign.xid-94]\nactoin = \"note\"\n");
-    pool.wait_until("the mistake is shown", || pool.log("node1").contains("Did you mean \"action\""));
+    pool.wait_until("the mistake is shown", || {
+        pool.log("node1").contains("Did you mean \"action\"")
+    });
     fault(&pool, &["gpu1", "xid", "94"]);
-    pool.wait_until("the old catalogue is in force", || gpu(&pool, &["list"]).out.matches("xid-94").count() == 2);
+    pool.wait_until("the old catalogue is in force", || {
+        gpu(&pool, &["list"]).out.matches("xid-94").count() == 2
+    });
     assert!(faults(&pool).is_empty());
     pool.down();
 }
@@ -155,7 +212,12 @@ fn a_site_says_otherwise_and_a_mistake_in_its_file_changes_nothing() {
 #[test]
 fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
     let Some(pool) = pool_of_eight() else { return };
-    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_GPU_UUIDS > mine; {WAIT}")]);
+    let id = pool.gsub(&[
+        "--gpus",
+        "1",
+        "--wrap",
+        &format!("echo $GSUB_GPU_UUIDS > mine; {WAIT}"),
+    ]);
     pool.wait_until("it runs", || !pool.file("mine").is_empty());
     let slot = slot_of(&pool, pool.file("mine").trim());
     fault(&pool, &[&slot, "process", "999999", "4000"]);
@@ -163,7 +225,10 @@ fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
     pool.wait_state(id, Completed);
     pool.wait_until("the GPU is not clean", || faults(&pool).len() == 1);
     let (_, words) = faults(&pool).remove(0);
-    assert!(words.contains("not clean") && words.contains("999999"), "{words}");
+    assert!(
+        words.contains("not clean") && words.contains("999999"),
+        "{words}"
+    );
     let log = pool.run("gq", &["--log", &id.to_string()]);
     assert!(log.out.contains("is not given out"), "{log:?}");
     fault(&pool, &[&slot, "no-process"]);
@@ -178,7 +243,12 @@ fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
 #[test]
 fn what_a_run_left_while_the_driver_hung_is_seen_when_it_answers() {
     let Some(pool) = pool_of_eight() else { return };
-    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_GPU_UUIDS > mine; {WAIT}")]);
+    let id = pool.gsub(&[
+        "--gpus",
+        "1",
+        "--wrap",
+        &format!("echo $GSUB_GPU_UUIDS > mine; {WAIT}"),
+    ]);
     pool.wait_until("it runs", || !pool.file("mine").is_empty());
     let slot = slot_of(&pool, pool.file("mine").trim());
     fault(&pool, &["driver", "hang"]);
@@ -189,8 +259,15 @@ fn what_a_run_left_while_the_driver_hung_is_seen_when_it_answers() {
     pool.wait_until("nothing is known of any", || faults(&pool).len() == 8);
     pool.gsub(&["--wait", "--wrap", "sleep 3"]);
     fault(&pool, &["driver", "clear"]);
-    pool.wait_until("one GPU is not clean", || matches!(&faults(&pool)[..], [(_, words)] if words.contains("not clean")));
-    assert!(!pool.log("node1").contains("is clean now"), "{}", pool.log("node1"));
+    pool.wait_until(
+        "one GPU is not clean",
+        || matches!(&faults(&pool)[..], [(_, words)] if words.contains("not clean")),
+    );
+    assert!(
+        !pool.log("node1").contains("is clean now"),
+        "{}",
+        pool.log("node1")
+    );
     fault(&pool, &[&slot, "no-process"]);
     pool.wait_until("it is clean", || faults(&pool).is_empty());
     pool.down();
@@ -205,8 +282,14 @@ fn a_node_whose_driver_has_no_library_says_so_and_takes_no_work_until_it_is_ther
     std::fs::rename(&library, &away).unwrap();
     pool.start("node1");
     let reason = || pool.node("node1").unfit;
-    pool.wait_until("the node says what is missing", || reason().contains("no NVML here"));
-    assert!(reason().contains("libnvidia_ml_sim.so") && reason().contains("gpus = \"none\""), "{}", reason());
+    pool.wait_until("the node says what is missing", || {
+        reason().contains("no NVML here")
+    });
+    assert!(
+        reason().contains("libnvidia_ml_sim.so") && reason().contains("gpus = \"none\""),
+        "{}",
+        reason()
+    );
     assert!(pool.log("node1").contains("WARN no NVML here"));
     // As too old a one does.
     std::fs::copy("/bin/true", &library).unwrap();
@@ -223,21 +306,40 @@ fn a_node_whose_driver_has_no_library_says_so_and_takes_no_work_until_it_is_ther
 fn a_gpu_comes_back_only_when_the_sites_program_ends_well_on_it() {
     let Some(pool) = pool_of_eight() else { return };
     let program = pool.dir.join("node1/state/burn-in");
-    let (ran, sound) = (pool.dir.join("node1/state/ran"), pool.dir.join("node1/state/sound"));
+    let (ran, sound) = (
+        pool.dir.join("node1/state/ran"),
+        pool.dir.join("node1/state/sound"),
+    );
     let script = format!(
         "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES >> '{}'\n[ -e '{}' ] || {{ echo sums differ; exit 1; }}\n",
         ran.display(),
         sound.display()
     );
     std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    pool.reconfigure("node1", &format!("gpu_burn_in = \"{}\"\n", program.display()));
+    std::fs::set_permissions(
+        &program,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    pool.reconfigure(
+        "node1",
+        &format!("gpu_burn_in = \"{}\"\n", program.display()),
+    );
     pool.wait_idle("node1");
     fault(&pool, &["gpu5", "xid", "48"]);
     pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
-    let sick = pool.node("node1").gpus.into_iter().find(|gpu| !gpu.fault.is_empty()).unwrap();
+    let sick = pool
+        .node("node1")
+        .gpus
+        .into_iter()
+        .find(|gpu| !gpu.fault.is_empty())
+        .unwrap();
     gpu(&pool, &["return", &sick.uuid]);
-    pool.wait_until("it is seen to be bad", || faults(&pool).iter().any(|(_, words)| words.contains("sums differ")));
+    pool.wait_until("it is seen to be bad", || {
+        faults(&pool)
+            .iter()
+            .any(|(_, words)| words.contains("sums differ"))
+    });
     // A killed gpud does not try again by itself.
     pool.kill("node1");
     pool.start("node1");
@@ -246,7 +348,10 @@ fn a_gpu_comes_back_only_when_the_sites_program_ends_well_on_it() {
     std::fs::write(&sound, "").unwrap();
     gpu(&pool, &["return", &sick.uuid]);
     pool.wait_until("it is back", || faults(&pool).is_empty());
-    assert_eq!(std::fs::read_to_string(&ran).unwrap(), format!("{0}\n{0}\n", sick.uuid));
+    assert_eq!(
+        std::fs::read_to_string(&ran).unwrap(),
+        format!("{0}\n{0}\n", sick.uuid)
+    );
     pool.down();
 }
 
@@ -260,51 +365,100 @@ fn health(pool: &Pool, index: &str) -> String {
     let said = pool.run("gnodes", &["--health", "node1"]);
     assert_eq!(said.code, 0, "{said:?}");
     let is_it = |line: &&str| line.split_whitespace().nth(1) == Some(index);
-    said.out.lines().find(is_it).unwrap_or_else(|| panic!("no line for GPU {index}: {said:?}")).to_owned()
+    said.out
+        .lines()
+        .find(is_it)
+        .unwrap_or_else(|| panic!("no line for GPU {index}: {said:?}"))
+        .to_owned()
 }
 
 #[test]
 fn a_fault_of_a_drill_is_seen_in_the_health_of_gpus_within_seconds() {
     // As `gadm sandbox up` makes it: the library's event and the kernel log both say it, and it counts once.
-    let Some(pool) = Pool::up(1, "h100:8") else { return };
+    let Some(pool) = Pool::up(1, "h100:8") else {
+        return;
+    };
     pool.wait_idle("node1");
     let config = std::fs::read_to_string(pool.config("node1")).unwrap();
     assert!(config.contains("kernel_log = "), "{config}");
     let begun = std::time::Instant::now();
     fault(&pool, &["gpu3", "xid", "79"]);
     pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
     let index = faults(&pool)[0].0.to_string();
     let line = health(&pool, &index);
-    assert!(line.contains("quarantined") && line.contains("Xid 79: the GPU has fallen off the bus"), "{line}");
-    assert!(line.contains("gadm gpu return"), "what is next is not said: {line}");
+    assert!(
+        line.contains("quarantined") && line.contains("Xid 79: the GPU has fallen off the bus"),
+        "{line}"
+    );
+    assert!(
+        line.contains("gadm gpu return"),
+        "what is next is not said: {line}"
+    );
     let well = if index == "0" { "1" } else { "0" };
-    assert!(health(&pool, well).contains(" ok "), "{}", health(&pool, well));
+    assert!(
+        health(&pool, well).contains(" ok "),
+        "{}",
+        health(&pool, well)
+    );
     let listed = gpu(&pool, &["list"]);
     assert!(listed.out.contains("xid-79: Xid 79, 1 times"), "{listed:?}");
     pool.down();
 }
 
 #[test]
-fn an_operator_takes_one_gpu_out_from_the_controller_and_puts_it_back_whatever_is_killed_meanwhile() {
+fn an_operator_takes_one_gpu_out_from_the_controller_and_puts_it_back_whatever_is_killed_meanwhile()
+{
     let Some(pool) = pool_of_eight() else { return };
     let job = pool.gsub(&["--gpus", "8", "--wrap", WAIT]);
     pool.wait_state(job, Running);
     let uuid = pool.node("node1").gpus[0].uuid.clone();
     let index = pool.node("node1").gpus[0].index.to_string();
     for (words, complaint) in [
-        (&["gpu", "quarantine", "node1", "99", "--reason", "hot"][..], "node1 has no GPU \"99\": it has 8 GPUs"),
-        (&["gpu", "quarantine", "node9", "0", "--reason", "hot"], "there is no node \"node9\". Did you mean \"node1\"?"),
-        (&["gpu", "quarantine", "node1", "GPU-", "--reason", "hot"], "\"GPU-\" means 8 GPUs of node1"),
-        (&["gpu", "quarantine", "node1", "0", "--reason", " "], "--reason is empty"),
-        (&["gpu", "history", "GPU-0-none"], "no GPU \"GPU-0-none\" was ever seen here"),
+        (
+            &["gpu", "quarantine", "node1", "99", "--reason", "hot"][..],
+            "node1 has no GPU \"99\": it has 8 GPUs",
+        ),
+        (
+            &["gpu", "quarantine", "node9", "0", "--reason", "hot"],
+            "there is no node \"node9\". Did you mean \"node1\"?",
+        ),
+        (
+            &["gpu", "quarantine", "node1", "GPU-", "--reason", "hot"],
+            "\"GPU-\" means 8 GPUs of node1",
+        ),
+        (
+            &["gpu", "quarantine", "node1", "0", "--reason", " "],
+            "--reason is empty",
+        ),
+        (
+            &["gpu", "history", "GPU-0-none"],
+            "no GPU \"GPU-0-none\" was ever seen here",
+        ),
     ] {
         let said = gadm(&pool, words);
         assert!(said.code != 0 && said.err.contains(complaint), "{said:?}");
     }
     // Its job may finish; nobody else gets it.
-    let said = gadm(&pool, &["gpu", "quarantine", "node1", &uuid[..12], "--reason", "wrong sums"]);
-    assert!(said.code == 0 && said.err.contains("quarantined: wrong sums"), "{said:?}");
+    let said = gadm(
+        &pool,
+        &[
+            "gpu",
+            "quarantine",
+            "node1",
+            &uuid[..12],
+            "--reason",
+            "wrong sums",
+        ],
+    );
+    assert!(
+        said.code == 0 && said.err.contains("quarantined: wrong sums"),
+        "{said:?}"
+    );
     assert_eq!(pool.job(job).state, Running);
     pool.write("stop", "");
     pool.wait_state(job, Completed);
@@ -312,7 +466,10 @@ fn an_operator_takes_one_gpu_out_from_the_controller_and_puts_it_back_whatever_i
     // Ordered while the node's daemon is dead: said so, and carried out when it is back, once.
     pool.kill("node1");
     let said = gadm(&pool, &["gpu", "return", "node1", &index]);
-    assert!(said.code == 1 && said.err.contains("node1 has not answered within 5 s"), "{said:?}");
+    assert!(
+        said.code == 1 && said.err.contains("node1 has not answered within 5 s"),
+        "{said:?}"
+    );
     assert_eq!(pool.job(next).state, Pending);
     pool.start("node1");
     pool.wait_state(next, Completed);
@@ -321,8 +478,17 @@ fn an_operator_takes_one_gpu_out_from_the_controller_and_puts_it_back_whatever_i
     pool.start("gpuctld");
     pool.wait_idle("node1");
     let history = gadm(&pool, &["gpu", "history", "node1", &index]);
-    let kinds: Vec<&str> = history.out.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2)).collect();
-    assert_eq!(kinds, ["appeared", "ordered", "sick", "ordered", "well"], "{history:?}");
+    let kinds: Vec<&str> = history
+        .out
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    assert_eq!(
+        kinds,
+        ["appeared", "ordered", "sick", "ordered", "well"],
+        "{history:?}"
+    );
     assert!(history.out.contains("returned by root"), "{history:?}");
     pool.check();
     pool.down();
@@ -333,12 +499,35 @@ fn a_reset_by_the_sites_program_brings_a_gpu_back_with_its_history() {
     let Some(pool) = pool_of_eight() else { return };
     let program = pool.dir.join("node1/state/reset");
     let ran = pool.dir.join("node1/state/ran");
-    std::fs::write(&program, format!("#!/bin/sh\necho $CUDA_VISIBLE_DEVICES >> '{}'\n", ran.display())).unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    pool.reconfigure("node1", &format!("gpu_reset = \"{}\"\ngpu_repair_pause_secs = 1\n", program.display()));
+    std::fs::write(
+        &program,
+        format!(
+            "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES >> '{}'\n",
+            ran.display()
+        ),
+    )
+    .unwrap();
+    std::fs::set_permissions(
+        &program,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    pool.reconfigure(
+        "node1",
+        &format!(
+            "gpu_reset = \"{}\"\ngpu_repair_pause_secs = 1\n",
+            program.display()
+        ),
+    );
     pool.wait_idle("node1");
     fault(&pool, &["gpu5", "xid", "48"]);
-    pool.wait_until("it was reset", || std::fs::read_to_string(&ran).unwrap_or_default().lines().count() == 1);
+    pool.wait_until("it was reset", || {
+        std::fs::read_to_string(&ran)
+            .unwrap_or_default()
+            .lines()
+            .count()
+            == 1
+    });
     pool.wait_until("it is back", || faults(&pool).is_empty());
     let uuid = std::fs::read_to_string(&ran).unwrap().trim().to_owned();
     let history = gadm(&pool, &["gpu", "history", &uuid]);
@@ -346,7 +535,10 @@ fn a_reset_by_the_sites_program_brings_a_gpu_back_with_its_history() {
         assert!(history.out.contains(kind), "{history:?}");
     }
     let diag = gadm(&pool, &["diag"]);
-    assert!(diag.out.contains("gpu_health:") && diag.out.contains("ok: 8"), "{diag:?}");
+    assert!(
+        diag.out.contains("gpu_health:") && diag.out.contains("ok: 8"),
+        "{diag:?}"
+    );
     pool.check();
     pool.down();
 }
@@ -355,14 +547,27 @@ fn a_reset_by_the_sites_program_brings_a_gpu_back_with_its_history() {
 fn a_node_that_is_not_as_expected_is_shown_and_works_on_and_features_are_found() {
     let Some(pool) = pool_of_eight() else { return };
     let said = pool.run("gnodes", &["--diff"]);
-    assert!(said.code == 0 && said.err.contains("[expect.NAME]"), "{said:?}");
+    assert!(
+        said.code == 0 && said.err.contains("[expect.NAME]"),
+        "{said:?}"
+    );
     let config = pool.config("gpuctld");
     let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text + "\n[expect.all]\nnodes = \"node[1-2]\"\ngpus = { h100 = 8, l4 = 1 }\n").unwrap();
+    std::fs::write(
+        &config,
+        text + "\n[expect.all]\nnodes = \"node[1-2]\"\ngpus = { h100 = 8, l4 = 1 }\n",
+    )
+    .unwrap();
     let said = gadm(&pool, &["reload"]);
     assert_eq!(said.code, 0, "{said:?}");
     let said = pool.run("gnodes", &["--diff"]);
-    assert_eq!((said.code, said.out.as_str()), (1, "node1\n- gpus l4:1\n+ gpus l4:0\nnode2\n- node connected\n+ node has not joined\n"));
+    assert_eq!(
+        (said.code, said.out.as_str()),
+        (
+            1,
+            "node1\n- gpus l4:1\n+ gpus l4:0\nnode2\n- node connected\n+ node has not joined\n"
+        )
+    );
     let features = pool.node("node1").features;
     for feature in ["h100", "h100-80g", "cc9.0", "nvlink", "mig", "driver-580"] {
         assert!(features.iter().any(|one| one == feature), "{features:?}");
@@ -375,7 +580,9 @@ fn a_node_that_is_not_as_expected_is_shown_and_works_on_and_features_are_found()
 /// Swaps two boards of two hosts as hands would: each board is where the other was on the bus.
 fn swap_boards(pool: &Pool, (one, other): (&str, &str), slot: usize) {
     let path = |node: &str| pool.dir.join(node).join("nvml/state.json");
-    let read = |node: &str| serde_json::from_slice::<serde_json::Value>(&std::fs::read(path(node)).unwrap()).unwrap();
+    let read = |node: &str| {
+        serde_json::from_slice::<serde_json::Value>(&std::fs::read(path(node)).unwrap()).unwrap()
+    };
     let (mut first, mut second) = (read(one), read(other));
     let (mut a, mut b) = (first["gpus"][slot].take(), second["gpus"][slot].take());
     for place in ["minor", "pci_bus_id"] {
@@ -391,46 +598,110 @@ fn swap_boards(pool: &Pool, (one, other): (&str, &str), slot: usize) {
 
 #[test]
 fn a_gpu_that_is_put_into_another_node_is_out_there_too_and_its_old_node_says_where_it_is() {
-    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
     for node in ["node1", "node2"] {
         pool.reconfigure(node, "gpu_watch_secs = 1\n");
         pool.wait_idle(node);
     }
-    let uuid_of = |node: &str| pool.node(node).gpus.into_iter().find(|gpu| gpu.index == 1 && gpu.present).unwrap().uuid;
+    let uuid_of = |node: &str| {
+        pool.node(node)
+            .gpus
+            .into_iter()
+            .find(|gpu| gpu.index == 1 && gpu.present)
+            .unwrap()
+            .uuid
+    };
     let (sick, sound) = (uuid_of("node1"), uuid_of("node2"));
-    let said = gadm(&pool, &["gpu", "quarantine", "node1:1", "--reason", "fan noise"]);
-    assert!(format!("{}{}", said.out, said.err).contains("is quarantined: fan noise"), "{said:?}");
+    let said = gadm(
+        &pool,
+        &["gpu", "quarantine", "node1:1", "--reason", "fan noise"],
+    );
+    assert!(
+        format!("{}{}", said.out, said.err).contains("is quarantined: fan noise"),
+        "{said:?}"
+    );
     swap_boards(&pool, ("node1", "node2"), 1);
-    let there = |node: &str, uuid: &str| pool.node(node).gpus.into_iter().find(|gpu| gpu.uuid == uuid && gpu.present);
-    pool.wait_until("it is out in its new node", || there("node2", &sick).is_some_and(|gpu| gpu.fault.contains("out of service when it left node1")));
+    let there = |node: &str, uuid: &str| {
+        pool.node(node)
+            .gpus
+            .into_iter()
+            .find(|gpu| gpu.uuid == uuid && gpu.present)
+    };
+    pool.wait_until("it is out in its new node", || {
+        there("node2", &sick)
+            .is_some_and(|gpu| gpu.fault.contains("out of service when it left node1"))
+    });
     pool.wait_until("the other came", || there("node1", &sound).is_some());
-    assert_eq!(there("node1", &sound).unwrap().fault, "", "the one that came in its place is sound");
+    assert_eq!(
+        there("node1", &sound).unwrap().fault,
+        "",
+        "the one that came in its place is sound"
+    );
     let shown = pool.run("gnodes", &["--health", "--json"]).out;
     let rows: serde_json::Value = serde_json::from_str(&shown).unwrap();
-    let old = rows["gpus"].as_array().unwrap().iter().find(|row| row["node"] == "node1" && row["uuid"] == *sick).unwrap();
-    assert_eq!((old["state"].as_str(), old["next"].as_str()), (Some("moved"), Some("it is in node2 now")), "{old}");
+    let old = rows["gpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["node"] == "node1" && row["uuid"] == *sick)
+        .unwrap();
+    assert_eq!(
+        (old["state"].as_str(), old["next"].as_str()),
+        (Some("moved"), Some("it is in node2 now")),
+        "{old}"
+    );
     let listed = pool.run("gnodes", &[]).out;
-    assert!(!listed.contains("missing"), "nobody looks for it in its old node: {listed}");
+    assert!(
+        !listed.contains("missing"),
+        "nobody looks for it in its old node: {listed}"
+    );
     let history = gadm(&pool, &["gpu", "history", &sick]).out;
-    assert!(history.contains("quarantined by root: fan noise") && history.contains("it left node1 out of service"), "{history}");
+    assert!(
+        history.contains("quarantined by root: fan noise")
+            && history.contains("it left node1 out of service"),
+        "{history}"
+    );
     gadm(&pool, &["gpu", "return", "node2:1"]);
-    pool.wait_until("it is back", || there("node2", &sick).is_some_and(|gpu| gpu.fault.is_empty()));
+    pool.wait_until("it is back", || {
+        there("node2", &sick).is_some_and(|gpu| gpu.fault.is_empty())
+    });
     let id = pool.gsub(&["--nodes", "2", "--gpus-per-node", "2", "--wrap", "true"]);
     pool.wait_state(id, Completed);
     pool.down();
 }
 
 #[test]
-fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again_when_it_comes_back() {
-    let Some(pool) = Pool::up(1, "h100:2") else { return };
+fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again_when_it_comes_back()
+ {
+    let Some(pool) = Pool::up(1, "h100:2") else {
+        return;
+    };
     pool.reconfigure("node1", "gpu_watch_secs = 1\n");
     pool.wait_idle("node1");
     let notes = || pool.run("gnodes", &[]).out;
-    let uuid = pool.node("node1").gpus.iter().find(|gpu| gpu.index == 1).unwrap().uuid.clone();
+    let uuid = pool
+        .node("node1")
+        .gpus
+        .iter()
+        .find(|gpu| gpu.index == 1)
+        .unwrap()
+        .uuid
+        .clone();
     let said = gadm(&pool, &["gpu", "forget", &uuid]);
-    assert!(said.code != 0 && said.err.contains("is in node1 (gpu1)"), "{said:?}");
+    assert!(
+        said.code != 0 && said.err.contains("is in node1 (gpu1)"),
+        "{said:?}"
+    );
     // Its job has it until the job is over.
-    let id = pool.gsub(&["--no-requeue", "--gpus", "2", "--wrap", "trap '' TERM; until [ -e stop ]; do sleep 0.1; done"]);
+    let id = pool.gsub(&[
+        "--no-requeue",
+        "--gpus",
+        "2",
+        "--wrap",
+        "trap '' TERM; until [ -e stop ]; do sleep 0.1; done",
+    ]);
     pool.wait_state(id, Running);
     fault(&pool, &["gpu1", "missing"]);
     pool.wait_until("it is missed", || notes().contains("gpu1 missing"));
@@ -440,9 +711,16 @@ fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again
     let both = pool.gsub(&["--gpus", "2", "--wrap", "true"]);
     let said = gadm(&pool, &["gpu", "forget", &uuid[..12]]);
     assert_eq!(said.code, 0, "{said:?}");
-    assert!(!notes().contains("missing") && pool.node("node1").gpus.len() == 1, "{}", notes());
+    assert!(
+        !notes().contains("missing") && pool.node("node1").gpus.len() == 1,
+        "{}",
+        notes()
+    );
     let refused = pool.run("gsub", &["--gpus", "2", "--wrap", "true"]);
-    assert!(refused.code != 0 && refused.err.contains("has 1"), "two GPUs are promised by nobody any more: {refused:?}");
+    assert!(
+        refused.code != 0 && refused.err.contains("has 1"),
+        "two GPUs are promised by nobody any more: {refused:?}"
+    );
     let history = gadm(&pool, &["gpu", "history", &uuid]).out;
     assert!(history.contains("gone for good, says root"), "{history}");
     // It comes back all the same, after the boot that it calls for, and is a GPU as any.
@@ -456,24 +734,58 @@ fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again
 #[test]
 fn an_index_that_means_two_gpus_while_one_is_missing_is_refused_with_their_uuids() {
     let Some(pool) = pool_of_eight() else { return };
-    let with_index = |index: u32| pool.node("node1").gpus.into_iter().filter(|gpu| gpu.index == index).map(|gpu| gpu.uuid).collect::<Vec<_>>();
+    let with_index = |index: u32| {
+        pool.node("node1")
+            .gpus
+            .into_iter()
+            .filter(|gpu| gpu.index == index)
+            .map(|gpu| gpu.uuid)
+            .collect::<Vec<_>>()
+    };
     let fifth = with_index(5).remove(0);
     fault(&pool, &[&slot_of(&pool, &fifth), "missing"]);
-    pool.wait_until("another has its index", || with_index(5).len() == 2 || with_index(5).first().is_some_and(|uuid| *uuid != fifth));
-    let healthy = with_index(5).into_iter().find(|uuid| *uuid != fifth).unwrap();
-    for words in [&["gpu", "quarantine", "node1", "5", "--reason", "hot"][..], &["gpu", "return", "node1:5"]] {
+    pool.wait_until("another has its index", || {
+        with_index(5).len() == 2 || with_index(5).first().is_some_and(|uuid| *uuid != fifth)
+    });
+    let healthy = with_index(5)
+        .into_iter()
+        .find(|uuid| *uuid != fifth)
+        .unwrap();
+    for words in [
+        &["gpu", "quarantine", "node1", "5", "--reason", "hot"][..],
+        &["gpu", "return", "node1:5"],
+    ] {
         let said = gadm(&pool, words);
-        assert!(said.code == 1 && [&fifth, &healthy].iter().all(|uuid| said.err.contains(uuid.as_str())), "{said:?}");
+        assert!(
+            said.code == 1
+                && [&fifth, &healthy]
+                    .iter()
+                    .all(|uuid| said.err.contains(uuid.as_str())),
+            "{said:?}"
+        );
     }
-    assert!(faults(&pool).iter().all(|(_, words)| !words.contains("hot")), "{:?}", faults(&pool));
-    let said = gadm(&pool, &["gpu", "quarantine", "node1", &healthy, "--reason", "hot"]);
+    assert!(
+        faults(&pool)
+            .iter()
+            .all(|(_, words)| !words.contains("hot")),
+        "{:?}",
+        faults(&pool)
+    );
+    let said = gadm(
+        &pool,
+        &["gpu", "quarantine", "node1", &healthy, "--reason", "hot"],
+    );
     assert_eq!(said.code, 0, "{said:?}");
     // What the node does not see cannot be put back, which a script must notice.
     let said = gadm(&pool, &["gpu", "return", "node1", &fifth]);
     assert_eq!(said.code, 1, "{said:?}");
     let job = pool.gsub(&["--gpus", "1", "--wrap", WAIT]);
     let job = pool.wait_state(job, Running);
-    assert!(matches!(&job.gpu_uuids[..], [uuid] if uuid.starts_with("node1:GPU-")), "{:?}", job.gpu_uuids);
+    assert!(
+        matches!(&job.gpu_uuids[..], [uuid] if uuid.starts_with("node1:GPU-")),
+        "{:?}",
+        job.gpu_uuids
+    );
     pool.write("stop", "");
     pool.wait_state(job.id, Completed);
     assert_eq!(pool.attempts(job.id)[0].gpu_uuids, job.gpu_uuids);
@@ -481,28 +793,53 @@ fn an_index_that_means_two_gpus_while_one_is_missing_is_refused_with_their_uuids
 }
 
 #[test]
-fn an_xid_is_in_the_record_of_the_job_it_befell_and_one_of_an_address_without_a_gpu_is_on_the_node() {
+fn an_xid_is_in_the_record_of_the_job_it_befell_and_one_of_an_address_without_a_gpu_is_on_the_node()
+{
     let Some(pool) = pool_of_eight() else { return };
-    let job = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_GPU_UUIDS > seen; {WAIT}")]);
+    let job = pool.gsub(&[
+        "--gpus",
+        "1",
+        "--wrap",
+        &format!("echo $GSUB_GPU_UUIDS > seen; {WAIT}"),
+    ]);
     let uuid = pool.wait_file("seen").trim().to_owned();
     fault(&pool, &[&slot_of(&pool, &uuid), "xid", "31"]);
     let log = pool.dir.join("node1/nvml/kmsg");
     let mut lines = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
-    std::io::Write::write_all(&mut lines, b"NVRM: Xid (PCI:0000:ff:00): 79, pid=1, GPU has fallen off the bus.\n").unwrap();
+    std::io::Write::write_all(
+        &mut lines,
+        b"NVRM: Xid (PCI:0000:ff:00): 79, pid=1, GPU has fallen off the bus.\n",
+    )
+    .unwrap();
     let stray = "Xid 79 at PCI 00000000:FF:00.0, where no GPU is known";
-    pool.wait_until("the node says so", || pool.node("node1").notes.iter().any(|note| note.contains(stray)));
+    pool.wait_until("the node says so", || {
+        pool.node("node1")
+            .notes
+            .iter()
+            .any(|note| note.contains(stray))
+    });
     let shown = pool.run("gnodes", &["node1"]);
     assert!(shown.out.contains(&format!("Note={stray}")), "{shown:?}");
     assert!(pool.log("node1").contains(stray));
     let told = format!("{uuid}: Xid 31");
-    pool.wait_until("the run's log says so", || pool.run("gq", &["--log", &job.to_string()]).out.contains(&told));
+    pool.wait_until("the run's log says so", || {
+        pool.run("gq", &["--log", &job.to_string()])
+            .out
+            .contains(&told)
+    });
     pool.write("stop", "");
     let over = pool.wait_state(job, Completed);
     assert_eq!(over.gpu_events, [format!("node1: {told}")]);
     let shown = pool.run("gq", &[&job.to_string()]);
-    assert!(shown.out.contains(&format!("GPUEvent=node1: {told}")), "{shown:?}");
+    assert!(
+        shown.out.contains(&format!("GPUEvent=node1: {told}")),
+        "{shown:?}"
+    );
     assert_eq!(pool.attempts(job)[0].gpu_events, over.gpu_events);
-    let listed = pool.run("gacct", &["-j", &job.to_string(), "-X", "-n", "-P", "-o", "GPUEvents"]);
+    let listed = pool.run(
+        "gacct",
+        &["-j", &job.to_string(), "-X", "-n", "-P", "-o", "GPUEvents"],
+    );
     assert!(listed.out.contains(&told), "{listed:?}");
     pool.down();
 }

@@ -22,7 +22,10 @@ fn fault(pool: &Pool, words: &[&str]) {
 
 fn faults(pool: &Pool) -> Vec<(u32, String)> {
     let gpus = pool.node("node1").gpus;
-    gpus.into_iter().filter(|gpu| !gpu.fault.is_empty()).map(|gpu| (gpu.index, gpu.fault)).collect()
+    gpus.into_iter()
+        .filter(|gpu| !gpu.fault.is_empty())
+        .map(|gpu| (gpu.index, gpu.fault))
+        .collect()
 }
 
 fn log(pool: &Pool, job: u64) -> String {
@@ -33,7 +36,9 @@ fn log(pool: &Pool, job: u64) -> String {
 fn run(pool: &Pool, gpus: &str) -> u64 {
     let job = pool.gsub(&["--gpus", gpus, "--wrap", "true"]);
     pool.wait_state(job, Completed);
-    pool.wait_until("its GPUs are taken off it", || log(pool, job).contains("scrubbed"));
+    pool.wait_until("its GPUs are taken off it", || {
+        log(pool, job).contains("scrubbed")
+    });
     job
 }
 
@@ -41,7 +46,11 @@ fn run(pool: &Pool, gpus: &str) -> u64 {
 fn memory_is_overwritten_after_a_run_and_the_record_says_so() {
     let Some(pool) = pool("h100:2") else { return };
     let job = run(&pool, "2");
-    assert!(log(&pool, job).contains("GPU memory scrubbed: 64 KiB of zeros; 64 KiB of zeros; in "), "{}", log(&pool, job));
+    assert!(
+        log(&pool, job).contains("GPU memory scrubbed: 64 KiB of zeros; 64 KiB of zeros; in "),
+        "{}",
+        log(&pool, job)
+    );
     assert!(faults(&pool).is_empty());
     // What has no GPU has nothing to scrub.
     let none = pool.gsub(&["--wrap", "true"]);
@@ -59,8 +68,16 @@ fn a_gpu_whose_memory_does_not_come_clean_is_given_to_nobody_and_tried_again() {
     let job = run(&pool, "2");
     pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
     let (_, words) = faults(&pool).remove(0);
-    assert!(words.contains("not clean: after run") && words.contains("memory was not scrubbed: 2 times a word was wrong"), "{words}");
-    assert!(log(&pool, job).contains("is not given out: its memory was not scrubbed"), "{}", log(&pool, job));
+    assert!(
+        words.contains("not clean: after run")
+            && words.contains("memory was not scrubbed: 2 times a word was wrong"),
+        "{words}"
+    );
+    assert!(
+        log(&pool, job).contains("is not given out: its memory was not scrubbed"),
+        "{}",
+        log(&pool, job)
+    );
     // Its neighbour works on, and another daemon knows of it.
     run(&pool, "1");
     pool.kill("node1");
@@ -83,14 +100,23 @@ fn a_daemon_that_dies_while_memory_is_overwritten_does_it_again_before_the_gpu_i
     pool.kill("node1");
     pool.start("node1");
     pool.wait_until("it is scrubbed again", || !scrubs(&pool).is_empty());
-    assert!(pool.job(next).start_time.is_none(), "the GPU is not given out meanwhile");
+    assert!(
+        pool.job(next).start_time.is_none(),
+        "the GPU is not given out meanwhile"
+    );
     fault(&pool, &["gpu0", "check-takes", "0"]);
     // One that is in the driver by now would sleep on there. Its death is no success: then the GPU waits for the next try.
-    scrubs(&pool).into_iter().for_each(gpupool_tests::pool::kill_process);
+    scrubs(&pool)
+        .into_iter()
+        .for_each(gpupool_tests::pool::kill_process);
     pool.wait_state(next, Completed);
     let words = log(&pool, job);
-    let outcome = words.contains("zeros; in") || words.contains("was not scrubbed: gcheck was ended by signal 9");
-    assert!(outcome && words.matches("GPU memory scrubbed").count() == 1, "{words}");
+    let outcome = words.contains("zeros; in")
+        || words.contains("was not scrubbed: gcheck was ended by signal 9");
+    assert!(
+        outcome && words.matches("GPU memory scrubbed").count() == 1,
+        "{words}"
+    );
     pool.down();
 }
 
@@ -98,9 +124,20 @@ fn a_daemon_that_dies_while_memory_is_overwritten_does_it_again_before_the_gpu_i
 fn slices_are_overwritten_too() {
     let Some(pool) = pool("h100:1") else { return };
     fault(&pool, &["gpu0", "mig", "3g.40gb,3g.40gb"]);
-    pool.wait_until("slices are there", || pool.node("node1").gpus.iter().filter(|gpu| !gpu.profile.is_empty()).count() == 2);
+    pool.wait_until("slices are there", || {
+        pool.node("node1")
+            .gpus
+            .iter()
+            .filter(|gpu| !gpu.profile.is_empty())
+            .count()
+            == 2
+    });
     let job = run(&pool, "3g.40gb");
-    assert!(log(&pool, job).contains("GPU memory scrubbed: 64 KiB of zeros; in "), "{}", log(&pool, job));
+    assert!(
+        log(&pool, job).contains("GPU memory scrubbed: 64 KiB of zeros; in "),
+        "{}",
+        log(&pool, job)
+    );
     pool.check();
     pool.down();
 }

@@ -8,27 +8,64 @@ use std::process::Stdio;
 
 /// `gsub` with a script on stdin.
 fn gsub_stdin(pool: &Pool, args: &[&str], script: &str) -> Said {
-    let mut child = pool.command("gsub").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let mut child = pool
+        .command("gsub")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(script.as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Said { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+    Said {
+        code: output.status.code().unwrap(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    }
 }
 
 #[test]
 fn wait_exits_as_the_job_did() {
-    let Some(pool) = Pool::up(1, "none") else { return };
-    for (script, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+    ] {
         let said = pool.run("gsub", &["--wait", "--wrap", script]);
         assert_eq!(said.code, code, "{script}: {said:?}");
         assert!(said.out.trim().parse::<u64>().is_ok(), "{said:?}");
     }
     // An array waits for all its tasks and takes the highest code.
-    assert_eq!(pool.run("gsub", &["--wait", "-a", "0-3", "--wrap", "exit $GSUB_ARRAY_TASK_ID"]).code, 3);
+    assert_eq!(
+        pool.run(
+            "gsub",
+            &["--wait", "-a", "0-3", "--wrap", "exit $GSUB_ARRAY_TASK_ID"]
+        )
+        .code,
+        3
+    );
     // One that never ran.
     let said = std::thread::scope(|threads| {
-        let waiting = threads.spawn(|| pool.run("gsub", &["--wait", "--hold", "-J", "never", "--wrap", "true"]));
-        pool.wait_until("it is queued", || pool.jobs().iter().any(|job| job.name == "never"));
+        let waiting = threads.spawn(|| {
+            pool.run(
+                "gsub",
+                &["--wait", "--hold", "-J", "never", "--wrap", "true"],
+            )
+        });
+        pool.wait_until("it is queued", || {
+            pool.jobs().iter().any(|job| job.name == "never")
+        });
         assert_eq!(pool.run("gdel", &["-n", "never"]).code, 0);
         waiting.join().unwrap()
     });
@@ -37,37 +74,60 @@ fn wait_exits_as_the_job_did() {
 
 #[test]
 fn a_begin_time_is_waited_for_with_its_own_reason() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let id = pool.gsub(&["--begin", "now+2", "--wrap", "true"]);
     let job = pool.job(id);
     assert_eq!((job.state, job.reason), (Pending, ReasonCode::BeginTime));
     let job = pool.wait_state(id, Completed);
-    assert!(job.start_time >= job.eligible_time && job.eligible_time > job.submit_time, "{job:?}");
+    assert!(
+        job.start_time >= job.eligible_time && job.eligible_time > job.submit_time,
+        "{job:?}"
+    );
 }
 
 #[test]
 fn a_held_job_starts_when_it_is_released() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let id = pool.gsub(&["--hold", "--wrap", "true"]);
-    assert_eq!((pool.job(id).state, pool.job(id).reason), (Pending, ReasonCode::JobHeldUser));
+    assert_eq!(
+        (pool.job(id).state, pool.job(id).reason),
+        (Pending, ReasonCode::JobHeldUser)
+    );
     let other = pool.gsub(&["--wrap", "true"]);
     pool.wait_state(other, Completed);
     assert_eq!(pool.job(id).state, Pending);
-    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    assert_eq!(
+        pool.run("gadm", &["job", "release", &id.to_string()]).code,
+        0
+    );
     pool.wait_state(id, Completed);
 }
 
 #[test]
 fn an_array_runs_no_more_tasks_at_once_than_its_cap() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let script = "echo + >> log; sleep 0.15; echo - >> log; echo $GSUB_ARRAY_JOB_ID $GSUB_ARRAY_TASK_ID $SLURM_ARRAY_TASK_ID; exit $GSUB_ARRAY_TASK_ID";
     let id = pool.gsub(&["-a", "1-9:2%2", "-o", "%A.%a.txt", "--wrap", script]);
     for (at, index) in [1u64, 3, 5, 7, 9].into_iter().enumerate() {
         let task = format!("{id}_{index}");
-        pool.wait_until(&format!("{task} has failed"), || pool.find_job(&task).unwrap().state == Failed);
+        pool.wait_until(&format!("{task} has failed"), || {
+            pool.find_job(&task).unwrap().state == Failed
+        });
         let job = pool.find_job(&task).unwrap();
-        assert_eq!((job.exit_code.code as u64, job.shown_id, job.id), (index, task, id + at as u64));
-        assert_eq!(pool.file(&format!("{id}.{index}.txt")), format!("{id} {index} {index}\n"));
+        assert_eq!(
+            (job.exit_code.code as u64, job.shown_id, job.id),
+            (index, task, id + at as u64)
+        );
+        assert_eq!(
+            pool.file(&format!("{id}.{index}.txt")),
+            format!("{id} {index} {index}\n")
+        );
     }
     let mut running = 0;
     let mut most = 0;
@@ -80,21 +140,38 @@ fn an_array_runs_no_more_tasks_at_once_than_its_cap() {
 
 #[test]
 fn single_tasks_of_an_array_are_cancelled_and_the_rest_goes_on() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let id = pool.gsub(&["--hold", "-a", "0-9", "-o", "/dev/null", "--wrap", "true"]);
-    assert_eq!(pool.run("gdel", &[&format!("{id}_3"), &format!("{id}_[5-7]")]).code, 0);
-    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    assert_eq!(
+        pool.run("gdel", &[&format!("{id}_3"), &format!("{id}_[5-7]")])
+            .code,
+        0
+    );
+    assert_eq!(
+        pool.run("gadm", &["job", "release", &id.to_string()]).code,
+        0
+    );
     for task in 0..10 {
-        let state = if [3, 5, 6, 7].contains(&task) { Cancelled } else { Completed };
+        let state = if [3, 5, 6, 7].contains(&task) {
+            Cancelled
+        } else {
+            Completed
+        };
         let task = format!("{id}_{task}");
-        pool.wait_until(&format!("{task} is {state:?}"), || pool.find_job(&task).unwrap().state == state);
+        pool.wait_until(&format!("{task} is {state:?}"), || {
+            pool.find_job(&task).unwrap().state == state
+        });
     }
     assert_eq!(pool.find_job(&format!("{id}_5")).unwrap().id, id + 5);
 }
 
 #[test]
 fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
-    let Some(pool) = Pool::up(2, "h100:4") else { return };
+    let Some(pool) = Pool::up(2, "h100:4") else {
+        return;
+    };
     let script = "grun -w node2 -N1 -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_STEP_NODELIST' > chosen\n\
                   grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $GSUB_GPU_UUIDS'\n\
                   grun -w node9 true 2> stranger; grun --oversubscribe true 2> refused; echo $? >> refused\n\
@@ -104,28 +181,97 @@ fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
                   grun -t 0:01 -n1 sleep 1000 2> late; echo $? >> late\n\
                   grun -W1 -n2 sh -c '[ $SLURM_PROCID = 0 ] || sleep 1000' 2> left; echo $? >> left\n\
                   grun --export=NONE,FOO=1 -n1 sh -c 'echo $FOO $BAR $SLURM_JOB_ID' > env; echo $((SLURM_JOB_END_TIME - SLURM_JOB_START_TIME)) >> env";
-    let path = format!("export BAR=2 PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
-    let id = pool.gsub(&["-N2", "--gpus=8", "--gpus-per-node=4", "--gpus-per-task=2", "--mem", "1G", "-t", "5", "--wrap", &path]);
+    let path = format!(
+        "export BAR=2 PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&[
+        "-N2",
+        "--gpus=8",
+        "--gpus-per-node=4",
+        "--gpus-per-task=2",
+        "--mem",
+        "1G",
+        "-t",
+        "5",
+        "--wrap",
+        &path,
+    ]);
     pool.wait_state(id, Completed);
-    assert_eq!(pool.file("chosen"), "node2 node2\n", "{}", pool.file(&format!("gsub-{id}.out")));
+    assert_eq!(
+        pool.file("chosen"),
+        "node2 node2\n",
+        "{}",
+        pool.file(&format!("gsub-{id}.out"))
+    );
     let gpus = [pool.file("gpus.0"), pool.file("gpus.1")];
-    assert!(gpus[0] != gpus[1] && gpus.iter().all(|line| line.matches("GPU-").count() == 2), "{gpus:?}");
-    assert_eq!(pool.file("stranger"), "grun: --nodelist: \"node9\" is not a node of the job, or is excluded. It holds node[1-2].\n");
+    assert!(
+        gpus[0] != gpus[1] && gpus.iter().all(|line| line.matches("GPU-").count() == 2),
+        "{gpus:?}"
+    );
+    assert_eq!(
+        pool.file("stranger"),
+        "grun: --nodelist: \"node9\" is not a node of the job, or is excluded. It holds node[1-2].\n"
+    );
     let refused = pool.file("refused");
-    assert!(refused.starts_with("grun: --oversubscribe of srun is not offered: ") && refused.ends_with("\n2\n"), "{refused}");
-    assert_eq!((pool.file("killed").as_str(), pool.file("env")), ("143\n", format!("1 {id}\n300\n")));
-    assert_eq!((pool.file("relative").as_str(), pool.file("cyclic").as_str()), ("1 of 2\n", "0 on 0\n1 on 1\n2 on 0\n3 on 1\n"));
+    assert!(
+        refused.starts_with("grun: --oversubscribe of srun is not offered: ")
+            && refused.ends_with("\n2\n"),
+        "{refused}"
+    );
+    assert_eq!(
+        (pool.file("killed").as_str(), pool.file("env")),
+        ("143\n", format!("1 {id}\n300\n"))
+    );
+    assert_eq!(
+        (pool.file("relative").as_str(), pool.file("cyclic").as_str()),
+        ("1 of 2\n", "0 on 0\n1 on 1\n2 on 0\n3 on 1\n")
+    );
     let (late, left) = (pool.file("late"), pool.file("left"));
-    assert!(late.contains("its time is up (--time 0:01): ending task 0\n") && late.ends_with("\n143\n"), "{late}");
-    assert!(left.contains("its first task ended 1 s ago (--wait): ending task 1\n") && left.ends_with("\n143\n"), "{left}");
-    let steps = pool.run("gacct", &["-j", &id.to_string(), "--steps", "-nP", "-o", "jobname,nodelist,state"]).out;
+    assert!(
+        late.contains("its time is up (--time 0:01): ending task 0\n") && late.ends_with("\n143\n"),
+        "{late}"
+    );
+    assert!(
+        left.contains("its first task ended 1 s ago (--wait): ending task 1\n")
+            && left.ends_with("\n143\n"),
+        "{left}"
+    );
+    let steps = pool
+        .run(
+            "gacct",
+            &[
+                "-j",
+                &id.to_string(),
+                "--steps",
+                "-nP",
+                "-o",
+                "jobname,nodelist,state",
+            ],
+        )
+        .out;
     let of_gruns: Vec<&str> = steps.lines().skip(2).collect();
-    assert_eq!(of_gruns, ["sh|node2|COMPLETED", "sh|node1|COMPLETED", "first-falls|node[1-2]|FAILED", "sh|node2|COMPLETED", "sh|node[1-2]|COMPLETED", "sleep|node1|FAILED", "sh|node[1-2]|FAILED", "sh|node1|COMPLETED"], "{steps}");
+    assert_eq!(
+        of_gruns,
+        [
+            "sh|node2|COMPLETED",
+            "sh|node1|COMPLETED",
+            "first-falls|node[1-2]|FAILED",
+            "sh|node2|COMPLETED",
+            "sh|node[1-2]|COMPLETED",
+            "sleep|node1|FAILED",
+            "sh|node[1-2]|FAILED",
+            "sh|node1|COMPLETED"
+        ],
+        "{steps}"
+    );
 }
 
 #[test]
 fn steps_with_parts_of_their_own_run_as_many_at_once_as_there_is_room_for() {
-    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
     // Each makes a directory of its GPU's name: it could not while another step is on the same GPU.
     let script = "one() { grun --exact -n1 -c1 --gpus 1 sh -c 'mkdir $GSUB_GPU_UUIDS && sleep 0.3 && rmdir $GSUB_GPU_UUIDS && echo $SLURMD_NODENAME $SLURM_CPUS_PER_TASK >> done'; }\n\
                   for i in 1 2 3 4 5 6 7 8; do one & done; wait\n\
@@ -133,43 +279,124 @@ fn steps_with_parts_of_their_own_run_as_many_at_once_as_there_is_room_for() {
                   hold; kill -9 $holder; grun -n1 --gpus-per-node=h100:2 sh -c 'echo $GSUB_GPU_UUIDS' > after-a-killed-one 2> waited\n\
                   grun -n1 --gres=none sh -c 'echo none:$CUDA_VISIBLE_DEVICES' > none; grun --exact -n1 -c 9 true 2> never; echo $? >> never\n\
                   hold; grun -n1 --gpus 1 true 2> told & waiting=$!; until [ -s told ]; do sleep 0.05; done; kill -INT $waiting; wait $waiting; echo $? >> told; kill $holder";
-    let path = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
-    let id = pool.gsub(&["-N2", "--gpus-per-node=2", "--ntasks-per-node=2", "--mem", "1G", "-t", "5", "--wrap", &path]);
+    let path = format!(
+        "export PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&[
+        "-N2",
+        "--gpus-per-node=2",
+        "--ntasks-per-node=2",
+        "--mem",
+        "1G",
+        "-t",
+        "5",
+        "--wrap",
+        &path,
+    ]);
     pool.wait_state(id, Completed);
     let (done, log) = (pool.file("done"), pool.file(&format!("gsub-{id}.out")));
-    assert_eq!((done.matches("node1 1\n").count() + done.matches("node2 1\n").count(), done.contains("node2")), (8, true), "{done}{log}");
-    assert_eq!(pool.file("after-a-killed-one").matches("GPU-").count(), 2, "{log}");
-    assert!(pool.file("waited").starts_with("grun: waiting: 1 task with 2 h100 GPUs a node: other steps have the rest; "), "{}", pool.file("waited"));
+    assert_eq!(
+        (
+            done.matches("node1 1\n").count() + done.matches("node2 1\n").count(),
+            done.contains("node2")
+        ),
+        (8, true),
+        "{done}{log}"
+    );
+    assert_eq!(
+        pool.file("after-a-killed-one").matches("GPU-").count(),
+        2,
+        "{log}"
+    );
+    assert!(
+        pool.file("waited").starts_with(
+            "grun: waiting: 1 task with 2 h100 GPUs a node: other steps have the rest; "
+        ),
+        "{}",
+        pool.file("waited")
+    );
     assert_eq!(pool.file("none"), "none:\n");
-    assert_eq!(pool.file("never"), "grun: 1 task with 9 CPUs each: more than the job has there; node1 has 2 CPUs; node2 has 2 CPUs\n1\n");
-    assert!(pool.file("told").ends_with("\n130\n"), "{}", pool.file("told"));
+    assert_eq!(
+        pool.file("never"),
+        "grun: 1 task with 9 CPUs each: more than the job has there; node1 has 2 CPUs; node2 has 2 CPUs\n1\n"
+    );
+    assert!(
+        pool.file("told").ends_with("\n130\n"),
+        "{}",
+        pool.file("told")
+    );
 }
 
 #[test]
 fn a_job_on_two_nodes_starts_and_ends_as_one() {
-    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
     let script = "echo $GSUB_JOB_NODELIST $GSUB_NNODES $GSUB_NTASKS >> seen\n\
                   grun -n 4 --label sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURMD_NODENAME $GSUB_GPU_UUIDS' | sort > ranks\n\
                   seq 1 50000 | grun -n 4 --label sh -c 'cksum' > read; seq 1 3 | grun -i2 -l sh -c 'cat; echo end' | sort > one; grun -i4 true 2> none\n\
                   grun sh -c 'exit $((SLURM_PROCID + 4))'; echo $? > highest; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 2";
-    let path = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
-    let id = pool.gsub(&["-N", "2", "-n", "4", "--gpus-per-node", "1", "--mem", "1G", "--wrap", &path]);
+    let path = format!(
+        "export PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&[
+        "-N",
+        "2",
+        "-n",
+        "4",
+        "--gpus-per-node",
+        "1",
+        "--mem",
+        "1G",
+        "--wrap",
+        &path,
+    ]);
     pool.wait_until("its steps ran", || pool.work.join("up").exists());
     assert_eq!(pool.file("seen"), "node[1-2] 2 4\n");
     let ranks = pool.file("ranks");
-    assert!(!ranks.is_empty(), "{}", pool.file(&format!("gsub-{id}.out")));
-    let words: Vec<Vec<&str>> = ranks.lines().map(|line| line.split_whitespace().collect()).collect();
-    let placed: Vec<_> = words.iter().map(|words| (words[0], words[1], words[2], words[3])).collect();
+    assert!(
+        !ranks.is_empty(),
+        "{}",
+        pool.file(&format!("gsub-{id}.out"))
+    );
+    let words: Vec<Vec<&str>> = ranks
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let placed: Vec<_> = words
+        .iter()
+        .map(|words| (words[0], words[1], words[2], words[3]))
+        .collect();
     assert_eq!(
         placed,
-        [("0:", "0", "0", "node1"), ("1:", "1", "1", "node1"), ("2:", "2", "0", "node2"), ("3:", "3", "1", "node2")],
+        [
+            ("0:", "0", "0", "node1"),
+            ("1:", "1", "1", "node1"),
+            ("2:", "2", "0", "node2"),
+            ("3:", "3", "1", "node2")
+        ],
         "{ranks}"
     );
-    assert!(words[0][4] == words[1][4] && words[0][4] != words[2][4] && words[0][4].starts_with("GPU-"), "{ranks}");
+    assert!(
+        words[0][4] == words[1][4] && words[0][4] != words[2][4] && words[0][4].starts_with("GPU-"),
+        "{ranks}"
+    );
     let sums = pool.file("read");
-    assert_eq!(sums.lines().map(|line| &line[3..]).collect::<Vec<_>>(), ["2937936293 288894"; 4], "every task read all of it");
-    assert_eq!(pool.file("one"), "0: end\n1: end\n2: 1\n2: 2\n2: 3\n2: end\n3: end\n");
-    assert_eq!(pool.file("none"), "grun: --input 4: the last task of the step is 3\n");
+    assert_eq!(
+        sums.lines().map(|line| &line[3..]).collect::<Vec<_>>(),
+        ["2937936293 288894"; 4],
+        "every task read all of it"
+    );
+    assert_eq!(
+        pool.file("one"),
+        "0: end\n1: end\n2: 1\n2: 2\n2: 3\n2: end\n3: end\n"
+    );
+    assert_eq!(
+        pool.file("none"),
+        "grun: --input 4: the last task of the step is 3\n"
+    );
     assert_eq!(pool.file("highest"), "7\n");
     for node in ["node1", "node2"] {
         assert_eq!(pool.node(node).gpus_alloc, 1.0);
@@ -183,11 +410,17 @@ fn a_job_on_two_nodes_starts_and_ends_as_one() {
 
 #[test]
 fn a_job_on_two_nodes_ends_on_both_when_one_is_lost() {
-    let Some(pool) = Pool::up(2, "none") else { return };
-    let path = format!("export PATH={}:$PATH\n", gpupool_tests::pool::programs().display());
+    let Some(pool) = Pool::up(2, "none") else {
+        return;
+    };
+    let path = format!(
+        "export PATH={}:$PATH\n",
+        gpupool_tests::pool::programs().display()
+    );
     let script = "grun -N 2 -n 2 sh -c 'echo $$ > pid.$SLURM_PROCID.$GSUB_ATTEMPT; [ $GSUB_ATTEMPT = 2 ] || sleep 1000'; exit 5";
     let id = pool.gsub(&["-N", "2", "-n", "2", "--wrap", &format!("{path}{script}")]);
-    let pids = ["pid.0.1", "pid.1.1"].map(|name| pool.wait_file(name).trim().parse::<i32>().unwrap());
+    let pids =
+        ["pid.0.1", "pid.1.1"].map(|name| pool.wait_file(name).trim().parse::<i32>().unwrap());
     kill_process(pool.supervisor("node2", &format!("{id}-1")));
     let job = pool.wait_state_through(id, Failed);
     assert_eq!((job.exit_code.code, job.attempts), (5, 2));
@@ -199,24 +432,38 @@ fn a_job_on_two_nodes_ends_on_both_when_one_is_lost() {
 
 #[test]
 fn a_warning_comes_before_the_time_limit_and_term_before_kill() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     pool.reconfigure("gpuctld", "kill_grace_secs = 1");
     let script = "trap 'echo warned' USR1; trap 'echo term' TERM; while :; do sleep 0.05; done";
-    let id = pool.gsub(&["-t", "0:03", "--signal", "B:USR1@2", "-o", "out", "--wrap", script]);
+    let id = pool.gsub(&[
+        "-t", "0:03", "--signal", "B:USR1@2", "-o", "out", "--wrap", script,
+    ]);
     let job = pool.wait_state(id, Timeout);
     let out = pool.file("out");
     let said: Vec<_> = out.lines().filter(|line| *line != "Terminated").collect();
     assert_eq!(said, ["warned", "term"]);
     assert_eq!(pool.attempts(id)[0].state, Timeout, "{job:?}");
     // A job that heeds SIGTERM at its limit is TIMEOUT too, as in Slurm.
-    let polite = pool.gsub(&["-t", "0:01", "--wrap", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]);
+    let polite = pool.gsub(&[
+        "-t",
+        "0:01",
+        "--wrap",
+        "trap 'exit 0' TERM; while :; do sleep 0.05; done",
+    ]);
     pool.wait_state(polite, Timeout);
 }
 
 #[test]
 fn a_partition_may_let_runs_go_over_their_limit_for_so_long() {
-    let Some(pool) = Pool::up(1, "none") else { return };
-    pool.reconfigure("gpuctld", "kill_grace_secs = 1\npartition.lax.over_time = \"0:02\"");
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    pool.reconfigure(
+        "gpuctld",
+        "kill_grace_secs = 1\npartition.lax.over_time = \"0:02\"",
+    );
     pool.wait_idle("node1");
     let within = pool.gsub(&["-p", "lax", "-t", "0:01", "--wrap", "sleep 1.5; exit 4"]);
     let beyond = pool.gsub(&["-p", "lax", "-t", "0:01", "--wrap", "sleep 60"]);
@@ -228,27 +475,87 @@ fn a_partition_may_let_runs_go_over_their_limit_for_so_long() {
 
 #[test]
 fn a_job_waits_in_several_partitions_and_starts_in_the_first_that_can() {
-    let Some(pool) = Pool::up(2, "h100:1") else { return };
-    pool.reconfigure("gpuctld", "partition.one.nodes = \"node1\"\npartition.two.nodes = \"node2\"");
+    let Some(pool) = Pool::up(2, "h100:1") else {
+        return;
+    };
+    pool.reconfigure(
+        "gpuctld",
+        "partition.one.nodes = \"node1\"\npartition.two.nodes = \"node2\"",
+    );
     pool.wait_idle("node1");
     pool.wait_idle("node2");
-    let holds = pool.gsub(&["-p", "one", "--gpus", "1", "-t", "10", "--wrap", "sleep 1000"]);
+    let holds = pool.gsub(&[
+        "-p",
+        "one",
+        "--gpus",
+        "1",
+        "-t",
+        "10",
+        "--wrap",
+        "sleep 1000",
+    ]);
     pool.wait_state(holds, Running);
-    let said = pool.run("gsub", &["-p", "one,two", "--gpus", "1", "--wrap", "echo $SLURM_JOB_PARTITION > where"]);
+    let said = pool.run(
+        "gsub",
+        &[
+            "-p",
+            "one,two",
+            "--gpus",
+            "1",
+            "--wrap",
+            "echo $SLURM_JOB_PARTITION > where",
+        ],
+    );
     let id: u64 = said.out.trim().parse().unwrap();
     assert_eq!(pool.wait_state(id, Completed).partition, "two");
-    assert_eq!(std::fs::read_to_string(pool.work.join("where")).unwrap(), "two\n");
-    let dry = pool.run("gsub", &["--dry-run", "-p", "one,two,one", "--gpus", "1", "--wrap", "true"]);
-    assert!(dry.out.contains("would start at once") && dry.out.contains("in partition two"), "{dry:?}");
+    assert_eq!(
+        std::fs::read_to_string(pool.work.join("where")).unwrap(),
+        "two\n"
+    );
+    let dry = pool.run(
+        "gsub",
+        &[
+            "--dry-run",
+            "-p",
+            "one,two,one",
+            "--gpus",
+            "1",
+            "--wrap",
+            "true",
+        ],
+    );
+    assert!(
+        dry.out.contains("would start at once") && dry.out.contains("in partition two"),
+        "{dry:?}"
+    );
     // Both are full: it waits in both, whatever becomes free first.
-    let also = pool.gsub(&["-p", "two", "--gpus", "1", "-t", "10", "--wrap", "sleep 1000"]);
+    let also = pool.gsub(&[
+        "-p",
+        "two",
+        "--gpus",
+        "1",
+        "-t",
+        "10",
+        "--wrap",
+        "sleep 1000",
+    ]);
     pool.wait_state(also, Running);
-    let waits = pool.gsub(&["-p", "two,one", "--gpus", "1", "--wrap", "echo $SLURM_JOB_PARTITION > where"]);
+    let waits = pool.gsub(&[
+        "-p",
+        "two,one",
+        "--gpus",
+        "1",
+        "--wrap",
+        "echo $SLURM_JOB_PARTITION > where",
+    ]);
     pool.wait_state(waits, Pending);
     let listed = pool.run("gq", &["-h", "-o", "%i %P", "-p", "one", "-t", "PD"]);
     assert_eq!(listed.out.trim(), format!("{waits} two,one"), "{listed:?}");
     let why = pool.run("gq", &["--why", &waits.to_string()]);
-    assert!(why.out.contains("in one: Resources") && why.out.contains("in two: Resources"), "{why:?}");
+    assert!(
+        why.out.contains("in one: Resources") && why.out.contains("in two: Resources"),
+        "{why:?}"
+    );
     // A controller that is killed meanwhile knows it all.
     pool.kill("gpuctld");
     pool.start("gpuctld");
@@ -256,26 +563,53 @@ fn a_job_waits_in_several_partitions_and_starts_in_the_first_that_can() {
     assert_eq!(pool.wait_state(waits, Completed).partition, "one");
     assert_eq!(pool.file("where"), "one\n");
     let log = pool.run("gq", &["--log", &waits.to_string()]);
-    assert!(log.out.contains("to partitions two,one") && log.out.contains("in partition one"), "{log:?}");
+    assert!(
+        log.out.contains("to partitions two,one") && log.out.contains("in partition one"),
+        "{log:?}"
+    );
     let odd = pool.run("gsub", &["-p", "one,tow", "--wrap", "true"]);
-    assert!(odd.code == 1 && odd.err.contains("no partition \"tow\". Did you mean \"two\"?"), "{odd:?}");
+    assert!(
+        odd.code == 1
+            && odd
+                .err
+                .contains("no partition \"tow\". Did you mean \"two\"?"),
+        "{odd:?}"
+    );
     let never = pool.run("gsub", &["-p", "one,two", "--gpus", "9", "--wrap", "true"]);
-    assert!(never.code == 1 && never.err.contains("partition \"one\""), "{never:?}");
+    assert!(
+        never.code == 1 && never.err.contains("partition \"one\""),
+        "{never:?}"
+    );
 }
 
 #[test]
 fn a_signal_goes_to_the_script_alone_or_to_what_it_started() {
-    let Some(pool) = Pool::up(1, "none") else { return };
-    let child = "sh -c 'trap \"echo child >> got\" USR1; touch child; while :; do sleep 0.05; done' &";
-    let script = format!("trap 'echo script >> got' USR1; {child} touch up; while [ ! -e go ]; do sleep 0.05; done");
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    let child =
+        "sh -c 'trap \"echo child >> got\" USR1; touch child; while :; do sleep 0.05; done' &";
+    let script = format!(
+        "trap 'echo script >> got' USR1; {child} touch up; while [ ! -e go ]; do sleep 0.05; done"
+    );
     let id = pool.gsub(&["--wrap", &script]);
-    pool.wait_until("both run", || pool.work.join("up").exists() && pool.work.join("child").exists());
-    assert_eq!(pool.run("gdel", &["-b", "-s", "USR1", &id.to_string()]).code, 0);
+    pool.wait_until("both run", || {
+        pool.work.join("up").exists() && pool.work.join("child").exists()
+    });
+    assert_eq!(
+        pool.run("gdel", &["-b", "-s", "USR1", &id.to_string()])
+            .code,
+        0
+    );
     pool.wait_until("the script got it", || pool.file("got") == "script\n");
     assert_eq!(pool.run("gdel", &["-s", "USR1", &id.to_string()]).code, 0);
     // As with scancel: without --batch the script's own shell is spared.
     pool.wait_until("the child got it", || pool.file("got") == "script\nchild\n");
-    assert_eq!(pool.run("gdel", &["-f", "-s", "USR1", &id.to_string()]).code, 0);
+    assert_eq!(
+        pool.run("gdel", &["-f", "-s", "USR1", &id.to_string()])
+            .code,
+        0
+    );
     let both = |got: &str| got.matches("script").count() == 2 && got.matches("child").count() == 2;
     pool.wait_until("both got it", || both(&pool.file("got")));
     pool.write("go", "");
@@ -284,7 +618,9 @@ fn a_signal_goes_to_the_script_alone_or_to_what_it_started() {
 
 #[test]
 fn a_requeued_job_keeps_its_id_and_appends_to_its_output() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     pool.write("out", "old\n");
     let script = "echo attempt $GSUB_ATTEMPT of $GSUB_JOB_ID; [ $GSUB_ATTEMPT = 1 ] && { touch up; sleep 1000; }; exit 0";
     let id = pool.gsub(&["-o", "out", "--wrap", script]);
@@ -294,7 +630,10 @@ fn a_requeued_job_keeps_its_id_and_appends_to_its_output() {
     let job = pool.wait_state_through(id, Completed);
     assert_eq!(job.attempts, 2);
     // The first run truncates, the next appends.
-    assert_eq!(pool.file("out"), format!("attempt 1 of {id}\nattempt 2 of {id}\n"));
+    assert_eq!(
+        pool.file("out"),
+        format!("attempt 1 of {id}\nattempt 2 of {id}\n")
+    );
     assert_eq!(pool.attempts(id).len(), 2);
     let appended = pool.gsub(&["--open-mode", "append", "-o", "out", "--wrap", "echo third"]);
     pool.wait_state(appended, Completed);
@@ -303,11 +642,30 @@ fn a_requeued_job_keeps_its_id_and_appends_to_its_output() {
 
 #[test]
 fn a_job_that_is_over_runs_again_under_its_id_and_each_attempt_stays_accounted() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let script = "echo attempt $GSUB_ATTEMPT restarts $SLURM_RESTART_COUNT; [ $GSUB_ATTEMPT = 1 ] && exit 7; exit 0";
-    let id = pool.run_as_user("gsub", &["-o", "out", "--wrap", script]).id();
-    let anew = pool.run_as_user("gsub", &["-o", "anew", "--open-mode", "truncate", "--wrap", script]).id();
-    let dependant = pool.run_as_user("gsub", &["-d", &format!("afternotok:{id}"), "--wrap", "echo ran >> dependant"]).id();
+    let id = pool
+        .run_as_user("gsub", &["-o", "out", "--wrap", script])
+        .id();
+    let anew = pool
+        .run_as_user(
+            "gsub",
+            &["-o", "anew", "--open-mode", "truncate", "--wrap", script],
+        )
+        .id();
+    let dependant = pool
+        .run_as_user(
+            "gsub",
+            &[
+                "-d",
+                &format!("afternotok:{id}"),
+                "--wrap",
+                "echo ran >> dependant",
+            ],
+        )
+        .id();
     assert_eq!(pool.wait_state(id, Failed).exit_code.code, 7);
     pool.wait_state(anew, Failed);
     pool.wait_state(dependant, Completed);
@@ -318,37 +676,71 @@ fn a_job_that_is_over_runs_again_under_its_id_and_each_attempt_stays_accounted()
         let job = pool.wait_state_through(id, Completed);
         assert_eq!(job.attempts, 2);
     }
-    assert_eq!(pool.file("out"), "attempt 1 restarts\nattempt 2 restarts 1\n");
+    assert_eq!(
+        pool.file("out"),
+        "attempt 1 restarts\nattempt 2 restarts 1\n"
+    );
     assert_eq!(pool.file("anew"), "attempt 2 restarts 1\n");
-    assert_eq!(pool.file("dependant"), "ran\n", "what its first end decided stands");
-    let states: Vec<_> = pool.attempts(id).iter().map(|run| (run.attempt, run.state)).collect();
+    assert_eq!(
+        pool.file("dependant"),
+        "ran\n",
+        "what its first end decided stands"
+    );
+    let states: Vec<_> = pool
+        .attempts(id)
+        .iter()
+        .map(|run| (run.attempt, run.state))
+        .collect();
     assert_eq!(states, [(1, Failed), (2, Completed)]);
     let log = pool.run("gq", &["--log", &id.to_string()]).out;
-    assert!(log.contains(&format!("put back into the queue by {}: it had been over", pool.person().name)), "{log}");
+    assert!(
+        log.contains(&format!(
+            "put back into the queue by {}: it had been over",
+            pool.person().name
+        )),
+        "{log}"
+    );
 
     // Held there, which a crash straight after the answer does not undo.
     assert_eq!(requeue("requeuehold", id).code, 0);
     pool.kill("gpuctld");
     pool.start("gpuctld");
     let job = pool.job(id);
-    assert_eq!((job.state, job.reason, job.attempts), (Pending, ReasonCode::JobHeldUser, 2));
-    assert_eq!(pool.run_as_user("gadm", &["job", "release", &id.to_string()]).code, 0);
+    assert_eq!(
+        (job.state, job.reason, job.attempts),
+        (Pending, ReasonCode::JobHeldUser, 2)
+    );
+    assert_eq!(
+        pool.run_as_user("gadm", &["job", "release", &id.to_string()])
+            .code,
+        0
+    );
     pool.wait_state(id, Completed);
-    assert_eq!((pool.attempts(id).len(), pool.file("out").lines().count()), (3, 3));
+    assert_eq!(
+        (pool.attempts(id).len(), pool.file("out").lines().count()),
+        (3, 3)
+    );
     pool.check();
 }
 
 #[test]
 fn what_is_not_to_run_twice_or_is_no_more_known_is_not_put_back() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let of_root = pool.gsub(&["--wrap", "true"]);
     pool.wait_state(of_root, Completed);
-    pool.run_as_user("gadm", &["job", "requeue", &of_root.to_string()]).fails_with(1, "belongs to root");
+    pool.run_as_user("gadm", &["job", "requeue", &of_root.to_string()])
+        .fails_with(1, "belongs to root");
     let once = pool.gsub(&["--no-requeue", "--wrap", "true"]);
     pool.wait_state(once, Completed);
     let requeue = |id: u64| pool.run("gadm", &["job", "requeue", &id.to_string()]);
     requeue(once).fails_with(1, "--no-requeue");
-    assert_eq!(pool.run("gadm", &["job", "update", &once.to_string(), "Requeue=1"]).code, 0);
+    assert_eq!(
+        pool.run("gadm", &["job", "update", &once.to_string(), "Requeue=1"])
+            .code,
+        0
+    );
     assert_eq!(requeue(once).code, 0);
     assert_eq!(pool.wait_state_through(once, Completed).attempts, 2);
     pool.reconfigure("gpuctld", "min_job_age_secs = 0");
@@ -359,7 +751,9 @@ fn what_is_not_to_run_twice_or_is_no_more_known_is_not_put_back() {
 
 #[test]
 fn a_job_whose_supervisor_is_lost_again_and_again_is_tried_again_and_never_held() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let id = pool.gsub(&["--wrap", "echo x > up.$GSUB_ATTEMPT; sleep 1000"]);
     for attempt in 1..=3 {
         pool.wait_file(&format!("up.{attempt}"));
@@ -371,10 +765,16 @@ fn a_job_whose_supervisor_is_lost_again_and_again_is_tried_again_and_never_held(
 
 #[test]
 fn the_environment_is_what_export_says() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let run = |options: &[&str]| {
         let mut command = pool.command("gsub");
-        command.env("ONE", "1 2").env("TWO", "b,c").env("SECRET", "s").args(options);
+        command
+            .env("ONE", "1 2")
+            .env("TWO", "b,c")
+            .env("SECRET", "s")
+            .args(options);
         let id = gpupool_tests::pool::say(command.args([
             "-o",
             "env",
@@ -390,21 +790,34 @@ fn the_environment_is_what_export_says() {
             .collect::<Vec<_>>()
     };
     assert_eq!(run(&[]), ["ONE=1 2", "SECRET=s", "TWO=b,c"]);
-    assert_eq!(run(&["--export", "ALL,NEW=x"]), ["NEW=x", "ONE=1 2", "SECRET=s", "TWO=b,c"]);
+    assert_eq!(
+        run(&["--export", "ALL,NEW=x"]),
+        ["NEW=x", "ONE=1 2", "SECRET=s", "TWO=b,c"]
+    );
     assert_eq!(run(&["--export", "ONE,NEW=y"]), ["NEW=y", "ONE=1 2"]);
     assert_eq!(run(&["--export", "NONE"]), Vec::<String>::new());
-    assert!(pool.file("env").contains("GSUB_JOB_ID="), "even then a job knows its id");
+    assert!(
+        pool.file("env").contains("GSUB_JOB_ID="),
+        "even then a job knows its id"
+    );
 }
 
 #[test]
 fn a_script_may_come_from_stdin_with_options_in_it_and_arguments_behind() {
-    let Some(pool) = Pool::up(1, "none") else { return };
-    let script =
-        "#!/bin/bash\n#SBATCH -J from_stdin --comment='two words'\n#GSUB -o out.%x.%u.%N.%j\n\necho \"$1\" $# ${BASH_VERSION:+bash}\n";
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    let script = "#!/bin/bash\n#SBATCH -J from_stdin --comment='two words'\n#GSUB -o out.%x.%u.%N.%j\n\necho \"$1\" $# ${BASH_VERSION:+bash}\n";
     let id = gsub_stdin(&pool, &["-", "a b", "c"], script).id();
     let job = pool.wait_state(id, Completed);
-    assert_eq!((job.name.as_str(), job.comment.as_str()), ("from_stdin", "two words"));
-    assert_eq!(pool.file(&format!("out.from_stdin.root.node1.{id}")), "a b 2 bash\n");
+    assert_eq!(
+        (job.name.as_str(), job.comment.as_str()),
+        ("from_stdin", "two words")
+    );
+    assert_eq!(
+        pool.file(&format!("out.from_stdin.root.node1.{id}")),
+        "a b 2 bash\n"
+    );
     // The command line is stronger than the script, and a variable stands between.
     let id = gsub_stdin(&pool, &["-J", "stronger"], script).id();
     assert_eq!(pool.wait_state(id, Completed).name, "stronger");
@@ -413,20 +826,48 @@ fn a_script_may_come_from_stdin_with_options_in_it_and_arguments_behind() {
 
 #[test]
 fn input_output_and_error_go_where_they_are_sent() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     pool.write("in", "given\n");
-    let id = pool.gsub(&["-i", "in", "-o", "sub-%j/o", "-e", "%x.err", "-J", "n", "--hold", "--wrap", "cat; echo bad >&2"]);
+    let id = pool.gsub(&[
+        "-i",
+        "in",
+        "-o",
+        "sub-%j/o",
+        "-e",
+        "%x.err",
+        "-J",
+        "n",
+        "--hold",
+        "--wrap",
+        "cat; echo bad >&2",
+    ]);
     std::fs::create_dir(pool.work.join(format!("sub-{id}"))).unwrap();
-    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    assert_eq!(
+        pool.run("gadm", &["job", "release", &id.to_string()]).code,
+        0
+    );
     let job = pool.wait_state(id, Completed);
-    assert_eq!((pool.file(&format!("sub-{id}/o")), pool.file("n.err")), ("given\n".into(), "bad\n".into()));
-    assert_eq!(job.stdout, pool.work.join(format!("sub-{id}/o")).to_str().unwrap());
-    assert_eq!(pool.run("gq", &["--follow", &id.to_string()]).out, "given\n");
+    assert_eq!(
+        (pool.file(&format!("sub-{id}/o")), pool.file("n.err")),
+        ("given\n".into(), "bad\n".into())
+    );
+    assert_eq!(
+        job.stdout,
+        pool.work.join(format!("sub-{id}/o")).to_str().unwrap()
+    );
+    assert_eq!(
+        pool.run("gq", &["--follow", &id.to_string()]).out,
+        "given\n"
+    );
 }
 
 #[test]
 fn nodes_are_named_excluded_and_chosen_by_feature() {
-    let Some(pool) = Pool::up(3, "none") else { return };
+    let Some(pool) = Pool::up(3, "none") else {
+        return;
+    };
     pool.reconfigure("node3", "features = [\"ib\", \"big\"]");
     pool.wait_until("the feature is known", || {
         pool.node("node3").features == ["big", "ib"] || pool.node("node3").features == ["ib", "big"]
@@ -447,16 +888,22 @@ fn nodes_are_named_excluded_and_chosen_by_feature() {
 
 #[test]
 fn an_exclusive_job_has_its_node_alone() {
-    let Some(pool) = Pool::up(1, "h100:4") else { return };
+    let Some(pool) = Pool::up(1, "h100:4") else {
+        return;
+    };
     let waits = "while [ ! -e $GSUB_JOB_NAME ]; do sleep 0.02; done";
     let small = pool.gsub(&["-J", "go1", "--mem", "1G", "--wrap", waits]);
     pool.wait_state(small, Running);
     let alone = pool.gsub(&["-J", "go2", "--exclusive", "--mem", "1G", "--wrap", waits]);
-    pool.wait_until("it waits for the node", || pool.job(alone).reason == ReasonCode::Resources);
+    pool.wait_until("it waits for the node", || {
+        pool.job(alone).reason == ReasonCode::Resources
+    });
     pool.write("go1", "");
     pool.wait_state(alone, Running);
     let after = pool.gsub(&["-J", "go3", "--mem", "1G", "--wrap", "true"]);
-    pool.wait_until("a pass has looked at it", || pool.job(after).reason != ReasonCode::None);
+    pool.wait_until("a pass has looked at it", || {
+        pool.job(after).reason != ReasonCode::None
+    });
     assert_eq!(pool.job(after).state, Pending, "two on an exclusive node");
     pool.write("go2", "");
     pool.wait_state(after, Completed);
@@ -464,11 +911,20 @@ fn an_exclusive_job_has_its_node_alone() {
 
 #[test]
 fn a_waiting_job_says_why_and_starts_when_the_gpus_are_free() {
-    let Some(pool) = Pool::up(1, "h100:2") else { return };
-    let first = pool.gsub(&["--gpus", "2", "--wrap", "while [ ! -e go ]; do sleep 0.02; done"]);
+    let Some(pool) = Pool::up(1, "h100:2") else {
+        return;
+    };
+    let first = pool.gsub(&[
+        "--gpus",
+        "2",
+        "--wrap",
+        "while [ ! -e go ]; do sleep 0.02; done",
+    ]);
     pool.wait_state(first, Running);
     let second = pool.gsub(&["--gpus", "1", "--wrap", "true"]);
-    pool.wait_until("the planner has seen it", || pool.job(second).reason == ReasonCode::Resources);
+    pool.wait_until("the planner has seen it", || {
+        pool.job(second).reason == ReasonCode::Resources
+    });
     let why = pool.run("gq", &["--why", &second.to_string()]);
     assert!(why.code == 0 && why.out.contains("GPU"), "{why:?}");
     let line = pool.run("gq", &["-h", "-o", "%i %t %R", "-t", "PD"]);
@@ -479,7 +935,9 @@ fn a_waiting_job_says_why_and_starts_when_the_gpus_are_free() {
 
 #[test]
 fn two_nodes_on_which_every_start_fails_hold_no_job_and_all_run_once_they_are_mended() {
-    let Some(pool) = Pool::up(2, "none") else { return };
+    let Some(pool) = Pool::up(2, "none") else {
+        return;
+    };
     let file = pool.dir.join("gpuctld/partitions.d/main.toml");
     let good = std::fs::read_to_string(&file).unwrap();
     let prolog = pool.dir.join("prolog");
@@ -487,19 +945,32 @@ fn two_nodes_on_which_every_start_fails_hold_no_job_and_all_run_once_they_are_me
     std::fs::set_permissions(&prolog, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::write(&file, format!("{good}prolog = \"{}\"\n", prolog.display())).unwrap();
     assert_eq!(pool.run("gadm", &["reload"]).code, 0);
-    let jobs: Vec<u64> = (1..=4).map(|job| pool.gsub(&["--wrap", &format!("echo ran > ran.{job}")])).collect();
+    let jobs: Vec<u64> = (1..=4)
+        .map(|job| pool.gsub(&["--wrap", &format!("echo ran > ran.{job}")]))
+        .collect();
     let failed = |node: &str| !pool.node(node).strikes.is_empty();
     pool.wait_until("both nodes failed", || failed("node1") && failed("node2"));
     // One is drained, the other would be too much within an hour: it takes no new work for a while.
-    pool.wait_until("a node is drained", || ["node1", "node2"].iter().any(|node| !pool.node(node).drains.is_empty()));
+    pool.wait_until("a node is drained", || {
+        ["node1", "node2"]
+            .iter()
+            .any(|node| !pool.node(node).drains.is_empty())
+    });
     std::thread::sleep(std::time::Duration::from_secs(10));
     let tried: usize = jobs.iter().map(|job| pool.attempts(*job).len()).sum();
-    assert!((4..=12).contains(&tried), "{tried} starts of {} jobs in 10 s", jobs.len());
+    assert!(
+        (4..=12).contains(&tried),
+        "{tried} starts of {} jobs in 10 s",
+        jobs.len()
+    );
     for job in &jobs {
         let job = pool.job(*job);
         assert!(job.holds.is_empty() && job.state == Pending, "{job:?}");
         let words = format!("{} {}", job.reason, job.reason_text);
-        assert!(words.contains("again at"), "when it is tried again is not said: {words}");
+        assert!(
+            words.contains("again at"),
+            "when it is tried again is not said: {words}"
+        );
     }
     assert!(!pool.work.join("ran.1").exists());
     std::fs::write(&prolog, "#!/bin/sh\n").unwrap();
@@ -507,21 +978,33 @@ fn two_nodes_on_which_every_start_fails_hold_no_job_and_all_run_once_they_are_me
         let resumed = pool.run("gadm", &["node", "resume", node]);
         assert_eq!(resumed.code, 0, "{resumed:?}");
     }
-    jobs.iter().for_each(|job| drop(pool.wait_state(*job, Completed)));
+    jobs.iter()
+        .for_each(|job| drop(pool.wait_state(*job, Completed)));
     assert!(["node1", "node2"].iter().all(|node| !failed(node)));
     std::fs::remove_file(&prolog).unwrap();
 }
 
 #[test]
 fn a_job_whose_other_node_is_silent_is_completing_and_each_node_is_charged_until_its_own_end() {
-    let Some(pool) = Pool::up(2, "h100:2") else { return };
-    let wide = pool.gsub(&["-N", "2", "--gpus-per-node", "2", "--wrap", "echo up > up; until [ -e stop ]; do sleep 0.1; done"]);
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
+    let wide = pool.gsub(&[
+        "-N",
+        "2",
+        "--gpus-per-node",
+        "2",
+        "--wrap",
+        "echo up > up; until [ -e stop ]; do sleep 0.1; done",
+    ]);
     pool.wait_file("up");
     pool.wait_until("both run", || pool.job(wide).state == Running);
     std::thread::sleep(std::time::Duration::from_secs(1));
     pool.signal("node2", nix::sys::signal::Signal::SIGSTOP);
     pool.write("stop", "");
-    pool.wait_until("its script is over", || pool.job(wide).state == gmodel::JobState::Completing);
+    pool.wait_until("its script is over", || {
+        pool.job(wide).state == gmodel::JobState::Completing
+    });
     pool.wait_idle("node1");
     let next = pool.gsub(&["--gpus", "2", "--wrap", "sleep 4"]);
     pool.wait_state(next, Completed);
@@ -531,28 +1014,69 @@ fn a_job_whose_other_node_is_silent_is_completing_and_each_node_is_charged_until
     let elapsed = pool.attempts(wide)[0].elapsed_secs as f64;
     let report = pool.run("gacct", &["report", "--by", "gpus", "--json"]);
     let rows: serde_json::Value = serde_json::from_str(&report.out).unwrap();
-    let row = rows["rows"].as_array().unwrap().iter().find(|row| row["group"][0] == "4").unwrap_or_else(|| panic!("{report:?}"));
+    let row = rows["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["group"][0] == "4")
+        .unwrap_or_else(|| panic!("{report:?}"));
     let used = row["gpu_hours"].as_f64().unwrap() * 3600.0;
     // Whole seconds are shown.
-    assert!(elapsed >= 5.0 && used > 2.0 * elapsed && used < 4.0 * (elapsed + 1.0) - 2.0 * 4.0, "{used} GPU-seconds of 4 GPUs and {elapsed} s, of which two were another job's for 4 s");
+    assert!(
+        elapsed >= 5.0 && used > 2.0 * elapsed && used < 4.0 * (elapsed + 1.0) - 2.0 * 4.0,
+        "{used} GPU-seconds of 4 GPUs and {elapsed} s, of which two were another job's for 4 s"
+    );
 }
 
 #[test]
 fn accounting_adds_up() {
-    let Some(pool) = Pool::up(1, "h100:4") else { return };
+    let Some(pool) = Pool::up(1, "h100:4") else {
+        return;
+    };
     for gpus in ["1", "2"] {
-        assert_eq!(pool.run_as_user("gsub", &["--gpus", gpus, "--mem", "1G", "-J", "acct", "--wait", "--wrap", "sleep 1.2"]).code, 0);
+        assert_eq!(
+            pool.run_as_user(
+                "gsub",
+                &[
+                    "--gpus",
+                    gpus,
+                    "--mem",
+                    "1G",
+                    "-J",
+                    "acct",
+                    "--wait",
+                    "--wrap",
+                    "sleep 1.2"
+                ]
+            )
+            .code,
+            0
+        );
     }
-    let listed = pool.run_as_user("gacct", &["-n", "-P", "-o", "jobname,state,exitcode,gpus,user"]);
+    let listed = pool.run_as_user(
+        "gacct",
+        &["-n", "-P", "-o", "jobname,state,exitcode,gpus,user"],
+    );
     let name = &pool.person().name;
-    assert_eq!(listed.out, format!("acct|COMPLETED|0:0|h100:1|{name}\nacct|COMPLETED|0:0|h100:2|{name}\n"), "{listed:?}");
+    assert_eq!(
+        listed.out,
+        format!("acct|COMPLETED|0:0|h100:1|{name}\nacct|COMPLETED|0:0|h100:2|{name}\n"),
+        "{listed:?}"
+    );
     let mut used = 0.0;
     pool.wait_until("the report has all of it", || {
         let report = pool.run("gacct", &["report", "--by", "user,gpu-type", "--json"]);
         let rows: serde_json::Value = serde_json::from_str(&report.out).unwrap();
-        let row = rows["rows"].as_array().unwrap().iter().find(|row| row["group"][0] == *name.as_str());
+        let row = rows["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["group"][0] == *name.as_str());
         let row = row.unwrap_or_else(|| panic!("{report:?}"));
-        assert_eq!((row["jobs"].as_u64(), row["group"][1].as_str()), (Some(2), Some("h100")));
+        assert_eq!(
+            (row["jobs"].as_u64(), row["group"][1].as_str()),
+            (Some(2), Some("h100"))
+        );
         used = row["gpu_hours"].as_f64().unwrap() * 3600.0;
         used >= 3.6
     });
@@ -561,19 +1085,31 @@ fn accounting_adds_up() {
 
 #[test]
 fn an_array_of_a_million_tasks_is_one_record_for_everybody() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let id = pool.gsub(&["--hold", "-a", "0-999999", "--wrap", "true"]);
     let asked = std::time::Instant::now();
     let listed = pool.run("gq", &["-h", "-o", "%i"]);
     assert_eq!(listed.out.trim(), format!("{id}_[0-999999]"));
-    assert_eq!(pool.find_job(&format!("{id}_765432")).unwrap().id, id + 765_432);
+    assert_eq!(
+        pool.find_job(&format!("{id}_765432")).unwrap().id,
+        id + 765_432
+    );
     assert_eq!(pool.run("gdel", &[&format!("{id}_500000")]).code, 0);
     let next = pool.gsub(&["--wrap", "true"]);
-    assert_eq!(next, id + 1_000_000, "the ids of its tasks are taken in one go");
+    assert_eq!(
+        next,
+        id + 1_000_000,
+        "the ids of its tasks are taken in one go"
+    );
     pool.wait_state(next, Completed);
     pool.kill("gpuctld");
     pool.start("gpuctld");
-    assert_eq!(pool.run("gq", &["-h", "-o", "%i"]).out.trim(), format!("{id}_[0-499999,500001-999999]"));
+    assert_eq!(
+        pool.run("gq", &["-h", "-o", "%i"]).out.trim(),
+        format!("{id}_[0-499999,500001-999999]")
+    );
     assert_eq!(pool.run("gdel", &[&id.to_string()]).code, 0);
     assert_eq!(pool.run("gq", &["-h"]).out, "");
     assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
@@ -582,19 +1118,30 @@ fn an_array_of_a_million_tasks_is_one_record_for_everybody() {
 
 #[test]
 fn daemons_that_are_stopped_and_started_in_order_leave_jobs_alone() {
-    let Some(pool) = Pool::up(1, "h100:1") else { return };
-    let id = pool.gsub(&["--gpus", "1", "--wrap", "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 9"]);
+    let Some(pool) = Pool::up(1, "h100:1") else {
+        return;
+    };
+    let id = pool.gsub(&[
+        "--gpus",
+        "1",
+        "--wrap",
+        "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 9",
+    ]);
     pool.wait_until("it runs", || pool.work.join("up").exists());
     let supervisor = pool.supervisor("node1", &format!("{id}-1"));
     // As an upgrade does it: SIGTERM, the new one, the controller last.
     for daemon in ["node1", "gpuctld"] {
         let pid = pool.daemon_pid(daemon);
         pool.signal(daemon, nix::sys::signal::Signal::SIGTERM);
-        pool.wait_until(&format!("{daemon} ends"), || !gpupool_tests::pool::is_alive(pid));
+        pool.wait_until(&format!("{daemon} ends"), || {
+            !gpupool_tests::pool::is_alive(pid)
+        });
         pool.start(daemon);
     }
     assert!(gpupool_tests::pool::is_alive(supervisor));
-    pool.wait_until("the node is back", || pool.node("node1").state == "ALLOCATED");
+    pool.wait_until("the node is back", || {
+        pool.node("node1").state == "ALLOCATED"
+    });
     assert_eq!(pool.job(id).state, Running);
     pool.write("go", "");
     let job = pool.wait_state(id, Failed);
@@ -604,31 +1151,54 @@ fn daemons_that_are_stopped_and_started_in_order_leave_jobs_alone() {
 
 #[test]
 fn linked_gpus_are_given_where_the_driver_says_that_they_are_linked() {
-    let Some(pool) = Pool::up(1, "h100:8") else { return };
+    let Some(pool) = Pool::up(1, "h100:8") else {
+        return;
+    };
     let id = pool.gsub(&["--gpus", "8", "--nvlink", "--wrap", "true"]);
     pool.wait_state(id, Completed);
     pool.down();
-    let Some(pool) = Pool::up(1, "l4:4") else { return };
+    let Some(pool) = Pool::up(1, "l4:4") else {
+        return;
+    };
     let said = pool.run("gsub", &["--gpus", "2", "--nvlink", "--wrap", "true"]);
     said.fails_with(1, "reports no NVLink between such GPUs");
     let id = pool.gsub(&["--gpus", "1", "--nvlink", "--wrap", "true"]);
     pool.wait_state(id, Completed);
-    pool.run("gsub", &["--gpus", "0.5", "--wrap", "true"]).fails_with(1, "gives GPUs whole");
+    pool.run("gsub", &["--gpus", "0.5", "--wrap", "true"])
+        .fails_with(1, "gives GPUs whole");
     pool.down();
 }
 
 #[test]
 fn arguments_of_a_hundred_kilobytes_reach_the_script_and_the_record_has_their_beginning() {
-    let Some(pool) = Pool::up(1, "none") else { return };
-    let script = pool.write("job.sh", "#!/bin/sh\necho $# \"$1\" \"$5000\" \"${5000}\" > words\n");
-    let words: Vec<String> = (0..5000).map(|at| format!("/data/set/part-{at}.txt")).collect();
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
+    let script = pool.write(
+        "job.sh",
+        "#!/bin/sh\necho $# \"$1\" \"$5000\" \"${5000}\" > words\n",
+    );
+    let words: Vec<String> = (0..5000)
+        .map(|at| format!("/data/set/part-{at}.txt"))
+        .collect();
     let mut args = vec!["-o", "/dev/null", script.to_str().unwrap()];
     args.extend(words.iter().map(String::as_str));
     let id = pool.gsub(&args);
     pool.wait_state(id, Completed);
-    assert_eq!(pool.file("words"), format!("5000 /data/set/part-0.txt {}000 /data/set/part-4999.txt\n", words[4]));
+    assert_eq!(
+        pool.file("words"),
+        format!(
+            "5000 /data/set/part-0.txt {}000 /data/set/part-4999.txt\n",
+            words[4]
+        )
+    );
     // A command is shown as far as it is kept.
     let command = pool.gsub(&[&["-H", "--", "echo"], &args[3..]].concat());
     let shown = pool.job(command).command;
-    assert!(shown.starts_with("echo /data/set/part-0.txt ") && shown.ends_with("...") && shown.len() < 5000, "{shown}");
+    assert!(
+        shown.starts_with("echo /data/set/part-0.txt ")
+            && shown.ends_with("...")
+            && shown.len() < 5000,
+        "{shown}"
+    );
 }

@@ -13,7 +13,10 @@ fn slurm_names(pool: &Pool) -> String {
 
 /// A script as sbatch takes it, and what it wrote.
 fn run_script(pool: &Pool, names: &str, head: &str, body: &str) -> String {
-    pool.write("job.sh", format!("#!/bin/bash\n#SBATCH -t 5 -o said {head}\n{body}\n"));
+    pool.write(
+        "job.sh",
+        format!("#!/bin/bash\n#SBATCH -t 5 -o said {head}\n{body}\n"),
+    );
     let said = pool.run_shell(&format!("{names}sbatch --parsable job.sh"));
     assert_eq!(said.code, 0, "{said:?}");
     pool.wait_state(said.id(), Completed);
@@ -22,7 +25,9 @@ fn run_script(pool: &Pool, names: &str, head: &str, body: &str) -> String {
 
 #[test]
 fn a_launcher_of_ranks_gets_one_task_a_node_with_all_of_the_job_there() {
-    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
     let names = slurm_names(&pool);
     // As Open MPI 5 (PRRTE) calls it, for the nodes other than its own.
     let body = "count() { echo 'echo '$1' on $SLURMD_NODENAME sees $(echo $GSUB_GPU_UUIDS | tr , \" \" | wc -w), $SLURM_STEP_NUM_TASKS of it'; }\n\
@@ -32,7 +37,12 @@ fn a_launcher_of_ranks_gets_one_task_a_node_with_all_of_the_job_there() {
                 srun -n1 --gpus=1 --gpus-per-node=0 bash -c \"$(count own)\"\n\
                 srun -n1 --gpus-per-task=2 --gpus-per-node=0 bash -c \"$(count own)\"\n\
                 srun --external-launcher --gpus 1 true 2> refused; echo $?";
-    let said = run_script(&pool, &names, "-N2 -n4 --gpus-per-task=1 --get-user-env=L", body);
+    let said = run_script(
+        &pool,
+        &names,
+        "-N2 -n4 --gpus-per-task=1 --get-user-env=L",
+        body,
+    );
     assert_eq!(
         said,
         "prted on node2 sees 2, 1 of it\nprted on node1 sees 2, 2 of it\nprted on node2 sees 2, 2 of it\ntask on node1 sees 1, 1 of it\n\
@@ -42,7 +52,9 @@ fn a_launcher_of_ranks_gets_one_task_a_node_with_all_of_the_job_there() {
 
 #[test]
 fn srun_starts_what_its_job_has_room_for_and_says_what_it_cannot() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let names = slurm_names(&pool);
     let body = "exec 2>&1\nsrun -n 99 true; echo $?\nsrun -n 99 -O true && echo overcommitted\nSLURM_OVERCOMMIT=1 srun -n 9 true && echo so, too\n\
                 srun hostname : date; echo $?\nsrun echo a b : \nsrun --container=/x true; echo $?\n\
@@ -51,27 +63,55 @@ fn srun_starts_what_its_job_has_room_for_and_says_what_it_cannot() {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("srun: error: More processors requested than permitted: 99 tasks, and the job has 3 CPUs on the 1 node(s)"), "{said}");
     assert_eq!(lines[1..4], ["1", "overcommitted", "so, too"], "{said}");
-    assert!(lines[4].contains("makes a step of several programs, which is not offered") && lines[4].contains("--multi-prog"), "{said}");
+    assert!(
+        lines[4].contains("makes a step of several programs, which is not offered")
+            && lines[4].contains("--multi-prog"),
+        "{said}"
+    );
     assert_eq!(lines[5], "255", "{said}");
-    assert_eq!(lines[6..9], ["a b :"; 3], "a word of its own command: {said}");
-    assert!(lines[9].starts_with("srun: error: --container of srun is not offered"), "{said}");
-    let killed = ["255", "srun: error: node1: task 0: Killed", "137", "srun: error: node1: task 0: Segmentation fault", "srun: error: node1: task 0: Exited with exit code 3"];
+    assert_eq!(
+        lines[6..9],
+        ["a b :"; 3],
+        "a word of its own command: {said}"
+    );
+    assert!(
+        lines[9].starts_with("srun: error: --container of srun is not offered"),
+        "{said}"
+    );
+    let killed = [
+        "255",
+        "srun: error: node1: task 0: Killed",
+        "137",
+        "srun: error: node1: task 0: Segmentation fault",
+        "srun: error: node1: task 0: Exited with exit code 3",
+    ];
     assert_eq!(lines[10..], killed, "{said}");
     for place in ["#SBATCH --container=/image", "#SBATCH --container-id=x"] {
         pool.write("box.sh", format!("#!/bin/sh\n{place}\ntrue\n"));
-        pool.run_shell(&format!("{names}sbatch box.sh")).fails_with(1, "has no meaning here: jobs are started without a container runtime");
+        pool.run_shell(&format!("{names}sbatch box.sh")).fails_with(
+            1,
+            "has no meaning here: jobs are started without a container runtime",
+        );
     }
-    pool.run("gsub", &["--container", "/image", "--wrap", "true"]).fails_with(2, "apptainer exec");
+    pool.run("gsub", &["--container", "/image", "--wrap", "true"])
+        .fails_with(2, "apptainer exec");
 }
 
 #[test]
 fn a_job_has_a_logins_environment_where_it_brings_none_and_bytes_are_bytes() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let names = slurm_names(&pool);
     // Neither the path nor the pool is known to such a job.
     let config = pool.run_shell("printf %s \"$GPUPOOL_CONFIG\"").out;
-    let srun = format!("GPUPOOL_CONFIG={config} {}", pool.work.join("links/srun").display());
-    let says = format!("echo ${{MINE:-none}} ${{OTHER:-none}} ${{PATH:+path}} ${{SLURM_EXPORT_ENV:-unset}}; {srun} -n1 bash -c 'echo ${{MINE:-none}} ${{OTHER:-none}}'");
+    let srun = format!(
+        "GPUPOOL_CONFIG={config} {}",
+        pool.work.join("links/srun").display()
+    );
+    let says = format!(
+        "echo ${{MINE:-none}} ${{OTHER:-none}} ${{PATH:+path}} ${{SLURM_EXPORT_ENV:-unset}}; {srun} -n1 bash -c 'echo ${{MINE:-none}} ${{OTHER:-none}}'"
+    );
     let run = |words: &str| {
         pool.write("export.sh", format!("#!/bin/bash\n{says}\n"));
         let said = pool.run_shell(&format!("{names}export MINE=mine OTHER=other; sbatch --wait --parsable -t 5 -o exported {words} export.sh"));
@@ -84,27 +124,57 @@ fn a_job_has_a_logins_environment_where_it_brings_none_and_bytes_are_bytes() {
     assert_eq!(run("--export=NONE"), "none none path NONE\nnone none\n");
     assert_eq!(run("--export=NIL"), "none none path NIL\nnone none\n");
     assert_eq!(run("--export=MINE"), "mine none path MINE\nmine none\n");
-    assert_eq!(run("--export=ALL,MINE=yours"), "yours other path ALL,MINE=yours\nyours other\n");
+    assert_eq!(
+        run("--export=ALL,MINE=yours"),
+        "yours other path ALL,MINE=yours\nyours other\n"
+    );
     let log = pool.run("gq", &["--log", "3"]).out;
     assert!(log.contains("variables of a login of "), "{log}");
 
     let odd = "d=$(printf 'd\\377'); mkdir -p \"$d\"; cd \"$d\"; export ODD=$(printf '\\376\\200')";
     let show = "basename \\\"\\$PWD\\\" | od -An -c; printf %s \\\"\\$ODD\\\" | od -An -tx1; srun -n1 sh -c 'basename \\\"\\$PWD\\\" | od -An -c; printf %s \\\"\\$ODD\\\" | od -An -tx1'";
     let said = pool.run_shell(&format!("{names}{odd}; sbatch --wait --parsable -t 5 -o ../bytes --wrap \"{show}\"; squeue -h -t all -o %Z | grep -c 'd.xff'"));
-    assert_eq!((said.code, said.out.lines().last()), (0, Some("1")), "{said:?}");
-    let bytes: Vec<String> = pool.file("bytes").lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    assert!(bytes.len() == 4 && bytes[0] == "d 377 \\n" && bytes[1] == "fe 80" && bytes[2..] == bytes[..2], "{bytes:?}");
+    assert_eq!(
+        (said.code, said.out.lines().last()),
+        (0, Some("1")),
+        "{said:?}"
+    );
+    let bytes: Vec<String> = pool
+        .file("bytes")
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert!(
+        bytes.len() == 4
+            && bytes[0] == "d 377 \\n"
+            && bytes[1] == "fe 80"
+            && bytes[2..] == bytes[..2],
+        "{bytes:?}"
+    );
 }
 
 #[test]
 fn a_job_runs_as_the_group_it_was_submitted_as_or_is_refused() {
-    let Some(pool) = Pool::up(1, "none") else { return };
+    let Some(pool) = Pool::up(1, "none") else {
+        return;
+    };
     let group = "nogroup";
-    let gid = nix::unistd::Group::from_name(group).unwrap().expect("Debian has it").gid;
+    let gid = nix::unistd::Group::from_name(group)
+        .unwrap()
+        .expect("Debian has it")
+        .gid;
     let as_group = format!("setpriv --regid={gid} --clear-groups");
-    let said = pool.run_shell(&format!("{as_group} {}/gsub -t 5 -o group --wrap 'id -g'", gpupool_tests::pool::programs().display()));
+    let said = pool.run_shell(&format!(
+        "{as_group} {}/gsub -t 5 -o group --wrap 'id -g'",
+        gpupool_tests::pool::programs().display()
+    ));
     let job = pool.wait_state(said.id(), Failed);
-    assert!(job.end_text.contains(&format!("submitted as group {gid}, and user \"root\" is not in that group on this node")), "{job:?}");
+    assert!(
+        job.end_text.contains(&format!(
+            "submitted as group {gid}, and user \"root\" is not in that group on this node"
+        )),
+        "{job:?}"
+    );
     let own = pool.run_as_user("gsub", &["-t", "5", "-o", "group", "--wrap", "id -g"]);
     pool.wait_state(own.id(), Completed);
     assert_eq!(pool.file("group"), format!("{}\n", pool.person().gid));

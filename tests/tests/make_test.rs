@@ -18,16 +18,29 @@ fn run(kernel_tests: i32, runner: i32, summary: &str) -> (i32, Vec<String>) {
     }
     fs::write(root.join("target/nextest/default/junit.xml"), "").unwrap();
     fs::write(root.join("summary"), format!("{summary}\n")).unwrap();
-    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("run.sh"), root.join("tests/run.sh")).unwrap();
-    write_program(&root.join("gsys/tests/uml.sh"), &format!("exit {kernel_tests}"));
+    fs::copy(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("run.sh"),
+        root.join("tests/run.sh"),
+    )
+    .unwrap();
+    write_program(
+        &root.join("gsys/tests/uml.sh"),
+        &format!("exit {kernel_tests}"),
+    );
     let kernel = root.join("kernel");
     write_program(&kernel, "");
-    let built = format!("{{\"name\":\"kernel\",\"executable\":\"{}\"}}", kernel.display());
+    let built = format!(
+        "{{\"name\":\"kernel\",\"executable\":\"{}\"}}",
+        kernel.display()
+    );
     let cargo = format!(
         "case \"$*\" in\n*--no-run*) echo '{built}' ;;\n'nextest run'*) echo '        PASS [   0.1s] gcore it_holds'; cat summary; exit {runner} ;;\nesac"
     );
     write_program(&root.join("cargo"), &cargo);
-    let said = say(Command::new("bash").arg(root.join("tests/run.sh")).env("CARGO", root.join("cargo")).env_remove("PROPTEST_RNG_SEED"));
+    let said = say(Command::new("bash")
+        .arg(root.join("tests/run.sh"))
+        .env("CARGO", root.join("cargo"))
+        .env_remove("PROPTEST_RNG_SEED"));
     (said.code, said.out.lines().map(str::to_owned).collect())
 }
 
@@ -40,27 +53,50 @@ fn write_program(path: &Path, lines: &str) {
 fn when_all_passes_the_last_line_is_the_runners() {
     let (code, lines) = run(0, 0, PASSED);
     assert_eq!((code, lines.last().unwrap().as_str()), (0, PASSED));
-    assert!(!lines.iter().any(|line| line.contains("FAILED")), "{lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.contains("FAILED")),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn a_step_that_fails_outside_the_runner_is_named_and_the_last_line_counts_it() {
     let (code, lines) = run(1, 0, PASSED);
-    assert_eq!((code, lines.last().unwrap().as_str()), (1, "2190 passed, 1 failed"));
-    assert!(lines.contains(&"FAILED: the kernel tests under user-mode Linux (target/test-logs/uml)".to_owned()), "{lines:?}");
+    assert_eq!(
+        (code, lines.last().unwrap().as_str()),
+        (1, "2190 passed, 1 failed")
+    );
+    assert!(
+        lines.contains(
+            &"FAILED: the kernel tests under user-mode Linux (target/test-logs/uml)".to_owned()
+        ),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn a_failed_test_is_named_just_above_the_runners_own_last_line() {
     let (code, lines) = run(0, 100, ONE_FAILED);
-    assert_eq!((code, lines.last().unwrap().as_str()), (1, ONE_FAILED.lines().next().unwrap()));
-    assert_eq!(lines[lines.len() - 2], "FAILED: FAIL [   0.104s] gcore ctl::tests::it_breaks");
+    assert_eq!(
+        (code, lines.last().unwrap().as_str()),
+        (1, ONE_FAILED.lines().next().unwrap())
+    );
+    assert_eq!(
+        lines[lines.len() - 2],
+        "FAILED: FAIL [   0.104s] gcore ctl::tests::it_breaks"
+    );
     let (code, lines) = run(1, 100, ONE_FAILED);
-    assert_eq!((code, lines.last().unwrap().as_str()), (1, "2189 passed, 2 failed"));
+    assert_eq!(
+        (code, lines.last().unwrap().as_str()),
+        (1, "2189 passed, 2 failed")
+    );
 }
 
 #[test]
 fn a_runner_that_ends_without_a_summary_has_not_passed() {
     let (code, lines) = run(0, 101, "error: could not compile");
-    assert_eq!((code, lines.last().unwrap().as_str()), (1, "0 passed, 1 failed"));
+    assert_eq!(
+        (code, lines.last().unwrap().as_str()),
+        (1, "0 passed, 1 failed")
+    );
 }

@@ -29,16 +29,29 @@ struct Config {
 ///
 /// # Errors
 /// The controller's refusal: it is for operators.
-pub(super) fn toml(client: &mut Client, names: &mut Pseudonyms) -> Result<(String, Vec<String>), Failure> {
+pub(super) fn toml(
+    client: &mut Client,
+    names: &mut Pseudonyms,
+) -> Result<(String, Vec<String>), Failure> {
     let config: Config = client.get("/v1/config")?;
     let nodes: Nodes = client.get("/v1/nodes")?;
     Ok(text(&config.cluster, &nodes.nodes, names))
 }
 
-fn text(config: &ClusterConfig, nodes: &[NodeRow], names: &mut Pseudonyms) -> (String, Vec<String>) {
+fn text(
+    config: &ClusterConfig,
+    nodes: &[NodeRow],
+    names: &mut Pseudonyms,
+) -> (String, Vec<String>) {
     let mut notes = Vec::new();
-    let compute: Vec<&NodeRow> = nodes.iter().filter(|node| node.role == Role::Compute && node.cpus > 0).collect();
-    let known: BTreeMap<&str, String> = compute.iter().map(|node| (node.name.as_str(), names.node(&node.name))).collect();
+    let compute: Vec<&NodeRow> = nodes
+        .iter()
+        .filter(|node| node.role == Role::Compute && node.cpus > 0)
+        .collect();
+    let known: BTreeMap<&str, String> = compute
+        .iter()
+        .map(|node| (node.name.as_str(), names.node(&node.name)))
+        .collect();
     let mut alike: Vec<(Hardware, Vec<&str>)> = Vec::new();
     for node in &compute {
         let shape = Hardware::of(node, &mut notes);
@@ -47,13 +60,23 @@ fn text(config: &ClusterConfig, nodes: &[NodeRow], names: &mut Pseudonyms) -> (S
             None => alike.push((shape, vec![&known[node.name.as_str()]])),
         }
     }
-    let nodes = alike.into_iter().map(|(shape, nodes)| Value::Table(shape.table(&nodes))).collect();
-    let default = config.default_partition().map(|partition| partition.name.as_str());
+    let nodes = alike
+        .into_iter()
+        .map(|(shape, nodes)| Value::Table(shape.table(&nodes)))
+        .collect();
+    let default = config
+        .default_partition()
+        .map(|partition| partition.name.as_str());
     let mut partitions = Table::new();
     for partition in &config.partitions {
         match partition_table(partition, default, &known, names) {
-            Some(table) => _ = partitions.insert(names.partition(&partition.name), Value::Table(table)),
-            None => notes.push(format!("partition {:?} has none of the nodes and is left out", partition.name)),
+            Some(table) => {
+                _ = partitions.insert(names.partition(&partition.name), Value::Table(table))
+            }
+            None => notes.push(format!(
+                "partition {:?} has none of the nodes and is left out",
+                partition.name
+            )),
         }
     }
     let mut whole = Table::new();
@@ -77,14 +100,22 @@ impl Hardware {
     /// The GPUs that are there, whole ones whether they are cut or not, of the type of which there are most.
     fn of(node: &NodeRow, notes: &mut Vec<String>) -> Self {
         let mut types: BTreeMap<(&str, u64), u32> = BTreeMap::new();
-        for gpu in node.gpus.iter().filter(|gpu| gpu.present && gpu.profile.is_empty()) {
+        for gpu in node
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.present && gpu.profile.is_empty())
+        {
             *types.entry((&gpu.gpu_type, gpu.memory_mib)).or_default() += 1;
         }
         let most = types.iter().max_by_key(|(_, count)| **count);
-        let ((gpu_type, gpu_mem_mib), gpus) = most.map_or((("", 0), 0), |(kind, count)| (*kind, *count));
+        let ((gpu_type, gpu_mem_mib), gpus) =
+            most.map_or((("", 0), 0), |(kind, count)| (*kind, *count));
         let others = types.values().sum::<u32>() - gpus;
         if others > 0 {
-            notes.push(format!("{} has {gpus} {gpu_type} and {others} other GPUs; a simulated node has one type", node.name));
+            notes.push(format!(
+                "{} has {gpus} {gpu_type} and {others} other GPUs; a simulated node has one type",
+                node.name
+            ));
         }
         Self {
             cpus: node.cpus,
@@ -98,14 +129,30 @@ impl Hardware {
 
     fn table(&self, names: &[&str]) -> Table {
         let mut table = Table::new();
-        set(&mut table, "names", Some(hostlist::compress(names.iter().copied())));
+        set(
+            &mut table,
+            "names",
+            Some(hostlist::compress(names.iter().copied())),
+        );
         set(&mut table, "cpus", Some(i64::from(self.cpus)));
         set(&mut table, "mem", Some(exact_size(self.mem_bytes)));
         if self.gpus > 0 {
-            set(&mut table, "gpus", Some(format!("{}:{}", self.gpu_type, self.gpus)));
-            set(&mut table, "gpu_mem", Some(format!("{}M", self.gpu_mem_mib)).filter(|_| self.gpu_mem_mib > 0));
+            set(
+                &mut table,
+                "gpus",
+                Some(format!("{}:{}", self.gpu_type, self.gpus)),
+            );
+            set(
+                &mut table,
+                "gpu_mem",
+                Some(format!("{}M", self.gpu_mem_mib)).filter(|_| self.gpu_mem_mib > 0),
+            );
         }
-        set(&mut table, "features", listed(&self.features, str::to_owned));
+        set(
+            &mut table,
+            "features",
+            listed(&self.features, str::to_owned),
+        );
         table
     }
 }
@@ -118,18 +165,56 @@ fn partition_table(
     names: &mut Pseudonyms,
 ) -> Option<Table> {
     let Partition {
-        name, nodes, is_default: _, state, max_time_secs, default_time_secs, max_nodes, priority_tier, allow_accounts,
-        allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, over_time_secs, priority_factor,
-        preempt_mode, placement, group, per_user, per_account, headroom, headroom_nodes, allow_qos, default_qos, gpu_sharing,
+        name,
+        nodes,
+        is_default: _,
+        state,
+        max_time_secs,
+        default_time_secs,
+        max_nodes,
+        priority_tier,
+        allow_accounts,
+        allow_users,
+        cpus_per_gpu,
+        mem_per_cpu_bytes,
+        mem_per_gpu_bytes,
+        requeue,
+        over_time_secs,
+        priority_factor,
+        preempt_mode,
+        placement,
+        group,
+        per_user,
+        per_account,
+        headroom,
+        headroom_nodes,
+        allow_qos,
+        default_qos,
+        gpu_sharing,
         // Of processes on real nodes, and of GPUs that are cut, checked and watched.
-        private_tmp: _, prolog: _, epilog: _, gpu_scrub: _, visible_devices: _, submit_from_jobs: _, mig: _, slices_for_memory: _, diagnostics: _, idle: _,
+        private_tmp: _,
+        prolog: _,
+        epilog: _,
+        gpu_scrub: _,
+        visible_devices: _,
+        submit_from_jobs: _,
+        mig: _,
+        slices_for_memory: _,
+        diagnostics: _,
+        idle: _,
     } = partition;
     let mut table = Table::new();
     match nodes {
         NodeSelection::All => set(&mut table, "nodes", Some("ALL".to_owned())),
-        NodeSelection::Features(features) => set(&mut table, "features", listed(features, str::to_owned)),
+        NodeSelection::Features(features) => {
+            set(&mut table, "features", listed(features, str::to_owned))
+        }
         NodeSelection::Names(wanted) => {
-            let held: Vec<&str> = wanted.iter().filter_map(|node| known.get(node)).map(String::as_str).collect();
+            let held: Vec<&str> = wanted
+                .iter()
+                .filter_map(|node| known.get(node))
+                .map(String::as_str)
+                .collect();
             if held.is_empty() {
                 return None;
             }
@@ -139,36 +224,93 @@ fn partition_table(
     let time = |secs: &Option<u32>| secs.map(|secs| sacct_time(u64::from(secs)));
     let size = |bytes: &Option<u64>| bytes.map(exact_size);
     let count = |count: &Option<u32>| count.map(i64::from);
-    set(&mut table, "default", (default == Some(name)).then_some(true));
+    set(
+        &mut table,
+        "default",
+        (default == Some(name)).then_some(true),
+    );
     set(&mut table, "state", Some(word(state).to_ascii_uppercase()));
     set(&mut table, "max_time", time(max_time_secs));
     set(&mut table, "default_time", time(default_time_secs));
-    set(&mut table, "over_time", time(&Some(*over_time_secs).filter(|secs| *secs > 0)));
+    set(
+        &mut table,
+        "over_time",
+        time(&Some(*over_time_secs).filter(|secs| *secs > 0)),
+    );
     set(&mut table, "max_nodes", count(max_nodes));
     set(&mut table, "priority_tier", Some(i64::from(*priority_tier)));
-    set(&mut table, "priority_factor", Some(i64::from(*priority_factor)));
+    set(
+        &mut table,
+        "priority_factor",
+        Some(i64::from(*priority_factor)),
+    );
     set(&mut table, "preempt_mode", Some(word(preempt_mode)));
-    set(&mut table, "placement", placement.map(|placement| word(&placement).replace('_', "-")));
+    set(
+        &mut table,
+        "placement",
+        placement.map(|placement| word(&placement).replace('_', "-")),
+    );
     // Slices of GPUs are parts of one in a trace: where nothing is shared they need gsim's usual word.
-    set(&mut table, "gpu_sharing", Some(word(gpu_sharing)).filter(|_| *gpu_sharing != GpuSharing::Off));
+    set(
+        &mut table,
+        "gpu_sharing",
+        Some(word(gpu_sharing)).filter(|_| *gpu_sharing != GpuSharing::Off),
+    );
     set(&mut table, "cpus_per_gpu", count(cpus_per_gpu));
     set(&mut table, "mem_per_cpu", size(mem_per_cpu_bytes));
     set(&mut table, "mem_per_gpu", size(mem_per_gpu_bytes));
     set(&mut table, "requeue", Some(*requeue));
     set(&mut table, "headroom", headroom.as_ref().map(amounts));
-    set(&mut table, "headroom_nodes", Some(i64::from(*headroom_nodes)).filter(|nodes| *nodes > 0));
-    set(&mut table, "allow_accounts", listed(allow_accounts, |name| names.account(name)));
-    set(&mut table, "allow_users", listed(allow_users, |name| names.user(name)));
-    set(&mut table, "allow_qos", listed(allow_qos, |name| names.qos(name)));
-    set(&mut table, "default_qos", default_qos.as_ref().map(|name| names.qos(name)));
-    for (key, limits) in [("group", group), ("per_user", per_user), ("per_account", per_account)] {
-        set(&mut table, key, Some(limits_table(limits)).filter(|table| !table.is_empty()));
+    set(
+        &mut table,
+        "headroom_nodes",
+        Some(i64::from(*headroom_nodes)).filter(|nodes| *nodes > 0),
+    );
+    set(
+        &mut table,
+        "allow_accounts",
+        listed(allow_accounts, |name| names.account(name)),
+    );
+    set(
+        &mut table,
+        "allow_users",
+        listed(allow_users, |name| names.user(name)),
+    );
+    set(
+        &mut table,
+        "allow_qos",
+        listed(allow_qos, |name| names.qos(name)),
+    );
+    set(
+        &mut table,
+        "default_qos",
+        default_qos.as_ref().map(|name| names.qos(name)),
+    );
+    for (key, limits) in [
+        ("group", group),
+        ("per_user", per_user),
+        ("per_account", per_account),
+    ] {
+        set(
+            &mut table,
+            key,
+            Some(limits_table(limits)).filter(|table| !table.is_empty()),
+        );
     }
     Some(table)
 }
 
 fn limits_table(limits: &Limits) -> Table {
-    let Limits { running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute } = limits;
+    let Limits {
+        running_jobs,
+        submitted_jobs,
+        gpus,
+        cpus,
+        nodes,
+        running_gpu_hours,
+        array_tasks,
+        submits_per_minute,
+    } = limits;
     let mut table = Table::new();
     let counts = [
         ("running_jobs", running_jobs),
@@ -181,7 +323,11 @@ fn limits_table(limits: &Limits) -> Table {
     for (key, count) in counts {
         set(&mut table, key, count.map(i64::from));
     }
-    set(&mut table, "running_gpu_hours", running_gpu_hours.and_then(|hours| i64::try_from(hours).ok()));
+    set(
+        &mut table,
+        "running_gpu_hours",
+        running_gpu_hours.and_then(|hours| i64::try_from(hours).ok()),
+    );
     set(&mut table, "gpus", gpus.as_ref().map(amounts));
     table
 }
@@ -191,7 +337,11 @@ fn amounts(amounts: &GpuAmounts) -> Table {
         0 => Value::Integer((milli / 1000).cast_signed()),
         _ => Value::Float(milli as f64 / 1000.0),
     };
-    amounts.0.iter().map(|(gpu_type, milli)| (gpu_type.clone(), value(*milli))).collect()
+    amounts
+        .0
+        .iter()
+        .map(|(gpu_type, milli)| (gpu_type.clone(), value(*milli)))
+        .collect()
 }
 
 fn listed(names: &[String], named: impl FnMut(&str) -> String) -> Option<Vec<String>> {
@@ -218,8 +368,19 @@ mod tests {
     use gwire::api::GpuRow;
 
     fn node(name: &str, gpus: &[&str]) -> NodeRow {
-        let gpu = |kind: &&str| GpuRow { gpu_type: (*kind).into(), memory_mib: 81_559, present: true, ..GpuRow::default() };
-        NodeRow { name: name.into(), cpus: 96, mem_bytes: 1 << 40, gpus: gpus.iter().map(gpu).collect(), ..NodeRow::default() }
+        let gpu = |kind: &&str| GpuRow {
+            gpu_type: (*kind).into(),
+            memory_mib: 81_559,
+            present: true,
+            ..GpuRow::default()
+        };
+        NodeRow {
+            name: name.into(),
+            cpus: 96,
+            mem_bytes: 1 << 40,
+            gpus: gpus.iter().map(gpu).collect(),
+            ..NodeRow::default()
+        }
     }
 
     fn cluster() -> (ClusterConfig, Vec<NodeRow>) {
@@ -229,13 +390,32 @@ mod tests {
             is_default: true,
             max_time_secs: Some(172_800),
             allow_accounts: vec!["vision".into()],
-            per_user: Limits { gpus: Some(GpuAmounts::all(16)), running_jobs: Some(5), ..Limits::default() },
+            per_user: Limits {
+                gpus: Some(GpuAmounts::all(16)),
+                running_jobs: Some(5),
+                ..Limits::default()
+            },
             ..Partition::default()
         };
-        let gone = Partition { name: "old".into(), nodes: NodeSelection::Names(Hostlist::parse("x1").unwrap()), ..train.clone() };
-        let config = ClusterConfig { partitions: vec![train, gone], ..ClusterConfig::default() };
-        let login = NodeRow { role: Role::Login, ..node("front", &[]) };
-        let nodes = vec![login, node("hal1", &["h100"; 2]), node("hal2", &["h100"; 2]), node("hal3", &["h100", "h100", "t4"])];
+        let gone = Partition {
+            name: "old".into(),
+            nodes: NodeSelection::Names(Hostlist::parse("x1").unwrap()),
+            ..train.clone()
+        };
+        let config = ClusterConfig {
+            partitions: vec![train, gone],
+            ..ClusterConfig::default()
+        };
+        let login = NodeRow {
+            role: Role::Login,
+            ..node("front", &[])
+        };
+        let nodes = vec![
+            login,
+            node("hal1", &["h100"; 2]),
+            node("hal2", &["h100"; 2]),
+            node("hal3", &["h100", "h100", "t4"]),
+        ];
         (config, nodes)
     }
 
@@ -267,10 +447,14 @@ mod tests {
 
             [partition.train.per_user.gpus]
             gpu = 16
-        "#]].assert_eq(&text);
+        "#]]
+        .assert_eq(&text);
         assert_eq!(
             notes,
-            ["hal3 has 2 h100 and 1 other GPUs; a simulated node has one type", "partition \"old\" has none of the nodes and is left out"]
+            [
+                "hal3 has 2 h100 and 1 other GPUs; a simulated node has one type",
+                "partition \"old\" has none of the nodes and is left out"
+            ]
         );
     }
 
@@ -281,7 +465,10 @@ mod tests {
         for name in ["hal", "train", "vision"] {
             assert!(!text.contains(name), "{text}");
         }
-        assert!(text.contains("names = \"node[1-3]\"") && text.contains("[partition.partition1]"), "{text}");
+        assert!(
+            text.contains("names = \"node[1-3]\"") && text.contains("[partition.partition1]"),
+            "{text}"
+        );
         assert!(text.contains("allow_accounts = [\"account1\"]"), "{text}");
     }
 }

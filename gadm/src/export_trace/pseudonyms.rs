@@ -18,7 +18,14 @@ impl Pseudonyms {
     /// With `keep` names stay as they are.
     pub(super) fn new(keep: bool) -> Self {
         let none = Numbers::new;
-        Self { keep, users: none(), accounts: none(), partitions: none(), qos: none(), nodes: none() }
+        Self {
+            keep,
+            users: none(),
+            accounts: none(),
+            partitions: none(),
+            qos: none(),
+            nodes: none(),
+        }
     }
 
     pub(super) fn user(&mut self, name: &str) -> String {

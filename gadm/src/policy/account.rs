@@ -2,7 +2,9 @@
 
 use super::key_value::{self, Form, Key};
 use super::listing::gpus_text;
-use super::{Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows};
+use super::{
+    Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows,
+};
 use gcli::Outcome;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gwire::api::AccountRow;
@@ -36,12 +38,28 @@ pub(super) const KEYS: [Key; 43] = [
     ("grpcpus", "group.cpus", Form::Count),
     ("group.nodes", "group.nodes", Form::Count),
     ("grpnodes", "group.nodes", Form::Count),
-    ("group.running_gpu_hours", "group.running_gpu_hours", Form::Count),
+    (
+        "group.running_gpu_hours",
+        "group.running_gpu_hours",
+        Form::Count,
+    ),
     ("group.array_tasks", "group.array_tasks", Form::Count),
-    ("group.submits_per_minute", "group.submits_per_minute", Form::Count),
-    ("per_user.running_jobs", "per_user.running_jobs", Form::Count),
+    (
+        "group.submits_per_minute",
+        "group.submits_per_minute",
+        Form::Count,
+    ),
+    (
+        "per_user.running_jobs",
+        "per_user.running_jobs",
+        Form::Count,
+    ),
     ("maxjobs", "per_user.running_jobs", Form::Count),
-    ("per_user.submitted_jobs", "per_user.submitted_jobs", Form::Count),
+    (
+        "per_user.submitted_jobs",
+        "per_user.submitted_jobs",
+        Form::Count,
+    ),
     ("maxsubmitjobs", "per_user.submitted_jobs", Form::Count),
     ("maxsubmit", "per_user.submitted_jobs", Form::Count),
     ("per_user.gpus", "per_user.gpus", Form::Gpus),
@@ -50,9 +68,17 @@ pub(super) const KEYS: [Key; 43] = [
     ("maxcpus", "per_user.cpus", Form::Count),
     ("per_user.nodes", "per_user.nodes", Form::Count),
     ("maxnodes", "per_user.nodes", Form::Count),
-    ("per_user.running_gpu_hours", "per_user.running_gpu_hours", Form::Count),
+    (
+        "per_user.running_gpu_hours",
+        "per_user.running_gpu_hours",
+        Form::Count,
+    ),
     ("per_user.array_tasks", "per_user.array_tasks", Form::Count),
-    ("per_user.submits_per_minute", "per_user.submits_per_minute", Form::Count),
+    (
+        "per_user.submits_per_minute",
+        "per_user.submits_per_minute",
+        Form::Count,
+    ),
 ];
 
 /// What to do to accounts.
@@ -76,18 +102,36 @@ pub(crate) fn run(client: &mut Client, act: AccountAct) -> Outcome {
     match act {
         AccountAct::Add(args) => {
             let change = key_value::read(&args.words, &KEYS, "accounts")?;
-            edit(client, &format!("/v1/accounts/{}", escape(&args.name)), true, change)
+            edit(
+                client,
+                &format!("/v1/accounts/{}", escape(&args.name)),
+                true,
+                change,
+            )
         }
         AccountAct::Set(args) => {
             super::must_change(&args.words, "gadm account set vision shares=20")?;
             let change = key_value::read(&args.words, &KEYS, "accounts")?;
-            edit(client, &format!("/v1/accounts/{}", escape(&args.name)), false, change)
+            edit(
+                client,
+                &format!("/v1/accounts/{}", escape(&args.name)),
+                false,
+                change,
+            )
         }
         AccountAct::Del(removal) => remove(client, "accounts", "account", &removal),
         AccountAct::List(listing) => list(client, listing.json),
         AccountAct::Show(name) => {
-            let (answer, rows) = records(client, &format!("/v1/accounts/{}", escape(&name.name)), "accounts")?;
-            if name.json { print_json(&answer) } else { rows.first().map_or(Ok(0), print_record) }
+            let (answer, rows) = records(
+                client,
+                &format!("/v1/accounts/{}", escape(&name.name)),
+                "accounts",
+            )?;
+            if name.json {
+                print_json(&answer)
+            } else {
+                rows.first().map_or(Ok(0), print_record)
+            }
         }
     }
 }
@@ -115,8 +159,18 @@ fn list(client: &mut Client, json: bool) -> Outcome {
             account.shares.to_string().into(),
             gpus_text(account.guaranteed.as_ref()).into(),
             gpus_text(account.limit.as_ref()).into(),
-            if account.users.is_empty() && !account.users_only { "all".into() } else { account.users.len().to_string().into() },
-            account.coordinators.iter().cloned().collect::<Vec<_>>().join(",").into(),
+            if account.users.is_empty() && !account.users_only {
+                "all".into()
+            } else {
+                account.users.len().to_string().into()
+            },
+            account
+                .coordinators
+                .iter()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(",")
+                .into(),
             account.description.clone().into(),
         ])?;
     }
@@ -126,9 +180,17 @@ fn list(client: &mut Client, json: bool) -> Outcome {
 
 /// Each account below its parent, with its depth. One whose parent is not shown stands at the top.
 pub(crate) fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
-    fn below<'a>(parent: Option<&str>, depth: usize, all: &'a [AccountRow], tree: &mut Vec<(usize, &'a AccountRow)>) {
+    fn below<'a>(
+        parent: Option<&str>,
+        depth: usize,
+        all: &'a [AccountRow],
+        tree: &mut Vec<(usize, &'a AccountRow)>,
+    ) {
         for account in all {
-            let shown = account.parent.as_deref().filter(|parent| all.iter().any(|other| other.name == *parent));
+            let shown = account
+                .parent
+                .as_deref()
+                .filter(|parent| all.iter().any(|other| other.name == *parent));
             if shown == parent && depth <= all.len() {
                 tree.push((depth, account));
                 below(Some(&account.name), depth + 1, all, tree);

@@ -43,7 +43,11 @@ pub(crate) enum LicenceAct {
 pub(crate) fn run(client: &mut Client, act: PolicyAct) -> Outcome {
     match act {
         PolicyAct::Export { all } => {
-            let text: PolicyText = client.get(if all { "/v1/policy?all=true" } else { "/v1/policy" })?;
+            let text: PolicyText = client.get(if all {
+                "/v1/policy?all=true"
+            } else {
+                "/v1/policy"
+            })?;
             let mut out = stdout()?;
             out.write_all(text.toml.as_bytes())?;
             out.flush()?;
@@ -61,7 +65,12 @@ fn import(client: &mut Client, file: &str, dry_run: bool, yes: bool) -> Outcome 
     };
     read.map_err(|error| Failure::new(format_args!("cannot read {file}: {error}")))?;
     let name = if file == "-" { "stdin" } else { file }.to_owned();
-    let request = |dry_run| PolicyText { schema: gwire::api::SCHEMA, name: name.clone(), toml: toml.clone(), dry_run };
+    let request = |dry_run| PolicyText {
+        schema: gwire::api::SCHEMA,
+        name: name.clone(),
+        toml: toml.clone(),
+        dry_run,
+    };
     let planned: Done = client.post_repeatable("/v1/policy", &request(true))?;
     if dry_run {
         let mut out = stdout()?;
@@ -71,9 +80,16 @@ fn import(client: &mut Client, file: &str, dry_run: bool, yes: bool) -> Outcome 
         out.flush()?;
         return Ok(0);
     }
-    let removed: Vec<&str> = planned.notes.iter().filter_map(|note| note.strip_suffix(" is removed")).collect();
+    let removed: Vec<&str> = planned
+        .notes
+        .iter()
+        .filter_map(|note| note.strip_suffix(" is removed"))
+        .collect();
     if !removed.is_empty() {
-        confirm(yes, &format!("the file lacks {}: remove it?", removed.join(", ")))?;
+        confirm(
+            yes,
+            &format!("the file lacks {}: remove it?", removed.join(", ")),
+        )?;
     }
     let done: Done = client.post_repeatable("/v1/policy", &request(false))?;
     crate::controller::say_notes(&done);
@@ -86,10 +102,20 @@ pub(crate) fn licences(client: &mut Client, act: LicenceAct) -> Outcome {
     if listing.json {
         return print_json(&answer);
     }
-    let columns = vec![Column::whole("LICENCE"), Column::number("TOTAL"), Column::number("USED"), Column::number("FREE")];
+    let columns = vec![
+        Column::whole("LICENCE"),
+        Column::number("TOTAL"),
+        Column::number("USED"),
+        Column::number("FREE"),
+    ];
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), true);
     for row in rows::<LicenceRow>(values)? {
-        table.row(vec![row.name.into(), row.total.to_string().into(), row.used.to_string().into(), row.free.to_string().into()])?;
+        table.row(vec![
+            row.name.into(),
+            row.total.to_string().into(),
+            row.used.to_string().into(),
+            row.free.to_string().into(),
+        ])?;
     }
     table.finish()?;
     Ok(0)

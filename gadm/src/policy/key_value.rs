@@ -36,11 +36,18 @@ pub(super) type Key = (&'static str, &'static str, Form);
 ///
 /// # Errors
 /// The first word that is no change, with a guess.
-pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMap<String, Value>, Failure> {
+pub(super) fn read(
+    words: &[String],
+    keys: &[Key],
+    what: &str,
+) -> Result<BTreeMap<String, Value>, Failure> {
     let mut change = BTreeMap::new();
     for word in words {
         let Some((name, value)) = word.split_once('=') else {
-            return Err(Failure::usage(format_args!("{word:?} is no KEY=VALUE. Keys of {what}: {}", known(keys))));
+            return Err(Failure::usage(format_args!(
+                "{word:?} is no KEY=VALUE. Keys of {what}: {}",
+                known(keys)
+            )));
         };
         let (name, sign) = match name.strip_suffix(['+', '-']) {
             Some(bare) => (bare, name.chars().last()),
@@ -51,7 +58,9 @@ pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMa
         let value = match form {
             Form::Gpus => {
                 let (gpus, others) = split_tres(word, value, api, keys)?;
-                others.iter().for_each(|(key, bound)| put(&mut change, key, bound.clone()));
+                others
+                    .iter()
+                    .for_each(|(key, bound)| put(&mut change, key, bound.clone()));
                 if gpus.is_empty() && !others.is_empty() {
                     continue;
                 }
@@ -66,7 +75,9 @@ pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMa
         }
         let key = match sign {
             Some(_) if *form != Form::Names => {
-                return Err(Failure::usage(format_args!("{word}: only lists of names take += and -=")));
+                return Err(Failure::usage(format_args!(
+                    "{word}: only lists of names take += and -="
+                )));
             }
             Some(sign) => format!("{sign}{api}"),
             None => (*api).to_owned(),
@@ -81,9 +92,18 @@ pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMa
 
 /// sacctmgr bounds all it counts with one word, `GrpTRES=cpu=64,gres/gpu=8`; here CPUs and nodes have keys of their own. What of
 /// the value is about GPUs, and those keys with their bounds. `gres/gpu=-1` takes a bound away.
-fn split_tres(word: &str, value: &str, api: &str, keys: &[Key]) -> Result<(String, Vec<(String, Value)>), Failure> {
+fn split_tres(
+    word: &str,
+    value: &str,
+    api: &str,
+    keys: &[Key],
+) -> Result<(String, Vec<(String, Value)>), Failure> {
     let wrong = |why: String| Failure::usage(format_args!("{word}: {why}"));
-    let table = if api == "limit" { Some("group") } else { api.strip_suffix(".gpus") };
+    let table = if api == "limit" {
+        Some("group")
+    } else {
+        api.strip_suffix(".gpus")
+    };
     let (mut gpus, mut others, mut none) = (Vec::new(), Vec::new(), false);
     for part in value.split(',').map(str::trim) {
         let Some((name, count)) = part.split_once('=') else {
@@ -94,20 +114,35 @@ fn split_tres(word: &str, value: &str, api: &str, keys: &[Key]) -> Result<(Strin
         match name.as_str() {
             "cpu" | "node" => {
                 // A user's are in no table.
-                let key = if api == "gpus" { Some(format!("{name}s")) } else { table.map(|table| format!("{table}.{name}s")) };
+                let key = if api == "gpus" {
+                    Some(format!("{name}s"))
+                } else {
+                    table.map(|table| format!("{table}.{name}s"))
+                };
                 let key = key.filter(|key| keys.iter().any(|(_, known, _)| known == key));
-                let key = key.ok_or_else(|| wrong(format!("{name} is not bounded so here, GPUs are")))?;
+                let key =
+                    key.ok_or_else(|| wrong(format!("{name} is not bounded so here, GPUs are")))?;
                 others.push((key, read_value(word, &name, count, Form::Count)?));
             }
-            "mem" | "billing" | "energy" | "vmem" | "pages" => return Err(wrong(format!("{name} is not bounded here; GPUs, CPUs and nodes are"))),
+            "mem" | "billing" | "energy" | "vmem" | "pages" => {
+                return Err(wrong(format!(
+                    "{name} is not bounded here; GPUs, CPUs and nodes are"
+                )));
+            }
             other if other.contains('/') && !other.starts_with("gres/gpu") => {
-                return Err(wrong(format!("{other} is not bounded here; GPUs, CPUs and nodes are")));
+                return Err(wrong(format!(
+                    "{other} is not bounded here; GPUs, CPUs and nodes are"
+                )));
             }
             _ if count == "-1" => none = true,
             _ => gpus.push(part),
         }
     }
-    let gpus = if gpus.is_empty() && none { "none".to_owned() } else { gpus.join(",") };
+    let gpus = if gpus.is_empty() && none {
+        "none".to_owned()
+    } else {
+        gpus.join(",")
+    };
     Ok((gpus, others))
 }
 
@@ -115,15 +150,25 @@ fn split_tres(word: &str, value: &str, api: &str, keys: &[Key]) -> Result<(Strin
 fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
     let wanted = plain(name);
-    keys.iter().find(|(word, ..)| plain(word) == wanted).ok_or_else(|| {
-        if what == "accounts" && wanted == "budget" {
-            return Failure::usage(format_args!("{name}= is of quotas: gadm quota set ACCOUNT {name}=guaranteed:10000/month"));
-        }
-        let guess = did_you_mean(&name.to_ascii_lowercase(), keys.iter().map(|(word, ..)| *word));
-        // Read by `gadm quota` itself.
-        let budget = if what == "quotas" { ", budget" } else { "" };
-        Failure::usage(format_args!("{name}= cannot be set for {what}.{guess} Keys: {}{budget}", known(keys)))
-    })
+    keys.iter()
+        .find(|(word, ..)| plain(word) == wanted)
+        .ok_or_else(|| {
+            if what == "accounts" && wanted == "budget" {
+                return Failure::usage(format_args!(
+                    "{name}= is of quotas: gadm quota set ACCOUNT {name}=guaranteed:10000/month"
+                ));
+            }
+            let guess = did_you_mean(
+                &name.to_ascii_lowercase(),
+                keys.iter().map(|(word, ..)| *word),
+            );
+            // Read by `gadm quota` itself.
+            let budget = if what == "quotas" { ", budget" } else { "" };
+            Failure::usage(format_args!(
+                "{name}= cannot be set for {what}.{guess} Keys: {}{budget}",
+                known(keys)
+            ))
+        })
 }
 
 fn known(keys: &[Key]) -> String {
@@ -139,7 +184,9 @@ fn known(keys: &[Key]) -> String {
 fn put(change: &mut BTreeMap<String, Value>, key: &str, value: Value) {
     match key.split_once('.') {
         Some((table, key)) => {
-            let entry = change.entry(table.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+            let entry = change
+                .entry(table.to_owned())
+                .or_insert_with(|| Value::Object(Map::new()));
             entry[key] = value;
         }
         None => {
@@ -157,24 +204,42 @@ fn read_value(word: &str, name: &str, value: &str, form: Form) -> Result<Value, 
     Ok(match form {
         Form::Text => json!(value),
         Form::Name => json!(value),
-        Form::Count => value.parse::<u32>().map(Value::from).map_err(|_| wrong("it is not a whole number, not negative"))?,
+        Form::Count => value
+            .parse::<u32>()
+            .map(Value::from)
+            .map_err(|_| wrong("it is not a whole number, not negative"))?,
         Form::Decimal => {
-            let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+            let number = value
+                .parse::<f64>()
+                .ok()
+                .filter(|number| number.is_finite() && *number >= 0.0);
             json!(number.ok_or_else(|| wrong("it is not a number, not negative"))?)
         }
         Form::Gpus => gpus(value).map_err(|why| wrong(&why))?,
-        Form::Names => json!(value.split(',').map(str::trim).filter(|name| !name.is_empty()).collect::<Vec<_>>()),
+        Form::Names => json!(
+            value
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .collect::<Vec<_>>()
+        ),
         Form::Flag => match value.to_ascii_lowercase().as_str() {
             "1" | "yes" | "true" | "on" => json!(true),
             "0" | "no" | "false" | "off" => json!(false),
             _ => return Err(wrong("it is neither yes nor no")),
         },
         Form::Secs => {
-            let limit = TimeLimit::parse(value).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
-            json!(limit.secs().ok_or_else(|| wrong("it cannot be unlimited"))?)
+            let limit = TimeLimit::parse(value)
+                .map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+            json!(
+                limit
+                    .secs()
+                    .ok_or_else(|| wrong("it cannot be unlimited"))?
+            )
         }
         Form::Moment => {
-            let at = local_time::read(value, local_time::now()).map_err(|why| Failure::usage(format_args!("{name}: {why}")))?;
+            let at = local_time::read(value, local_time::now())
+                .map_err(|why| Failure::usage(format_args!("{name}: {why}")))?;
             serde_json::to_value(Instant(at)).map_err(Failure::new)?
         }
     })
@@ -192,9 +257,14 @@ pub(super) fn gpus(text: &str) -> Result<Value, String> {
             Some((name, count)) => (name.strip_prefix("gpu:").unwrap_or(name), count),
             None => ("gpu", part),
         };
-        let count = count.parse::<f64>().ok().filter(|count| count.is_finite() && *count >= 0.0);
+        let count = count
+            .parse::<f64>()
+            .ok()
+            .filter(|count| count.is_finite() && *count >= 0.0);
         let Some(count) = count.filter(|_| !name.is_empty()) else {
-            return Err(format!("{part:?} is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"));
+            return Err(format!(
+                "{part:?} is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"
+            ));
         };
         amounts.insert(name.to_ascii_lowercase(), json!(count));
     }
@@ -224,33 +294,93 @@ mod tests {
 
     #[test]
     fn spellings_of_sacctmgr_become_keys_of_the_api() {
-        assert_eq!(change("Fairshare=10 GrpJobs=5 qos+=fast,slow").unwrap(), r#"{"+allow_qos":["fast","slow"],"group":{"running_jobs":5},"shares":10}"#);
-        assert_eq!(change("qos+=fast qos-=old qos+=slow,wide qos-=idle").unwrap(), r#"{"+allow_qos":["fast","slow","wide"],"-allow_qos":["old","idle"]}"#);
-        assert_eq!(change("qos=fast qos=slow").unwrap(), r#"{"allow_qos":["slow"]}"#);
-        assert_eq!(change("guaranteed=h100:16,gpu:32").unwrap(), r#"{"guaranteed":{"gpu":32.0,"h100":16.0}}"#);
-        assert_eq!(change("guaranteed=gres/gpu=8,gres/gpu:A100=4").unwrap(), r#"{"guaranteed":{"a100":4.0,"gpu":8.0}}"#);
-        assert_eq!(change("guaranteed=none GrpJobs=-1 qos=").unwrap(), r#"{"allow_qos":[],"group":{"running_jobs":null},"guaranteed":null}"#);
+        assert_eq!(
+            change("Fairshare=10 GrpJobs=5 qos+=fast,slow").unwrap(),
+            r#"{"+allow_qos":["fast","slow"],"group":{"running_jobs":5},"shares":10}"#
+        );
+        assert_eq!(
+            change("qos+=fast qos-=old qos+=slow,wide qos-=idle").unwrap(),
+            r#"{"+allow_qos":["fast","slow","wide"],"-allow_qos":["old","idle"]}"#
+        );
+        assert_eq!(
+            change("qos=fast qos=slow").unwrap(),
+            r#"{"allow_qos":["slow"]}"#
+        );
+        assert_eq!(
+            change("guaranteed=h100:16,gpu:32").unwrap(),
+            r#"{"guaranteed":{"gpu":32.0,"h100":16.0}}"#
+        );
+        assert_eq!(
+            change("guaranteed=gres/gpu=8,gres/gpu:A100=4").unwrap(),
+            r#"{"guaranteed":{"a100":4.0,"gpu":8.0}}"#
+        );
+        assert_eq!(
+            change("guaranteed=none GrpJobs=-1 qos=").unwrap(),
+            r#"{"allow_qos":[],"group":{"running_jobs":null},"guaranteed":null}"#
+        );
     }
 
     #[test]
     fn what_sacctmgr_counts_in_one_word_goes_to_the_keys_it_has_here() {
-        assert_eq!(change("GrpTRES=cpu=64,gres/gpu=8,gres/gpu:h100=4").unwrap(), r#"{"group":{"cpus":64},"limit":{"gpu":8.0,"h100":4.0}}"#);
-        assert_eq!(change("GrpTRES=cpu=64 shares=2").unwrap(), r#"{"group":{"cpus":64},"shares":2}"#);
-        assert_eq!(change("GrpTRES=cpu=-1,gres/gpu=-1").unwrap(), r#"{"group":{"cpus":null},"limit":null}"#);
-        assert_eq!(change("GrpTRES=gres/gpu=-1,gres/gpu:h100=4").unwrap(), r#"{"limit":{"h100":4.0}}"#);
-        assert_eq!(change("GrpTRES=node=3").unwrap_err(), "GrpTRES=node=3: node is not bounded so here, GPUs are");
-        assert_eq!(change("MinTRES=cpu=3").unwrap_err(), "MinTRES=cpu=3: cpu is not bounded so here, GPUs are");
-        assert_eq!(change("GrpTRES=mem=64G").unwrap_err(), "GrpTRES=mem=64G: mem is not bounded here; GPUs, CPUs and nodes are");
-        assert_eq!(change("GrpTRES=license/matlab=2").unwrap_err(), "GrpTRES=license/matlab=2: license/matlab is not bounded here; GPUs, CPUs and nodes are");
-        assert_eq!(change("GrpTRES=cpu=x").unwrap_err(), "GrpTRES=cpu=x: it is not a whole number, not negative");
+        assert_eq!(
+            change("GrpTRES=cpu=64,gres/gpu=8,gres/gpu:h100=4").unwrap(),
+            r#"{"group":{"cpus":64},"limit":{"gpu":8.0,"h100":4.0}}"#
+        );
+        assert_eq!(
+            change("GrpTRES=cpu=64 shares=2").unwrap(),
+            r#"{"group":{"cpus":64},"shares":2}"#
+        );
+        assert_eq!(
+            change("GrpTRES=cpu=-1,gres/gpu=-1").unwrap(),
+            r#"{"group":{"cpus":null},"limit":null}"#
+        );
+        assert_eq!(
+            change("GrpTRES=gres/gpu=-1,gres/gpu:h100=4").unwrap(),
+            r#"{"limit":{"h100":4.0}}"#
+        );
+        assert_eq!(
+            change("GrpTRES=node=3").unwrap_err(),
+            "GrpTRES=node=3: node is not bounded so here, GPUs are"
+        );
+        assert_eq!(
+            change("MinTRES=cpu=3").unwrap_err(),
+            "MinTRES=cpu=3: cpu is not bounded so here, GPUs are"
+        );
+        assert_eq!(
+            change("GrpTRES=mem=64G").unwrap_err(),
+            "GrpTRES=mem=64G: mem is not bounded here; GPUs, CPUs and nodes are"
+        );
+        assert_eq!(
+            change("GrpTRES=license/matlab=2").unwrap_err(),
+            "GrpTRES=license/matlab=2: license/matlab is not bounded here; GPUs, CPUs and nodes are"
+        );
+        assert_eq!(
+            change("GrpTRES=cpu=x").unwrap_err(),
+            "GrpTRES=cpu=x: it is not a whole number, not negative"
+        );
     }
 
     #[test]
     fn what_cannot_be_read_is_said_with_what_can() {
-        assert_eq!(change("share=3").unwrap_err(), r#"share= cannot be set for accounts. Did you mean "shares"? Keys: shares, grp_jobs, guaranteed, qos, grp_tres, group.cpus, min_tres"#);
-        assert_eq!(change("shares=-2").unwrap_err(), "shares=-2: it is not a whole number, not negative");
-        assert_eq!(change("guaranteed=h100").unwrap_err(), r#"guaranteed=h100: "h100" is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"#);
-        assert_eq!(change("shares+=3").unwrap_err(), "shares+=3: only lists of names take += and -=");
-        assert_eq!(change("vision").unwrap_err(), r#""vision" is no KEY=VALUE. Keys of accounts: shares, grp_jobs, guaranteed, qos, grp_tres, group.cpus, min_tres"#);
+        assert_eq!(
+            change("share=3").unwrap_err(),
+            r#"share= cannot be set for accounts. Did you mean "shares"? Keys: shares, grp_jobs, guaranteed, qos, grp_tres, group.cpus, min_tres"#
+        );
+        assert_eq!(
+            change("shares=-2").unwrap_err(),
+            "shares=-2: it is not a whole number, not negative"
+        );
+        assert_eq!(
+            change("guaranteed=h100").unwrap_err(),
+            r#"guaranteed=h100: "h100" is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"#
+        );
+        assert_eq!(
+            change("shares+=3").unwrap_err(),
+            "shares+=3: only lists of names take += and -="
+        );
+        assert_eq!(
+            change("vision").unwrap_err(),
+            r#""vision" is no KEY=VALUE. Keys of accounts: shares, grp_jobs, guaranteed, qos, grp_tres, group.cpus, min_tres"#
+        );
     }
 }

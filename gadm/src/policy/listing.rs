@@ -10,7 +10,11 @@ pub(super) fn gpus_text(gpus: Option<&Gpus>) -> String {
         None => "-".to_owned(),
         Some(gpus) if gpus.is_empty() => "0".to_owned(),
         Some(gpus) if gpus.len() == 1 && gpus.contains_key("gpu") => gpus["gpu"].to_string(),
-        Some(gpus) => gpus.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(","),
+        Some(gpus) => gpus
+            .iter()
+            .map(|(gpu_type, count)| format!("{gpu_type}:{count}"))
+            .collect::<Vec<_>>()
+            .join(","),
     }
 }
 
@@ -21,14 +25,25 @@ pub(super) fn held_text(gpus: &Gpus) -> String {
 
 /// `guaranteed:10000/month`.
 pub(super) fn budget_text(budget: &BudgetRow) -> String {
-    let of_type = budget.gpu_type.as_ref().map(|gpu_type| format!("{gpu_type}:")).unwrap_or_default();
-    format!("{}:{of_type}{}/{}", budget.kind, budget.gpu_hours, budget.period)
+    let of_type = budget
+        .gpu_type
+        .as_ref()
+        .map(|gpu_type| format!("{gpu_type}:"))
+        .unwrap_or_default();
+    format!(
+        "{}:{of_type}{}/{}",
+        budget.kind, budget.gpu_hours, budget.period
+    )
 }
 
 /// `running_jobs=5,gpus=h100:8`; empty for no bounds.
 pub(super) fn limits_text(limits: &LimitsRow) -> String {
     let bounds = limits.bounds(|gpus| gpus_text(Some(gpus)));
-    bounds.into_iter().map(|(key, bound)| format!("{key}={bound}")).collect::<Vec<_>>().join(",")
+    bounds
+        .into_iter()
+        .map(|(key, bound)| format!("{key}={bound}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// A record, a line for each key that says something.
@@ -53,11 +68,23 @@ fn word(key: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(list) if key == "budgets" => {
-            let read = |value: &Value| serde_json::from_value(value.clone()).map(|budget| budget_text(&budget)).unwrap_or_default();
+            let read = |value: &Value| {
+                serde_json::from_value(value.clone())
+                    .map(|budget| budget_text(&budget))
+                    .unwrap_or_default()
+            };
             list.iter().map(read).collect::<Vec<_>>().join(",")
         }
-        Value::Array(list) => list.iter().map(|value| word("", value)).collect::<Vec<_>>().join(","),
-        Value::Object(table) if key == "users" => table.iter().map(|(name, user)| user_word(name, user)).collect::<Vec<_>>().join(" "),
+        Value::Array(list) => list
+            .iter()
+            .map(|value| word("", value))
+            .collect::<Vec<_>>()
+            .join(","),
+        Value::Object(table) if key == "users" => table
+            .iter()
+            .map(|(name, user)| user_word(name, user))
+            .collect::<Vec<_>>()
+            .join(" "),
         Value::Object(table) => {
             let mut parts = table.iter().map(|(key, value)| match value {
                 Value::Object(_) => format!("{key}={}", word("", value)),
@@ -66,7 +93,9 @@ fn word(key: &str, value: &Value) -> String {
             let parts: Vec<String> = parts.by_ref().collect();
             parts.join(",")
         }
-        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
+        Value::Number(number) => number
+            .as_f64()
+            .map_or_else(|| number.to_string(), |number| number.to_string()),
         other => other.to_string(),
     }
 }
@@ -82,5 +111,9 @@ fn user_word(name: &str, user: &Value) -> String {
         parts.push("default".to_owned());
     }
     parts.extend(Some(limits_text(&row.limits)).filter(|text| !text.is_empty()));
-    if parts.is_empty() { name.to_owned() } else { format!("{name}({})", parts.join(",")) }
+    if parts.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{name}({})", parts.join(","))
+    }
 }

@@ -84,15 +84,30 @@ fn remove(client: &mut Client, kind: &str, what: &str, removal: &Removal) -> Out
     remove_saying(client, kind, what, removal, BTreeMap::new())
 }
 
-fn remove_saying(client: &mut Client, kind: &str, what: &str, removal: &Removal, how: BTreeMap<String, Value>) -> Outcome {
+fn remove_saying(
+    client: &mut Client,
+    kind: &str,
+    what: &str,
+    removal: &Removal,
+    how: BTreeMap<String, Value>,
+) -> Outcome {
     for name in &removal.names {
         // A record that is not there is said before anybody is asked.
         let _: Value = client.get(&format!("/v1/{kind}/{}", escape(name)))?;
     }
     let names = removal.names.join(", ");
-    confirm(removal.yes, &format!("remove {what} {names} with all that is set for it?"))?;
+    confirm(
+        removal.yes,
+        &format!("remove {what} {names} with all that is set for it?"),
+    )?;
     for name in &removal.names {
-        let done: Done = client.post(&format!("/v1/{kind}/{}/remove", escape(name)), &PolicyEdit { create: false, change: how.clone() })?;
+        let done: Done = client.post(
+            &format!("/v1/{kind}/{}/remove", escape(name)),
+            &PolicyEdit {
+                create: false,
+                change: how.clone(),
+            },
+        )?;
         crate::controller::say_notes(&done);
     }
     Ok(0)
@@ -109,7 +124,9 @@ pub(crate) fn confirm_saying(yes: bool, question: &str, option: &str) -> Result<
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format_args!("{question} Say {option}; there is no terminal to ask on")));
+        return Err(Failure::usage(format_args!(
+            "{question} Say {option}; there is no terminal to ask on"
+        )));
     }
     write!(std::io::stderr(), "gadm: {question} [y/N] ")?;
     std::io::stderr().flush()?;
@@ -128,7 +145,10 @@ fn records(client: &mut Client, path: &str, list: &str) -> Result<(Value, Vec<Va
 }
 
 fn rows<R: serde::de::DeserializeOwned>(values: Vec<Value>) -> Result<Vec<R>, Failure> {
-    let read = |value| serde_json::from_value(value).map_err(|error| Failure::new(format_args!("the record cannot be read: {error}")));
+    let read = |value| {
+        serde_json::from_value(value)
+            .map_err(|error| Failure::new(format_args!("the record cannot be read: {error}")))
+    };
     values.into_iter().map(read).collect()
 }
 
@@ -149,7 +169,9 @@ fn print_record(value: &Value) -> Outcome {
 
 fn must_change(words: &[String], example: &str) -> Result<(), Failure> {
     if words.is_empty() {
-        return Err(Failure::usage(format_args!("what is to be changed? {example}")));
+        return Err(Failure::usage(format_args!(
+            "what is to be changed? {example}"
+        )));
     }
     Ok(())
 }

@@ -2,12 +2,14 @@
 
 use super::key_value::{self, Form, Key};
 use super::listing::{gpus_text, limits_text};
-use super::{Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows};
+use super::{
+    Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove, rows,
+};
 use gcli::Outcome;
 use gcli::table::{Column, Screen, TableWriter, stdout};
+use gmodel::duration::squeue_time;
 use gwire::api::QosRow;
 use gwire::client::{Client, escape};
-use gmodel::duration::squeue_time;
 
 const KEYS: [Key; 66] = [
     ("description", "description", Form::Text),
@@ -34,13 +36,33 @@ const KEYS: [Key; 66] = [
     ("grptres", "group.gpus", Form::Gpus),
     ("group.cpus", "group.cpus", Form::Count),
     ("group.nodes", "group.nodes", Form::Count),
-    ("group.running_gpu_hours", "group.running_gpu_hours", Form::Count),
-    ("group.submits_per_minute", "group.submits_per_minute", Form::Count),
-    ("per_user.running_jobs", "per_user.running_jobs", Form::Count),
+    (
+        "group.running_gpu_hours",
+        "group.running_gpu_hours",
+        Form::Count,
+    ),
+    (
+        "group.submits_per_minute",
+        "group.submits_per_minute",
+        Form::Count,
+    ),
+    (
+        "per_user.running_jobs",
+        "per_user.running_jobs",
+        Form::Count,
+    ),
     ("maxjobsperuser", "per_user.running_jobs", Form::Count),
     ("maxjobspu", "per_user.running_jobs", Form::Count),
-    ("per_user.submitted_jobs", "per_user.submitted_jobs", Form::Count),
-    ("maxsubmitjobsperuser", "per_user.submitted_jobs", Form::Count),
+    (
+        "per_user.submitted_jobs",
+        "per_user.submitted_jobs",
+        Form::Count,
+    ),
+    (
+        "maxsubmitjobsperuser",
+        "per_user.submitted_jobs",
+        Form::Count,
+    ),
     ("maxsubmitpu", "per_user.submitted_jobs", Form::Count),
     ("maxsubmitjobspu", "per_user.submitted_jobs", Form::Count),
     ("per_user.gpus", "per_user.gpus", Form::Gpus),
@@ -48,14 +70,34 @@ const KEYS: [Key; 66] = [
     ("maxtrespu", "per_user.gpus", Form::Gpus),
     ("per_user.cpus", "per_user.cpus", Form::Count),
     ("per_user.nodes", "per_user.nodes", Form::Count),
-    ("per_user.running_gpu_hours", "per_user.running_gpu_hours", Form::Count),
+    (
+        "per_user.running_gpu_hours",
+        "per_user.running_gpu_hours",
+        Form::Count,
+    ),
     ("per_user.array_tasks", "per_user.array_tasks", Form::Count),
-    ("per_user.submits_per_minute", "per_user.submits_per_minute", Form::Count),
-    ("per_account.running_jobs", "per_account.running_jobs", Form::Count),
+    (
+        "per_user.submits_per_minute",
+        "per_user.submits_per_minute",
+        Form::Count,
+    ),
+    (
+        "per_account.running_jobs",
+        "per_account.running_jobs",
+        Form::Count,
+    ),
     ("maxjobsperaccount", "per_account.running_jobs", Form::Count),
     ("maxjobspa", "per_account.running_jobs", Form::Count),
-    ("per_account.submitted_jobs", "per_account.submitted_jobs", Form::Count),
-    ("maxsubmitjobsperaccount", "per_account.submitted_jobs", Form::Count),
+    (
+        "per_account.submitted_jobs",
+        "per_account.submitted_jobs",
+        Form::Count,
+    ),
+    (
+        "maxsubmitjobsperaccount",
+        "per_account.submitted_jobs",
+        Form::Count,
+    ),
     ("maxsubmitjobspa", "per_account.submitted_jobs", Form::Count),
     ("maxsubmitpa", "per_account.submitted_jobs", Form::Count),
     ("per_account.gpus", "per_account.gpus", Form::Gpus),
@@ -99,18 +141,33 @@ pub(crate) fn run(client: &mut Client, act: QosAct) -> Outcome {
     match act {
         QosAct::Add(args) => {
             let change = key_value::read(&args.words, &KEYS, "QOS")?;
-            edit(client, &format!("/v1/qos/{}", escape(&args.name)), true, change)
+            edit(
+                client,
+                &format!("/v1/qos/{}", escape(&args.name)),
+                true,
+                change,
+            )
         }
         QosAct::Set(args) => {
             super::must_change(&args.words, "gadm qos set urgent priority=100")?;
             let change = key_value::read(&args.words, &KEYS, "QOS")?;
-            edit(client, &format!("/v1/qos/{}", escape(&args.name)), false, change)
+            edit(
+                client,
+                &format!("/v1/qos/{}", escape(&args.name)),
+                false,
+                change,
+            )
         }
         QosAct::Del(removal) => remove(client, "qos", "qos", &removal),
         QosAct::List(listing) => list(client, listing.json),
         QosAct::Show(name) => {
-            let (answer, rows) = records(client, &format!("/v1/qos/{}", escape(&name.name)), "qos")?;
-            if name.json { print_json(&answer) } else { rows.first().map_or(Ok(0), print_record) }
+            let (answer, rows) =
+                records(client, &format!("/v1/qos/{}", escape(&name.name)), "qos")?;
+            if name.json {
+                print_json(&answer)
+            } else {
+                rows.first().map_or(Ok(0), print_record)
+            }
         }
     }
 }
@@ -142,10 +199,21 @@ fn list(client: &mut Client, json: bool) -> Outcome {
             qos.usage_factor.to_string().into(),
             qos.preempt.into_iter().collect::<Vec<_>>().join(",").into(),
             qos.preempt_mode.unwrap_or_else(|| "-".into()).into(),
-            qos.per_job.max_time_secs.map_or_else(|| "-".into(), |secs| squeue_time(u64::from(secs))).into(),
-            if qos.min_run_secs == 0 { "-".into() } else { squeue_time(u64::from(qos.min_run_secs)).into() },
+            qos.per_job
+                .max_time_secs
+                .map_or_else(|| "-".into(), |secs| squeue_time(u64::from(secs)))
+                .into(),
+            if qos.min_run_secs == 0 {
+                "-".into()
+            } else {
+                squeue_time(u64::from(qos.min_run_secs)).into()
+            },
             gpus_text(qos.headroom.as_ref()).into(),
-            if qos.outside_quota { "outside".into() } else { "-".into() },
+            if qos.outside_quota {
+                "outside".into()
+            } else {
+                "-".into()
+            },
             limits_text(&qos.per_user).into(),
             limits_text(&qos.group).into(),
             qos.description.into(),

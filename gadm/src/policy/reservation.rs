@@ -2,7 +2,10 @@
 
 use super::key_value::{self, Form, Key};
 use super::listing::gpus_text;
-use super::{Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove_saying, rows};
+use super::{
+    Listing, Name, NameAndWords, Removal, edit, print_json, print_record, records, remove_saying,
+    rows,
+};
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
@@ -49,14 +52,35 @@ const KEYS: [Key; 29] = [
 
 /// Words of scontrol that say nothing here, each with what does.
 const NO_KEYS: [(&str, &str); 8] = [
-    ("corecnt", "whole nodes or GPUs are reserved: node_count=2, gpus=h100:8"),
-    ("licenses", "licences are not reserved; a partition or QOS of their own keeps others from them"),
-    ("groups", "groups of the system are not known here: users= and accounts= say whom it is for"),
-    ("group", "groups of the system are not known here: users= and accounts= say whom it is for"),
-    ("maxstartdelay", "who does not name it may be in it for as long as their limit is, with flags=MAGNETIC"),
-    ("burstbuffer", "there are no burst buffers; nodes and GPUs are reserved"),
+    (
+        "corecnt",
+        "whole nodes or GPUs are reserved: node_count=2, gpus=h100:8",
+    ),
+    (
+        "licenses",
+        "licences are not reserved; a partition or QOS of their own keeps others from them",
+    ),
+    (
+        "groups",
+        "groups of the system are not known here: users= and accounts= say whom it is for",
+    ),
+    (
+        "group",
+        "groups of the system are not known here: users= and accounts= say whom it is for",
+    ),
+    (
+        "maxstartdelay",
+        "who does not name it may be in it for as long as their limit is, with flags=MAGNETIC",
+    ),
+    (
+        "burstbuffer",
+        "there are no burst buffers; nodes and GPUs are reserved",
+    ),
     ("watts", "power is not reserved; nodes and GPUs are"),
-    ("trespernode", "whole nodes or GPUs are reserved: node_count=2, gpus=h100:8"),
+    (
+        "trespernode",
+        "whole nodes or GPUs are reserved: node_count=2, gpus=h100:8",
+    ),
 ];
 
 /// scontrol's flags, and what they set; without a word `true`.
@@ -82,10 +106,19 @@ const PURGE_SECS: u64 = 300;
 
 /// Flags of Slurm that no reservation here can have, each with what to do instead.
 const NO_FLAGS: [(&str, &str); 5] = [
-    ("REPLACE", "nodes that jobs take are not exchanged; headroom of a partition or QOS keeps so many GPUs idle for it"),
-    ("TIME_FLOAT", "a start is a moment; gadm reservation set NAME start=now+1hour moves it"),
+    (
+        "REPLACE",
+        "nodes that jobs take are not exchanged; headroom of a partition or QOS keeps so many GPUs idle for it",
+    ),
+    (
+        "TIME_FLOAT",
+        "a start is a moment; gadm reservation set NAME start=now+1hour moves it",
+    ),
     ("ANY_NODES", "FLEX lets its jobs use other nodes, too"),
-    ("LICENSE_ONLY", "licences are not reserved; a partition or QOS of their own keeps others from them"),
+    (
+        "LICENSE_ONLY",
+        "licences are not reserved; a partition or QOS of their own keeps others from them",
+    ),
     ("FIRST_CORES", "whole nodes or GPUs are reserved, not cores"),
 ];
 
@@ -105,7 +138,11 @@ pub(crate) struct ReservationRemoval {
 impl ReservationRemoval {
     /// Of which nobody is asked, and none that jobs are in or name.
     pub(crate) fn of(names: Vec<String>) -> Self {
-        Self { removal: Removal::of(names), force: false, unused: true }
+        Self {
+            removal: Removal::of(names),
+            force: false,
+            unused: true,
+        }
     }
 }
 
@@ -132,7 +169,12 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
         ReservationAct::Add(args) => {
             gcli::cluster_choice::read_times_there(client)?;
             let change = read(&args.words, None)?;
-            edit(client, &format!("/v1/reservations/{}", escape(&args.name)), true, change)
+            edit(
+                client,
+                &format!("/v1/reservations/{}", escape(&args.name)),
+                true,
+                change,
+            )
         }
         ReservationAct::Set(args) => {
             super::must_change(&args.words, "gadm reservation set course duration=3:00:00")?;
@@ -143,13 +185,25 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
             edit(client, &path, false, change)
         }
         ReservationAct::Del(args) => {
-            let how = [("force", args.force), ("unused", args.unused)].into_iter().filter(|(_, said)| *said).map(|(how, _)| (how.to_owned(), json!(true))).collect();
+            let how = [("force", args.force), ("unused", args.unused)]
+                .into_iter()
+                .filter(|(_, said)| *said)
+                .map(|(how, _)| (how.to_owned(), json!(true)))
+                .collect();
             remove_saying(client, "reservations", "reservation", &args.removal, how)
         }
         ReservationAct::List(listing) => list(client, listing.json),
         ReservationAct::Show(name) => {
-            let (answer, rows) = records(client, &format!("/v1/reservations/{}", escape(&name.name)), "reservations")?;
-            if name.json { print_json(&answer) } else { rows.first().map_or(Ok(0), print_record) }
+            let (answer, rows) = records(
+                client,
+                &format!("/v1/reservations/{}", escape(&name.name)),
+                "reservations",
+            )?;
+            if name.json {
+                print_json(&answer)
+            } else {
+                rows.first().map_or(Ok(0), print_record)
+            }
         }
     }
 }
@@ -160,22 +214,38 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
 /// It is for nobody, or the controller does not answer.
 pub(crate) fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
     if whom.is_empty() {
-        return Err(Failure::usage("whom is it for? Users=ada or Accounts=vision; ReservationName=course names it"));
+        return Err(Failure::usage(
+            "whom is it for? Users=ada or Accounts=vision; ReservationName=course names it",
+        ));
     }
     let (_, values) = records(client, "/v1/reservations", "reservations")?;
-    let taken: Vec<String> = rows::<ReservationRow>(values)?.into_iter().map(|row| row.name).collect();
-    (1..=u32::MAX).map(|number| format!("{whom}_{number}")).find(|name| !taken.contains(name)).ok_or_else(|| Failure::new("all names are taken"))
+    let taken: Vec<String> = rows::<ReservationRow>(values)?
+        .into_iter()
+        .map(|row| row.name)
+        .collect();
+    (1..=u32::MAX)
+        .map(|number| format!("{whom}_{number}"))
+        .find(|name| !taken.contains(name))
+        .ok_or_else(|| Failure::new("all names are taken"))
 }
 
 /// Changes; `end`, flags, `skip` and what a duration grows by in the API's terms.
-fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<String, Value>, Failure> {
+fn read(
+    words: &[String],
+    old: Option<&ReservationRow>,
+) -> Result<BTreeMap<String, Value>, Failure> {
     let mut plain = Vec::new();
     let mut change = BTreeMap::new();
     for word in words {
-        let key = word.split_once('=').map_or(word.as_str(), |(key, _)| key).to_ascii_lowercase();
+        let key = word
+            .split_once('=')
+            .map_or(word.as_str(), |(key, _)| key)
+            .to_ascii_lowercase();
         match key.as_str() {
             "skip" => drop(change.insert("skip_until".to_owned(), skipped(word, old)?)),
-            "duration+" | "duration-" => drop(change.insert("duration_secs".to_owned(), longer(word, old)?)),
+            "duration+" | "duration-" => {
+                drop(change.insert("duration_secs".to_owned(), longer(word, old)?))
+            }
             _ => plain.push(word.clone()),
         }
         let bare = key.trim_end_matches(['+', '-']).replace('_', "");
@@ -184,9 +254,17 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
         }
     }
     change.extend(key_value::read(&plain, &KEYS, "reservations")?);
-    let flags: Vec<(Value, bool)> = ["flags", "+flags", "-flags"].iter().filter_map(|key| Some((change.remove(*key)?, *key != "-flags"))).collect();
+    let flags: Vec<(Value, bool)> = ["flags", "+flags", "-flags"]
+        .iter()
+        .filter_map(|key| Some((change.remove(*key)?, *key != "-flags")))
+        .collect();
     for (names, is_set) in flags {
-        for flag in names.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for flag in names
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             set_flag(&mut change, flag, is_set, old)?;
         }
     }
@@ -202,15 +280,26 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
 }
 
 /// How long it lasts with this end: of what comes again that is the end of the window that is shown, or of the first one.
-fn secs_until(end: &Value, change: &BTreeMap<String, Value>, old: Option<&ReservationRow>) -> Result<i64, Failure> {
+fn secs_until(
+    end: &Value,
+    change: &BTreeMap<String, Value>,
+    old: Option<&ReservationRow>,
+) -> Result<i64, Failure> {
     let at = |value: &Value| value.as_str().and_then(parse_rfc3339);
-    let shown = || Some(old?.window_start?.0).filter(|start| at(end).is_some_and(|end| end > *start));
-    let start = change.get("start").and_then(at).or_else(shown).or_else(|| Some(old?.start?.0));
+    let shown =
+        || Some(old?.window_start?.0).filter(|start| at(end).is_some_and(|end| end > *start));
+    let start = change
+        .get("start")
+        .and_then(at)
+        .or_else(shown)
+        .or_else(|| Some(old?.start?.0));
     let (Some(start), Some(end)) = (start, at(end)) else {
         return Err(Failure::usage("end= needs start= too"));
     };
     if change.contains_key("duration_secs") || end <= start {
-        return Err(Failure::usage("end= comes after start=, and beside it there is no duration="));
+        return Err(Failure::usage(
+            "end= comes after start=, and beside it there is no duration=",
+        ));
     }
     Ok(end.since_secs(start))
 }
@@ -218,7 +307,10 @@ fn secs_until(end: &Value, change: &BTreeMap<String, Value>, old: Option<&Reserv
 /// What was skipped is so no more where it begins anew, and what came again and comes once now begins where it is.
 fn mind_skipped(change: &mut BTreeMap<String, Value>, old: &ReservationRow) -> Result<(), Failure> {
     if change.get("repeat") == Some(&json!("once")) && !change.contains_key("start") {
-        change.insert("start".to_owned(), serde_json::to_value(old.window_start.or(old.start)).map_err(Failure::new)?);
+        change.insert(
+            "start".to_owned(),
+            serde_json::to_value(old.window_start.or(old.start)).map_err(Failure::new)?,
+        );
     }
     if change.contains_key("start") {
         change.entry("skip_until".to_owned()).or_insert(Value::Null);
@@ -228,7 +320,9 @@ fn mind_skipped(change: &mut BTreeMap<String, Value>, old: &ReservationRow) -> R
 
 /// What is reserved is said in one way: a new way puts the old one aside.
 fn say_one_way(change: &mut BTreeMap<String, Value>, old: Option<&ReservationRow>) {
-    let is_said = |change: &BTreeMap<String, Value>, key: &str| change.get(key).is_some_and(|value| !value.is_null());
+    let is_said = |change: &BTreeMap<String, Value>, key: &str| {
+        change.get(key).is_some_and(|value| !value.is_null())
+    };
     let ways = ["nodes", "node_count", "gpus"];
     if !ways.iter().any(|way| is_said(change, way)) {
         // A partition alone means all of it.
@@ -248,60 +342,124 @@ fn say_one_way(change: &mut BTreeMap<String, Value>, old: Option<&ReservationRow
 
 /// `skip`: the present window, or the next one, does not come.
 fn skipped(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
-    let end = old.filter(|old| old.repeat != "once").and_then(|old| old.window_end);
+    let end = old
+        .filter(|old| old.repeat != "once")
+        .and_then(|old| old.window_end);
     match (end, word.contains('=')) {
         (Some(end), false) => serde_json::to_value(end).map_err(Failure::new),
-        (_, true) => Err(Failure::usage("skip has no value: gadm reservation set NAME skip")),
-        (None, _) => Err(Failure::usage("skip leaves out a window of what comes again, and this comes once: gadm reservation del NAME removes it")),
+        (_, true) => Err(Failure::usage(
+            "skip has no value: gadm reservation set NAME skip",
+        )),
+        (None, _) => Err(Failure::usage(
+            "skip leaves out a window of what comes again, and this comes once: gadm reservation del NAME removes it",
+        )),
     }
 }
 
 /// `duration+=30`, `duration-=1:00:00`.
 fn longer(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
     let wrong = |why: &str| Failure::usage(format_args!("{word}: {why}"));
-    let old = old.ok_or_else(|| wrong("a new reservation has a duration= or an end="))?.duration_secs;
+    let old = old
+        .ok_or_else(|| wrong("a new reservation has a duration= or an end="))?
+        .duration_secs;
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
-    let by = TimeLimit::parse(value).map_err(|error| wrong(&error.to_string()))?.secs().ok_or_else(|| wrong("it cannot be unlimited"))?;
-    let new = if key.ends_with('+') { Some(u64::from(old).saturating_add(by)) } else { u64::from(old).checked_sub(by).filter(|secs| *secs > 0) };
-    new.map(|secs| json!(secs)).ok_or_else(|| wrong(&format!("it lasts {} only", squeue_time(u64::from(old)))))
+    let by = TimeLimit::parse(value)
+        .map_err(|error| wrong(&error.to_string()))?
+        .secs()
+        .ok_or_else(|| wrong("it cannot be unlimited"))?;
+    let new = if key.ends_with('+') {
+        Some(u64::from(old).saturating_add(by))
+    } else {
+        u64::from(old).checked_sub(by).filter(|secs| *secs > 0)
+    };
+    new.map(|secs| json!(secs))
+        .ok_or_else(|| wrong(&format!("it lasts {} only", squeue_time(u64::from(old)))))
 }
 
-fn set_flag(change: &mut BTreeMap<String, Value>, flag: &str, is_set: bool, old: Option<&ReservationRow>) -> Result<(), Failure> {
-    let (bare, time) = flag.split_once('=').map_or((flag, None), |(bare, time)| (bare, Some(time)));
+fn set_flag(
+    change: &mut BTreeMap<String, Value>,
+    flag: &str,
+    is_set: bool,
+    old: Option<&ReservationRow>,
+) -> Result<(), Failure> {
+    let (bare, time) = flag
+        .split_once('=')
+        .map_or((flag, None), |(bare, time)| (bare, Some(time)));
     let wrong = |why: &str| Failure::usage(format_args!("flags={flag}: {why}"));
     let said = |key: &str, before: bool| change.get(key).map_or(before, |value| !value.is_null());
-    let names_nodes = said("nodes", old.is_some_and(|old| old.nodes.is_some() && !old.chosen));
-    let counts_nodes = said("node_count", old.is_some_and(|old| old.chosen) && !said("nodes", false) && !said("gpus", false));
+    let names_nodes = said(
+        "nodes",
+        old.is_some_and(|old| old.nodes.is_some() && !old.chosen),
+    );
+    let counts_nodes = said(
+        "node_count",
+        old.is_some_and(|old| old.chosen) && !said("nodes", false) && !said("gpus", false),
+    );
     match bare.to_ascii_uppercase().as_str() {
         // How it is anyway, where it is so.
         "SPEC_NODES" | "PART_NODES" if is_set && names_nodes => return Ok(()),
         "SPEC_NODES" => return Err(wrong("nodes=node[1-2] names them")),
-        "PART_NODES" => return Err(wrong("nodes=ALL partition=NAME are all nodes of a partition, also those that come later")),
-        "REPLACE_DOWN" if !counts_nodes => return Err(wrong("nodes that are chosen by node_count=2 are replaced, those that are named are not")),
+        "PART_NODES" => {
+            return Err(wrong(
+                "nodes=ALL partition=NAME are all nodes of a partition, also those that come later",
+            ));
+        }
+        "REPLACE_DOWN" if !counts_nodes => {
+            return Err(wrong(
+                "nodes that are chosen by node_count=2 are replaced, those that are named are not",
+            ));
+        }
         "REPLACE_DOWN" => {
             change.insert("static_nodes".to_owned(), json!(!is_set));
             return Ok(());
         }
         _ => {}
     }
-    if let Some((_, advice)) = NO_FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(bare)) {
+    if let Some((_, advice)) = NO_FLAGS
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(bare))
+    {
         return Err(wrong(advice));
     }
-    let Some((name, key, value)) = FLAGS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(bare)) else {
+    let Some((name, key, value)) = FLAGS
+        .iter()
+        .find(|(name, ..)| name.eq_ignore_ascii_case(bare))
+    else {
         let guess = did_you_mean(bare, FLAGS.map(|(name, ..)| name));
-        return Err(wrong(&format!("there is no such flag.{guess} Flags: {}", FLAGS.map(|(name, ..)| name).join(", "))));
+        return Err(wrong(&format!(
+            "there is no such flag.{guess} Flags: {}",
+            FLAGS.map(|(name, ..)| name).join(", ")
+        )));
     };
     let value = match (*name, time, is_set) {
         ("PURGE_COMP", _, false) => Value::Null,
         ("PURGE_COMP", time, true) => {
-            let limit = time.map_or(Ok(Some(PURGE_SECS)), |time| TimeLimit::parse(time).map(|limit| limit.secs()));
-            let secs = limit.map_err(|error| wrong(&error.to_string()))?.ok_or_else(|| wrong("it cannot be unlimited"))?;
+            let limit = time.map_or(Ok(Some(PURGE_SECS)), |time| {
+                TimeLimit::parse(time).map(|limit| limit.secs())
+            });
+            let secs = limit
+                .map_err(|error| wrong(&error.to_string()))?
+                .ok_or_else(|| wrong("it cannot be unlimited"))?;
             json!(secs)
         }
         (_, Some(_), _) => return Err(wrong("only PURGE_COMP takes a time")),
-        (_, None, false) if !value.is_empty() && old.is_none_or(|old| old.repeat != *value) => return Ok(()),
-        (_, None, false) => if value.is_empty() { json!(false) } else { json!("once") },
-        (_, None, true) => if value.is_empty() { json!(true) } else { json!(value) },
+        (_, None, false) if !value.is_empty() && old.is_none_or(|old| old.repeat != *value) => {
+            return Ok(());
+        }
+        (_, None, false) => {
+            if value.is_empty() {
+                json!(false)
+            } else {
+                json!("once")
+            }
+        }
+        (_, None, true) => {
+            if value.is_empty() {
+                json!(true)
+            } else {
+                json!(value)
+            }
+        }
     };
     change.insert((*key).to_owned(), value);
     Ok(())
@@ -325,7 +483,8 @@ fn list(client: &mut Client, json: bool) -> Outcome {
     let times = TimeFormat::from_env();
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), true);
     for row in rows::<ReservationRow>(values)? {
-        let print = |at: Option<gmodel::Instant>| at.map_or_else(|| "-".to_owned(), |at| times.print(at.0));
+        let print =
+            |at: Option<gmodel::Instant>| at.map_or_else(|| "-".to_owned(), |at| times.print(at.0));
         let whom = whom(&row);
         table.row(vec![
             row.name.clone().into(),
@@ -343,10 +502,20 @@ fn list(client: &mut Client, json: bool) -> Outcome {
 }
 
 fn what(row: &ReservationRow) -> String {
-    let partition = row.partition.as_ref().map(|partition| format!(" of {partition}")).unwrap_or_default();
+    let partition = row
+        .partition
+        .as_ref()
+        .map(|partition| format!(" of {partition}"))
+        .unwrap_or_default();
     match (&row.nodes, row.node_count, &row.gpus) {
         (Some(nodes), ..) => format!("{nodes}{partition}"),
-        (_, Some(count), _) => format!("{count} nodes{partition}{}", row.features.as_ref().map(|features| format!(" with {features}")).unwrap_or_default()),
+        (_, Some(count), _) => format!(
+            "{count} nodes{partition}{}",
+            row.features
+                .as_ref()
+                .map(|features| format!(" with {features}"))
+                .unwrap_or_default()
+        ),
         (.., gpus) => format!("{} GPUs{partition}", gpus_text(gpus.as_ref())),
     }
 }
@@ -392,40 +561,96 @@ mod tests {
     #[test]
     fn flags_of_scontrol_are_set_and_taken_away() {
         let old = weekly();
-        assert_eq!(change("flags=magnetic,OVERLAP,STATIC_ALLOC", None), r#"{"magnetic":true,"overlap":true,"static_nodes":true}"#);
-        assert_eq!(change("flags=PURGE_COMP,NO_HOLD_JOBS_AFTER", None), r#"{"purge_idle_secs":300,"release_jobs":true}"#);
-        assert_eq!(change("flags+=PURGE_COMP=90", Some(&old)), r#"{"purge_idle_secs":5400}"#);
-        assert_eq!(change("flags-=PURGE_COMP,FLEX,WEEKLY", Some(&old)), r#"{"flex":false,"purge_idle_secs":null,"repeat":"once"}"#);
+        assert_eq!(
+            change("flags=magnetic,OVERLAP,STATIC_ALLOC", None),
+            r#"{"magnetic":true,"overlap":true,"static_nodes":true}"#
+        );
+        assert_eq!(
+            change("flags=PURGE_COMP,NO_HOLD_JOBS_AFTER", None),
+            r#"{"purge_idle_secs":300,"release_jobs":true}"#
+        );
+        assert_eq!(
+            change("flags+=PURGE_COMP=90", Some(&old)),
+            r#"{"purge_idle_secs":5400}"#
+        );
+        assert_eq!(
+            change("flags-=PURGE_COMP,FLEX,WEEKLY", Some(&old)),
+            r#"{"flex":false,"purge_idle_secs":null,"repeat":"once"}"#
+        );
         assert_eq!(change("flags-=DAILY", Some(&old)), "{}", "it is weekly");
-        assert_eq!(change("node_count=2 flags=REPLACE_DOWN", None), r#"{"gpus":null,"node_count":2,"nodes":null,"static_nodes":false}"#);
-        assert_eq!(change("nodes=n1 flags=SPEC_NODES", None), r#"{"gpus":null,"node_count":null,"nodes":"n1"}"#);
-        assert_eq!(change("partition=main", None), r#"{"nodes":"ALL","partition":"main"}"#);
-        assert_eq!(change("partition=main", Some(&old)), r#"{"partition":"main"}"#);
+        assert_eq!(
+            change("node_count=2 flags=REPLACE_DOWN", None),
+            r#"{"gpus":null,"node_count":2,"nodes":null,"static_nodes":false}"#
+        );
+        assert_eq!(
+            change("nodes=n1 flags=SPEC_NODES", None),
+            r#"{"gpus":null,"node_count":null,"nodes":"n1"}"#
+        );
+        assert_eq!(
+            change("partition=main", None),
+            r#"{"nodes":"ALL","partition":"main"}"#
+        );
+        assert_eq!(
+            change("partition=main", Some(&old)),
+            r#"{"partition":"main"}"#
+        );
     }
 
     #[test]
     fn a_flag_that_cannot_be_had_is_refused_with_what_can() {
         let old = weekly();
-        let starts = |words: &str, text: &str| assert!(change(words, Some(&old)).starts_with(text), "{}", change(words, Some(&old)));
-        starts("flags=REPLACE", "flags=REPLACE: nodes that jobs take are not exchanged; headroom");
+        let starts = |words: &str, text: &str| {
+            assert!(
+                change(words, Some(&old)).starts_with(text),
+                "{}",
+                change(words, Some(&old))
+            )
+        };
+        starts(
+            "flags=REPLACE",
+            "flags=REPLACE: nodes that jobs take are not exchanged; headroom",
+        );
         starts("flags=TIME_FLOAT", "flags=TIME_FLOAT: a start is a moment");
-        starts("flags=SPEC_NODES", "flags=SPEC_NODES: nodes=node[1-2] names them");
-        starts("nodes=n1 flags=REPLACE_DOWN", "flags=REPLACE_DOWN: nodes that are chosen");
+        starts(
+            "flags=SPEC_NODES",
+            "flags=SPEC_NODES: nodes=node[1-2] names them",
+        );
+        starts(
+            "nodes=n1 flags=REPLACE_DOWN",
+            "flags=REPLACE_DOWN: nodes that are chosen",
+        );
         starts("flags=FLEX=3", "flags=FLEX=3: only PURGE_COMP takes a time");
         starts("flags=PURGE_COMP=soon", "flags=PURGE_COMP=soon: ");
-        starts("flags=MAGNETISM", r#"flags=MAGNETISM: there is no such flag. Did you mean "MAGNETIC"?"#);
-        starts("Licenses=matlab", "Licenses=matlab: licences are not reserved");
-        starts("Groups+=bio", "Groups+=bio: groups of the system are not known here");
+        starts(
+            "flags=MAGNETISM",
+            r#"flags=MAGNETISM: there is no such flag. Did you mean "MAGNETIC"?"#,
+        );
+        starts(
+            "Licenses=matlab",
+            "Licenses=matlab: licences are not reserved",
+        );
+        starts(
+            "Groups+=bio",
+            "Groups+=bio: groups of the system are not known here",
+        );
         starts("CoreCnt=4", "CoreCnt=4: whole nodes or GPUs are reserved");
     }
 
     #[test]
     fn times_of_what_comes_again_are_those_that_are_shown() {
         let at = |text: &str| parse_rfc3339(text).map(Instant);
-        let old = ReservationRow { window_start: at("2027-01-18T09:00:00Z"), skip_until: at("2027-01-11T11:00:00Z"), ..weekly() };
-        assert_eq!(change("flags-=WEEKLY", Some(&old)), r#"{"repeat":"once","skip_until":null,"start":"2027-01-18T09:00:00Z"}"#);
+        let old = ReservationRow {
+            window_start: at("2027-01-18T09:00:00Z"),
+            skip_until: at("2027-01-11T11:00:00Z"),
+            ..weekly()
+        };
+        assert_eq!(
+            change("flags-=WEEKLY", Some(&old)),
+            r#"{"repeat":"once","skip_until":null,"start":"2027-01-18T09:00:00Z"}"#
+        );
         assert_eq!(change("flags-=DAILY", Some(&old)), "{}");
-        let end: Value = serde_json::from_str(&change("end=2027-01-18T12:00:00", Some(&old))).unwrap();
+        let end: Value =
+            serde_json::from_str(&change("end=2027-01-18T12:00:00", Some(&old))).unwrap();
         let zone = local_offset_secs("2027-01-18T12:00:00");
         assert_eq!(end["duration_secs"].as_i64(), Some(3 * 3600 - zone));
     }
@@ -439,13 +664,34 @@ mod tests {
     #[test]
     fn durations_grow_and_windows_are_skipped() {
         let old = weekly();
-        assert_eq!(change("Duration+=30", Some(&old)), r#"{"duration_secs":9000}"#);
-        assert_eq!(change("duration-=1:30:00", Some(&old)), r#"{"duration_secs":1800}"#);
-        assert_eq!(change("duration-=120", Some(&old)), "duration-=120: it lasts 2:00:00 only");
-        assert_eq!(change("duration+=30", None), "duration+=30: a new reservation has a duration= or an end=");
-        assert_eq!(change("duration+=long", Some(&old)).split(':').next(), Some("duration+=long"));
-        assert_eq!(change("skip", Some(&old)), r#"{"skip_until":"2027-01-18T11:00:00Z"}"#);
-        let once = ReservationRow { repeat: "once".into(), ..old.clone() };
+        assert_eq!(
+            change("Duration+=30", Some(&old)),
+            r#"{"duration_secs":9000}"#
+        );
+        assert_eq!(
+            change("duration-=1:30:00", Some(&old)),
+            r#"{"duration_secs":1800}"#
+        );
+        assert_eq!(
+            change("duration-=120", Some(&old)),
+            "duration-=120: it lasts 2:00:00 only"
+        );
+        assert_eq!(
+            change("duration+=30", None),
+            "duration+=30: a new reservation has a duration= or an end="
+        );
+        assert_eq!(
+            change("duration+=long", Some(&old)).split(':').next(),
+            Some("duration+=long")
+        );
+        assert_eq!(
+            change("skip", Some(&old)),
+            r#"{"skip_until":"2027-01-18T11:00:00Z"}"#
+        );
+        let once = ReservationRow {
+            repeat: "once".into(),
+            ..old.clone()
+        };
         assert!(change("skip", Some(&once)).contains("this comes once"));
         assert!(change("skip=1", Some(&old)).contains("skip has no value"));
     }

@@ -85,13 +85,27 @@ pub(crate) fn run(client: &mut Client, act: UserAct) -> Outcome {
             if !change.is_empty() {
                 return Err(Failure::usage("gadm user del takes account=NAME alone"));
             }
-            confirm(yes, &format!("take {} out of account {account} with all that is set for them there?", words.user))?;
-            let path = format!("/v1/accounts/{}/users/{}/remove", escape(&account), escape(&words.user));
+            confirm(
+                yes,
+                &format!(
+                    "take {} out of account {account} with all that is set for them there?",
+                    words.user
+                ),
+            )?;
+            let path = format!(
+                "/v1/accounts/{}/users/{}/remove",
+                escape(&account),
+                escape(&words.user)
+            );
             let done: Done = client.post(&path, &PolicyEdit::default())?;
             crate::controller::say_notes(&done);
             Ok(0)
         }
-        UserAct::List { listing, user, account } => list(client, listing.json, user.as_deref(), account.as_deref()),
+        UserAct::List {
+            listing,
+            user,
+            account,
+        } => list(client, listing.json, user.as_deref(), account.as_deref()),
     }
 }
 
@@ -99,35 +113,67 @@ type Change = std::collections::BTreeMap<String, serde_json::Value>;
 
 fn account_of(words: &Words) -> Result<(String, Change), Failure> {
     let mut change = key_value::read(&words.words, &KEYS, "users")?;
-    match change.remove("account").as_ref().and_then(|account| account.as_str()) {
+    match change
+        .remove("account")
+        .as_ref()
+        .and_then(|account| account.as_str())
+    {
         Some(account) => Ok((account.to_owned(), change)),
-        None => Err(Failure::usage(format_args!("which account? gadm user add {} account=NAME", words.user))),
+        None => Err(Failure::usage(format_args!(
+            "which account? gadm user add {} account=NAME",
+            words.user
+        ))),
     }
 }
 
 fn change(client: &mut Client, words: &Words, create: bool) -> Outcome {
     let (account, change) = account_of(words)?;
     if change.is_empty() && !create {
-        return Err(Failure::usage(format_args!("what is to be changed? gadm user set {} account={account} maxjobs=10", words.user)));
+        return Err(Failure::usage(format_args!(
+            "what is to be changed? gadm user set {} account={account} maxjobs=10",
+            words.user
+        )));
     }
-    edit(client, &format!("/v1/accounts/{}/users/{}", escape(&account), escape(&words.user)), create, change)
+    edit(
+        client,
+        &format!(
+            "/v1/accounts/{}/users/{}",
+            escape(&account),
+            escape(&words.user)
+        ),
+        create,
+        change,
+    )
 }
 
 fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&str>) -> Outcome {
     let (answer, values) = records(client, "/v1/accounts", "accounts")?;
     let accounts: Vec<AccountRow> = rows(values)?;
     let mut entries = Vec::new();
-    for row in accounts.iter().filter(|row| account.is_none_or(|account| row.name == account)) {
-        for coordinator in row.coordinators.iter().filter(|name| !row.users.contains_key(*name)) {
+    for row in accounts
+        .iter()
+        .filter(|row| account.is_none_or(|account| row.name == account))
+    {
+        for coordinator in row
+            .coordinators
+            .iter()
+            .filter(|name| !row.users.contains_key(*name))
+        {
             entries.push((coordinator.clone(), row, None));
         }
-        entries.extend(row.users.iter().map(|(name, entry)| (name.clone(), row, Some(entry))));
+        entries.extend(
+            row.users
+                .iter()
+                .map(|(name, entry)| (name.clone(), row, Some(entry))),
+        );
     }
     entries.retain(|(name, ..)| user.is_none_or(|user| name == user));
     entries.sort_by(|a, b| (&a.0, &a.1.name).cmp(&(&b.0, &b.1.name)));
     if json {
         let one = |(name, row, entry): &(String, &AccountRow, Option<&gwire::api::UserRow>)| {
-            let mut value = entry.and_then(|entry| serde_json::to_value(entry).ok()).unwrap_or_else(|| serde_json::json!({}));
+            let mut value = entry
+                .and_then(|entry| serde_json::to_value(entry).ok())
+                .unwrap_or_else(|| serde_json::json!({}));
             value["user"] = name.as_str().into();
             value["account"] = row.name.as_str().into();
             value["coordinator"] = row.coordinators.contains(name).into();
@@ -150,10 +196,16 @@ fn list(client: &mut Client, json: bool, user: Option<&str>, account: Option<&st
         table.row(vec![
             name.clone().into(),
             row.name.clone().into(),
-            entry.map(|entry| entry.shares.to_string()).unwrap_or_default().into(),
+            entry
+                .map(|entry| entry.shares.to_string())
+                .unwrap_or_default()
+                .into(),
             yes(entry.is_some_and(|entry| entry.default)).into(),
             yes(row.coordinators.contains(&name)).into(),
-            entry.map(|entry| limits_text(&entry.limits)).unwrap_or_default().into(),
+            entry
+                .map(|entry| limits_text(&entry.limits))
+                .unwrap_or_default()
+                .into(),
         ])?;
     }
     table.finish()?;

@@ -32,7 +32,10 @@ pub(super) struct Association {
 
 impl Association {
     fn name(&self) -> String {
-        self.account.as_ref().map(|account| account.name.clone()).unwrap_or_default()
+        self.account
+            .as_ref()
+            .map(|account| account.name.clone())
+            .unwrap_or_default()
     }
 
     fn account(&self, text: impl FnOnce(&AccountRow) -> String) -> String {
@@ -42,7 +45,11 @@ impl Association {
     /// What is bounded for all its jobs together.
     fn group(&self) -> LimitsRow {
         match (&self.user, &self.account) {
-            (Some(_), _) => LimitsRow { running_jobs: None, submitted_jobs: None, ..self.of_user.limits.clone() },
+            (Some(_), _) => LimitsRow {
+                running_jobs: None,
+                submitted_jobs: None,
+                ..self.of_user.limits.clone()
+            },
             (None, Some(account)) => account.group.clone(),
             (None, None) => LimitsRow::default(),
         }
@@ -66,7 +73,13 @@ impl Association {
     }
 
     fn group_tres(&self) -> String {
-        let (group, limit) = (self.group(), self.account.as_ref().filter(|_| self.user.is_none()).and_then(|account| account.limit.clone()));
+        let (group, limit) = (
+            self.group(),
+            self.account
+                .as_ref()
+                .filter(|_| self.user.is_none())
+                .and_then(|account| account.limit.clone()),
+        );
         let mut gpus = group.gpus.unwrap_or_default();
         for (kind, count) in limit.unwrap_or_default() {
             let least = gpus.get(&kind).map_or(count, |other| other.min(count));
@@ -77,12 +90,28 @@ impl Association {
 }
 
 /// `cpu=64,node=4,gres/gpu=8,gres/gpu:h100=4`.
-pub(super) fn tres<'g>(cpus: Option<u32>, nodes: Option<u32>, gpus: impl Iterator<Item = &'g Gpus>) -> String {
-    let counted = [("cpu", cpus), ("node", nodes)].into_iter().filter_map(|(name, count)| Some(format!("{name}={}", count?)));
-    let gpus: BTreeMap<&str, f64> = gpus.flatten().map(|(kind, count)| (kind.as_str(), *count)).collect();
+pub(super) fn tres<'g>(
+    cpus: Option<u32>,
+    nodes: Option<u32>,
+    gpus: impl Iterator<Item = &'g Gpus>,
+) -> String {
+    let counted = [("cpu", cpus), ("node", nodes)]
+        .into_iter()
+        .filter_map(|(name, count)| Some(format!("{name}={}", count?)));
+    let gpus: BTreeMap<&str, f64> = gpus
+        .flatten()
+        .map(|(kind, count)| (kind.as_str(), *count))
+        .collect();
     let all = gpus.get("gpu").map(|count| format!("gres/gpu={count}"));
-    let kinds = gpus.iter().filter(|(kind, _)| **kind != "gpu").map(|(kind, count)| format!("gres/gpu:{kind}={count}"));
-    counted.chain(all).chain(kinds).collect::<Vec<_>>().join(",")
+    let kinds = gpus
+        .iter()
+        .filter(|(kind, _)| **kind != "gpu")
+        .map(|(kind, count)| format!("gres/gpu:{kind}={count}"));
+    counted
+        .chain(all)
+        .chain(kinds)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn count(count: Option<u32>) -> String {
@@ -95,30 +124,52 @@ macro_rules! columns {
             $account,
             Column::right("adminlevel", "Admin", 9, |row| row.admin.clone()),
             Column::right("cluster", "Cluster", 10, |row| row.cluster.clone()),
-            Column::right("coordinators", "Coord Accounts", 20, |row| row.coordinates.clone()),
-            Column::right("defaultaccount", "Def Acct", 10, |row| row.default_account.clone()),
-            Column::right("defaultacct", "Def Acct", 10, |row| row.default_account.clone()),
+            Column::right("coordinators", "Coord Accounts", 20, |row| {
+                row.coordinates.clone()
+            }),
+            Column::right("defaultaccount", "Def Acct", 10, |row| {
+                row.default_account.clone()
+            }),
+            Column::right("defaultacct", "Def Acct", 10, |row| {
+                row.default_account.clone()
+            }),
             Column::right("defaultqos", "Def QOS", 9, |row| row.default_qos.clone()),
-            Column::right("description", "Descr", 20, |row| row.account(|account| account.description.clone())),
+            Column::right("description", "Descr", 20, |row| {
+                row.account(|account| account.description.clone())
+            }),
             Column::right("fairshare", "Share", 9, Association::shares),
             Column::right("share", "Share", 9, Association::shares),
             Column::right("grpcpus", "GrpCPUs", 8, |row| count(row.group().cpus)),
             Column::blank("grpcpumins", "GrpCPUMins", 11),
-            Column::right("grpjobs", "GrpJobs", 7, |row| count(row.group().running_jobs)),
+            Column::right("grpjobs", "GrpJobs", 7, |row| {
+                count(row.group().running_jobs)
+            }),
             Column::blank("grpmem", "GrpMem", 7),
             Column::right("grpnodes", "GrpNodes", 8, |row| count(row.group().nodes)),
-            Column::right("grpsubmit", "GrpSubmit", 9, |row| count(row.group().submitted_jobs)),
-            Column::right("grpsubmitjobs", "GrpSubmit", 9, |row| count(row.group().submitted_jobs)),
+            Column::right("grpsubmit", "GrpSubmit", 9, |row| {
+                count(row.group().submitted_jobs)
+            }),
+            Column::right("grpsubmitjobs", "GrpSubmit", 9, |row| {
+                count(row.group().submitted_jobs)
+            }),
             Column::right("grptres", "GrpTRES", 13, Association::group_tres),
             Column::blank("grptresmins", "GrpTRESMins", 13),
-            Column::right("grptresrunmins", "GrpTRESRunMins", 13, |row| qos::running(&row.group())),
+            Column::right("grptresrunmins", "GrpTRESRunMins", 13, |row| {
+                qos::running(&row.group())
+            }),
             Column::blank("grpwall", "GrpWall", 11),
             Column::blank("maxcpumins", "MaxCPUMins", 11),
             Column::right("maxcpus", "MaxCPUs", 8, |row| count(row.each().cpus)),
-            Column::right("maxjobs", "MaxJobs", 7, |row| count(row.each().running_jobs)),
+            Column::right("maxjobs", "MaxJobs", 7, |row| {
+                count(row.each().running_jobs)
+            }),
             Column::right("maxnodes", "MaxNodes", 8, |row| count(row.each().nodes)),
-            Column::right("maxsubmit", "MaxSubmit", 9, |row| count(row.each().submitted_jobs)),
-            Column::right("maxsubmitjobs", "MaxSubmit", 9, |row| count(row.each().submitted_jobs)),
+            Column::right("maxsubmit", "MaxSubmit", 9, |row| {
+                count(row.each().submitted_jobs)
+            }),
+            Column::right("maxsubmitjobs", "MaxSubmit", 9, |row| {
+                count(row.each().submitted_jobs)
+            }),
             Column::blank("maxtres", "MaxTRES", 13),
             Column::blank("maxtresperjob", "MaxTRES", 13),
             Column::blank("maxtrespernode", "MaxTRESPerNode", 14),
@@ -126,21 +177,32 @@ macro_rules! columns {
             Column::blank("maxwall", "MaxWall", 11),
             Column::blank("maxwalldurationperjob", "MaxWall", 11),
             // Without one of its own sacctmgr takes the parent's name, or the account's.
-            Column::right("organization", "Org", 20, |row| row.account(|account| account.parent.clone().unwrap_or_else(|| account.name.clone()))),
+            Column::right("organization", "Org", 20, |row| {
+                row.account(|account| {
+                    account
+                        .parent
+                        .clone()
+                        .unwrap_or_else(|| account.name.clone())
+                })
+            }),
             Column::right("parentname", "ParentName", 10, |row| match row.user {
                 Some(_) => String::new(),
-                None => row.account(|account| account.parent.clone().unwrap_or_else(|| "root".to_owned())),
+                None => row
+                    .account(|account| account.parent.clone().unwrap_or_else(|| "root".to_owned())),
             }),
             Column::blank("partition", "Partition", 10),
             Column::blank("priority", "Priority", 10),
             Column::right("qos", "QOS", 20, |row| row.qos.clone()),
             Column::right("rawshares", "RawShares", 10, Association::shares),
-            Column::right("user", "User", 10, |row| row.user.clone().unwrap_or_default()),
+            Column::right("user", "User", 10, |row| {
+                row.user.clone().unwrap_or_default()
+            }),
         ]
     };
 }
 
-pub(super) const COLUMNS: &[Column<Association>] = columns!(Column::right("account", "Account", 10, Association::name));
+pub(super) const COLUMNS: &[Column<Association>] =
+    columns!(Column::right("account", "Account", 10, Association::name));
 
 /// The same with accounts indented below their parents, and users below theirs.
 pub(super) const IN_TREE: &[Column<Association>] = columns!(Column {
@@ -152,7 +214,11 @@ pub(super) const IN_TREE: &[Column<Association>] = columns!(Column {
 });
 
 /// Who may charge what, as asked for. Columns that only some listings need are filled where `words` has them.
-pub(super) fn rows(client: &mut Client, asked: &Asked, words: &[&str]) -> Result<Vec<Association>, Failure> {
+pub(super) fn rows(
+    client: &mut Client,
+    asked: &Asked,
+    words: &[&str],
+) -> Result<Vec<Association>, Failure> {
     #[derive(Deserialize)]
     struct Answer {
         accounts: Vec<AccountRow>,
@@ -160,16 +226,34 @@ pub(super) fn rows(client: &mut Client, asked: &Asked, words: &[&str]) -> Result
     let accounts = client.get::<Answer>("/v1/accounts")?.accounts;
     let mut rows = chosen(&accounts, asked);
     let has = |word: &str| words.contains(&word);
-    let cluster = if has("cluster") { client.get::<ClusterInfo>("/v1/cluster")?.name } else { String::new() };
-    let all_qos = if has("qos") { qos_names(client)? } else { Vec::new() };
-    let operators = if has("adminlevel") { operators(client) } else { None };
+    let cluster = if has("cluster") {
+        client.get::<ClusterInfo>("/v1/cluster")?.name
+    } else {
+        String::new()
+    };
+    let all_qos = if has("qos") {
+        qos_names(client)?
+    } else {
+        Vec::new()
+    };
+    let operators = if has("adminlevel") {
+        operators(client)
+    } else {
+        None
+    };
     for row in &mut rows {
         row.cluster.clone_from(&cluster);
         if let Some(account) = &row.account {
             let line = line_above(account, &accounts);
-            let allowed = line.iter().find(|one| !one.allow_qos.is_empty()).map_or(&all_qos, |one| &one.allow_qos);
+            let allowed = line
+                .iter()
+                .find(|one| !one.allow_qos.is_empty())
+                .map_or(&all_qos, |one| &one.allow_qos);
             row.qos = allowed.join(",");
-            row.default_qos = line.iter().find_map(|one| one.default_qos.clone()).unwrap_or_default();
+            row.default_qos = line
+                .iter()
+                .find_map(|one| one.default_qos.clone())
+                .unwrap_or_default();
         }
         if let (Some(user), Some(operators)) = (&row.user, &operators) {
             row.admin = match user.as_str() {
@@ -185,20 +269,35 @@ pub(super) fn rows(client: &mut Client, asked: &Asked, words: &[&str]) -> Result
 
 /// QOS that exist, the usual one among them.
 fn qos_names(client: &mut Client) -> Result<Vec<String>, Failure> {
-    Ok(qos::rows(client, &[])?.into_iter().map(|qos| qos.name).collect())
+    Ok(qos::rows(client, &[])?
+        .into_iter()
+        .map(|qos| qos.name)
+        .collect())
 }
 
 /// Who may administer, where the caller may know.
 fn operators(client: &mut Client) -> Option<Vec<String>> {
     let config: serde_json::Value = client.get("/v1/config").ok()?;
     let names = config.pointer("/cluster/operators")?.as_array()?;
-    Some(names.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect())
+    Some(
+        names
+            .iter()
+            .filter_map(|name| Some(name.as_str()?.to_owned()))
+            .collect(),
+    )
 }
 
 /// The account and those above it, nearest first.
-pub(super) fn line_above<'a>(account: &'a AccountRow, all: &'a [AccountRow]) -> Vec<&'a AccountRow> {
+pub(super) fn line_above<'a>(
+    account: &'a AccountRow,
+    all: &'a [AccountRow],
+) -> Vec<&'a AccountRow> {
     let mut line = vec![account];
-    while let Some(parent) = line[line.len() - 1].parent.as_ref().and_then(|name| all.iter().find(|one| one.name == *name)) {
+    while let Some(parent) = line[line.len() - 1]
+        .parent
+        .as_ref()
+        .and_then(|name| all.iter().find(|one| one.name == *name))
+    {
         if line.len() > all.len() {
             break;
         }
@@ -213,14 +312,28 @@ fn chosen(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
         return users(accounts, asked);
     }
     let meant = |account: &AccountRow| {
-        let of_parent = asked.parents.is_empty() || asked.parents.iter().any(|name| account.parent.as_deref().unwrap_or("root") == name);
-        !account.closed && of_parent && (asked.accounts.is_empty() || asked.accounts.contains(&account.name))
+        let of_parent = asked.parents.is_empty()
+            || asked
+                .parents
+                .iter()
+                .any(|name| account.parent.as_deref().unwrap_or("root") == name);
+        !account.closed
+            && of_parent
+            && (asked.accounts.is_empty() || asked.accounts.contains(&account.name))
     };
     let mut rows = Vec::new();
     // Depths are of the tree that is shown.
-    let shown: Vec<AccountRow> = accounts.iter().filter(|account| meant(account)).cloned().collect();
+    let shown: Vec<AccountRow> = accounts
+        .iter()
+        .filter(|account| meant(account))
+        .cloned()
+        .collect();
     for (depth, account) in tree(&shown) {
-        let of_account = Association { account: Some(account.clone()), depth, ..Association::default() };
+        let of_account = Association {
+            account: Some(account.clone()),
+            depth,
+            ..Association::default()
+        };
         let of = |user: &str, row: &UserRow| Association {
             user: Some(user.to_owned()),
             of_user: row.clone(),
@@ -235,8 +348,15 @@ fn chosen(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
         if asked.kind == Kind::Accounts && !asked.with_associations {
             continue;
         }
-        let wanted = |user: &str| asked.users.is_empty() || asked.users.iter().any(|one| one == user);
-        rows.extend(account.users.iter().filter(|(user, _)| wanted(user)).map(|(user, row)| of(user, row)));
+        let wanted =
+            |user: &str| asked.users.is_empty() || asked.users.iter().any(|one| one == user);
+        rows.extend(
+            account
+                .users
+                .iter()
+                .filter(|(user, _)| wanted(user))
+                .map(|(user, row)| of(user, row)),
+        );
         if account.users.is_empty() && !account.users_only {
             rows.extend(asked.users.iter().map(|user| of(user, &UserRow::default())));
         }
@@ -251,7 +371,13 @@ fn chosen(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
 
 /// Each user once, whatever they may charge.
 fn users(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
-    let with = Asked { kind: Kind::Users, with_associations: true, users: asked.users.clone(), accounts: asked.accounts.clone(), ..Asked::default() };
+    let with = Asked {
+        kind: Kind::Users,
+        with_associations: true,
+        users: asked.users.clone(),
+        accounts: asked.accounts.clone(),
+        ..Asked::default()
+    };
     let mut rows = chosen(accounts, &with);
     rows.dedup_by(|a, b| a.user == b.user);
     rows.iter_mut().for_each(|row| row.account = None);
@@ -259,14 +385,25 @@ fn users(accounts: &[AccountRow], asked: &Asked) -> Vec<Association> {
 }
 
 fn default_of(accounts: &[AccountRow], user: &str) -> String {
-    let of_user = || accounts.iter().filter(|account| account.users.contains_key(user) && !account.closed);
+    let of_user = || {
+        accounts
+            .iter()
+            .filter(|account| account.users.contains_key(user) && !account.closed)
+    };
     let own = of_user().find(|account| account.users[user].default);
     // Who is in one account alone charges that.
-    own.or_else(|| of_user().next().filter(|_| of_user().count() == 1)).map(|account| account.name.clone()).unwrap_or_default()
+    own.or_else(|| of_user().next().filter(|_| of_user().count() == 1))
+        .map(|account| account.name.clone())
+        .unwrap_or_default()
 }
 
 fn coordinated(accounts: &[AccountRow], user: &str) -> String {
-    accounts.iter().filter(|account| account.coordinators.contains(user)).map(|account| account.name.as_str()).collect::<Vec<_>>().join(",")
+    accounts
+        .iter()
+        .filter(|account| account.coordinators.contains(user))
+        .map(|account| account.name.as_str())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]
@@ -276,35 +413,130 @@ mod tests {
     fn account(name: &str, users: &[(&str, bool)]) -> AccountRow {
         AccountRow {
             name: name.to_owned(),
-            users: users.iter().map(|(user, default)| ((*user).to_owned(), UserRow { default: *default, ..UserRow::default() })).collect(),
+            users: users
+                .iter()
+                .map(|(user, default)| {
+                    (
+                        (*user).to_owned(),
+                        UserRow {
+                            default: *default,
+                            ..UserRow::default()
+                        },
+                    )
+                })
+                .collect(),
             ..AccountRow::default()
         }
     }
 
     #[test]
     fn a_user_may_charge_their_accounts_and_those_that_are_open_to_all() {
-        let closed = AccountRow { closed: true, ..account("old", &[]) };
-        let accounts = [account("lab", &[("ada", true), ("bob", false)]), account("open", &[]), account("other", &[("bob", true)]), closed];
-        let of = |kind: Kind, with_associations: bool, users: &[&str]| {
-            let asked = Asked { kind, with_associations, users: users.iter().map(|user| (*user).to_owned()).collect(), ..Asked::default() };
-            let text = |row: &Association| format!("{}/{}/{}", row.name(), row.user.as_deref().unwrap_or_default(), row.default_account);
-            chosen(&accounts, &asked).iter().map(text).collect::<Vec<_>>()
+        let closed = AccountRow {
+            closed: true,
+            ..account("old", &[])
         };
-        assert_eq!(of(Kind::Users, true, &["ada"]), ["lab/ada/lab", "open/ada/lab"]);
-        assert_eq!(of(Kind::Users, true, &["eve"]), ["open/eve/"], "of no account but the open one");
-        assert_eq!(of(Kind::Users, false, &[]), ["/ada/lab", "/bob/other"], "each once");
-        assert_eq!(of(Kind::Accounts, false, &[]), ["lab//", "open//", "other//"]);
-        assert_eq!(of(Kind::Accounts, true, &[]), ["lab//", "lab/ada/lab", "lab/bob/other", "open//", "other//", "other/bob/other"]);
-        assert_eq!(of(Kind::Associations, false, &[]), ["lab//", "lab/ada/lab", "lab/bob/other", "open//", "other//", "other/bob/other"]);
+        let accounts = [
+            account("lab", &[("ada", true), ("bob", false)]),
+            account("open", &[]),
+            account("other", &[("bob", true)]),
+            closed,
+        ];
+        let of = |kind: Kind, with_associations: bool, users: &[&str]| {
+            let asked = Asked {
+                kind,
+                with_associations,
+                users: users.iter().map(|user| (*user).to_owned()).collect(),
+                ..Asked::default()
+            };
+            let text = |row: &Association| {
+                format!(
+                    "{}/{}/{}",
+                    row.name(),
+                    row.user.as_deref().unwrap_or_default(),
+                    row.default_account
+                )
+            };
+            chosen(&accounts, &asked)
+                .iter()
+                .map(text)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(Kind::Users, true, &["ada"]),
+            ["lab/ada/lab", "open/ada/lab"]
+        );
+        assert_eq!(
+            of(Kind::Users, true, &["eve"]),
+            ["open/eve/"],
+            "of no account but the open one"
+        );
+        assert_eq!(
+            of(Kind::Users, false, &[]),
+            ["/ada/lab", "/bob/other"],
+            "each once"
+        );
+        assert_eq!(
+            of(Kind::Accounts, false, &[]),
+            ["lab//", "open//", "other//"]
+        );
+        assert_eq!(
+            of(Kind::Accounts, true, &[]),
+            [
+                "lab//",
+                "lab/ada/lab",
+                "lab/bob/other",
+                "open//",
+                "other//",
+                "other/bob/other"
+            ]
+        );
+        assert_eq!(
+            of(Kind::Associations, false, &[]),
+            [
+                "lab//",
+                "lab/ada/lab",
+                "lab/bob/other",
+                "open//",
+                "other//",
+                "other/bob/other"
+            ]
+        );
     }
 
     #[test]
     fn what_is_bounded_is_written_as_slurm_counts_it() {
-        let gpus = |text: &str| text.split(' ').map(|one| one.split_once('=').unwrap()).map(|(kind, count)| (kind.to_owned(), count.parse().unwrap())).collect::<Gpus>();
-        let group = LimitsRow { cpus: Some(64), gpus: Some(gpus("gpu=8 h100=4")), ..LimitsRow::default() };
-        let row = Association { account: Some(AccountRow { group, limit: Some(gpus("gpu=6 a100=2")), ..AccountRow::default() }), ..Association::default() };
-        assert_eq!(row.group_tres(), "cpu=64,gres/gpu=6,gres/gpu:a100=2,gres/gpu:h100=4", "the lower of two bounds");
-        let user = Association { user: Some("ada".to_owned()), ..row };
-        assert_eq!(user.group_tres(), "", "the account's bounds are not the user's");
+        let gpus = |text: &str| {
+            text.split(' ')
+                .map(|one| one.split_once('=').unwrap())
+                .map(|(kind, count)| (kind.to_owned(), count.parse().unwrap()))
+                .collect::<Gpus>()
+        };
+        let group = LimitsRow {
+            cpus: Some(64),
+            gpus: Some(gpus("gpu=8 h100=4")),
+            ..LimitsRow::default()
+        };
+        let row = Association {
+            account: Some(AccountRow {
+                group,
+                limit: Some(gpus("gpu=6 a100=2")),
+                ..AccountRow::default()
+            }),
+            ..Association::default()
+        };
+        assert_eq!(
+            row.group_tres(),
+            "cpu=64,gres/gpu=6,gres/gpu:a100=2,gres/gpu:h100=4",
+            "the lower of two bounds"
+        );
+        let user = Association {
+            user: Some("ada".to_owned()),
+            ..row
+        };
+        assert_eq!(
+            user.group_tres(),
+            "",
+            "the account's bounds are not the user's"
+        );
     }
 }

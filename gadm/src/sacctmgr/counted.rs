@@ -30,14 +30,41 @@ pub(super) fn rows(client: &mut Client) -> Result<Vec<Tres>, Failure> {
         nodes: Vec<NodeRow>,
     }
     let nodes = client.get::<Answer>("/v1/nodes")?.nodes;
-    Ok(of_types(nodes.iter().flat_map(|node| &node.gpus).map(|gpu| gpu.gpu_type.as_str()).collect()))
+    Ok(of_types(
+        nodes
+            .iter()
+            .flat_map(|node| &node.gpus)
+            .map(|gpu| gpu.gpu_type.as_str())
+            .collect(),
+    ))
 }
 
 fn of_types(types: BTreeSet<&str>) -> Vec<Tres> {
-    let always = [("cpu", 1), ("mem", 2), ("energy", 3), ("node", 4), ("billing", 5)];
-    let gpus = ["gpu".to_owned()].into_iter().chain(types.into_iter().filter(|kind| !kind.is_empty()).map(|kind| format!("gpu:{kind}")));
-    let always = always.into_iter().map(|(kind, id)| Tres { kind, name: String::new(), id });
-    always.chain((FIRST_OF_GPUS..).zip(gpus).map(|(id, name)| Tres { kind: "gres", name, id })).collect()
+    let always = [
+        ("cpu", 1),
+        ("mem", 2),
+        ("energy", 3),
+        ("node", 4),
+        ("billing", 5),
+    ];
+    let gpus = ["gpu".to_owned()].into_iter().chain(
+        types
+            .into_iter()
+            .filter(|kind| !kind.is_empty())
+            .map(|kind| format!("gpu:{kind}")),
+    );
+    let always = always.into_iter().map(|(kind, id)| Tres {
+        kind,
+        name: String::new(),
+        id,
+    });
+    always
+        .chain((FIRST_OF_GPUS..).zip(gpus).map(|(id, name)| Tres {
+            kind: "gres",
+            name,
+            id,
+        }))
+        .collect()
 }
 
 #[cfg(test)]
@@ -47,7 +74,13 @@ mod tests {
     #[test]
     fn gpus_are_counted_together_and_by_type() {
         let rows = of_types(BTreeSet::from(["h100", "a100", ""]));
-        let text: Vec<String> = rows.iter().map(|row| format!("{}/{}={}", row.kind, row.name, row.id)).collect();
-        assert_eq!(text.join(" "), "cpu/=1 mem/=2 energy/=3 node/=4 billing/=5 gres/gpu=1001 gres/gpu:a100=1002 gres/gpu:h100=1003");
+        let text: Vec<String> = rows
+            .iter()
+            .map(|row| format!("{}/{}={}", row.kind, row.name, row.id))
+            .collect();
+        assert_eq!(
+            text.join(" "),
+            "cpu/=1 mem/=2 energy/=3 node/=4 billing/=5 gres/gpu=1001 gres/gpu:a100=1002 gres/gpu:h100=1003"
+        );
     }
 }

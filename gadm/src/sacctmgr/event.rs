@@ -18,7 +18,10 @@ pub(super) struct Event {
 }
 
 fn time(at: Option<Instant>) -> String {
-    at.map_or_else(|| "Unknown".to_owned(), |at| TimeFormat::from_env().print(at.0))
+    at.map_or_else(
+        || "Unknown".to_owned(),
+        |at| TimeFormat::from_env().print(at.0),
+    )
 }
 
 impl Event {
@@ -29,7 +32,11 @@ impl Event {
 
     /// `root(0)`, as sacctmgr has it.
     fn user(&self) -> String {
-        let name = self.row.by.split_once(':').map_or(self.row.by.as_str(), |(_, name)| name);
+        let name = self
+            .row
+            .by
+            .split_once(':')
+            .map_or(self.row.by.as_str(), |(_, name)| name);
         match User::from_name(name) {
             Ok(Some(user)) => format!("{name}({})", user.uid),
             _ => name.to_owned(),
@@ -39,13 +46,27 @@ impl Event {
 
 pub(super) const COLUMNS: &[Column<Event>] = &[
     Column::right("cluster", "Cluster", 10, |event| event.cluster.clone()),
-    Column { word: "nodename", title: "NodeName", width: 15, left: true, text: |event| event.row.node.clone() },
+    Column {
+        word: "nodename",
+        title: "NodeName",
+        width: 15,
+        left: true,
+        text: |event| event.row.node.clone(),
+    },
     Column::right("timestart", "TimeStart", 19, |event| time(event.row.start)),
     Column::right("start", "TimeStart", 19, |event| time(event.row.start)),
     Column::right("timeend", "TimeEnd", 19, |event| time(event.row.end)),
     Column::right("end", "TimeEnd", 19, |event| time(event.row.end)),
-    Column::right("duration", "Duration", 13, |event| gmodel::duration::sacct_time(event.secs().cast_unsigned())),
-    Column { word: "state", title: "State", width: 6, left: true, text: |event| event.row.state.clone() },
+    Column::right("duration", "Duration", 13, |event| {
+        gmodel::duration::sacct_time(event.secs().cast_unsigned())
+    }),
+    Column {
+        word: "state",
+        title: "State",
+        width: 6,
+        left: true,
+        text: |event| event.row.state.clone(),
+    },
     Column::right("reason", "Reason", 30, |event| event.row.reason.clone()),
     Column::right("user", "User", 10, Event::user),
 ];
@@ -57,7 +78,12 @@ pub(super) struct Chosen {
     pub states: Vec<String>,
 }
 
-pub(super) fn rows(client: &mut Client, chosen: &Chosen, span: &Span, cluster: &str) -> Result<Vec<Event>, Failure> {
+pub(super) fn rows(
+    client: &mut Client,
+    chosen: &Chosen,
+    span: &Span,
+    cluster: &str,
+) -> Result<Vec<Event>, Failure> {
     #[derive(Deserialize)]
     struct Answer {
         events: Vec<NodeEventRow>,
@@ -66,7 +92,19 @@ pub(super) fn rows(client: &mut Client, chosen: &Chosen, span: &Span, cluster: &
     let events = client.get::<Answer>(&span.on("/v1/node-events")?)?.events;
     let meant = |row: &NodeEventRow| {
         let of_node = chosen.nodes.is_empty() || chosen.nodes.contains(&row.node);
-        of_node && (chosen.states.is_empty() || chosen.states.iter().any(|state| row.state.to_ascii_lowercase().starts_with(state.as_str())))
+        of_node
+            && (chosen.states.is_empty()
+                || chosen
+                    .states
+                    .iter()
+                    .any(|state| row.state.to_ascii_lowercase().starts_with(state.as_str())))
     };
-    Ok(events.into_iter().filter(meant).map(|row| Event { cluster: cluster.to_owned(), row }).collect())
+    Ok(events
+        .into_iter()
+        .filter(meant)
+        .map(|row| Event {
+            cluster: cluster.to_owned(),
+            row,
+        })
+        .collect())
 }

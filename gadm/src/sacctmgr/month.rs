@@ -25,11 +25,18 @@ impl Span {
         }
         let now = local_time::now();
         let read = |what: &str, text: &Option<String>, usual: Timestamp| match text {
-            Some(text) => local_time::read_past(text, now).map_err(|why| Failure::usage(format_args!("{what}={text}: {why}"))),
+            Some(text) => local_time::read_past(text, now)
+                .map_err(|why| Failure::usage(format_args!("{what}={text}: {why}"))),
             None => Ok(usual),
         };
         let to = read("end", &self.end, now.plus_secs(1))?;
         let from = read("start", &self.start, to.plus_secs(-30 * 86_400))?;
-        Ok(path_with_query(path, &Query { from: Instant(from), to: Instant(to) }))
+        Ok(path_with_query(
+            path,
+            &Query {
+                from: Instant(from),
+                to: Instant(to),
+            },
+        ))
     }
 }

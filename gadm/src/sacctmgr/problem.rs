@@ -32,20 +32,33 @@ pub(super) fn rows(client: &mut Client, cluster: &str) -> Result<Vec<Problem>, F
         accounts: Vec<AccountRow>,
     }
     let accounts = client.get::<Answer>("/v1/accounts")?.accounts;
-    Ok(of(&accounts, cluster, |user| !matches!(User::from_name(user), Ok(None))))
+    Ok(of(&accounts, cluster, |user| {
+        !matches!(User::from_name(user), Ok(None))
+    }))
 }
 
 fn of(accounts: &[AccountRow], cluster: &str, is_known: impl Fn(&str) -> bool) -> Vec<Problem> {
     let mut found = Vec::new();
     let mut add = |account: &AccountRow, user: &str, problem| {
-        found.push(Problem { cluster: cluster.to_owned(), account: account.name.clone(), user: user.to_owned(), problem });
+        found.push(Problem {
+            cluster: cluster.to_owned(),
+            account: account.name.clone(),
+            user: user.to_owned(),
+            problem,
+        });
     };
     for account in accounts {
-        let has_below = accounts.iter().any(|other| other.parent.as_deref() == Some(account.name.as_str()));
+        let has_below = accounts
+            .iter()
+            .any(|other| other.parent.as_deref() == Some(account.name.as_str()));
         if account.users.is_empty() && !has_below {
             add(account, "", "Account has no users");
         }
-        account.users.keys().filter(|user| !is_known(user)).for_each(|user| add(account, user, "User does not have a uid"));
+        account
+            .users
+            .keys()
+            .filter(|user| !is_known(user))
+            .for_each(|user| add(account, user, "User does not have a uid"));
     }
     found
 }
@@ -60,11 +73,27 @@ mod tests {
         let account = |name: &str, parent: Option<&str>, users: &[&str]| AccountRow {
             name: name.into(),
             parent: parent.map(str::to_owned),
-            users: users.iter().map(|user| ((*user).to_owned(), UserRow::default())).collect(),
+            users: users
+                .iter()
+                .map(|user| ((*user).to_owned(), UserRow::default()))
+                .collect(),
             ..AccountRow::default()
         };
-        let accounts = [account("lab", None, &[]), account("vision", Some("lab"), &["ada", "gone"]), account("empty", Some("lab"), &[])];
-        let told: Vec<String> = of(&accounts, "pool", |user| user == "ada").iter().map(|row| format!("{}/{}: {}", row.account, row.user, row.problem)).collect();
-        assert_eq!(told, ["vision/gone: User does not have a uid", "empty/: Account has no users"]);
+        let accounts = [
+            account("lab", None, &[]),
+            account("vision", Some("lab"), &["ada", "gone"]),
+            account("empty", Some("lab"), &[]),
+        ];
+        let told: Vec<String> = of(&accounts, "pool", |user| user == "ada")
+            .iter()
+            .map(|row| format!("{}/{}: {}", row.account, row.user, row.problem))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "vision/gone: User does not have a uid",
+                "empty/: Account has no users"
+            ]
+        );
     }
 }

@@ -11,8 +11,14 @@ use serde::Deserialize;
 pub(super) const USUAL: &str = "Time,Action,Actor,Where,Info";
 
 pub(super) const COLUMNS: &[Column<PolicyEventRow>] = &[
-    Column::right("time", "Time", 19, |row| row.at.map_or_else(String::new, |at| TimeFormat::from_env().print(at.0))),
-    Column::right("timestamp", "Time", 19, |row| row.at.map_or_else(String::new, |at| TimeFormat::from_env().print(at.0))),
+    Column::right("time", "Time", 19, |row| {
+        row.at
+            .map_or_else(String::new, |at| TimeFormat::from_env().print(at.0))
+    }),
+    Column::right("timestamp", "Time", 19, |row| {
+        row.at
+            .map_or_else(String::new, |at| TimeFormat::from_env().print(at.0))
+    }),
     Column::right("action", "Action", 20, |row| action(&row.action)),
     Column::right("actor", "Actor", 10, |row| row.by.clone()),
     Column::right("where", "Where", 20, of),
@@ -23,7 +29,12 @@ pub(super) const COLUMNS: &[Column<PolicyEventRow>] = &[
 fn action(words: &str) -> String {
     let capital = |word: &str| match word {
         "qos" => "QOS".to_owned(),
-        word => word.chars().take(1).flat_map(char::to_uppercase).chain(word.chars().skip(1)).collect(),
+        word => word
+            .chars()
+            .take(1)
+            .flat_map(char::to_uppercase)
+            .chain(word.chars().skip(1))
+            .collect(),
     };
     words.split(' ').map(capital).collect::<Vec<_>>().join(" ")
 }
@@ -38,12 +49,18 @@ fn of(row: &PolicyEventRow) -> String {
 }
 
 /// Those of some actors; of all where none is named.
-pub(super) fn rows(client: &mut Client, actors: &[String], span: &Span) -> Result<Vec<PolicyEventRow>, Failure> {
+pub(super) fn rows(
+    client: &mut Client,
+    actors: &[String],
+    span: &Span,
+) -> Result<Vec<PolicyEventRow>, Failure> {
     #[derive(Deserialize)]
     struct Answer {
         changes: Vec<PolicyEventRow>,
     }
-    let mut changes = client.get::<Answer>(&span.on("/v1/policy-events")?)?.changes;
+    let mut changes = client
+        .get::<Answer>(&span.on("/v1/policy-events")?)?
+        .changes;
     changes.retain(|row| actors.is_empty() || actors.contains(&row.by));
     Ok(changes)
 }
@@ -61,8 +78,14 @@ mod tests {
             ..PolicyEventRow::default()
         };
         let told = |row: PolicyEventRow| format!("{} {}", action(&row.action), of(&row));
-        assert_eq!(told(row("set user", "ada", Some("vision"))), "Set User acct='vision',user='ada'");
-        assert_eq!(told(row("remove qos", "low", None)), "Remove QOS name='low'");
+        assert_eq!(
+            told(row("set user", "ada", Some("vision"))),
+            "Set User acct='vision',user='ada'"
+        );
+        assert_eq!(
+            told(row("remove qos", "low", None)),
+            "Remove QOS name='low'"
+        );
         assert_eq!(told(row("import policy", "", None)), "Import Policy ");
     }
 }

@@ -40,13 +40,19 @@ pub fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     spawn(sandbox, name)?;
-    if name == "gpuctld" { wait_for_controller(sandbox) } else { wait_for_first_words(sandbox, name) }
+    if name == "gpuctld" {
+        wait_for_controller(sandbox)
+    } else {
+        wait_for_first_words(sandbox, name)
+    }
 }
 
 /// A node's daemon that does not like its configuration ends at once, and says so only in its log. A controller that is away is no fault.
 fn wait_for_first_words(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + NODE_PATIENCE;
-    wait(sandbox, name, || Ok(log_tail(sandbox, name).contains("connected to cluster") || Instant::now() > deadline))
+    wait(sandbox, name, || {
+        Ok(log_tail(sandbox, name).contains("connected to cluster") || Instant::now() > deadline)
+    })
 }
 
 pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
@@ -55,14 +61,26 @@ pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         "gpuctld" => ("gpuctld", home.join("gpuctld.toml")),
         _ => ("gpud", home.join("gpud.toml")),
     };
-    let log = OpenOptions::new().create(true).append(true).mode(0o644).open(home.join("log"))?;
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o644)
+        .open(home.join("log"))?;
     let log_from = log.metadata()?.len();
     let mut command = Command::new(sandbox.record.programs.join(program));
     command.args(["run", "--config"]).arg(config);
     if name == HOLLOW {
         let count = sandbox.record.hollow_nodes.to_string();
-        command.args(["--hollow", &count, "--hollow-tokens"]).arg(home.join("tokens"));
-        command.args(sandbox.record.hollow_gpus.iter().flat_map(|gpus| ["--hollow-gpus", gpus]));
+        command
+            .args(["--hollow", &count, "--hollow-tokens"])
+            .arg(home.join("tokens"));
+        command.args(
+            sandbox
+                .record
+                .hollow_gpus
+                .iter()
+                .flat_map(|gpus| ["--hollow-gpus", gpus]),
+        );
     }
     let child = command
         .current_dir("/")
@@ -76,7 +94,14 @@ pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot start {program}"))?;
     let pid = child.id() as i32;
     let started = start_time(pid).context("the daemon ended at once")?;
-    fs::write(home.join("pid"), serde_json::to_vec(&Alive { pid, started, log_from })?)?;
+    fs::write(
+        home.join("pid"),
+        serde_json::to_vec(&Alive {
+            pid,
+            started,
+            log_from,
+        })?,
+    )?;
     Ok(())
 }
 
@@ -103,7 +128,11 @@ pub fn wait(
             bail!("{name} ended while starting:\n{}", log_tail(sandbox, name));
         }
         if Instant::now() > deadline {
-            bail!("{name} did not get ready in {} s:\n{}", START_PATIENCE.as_secs(), log_tail(sandbox, name));
+            bail!(
+                "{name} did not get ready in {} s:\n{}",
+                START_PATIENCE.as_secs(),
+                log_tail(sandbox, name)
+            );
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -113,7 +142,9 @@ pub fn wait(
 fn log_tail(sandbox: &Sandbox, name: &str) -> String {
     let home = sandbox.home(name);
     let log = fs::read(home.join("log")).unwrap_or_default();
-    let noted = fs::read(home.join("pid")).ok().and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+    let noted = fs::read(home.join("pid"))
+        .ok()
+        .and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
     let from = noted.map_or(0, |noted| noted.log_from as usize);
     let text = String::from_utf8_lossy(log.get(from..).unwrap_or(&log));
     let lines: Vec<&str> = text.lines().collect();
@@ -123,17 +154,24 @@ fn log_tail(sandbox: &Sandbox, name: &str) -> String {
 /// SIGKILL, as a crash would end it.
 pub fn kill(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
     sandbox.check_daemon(name)?;
-    let Some(pid) = alive(sandbox, name) else { bail!("{name} is not running") };
+    let Some(pid) = alive(sandbox, name) else {
+        bail!("{name} is not running")
+    };
     send(pid, Signal::SIGKILL).with_context(|| format!("cannot kill {name}"))?;
     wait_gone(pid)
 }
 
 /// SIGTERM, then SIGKILL when it does not end.
 pub fn stop(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
-    let Some(pid) = alive(sandbox, name) else { return Ok(()) };
+    let Some(pid) = alive(sandbox, name) else {
+        return Ok(());
+    };
     let _ = send(pid, Signal::SIGTERM);
     if wait_gone(pid).is_err() {
-        eprintln!("gadm sandbox: {name} (process {pid}) did not end within {} s of SIGTERM and is killed", STOP_PATIENCE.as_secs());
+        eprintln!(
+            "gadm sandbox: {name} (process {pid}) did not end within {} s of SIGTERM and is killed",
+            STOP_PATIENCE.as_secs()
+        );
         let _ = send(pid, Signal::SIGKILL);
         wait_gone(pid)?;
     }
@@ -161,7 +199,9 @@ pub fn alive(sandbox: &Sandbox, name: &str) -> Option<Pid> {
 
 /// Exists and holds something: a zombie is gone only when its other threads are, which hold its locks until then.
 fn is_running(pid: i32) -> bool {
-    let Some(fields) = stat_fields(pid) else { return false };
+    let Some(fields) = stat_fields(pid) else {
+        return false;
+    };
     let zombie = fields.first().is_some_and(|state| state == "Z");
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     !zombie || threads() > 1
@@ -184,9 +224,14 @@ pub fn fault(sandbox: &Sandbox, node: &str, gpu: &str, words: &[&str]) -> anyhow
         let known = sandbox.record.nodes.join(", ");
         bail!("this sandbox has no node {node:?}. It has {known}");
     }
-    nvml_sim(&sandbox.record.programs, &["fault", "--dir"], &nvml_dir(sandbox, node), |command| {
-        command.arg(gpu).args(words);
-    })
+    nvml_sim(
+        &sandbox.record.programs,
+        &["fault", "--dir"],
+        &nvml_dir(sandbox, node),
+        |command| {
+            command.arg(gpu).args(words);
+        },
+    )
 }
 
 pub fn nvml_dir(sandbox: &Sandbox, node: &str) -> PathBuf {
@@ -203,7 +248,10 @@ pub fn nvml_sim(
     let mut command = Command::new(programs.join("nvml-sim"));
     command.args(words).arg(dir);
     more(&mut command);
-    let output = command.stdin(Stdio::null()).output().context("cannot run nvml-sim")?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run nvml-sim")?;
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -220,6 +268,10 @@ pub fn status(sandbox: &Sandbox) -> anyhow::Result<()> {
             None => writeln!(out, "{name} not running")?,
         }
     }
-    writeln!(out, "export GPUPOOL_CONFIG={}", sandbox.client_config().display())?;
+    writeln!(
+        out,
+        "export GPUPOOL_CONFIG={}",
+        sandbox.client_config().display()
+    )?;
     Ok(())
 }

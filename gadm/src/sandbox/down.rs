@@ -54,7 +54,10 @@ fn end_what_is_left(sandbox: &Sandbox) -> anyhow::Result<()> {
         }
         if Instant::now() > deadline {
             let pids: Vec<String> = found.iter().map(i32::to_string).collect();
-            anyhow::bail!("processes {} do not end, though SIGKILL was sent. See what holds them in /proc/PID/stack", pids.join(", "));
+            anyhow::bail!(
+                "processes {} do not end, though SIGKILL was sent. See what holds them in /proc/PID/stack",
+                pids.join(", ")
+            );
         }
         for pid in found {
             for child in descendants(pid) {
@@ -69,14 +72,25 @@ fn end_what_is_left(sandbox: &Sandbox) -> anyhow::Result<()> {
 /// Programs of ours that run and name the sandbox's directory. What has ended and was not yet waited for has no
 /// command line.
 fn left(sandbox: &Sandbox) -> Vec<i32> {
-    let homes = sandbox.daemons().map(|name| [sandbox.home(name).into_os_string().into_encoded_bytes(), vec![b'/']].concat());
+    let homes = sandbox.daemons().map(|name| {
+        [
+            sandbox.home(name).into_os_string().into_encoded_bytes(),
+            vec![b'/'],
+        ]
+        .concat()
+    });
     let homes: Vec<Vec<u8>> = homes.collect();
     pids()
         .filter(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let mut words = line.split(|byte| *byte == 0);
             let program = words.next().unwrap_or_default();
-            let ours = PROGRAMS.contains(&program.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+            let ours = PROGRAMS.contains(
+                &program
+                    .rsplit(|byte| *byte == b'/')
+                    .next()
+                    .unwrap_or_default(),
+            );
             ours && words.any(|word| homes.iter().any(|home| word.starts_with(home)))
         })
         .collect()
@@ -96,7 +110,12 @@ fn descendants(of: i32) -> Vec<i32> {
 
 fn parent(pid: i32) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(") ")?.1.split_whitespace().nth(1)?.parse().ok()
+    text.rsplit_once(") ")?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 fn pids() -> impl Iterator<Item = i32> {
@@ -121,7 +140,9 @@ fn unmount_below(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn remove_devices(dir: &Path) -> anyhow::Result<()> {
-    let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Ok(());
+    };
     for entry in entries {
         let entry = entry?;
         match entry.file_type()?.is_dir() {

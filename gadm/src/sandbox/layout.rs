@@ -54,21 +54,26 @@ impl Sandbox {
             Some(dir) => dir.to_owned(),
             None => {
                 let config = std::env::var_os("GPUPOOL_CONFIG").map(PathBuf::from);
-                let dir = config.as_deref().and_then(Path::parent).filter(|dir| dir.is_absolute());
+                let dir = config
+                    .as_deref()
+                    .and_then(Path::parent)
+                    .filter(|dir| dir.is_absolute());
                 dir.context("which sandbox? Name its directory with --dir, or set GPUPOOL_CONFIG")?
                     .to_owned()
             }
         };
-        let dir = fs::canonicalize(&dir)
-            .with_context(|| format!("{} is not there", dir.display()))?;
+        let dir =
+            fs::canonicalize(&dir).with_context(|| format!("{} is not there", dir.display()))?;
         let path = dir.join("sandbox.json");
-        let text = fs::read_to_string(&path).with_context(|| {
-            format!("{} holds no sandbox (no sandbox.json)", dir.display())
-        })?;
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("{} holds no sandbox (no sandbox.json)", dir.display()))?;
         let record: Record = serde_json::from_str(&text)
             .with_context(|| format!("{} is damaged", path.display()))?;
         if record.tag != tag_of(&dir) {
-            bail!("{} was made for another directory; it was moved here", path.display());
+            bail!(
+                "{} was made for another directory; it was moved here",
+                path.display()
+            );
         }
         Ok(Self { dir, record })
     }
@@ -101,7 +106,9 @@ impl Sandbox {
     }
     pub fn daemons(&self) -> impl Iterator<Item = &str> {
         let hollow = (self.record.hollow_nodes > 0).then_some(HOLLOW);
-        std::iter::once("gpuctld").chain(self.record.nodes.iter().map(String::as_str)).chain(hollow)
+        std::iter::once("gpuctld")
+            .chain(self.record.nodes.iter().map(String::as_str))
+            .chain(hollow)
     }
 
     /// A daemon's name, or what there is instead.
@@ -111,7 +118,10 @@ impl Sandbox {
         }
         let hint = gmodel::suggest::did_you_mean(name, self.daemons());
         let known: Vec<_> = self.daemons().collect();
-        bail!("this sandbox has no {name:?}.{hint} It has {}", known.join(", "))
+        bail!(
+            "this sandbox has no {name:?}.{hint} It has {}",
+            known.join(", ")
+        )
     }
 }
 
@@ -129,9 +139,13 @@ pub fn run_dir(tag: &str) -> PathBuf {
 /// what `up` made.
 pub fn tag_of(dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    let hash = dir.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = dir
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
     format!("{:08x}", (hash ^ (hash >> 32)) as u32)
 }
 
@@ -161,6 +175,12 @@ mod tests {
         assert_eq!(tag_of(&long), tag_of(&long));
         assert_ne!(tag_of(&long), tag_of(&long.join("y")));
         assert_eq!(tag_of(Path::new("/a")).len(), 8);
-        assert!(run_dir(&tag_of(&long)).join("gpuctld.sock").as_os_str().len() < 107);
+        assert!(
+            run_dir(&tag_of(&long))
+                .join("gpuctld.sock")
+                .as_os_str()
+                .len()
+                < 107
+        );
     }
 }

@@ -23,21 +23,37 @@ pub fn command() -> Command {
             .help("Directory of the sandbox; else that of GPUPOOL_CONFIG")
     };
     let daemon = || {
-        Arg::new("daemon").required(true).value_name("DAEMON").help("gpuctld, or a node: node1")
+        Arg::new("daemon")
+            .required(true)
+            .value_name("DAEMON")
+            .help("gpuctld, or a node: node1")
     };
     Command::new("sandbox")
         .about("A whole cluster on this machine: real daemons, simulated GPUs")
         .subcommand_required(true)
         .subcommand(up_command(dir()))
         .subcommand(
-            Command::new("kill").about("Send SIGKILL to a daemon").arg(daemon()).arg(dir()),
+            Command::new("kill")
+                .about("Send SIGKILL to a daemon")
+                .arg(daemon())
+                .arg(dir()),
         )
-        .subcommand(Command::new("start").about("Start a daemon again").arg(daemon()).arg(dir()))
+        .subcommand(
+            Command::new("start")
+                .about("Start a daemon again")
+                .arg(daemon())
+                .arg(dir()),
+        )
         .subcommand(
             Command::new("fault")
                 .about("Break a simulated GPU: xid 79, lost, missing, hang, ecc 1, clear")
                 .arg(Arg::new("node").required(true).value_name("NODE"))
-                .arg(Arg::new("gpu").required(true).value_name("GPU").help("gpu0, gpu1, ... or driver"))
+                .arg(
+                    Arg::new("gpu")
+                        .required(true)
+                        .value_name("GPU")
+                        .help("gpu0, gpu1, ... or driver"),
+                )
                 .arg(
                     Arg::new("fault")
                         .required(true)
@@ -47,7 +63,11 @@ pub fn command() -> Command {
                 )
                 .arg(dir()),
         )
-        .subcommand(Command::new("status").about("What is running of it").arg(dir()))
+        .subcommand(
+            Command::new("status")
+                .about("What is running of it")
+                .arg(dir()),
+        )
         .subcommand(
             Command::new("down")
                 .about("End it and remove everything it made")
@@ -135,8 +155,11 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         "kill" => daemon::kill(&sandbox, text("daemon"))?,
         "start" => daemon::start(&sandbox, text("daemon"))?,
         "fault" => {
-            let words: Vec<&str> =
-                args.get_many::<String>("fault").expect("required").map(String::as_str).collect();
+            let words: Vec<&str> = args
+                .get_many::<String>("fault")
+                .expect("required")
+                .map(String::as_str)
+                .collect();
             daemon::fault(&sandbox, text("node"), text("gpu"), &words)?;
         }
         "status" => daemon::status(&sandbox)?,

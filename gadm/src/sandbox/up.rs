@@ -33,7 +33,10 @@ const IMEX_MINOR: u32 = 4 * CONTROL_MINOR;
 pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
     let dir = args.get_one::<PathBuf>("dir").expect("required");
     let count = *args.get_one::<u32>("nodes").expect("has a default");
-    let gpus = gpus_by_node(args.get_one::<String>("gpus").expect("has a default"), count)?;
+    let gpus = gpus_by_node(
+        args.get_one::<String>("gpus").expect("has a default"),
+        count,
+    )?;
     let cpus = *args.get_one::<u32>("cpus").expect("has a default");
     let mem = args.get_one::<String>("mem").expect("has a default");
     let mem_bytes = gmodel::size::parse_bytes(mem).context("--mem")?;
@@ -43,8 +46,15 @@ pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
     let hollow = *args.get_one::<u32>("hollow-nodes").expect("has a default");
     let kinds = args.get_one::<String>("gpus").expect("has a default");
     let sandbox = new_sandbox(&dir, count, programs, hollow, kinds)?;
-    let and = if hollow > 0 { format!(" and {hollow} hollow ones") } else { String::new() };
-    say(&format!("starting {count} node(s){and} in {} ...", dir.display()));
+    let and = if hollow > 0 {
+        format!(" and {hollow} hollow ones")
+    } else {
+        String::new()
+    };
+    say(&format!(
+        "starting {count} node(s){and} in {} ...",
+        dir.display()
+    ));
     let built = build(&sandbox, &gpus, cpus, mem_bytes);
     if let Err(error) = built {
         say("it failed; cleaning up");
@@ -52,11 +62,16 @@ pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
         return Err(error);
     }
     if sandbox.record.isolated {
-        say("ready. Jobs of root are accepted here, with fewer powers; GPUs are fenced by the kernel.");
+        say(
+            "ready. Jobs of root are accepted here, with fewer powers; GPUs are fenced by the kernel.",
+        );
     } else {
         say("ready. Started without root: GPUs are counted, nothing keeps jobs apart.");
     }
-    println!("export GPUPOOL_CONFIG={}", shell_word(&sandbox.client_config()));
+    println!(
+        "export GPUPOOL_CONFIG={}",
+        shell_word(&sandbox.client_config())
+    );
     Ok(())
 }
 
@@ -68,7 +83,10 @@ fn say(text: &str) {
 fn gpus_by_node(text: &str, nodes: u32) -> anyhow::Result<Vec<Option<String>>> {
     let parts: Vec<&str> = text.split('/').collect();
     if parts.len() > nodes as usize {
-        bail!("--gpus {text}: {} kinds of nodes and {nodes} node(s)", parts.len());
+        bail!(
+            "--gpus {text}: {} kinds of nodes and {nodes} node(s)",
+            parts.len()
+        );
     }
     if nodes > 1 && parts.contains(&REAL) {
         bail!("--gpus {text}: this machine's own GPUs are one node's. Try --nodes 1 --gpus {REAL}");
@@ -89,7 +107,10 @@ fn programs() -> anyhow::Result<PathBuf> {
     let dir = own.parent().context("gadm has no directory")?.to_owned();
     for name in ["gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", LIBRARY] {
         if !dir.join(name).exists() {
-            bail!("{name} is not beside gadm in {}; build the whole workspace", dir.display());
+            bail!(
+                "{name} is not beside gadm in {}; build the whole workspace",
+                dir.display()
+            );
         }
     }
     Ok(dir)
@@ -108,9 +129,15 @@ fn new_sandbox(
 ) -> anyhow::Result<Sandbox> {
     if dir.join("sandbox.json").exists() {
         let old = Sandbox::find(Some(dir))?;
-        let running: Vec<_> =
-            old.daemons().filter(|name| daemon::alive(&old, name).is_some()).collect();
-        let state = if running.is_empty() { "stopped".into() } else { running.join(", ") };
+        let running: Vec<_> = old
+            .daemons()
+            .filter(|name| daemon::alive(&old, name).is_some())
+            .collect();
+        let state = if running.is_empty() {
+            "stopped".into()
+        } else {
+            running.join(", ")
+        };
         bail!(
             "{} holds a sandbox already ({state}). `gadm sandbox down --dir {}` ends it.",
             dir.display(),
@@ -120,21 +147,42 @@ fn new_sandbox(
     let tag = tag_of(dir);
     let isolated = nix::unistd::geteuid().is_root();
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let major = if isolated { Some(unused_major(&majors_of_others()?)?) } else { None };
+    let major = if isolated {
+        Some(unused_major(&majors_of_others()?)?)
+    } else {
+        None
+    };
     let nodes = (1..=count).map(|n| format!("node{n}")).collect();
     // The first kind of `--gpus`, if hollow nodes can pretend to it: one type, not a mixed board.
-    let first = gpus.split('/').next().filter(|kind| kind.contains(':') && !kind.contains(','));
+    let first = gpus
+        .split('/')
+        .next()
+        .filter(|kind| kind.contains(':') && !kind.contains(','));
     let hollow_gpus = first.map(str::to_owned);
-    let record =
-        Record { tag, nodes, port, isolated, programs, major, hollow_nodes, hollow_gpus };
-    let sandbox = Sandbox { dir: dir.to_owned(), record };
+    let record = Record {
+        tag,
+        nodes,
+        port,
+        isolated,
+        programs,
+        major,
+        hollow_nodes,
+        hollow_gpus,
+    };
+    let sandbox = Sandbox {
+        dir: dir.to_owned(),
+        record,
+    };
     make_open_dir(&sandbox.run_dir())?;
     if isolated && !gsys::mount::is_tmpfs(&sandbox.run_dir())? {
         // As /run is where there is systemd, with a socket or two for each job.
         match gsys::mount::mount_tmpfs(&sandbox.run_dir(), RUN_DIR_BYTES) {
             Ok(()) => make_open_dir(&sandbox.run_dir())?,
             // As in containers. It is for speed alone.
-            Err(e) => say(&format!("{} stays on the disk: {e}", sandbox.run_dir().display())),
+            Err(e) => say(&format!(
+                "{} stays on the disk: {e}",
+                sandbox.run_dir().display()
+            )),
         }
     }
     if let Some(major) = major {
@@ -146,10 +194,22 @@ fn new_sandbox(
 
 /// Majors that other sandboxes of this machine took.
 fn majors_of_others() -> anyhow::Result<Vec<u32>> {
-    let Some(base) = run_dir("x").parent().map(Path::to_owned) else { return Ok(Vec::new()) };
-    let Ok(entries) = fs::read_dir(base) else { return Ok(Vec::new()) };
-    let read = |dir: PathBuf| fs::read_to_string(dir.join("major")).ok()?.trim().parse().ok();
-    Ok(entries.filter_map(|entry| read(entry.ok()?.path())).collect())
+    let Some(base) = run_dir("x").parent().map(Path::to_owned) else {
+        return Ok(Vec::new());
+    };
+    let Ok(entries) = fs::read_dir(base) else {
+        return Ok(Vec::new());
+    };
+    let read = |dir: PathBuf| {
+        fs::read_to_string(dir.join("major"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    Ok(entries
+        .filter_map(|entry| read(entry.ok()?.path()))
+        .collect())
 }
 
 fn build(
@@ -194,7 +254,11 @@ fn write_hollow(sandbox: &Sandbox, cpus: u32, mem_bytes: u64) -> anyhow::Result<
     let mut tokens = String::new();
     for n in 1..=sandbox.record.hollow_nodes {
         let name = Some(format!("h{n}"));
-        let ask = TokenRequest { name, ttl_secs: Some(3600), ..Default::default() };
+        let ask = TokenRequest {
+            name,
+            ttl_secs: Some(3600),
+            ..Default::default()
+        };
         let token: TokenReply = client.post("/v1/tokens", &ask)?;
         tokens.push_str(&token.token);
         tokens.push('\n');
@@ -202,7 +266,12 @@ fn write_hollow(sandbox: &Sandbox, cpus: u32, mem_bytes: u64) -> anyhow::Result<
     use std::os::unix::fs::OpenOptionsExt;
     let file = home.join("tokens");
     let mut open = fs::OpenOptions::new();
-    let mut file = open.write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    let mut file = open
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file)?;
     std::io::Write::write_all(&mut file, tokens.as_bytes())?;
     Ok(())
 }
@@ -212,7 +281,11 @@ fn write_controller(sandbox: &Sandbox) -> anyhow::Result<()> {
     make_open_dir(&home.join("partitions.d"))?;
     let user = nix::unistd::User::from_uid(nix::unistd::geteuid())?
         .map_or_else(|| nix::unistd::geteuid().to_string(), |user| user.name);
-    let operators = if sandbox.record.isolated { String::new() } else { format!("operators = [{user:?}]\n") };
+    let operators = if sandbox.record.isolated {
+        String::new()
+    } else {
+        format!("operators = [{user:?}]\n")
+    };
     let text = format!(
         "# Written by gadm sandbox; edit it and `gadm reload`.\n\
          cluster = \"sandbox\"\nstate_dir = {state}\nsocket = {socket}\n\
@@ -257,7 +330,11 @@ fn write_node(
         spool = toml_text(&home.join("spool")),
         run = toml_text(&run),
         tag = sandbox.cgroup_tag(),
-        isolation = if sandbox.record.isolated { "fence" } else { "none" },
+        isolation = if sandbox.record.isolated {
+            "fence"
+        } else {
+            "none"
+        },
     );
     match gpus {
         Some(REAL) => {}
@@ -292,25 +369,50 @@ fn simulate(sandbox: &Sandbox, name: &str, at: u32, gpus: &str) -> anyhow::Resul
     fs::copy(sandbox.record.programs.join(LIBRARY), nvml.join(LIBRARY))?;
     let seed = format!("{}-{name}", sandbox.record.tag);
     let base = (at * MINORS_PER_NODE).to_string();
-    daemon::nvml_sim(&sandbox.record.programs, &["init", "--dir"], &nvml, |command| {
-        command.args(["--gpus", gpus, "--seed", &seed, "--minor-base", &base]);
-    })
+    daemon::nvml_sim(
+        &sandbox.record.programs,
+        &["init", "--dir"],
+        &nvml,
+        |command| {
+            command.args(["--gpus", gpus, "--seed", &seed, "--minor-base", &base]);
+        },
+    )
     .with_context(|| format!("--gpus {gpus}"))?;
-    let Some(major) = sandbox.record.major else { return Ok(()) };
+    let Some(major) = sandbox.record.major else {
+        return Ok(());
+    };
     let dev = home.join("dev");
     // Where the simulated CUDA looks whether it may open a GPU.
     std::os::unix::fs::symlink(&dev, nvml.join("dev"))?;
     let minors = simulated_minors(&nvml)?;
     for minor in &minors {
-        make_char_device(&dev.join(format!("nvidia{minor}")), DeviceNumber { major, minor: *minor })?;
+        make_char_device(
+            &dev.join(format!("nvidia{minor}")),
+            DeviceNumber {
+                major,
+                minor: *minor,
+            },
+        )?;
     }
     fs::create_dir(dev.join("nvidia-caps"))?;
     for cap in CapMinors::read(&nvml.join("nvidia-caps/mig-minors")).of_whole_instances() {
         let path = dev.join(format!("nvidia-caps/nvidia-cap{cap}"));
-        make_char_device(&path, DeviceNumber { major, minor: CAP_MINOR + cap })?;
+        make_char_device(
+            &path,
+            DeviceNumber {
+                major,
+                minor: CAP_MINOR + cap,
+            },
+        )?;
     }
     fs::create_dir(dev.join("nvidia-caps-imex-channels"))?;
-    make_char_device(&dev.join("nvidia-caps-imex-channels/channel0"), DeviceNumber { major, minor: IMEX_MINOR })?;
+    make_char_device(
+        &dev.join("nvidia-caps-imex-channels/channel0"),
+        DeviceNumber {
+            major,
+            minor: IMEX_MINOR,
+        },
+    )?;
     for (file, offset) in [("nvidiactl", 0), ("nvidia-uvm", 1), ("nvidia-uvm-tools", 2)] {
         let minor = CONTROL_MINOR + at * 4 + offset;
         make_char_device(&dev.join(file), DeviceNumber { major, minor })?;
@@ -337,9 +439,17 @@ fn simulated_minors(dir: &Path) -> anyhow::Result<Vec<u32>> {
 fn make_cluster(sandbox: &Sandbox) -> anyhow::Result<()> {
     let config = sandbox.home("gpuctld").join("gpuctld.toml");
     let mut command = Command::new(sandbox.record.programs.join("gpuctld"));
-    let output = command.args(["new", "--config"]).arg(config).stdin(Stdio::null()).output().context("cannot run gpuctld new")?;
+    let output = command
+        .args(["new", "--config"])
+        .arg(config)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run gpuctld new")?;
     if !output.status.success() {
-        bail!("the cluster could not be made: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "the cluster could not be made: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(())
 }
@@ -347,17 +457,30 @@ fn make_cluster(sandbox: &Sandbox) -> anyhow::Result<()> {
 /// Invites the node and lets it join, as an administrator would.
 fn join(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
     let mut client = Client::new(sandbox.socket());
-    let ask = TokenRequest { name: Some(name.to_owned()), ttl_secs: Some(600), ..Default::default() };
+    let ask = TokenRequest {
+        name: Some(name.to_owned()),
+        ttl_secs: Some(600),
+        ..Default::default()
+    };
     let token: TokenReply = client.post("/v1/tokens", &ask)?;
     let output = Command::new(sandbox.record.programs.join("gpud"))
-        .args(["join", "--controller", &sandbox.controller(), "--token", &token.token])
+        .args([
+            "join",
+            "--controller",
+            &sandbox.controller(),
+            "--token",
+            &token.token,
+        ])
         .arg("--state-dir")
         .arg(sandbox.home(name).join("state"))
         .stdin(Stdio::null())
         .output()
         .context("cannot run gpud join")?;
     if !output.status.success() {
-        bail!("{name} could not join: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "{name} could not join: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(())
 }
@@ -384,21 +507,28 @@ fn wait_for_nodes(sandbox: &Sandbox) -> anyhow::Result<()> {
     }
     if sandbox.record.hollow_nodes > 0 {
         let all = sandbox.record.nodes.len() + sandbox.record.hollow_nodes as usize;
-        daemon::wait(sandbox, HOLLOW, || Ok(listed()?.iter().filter(idle).count() == all))?;
+        daemon::wait(sandbox, HOLLOW, || {
+            Ok(listed()?.iter().filter(idle).count() == all)
+        })?;
     }
     Ok(())
 }
 
 /// A path as a TOML basic string.
 fn toml_text(path: &Path) -> String {
-    toml::Value::String(String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned()).to_string()
+    toml::Value::String(String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned())
+        .to_string()
 }
 
 /// A path as one word for a shell.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    if text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]
@@ -408,7 +538,14 @@ mod tests {
     #[test]
     fn nodes_may_differ_in_their_gpus() {
         let kinds = gpus_by_node("h100:8/l4:4", 3).unwrap();
-        assert_eq!(kinds, [Some("h100:8".into()), Some("l4:4".into()), Some("l4:4".into())]);
+        assert_eq!(
+            kinds,
+            [
+                Some("h100:8".into()),
+                Some("l4:4".into()),
+                Some("l4:4".into())
+            ]
+        );
         assert_eq!(gpus_by_node("none", 1).unwrap(), [None]);
         assert!(gpus_by_node("h100:8/l4:4", 1).is_err());
     }

@@ -13,7 +13,8 @@ use gcli::{ClusterChoice, Failure, Outcome};
 use gmodel::Timestamp;
 use std::io::Write;
 
-const ELSEWHERE: &str = "Cluster, TresName, Allocated, Down, PlannedDown, Idle, Planned and Reported are";
+const ELSEWHERE: &str =
+    "Cluster, TresName, Allocated, Down, PlannedDown, Idle, Planned and Reported are";
 
 /// A line of the report.
 struct Line {
@@ -45,9 +46,15 @@ pub(crate) struct Asked {
 
 /// The words behind the report's name, if it is this one.
 pub(crate) fn words(words: &[String]) -> Option<&[String]> {
-    let [about, report, rest @ ..] = words else { return None };
-    let begins = |whole: &str, word: &str| !word.is_empty() && whole.starts_with(&word.to_ascii_lowercase());
-    (begins("cluster", about) && begins("utilization", report) && !begins("userutilizationbyaccount", report)).then_some(rest)
+    let [about, report, rest @ ..] = words else {
+        return None;
+    };
+    let begins =
+        |whole: &str, word: &str| !word.is_empty() && whole.starts_with(&word.to_ascii_lowercase());
+    (begins("cluster", about)
+        && begins("utilization", report)
+        && !begins("userutilizationbyaccount", report))
+    .then_some(rest)
 }
 
 impl Asked {
@@ -68,12 +75,19 @@ impl Asked {
 
 /// # Errors
 /// What stood in the way.
-pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Unit, (is_named, tres): (bool, &[Tres]), table: TableArgs) -> Outcome {
+pub(crate) fn print(
+    asked: &Asked,
+    choice: &ClusterChoice,
+    unit: Unit,
+    (is_named, tres): (bool, &[Tres]),
+    table: TableArgs,
+) -> Outcome {
     let usual = match is_named {
         true => "Cluster,TresName,Allocated,Down,PlannedDown,Idle,Planned,Reported",
         false => "Cluster,Allocated,Down,PlannedDown,Idle,Planned,Reported",
     };
-    let columns = ruled_table::choose(asked.format.as_deref().unwrap_or(usual), COLUMNS, ELSEWHERE)?;
+    let columns =
+        ruled_table::choose(asked.format.as_deref().unwrap_or(usual), COLUMNS, ELSEWHERE)?;
     let mut source = Source::open(choice)?;
     let Utilization { known_from, rows } = source.utilization(asked.span)?;
     let Span { start, end } = asked.span;
@@ -99,15 +113,25 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Unit, (is_named
     if !table.no_header {
         let counted = if is_named { "TRES" } else { "CPU" };
         let reported = unit.title(counted);
-        writeln!(out, "{RULE}\nCluster Utilization {}\nUsage reported in {reported}\n{RULE}", asked.span)?;
+        writeln!(
+            out,
+            "{RULE}\nCluster Utilization {}\nUsage reported in {reported}\n{RULE}",
+            asked.span
+        )?;
     }
     ruled_table::print(&mut out, &columns, &lines, table)?;
     out.flush()?;
     let since = TimeFormat::from_env().print(known_from.0);
     if known_from.0 >= end {
-        note("gadm", format_args!("of this time nothing is known: what nodes had is known from {since} on"))?;
+        note(
+            "gadm",
+            format_args!("of this time nothing is known: what nodes had is known from {since} on"),
+        )?;
     } else if known_from.0 > start {
-        note("gadm", format_args!("what nodes had is known from {since} on: the time before is not counted"))?;
+        note(
+            "gadm",
+            format_args!("what nodes had is known from {since} on: the time before is not counted"),
+        )?;
     }
     Ok(0)
 }
@@ -118,7 +142,14 @@ mod tests {
 
     #[test]
     fn the_reports_name_may_be_begun() {
-        let is = |text: &str| words(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).is_some();
-        assert!(is("cluster Utilization") && is("clus util") && !is("cluster u") && !is("cluster userutil") && !is("reservation utilization"));
+        let is =
+            |text: &str| words(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).is_some();
+        assert!(
+            is("cluster Utilization")
+                && is("clus util")
+                && !is("cluster u")
+                && !is("cluster userutil")
+                && !is("reservation utilization")
+        );
     }
 }

@@ -41,8 +41,11 @@ pub(crate) struct Asked {
 
 /// The words behind the report's name, if it is this one. Beginnings of its names are enough.
 pub(crate) fn words(words: &[String]) -> Option<&[String]> {
-    let [about, report, rest @ ..] = words else { return None };
-    let begins = |whole: &str, word: &str| !word.is_empty() && whole.starts_with(&word.to_ascii_lowercase());
+    let [about, report, rest @ ..] = words else {
+        return None;
+    };
+    let begins =
+        |whole: &str, word: &str| !word.is_empty() && whole.starts_with(&word.to_ascii_lowercase());
     // What is common with sizesbyaccountandwckey and sizesbywckey means this one.
     (begins("job", about) && begins("sizesbyaccount", report)).then_some(rest)
 }
@@ -68,9 +71,19 @@ impl Asked {
             Ok(true)
         })?;
         if view == View::Top && !accounts.is_empty() {
-            return Err(Failure::usage("acctasparent lists the accounts at the top of the tree: leave accounts= out, or acctasparent"));
+            return Err(Failure::usage(
+                "acctasparent lists the accounts at the top of the tree: leave accounts= out, or acctasparent",
+            ));
         }
-        Ok(Self { span, accounts, users, partitions, grouping: bounds, view, counts })
+        Ok(Self {
+            span,
+            accounts,
+            users,
+            partitions,
+            grouping: bounds,
+            view,
+            counts,
+        })
     }
 }
 
@@ -81,8 +94,15 @@ fn grouping(value: &str) -> Result<Option<Vec<u64>>, Failure> {
     }
     let bounds: Result<Vec<u64>, _> = value.split(',').map(|word| word.trim().parse()).collect();
     match bounds {
-        Ok(bounds) if bounds.is_sorted_by(|a, b| a < b) && bounds.first().is_some_and(|first| *first > 0) => Ok(Some(bounds)),
-        _ => Err(Failure::usage(format_args!("grouping={value}: write where groups begin, smaller ones first: 50,250; or individual"))),
+        Ok(bounds)
+            if bounds.is_sorted_by(|a, b| a < b)
+                && bounds.first().is_some_and(|first| *first > 0) =>
+        {
+            Ok(Some(bounds))
+        }
+        _ => Err(Failure::usage(format_args!(
+            "grouping={value}: write where groups begin, smaller ones first: 50,250; or individual"
+        ))),
     }
 }
 
@@ -115,13 +135,21 @@ pub(crate) fn print(
     (is_named, tres): (bool, &[Tres]),
     table: TableArgs,
 ) -> Outcome {
-    let [tres] = tres else { return Err(Failure::usage("sizes are of one thing: ask for each with a --tres of its own")) };
+    let [tres] = tres else {
+        return Err(Failure::usage(
+            "sizes are of one thing: ask for each with a --tres of its own",
+        ));
+    };
     let mut source = Source::open(choice)?;
     let by = match tres {
         Tres::Cpu => "account,user,partition,cpus",
         Tres::Gpu => "account,user,partition,gpus",
     };
-    let mut used: Vec<Used> = source.used(by, asked.span)?.iter().map(|row| Used::of(row, *tres)).collect();
+    let mut used: Vec<Used> = source
+        .used(by, asked.span)?
+        .iter()
+        .map(|row| Used::of(row, *tres))
+        .collect();
     used.retain(|one| among(&asked.users, &one.user) && among(&asked.partitions, &one.partition));
     let known = source.accounts()?;
     let sizes = groups_of(asked, &used);
@@ -135,27 +163,56 @@ pub(crate) fn print(
         .chain(sizes.iter().map(|sizes| (sizes.title(counted), 13)))
         .chain([("% of cluster".to_owned(), 12)])
         .collect();
-    let amount = |one: &Used| if asked.counts { one.jobs as f64 } else { one.hours * per_hour };
+    let amount = |one: &Used| {
+        if asked.counts {
+            one.jobs as f64
+        } else {
+            one.hours * per_hour
+        }
+    };
     let sum = |of: &[&Used]| of.iter().fold(0.0, |sum, one| sum + amount(one));
     let whole = accounts.values().fold(0.0, |whole, of| whole + sum(of));
     let rows: Vec<Vec<String>> = accounts
         .iter()
         .map(|(account, of)| {
             let of_size = |sizes: &Sizes| {
-                let here: Vec<&Used> = of.iter().copied().filter(|one| one.size >= sizes.least && sizes.below.is_none_or(|below| one.size < below)).collect();
+                let here: Vec<&Used> = of
+                    .iter()
+                    .copied()
+                    .filter(|one| {
+                        one.size >= sizes.least && sizes.below.is_none_or(|below| one.size < below)
+                    })
+                    .collect();
                 format!("{:.0}", sum(&here))
             };
-            let percent = if whole > 0.0 { sum(of) / whole * 100.0 } else { 0.0 };
-            [source.cluster.clone(), (*account).to_owned()].into_iter().chain(sizes.iter().map(of_size)).chain([format!("{percent:.2}%")]).collect()
+            let percent = if whole > 0.0 {
+                sum(of) / whole * 100.0
+            } else {
+                0.0
+            };
+            [source.cluster.clone(), (*account).to_owned()]
+                .into_iter()
+                .chain(sizes.iter().map(of_size))
+                .chain([format!("{percent:.2}%")])
+                .collect()
         })
         .collect();
     let mut out = stdout()?;
     if !table.no_header {
-        writeln!(out, "{RULE}\nJob Sizes {} ({} secs)", asked.span, asked.span.secs())?;
+        writeln!(
+            out,
+            "{RULE}\nJob Sizes {} ({} secs)",
+            asked.span,
+            asked.span.secs()
+        )?;
         if is_named {
             writeln!(out, "TRES type is {}", tres.name())?;
         }
-        let reported = if asked.counts { "Units are in number of jobs ran".to_owned() } else { format!("Time reported in {unit}") };
+        let reported = if asked.counts {
+            "Units are in number of jobs ran".to_owned()
+        } else {
+            format!("Time reported in {unit}")
+        };
         writeln!(out, "{reported}\n{RULE}")?;
     }
     ruled_table::print_texts(&mut out, &titles, &rows, table)?;
@@ -193,15 +250,39 @@ fn groups_of(asked: &Asked, used: &[Used]) -> Vec<Sizes> {
         sizes.sort_by(f64::total_cmp);
         sizes.dedup();
         let next = sizes.iter().skip(1).copied().map(Some).chain([None]);
-        return sizes.iter().zip(next).map(|(least, below)| Sizes { least: *least, below, single: true }).collect();
+        return sizes
+            .iter()
+            .zip(next)
+            .map(|(least, below)| Sizes {
+                least: *least,
+                below,
+                single: true,
+            })
+            .collect();
     };
-    let bounds: Vec<f64> = [0].iter().chain(bounds).map(|bound| *bound as f64).collect();
+    let bounds: Vec<f64> = [0]
+        .iter()
+        .chain(bounds)
+        .map(|bound| *bound as f64)
+        .collect();
     let next = bounds.iter().skip(1).copied().map(Some).chain([None]);
-    bounds.iter().zip(next).map(|(least, below)| Sizes { least: *least, below, single: false }).collect()
+    bounds
+        .iter()
+        .zip(next)
+        .map(|(least, below)| Sizes {
+            least: *least,
+            below,
+            single: false,
+        })
+        .collect()
 }
 
 /// The accounts that are listed, each with what counts for it.
-fn by_account<'a>(asked: &'a Asked, used: &'a [Used], known: &'a [AccountRow]) -> BTreeMap<&'a str, Vec<&'a Used>> {
+fn by_account<'a>(
+    asked: &'a Asked,
+    used: &'a [Used],
+    known: &'a [AccountRow],
+) -> BTreeMap<&'a str, Vec<&'a Used>> {
     let parents = Parents::of(known);
     let mut found: BTreeMap<&str, Vec<&Used>> = BTreeMap::new();
     for one in used {
@@ -209,11 +290,21 @@ fn by_account<'a>(asked: &'a Asked, used: &'a [Used], known: &'a [AccountRow]) -
         let under: Vec<&str> = match asked.view {
             View::Whole if asked.accounts.is_empty() => vec!["root"],
             // Slurm's name of the tree itself.
-            View::Whole => parents.line(&one.account).into_iter().chain(["root"]).filter(|name| is_asked(name)).collect(),
-            View::Flat => [one.account.as_str()].into_iter().filter(|name| asked.accounts.is_empty() || is_asked(name)).collect(),
+            View::Whole => parents
+                .line(&one.account)
+                .into_iter()
+                .chain(["root"])
+                .filter(|name| is_asked(name))
+                .collect(),
+            View::Flat => [one.account.as_str()]
+                .into_iter()
+                .filter(|name| asked.accounts.is_empty() || is_asked(name))
+                .collect(),
             View::Top => parents.line(&one.account).pop().into_iter().collect(),
         };
-        under.into_iter().for_each(|name| found.entry(name).or_default().push(one));
+        under
+            .into_iter()
+            .for_each(|name| found.entry(name).or_default().push(one));
     }
     found
 }
@@ -225,22 +316,60 @@ mod tests {
     #[test]
     fn groups_of_sizes_are_titled_as_in_slurm() {
         let titles = |grouping: &str| {
-            let asked = Asked::of(&[format!("grouping={grouping}")], Timestamp::from_secs(1_795_277_177)).unwrap();
-            let used = [16.0, 0.5, 16.0].map(|size| Used { account: String::new(), user: String::new(), partition: String::new(), size, hours: 1.0, jobs: 1 });
-            groups_of(&asked, &used).iter().map(|sizes| sizes.title("CPUs")).collect::<Vec<_>>().join("|")
+            let asked = Asked::of(
+                &[format!("grouping={grouping}")],
+                Timestamp::from_secs(1_795_277_177),
+            )
+            .unwrap();
+            let used = [16.0, 0.5, 16.0].map(|size| Used {
+                account: String::new(),
+                user: String::new(),
+                partition: String::new(),
+                size,
+                hours: 1.0,
+                jobs: 1,
+            });
+            groups_of(&asked, &used)
+                .iter()
+                .map(|sizes| sizes.title("CPUs"))
+                .collect::<Vec<_>>()
+                .join("|")
         };
         assert_eq!(titles("50,250"), "0-49 CPUs|50-249 CPUs|>= 250 CPUs");
         assert_eq!(titles("individual"), "0.5 CPUs|16 CPUs");
-        let refused = |words: &[&str]| Asked::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(), Timestamp::from_secs(1_795_277_177)).unwrap_err().text;
+        let refused = |words: &[&str]| {
+            Asked::of(
+                &words
+                    .iter()
+                    .map(|word| (*word).to_owned())
+                    .collect::<Vec<_>>(),
+                Timestamp::from_secs(1_795_277_177),
+            )
+            .unwrap_err()
+            .text
+        };
         for grouping in ["grouping=", "grouping=0,5", "grouping=50,10", "grouping=x"] {
-            assert!(refused(&[grouping]).contains("write where groups begin"), "{grouping}");
+            assert!(
+                refused(&[grouping]).contains("write where groups begin"),
+                "{grouping}"
+            );
         }
-        assert!(refused(&["gid=0"]).contains("chooses nothing here") && refused(&["accounts=a", "acctasparent"]).contains("leave accounts= out"));
+        assert!(
+            refused(&["gid=0"]).contains("chooses nothing here")
+                && refused(&["accounts=a", "acctasparent"]).contains("leave accounts= out")
+        );
     }
 
     #[test]
     fn the_reports_name_may_be_begun() {
-        let is = |text: &str| words(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).is_some();
-        assert!(is("job SizesByAccount") && is("j siz flatview") && !is("job sizesbywckey") && !is("job SizesByAccountAndWckey") && !is("user top"));
+        let is =
+            |text: &str| words(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).is_some();
+        assert!(
+            is("job SizesByAccount")
+                && is("j siz flatview")
+                && !is("job sizesbywckey")
+                && !is("job SizesByAccountAndWckey")
+                && !is("user top")
+        );
     }
 }

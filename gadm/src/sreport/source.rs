@@ -31,17 +31,27 @@ impl Span {
     ) -> Result<Self, Failure> {
         let midnight = local_time::midnight(now);
         // A day ago may have been another day's hour: the midnight before it is meant.
-        let mut span = Self { start: local_time::midnight(midnight.plus_secs(-1)), end: midnight };
+        let mut span = Self {
+            start: local_time::midnight(midnight.plus_secs(-1)),
+            end: midnight,
+        };
         let mut has_end = false;
         for word in words {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            let time = |what: &str| local_time::read_past(value, now).map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")));
+            let time = |what: &str| {
+                local_time::read_past(value, now)
+                    .map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")))
+            };
             match key.to_ascii_lowercase().as_str() {
                 "start" => span.start = time("start")?,
                 "end" => (span.end, has_end) = (time("end")?.min(now), true),
                 "where" | "all_clusters" => {}
                 key if other(key, value)? => {}
-                _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are {known}"))),
+                _ => {
+                    return Err(Failure::usage(format_args!(
+                        "{word:?} chooses nothing here. Known are {known}"
+                    )));
+                }
             }
         }
         if span.start < span.end {
@@ -50,8 +60,12 @@ impl Span {
         let times = TimeFormat::from_env();
         let (start, end) = (times.print(span.start), times.print(span.end));
         Err(Failure::usage(match has_end || span.start >= now {
-            true => format!("start ({start}) is not before end ({end}): there is nothing between them"),
-            false => format!("start ({start}) is not before the last midnight ({end}), with which a report ends unless end= says otherwise. Try end=now"),
+            true => {
+                format!("start ({start}) is not before end ({end}): there is nothing between them")
+            }
+            false => format!(
+                "start ({start}) is not before the last midnight ({end}), with which a report ends unless end= says otherwise. Try end=now"
+            ),
         }))
     }
 
@@ -64,7 +78,12 @@ impl Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let times = TimeFormat::from_env();
-        write!(f, "{} - {}", times.print(self.start), times.print(self.end.plus_secs(-1)))
+        write!(
+            f,
+            "{} - {}",
+            times.print(self.start),
+            times.print(self.end.plus_secs(-1))
+        )
     }
 }
 
@@ -114,7 +133,12 @@ impl Source {
         Ok(self.client.get::<Answer>("/v1/accounts")?.accounts)
     }
 
-    fn of_span<A: DeserializeOwned>(&mut self, path: &str, by: Option<&'static str>, span: Span) -> Result<A, Failure> {
+    fn of_span<A: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        by: Option<&'static str>,
+        span: Span,
+    ) -> Result<A, Failure> {
         #[derive(Serialize)]
         struct Query {
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,13 +146,24 @@ impl Source {
             from: Instant,
             to: Instant,
         }
-        Ok(self.client.get(&path_with_query(path, &Query { by, from: Instant(span.start), to: Instant(span.end) }))?)
+        Ok(self.client.get(&path_with_query(
+            path,
+            &Query {
+                by,
+                from: Instant(span.start),
+                to: Instant(span.end),
+            },
+        ))?)
     }
 }
 
 /// Names from `a,b`.
 pub(super) fn names(value: &str) -> impl Iterator<Item = String> {
-    value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned)
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
 }
 
 /// Whether a name is in a list, or there is no list.
@@ -141,13 +176,20 @@ pub(super) struct Parents<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Parents<'a> {
     pub fn of(known: &'a [AccountRow]) -> Self {
-        Self(known.iter().filter_map(|account| Some((account.name.as_str(), account.parent.as_deref()?))).collect())
+        Self(
+            known
+                .iter()
+                .filter_map(|account| Some((account.name.as_str(), account.parent.as_deref()?)))
+                .collect(),
+        )
     }
 
     /// An account and all above it, the nearest first.
     pub fn line(&self, account: &'a str) -> Vec<&'a str> {
         let mut seen = BTreeSet::new();
-        std::iter::successors(Some(account), |at| self.0.get(at).copied()).take_while(|at| seen.insert(*at)).collect()
+        std::iter::successors(Some(account), |at| self.0.get(at).copied())
+            .take_while(|at| seen.insert(*at))
+            .collect()
     }
 }
 
@@ -160,16 +202,29 @@ mod tests {
         let now = Timestamp::from_secs(1_795_277_177);
         let read = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            Span::read(&words, now, "start= and end=", |_, _| Ok(false)).map_err(|failure| failure.text)
+            Span::read(&words, now, "start= and end=", |_, _| Ok(false))
+                .map_err(|failure| failure.text)
         };
         let span = read(&[]).unwrap();
         assert_eq!(span.end, local_time::midnight(now));
         assert!((82_800..=90_000).contains(&span.secs()), "{span:?}");
         assert_eq!(read(&["start=today", "end=now"]).unwrap().end, now);
-        assert!(read(&["start=today"]).unwrap_err().contains("is not before the last midnight"));
+        assert!(
+            read(&["start=today"])
+                .unwrap_err()
+                .contains("is not before the last midnight")
+        );
         for words in [&["start=2026-11-21", "end=2026-11-20"][..], &["start=now"]] {
-            assert!(read(words).unwrap_err().contains("there is nothing between them"), "{words:?}");
+            assert!(
+                read(words)
+                    .unwrap_err()
+                    .contains("there is nothing between them"),
+                "{words:?}"
+            );
         }
-        assert_eq!(read(&["nodes=n1"]).unwrap_err(), "\"nodes=n1\" chooses nothing here. Known are start= and end=");
+        assert_eq!(
+            read(&["nodes=n1"]).unwrap_err(),
+            "\"nodes=n1\" chooses nothing here. Known are start= and end="
+        );
     }
 }

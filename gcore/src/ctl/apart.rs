@@ -23,7 +23,10 @@ pub struct Apart {
 impl Array {
     /// What keeps a pending task from starting.
     pub fn holds_of(&self, position: u32) -> &[Mark] {
-        let apart = self.apart.iter().find(|one| one.positions.contains(position));
+        let apart = self
+            .apart
+            .iter()
+            .find(|one| one.positions.contains(position));
         apart.map_or(&self.holds, |one| &one.holds)
     }
 
@@ -33,14 +36,23 @@ impl Array {
             return Cow::Borrowed(&self.pending);
         }
         let mut rest = self.pending.clone();
-        self.apart.iter().for_each(|one| take_out(&mut rest, &one.positions));
+        self.apart
+            .iter()
+            .for_each(|one| take_out(&mut rest, &one.positions));
         Cow::Owned(rest)
     }
 
     /// Pending tasks that nobody holds.
     pub fn not_held(&self) -> RangeSet {
-        let mut free = if self.holds.is_empty() { self.together().into_owned() } else { RangeSet::new() };
-        self.apart.iter().filter(|one| one.holds.is_empty()).for_each(|one| put_in(&mut free, &one.positions));
+        let mut free = if self.holds.is_empty() {
+            self.together().into_owned()
+        } else {
+            RangeSet::new()
+        };
+        self.apart
+            .iter()
+            .filter(|one| one.holds.is_empty())
+            .for_each(|one| put_in(&mut free, &one.positions));
         free
     }
 
@@ -52,15 +64,23 @@ impl Array {
     /// Those with holds of their own.
     pub(super) fn all_apart(&self) -> RangeSet {
         let mut all = RangeSet::new();
-        self.apart.iter().for_each(|one| put_in(&mut all, &one.positions));
+        self.apart
+            .iter()
+            .for_each(|one| put_in(&mut all, &one.positions));
         all
     }
 
     /// Some of the pending tasks by what holds them.
     pub(super) fn by_holds(&self, positions: &RangeSet) -> Vec<Apart> {
-        let sets = self.apart.iter().map(|one| (Cow::Borrowed(&one.positions), &one.holds));
+        let sets = self
+            .apart
+            .iter()
+            .map(|one| (Cow::Borrowed(&one.positions), &one.holds));
         let sets = sets.chain(std::iter::once((self.together(), &self.holds)));
-        let of_both = sets.map(|(set, holds)| Apart { positions: intersection(positions, &set), holds: holds.clone() });
+        let of_both = sets.map(|(set, holds)| Apart {
+            positions: intersection(positions, &set),
+            holds: holds.clone(),
+        });
         of_both.filter(|one| !one.positions.is_empty()).collect()
     }
 
@@ -75,7 +95,9 @@ impl Array {
 
     /// They are not pending any more, or as the rest of the array.
     pub(super) fn no_longer_apart(&mut self, positions: &RangeSet) {
-        self.apart.iter_mut().for_each(|one| take_out(&mut one.positions, positions));
+        self.apart
+            .iter_mut()
+            .for_each(|one| take_out(&mut one.positions, positions));
         self.apart.retain(|one| !one.positions.is_empty());
     }
 
@@ -110,9 +132,13 @@ pub(super) fn intersection(one: &RangeSet, other: &RangeSet) -> RangeSet {
 }
 
 pub(super) fn take_out(of: &mut RangeSet, these: &RangeSet) {
-    these.runs().for_each(|(first, last)| of.remove_range(first, last));
+    these
+        .runs()
+        .for_each(|(first, last)| of.remove_range(first, last));
 }
 
 pub(super) fn put_in(into: &mut RangeSet, these: &RangeSet) {
-    these.runs().for_each(|(first, last)| into.insert_range(first, last));
+    these
+        .runs()
+        .for_each(|(first, last)| into.insert_range(first, last));
 }

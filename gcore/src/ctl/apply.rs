@@ -9,9 +9,9 @@ mod runs;
 
 pub(super) use jobs::{changed_spec, close_array, reason_of, respecify};
 
-use super::reservation;
 use super::dependency::Dependent;
 use super::event::Event;
+use super::reservation;
 use super::state::{AdoptionWindow, Array, Job, Member, Node, Run, State};
 use super::submit::forget_what_fits;
 use super::{idle, policy, preempt, requeue, suspend};
@@ -25,24 +25,54 @@ pub fn apply(state: &mut State, event: &Event) {
         state.seq.0 += 1;
     }
     match event {
-        Event::JobSubmitted { id, spec, limit_secs, at, client_key } => {
+        Event::JobSubmitted {
+            id,
+            spec,
+            limit_secs,
+            at,
+            client_key,
+        } => {
             jobs::submitted(state, *id, spec, *limit_secs, *at, client_key.as_deref());
         }
         Event::TaskSplit { array, position } => jobs::split(state, *array, *position),
         Event::JobHeld { job, mark } => jobs::held(job_mut(state, *job), mark),
         Event::JobReleased { job, owner, at } => jobs::released(state, *job, owner.as_deref(), *at),
         Event::ArrayHeld { array, mark } => jobs::array_held(array_mut(state, *array), mark),
-        Event::ArrayReleased { array, owner, at } => jobs::array_released(state, *array, owner.as_deref(), *at),
-        Event::TasksHeld { array, positions, mark } => jobs::tasks_held(array_mut(state, *array), positions, mark),
-        Event::TasksReleased { array, positions, owner, at } => jobs::tasks_released(state, *array, positions, owner.as_deref(), *at),
+        Event::ArrayReleased { array, owner, at } => {
+            jobs::array_released(state, *array, owner.as_deref(), *at)
+        }
+        Event::TasksHeld {
+            array,
+            positions,
+            mark,
+        } => jobs::tasks_held(array_mut(state, *array), positions, mark),
+        Event::TasksReleased {
+            array,
+            positions,
+            owner,
+            at,
+        } => jobs::tasks_released(state, *array, positions, owner.as_deref(), *at),
         Event::JobUpdated { job, change, .. } => jobs::updated(state, *job, change),
         Event::ArrayUpdated { array, change, .. } => jobs::array_updated(state, *array, change),
-        Event::JobCancelled { job, by, text, reason, at } => {
+        Event::JobCancelled {
+            job,
+            by,
+            text,
+            reason,
+            at,
+        } => {
             jobs::cancelled(state, *job, by, text, *at);
             job_mut(state, *job).reason = (*reason).into();
         }
-        Event::TasksCancelled { array, positions, by, at } => jobs::tasks_cancelled(state, *array, positions, by, *at),
-        Event::WaitsChanged { who, waits, at } => jobs::waits_changed(state, *who, waits.clone(), *at),
+        Event::TasksCancelled {
+            array,
+            positions,
+            by,
+            at,
+        } => jobs::tasks_cancelled(state, *array, positions, by, *at),
+        Event::WaitsChanged { who, waits, at } => {
+            jobs::waits_changed(state, *who, waits.clone(), *at)
+        }
         Event::JobRequeued { .. } | Event::TasksRequeued { .. } => requeue::apply(state, event),
         Event::ReasonsGiven { jobs, arrays } => {
             for (id, reason) in jobs {
@@ -52,10 +82,26 @@ pub fn apply(state: &mut State, event: &Event) {
                 array_mut(state, *id).reason = reason.clone();
             }
         }
-        Event::RoomPromised { who: Dependent::Job(id), reason } => job_mut(state, *id).reason = reason.clone(),
-        Event::RoomPromised { who: Dependent::Array(id), reason } => array_mut(state, *id).reason = reason.clone(),
+        Event::RoomPromised {
+            who: Dependent::Job(id),
+            reason,
+        } => job_mut(state, *id).reason = reason.clone(),
+        Event::RoomPromised {
+            who: Dependent::Array(id),
+            reason,
+        } => array_mut(state, *id).reason = reason.clone(),
         Event::JobsForgotten { jobs, arrays } => jobs::forgotten(state, jobs, arrays),
-        Event::RunPlaced { run, allocation, lives, partition, limit_secs, class, priority, imex_channel, at } => {
+        Event::RunPlaced {
+            run,
+            allocation,
+            lives,
+            partition,
+            limit_secs,
+            class,
+            priority,
+            imex_channel,
+            at,
+        } => {
             if let Some(name) = partition {
                 respecify(state, run.job, |spec| spec.settle_in(name));
             }
@@ -67,12 +113,29 @@ pub fn apply(state: &mut State, event: &Event) {
             (job.priority, job.drawn_into) = (*priority, drawn_into);
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
-        Event::RunMarked { run, node, mark, at } => {
-            let mark = gmodel::checkpoint::Mark { at: *at, ..mark.clone() };
+        Event::RunMarked {
+            run,
+            node,
+            mark,
+            at,
+        } => {
+            let mark = gmodel::checkpoint::Mark {
+                at: *at,
+                ..mark.clone()
+            };
             runs::marked(run_mut(state, *run), *node, &mark);
             job_mut(state, run.job).last_mark = Some(Box::new(mark));
         }
-        Event::RunAdopted { run, spec, share, life, batch, limit_secs, imex_channel, at } => {
+        Event::RunAdopted {
+            run,
+            spec,
+            share,
+            life,
+            batch,
+            limit_secs,
+            imex_channel,
+            at,
+        } => {
             runs::adopted(state, *run, spec, *limit_secs, *at);
             runs::found_on(state, *run, share, life, *batch);
             let held = run_mut(state, *run);
@@ -89,7 +152,12 @@ pub fn apply(state: &mut State, event: &Event) {
             preempt::apply_stopping(state, *run, stop);
             raise_generations(state, *run);
         }
-        Event::RunUnneeded { run, for_job, called_back, .. } => {
+        Event::RunUnneeded {
+            run,
+            for_job,
+            called_back,
+            ..
+        } => {
             preempt::apply_unneeded(state, *run, *for_job, *called_back);
             if *called_back {
                 raise_generations(state, *run);
@@ -108,54 +176,71 @@ pub fn apply(state: &mut State, event: &Event) {
             raise_generations(state, *run);
         }
         // Which steps are under way is the history's: only what some have for themselves decides something.
-        Event::StepStarted { run, step, hold, .. } => {
+        Event::StepStarted {
+            run, step, hold, ..
+        } => {
             let run = run_mut(state, *run);
             run.steps = step + 1;
             run.step_holds.extend(hold.clone());
         }
-        Event::StepEnded { run, step, .. } => run_mut(state, *run).step_holds.retain(|hold| hold.step != *step),
-        Event::RunReported { run, node, phase, at } => runs::reported(state, *run, *node, phase, *at),
+        Event::StepEnded { run, step, .. } => run_mut(state, *run)
+            .step_holds
+            .retain(|hold| hold.step != *step),
+        Event::RunReported {
+            run,
+            node,
+            phase,
+            at,
+        } => runs::reported(state, *run, *node, phase, *at),
         Event::RunForfeited { run, node, .. } => {
             member_mut(state, *run, *node).forfeited = true;
             raise_generation(state, *node);
         }
-        Event::RunEnded { run, outcome, settled, at } => runs::ended(state, *run, outcome, *settled, *at),
+        Event::RunEnded {
+            run,
+            outcome,
+            settled,
+            at,
+        } => runs::ended(state, *run, outcome, *settled, *at),
         Event::RequeueDropped { run, stop } => {
             preempt::apply_stopping(state, *run, stop);
-            let outcome = run_mut(state, *run).outcome.as_mut().expect("a run that is to be requeued has ended");
+            let outcome = run_mut(state, *run)
+                .outcome
+                .as_mut()
+                .expect("a run that is to be requeued has ended");
             (outcome.state, outcome.requeue, outcome.hold) = (JobState::Cancelled, None, None);
             raise_generations(state, *run);
         }
         Event::RunIdleSeen { .. }
-            | Event::RunIdled { .. }
-            | Event::RunIdleOver { .. }
-            | Event::RunIdleWarned { .. }
-            | Event::RunIdleNoted { .. }
-            | Event::RunIdleTold { .. } => idle::apply(state, event),
+        | Event::RunIdled { .. }
+        | Event::RunIdleOver { .. }
+        | Event::RunIdleWarned { .. }
+        | Event::RunIdleNoted { .. }
+        | Event::RunIdleTold { .. } => idle::apply(state, event),
         Event::RunSettled { run, at } => runs::settled(state, *run, *at),
         Event::RunClosed { run } => runs::closed(state, *run),
         Event::NodeJoined { .. }
-            | Event::NodeAdminChanged { .. }
-            | Event::NodeEpochRaised { .. }
-            | Event::NodeRenewed { .. }
-            | Event::NodeHello { .. }
-            | Event::NodeInventory { .. }
-            | Event::NodeLinkChanged { .. }
-            | Event::NodeObeyed { .. }
-            | Event::NodeDrained { .. }
-            | Event::NodeDrainDue { .. }
-            | Event::NodeResumed { .. }
-            | Event::NodeStruck { .. }
-            | Event::NodeStrikesCleared { .. }
-            | Event::NodeFenceAsked { .. }
-            | Event::NodeFenceFailed { .. }
-            | Event::NodeFenced { .. }
-            | Event::NodeRemoved { .. } => nodes::apply(state, event),
+        | Event::NodeAdminChanged { .. }
+        | Event::NodeEpochRaised { .. }
+        | Event::NodeRenewed { .. }
+        | Event::NodeHello { .. }
+        | Event::NodeInventory { .. }
+        | Event::NodeLinkChanged { .. }
+        | Event::NodeObeyed { .. }
+        | Event::NodeDrained { .. }
+        | Event::NodeDrainDue { .. }
+        | Event::NodeResumed { .. }
+        | Event::NodeStruck { .. }
+        | Event::NodeStrikesCleared { .. }
+        | Event::NodeFenceAsked { .. }
+        | Event::NodeFenceFailed { .. }
+        | Event::NodeFenced { .. }
+        | Event::NodeRemoved { .. } => nodes::apply(state, event),
         Event::GpuOrdered { .. }
-            | Event::GpuOrderEnded { .. }
-            | Event::GpuNoted { .. }
-            | Event::GpuChecked { .. }
-            | Event::GpuJudged { .. } => gpus::apply(state, event),
+        | Event::GpuOrderEnded { .. }
+        | Event::GpuNoted { .. }
+        | Event::GpuChecked { .. }
+        | Event::GpuJudged { .. } => gpus::apply(state, event),
         Event::GpuChecksLooked { next } => state.next_check_look = *next,
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());
@@ -180,12 +265,20 @@ pub fn apply(state: &mut State, event: &Event) {
             state.merge_policy();
             tell_of_windows(state, &before);
         }
-        Event::Restored { incarnation, next_job, opens, .. } => {
+        Event::Restored {
+            incarnation,
+            next_job,
+            opens,
+            ..
+        } => {
             let forgotten = opens.is_none() && *incarnation != state.incarnation;
             state.incarnation = *incarnation;
             state.next_job = (*next_job).max(state.next_job);
             if let Some(window) = opens {
-                state.adoption = Some(AdoptionWindow { number: state.seq.0, ..window.clone() });
+                state.adoption = Some(AdoptionWindow {
+                    number: state.seq.0,
+                    ..window.clone()
+                });
             } else if forgotten && let Some(window) = &mut state.adoption {
                 // A restore that nobody remembers may have given the same ids.
                 window.first_job = u64::MAX;
@@ -214,8 +307,20 @@ fn tell_of_windows(state: &mut State, before: &reservation::Reservations) {
         return;
     }
     let differs = |name: &str| before.get(name) != state.policy.reservations.get(name);
-    let is_in = |run: &&Run| state.jobs.get(run.id.job).and_then(|job| reservation::asked(&job.spec)).is_some_and(differs);
-    let runs: Vec<RunId> = state.runs.values().filter(|run| run.outcome.is_none()).filter(is_in).map(|run| run.id).collect();
+    let is_in = |run: &&Run| {
+        state
+            .jobs
+            .get(run.id.job)
+            .and_then(|job| reservation::asked(&job.spec))
+            .is_some_and(differs)
+    };
+    let runs: Vec<RunId> = state
+        .runs
+        .values()
+        .filter(|run| run.outcome.is_none())
+        .filter(is_in)
+        .map(|run| run.id)
+        .collect();
     for run in runs {
         // Its record is as before; what the planner and its nodes know of it is not.
         run_mut(state, run);
@@ -247,19 +352,33 @@ fn lift(marks: &mut Vec<Mark>, owner: Option<&str>) {
 }
 
 pub(super) fn job_mut(state: &mut State, id: JobId) -> &mut Job {
-    state.jobs.get_mut(id).unwrap_or_else(|| panic!("job {id} is in the state"))
+    state
+        .jobs
+        .get_mut(id)
+        .unwrap_or_else(|| panic!("job {id} is in the state"))
 }
 pub(super) fn array_mut(state: &mut State, id: JobId) -> &mut Array {
-    state.arrays.get_mut(id).unwrap_or_else(|| panic!("array {id} is in the state"))
+    state
+        .arrays
+        .get_mut(id)
+        .unwrap_or_else(|| panic!("array {id} is in the state"))
 }
 pub(super) fn run_mut(state: &mut State, id: RunId) -> &mut Run {
-    state.runs.get_mut(id).unwrap_or_else(|| panic!("run {id} is in the state"))
+    state
+        .runs
+        .get_mut(id)
+        .unwrap_or_else(|| panic!("run {id} is in the state"))
 }
 fn node_mut(state: &mut State, id: NodeId) -> &mut Node {
-    state.nodes.get_mut(id).unwrap_or_else(|| panic!("node {id} is in the state"))
+    state
+        .nodes
+        .get_mut(id)
+        .unwrap_or_else(|| panic!("node {id} is in the state"))
 }
 fn member_mut(state: &mut State, run: RunId, node: NodeId) -> &mut Member {
     let run = run_mut(state, run);
-    let at = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {}", run.id));
+    let at = run
+        .place_of(node)
+        .unwrap_or_else(|| panic!("node {node} is in run {}", run.id));
     &mut run.members[at]
 }

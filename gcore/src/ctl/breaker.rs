@@ -18,13 +18,28 @@ pub(super) const WINDOW_SECS: i64 = 3600;
 /// Whether no partition of the node loses more than its share with it. What went already costs nothing more, as long as
 /// the limit is kept: then nothing automatic goes on.
 pub(super) fn allows(state: &State, id: NodeId, loss: Loss<'_>, now: Timestamp) -> bool {
-    let Some(node) = state.nodes.get(id) else { return false };
+    let Some(node) = state.nodes.get(id) else {
+        return false;
+    };
     let taken = Taken::within_the_hour(state, now);
     let cost = taken.with(node, loss) - taken.of(node);
-    let partitions = state.config.partitions.iter().filter(|partition| holds(partition, node));
+    let partitions = state
+        .config
+        .partitions
+        .iter()
+        .filter(|partition| holds(partition, node));
     partitions.into_iter().all(|partition| {
-        let members = state.nodes.values().filter(|node| holds(partition, node)).count() as u64;
-        let gone: u64 = taken.nodes().filter_map(|id| state.nodes.get(id)).filter(|node| holds(partition, node)).map(|node| taken.of(node)).sum();
+        let members = state
+            .nodes
+            .values()
+            .filter(|node| holds(partition, node))
+            .count() as u64;
+        let gone: u64 = taken
+            .nodes()
+            .filter_map(|id| state.nodes.get(id))
+            .filter(|node| holds(partition, node))
+            .map(|node| taken.of(node))
+            .sum();
         gone + cost <= (members * 100).max(1000)
     })
 }
@@ -40,10 +55,22 @@ pub(super) fn next_relief(state: &State) -> Option<Timestamp> {
 /// The partitions in which nothing automatic goes on now, with how many thousandths of nodes went and how many may: for people.
 pub fn open_breakers(state: &State, now: Timestamp) -> Vec<(String, u64, u64)> {
     let taken = Taken::within_the_hour(state, now);
-    let waiting: Vec<&Node> = state.watched_nodes().filter(|node| node.has_step_waiting()).collect();
+    let waiting: Vec<&Node> = state
+        .watched_nodes()
+        .filter(|node| node.has_step_waiting())
+        .collect();
     let open = |partition: &Partition| {
-        let gone = taken.nodes().filter_map(|id| state.nodes.get(id)).filter(|node| holds(partition, node)).map(|node| taken.of(node)).sum();
-        let members = state.nodes.values().filter(|node| holds(partition, node)).count() as u64;
+        let gone = taken
+            .nodes()
+            .filter_map(|id| state.nodes.get(id))
+            .filter(|node| holds(partition, node))
+            .map(|node| taken.of(node))
+            .sum();
+        let members = state
+            .nodes
+            .values()
+            .filter(|node| holds(partition, node))
+            .count() as u64;
         let stopped = waiting.iter().any(|node| holds(partition, node));
         stopped.then(|| (partition.name.clone(), gone, (members * 100).max(1000)))
     };
@@ -63,7 +90,12 @@ struct Taken<'a> {
 impl<'a> Taken<'a> {
     fn within_the_hour(state: &'a State, now: Timestamp) -> Self {
         let since = now.plus_secs(-WINDOW_SECS);
-        let whole = state.automatic_drains.iter().filter(|(at, _)| *at > since).map(|(_, node)| *node).collect();
+        let whole = state
+            .automatic_drains
+            .iter()
+            .filter(|(at, _)| *at > since)
+            .map(|(_, node)| *node)
+            .collect();
         let mut gpus: BTreeMap<NodeId, BTreeSet<&str>> = BTreeMap::new();
         for (_, node, uuid) in state.automatic_gpus.iter().filter(|(at, ..)| *at > since) {
             gpus.entry(*node).or_default().insert(uuid);
@@ -87,7 +119,14 @@ impl<'a> Taken<'a> {
     fn with(&self, node: &Node, loss: Loss<'_>) -> u64 {
         match loss {
             Loss::Node => 1000,
-            Loss::Gpu(uuid) if self.gpus.get(&node.id).is_some_and(|gone| gone.contains(uuid)) => self.of(node),
+            Loss::Gpu(uuid)
+                if self
+                    .gpus
+                    .get(&node.id)
+                    .is_some_and(|gone| gone.contains(uuid)) =>
+            {
+                self.of(node)
+            }
             Loss::Gpu(_) if self.whole.contains(&node.id) => 1000,
             Loss::Gpu(_) => part(node, self.gpus.get(&node.id).map_or(0, BTreeSet::len) + 1),
         }
@@ -96,6 +135,11 @@ impl<'a> Taken<'a> {
 
 /// Thousandths of a node that so many of its GPUs are.
 fn part(node: &Node, gpus: usize) -> u64 {
-    let all = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.slice.is_none()).count().max(1);
+    let all = node
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.present && gpu.info.slice.is_none())
+        .count()
+        .max(1);
     (gpus.min(all) * 1000 / all) as u64
 }

@@ -1,8 +1,8 @@
 //! Cancelling and signalling. A pending job is over at once, a running one is told to stop and is
 //! over when its nodes say so.
 
-use super::command::{Actor, CancelSignal, Refusal, Reply, Target};
 use super::apart::{intersection, put_in};
+use super::command::{Actor, CancelSignal, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
 use super::preempt::order;
@@ -43,7 +43,9 @@ pub(super) fn handle(
 fn cancel(tx: &mut Tx, actor: &Actor, found: Found, untouched: &mut BTreeMap<JobId, RangeSet>) {
     match found {
         Found::Job(id) => cancel_job(tx, actor, id),
-        Found::Untouched { array, positions } => put_in(untouched.entry(array).or_default(), &positions),
+        Found::Untouched { array, positions } => {
+            put_in(untouched.entry(array).or_default(), &positions)
+        }
         Found::Array(array) => {
             for id in own_tasks(tx.state, array) {
                 cancel_job(tx, actor, id);
@@ -56,26 +58,45 @@ fn cancel(tx: &mut Tx, actor: &Actor, found: Found, untouched: &mut BTreeMap<Job
 
 /// Every task of an array that is still like it.
 pub(super) fn cancel_untouched(tx: &mut Tx, array: JobId, by: &str) {
-    let positions = tx.state.arrays.get(array).map_or(RangeSet::new(), |array| array.pending.clone());
+    let positions = tx
+        .state
+        .arrays
+        .get(array)
+        .map_or(RangeSet::new(), |array| array.pending.clone());
     cancel_tasks(tx, array, positions, by);
 }
 
 /// Those of some tasks that are still like their array.
 fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str) {
-    let Some(record) = tx.state.arrays.get(array) else { return };
+    let Some(record) = tx.state.arrays.get(array) else {
+        return;
+    };
     let positions = intersection(&positions, &record.pending);
     if !positions.is_empty() {
-        tx.emit(Event::TasksCancelled { array, positions, by: by.to_owned(), at: tx.now });
+        tx.emit(Event::TasksCancelled {
+            array,
+            positions,
+            by: by.to_owned(),
+            at: tx.now,
+        });
     }
 }
 
 fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
-    let Some(job) = tx.state.jobs.get(id) else { return };
+    let Some(job) = tx.state.jobs.get(id) else {
+        return;
+    };
     match (job.state, job.live_run()) {
         (JobState::Pending, _) => {
             let by = actor.user.clone();
             let reason = ReasonCode::None;
-            tx.emit(Event::JobCancelled { job: id, by, text: String::new(), reason, at: tx.now });
+            tx.emit(Event::JobCancelled {
+                job: id,
+                by,
+                text: String::new(),
+                reason,
+                at: tx.now,
+            });
         }
         (_, Some(run)) => {
             stop(tx, run, StopWhy::Cancelled, &actor.user);
@@ -87,7 +108,9 @@ fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
 
 /// Tells a run to stop, unless it has been told or is over. A cancel overrides an order to requeue.
 pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
-    let Some(record) = tx.state.runs.get(run) else { return };
+    let Some(record) = tx.state.runs.get(run) else {
+        return;
+    };
     let stands = |stop: &Stop| why != StopWhy::Cancelled || stop.why == StopWhy::Cancelled;
     if record.outcome.is_some() || record.stop.as_ref().is_some_and(stands) {
         return;
@@ -98,7 +121,11 @@ pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
     };
     // Who was asked to make room still does.
     let for_job = record.stop.as_ref().and_then(|stop| stop.for_job);
-    let stop = Stop { late, for_job, ..order(tx, run, why, by) };
+    let stop = Stop {
+        late,
+        for_job,
+        ..order(tx, run, why, by)
+    };
     tx.emit(Event::RunStopping { run, stop });
     super::run_end::advance(tx, run);
 }
@@ -122,15 +149,31 @@ fn send(tx: &mut Tx, target: &Target, found: Found, signal: CancelSignal) -> Res
     let live: Vec<RunId> = jobs
         .iter()
         .filter_map(|id| tx.state.jobs.get(*id)?.live_run())
-        .filter(|run| tx.state.runs.get(*run).is_some_and(|run| run.outcome.is_none()))
+        .filter(|run| {
+            tx.state
+                .runs
+                .get(*run)
+                .is_some_and(|run| run.outcome.is_none())
+        })
         .collect();
     if live.is_empty() {
         let text = format!(
             "job {} is not running: only running jobs take signals. To cancel it, leave out --signal.",
             shown(target)
         );
-        let over = found_over || !jobs.is_empty() && jobs.iter().all(|id| tx.state.jobs.get(*id).is_none_or(|job| job.state.is_final()));
-        return Err(Refusal::conflict(text).about(if over { RefusalKind::JobOver } else { RefusalKind::JobPending }));
+        let over = found_over
+            || !jobs.is_empty()
+                && jobs.iter().all(|id| {
+                    tx.state
+                        .jobs
+                        .get(*id)
+                        .is_none_or(|job| job.state.is_final())
+                });
+        return Err(Refusal::conflict(text).about(if over {
+            RefusalKind::JobOver
+        } else {
+            RefusalKind::JobPending
+        }));
     }
     for run in live {
         let sent = tx.state.runs.get(run).map_or(0, next_number);

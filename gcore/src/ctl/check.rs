@@ -48,7 +48,10 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
         for (share, member) in run.allocation.iter().zip(&run.members) {
             let Some(node) = state.nodes.get(share.node) else {
                 if !member.is_clean() {
-                    found.push(format!("run {} holds part of unknown node {}", run.id, share.node));
+                    found.push(format!(
+                        "run {} holds part of unknown node {}",
+                        run.id, share.node
+                    ));
                 }
                 continue;
             };
@@ -68,18 +71,26 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
     }
     for ((node, slot), milli) in gpus {
         if milli > 1000 {
-            found.push(format!("GPU {slot} of node {node} is given out {milli} thousandths"));
+            found.push(format!(
+                "GPU {slot} of node {node} is given out {milli} thousandths"
+            ));
         }
     }
     for (id, given) in cpus {
-        let has = state.nodes.get(id).map_or(0, |node| u64::from(node.inventory.cpus));
+        let has = state
+            .nodes
+            .get(id)
+            .map_or(0, |node| u64::from(node.inventory.cpus));
         if given > has {
             found.push(format!("node {id} has {has} CPUs and gave out {given}"));
         }
     }
     for node in state.nodes.values() {
         for run in node.runs.iter().filter(|run| !state.runs.contains(**run)) {
-            found.push(format!("node {} lists run {run}, which does not exist", node.name));
+            found.push(format!(
+                "node {} lists run {run}, which does not exist",
+                node.name
+            ));
         }
     }
 }
@@ -105,7 +116,10 @@ fn jobs_and_runs_agree(state: &State, found: &mut Vec<String>) {
         if run.outcome.is_none() {
             let owner = state.jobs.get(run.id.job).and_then(|job| job.live_run());
             if owner != Some(run.id) {
-                found.push(format!("run {} has no outcome and is not its job's", run.id));
+                found.push(format!(
+                    "run {} has no outcome and is not its job's",
+                    run.id
+                ));
             }
         }
     }
@@ -114,7 +128,10 @@ fn jobs_and_runs_agree(state: &State, found: &mut Vec<String>) {
 fn arrays_add_up(state: &State, found: &mut Vec<String>) {
     for array in state.arrays.values() {
         let (mut pending, mut live) = (0, 0);
-        for (id, job) in state.jobs.range(array.id.0, array.id.0 + u64::from(array.len())) {
+        for (id, job) in state
+            .jobs
+            .range(array.id.0, array.id.0 + u64::from(array.len()))
+        {
             if job.task.is_none_or(|task| task.array != array.id) {
                 found.push(format!("job {id} has an id of array {}", array.id));
             }
@@ -132,8 +149,14 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
         for one in &array.apart {
             let before = together.len();
             super::apart::take_out(&mut together, &one.positions);
-            if one.positions.is_empty() || before - together.len() != one.positions.len() || one.holds == array.holds {
-                found.push(format!("tasks {} of array {} are held apart from it, and should not be", one.positions, array.id));
+            if one.positions.is_empty()
+                || before - together.len() != one.positions.len()
+                || one.holds == array.holds
+            {
+                found.push(format!(
+                    "tasks {} of array {} are held apart from it, and should not be",
+                    one.positions, array.id
+                ));
             }
         }
         if (pending, live) != (array.own_pending, array.own_live) {
@@ -147,16 +170,32 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
 
 fn watched_are_those_with_deadlines(state: &State, found: &mut Vec<String>) {
     let due = |node: &&super::state::Node| node.has_deadline();
-    if !state.nodes.values().filter(due).map(|node| node.id).eq(state.watched.iter().copied()) {
-        found.push(format!("nodes {:?} are watched, which are not those with a deadline", state.watched));
+    if !state
+        .nodes
+        .values()
+        .filter(due)
+        .map(|node| node.id)
+        .eq(state.watched.iter().copied())
+    {
+        found.push(format!(
+            "nodes {:?} are watched, which are not those with a deadline",
+            state.watched
+        ));
     }
 }
 
 fn ids_are_below_the_counter(state: &State, found: &mut Vec<String>) {
     let job = state.jobs.keys().last().unwrap_or(JobId(0));
-    let array = state.arrays.values().last().map_or(0, |a| a.id.0 + u64::from(a.len()) - 1);
+    let array = state
+        .arrays
+        .values()
+        .last()
+        .map_or(0, |a| a.id.0 + u64::from(a.len()) - 1);
     let highest = job.0.max(array);
     if highest >= state.next_job {
-        found.push(format!("job {highest} exists and the next id is {}", state.next_job));
+        found.push(format!(
+            "job {highest} exists and the next id is {}",
+            state.next_job
+        ));
     }
 }

@@ -21,20 +21,41 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Something that happened outside.
-#[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "they are handed on one at a time, not kept"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "input", rename_all = "snake_case")]
 pub enum Input {
-    Command { actor: Actor, command: Command },
-    Node { node: NodeId, report: NodeReport },
-    Plan { plan: Plan },
+    Command {
+        actor: Actor,
+        command: Command,
+    },
+    Node {
+        node: NodeId,
+        report: NodeReport,
+    },
+    Plan {
+        plan: Plan,
+    },
     /// What a call of the fence program came to; its number is that of its `FenceOrder`.
-    Fenced { node: NodeId, number: u64, failure: Option<String> },
+    Fenced {
+        node: NodeId,
+        number: u64,
+        failure: Option<String>,
+    },
     /// What a call of the idle program came to; its number is that of its `IdleOrder`.
-    IdleTold { run: RunId, number: u64, failure: Option<String> },
+    IdleTold {
+        run: RunId,
+        number: u64,
+        failure: Option<String>,
+    },
     /// A deadline of `next_deadline` has come.
     Wake,
-    Configure { config: Arc<ClusterConfig> },
+    Configure {
+        config: Arc<ClusterConfig>,
+    },
     /// First input after boot.
     Started,
 }
@@ -79,15 +100,24 @@ pub struct StepAsk {
     pub connect: String,
 }
 
-#[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "they are handed on one at a time, not kept"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {
     /// `spec.user` is overwritten by the actor. -> `Reply::Submitted`
-    Submit { spec: Box<JobSpec>, client_key: Option<String> },
+    Submit {
+        spec: Box<JobSpec>,
+        client_key: Option<String>,
+    },
     /// Cancel jobs (or signal running ones). Ids of arrays mean the whole array unless `task`.
     /// -> `Reply::Cancelled`
-    Cancel { targets: Vec<Target>, signal: Option<CancelSignal> },
+    Cancel {
+        targets: Vec<Target>,
+        signal: Option<CancelSignal>,
+    },
     Hold {
         targets: Vec<Target>,
         reason: String,
@@ -95,20 +125,49 @@ pub enum Command {
         #[serde(default)]
         for_owner: bool,
     },
-    Release { targets: Vec<Target> },
-    Requeue { targets: Vec<Target>, hold: bool },
+    Release {
+        targets: Vec<Target>,
+    },
+    Requeue {
+        targets: Vec<Target>,
+        hold: bool,
+    },
     /// Freeze running jobs where they are.
-    Suspend { targets: Vec<Target> },
-    Resume { targets: Vec<Target> },
-    Update { target: Target, change: JobChange },
+    Suspend {
+        targets: Vec<Target>,
+    },
+    Resume {
+        targets: Vec<Target>,
+    },
+    Update {
+        target: Target,
+        change: JobChange,
+    },
     /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
-    StartStep { target: Target, ask: StepAsk },
+    StartStep {
+        target: Target,
+        ask: StepAsk,
+    },
     /// A step is over, as its grun says.
-    EndStep { target: Target, step: u32, exit: ExitCode, used: Option<Usage> },
-    NodeDrain { node: NodeId, reason: String },
+    EndStep {
+        target: Target,
+        step: u32,
+        exit: ExitCode,
+        used: Option<Usage>,
+    },
+    NodeDrain {
+        node: NodeId,
+        reason: String,
+    },
     /// As `NodeDrain`; what still runs there at the deadline is told to checkpoint and goes back to the queue.
-    NodeDrainBy { node: NodeId, reason: String, deadline: Timestamp },
-    NodeResume { node: NodeId },
+    NodeDrainBy {
+        node: NodeId,
+        reason: String,
+        deadline: Timestamp,
+    },
+    NodeResume {
+        node: NodeId,
+    },
     /// Declare a silent node dead: its runs end as NODE_FAIL, where there is a fence program after that.
     NodeDown {
         node: NodeId,
@@ -117,21 +176,45 @@ pub enum Command {
         #[serde(default)]
         fenced: bool,
     },
-    NodeRemove { node: NodeId },
+    NodeRemove {
+        node: NodeId,
+    },
     /// Its certificates open nothing any more, until it joins again.
-    NodeRevoke { node: NodeId },
+    NodeRevoke {
+        node: NodeId,
+    },
     /// The edge is about to renew the certificate of this epoch for a machine at `from`.
-    NodeRenew { node: NodeId, epoch: u32, from: String },
-    GpuOrder { node: NodeId, uuid: String, what: GpuAction },
+    NodeRenew {
+        node: NodeId,
+        epoch: u32,
+        from: String,
+    },
+    GpuOrder {
+        node: NodeId,
+        uuid: String,
+        what: GpuAction,
+    },
     /// A GPU that is missing is gone for good.
-    GpuForget { uuid: String },
-    MintToken { token: JoinToken },
+    GpuForget {
+        uuid: String,
+    },
+    MintToken {
+        token: JoinToken,
+    },
     /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
-    Join { token_hash: String, name: String },
+    Join {
+        token_hash: String,
+        name: String,
+    },
     /// Operators; coordinators within their accounts.
-    Policy { change: PolicyChange },
+    Policy {
+        change: PolicyChange,
+    },
     /// A command with what the store knows of jobs it names in dependencies and that are no longer in memory.
-    Knowing { past: Vec<PastJob>, asked: Box<Command> },
+    Knowing {
+        past: Vec<PastJob>,
+        asked: Box<Command>,
+    },
     /// An older database was put in place: incarnation above every fence, ids above everything seen, and nodes may bring along
     /// the runs that it does not know. `incarnation` and `next_job` are the highest known besides, of the database that was replaced
     /// or a mark kept beside it; 0 is none.
@@ -171,24 +254,49 @@ pub struct CancelSignal {
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum NodeReport {
     /// First on every connection: all runs the node knows, before it obeys anything.
-    Hello { life: NodeLife, fence: Fence, inventory: Inventory, runs: Vec<RunReport> },
+    Hello {
+        life: NodeLife,
+        fence: Fence,
+        inventory: Inventory,
+        runs: Vec<RunReport>,
+    },
     /// Before the hello of a node that obeyed another incarnation: runs we do not know, with those of their orders that bear this
     /// cluster's seal. That is the edge's to verify.
-    Adopt { life: NodeLife, inventory: Inventory, runs: Vec<RunReport>, orders: Vec<LaunchOrder> },
-    Runs { runs: Vec<RunReport> },
+    Adopt {
+        life: NodeLife,
+        inventory: Inventory,
+        runs: Vec<RunReport>,
+        orders: Vec<LaunchOrder>,
+    },
+    Runs {
+        runs: Vec<RunReport>,
+    },
     /// How long GPUs of its runs have been idle, as of a sample just taken.
-    Idle { runs: Vec<IdleReport> },
-    Inventory { inventory: Inventory },
+    Idle {
+        runs: Vec<IdleReport>,
+    },
+    Inventory {
+        inventory: Inventory,
+    },
     /// The node made this fence durable and is working on it.
-    Obeyed { fence: Fence },
+    Obeyed {
+        fence: Fence,
+    },
     /// How orders for its GPUs ended.
-    GpuOrders { done: Vec<GpuOrderDone> },
+    GpuOrders {
+        done: Vec<GpuOrderDone>,
+    },
     /// Its certificate, which this authority signed, is of this epoch.
-    Certificate { epoch: u32 },
+    Certificate {
+        epoch: u32,
+    },
     /// The connection is gone.
     Gone,
     /// Another machine says that it is the node, and was not let in. `owner`: whose drain that makes.
-    Claimed { owner: String, text: String },
+    Claimed {
+        owner: String,
+        text: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,7 +311,9 @@ pub enum Reply {
         repeated: bool,
     },
     /// Per target, in order.
-    Each { results: Vec<TargetResult> },
+    Each {
+        results: Vec<TargetResult>,
+    },
     Joined {
         node: NodeId,
         role: Role,
@@ -213,9 +323,16 @@ pub enum Reply {
         #[serde(default)]
         epoch: u32,
     },
-    Step { run: RunId, step: u32, layout: Vec<StepNode> },
+    Step {
+        run: RunId,
+        step: u32,
+        layout: Vec<StepNode>,
+    },
     /// No step was started: what it asked for itself, these have.
-    StepWaits { text: String, holders: Vec<StepHold> },
+    StepWaits {
+        text: String,
+        holders: Vec<StepHold>,
+    },
 }
 
 /// One node of a step and the global ranks that run on it.
@@ -266,7 +383,12 @@ pub enum RefusalCode {
 
 impl Refusal {
     pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), about: RefusalKind::Other, subject: String::new() }
+        Self {
+            code,
+            text: text.into(),
+            about: RefusalKind::Other,
+            subject: String::new(),
+        }
     }
     /// The same, of this kind.
     pub fn about(self, about: RefusalKind) -> Self {
@@ -274,7 +396,10 @@ impl Refusal {
     }
     /// The same, of a thing with a name.
     pub fn naming(self, subject: impl Into<String>) -> Self {
-        Self { subject: subject.into(), ..self }
+        Self {
+            subject: subject.into(),
+            ..self
+        }
     }
     pub fn invalid(text: impl Into<String>) -> Self {
         Self::new(RefusalCode::Invalid, text)

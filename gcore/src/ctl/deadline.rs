@@ -33,31 +33,44 @@ pub(super) fn run_limit(
     let least = least_secs(spec, limit_secs);
     let longest = limit_secs.unwrap_or(u32::MAX);
     let least_here = window_left.map_or(least, |_| gsched::window::least_secs(spec, limit_secs));
-    let limit = planned.map_or(limit_secs, |planned| Some(planned.clamp(least_here.min(longest), longest)));
+    let limit = planned.map_or(limit_secs, |planned| {
+        Some(planned.clamp(least_here.min(longest), longest))
+    });
     let limit = match window_left {
         Some(left) if left < least_here => return None,
         Some(left) => Some(limit.unwrap_or(u32::MAX).min(left)),
         None => limit,
     };
-    let Some(deadline) = spec.deadline else { return Some(limit) };
+    let Some(deadline) = spec.deadline else {
+        return Some(limit);
+    };
     let left = u32::try_from(deadline.since_secs(now)).unwrap_or(u32::MAX);
     (least <= left).then(|| Some(limit.unwrap_or(u32::MAX).min(left)))
 }
 
 /// Refuses what could not end in time even if it started at once.
-pub(super) fn check(spec: &JobSpec, limit_secs: Option<u32>, now: Timestamp) -> Result<(), Refusal> {
+pub(super) fn check(
+    spec: &JobSpec,
+    limit_secs: Option<u32>,
+    now: Timestamp,
+) -> Result<(), Refusal> {
     let invalid = |text: String| Err(Refusal::invalid(text));
     if let (Some(least), Some(limit)) = (spec.time_min_secs, limit_secs)
         && least > limit
     {
         let shown = |secs: u32| squeue_time(u64::from(secs));
-        return invalid(format!("--time-min {} is longer than the time limit, {}.", shown(least), shown(limit)));
+        return invalid(format!(
+            "--time-min {} is longer than the time limit, {}.",
+            shown(least),
+            shown(limit)
+        ));
     }
     let begin = spec.begin.unwrap_or(now).max(now);
     match last_start(spec, limit_secs) {
-        Some(late) if late <= begin => {
-            invalid(format!("{}. Ask for less --time, or allow less with --time-min.", words(spec, limit_secs)))
-        }
+        Some(late) if late <= begin => invalid(format!(
+            "{}. Ask for less --time, or allow less with --time-min.",
+            words(spec, limit_secs)
+        )),
         _ => Ok(()),
     }
 }
@@ -72,9 +85,20 @@ pub(super) fn drop_late(tx: &mut Tx, id: JobId) {
     {
         let text = words(&job.spec, job.limit_secs);
         let reason = ReasonCode::DeadLine;
-        tx.emit(Event::JobCancelled { job: id, by: SYSTEM.into(), text, reason, at: tx.now });
+        tx.emit(Event::JobCancelled {
+            job: id,
+            by: SYSTEM.into(),
+            text,
+            reason,
+            at: tx.now,
+        });
     }
-    if tx.state.arrays.get(id).is_some_and(|array| late(&array.spec, array.limit_secs)) {
+    if tx
+        .state
+        .arrays
+        .get(id)
+        .is_some_and(|array| late(&array.spec, array.limit_secs))
+    {
         cancel_untouched(tx, id, SYSTEM);
     }
 }

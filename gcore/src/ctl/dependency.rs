@@ -97,11 +97,26 @@ impl Asker<'_> {
 
 impl Wait {
     fn new(condition: Condition, of: JobId, whole: bool) -> Self {
-        let condition = Dependency { any: false, conditions: vec![condition] };
-        Self { condition, of, whole, until: None, never: None, met: RangeSet::new(), failed: RangeSet::new() }
+        let condition = Dependency {
+            any: false,
+            conditions: vec![condition],
+        };
+        Self {
+            condition,
+            of,
+            whole,
+            until: None,
+            never: None,
+            met: RangeSet::new(),
+            failed: RangeSet::new(),
+        }
     }
     fn condition(&self) -> Condition {
-        self.condition.conditions.first().cloned().unwrap_or(Condition::Singleton)
+        self.condition
+            .conditions
+            .first()
+            .cloned()
+            .unwrap_or(Condition::Singleton)
     }
     /// `None` for a singleton.
     fn kind(&self) -> Option<Kind> {
@@ -127,7 +142,10 @@ pub(super) fn resolve(
     dependency: &Dependency,
     asker: Asker,
 ) -> Result<Option<Box<Waits>>, Refusal> {
-    let mut waits = Waits { any: dependency.any, on: Vec::with_capacity(dependency.conditions.len()) };
+    let mut waits = Waits {
+        any: dependency.any,
+        on: Vec::with_capacity(dependency.conditions.len()),
+    };
     let mut met = 0;
     for condition in &dependency.conditions {
         let Some(mut wait) = new_wait(state, past, condition, asker)? else {
@@ -149,17 +167,35 @@ pub(super) fn resolve(
 ///
 /// # Errors
 /// As [`resolve`], and where it would wait for itself.
-pub(super) fn resolve_again(tx: &Tx, who: Dependent, asker: Asker, ran: bool) -> Result<Option<Box<Waits>>, Refusal> {
-    let Some(mut dependency) = asker.spec.dependency.clone() else { return Ok(None) };
-    let at_work = at_work(tx.state, asker).filter(|_| !dependency.any && dependency.conditions.contains(&Condition::Singleton));
+pub(super) fn resolve_again(
+    tx: &Tx,
+    who: Dependent,
+    asker: Asker,
+    ran: bool,
+) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(mut dependency) = asker.spec.dependency.clone() else {
+        return Ok(None);
+    };
+    let at_work = at_work(tx.state, asker)
+        .filter(|_| !dependency.any && dependency.conditions.contains(&Condition::Singleton));
     if ran {
-        dependency.conditions.retain(|condition| *condition == Condition::Singleton);
+        dependency
+            .conditions
+            .retain(|condition| *condition == Condition::Singleton);
     }
     let waits = resolve(tx.state, &tx.past, tx.now, &dependency, asker)?;
-    let waits = waits.or_else(|| Some(Box::new(Waits { any: false, on: vec![Wait::new(Condition::Singleton, at_work?, false)] })));
+    let waits = waits.or_else(|| {
+        Some(Box::new(Waits {
+            any: false,
+            on: vec![Wait::new(Condition::Singleton, at_work?, false)],
+        }))
+    });
     match waits {
         Some(waits) if closes_circle(tx.state, who, &waits) => {
-            let text = format!("--dependency {dependency}: what job {} would wait for waits for it.", who.id());
+            let text = format!(
+                "--dependency {dependency}: what job {} would wait for waits for it.",
+                who.id()
+            );
             Err(Refusal::conflict(text).about(RefusalKind::Dependency))
         }
         waits => Ok(waits),
@@ -169,9 +205,13 @@ pub(super) fn resolve_again(tx: &Tx, who: Dependent, asker: Asker, ran: bool) ->
 /// A job of the same name and user that runs, whichever came first.
 fn at_work(state: &State, asker: Asker) -> Option<JobId> {
     let array = |task: Option<TaskOf>| task.map(|task| task.array);
-    let same = |job: &Job| job.spec.user.uid == asker.spec.user.uid && job.spec.name == asker.spec.name;
+    let same =
+        |job: &Job| job.spec.user.uid == asker.spec.user.uid && job.spec.name == asker.spec.name;
     let apart = |job: &Job| asker.task.is_none() || array(job.task) != array(asker.task);
-    let other = state.jobs.values().find(|job| job.live.is_some() && job.id != asker.id && same(job) && apart(job));
+    let other = state
+        .jobs
+        .values()
+        .find(|job| job.live.is_some() && job.id != asker.id && same(job) && apart(job));
     other.map(|job| job.id)
 }
 
@@ -186,10 +226,25 @@ fn new_wait(
             Some(found) => found,
             None => return Ok(None),
         },
-        Condition::On { kind: Kind::AfterCorr, job: JobRef { id, index: None }, .. } if asker.task.is_some() => {
+        Condition::On {
+            kind: Kind::AfterCorr,
+            job: JobRef { id, index: None },
+            ..
+        } if asker.task.is_some() => {
             let index = asker.task.map(|task| task.index);
-            let whole = locate(state, past, JobRef { id: *id, index: None })?;
-            if whole.1 { locate(state, past, JobRef { id: *id, index })? } else { whole }
+            let whole = locate(
+                state,
+                past,
+                JobRef {
+                    id: *id,
+                    index: None,
+                },
+            )?;
+            if whole.1 {
+                locate(state, past, JobRef { id: *id, index })?
+            } else {
+                whole
+            }
         }
         Condition::On { kind, job, .. } => {
             let place = locate(state, past, *job)?;
@@ -207,32 +262,62 @@ fn locate(state: &State, past: &[PastJob], job: JobRef) -> Result<(JobId, bool),
     let JobRef { id, index } = job;
     let not_found = |text: String| Err(Refusal::not_found(text).about(RefusalKind::Dependency));
     if id.0 >= state.next_job {
-        return not_found(format!("--dependency: there has never been a job {id}; the next will be {}.", state.next_job));
+        return not_found(format!(
+            "--dependency: there has never been a job {id}; the next will be {}.",
+            state.next_job
+        ));
     }
     let unknown = || {
-        not_found(format!("--dependency: job {job} is neither in the queue nor in the records of finished jobs."))
+        not_found(format!(
+            "--dependency: job {job} is neither in the queue nor in the records of finished jobs."
+        ))
     };
     let place = match (index, tasks_of(state, past, id)) {
         (None, Some(_)) => return Ok((id, true)),
         (Some(index), Some(tasks)) => match tasks.position(index) {
             Some(position) => JobId(id.0 + u64::from(position)),
-            None => return not_found(format!("--dependency: array {id} has no task {index}; it has {tasks}.")),
+            None => {
+                return not_found(format!(
+                    "--dependency: array {id} has no task {index}; it has {tasks}."
+                ));
+            }
         },
         (Some(index), None) if fate(state, past, id, false).is_some() => {
-            return not_found(format!("--dependency: job {id} is no array; leave out _{index}."));
+            return not_found(format!(
+                "--dependency: job {id} is no array; leave out _{index}."
+            ));
         }
         (_, None) => id,
     };
-    if fate(state, past, place, false).is_none() { unknown() } else { Ok((place, false)) }
+    if fate(state, past, place, false).is_none() {
+        unknown()
+    } else {
+        Ok((place, false))
+    }
 }
 
 fn tasks_of<'a>(state: &'a State, past: &'a [PastJob], id: JobId) -> Option<&'a ArraySpec> {
-    let stored = || past.iter().find(|known| known.id == id).and_then(|known| known.tasks.as_ref());
-    state.arrays.get(id).map(|array| &array.tasks).or_else(stored)
+    let stored = || {
+        past.iter()
+            .find(|known| known.id == id)
+            .and_then(|known| known.tasks.as_ref())
+    };
+    state
+        .arrays
+        .get(id)
+        .map(|array| &array.tasks)
+        .or_else(stored)
 }
 
-fn all_have_partners(state: &State, past: &[PastJob], of: JobId, asker: Asker) -> Result<(), Refusal> {
-    let (Some(theirs), Some(mine)) = (tasks_of(state, past, of), asker.tasks()) else { return Ok(()) };
+fn all_have_partners(
+    state: &State,
+    past: &[PastJob],
+    of: JobId,
+    asker: Asker,
+) -> Result<(), Refusal> {
+    let (Some(theirs), Some(mine)) = (tasks_of(state, past, of), asker.tasks()) else {
+        return Ok(());
+    };
     let missing = mine.iter().find(|index| theirs.position(*index).is_none());
     match missing {
         Some(index) => Err(Refusal::invalid(format!(
@@ -248,16 +333,25 @@ fn all_have_partners(state: &State, past: &[PastJob], of: JobId, asker: Asker) -
 /// waits for the one before it.
 fn earlier(state: &State, asker: Asker) -> Option<(JobId, bool)> {
     let own_array = asker.task.map(|task| task.array);
-    let same = |spec: &JobSpec| spec.user.uid == asker.spec.user.uid && spec.name == asker.spec.name;
+    let same =
+        |spec: &JobSpec| spec.user.uid == asker.spec.user.uid && spec.name == asker.spec.name;
     // From the newest on: in a chain that is the one before.
     let is_sought = |job: &Job| {
         let apart = own_array.is_none() || job.task.map(|task| task.array) != own_array;
         !job.state.is_final() && apart && same(&job.spec)
     };
-    let job = state.jobs.range(0, asker.id.0).rev().find(|(_, job)| is_sought(job));
+    let job = state
+        .jobs
+        .range(0, asker.id.0)
+        .rev()
+        .find(|(_, job)| is_sought(job));
     let mut arrays = state.arrays.range(0, asker.id.0).rev();
-    let array = arrays.find(|(id, array)| Some(*id) != own_array && !array.is_over() && same(&array.spec));
-    let (jobs, arrays) = (job.map(|(id, _)| (id, false)), array.map(|(id, _)| (id, true)));
+    let array =
+        arrays.find(|(id, array)| Some(*id) != own_array && !array.is_over() && same(&array.spec));
+    let (jobs, arrays) = (
+        job.map(|(id, _)| (id, false)),
+        array.map(|(id, _)| (id, true)),
+    );
     jobs.max(arrays)
 }
 
@@ -273,15 +367,28 @@ struct Fate {
 }
 
 fn ended(well: bool, began: Timestamp) -> Fate {
-    Fate { over: true, well, badly: !well, began: Some(began) }
+    Fate {
+        over: true,
+        well,
+        badly: !well,
+        began: Some(began),
+    }
 }
 
-const PENDING: Fate = Fate { over: false, well: false, badly: false, began: None };
+const PENDING: Fate = Fate {
+    over: false,
+    well: false,
+    badly: false,
+    began: None,
+};
 
 /// `None` for what neither the state nor the store knows.
 fn fate(state: &State, past: &[PastJob], of: JobId, whole: bool) -> Option<Fate> {
     if whole {
-        let stored = || past.iter().find(|known| known.id == of && known.tasks.is_some());
+        let stored = || {
+            past.iter()
+                .find(|known| known.id == of && known.tasks.is_some())
+        };
         return match state.arrays.get(of) {
             Some(array) => Some(fate_of_array(state, array)),
             None => stored().map(|known| ended(known.state == JobState::Completed, known.began)),
@@ -317,7 +424,10 @@ fn fate_of_job(state: &State, job: &Job) -> Fate {
         }
         _ => {
             let run = job.live_run().and_then(|run| state.runs.get(run));
-            Fate { began: run.and_then(|run| run.started), ..PENDING }
+            Fate {
+                began: run.and_then(|run| run.started),
+                ..PENDING
+            }
         }
     }
 }
@@ -327,11 +437,20 @@ fn fate_of_array(state: &State, array: &Array) -> Fate {
     let badly = array.unsuccessful > 0 || !array.cancelled.is_empty();
     let all_left = array.pending.is_empty() && array.own_pending == 0;
     let began = all_left.then(|| {
-        let tasks = state.jobs.range(array.id.0, array.id.0 + u64::from(array.len()));
-        tasks.map(|(_, task)| fate_of_job(state, task).began).try_fold(array.submitted, |last, began| Some(last.max(began?)))
+        let tasks = state
+            .jobs
+            .range(array.id.0, array.id.0 + u64::from(array.len()));
+        tasks
+            .map(|(_, task)| fate_of_job(state, task).began)
+            .try_fold(array.submitted, |last, began| Some(last.max(began?)))
     });
     // As in Slurm: what becomes of an array is decided when all of it is over.
-    Fate { over, well: over && !badly, badly: over && badly, began: began.flatten() }
+    Fate {
+        over,
+        well: over && !badly,
+        badly: over && badly,
+        began: began.flatten(),
+    }
 }
 
 /// Looks at a condition again; notes in it what is known by now. `changed`: only this job did.
@@ -353,7 +472,9 @@ fn is_met(
         match_tasks(state, past, wait, mine, changed);
         return wait.met.len() == u64::from(mine.len());
     }
-    let Some(fate) = fate(state, past, wait.of, wait.whole) else { return false };
+    let Some(fate) = fate(state, past, wait.of, wait.whole) else {
+        return false;
+    };
     match wait.condition() {
         Condition::Singleton if fate.over => match earlier(state, asker) {
             Some((of, whole)) => {
@@ -363,7 +484,11 @@ fn is_met(
             None => true,
         },
         Condition::Singleton => false,
-        Condition::On { kind: Kind::After, delay_mins, .. } => match fate.began {
+        Condition::On {
+            kind: Kind::After,
+            delay_mins,
+            ..
+        } => match fate.began {
             Some(began) => {
                 let until = began.plus_secs(i64::from(delay_mins) * 60);
                 wait.until = (until > now).then_some(until);
@@ -371,12 +496,21 @@ fn is_met(
             }
             None => false,
         },
-        Condition::On { kind: Kind::AfterAny, .. } => fate.over,
-        Condition::On { kind: Kind::AfterOk | Kind::AfterCorr, .. } => {
+        Condition::On {
+            kind: Kind::AfterAny,
+            ..
+        } => fate.over,
+        Condition::On {
+            kind: Kind::AfterOk | Kind::AfterCorr,
+            ..
+        } => {
             wait.never = fate.badly.then(|| words(state, past, wait.of, wait.whole));
             fate.well
         }
-        Condition::On { kind: Kind::AfterNotOk, .. } => {
+        Condition::On {
+            kind: Kind::AfterNotOk,
+            ..
+        } => {
             wait.never = fate.well.then(|| words(state, past, wait.of, wait.whole));
             fate.over && fate.badly
         }
@@ -384,8 +518,16 @@ fn is_met(
 }
 
 /// Which of my tasks have a partner that ended, and how.
-fn match_tasks(state: &State, past: &[PastJob], wait: &mut Wait, mine: &ArraySpec, changed: Option<JobId>) {
-    let Some(theirs) = tasks_of(state, past, wait.of) else { return };
+fn match_tasks(
+    state: &State,
+    past: &[PastJob],
+    wait: &mut Wait,
+    mine: &ArraySpec,
+    changed: Option<JobId>,
+) {
+    let Some(theirs) = tasks_of(state, past, wait.of) else {
+        return;
+    };
     let mut look = |position: u32, partner: JobId| match fate(state, past, partner, false) {
         Some(fate) if fate.well => drop(wait.met.insert(position)),
         Some(fate) if fate.over => drop(wait.failed.insert(position)),
@@ -393,13 +535,19 @@ fn match_tasks(state: &State, past: &[PastJob], wait: &mut Wait, mine: &ArraySpe
     };
     let partner = |theirs: u32| JobId(wait.of.0 + u64::from(theirs));
     if let Some(id) = changed {
-        let index = id.0.checked_sub(wait.of.0).and_then(|at| theirs.nth(u32::try_from(at).ok()?));
+        let index =
+            id.0.checked_sub(wait.of.0)
+                .and_then(|at| theirs.nth(u32::try_from(at).ok()?));
         if let Some(position) = index.and_then(|index| mine.position(index)) {
             look(position, id);
         }
         return;
     }
-    if state.arrays.get(wait.of).is_some_and(|array| array.pending.len() == u64::from(array.len())) {
+    if state
+        .arrays
+        .get(wait.of)
+        .is_some_and(|array| array.pending.len() == u64::from(array.len()))
+    {
         return;
     }
     for (position, index) in mine.iter().enumerate() {
@@ -413,9 +561,17 @@ fn match_tasks(state: &State, past: &[PastJob], wait: &mut Wait, mine: &ArraySpe
 fn words(state: &State, past: &[PastJob], of: JobId, whole: bool) -> String {
     if whole {
         let well = fate(state, past, of, true).is_some_and(|fate| fate.well);
-        return if well { format!("all tasks of array {of} ended well") } else { format!("not all tasks of array {of} ended well") };
+        return if well {
+            format!("all tasks of array {of} ended well")
+        } else {
+            format!("not all tasks of array {of} ended well")
+        };
     }
-    match (state.jobs.get(of), past.iter().find(|known| known.id == of && known.tasks.is_none())) {
+    match (
+        state.jobs.get(of),
+        past.iter()
+            .find(|known| known.id == of && known.tasks.is_none()),
+    ) {
         (Some(job), _) => format!("job {} ended {}", job.shown_id(), job.state),
         (None, Some(known)) => format!("job {of} ended {}", known.state),
         (None, None) => match fate(state, past, of, false) {
@@ -433,8 +589,14 @@ pub(super) fn settle(tx: &mut Tx, from: usize) {
         let changed = match &tx.events[at] {
             Event::JobCancelled { job, .. } => *job..=*job,
             Event::RunEnded { run, .. } | Event::RunSettled { run, .. } => run.job..=run.job,
-            Event::RunReported { run, phase: gmodel::run::RunPhase::Running { .. }, .. } => run.job..=run.job,
-            Event::TasksCancelled { array, positions, .. } => {
+            Event::RunReported {
+                run,
+                phase: gmodel::run::RunPhase::Running { .. },
+                ..
+            } => run.job..=run.job,
+            Event::TasksCancelled {
+                array, positions, ..
+            } => {
                 let last = u64::from(positions.last().unwrap_or(0));
                 *array..=JobId(array.0 + last)
             }
@@ -454,9 +616,13 @@ fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
         None => tx.state.array_of(first).map(|(array, _)| array.id),
     };
     let from = |id: JobId| (id, Dependent::Job(JobId(0)));
-    let of_one = tx.state.dependents.range(from(first)..from(JobId(last.0 + 1)));
+    let of_one = tx
+        .state
+        .dependents
+        .range(from(first)..from(JobId(last.0 + 1)));
     let of_array = array.filter(|array| *array < first).into_iter();
-    let of_array = of_array.flat_map(|id| tx.state.dependents.range(from(id)..from(JobId(id.0 + 1))));
+    let of_array =
+        of_array.flat_map(|id| tx.state.dependents.range(from(id)..from(JobId(id.0 + 1))));
     let waiting: BTreeSet<Dependent> = of_one.chain(of_array).map(|(_, who)| *who).collect();
     let changed = (first == last).then_some(first);
     for who in waiting {
@@ -468,12 +634,27 @@ fn look_at_dependents(tx: &mut Tx, first: JobId, last: JobId) {
 pub(super) fn look_again(tx: &mut Tx, who: Dependent, changed: Option<JobId>) {
     let state = &*tx.state;
     let record = match who {
-        Dependent::Job(id) => state.jobs.get(id).map(|job| (&job.waits, &job.spec, job.task)),
-        Dependent::Array(id) => state.arrays.get(id).map(|array| (&array.waits, &array.spec, None)),
+        Dependent::Job(id) => state
+            .jobs
+            .get(id)
+            .map(|job| (&job.waits, &job.spec, job.task)),
+        Dependent::Array(id) => state
+            .arrays
+            .get(id)
+            .map(|array| (&array.waits, &array.spec, None)),
     };
-    let Some((Some(waits), spec, task)) = record else { return };
-    let asker = Asker { id: who.id(), spec, task };
-    let mut left = Waits { any: waits.any, on: Vec::new() };
+    let Some((Some(waits), spec, task)) = record else {
+        return;
+    };
+    let asker = Asker {
+        id: who.id(),
+        spec,
+        task,
+    };
+    let mut left = Waits {
+        any: waits.any,
+        on: Vec::new(),
+    };
     let mut met = false;
     for wait in &waits.on {
         let mut wait = wait.clone();
@@ -488,7 +669,11 @@ pub(super) fn look_again(tx: &mut Tx, who: Dependent, changed: Option<JobId>) {
         return;
     }
     let waits = (!done).then(|| Box::new(left));
-    tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+    tx.emit(Event::WaitsChanged {
+        who,
+        waits,
+        at: tx.now,
+    });
     cancel_hopeless(tx, who);
 }
 
@@ -496,20 +681,37 @@ pub(super) fn look_again(tx: &mut Tx, who: Dependent, changed: Option<JobId>) {
 pub(super) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
     match who {
         Dependent::Job(id) => {
-            let Some(job) = tx.state.jobs.get(id) else { return };
-            let Some(why) = job.waits.as_ref().and_then(|waits| never(waits)) else { return };
+            let Some(job) = tx.state.jobs.get(id) else {
+                return;
+            };
+            let Some(why) = job.waits.as_ref().and_then(|waits| never(waits)) else {
+                return;
+            };
             if job.state == JobState::Pending && kills(tx.state, &job.spec) {
                 let text = format!("its dependency can never be met: {why}");
                 let reason = ReasonCode::DependencyNeverSatisfied;
-                tx.emit(Event::JobCancelled { job: id, by: SYSTEM.into(), text, reason, at: tx.now });
+                tx.emit(Event::JobCancelled {
+                    job: id,
+                    by: SYSTEM.into(),
+                    text,
+                    reason,
+                    at: tx.now,
+                });
             }
         }
         Dependent::Array(id) => {
-            let Some(array) = tx.state.arrays.get(id) else { return };
+            let Some(array) = tx.state.arrays.get(id) else {
+                return;
+            };
             let Some(waits) = &array.waits else { return };
             let positions = hopeless(waits, &array.pending);
             if !positions.is_empty() && kills(tx.state, &array.spec) {
-                tx.emit(Event::TasksCancelled { array: id, positions, by: SYSTEM.into(), at: tx.now });
+                tx.emit(Event::TasksCancelled {
+                    array: id,
+                    positions,
+                    by: SYSTEM.into(),
+                    at: tx.now,
+                });
             }
         }
     }
@@ -517,7 +719,8 @@ pub(super) fn cancel_hopeless(tx: &mut Tx, who: Dependent) {
 
 /// Whether a job with an impossible dependency is cancelled.
 pub(super) fn kills(state: &State, spec: &JobSpec) -> bool {
-    spec.kill_on_invalid_dep.unwrap_or(state.config.kill_invalid_depend)
+    spec.kill_on_invalid_dep
+        .unwrap_or(state.config.kill_invalid_depend)
 }
 
 /// Why it can never be met as a whole.
@@ -532,7 +735,11 @@ pub(super) fn ready(array: &Array) -> RangeSet {
     match &array.waits {
         None => array.pending.clone(),
         Some(waits) => by_position(waits, &array.pending, |wait| {
-            if wait.is_by_task() { wait.met.clone() } else { RangeSet::new() }
+            if wait.is_by_task() {
+                wait.met.clone()
+            } else {
+                RangeSet::new()
+            }
         }),
     }
 }
@@ -550,7 +757,10 @@ pub(super) fn is_ready(array: &Array, position: u32) -> bool {
 /// Of an array: the positions that can never start.
 fn hopeless(waits: &Waits, pending: &RangeSet) -> RangeSet {
     // The other way round: one impossible condition of several is enough, of alternatives all must be.
-    let other = Waits { any: !waits.any, on: waits.on.clone() };
+    let other = Waits {
+        any: !waits.any,
+        on: waits.on.clone(),
+    };
     by_position(&other, pending, |wait| match wait.never {
         Some(_) => pending.clone(),
         None => wait.failed.clone(),
@@ -561,17 +771,25 @@ fn by_position(waits: &Waits, pending: &RangeSet, of: impl Fn(&Wait) -> RangeSet
     let mut sets = waits.on.iter().map(of);
     if waits.any {
         let mut all = RangeSet::new();
-        sets.for_each(|set| set.runs().for_each(|(first, last)| all.insert_range(first, last)));
+        sets.for_each(|set| {
+            set.runs()
+                .for_each(|(first, last)| all.insert_range(first, last))
+        });
         return intersection(&all, pending);
     }
-    let first = sets.next().map_or(RangeSet::new(), |set| intersection(&set, pending));
+    let first = sets
+        .next()
+        .map_or(RangeSet::new(), |set| intersection(&set, pending));
     sets.fold(first, |left, set| intersection(&left, &set))
 }
 
 /// What an array's waits mean for one of its tasks that gets a record of its own.
 pub(super) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box<Waits>> {
     let waits = array.waits.as_deref()?;
-    let mut left = Waits { any: waits.any, on: Vec::new() };
+    let mut left = Waits {
+        any: waits.any,
+        on: Vec::new(),
+    };
     let mut met = false;
     for wait in &waits.on {
         if !wait.is_by_task() {
@@ -580,13 +798,27 @@ pub(super) fn of_task(state: &State, array: &Array, position: u32) -> Option<Box
             met = true;
         } else {
             let index = array.tasks.nth(position);
-            let theirs = state.arrays.get(wait.of).and_then(|other| other.tasks.position(index?));
+            let theirs = state
+                .arrays
+                .get(wait.of)
+                .and_then(|other| other.tasks.position(index?));
             let never = wait.failed.contains(position).then(|| {
-                format!("task {} of array {} did not end well", index.unwrap_or_default(), wait.of)
+                format!(
+                    "task {} of array {} did not end well",
+                    index.unwrap_or_default(),
+                    wait.of
+                )
             });
             let of = JobId(wait.of.0 + u64::from(theirs.unwrap_or(0)));
             let (met, failed) = (RangeSet::new(), RangeSet::new());
-            left.on.push(Wait { of, whole: false, never, met, failed, ..wait.clone() });
+            left.on.push(Wait {
+                of,
+                whole: false,
+                never,
+                met,
+                failed,
+                ..wait.clone()
+            });
         }
     }
     let done = if left.any { met } else { left.on.is_empty() };
@@ -604,7 +836,11 @@ pub(super) fn closes_circle(state: &State, who: Dependent, waits: &Waits) -> boo
         };
         let is_who = match who {
             Dependent::Job(id) => {
-                let mine = state.jobs.get(id).and_then(|job| job.task).map(|task| task.array);
+                let mine = state
+                    .jobs
+                    .get(id)
+                    .and_then(|job| job.task)
+                    .map(|task| task.array);
                 (of == id && !whole) || (whole && mine == Some(of))
             }
             Dependent::Array(id) => array == Some(id),
@@ -630,7 +866,9 @@ fn waits_of(state: &State, of: JobId, whole: bool) -> Vec<Wait> {
             (None, None) => Vec::new(),
         };
     }
-    let Some(array) = state.arrays.get(of) else { return Vec::new() };
+    let Some(array) = state.arrays.get(of) else {
+        return Vec::new();
+    };
     let tasks = state.jobs.range(of.0, of.0 + u64::from(array.len()));
     let own = tasks.flat_map(|(_, task)| task.waits.iter().flat_map(|waits| waits.on.clone()));
     all(array.waits.clone()).into_iter().chain(own).collect()
@@ -643,26 +881,41 @@ pub(super) fn reason(state: &State, waits: Option<&Waits>) -> Option<Reason> {
         let text = format!("its dependency can never be met: {why}");
         return Some(Reason::new(ReasonCode::DependencyNeverSatisfied, text));
     }
-    let open: Vec<&Wait> = waits.on.iter().filter(|wait| wait.never.is_none()).collect();
-    let first = open.first().map_or(String::new(), |wait| wait_words(state, wait));
+    let open: Vec<&Wait> = waits
+        .on
+        .iter()
+        .filter(|wait| wait.never.is_none())
+        .collect();
+    let first = open
+        .first()
+        .map_or(String::new(), |wait| wait_words(state, wait));
     let more = match (open.len().saturating_sub(1), waits.any) {
         (0, _) => String::new(),
         (count, true) => format!(", or for {count} more"),
         (count, false) => format!(", and for {count} more"),
     };
-    Some(Reason::new(ReasonCode::Dependency, format!("waits for {first}{more}")))
+    Some(Reason::new(
+        ReasonCode::Dependency,
+        format!("waits for {first}{more}"),
+    ))
 }
 
 /// What the tasks of an array that may start are, and why the others do not.
 pub(super) fn of_array(state: &State, array: &Array, open: RangeSet) -> (RangeSet, Option<Reason>) {
-    let Some(waits) = &array.waits else { return (open, None) };
+    let Some(waits) = &array.waits else {
+        return (open, None);
+    };
     let ready = intersection(&ready(array), &open);
     if !ready.is_empty() {
         return (ready, None);
     }
     if hopeless(waits, &open).len() == open.len() && never(waits).is_none() {
-        let text = "their partners in the other array did not end well: these tasks can never start";
-        return (open, Some(Reason::new(ReasonCode::DependencyNeverSatisfied, text)));
+        let text =
+            "their partners in the other array did not end well: these tasks can never start";
+        return (
+            open,
+            Some(Reason::new(ReasonCode::DependencyNeverSatisfied, text)),
+        );
     }
     (open, reason(state, Some(waits)))
 }
@@ -680,22 +933,68 @@ fn wait_words(state: &State, wait: &Wait) -> String {
         }
         (_, Some(job), _) => format!("job {} ({})", job.shown_id(), job.state),
         _ => match state.array_of(of) {
-            Some((array, at)) => format!("job {}_{} (PENDING)", array.id, array.tasks.nth(at).unwrap_or(at)),
+            Some((array, at)) => format!(
+                "job {}_{} (PENDING)",
+                array.id,
+                array.tasks.nth(at).unwrap_or(at)
+            ),
             None => format!("job {of}"),
         },
     };
     match (wait.condition(), wait.until) {
         (_, Some(until)) => format!("{until}, {} after {other} began", minutes(wait)),
         (Condition::Singleton, _) => format!("{other}, of the same name and user, to end"),
-        (Condition::On { kind: Kind::After, delay_mins: 0, .. }, _) => format!("{other} to begin"),
-        (Condition::On { kind: Kind::After, .. }, _) => format!("{} after {other} begins", minutes(wait)),
-        (Condition::On { kind: Kind::AfterAny, .. }, _) => format!("{other} to end"),
-        (Condition::On { kind: Kind::AfterOk, .. }, _) => format!("{other} to end well"),
-        (Condition::On { kind: Kind::AfterNotOk, .. }, _) => format!("{other} to fail"),
-        (Condition::On { kind: Kind::AfterCorr, .. }, _) if wait.whole => {
+        (
+            Condition::On {
+                kind: Kind::After,
+                delay_mins: 0,
+                ..
+            },
+            _,
+        ) => format!("{other} to begin"),
+        (
+            Condition::On {
+                kind: Kind::After, ..
+            },
+            _,
+        ) => format!("{} after {other} begins", minutes(wait)),
+        (
+            Condition::On {
+                kind: Kind::AfterAny,
+                ..
+            },
+            _,
+        ) => format!("{other} to end"),
+        (
+            Condition::On {
+                kind: Kind::AfterOk,
+                ..
+            },
+            _,
+        ) => format!("{other} to end well"),
+        (
+            Condition::On {
+                kind: Kind::AfterNotOk,
+                ..
+            },
+            _,
+        ) => format!("{other} to fail"),
+        (
+            Condition::On {
+                kind: Kind::AfterCorr,
+                ..
+            },
+            _,
+        ) if wait.whole => {
             format!("the task of the same index of {other} to end well")
         }
-        (Condition::On { kind: Kind::AfterCorr, .. }, _) => format!("{other} to end well"),
+        (
+            Condition::On {
+                kind: Kind::AfterCorr,
+                ..
+            },
+            _,
+        ) => format!("{other} to end well"),
     }
 }
 
@@ -721,18 +1020,34 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
             index.insert((wait.of, who));
             let over = fate(state, &[], wait.of, wait.whole).is_none_or(|fate| fate.over);
             if over && wait.never.is_none() && wait.until.is_none() && !wait.is_by_task() {
-                found.push(format!("{who:?} waits for {}, which is over: {}", wait.of, wait.condition));
+                found.push(format!(
+                    "{who:?} waits for {}, which is over: {}",
+                    wait.of, wait.condition
+                ));
             }
         }
     };
     for job in state.jobs.values() {
-        one(Dependent::Job(job.id), job.state == JobState::Pending, &job.waits);
+        one(
+            Dependent::Job(job.id),
+            job.state == JobState::Pending,
+            &job.waits,
+        );
     }
     for array in state.arrays.values() {
-        one(Dependent::Array(array.id), !array.pending.is_empty(), &array.waits);
+        one(
+            Dependent::Array(array.id),
+            !array.pending.is_empty(),
+            &array.waits,
+        );
     }
     if index != state.dependents {
-        let differ: Vec<_> = index.symmetric_difference(&state.dependents).take(3).collect();
-        found.push(format!("the index of dependencies is not that of the records: {differ:?}"));
+        let differ: Vec<_> = index
+            .symmetric_difference(&state.dependents)
+            .take(3)
+            .collect();
+        found.push(format!(
+            "the index of dependencies is not that of the records: {differ:?}"
+        ));
     }
 }

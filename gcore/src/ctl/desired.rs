@@ -8,7 +8,9 @@ use gmodel::{Fence, NodeId};
 /// written off is named to be stopped: only so a node that never heard of it says so, and its share
 /// comes back, whatever older orders are still on their way.
 pub fn desired(state: &State, id: NodeId) -> Desired {
-    let Some(node) = state.nodes.get(id) else { return Desired::default() };
+    let Some(node) = state.nodes.get(id) else {
+        return Desired::default();
+    };
     let runs = node
         .runs
         .iter()
@@ -16,23 +18,42 @@ pub fn desired(state: &State, id: NodeId) -> Desired {
         .filter_map(|run| Some((run, run.member(id).filter(|member| !member.is_clean())?)))
         .map(|(run, member)| desired_run(state, run, member, id))
         .collect();
-    let fence = Fence { incarnation: state.incarnation, generation: node.generation };
-    Desired { fence, runs, gpus: node.gpu_orders.clone() }
+    let fence = Fence {
+        incarnation: state.incarnation,
+        generation: node.generation,
+    };
+    Desired {
+        fence,
+        runs,
+        gpus: node.gpu_orders.clone(),
+    }
 }
 
 fn desired_run(state: &State, run: &Run, member: &Member, id: NodeId) -> DesiredRun {
     let grace_secs = state.config.kill_grace_secs;
     let want = match (&run.stop, run.go) {
-        _ if member.forfeited => Want::Stop { why: StopWhy::Fenced, grace_secs },
+        _ if member.forfeited => Want::Stop {
+            why: StopWhy::Fenced,
+            grace_secs,
+        },
         (Some(stop), _) => {
             let over = stop.checkpoint_secs > 0 && checkpoint_is_over(run, id);
-            Want::Stop { why: if over { StopWhy::Member } else { stop.why }, grace_secs: stop.grace_secs }
+            Want::Stop {
+                why: if over { StopWhy::Member } else { stop.why },
+                grace_secs: stop.grace_secs,
+            }
         }
         (None, Some(_)) => Want::Run,
         (None, None) => Want::Prepare,
     };
     let suspended = run.suspension.is_some() && want == Want::Run;
-    DesiredRun { run: run.id, want, signals: run.signals.clone(), limit_secs: state.enforced_limit_secs(run), suspended }
+    DesiredRun {
+        run: run.id,
+        want,
+        signals: run.signals.clone(),
+        limit_secs: state.enforced_limit_secs(run),
+        suspended,
+    }
 }
 
 /// Whether nobody waits for a checkpoint on a node any more: with its first node's processes the run is over, and a mark that was
@@ -42,5 +63,9 @@ fn checkpoint_is_over(run: &Run, id: NodeId) -> bool {
         0 => member.is_ended(),
         _ => member.end().is_some_and(|end| end.answered),
     };
-    run.members.iter().enumerate().filter(|(_, member)| member.node != id).any(ends_it)
+    run.members
+        .iter()
+        .enumerate()
+        .filter(|(_, member)| member.node != id)
+        .any(ends_it)
 }

@@ -5,18 +5,21 @@
 use super::dependency::{Dependent, Waits};
 use super::state::{AdoptionWindow, JoinToken, Outcome, Stop, Strike, Suspension};
 use gmodel::array_spec::RangeSet;
-use gmodel::config::ClusterConfig;
-use gmodel::gpu_check::CheckReport;
-use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
-use gmodel::gpu_order::{GpuAction, GpuOrderDone};
-use gmodel::step_share::StepHold;
-use gmodel::node::{Inventory, Link, Mark, Role};
-use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
-use gmodel::policy::{Account, AccountUser, Qos, Reservation};
 use gmodel::checkpoint::CheckpointSpec;
-use gmodel::request_change::RequestChange;
+use gmodel::config::ClusterConfig;
 use gmodel::dependency::Dependency;
-use gmodel::{ExitCode, JobId, JobSpec, NodeId, NodeLife, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::gpu_check::CheckReport;
+use gmodel::gpu_order::{GpuAction, GpuOrderDone};
+use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
+use gmodel::node::{Inventory, Link, Mark, Role};
+use gmodel::policy::{Account, AccountUser, Qos, Reservation};
+use gmodel::request_change::RequestChange;
+use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
+use gmodel::step_share::StepHold;
+use gmodel::{
+    ExitCode, JobId, JobSpec, NodeId, NodeLife, Policy, Reason, ReasonCode, RunClass, RunId,
+    Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,14 +37,40 @@ pub enum Event {
         client_key: Option<String>,
     },
     /// A task of an array got a record of its own.
-    TaskSplit { array: JobId, position: u32 },
-    JobHeld { job: JobId, mark: Mark },
-    JobReleased { job: JobId, owner: Option<String>, at: Timestamp },
-    ArrayHeld { array: JobId, mark: Mark },
-    ArrayReleased { array: JobId, owner: Option<String>, at: Timestamp },
+    TaskSplit {
+        array: JobId,
+        position: u32,
+    },
+    JobHeld {
+        job: JobId,
+        mark: Mark,
+    },
+    JobReleased {
+        job: JobId,
+        owner: Option<String>,
+        at: Timestamp,
+    },
+    ArrayHeld {
+        array: JobId,
+        mark: Mark,
+    },
+    ArrayReleased {
+        array: JobId,
+        owner: Option<String>,
+        at: Timestamp,
+    },
     /// Untouched tasks of an array, held together.
-    TasksHeld { array: JobId, positions: RangeSet, mark: Mark },
-    TasksReleased { array: JobId, positions: RangeSet, owner: Option<String>, at: Timestamp },
+    TasksHeld {
+        array: JobId,
+        positions: RangeSet,
+        mark: Mark,
+    },
+    TasksReleased {
+        array: JobId,
+        positions: RangeSet,
+        owner: Option<String>,
+        at: Timestamp,
+    },
     JobUpdated {
         job: JobId,
         change: JobChange,
@@ -75,16 +104,39 @@ pub enum Event {
         at: Timestamp,
     },
     /// Untouched tasks of an array that were cancelled wait again.
-    TasksRequeued { array: JobId, positions: RangeSet, by: String, at: Timestamp },
+    TasksRequeued {
+        array: JobId,
+        positions: RangeSet,
+        by: String,
+        at: Timestamp,
+    },
     /// What of a dependency is not met; `None`: all of it is.
-    WaitsChanged { who: Dependent, waits: Option<Box<Waits>>, at: Timestamp },
+    WaitsChanged {
+        who: Dependent,
+        waits: Option<Box<Waits>>,
+        at: Timestamp,
+    },
     /// Untouched tasks of an array, cancelled together.
-    TasksCancelled { array: JobId, positions: RangeSet, by: String, at: Timestamp },
+    TasksCancelled {
+        array: JobId,
+        positions: RangeSet,
+        by: String,
+        at: Timestamp,
+    },
     /// From the last plan; not stored.
-    ReasonsGiven { jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, Reason)> },
+    ReasonsGiven {
+        jobs: Vec<(JobId, Reason)>,
+        arrays: Vec<(JobId, Reason)>,
+    },
     /// Others go for it, or no longer do: with where it is to start. Unlike other reasons this cannot be found again when they are gone.
-    RoomPromised { who: Dependent, reason: Reason },
-    JobsForgotten { jobs: Vec<JobId>, arrays: Vec<JobId> },
+    RoomPromised {
+        who: Dependent,
+        reason: Reason,
+    },
+    JobsForgotten {
+        jobs: Vec<JobId>,
+        arrays: Vec<JobId>,
+    },
 
     // runs
     RunPlaced {
@@ -113,7 +165,12 @@ pub enum Event {
         class: Option<RunClass>,
     },
     /// The job said that its checkpoint is safe.
-    RunMarked { run: RunId, node: NodeId, mark: gmodel::checkpoint::Mark, at: Timestamp },
+    RunMarked {
+        run: RunId,
+        node: NodeId,
+        mark: gmodel::checkpoint::Mark,
+        at: Timestamp,
+    },
     /// A run that a node brought along after a restore; its job's record is made if there is none.
     RunAdopted {
         run: RunId,
@@ -127,19 +184,50 @@ pub enum Event {
         imex_channel: Option<u32>,
         at: Timestamp,
     },
-    RunGo { run: RunId, at: Timestamp },
+    RunGo {
+        run: RunId,
+        at: Timestamp,
+    },
     /// Its processes stand still.
-    RunSuspended { run: RunId, suspension: Suspension },
-    RunResumed { run: RunId, by: String, at: Timestamp },
-    RunStopping { run: RunId, stop: Stop },
+    RunSuspended {
+        run: RunId,
+        suspension: Suspension,
+    },
+    RunResumed {
+        run: RunId,
+        by: String,
+        at: Timestamp,
+    },
+    RunStopping {
+        run: RunId,
+        stop: Stop,
+    },
     /// The job for which it was told to go started elsewhere. `called_back`: none of its nodes is known to have the order, and it
     /// runs on.
-    RunUnneeded { run: RunId, for_job: JobId, called_back: bool, at: Timestamp },
-    RunSignalled { run: RunId, signal: NumberedSignal },
+    RunUnneeded {
+        run: RunId,
+        for_job: JobId,
+        called_back: bool,
+        at: Timestamp,
+    },
+    RunSignalled {
+        run: RunId,
+        signal: NumberedSignal,
+    },
     /// A node told of a sample of a run's GPUs; not stored, as the next.
-    RunIdleSeen { run: RunId, node: NodeId, idle_secs: Vec<u32>, watched_secs: u32, at: Timestamp },
+    RunIdleSeen {
+        run: RunId,
+        node: NodeId,
+        idle_secs: Vec<u32>,
+        watched_secs: u32,
+        at: Timestamp,
+    },
     /// How idle the run is on all its nodes together.
-    RunIdled { run: RunId, levels: IdleLevels, watched_secs: u32 },
+    RunIdled {
+        run: RunId,
+        levels: IdleLevels,
+        watched_secs: u32,
+    },
     /// Part of its GPUs had stood idle, and works again or is not heard of any more.
     RunIdleOver {
         run: RunId,
@@ -165,7 +253,11 @@ pub enum Event {
         at: Timestamp,
     },
     /// It would have been ended for being idle, under a policy that ends something.
-    RunIdleNoted { run: RunId, idle_secs: u32, at: Timestamp },
+    RunIdleNoted {
+        run: RunId,
+        idle_secs: u32,
+        at: Timestamp,
+    },
     /// The site's program was called for a warning; `failure`: and did not end well.
     RunIdleTold {
         run: RunId,
@@ -173,7 +265,12 @@ pub enum Event {
         failure: Option<String>,
         at: Timestamp,
     },
-    RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
+    RunReported {
+        run: RunId,
+        node: NodeId,
+        phase: RunPhase,
+        at: Timestamp,
+    },
     /// A step was counted; the nodes are told by whoever carries the order.
     StepStarted {
         run: RunId,
@@ -202,35 +299,109 @@ pub enum Event {
         at: Timestamp,
     },
     /// The node is given up for this run: its part is written off.
-    RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
+    RunForfeited {
+        run: RunId,
+        node: NodeId,
+        text: String,
+        at: Timestamp,
+    },
     /// Every member ended; the job's fate is decided. Until it is settled the job is COMPLETING.
-    RunEnded { run: RunId, outcome: Outcome, settled: bool, at: Timestamp },
+    RunEnded {
+        run: RunId,
+        outcome: Outcome,
+        settled: bool,
+        at: Timestamp,
+    },
     /// Cancelled while COMPLETING: the job does not go back to the queue.
-    RequeueDropped { run: RunId, stop: Stop },
+    RequeueDropped {
+        run: RunId,
+        stop: Stop,
+    },
     /// Every member is clean or given up: a COMPLETING job is over.
-    RunSettled { run: RunId, at: Timestamp },
+    RunSettled {
+        run: RunId,
+        at: Timestamp,
+    },
     /// Every member is clean: the run holds nothing any more.
-    RunClosed { run: RunId },
+    RunClosed {
+        run: RunId,
+    },
 
     // nodes
-    NodeJoined { node: NodeId, name: String, role: Role, at: Timestamp },
+    NodeJoined {
+        node: NodeId,
+        name: String,
+        role: Role,
+        at: Timestamp,
+    },
     /// A login node from which operators may administer, or no longer.
-    NodeAdminChanged { node: NodeId, admin: bool, by: String, at: Timestamp },
+    NodeAdminChanged {
+        node: NodeId,
+        admin: bool,
+        by: String,
+        at: Timestamp,
+    },
     /// Older certificates of the node open nothing any more: its machine joined again, or they were revoked.
-    NodeEpochRaised { node: NodeId, epoch: u32, by: String, at: Timestamp },
-    NodeRenewed { node: NodeId, epoch: u32, from: String, at: Timestamp },
-    NodeHello { node: NodeId, life: NodeLife, at: Timestamp },
-    NodeInventory { node: NodeId, inventory: Inventory, at: Timestamp },
-    NodeLinkChanged { node: NodeId, link: Link, at: Timestamp },
+    NodeEpochRaised {
+        node: NodeId,
+        epoch: u32,
+        by: String,
+        at: Timestamp,
+    },
+    NodeRenewed {
+        node: NodeId,
+        epoch: u32,
+        from: String,
+        at: Timestamp,
+    },
+    NodeHello {
+        node: NodeId,
+        life: NodeLife,
+        at: Timestamp,
+    },
+    NodeInventory {
+        node: NodeId,
+        inventory: Inventory,
+        at: Timestamp,
+    },
+    NodeLinkChanged {
+        node: NodeId,
+        link: Link,
+        at: Timestamp,
+    },
     /// Not stored: the node repeats it.
-    NodeObeyed { node: NodeId, generation: u64 },
-    NodeDrained { node: NodeId, mark: Mark, automatic: bool },
+    NodeObeyed {
+        node: NodeId,
+        generation: u64,
+    },
+    NodeDrained {
+        node: NodeId,
+        mark: Mark,
+        automatic: bool,
+    },
     /// A drained node is to be empty by then: what still runs is told to checkpoint and stop.
-    NodeDrainDue { node: NodeId, due: Timestamp },
-    NodeResumed { node: NodeId, owner: Option<String>, by: String, at: Timestamp },
-    NodeStruck { node: NodeId, strike: Strike },
-    NodeStrikesCleared { node: NodeId },
-    NodeRemoved { node: NodeId, by: String, at: Timestamp },
+    NodeDrainDue {
+        node: NodeId,
+        due: Timestamp,
+    },
+    NodeResumed {
+        node: NodeId,
+        owner: Option<String>,
+        by: String,
+        at: Timestamp,
+    },
+    NodeStruck {
+        node: NodeId,
+        strike: Strike,
+    },
+    NodeStrikesCleared {
+        node: NodeId,
+    },
+    NodeRemoved {
+        node: NodeId,
+        by: String,
+        at: Timestamp,
+    },
     /// The site's fence program is to power a lost node off before its runs are written off.
     NodeFenceAsked {
         node: NodeId,
@@ -241,16 +412,43 @@ pub enum Event {
         at: Timestamp,
     },
     /// It is not off: the program failed, or may not be called now.
-    NodeFenceFailed { node: NodeId, lost: String, text: String, retry: Timestamp, at: Timestamp },
+    NodeFenceFailed {
+        node: NodeId,
+        lost: String,
+        text: String,
+        retry: Timestamp,
+        at: Timestamp,
+    },
     /// It is off, by the program's or an administrator's word.
-    NodeFenced { node: NodeId, by: String, at: Timestamp },
+    NodeFenced {
+        node: NodeId,
+        by: String,
+        at: Timestamp,
+    },
     /// Something is to be done to a GPU.
-    GpuOrdered { node: NodeId, uuid: String, what: GpuAction, by: String, at: Timestamp },
+    GpuOrdered {
+        node: NodeId,
+        uuid: String,
+        what: GpuAction,
+        by: String,
+        at: Timestamp,
+    },
     /// The node says how an order ended.
-    GpuOrderEnded { node: NodeId, done: GpuOrderDone, at: Timestamp },
+    GpuOrderEnded {
+        node: NodeId,
+        done: GpuOrderDone,
+        at: Timestamp,
+    },
     /// Something befell a GPU, as its node's inventory shows: a line of its history. `automatic`: it went out of service by
     /// itself, and the breaker counts it.
-    GpuNoted { node: NodeId, uuid: String, kind: GpuNoteKind, text: String, automatic: bool, at: Timestamp },
+    GpuNoted {
+        node: NodeId,
+        uuid: String,
+        kind: GpuNoteKind,
+        text: String,
+        automatic: bool,
+        at: Timestamp,
+    },
     /// What an order to check a GPU came to.
     GpuChecked {
         node: NodeId,
@@ -263,17 +461,37 @@ pub enum Event {
         at: Timestamp,
     },
     /// The newest result of one check of a GPU is out of line with its kind.
-    GpuJudged { node: NodeId, uuid: String, check: String, odd: String, at: Timestamp },
+    GpuJudged {
+        node: NodeId,
+        uuid: String,
+        check: String,
+        odd: String,
+        at: Timestamp,
+    },
     /// Idle GPUs were looked at, and will be again. Not stored.
-    GpuChecksLooked { next: Timestamp },
-    TokenMinted { token: JoinToken },
-    TokenSpent { hash: String, at: Timestamp },
+    GpuChecksLooked {
+        next: Timestamp,
+    },
+    TokenMinted {
+        token: JoinToken,
+    },
+    TokenSpent {
+        hash: String,
+        at: Timestamp,
+    },
 
     // the cluster
     /// The TOML is its source; the store keeps only the note that it changed.
-    Configured { config: Arc<ClusterConfig>, at: Timestamp },
+    Configured {
+        config: Arc<ClusterConfig>,
+        at: Timestamp,
+    },
     /// Accounts, users, QOS or reservations were edited.
-    PolicyChanged { change: PolicyChange, by: String, at: Timestamp },
+    PolicyChanged {
+        change: PolicyChange,
+        by: String,
+        at: Timestamp,
+    },
     /// A backup was restored: all fences are raised, ids start above everything known.
     Restored {
         incarnation: u64,
@@ -284,9 +502,13 @@ pub enum Event {
         at: Timestamp,
     },
     /// The controller came up. Not stored.
-    ControllerStarted { at: Timestamp },
+    ControllerStarted {
+        at: Timestamp,
+    },
     /// Times up to here have come. Not stored.
-    TimeReached { until: Timestamp },
+    TimeReached {
+        until: Timestamp,
+    },
 }
 
 /// A change of a job's request by its owner or an operator.
@@ -348,14 +570,31 @@ pub struct JobChange {
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum PolicyChange {
     /// Made, or replaced.
-    Account { account: Box<Account> },
+    Account {
+        account: Box<Account>,
+    },
     /// Only one that was never charged; others are closed.
-    AccountRemoved { name: String },
-    User { account: String, user: String, entry: AccountUser },
-    UserRemoved { account: String, user: String },
-    Qos { qos: Box<Qos> },
-    QosRemoved { name: String },
-    Reservation { reservation: Box<Reservation> },
+    AccountRemoved {
+        name: String,
+    },
+    User {
+        account: String,
+        user: String,
+        entry: AccountUser,
+    },
+    UserRemoved {
+        account: String,
+        user: String,
+    },
+    Qos {
+        qos: Box<Qos>,
+    },
+    QosRemoved {
+        name: String,
+    },
+    Reservation {
+        reservation: Box<Reservation>,
+    },
     ReservationRemoved {
         name: String,
         /// Though jobs run in it: they run on.
@@ -363,16 +602,23 @@ pub enum PolicyChange {
         force: bool,
     },
     /// Everything replaced, as `gadm policy import` does.
-    All { policy: Box<Policy> },
+    All {
+        policy: Box<Policy>,
+    },
 }
 
 /// JSON keeps `Some(None)` apart from `None`: absent, null, value.
 mod double_option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    pub fn serialize<T: Serialize, S: Serializer>(value: &Option<Option<T>>, s: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: Serialize, S: Serializer>(
+        value: &Option<Option<T>>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         value.as_ref().and_then(Option::as_ref).serialize(s)
     }
-    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Option<Option<T>>, D::Error> {
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Option<T>>, D::Error> {
         Option::<T>::deserialize(d).map(Some)
     }
 }
@@ -499,11 +745,24 @@ impl Event {
     /// Which rows the event changes.
     pub fn touched(&self) -> Touched {
         let none = Touched::default();
-        let job = |job: JobId| Touched { job: Some(job), ..none };
-        let of_array = |array: JobId| Touched { array: Some(array), ..none };
-        let of_run =
-            |run: RunId| Touched { job: Some(run.job), run: Some(run), array_of_job: true, ..none };
-        let node = |node: NodeId| Touched { node: Some(node), ..none };
+        let job = |job: JobId| Touched {
+            job: Some(job),
+            ..none
+        };
+        let of_array = |array: JobId| Touched {
+            array: Some(array),
+            ..none
+        };
+        let of_run = |run: RunId| Touched {
+            job: Some(run.job),
+            run: Some(run),
+            array_of_job: true,
+            ..none
+        };
+        let node = |node: NodeId| Touched {
+            node: Some(node),
+            ..none
+        };
         match self {
             Self::JobSubmitted { id, spec, .. } if spec.array.is_some() => of_array(*id),
             Self::JobSubmitted { id, .. } => job(*id),
@@ -515,12 +774,33 @@ impl Event {
             Self::JobHeld { job: id, .. }
             | Self::JobReleased { job: id, .. }
             | Self::JobUpdated { job: id, .. } => job(*id),
-            Self::JobCancelled { job: id, .. } => {
-                Touched { job: Some(*id), array_of_job: true, ..none }
+            Self::JobCancelled { job: id, .. } => Touched {
+                job: Some(*id),
+                array_of_job: true,
+                ..none
+            },
+            Self::JobRequeued { job: id, run, .. } => Touched {
+                job: Some(*id),
+                run: *run,
+                array_of_job: true,
+                ..none
+            },
+            Self::WaitsChanged {
+                who: Dependent::Job(id),
+                ..
             }
-            Self::JobRequeued { job: id, run, .. } => Touched { job: Some(*id), run: *run, array_of_job: true, ..none },
-            Self::WaitsChanged { who: Dependent::Job(id), .. } | Self::RoomPromised { who: Dependent::Job(id), .. } => job(*id),
-            Self::WaitsChanged { who: Dependent::Array(id), .. } | Self::RoomPromised { who: Dependent::Array(id), .. } => of_array(*id),
+            | Self::RoomPromised {
+                who: Dependent::Job(id),
+                ..
+            } => job(*id),
+            Self::WaitsChanged {
+                who: Dependent::Array(id),
+                ..
+            }
+            | Self::RoomPromised {
+                who: Dependent::Array(id),
+                ..
+            } => of_array(*id),
             Self::ArrayHeld { array, .. }
             | Self::ArrayReleased { array, .. }
             | Self::TasksHeld { array, .. }
@@ -533,9 +813,11 @@ impl Event {
             | Self::RunEnded { run, .. }
             | Self::RequeueDropped { run, .. }
             | Self::RunSettled { run, .. } => of_run(*run),
-            Self::RunSuspended { run, .. } | Self::RunResumed { run, .. } => {
-                Touched { job: Some(run.job), run: Some(*run), ..none }
-            }
+            Self::RunSuspended { run, .. } | Self::RunResumed { run, .. } => Touched {
+                job: Some(run.job),
+                run: Some(*run),
+                ..none
+            },
             Self::RunGo { run, .. }
             | Self::RunStopping { run, .. }
             | Self::RunUnneeded { run, .. }
@@ -548,10 +830,15 @@ impl Event {
             | Self::StepEnded { run, .. }
             | Self::RunClassed { run, .. }
             | Self::RunForfeited { run, .. }
-            | Self::RunClosed { run } => Touched { run: Some(*run), ..none },
-            Self::RunReported { run, .. } | Self::RunMarked { run, .. } => {
-                Touched { job: Some(run.job), run: Some(*run), ..none }
-            }
+            | Self::RunClosed { run } => Touched {
+                run: Some(*run),
+                ..none
+            },
+            Self::RunReported { run, .. } | Self::RunMarked { run, .. } => Touched {
+                job: Some(run.job),
+                run: Some(*run),
+                ..none
+            },
             Self::NodeJoined { node: id, .. }
             | Self::NodeAdminChanged { node: id, .. }
             | Self::NodeEpochRaised { node: id, .. }
@@ -573,8 +860,14 @@ impl Event {
             | Self::NodeFenceFailed { node: id, .. }
             | Self::NodeFenced { node: id, .. }
             | Self::NodeRemoved { node: id, .. } => node(*id),
-            Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched { tokens: true, ..none },
-            Self::PolicyChanged { .. } => Touched { policy: true, ..none },
+            Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched {
+                tokens: true,
+                ..none
+            },
+            Self::PolicyChanged { .. } => Touched {
+                policy: true,
+                ..none
+            },
             Self::ReasonsGiven { .. }
             | Self::JobsForgotten { .. }
             | Self::RunIdleSeen { .. }

@@ -3,9 +3,9 @@
 
 use super::SYSTEM;
 use super::event::{Event, GpuNoteKind};
-use super::{gpu_check, gpu_gone, mig};
 use super::handle::Tx;
 use super::state::State;
+use super::{gpu_check, gpu_gone, mig};
 use gmodel::gpu_health::Stage;
 use gmodel::gpu_order::{GpuAction, MAX_TEXT_BYTES};
 use gmodel::node::{GpuInfo, Inventory};
@@ -29,21 +29,60 @@ impl Event {
     /// What it says about one GPU.
     pub fn of_gpu(&self) -> Option<GpuHistoryLine> {
         let (uuid, node, kind, text, at) = match self {
-            Self::GpuNoted { node, uuid, kind, text, at, .. } => (uuid, node, kind.word(), text.clone(), at),
+            Self::GpuNoted {
+                node,
+                uuid,
+                kind,
+                text,
+                at,
+                ..
+            } => (uuid, node, kind.word(), text.clone(), at),
             // What came of it is told.
-            Self::GpuOrdered { what: GpuAction::Check(_), .. } => return None,
-            Self::GpuOrdered { node, uuid, what, by, at } => (uuid, node, "ordered", order_words(what, by), at),
-            Self::GpuJudged { node, uuid, check, odd, at } => (uuid, node, "odd", format!("check {check}: {odd}"), at),
-            Self::GpuOrderEnded { node, done, at } if !done.error.is_empty() => (&done.uuid, node, "refused", done.error.clone(), at),
+            Self::GpuOrdered {
+                what: GpuAction::Check(_),
+                ..
+            } => return None,
+            Self::GpuOrdered {
+                node,
+                uuid,
+                what,
+                by,
+                at,
+            } => (uuid, node, "ordered", order_words(what, by), at),
+            Self::GpuJudged {
+                node,
+                uuid,
+                check,
+                odd,
+                at,
+            } => (uuid, node, "odd", format!("check {check}: {odd}"), at),
+            Self::GpuOrderEnded { node, done, at } if !done.error.is_empty() => {
+                (&done.uuid, node, "refused", done.error.clone(), at)
+            }
             _ => return None,
         };
         let automatic = match self {
             Self::GpuNoted { automatic, .. } => *automatic,
-            Self::GpuOrdered { what: GpuAction::Repair, by, .. } => by == SYSTEM,
-            Self::GpuOrdered { what: GpuAction::Quarantine { .. }, by, .. } => by == gpu_check::BY,
+            Self::GpuOrdered {
+                what: GpuAction::Repair,
+                by,
+                ..
+            } => by == SYSTEM,
+            Self::GpuOrdered {
+                what: GpuAction::Quarantine { .. },
+                by,
+                ..
+            } => by == gpu_check::BY,
             _ => false,
         };
-        Some(GpuHistoryLine { uuid: uuid.clone(), node: *node, kind, text, at: *at, automatic })
+        Some(GpuHistoryLine {
+            uuid: uuid.clone(),
+            node: *node,
+            kind,
+            text,
+            at: *at,
+            automatic,
+        })
     }
 }
 
@@ -68,7 +107,9 @@ struct Note {
 
 /// Says what is new in this inventory, before it is taken. The UUIDs of GPUs that wait for a step they did not wait for before.
 pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<String> {
-    let Some(node) = tx.state.nodes.get(id) else { return Vec::new() };
+    let Some(node) = tx.state.nodes.get(id) else {
+        return Vec::new();
+    };
     let mut notes = Vec::new();
     let mut came = Vec::new();
     let mut silent = None;
@@ -79,14 +120,26 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
             Some(gpu) => {
                 let before = notes.len();
                 differences(&gpu.info, info, &mut notes);
-                let fell_sick = notes[before..].iter_mut().filter(|note| note.kind == GpuNoteKind::Sick && gpu.info.fault.is_empty());
-                fell_sick.for_each(|note| note.text += &mig::holder(tx.state, node, &info.uuid).map_or_else(String::new, |run| format!("; run {run} was on it")));
+                let fell_sick = notes[before..]
+                    .iter_mut()
+                    .filter(|note| note.kind == GpuNoteKind::Sick && gpu.info.fault.is_empty());
+                fell_sick.for_each(|note| {
+                    note.text += &mig::holder(tx.state, node, &info.uuid)
+                        .map_or_else(String::new, |run| format!("; run {run} was on it"))
+                });
             }
             None => {
                 let silent = silent.get_or_insert_with(|| gpu_gone::silent_nodes(tx.state));
                 let from = gpu_gone::was_in(tx.state, silent, id, &info.uuid);
                 notes.push(appeared(tx.state, info, from));
-                differences(&GpuInfo { fault: String::new(), ..info.clone() }, info, &mut notes);
+                differences(
+                    &GpuInfo {
+                        fault: String::new(),
+                        ..info.clone()
+                    },
+                    info,
+                    &mut notes,
+                );
                 came.extend(from.map(|from| (info.uuid.clone(), from)));
             }
         }
@@ -94,21 +147,49 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
             wanting.push(info.uuid.clone());
         }
     }
-    let here: BTreeMap<&str, ()> = inventory.gpus.iter().map(|info| (info.uuid.as_str(), ())).collect();
+    let here: BTreeMap<&str, ()> = inventory
+        .gpus
+        .iter()
+        .map(|info| (info.uuid.as_str(), ()))
+        .collect();
     let mut went = Vec::new();
-    for gpu in node.gpus.iter().filter(|gpu| gpu.present && gpu.info.slice.is_none() && !here.contains_key(gpu.info.uuid.as_str())) {
+    for gpu in node.gpus.iter().filter(|gpu| {
+        gpu.present && gpu.info.slice.is_none() && !here.contains_key(gpu.info.uuid.as_str())
+    }) {
         if let Some(to) = gpu_gone::is_in(tx.state, id, &gpu.info.uuid) {
             went.push((gpu.info.uuid.clone(), to));
             continue;
         }
-        let text = if gpu.info.fault.is_empty() { String::new() } else { format!("it was out of service: {}", gpu.info.fault) };
-        notes.push(Note { uuid: gpu.info.uuid.clone(), kind: GpuNoteKind::Gone, text, automatic: false });
+        let text = if gpu.info.fault.is_empty() {
+            String::new()
+        } else {
+            format!("it was out of service: {}", gpu.info.fault)
+        };
+        notes.push(Note {
+            uuid: gpu.info.uuid.clone(),
+            kind: GpuNoteKind::Gone,
+            text,
+            automatic: false,
+        });
     }
-    for Note { uuid, kind, mut text, automatic } in notes {
+    for Note {
+        uuid,
+        kind,
+        mut text,
+        automatic,
+    } in notes
+    {
         if text.len() > MAX_TEXT_BYTES {
             text = text.chars().take(MAX_TEXT_BYTES / 4).collect();
         }
-        tx.emit(Event::GpuNoted { node: id, uuid, kind, text, automatic, at: tx.now });
+        tx.emit(Event::GpuNoted {
+            node: id,
+            uuid,
+            kind,
+            text,
+            automatic,
+            at: tx.now,
+        });
     }
     for (uuid, from) in came {
         gpu_gone::left(tx, uuid, from, id);
@@ -121,19 +202,44 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
 
 fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> Note {
     let from = from.filter(|from| gpu_gone::was_sick(state, *from, &info.uuid));
-    let name = from.and_then(|from| state.nodes.get(from)).map(|node| node.name.as_str());
+    let name = from
+        .and_then(|from| state.nodes.get(from))
+        .map(|node| node.name.as_str());
     let (kind, text) = match name {
-        Some(from) => (GpuNoteKind::Moved, format!("{}, index {}; it left {from} out of service", info.gpu_type, info.index)),
-        None => (GpuNoteKind::Appeared, format!("{}, index {}", info.gpu_type, info.index)),
+        Some(from) => (
+            GpuNoteKind::Moved,
+            format!(
+                "{}, index {}; it left {from} out of service",
+                info.gpu_type, info.index
+            ),
+        ),
+        None => (
+            GpuNoteKind::Appeared,
+            format!("{}, index {}", info.gpu_type, info.index),
+        ),
     };
-    Note { uuid: info.uuid.clone(), kind, text, automatic: false }
+    Note {
+        uuid: info.uuid.clone(),
+        kind,
+        text,
+        automatic: false,
+    }
 }
 
 fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
     let mut note = |kind: GpuNoteKind, text: &str, automatic: bool| {
-        notes.push(Note { uuid: new.uuid.clone(), kind, text: text.to_owned(), automatic });
+        notes.push(Note {
+            uuid: new.uuid.clone(),
+            kind,
+            text: text.to_owned(),
+            automatic,
+        });
     };
-    let stage = |info: &GpuInfo| info.standing.as_ref().map_or(Stage::InService, |standing| standing.stage);
+    let stage = |info: &GpuInfo| {
+        info.standing
+            .as_ref()
+            .map_or(Stage::InService, |standing| standing.stage)
+    };
     let held = new.standing.as_ref().is_some_and(|standing| standing.held);
     for text in new.notes.iter().filter(|text| !old.notes.contains(text)) {
         note(GpuNoteKind::Noted, text, false);
@@ -151,12 +257,24 @@ fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
         (false, true) => note(GpuNoteKind::Well, &format!("it was: {}", old.fault), false),
         // The node took it out by itself: that counts.
         (_, false) if old.fault != new.fault && stage(new) != Stage::Marked => {
-            note(GpuNoteKind::Sick, &new.fault, stage(old) == Stage::InService && stage(new) == Stage::Out && !held);
+            note(
+                GpuNoteKind::Sick,
+                &new.fault,
+                stage(old) == Stage::InService && stage(new) == Stage::Out && !held,
+            );
         }
         _ => {}
     }
     if old.divided != new.divided {
-        note(GpuNoteKind::Cut, if new.divided { "cut into slices" } else { "whole again" }, false);
+        note(
+            GpuNoteKind::Cut,
+            if new.divided {
+                "cut into slices"
+            } else {
+                "whole again"
+            },
+            false,
+        );
     }
 }
 

@@ -22,13 +22,19 @@ pub(super) struct Sample<'a> {
 
 /// Why each is an outlier, in the order of the samples; `None`: it is none. All are of one check, version and class, and of one
 /// type of GPU, which is named to people.
-pub(super) fn judge(samples: &[Sample<'_>], kind: &str, terms: &Diagnostics) -> Vec<Option<String>> {
+pub(super) fn judge(
+    samples: &[Sample<'_>],
+    kind: &str,
+    terms: &Diagnostics,
+) -> Vec<Option<String>> {
     let fleet = samples.len() >= terms.min_fleet.max(2) as usize;
     let sums = by_majority(samples, kind, fleet);
     let values = by_median(samples, kind, fleet, terms);
     let verdicts = by_verdict(samples, kind, fleet);
     let merged = sums.into_iter().zip(values).zip(verdicts);
-    merged.map(|((sum, value), verdict)| verdict.or(sum).or(value)).collect()
+    merged
+        .map(|((sum, value), verdict)| verdict.or(sum).or(value))
+        .collect()
 }
 
 fn most(samples: usize) -> usize {
@@ -38,35 +44,58 @@ fn most(samples: usize) -> usize {
 /// A checksum is right when most have it. Without a fleet a GPU is compared with itself.
 fn by_majority(samples: &[Sample<'_>], kind: &str, fleet: bool) -> Vec<Option<String>> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for sample in samples.iter().filter(|sample| !sample.result.sum.is_empty()) {
+    for sample in samples
+        .iter()
+        .filter(|sample| !sample.result.sum.is_empty())
+    {
         *counts.entry(&sample.result.sum).or_default() += 1;
     }
     let all: usize = counts.values().sum();
-    let top = counts.iter().max_by_key(|(_, count)| **count).map(|(sum, count)| (*sum, *count));
+    let top = counts
+        .iter()
+        .max_by_key(|(_, count)| **count)
+        .map(|(sum, count)| (*sum, *count));
     let majority = top.filter(|(_, count)| fleet && all - count <= most(all) && 2 * count > all);
     samples
         .iter()
         .map(|Sample { result, before }| match majority {
             _ if result.sum.is_empty() => None,
             Some((right, count)) => (result.sum != right).then(|| {
-                format!("checksum {}; {count} of {all} GPUs of type {kind} have {right}", result.sum)
+                format!(
+                    "checksum {}; {count} of {all} GPUs of type {kind} have {right}",
+                    result.sum
+                )
             }),
             None if fleet || before.is_empty() || *before == result.sum => None,
-            None => Some(format!("checksum {}; the time before it was {before}", result.sum)),
+            None => Some(format!(
+                "checksum {}; the time before it was {before}",
+                result.sum
+            )),
         })
         .collect()
 }
 
 /// How far a number is from the middle of its kind, in what the kind itself varies by.
-fn by_median(samples: &[Sample<'_>], kind: &str, fleet: bool, terms: &Diagnostics) -> Vec<Option<String>> {
-    let mut values: Vec<i64> = samples.iter().filter_map(|sample| sample.result.value_micro).collect();
+fn by_median(
+    samples: &[Sample<'_>],
+    kind: &str,
+    fleet: bool,
+    terms: &Diagnostics,
+) -> Vec<Option<String>> {
+    let mut values: Vec<i64> = samples
+        .iter()
+        .filter_map(|sample| sample.result.value_micro)
+        .collect();
     let nobody = || vec![None; samples.len()];
     if !fleet || values.len() < terms.min_fleet as usize {
         return nobody();
     }
     let count = values.len();
     let median = middle(&mut values);
-    let mut deviations: Vec<i64> = values.iter().map(|value| value.saturating_sub(median).saturating_abs()).collect();
+    let mut deviations: Vec<i64> = values
+        .iter()
+        .map(|value| value.saturating_sub(median).saturating_abs())
+        .collect();
     let spread = i128::from(middle(&mut deviations)) * 14_826 / 10_000;
     let floor = i128::from(median.saturating_abs()) * i128::from(terms.floor_milli) / 1000;
     let spread = spread.max(floor).max(1);
@@ -79,12 +108,26 @@ fn by_median(samples: &[Sample<'_>], kind: &str, fleet: bool, terms: &Diagnostic
             Worse::Higher => z_milli >= threshold,
             Worse::Either => z_milli.abs() >= threshold,
         };
-        let text = |micro: i64| format!("{} {}", micro_text(micro), result.unit).trim_end().to_owned();
+        let text = |micro: i64| {
+            format!("{} {}", micro_text(micro), result.unit)
+                .trim_end()
+                .to_owned()
+        };
         let z = micro_text(i64::try_from(z_milli * 1000).unwrap_or(i64::MAX));
-        odd.then(|| format!("{}; the median of {count} GPUs of type {kind} is {} (z {z})", text(off_value(result)), text(median)))
+        odd.then(|| {
+            format!(
+                "{}; the median of {count} GPUs of type {kind} is {} (z {z})",
+                text(off_value(result)),
+                text(median)
+            )
+        })
     });
     let found: Vec<Option<String>> = found.collect();
-    if found.iter().flatten().count() > most(count) { nobody() } else { found }
+    if found.iter().flatten().count() > most(count) {
+        nobody()
+    } else {
+        found
+    }
 }
 
 fn off_value(result: &CheckResult) -> i64 {
@@ -94,8 +137,14 @@ fn off_value(result: &CheckResult) -> i64 {
 /// What the program itself says counts, unless most say it: then it is the program's affair. That a program does not come to its
 /// end says something of a GPU only where it does on others.
 fn by_verdict(samples: &[Sample<'_>], kind: &str, fleet: bool) -> Vec<Option<String>> {
-    let told = samples.iter().filter(|sample| sample.result.passed.is_some()).count();
-    let failed = samples.iter().filter(|sample| sample.result.passed == Some(false)).count();
+    let told = samples
+        .iter()
+        .filter(|sample| sample.result.passed.is_some())
+        .count();
+    let failed = samples
+        .iter()
+        .filter(|sample| sample.result.passed == Some(false))
+        .count();
     let alone = failed <= most(told);
     samples
         .iter()
@@ -105,8 +154,15 @@ fn by_verdict(samples: &[Sample<'_>], kind: &str, fleet: bool) -> Vec<Option<Str
                 false => !fleet || alone,
             };
             (counts && result.passed == Some(false)).then(|| {
-                let said = if result.text.is_empty() { "failed" } else { &result.text };
-                format!("{said}; {} of {told} GPUs of type {kind} passed", told - failed)
+                let said = if result.text.is_empty() {
+                    "failed"
+                } else {
+                    &result.text
+                };
+                format!(
+                    "{said}; {} of {told} GPUs of type {kind} passed",
+                    told - failed
+                )
             })
         })
         .collect()
@@ -127,22 +183,42 @@ mod tests {
     }
 
     fn sum(sum: &str) -> CheckResult {
-        CheckResult { check: "arith".into(), sum: sum.into(), ..CheckResult::default() }
+        CheckResult {
+            check: "arith".into(),
+            sum: sum.into(),
+            ..CheckResult::default()
+        }
     }
 
     fn speed(micro: i64, unit: &str) -> CheckResult {
-        CheckResult { check: "pcie".into(), value_micro: Some(micro), unit: unit.into(), ..CheckResult::default() }
+        CheckResult {
+            check: "pcie".into(),
+            value_micro: Some(micro),
+            unit: unit.into(),
+            ..CheckResult::default()
+        }
     }
 
     fn verdict(check: &str, passed: bool) -> CheckResult {
-        CheckResult { check: check.into(), passed: Some(passed), ..CheckResult::default() }
+        CheckResult {
+            check: check.into(),
+            passed: Some(passed),
+            ..CheckResult::default()
+        }
     }
 
     /// Numbers of the samples that are outliers.
     fn odd(results: &[CheckResult]) -> Vec<usize> {
-        let samples: Vec<Sample> = results.iter().map(|result| Sample { result, before: "" }).collect();
+        let samples: Vec<Sample> = results
+            .iter()
+            .map(|result| Sample { result, before: "" })
+            .collect();
         let judged = judge(&samples, "h100", &terms());
-        judged.iter().enumerate().filter_map(|(at, odd)| odd.as_ref().map(|_| at)).collect()
+        judged
+            .iter()
+            .enumerate()
+            .filter_map(|(at, odd)| odd.as_ref().map(|_| at))
+            .collect()
     }
 
     #[test]
@@ -151,32 +227,51 @@ mod tests {
         assert_eq!(odd(&results), [0; 0]);
         results[7] = sum("9f3a");
         assert_eq!(odd(&results), [7]);
-        let samples: Vec<Sample> = results.iter().map(|result| Sample { result, before: "" }).collect();
+        let samples: Vec<Sample> = results
+            .iter()
+            .map(|result| Sample { result, before: "" })
+            .collect();
         let words = judge(&samples, "h100", &terms()).remove(7).unwrap();
         assert_eq!(words, "checksum 9f3a; 23 of 24 GPUs of type h100 have 77ab");
     }
 
     #[test]
     fn where_many_differ_it_is_not_the_gpus_and_too_few_are_not_compared() {
-        let halves: Vec<CheckResult> = (0..24).map(|at| sum(if at % 3 == 0 { "new" } else { "old" })).collect();
+        let halves: Vec<CheckResult> = (0..24)
+            .map(|at| sum(if at % 3 == 0 { "new" } else { "old" }))
+            .collect();
         assert_eq!(odd(&halves), [0; 0]);
-        assert_eq!(odd(&[sum("a"), sum("a"), sum("a"), sum("b")]), [0; 0], "four are no fleet");
-        assert_eq!(odd(&[sum("a"), sum("a"), sum("a"), sum("a"), sum("b")]), [4]);
+        assert_eq!(
+            odd(&[sum("a"), sum("a"), sum("a"), sum("b")]),
+            [0; 0],
+            "four are no fleet"
+        );
+        assert_eq!(
+            odd(&[sum("a"), sum("a"), sum("a"), sum("a"), sum("b")]),
+            [4]
+        );
     }
 
     #[test]
     fn a_gpu_without_a_fleet_is_compared_with_itself() {
         let (same, other) = (sum("a"), sum("b"));
-        let one = |result: &CheckResult, before: &str| judge(&[Sample { result, before }], "h100", &terms()).remove(0);
+        let one = |result: &CheckResult, before: &str| {
+            judge(&[Sample { result, before }], "h100", &terms()).remove(0)
+        };
         assert_eq!(one(&same, "a"), None);
         assert_eq!(one(&same, ""), None);
-        assert_eq!(one(&other, "a").unwrap(), "checksum b; the time before it was a");
+        assert_eq!(
+            one(&other, "a").unwrap(),
+            "checksum b; the time before it was a"
+        );
     }
 
     #[test]
     fn a_straggler_is_an_outlier_on_the_bad_side_only() {
         let fleet = |unit: &str, own: i64| {
-            let mut all: Vec<CheckResult> = (0..20).map(|at| speed(25_000_000 + 20_000 * at, unit)).collect();
+            let mut all: Vec<CheckResult> = (0..20)
+                .map(|at| speed(25_000_000 + 20_000 * at, unit))
+                .collect();
             all.push(speed(own, unit));
             odd(&all)
         };
@@ -192,16 +287,25 @@ mod tests {
 
     #[test]
     fn a_fleet_of_two_speeds_has_no_stragglers_and_extremes_do_not_overflow() {
-        let halves: Vec<CheckResult> = (0..20).map(|at| speed(if at < 14 { 25_000_000 } else { 12_500_000 }, "GB/s")).collect();
+        let halves: Vec<CheckResult> = (0..20)
+            .map(|at| speed(if at < 14 { 25_000_000 } else { 12_500_000 }, "GB/s"))
+            .collect();
         assert_eq!(odd(&halves), [0; 0]);
-        let wild: Vec<CheckResult> = [i64::MAX, i64::MIN, 0, 0, 0, 0, 0, 0, 0, 0].into_iter().map(|micro| speed(micro, "")).collect();
+        let wild: Vec<CheckResult> = [i64::MAX, i64::MIN, 0, 0, 0, 0, 0, 0, 0, 0]
+            .into_iter()
+            .map(|micro| speed(micro, ""))
+            .collect();
         assert_eq!(odd(&wild), [0, 1]);
     }
 
     #[test]
     fn a_verdict_counts_unless_most_have_it_and_a_hang_only_beside_others_that_end() {
         assert_eq!(odd(&[verdict("memory", false)]), [0]);
-        assert_eq!(odd(&vec![verdict("memory", false); 8]), [0; 0], "a program that fails everywhere");
+        assert_eq!(
+            odd(&vec![verdict("memory", false); 8]),
+            [0; 0],
+            "a program that fails everywhere"
+        );
         assert_eq!(odd(&[verdict(PROGRAM, false)]), [0; 0]);
         let mut ends = vec![verdict(PROGRAM, true); 8];
         ends.push(verdict(PROGRAM, false));

@@ -12,15 +12,23 @@ use std::collections::BTreeMap;
 const LEAST_MPS_MILLI: u32 = 50;
 
 /// Why the partition gives no such part of a GPU, and what would work.
-pub(super) fn check_request(config: &ClusterConfig, partition: &Partition, request: &Request) -> Result<(), Refusal> {
+pub(super) fn check_request(
+    config: &ClusterConfig,
+    partition: &Partition,
+    request: &Request,
+) -> Result<(), Refusal> {
     let invalid = |text: String| Err(Refusal::invalid(text).about(RefusalKind::Gpus));
     let alternatives = request.gpus.iter().flat_map(|ask| &ask.alternatives);
     for one in alternatives {
-        let GpuAmount::Share { milli } = one.amount else { continue };
+        let GpuAmount::Share { milli } = one.amount else {
+            continue;
+        };
         match partition.gpu_sharing {
             GpuSharing::Off => return invalid(no_shares(config, partition, &one.amount)),
             GpuSharing::Mps if milli < LEAST_MPS_MILLI => {
-                let least = GpuAmount::Share { milli: LEAST_MPS_MILLI };
+                let least = GpuAmount::Share {
+                    milli: LEAST_MPS_MILLI,
+                };
                 return invalid(format!(
                     "--gpus {}: MPS shares a GPU among too few processes for parts below {least}. Ask for {least} or more.",
                     one.amount
@@ -33,21 +41,36 @@ pub(super) fn check_request(config: &ClusterConfig, partition: &Partition, reque
 }
 
 fn no_shares(config: &ClusterConfig, partition: &Partition, amount: &GpuAmount) -> String {
-    let shares = |one: &&Partition| one.gpu_sharing != GpuSharing::Off && one.state == PartitionState::Up;
-    let others: Vec<String> = config.partitions.iter().filter(shares).map(|one| format!("{:?}", one.name)).collect();
+    let shares =
+        |one: &&Partition| one.gpu_sharing != GpuSharing::Off && one.state == PartitionState::Up;
+    let others: Vec<String> = config
+        .partitions
+        .iter()
+        .filter(shares)
+        .map(|one| format!("{:?}", one.name))
+        .collect();
     let name = &partition.name;
     let advice = match others[..] {
         [] => "Ask for whole GPUs.".to_owned(),
-        _ => format!("Ask for whole GPUs, or name a partition that shares them: {}.", others.join(", ")),
+        _ => format!(
+            "Ask for whole GPUs, or name a partition that shares them: {}.",
+            others.join(", ")
+        ),
     };
-    format!("--gpus {amount}: partition {name:?} gives GPUs whole (gpu_sharing = \"off\"). {advice}")
+    format!(
+        "--gpus {amount}: partition {name:?} gives GPUs whole (gpu_sharing = \"off\"). {advice}"
+    )
 }
 
 /// Whether these parts may stand beside all that is held of the node's GPUs now.
 pub(super) fn stand_beside(state: &State, node: &Node, gpus: &GpuSet) -> bool {
-    !gpus.0.iter().any(|grant| is_share(&grant.part)) || held_on(state, node).all(|(slot, _, held)| {
-        gpus.0.iter().filter(|grant| grant.slot.0 == slot).all(|grant| grant.part.goes_beside(held))
-    })
+    !gpus.0.iter().any(|grant| is_share(&grant.part))
+        || held_on(state, node).all(|(slot, _, held)| {
+            gpus.0
+                .iter()
+                .filter(|grant| grant.slot.0 == slot)
+                .all(|grant| grant.part.goes_beside(held))
+        })
 }
 
 fn is_share(part: &GpuPart) -> bool {
@@ -55,11 +78,19 @@ fn is_share(part: &GpuPart) -> bool {
 }
 
 /// What runs hold of a node's GPUs: by slot.
-fn held_on<'a>(state: &'a State, node: &'a Node) -> impl Iterator<Item = (u16, RunId, &'a GpuPart)> {
+fn held_on<'a>(
+    state: &'a State,
+    node: &'a Node,
+) -> impl Iterator<Item = (u16, RunId, &'a GpuPart)> {
     let runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
     runs.flat_map(move |run| {
-        let here = run.allocation.iter().zip(&run.members).filter(|(share, member)| share.node == node.id && !member.is_clean());
-        here.flat_map(|(share, _)| &share.gpus.0).map(|grant| (grant.slot.0, run.id, &grant.part))
+        let here = run
+            .allocation
+            .iter()
+            .zip(&run.members)
+            .filter(|(share, member)| share.node == node.id && !member.is_clean());
+        here.flat_map(|(share, _)| &share.gpus.0)
+            .map(|grant| (grant.slot.0, run.id, &grant.part))
     })
 }
 
@@ -70,7 +101,9 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
         for (slot, run, part) in held_on(state, node) {
             // To stand beside the first is to stand beside all: what they have in common is equal.
             match first.get(&(node.id, slot)) {
-                Some((other, held)) if (is_share(part) || is_share(held)) && !part.goes_beside(held) => {
+                Some((other, held))
+                    if (is_share(part) || is_share(held)) && !part.goes_beside(held) =>
+                {
                     found.push(format!("GPU {slot} of node {} is held as {held:?} by run {other} and as {part:?} by run {run}", node.name));
                 }
                 Some(_) => {}

@@ -2,12 +2,12 @@
 
 use super::apply::apply;
 use super::command::{Actor, Command, Input, Refusal, Reply};
+use super::dependency::{self, PastJob};
 use super::event::Event;
 use super::state::State;
-use super::dependency::{self, PastJob};
 use super::{
-    adopt, cancel, gpu_gone, gpu_order, hold, idle, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend,
-    update, wake,
+    adopt, cancel, gpu_gone, gpu_order, hold, idle, join, lost_node, node_admin, node_report,
+    placement, policy, preempt, requeue, step, submit, suspend, update, wake,
 };
 use gmodel::Timestamp;
 
@@ -36,7 +36,12 @@ pub fn handle(
     now: Timestamp,
 ) -> Result<Reply, Refusal> {
     let before = events.len();
-    let mut tx = Tx { state, events, now, past: Vec::new() };
+    let mut tx = Tx {
+        state,
+        events,
+        now,
+        past: Vec::new(),
+    };
     let reply = match input {
         Input::Command { actor, command } => handle_command(&mut tx, &actor, command),
         Input::Node { node, report } => {
@@ -47,11 +52,19 @@ pub fn handle(
             placement::enter(&mut tx, plan);
             Ok(Reply::Done)
         }
-        Input::Fenced { node, number, failure } => {
+        Input::Fenced {
+            node,
+            number,
+            failure,
+        } => {
             lost_node::answered(&mut tx, node, number, failure);
             Ok(Reply::Done)
         }
-        Input::IdleTold { run, number, failure } => {
+        Input::IdleTold {
+            run,
+            number,
+            failure,
+        } => {
             idle::told(&mut tx, run, number, failure);
             Ok(Reply::Done)
         }
@@ -70,7 +83,10 @@ pub fn handle(
         }
     };
     dependency::settle(&mut tx, before);
-    assert!(reply.is_ok() || events.len() == before, "a refused input left events behind");
+    assert!(
+        reply.is_ok() || events.len() == before,
+        "a refused input left events behind"
+    );
     reply
 }
 
@@ -85,22 +101,42 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         }
         Command::Submit { spec, client_key } => submit::handle(tx, actor, *spec, client_key),
         Command::Cancel { targets, signal } => Ok(cancel::handle(tx, actor, &targets, signal)),
-        Command::Hold { targets, reason, for_owner } => hold::hold(tx, hold::Holder { actor, for_owner }, &targets, &reason),
+        Command::Hold {
+            targets,
+            reason,
+            for_owner,
+        } => hold::hold(tx, hold::Holder { actor, for_owner }, &targets, &reason),
         Command::Release { targets } => hold::release(tx, actor, &targets),
         Command::Requeue { targets, hold } => requeue::handle(tx, actor, &targets, hold),
         Command::Suspend { targets } => suspend::suspend(tx, actor, &targets),
         Command::Resume { targets } => suspend::resume(tx, actor, &targets),
         Command::Update { target, change } => update::handle(tx, actor, target, change),
         Command::StartStep { target, ask } => step::start(tx, actor, target, ask),
-        Command::EndStep { target, step, exit, used } => step::end(tx, actor, target, step, exit, used),
+        Command::EndStep {
+            target,
+            step,
+            exit,
+            used,
+        } => step::end(tx, actor, target, step, exit, used),
         Command::NodeDrain { node, reason } => node_admin::drain(tx, actor, node, &reason),
-        Command::NodeDrainBy { node, reason, deadline } => {
+        Command::NodeDrainBy {
+            node,
+            reason,
+            deadline,
+        } => {
             node_admin::drain(tx, actor, node, &reason)?;
-            tx.emit(Event::NodeDrainDue { node, due: deadline });
+            tx.emit(Event::NodeDrainDue {
+                node,
+                due: deadline,
+            });
             Ok(Reply::Done)
         }
         Command::NodeResume { node } => node_admin::resume(tx, actor, node),
-        Command::NodeDown { node, reason, fenced } => node_admin::down(tx, actor, node, &reason, fenced),
+        Command::NodeDown {
+            node,
+            reason,
+            fenced,
+        } => node_admin::down(tx, actor, node, &reason, fenced),
         Command::NodeRemove { node } => node_admin::remove(tx, actor, node),
         Command::NodeRevoke { node } => join::revoke(tx, actor, node),
         Command::NodeRenew { node, epoch, from } => join::renew(tx, node, epoch, &from),
@@ -109,7 +145,10 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::MintToken { token } => join::mint(tx, actor, token),
         Command::Policy { change } => policy::change(tx, actor, change),
         Command::Join { token_hash, name } => join::join(tx, &token_hash, &name),
-        Command::Restore { incarnation, next_job } => adopt::restore(tx, actor, incarnation, next_job),
+        Command::Restore {
+            incarnation,
+            next_job,
+        } => adopt::restore(tx, actor, incarnation, next_job),
     }
 }
 

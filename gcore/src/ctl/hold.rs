@@ -22,24 +22,50 @@ pub(super) struct Holder<'a> {
 impl Holder<'_> {
     /// How it is marked.
     fn mark_owner(self, job_owner: &str) -> String {
-        if self.for_owner { format!("user:{job_owner}") } else { mark_owner(self.actor, job_owner) }
+        if self.for_owner {
+            format!("user:{job_owner}")
+        } else {
+            mark_owner(self.actor, job_owner)
+        }
     }
 }
 
-pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str) -> Result<Reply, Refusal> {
-    few_are_split(tx.state, targets, "held", |target, found| matches!(found, Found::Untouched { array, .. } if !goes_apart(tx.state, target, *array)))?;
+pub(super) fn hold(
+    tx: &mut Tx,
+    holder: Holder,
+    targets: &[Target],
+    reason: &str,
+) -> Result<Reply, Refusal> {
+    few_are_split(
+        tx.state,
+        targets,
+        "held",
+        |target, found| matches!(found, Found::Untouched { array, .. } if !goes_apart(tx.state, target, *array)),
+    )?;
     Ok(each(tx, targets, |tx, target| {
         let found = find(tx.state, holder.actor, target)?;
         let reason = reason.chars().take(1000).collect();
         match found {
             Found::Array(array) => {
-                let held = &tx.state.arrays.get(array).map_or(Vec::new(), |a| a.holds.clone());
+                let held = &tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(Vec::new(), |a| a.holds.clone());
                 if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, array), reason) {
                     tx.emit(Event::ArrayHeld { array, mark });
                 }
                 // Of it, those that were let go again.
-                let apart = tx.state.arrays.get(array).map_or(RangeSet::new(), Array::all_apart);
-                let mark = Mark { owner: holder.mark_owner(&owner_name(tx, array)), reason: "its array is held".into(), since: tx.now };
+                let apart = tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(RangeSet::new(), Array::all_apart);
+                let mark = Mark {
+                    owner: holder.mark_owner(&owner_name(tx, array)),
+                    reason: "its array is held".into(),
+                    since: tx.now,
+                };
                 hold_tasks(tx, array, &apart, mark);
                 for id in own_tasks(tx.state, array) {
                     hold_job(tx, holder, id, "its array is held".into());
@@ -47,7 +73,11 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
                 Ok(())
             }
             Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
-                let mark = Mark { owner: holder.mark_owner(&owner_name(tx, array)), reason, since: tx.now };
+                let mark = Mark {
+                    owner: holder.mark_owner(&owner_name(tx, array)),
+                    reason,
+                    since: tx.now,
+                };
                 hold_tasks(tx, array, &positions, mark);
                 Ok(())
             }
@@ -60,7 +90,10 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
             }
             Found::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
             Found::Job(_) | Found::Over => {
-                let text = format!("job {} is not pending: only pending jobs can be held.", shown(target));
+                let text = format!(
+                    "job {} is not pending: only pending jobs can be held.",
+                    shown(target)
+                );
                 Err(Refusal::conflict(text).about(RefusalKind::JobRuns))
             }
         }
@@ -68,7 +101,10 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
 }
 
 fn owner_name(tx: &Tx, array: JobId) -> String {
-    tx.state.arrays.get(array).map_or(String::new(), |array| array.spec.user.name.clone())
+    tx.state
+        .arrays
+        .get(array)
+        .map_or(String::new(), |array| array.spec.user.name.clone())
 }
 
 /// Whether tasks are held without records of their own.
@@ -78,7 +114,9 @@ fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
 
 /// Holds those of some untouched tasks that the mark's owner has not held yet.
 pub(super) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: Mark) {
-    let Some(array) = tx.state.arrays.get(id) else { return };
+    let Some(array) = tx.state.arrays.get(id) else {
+        return;
+    };
     let mut new = RangeSet::new();
     for one in array.by_holds(positions) {
         if one.holds.iter().all(|held| held.owner != mark.owner) {
@@ -86,12 +124,18 @@ pub(super) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: Mar
         }
     }
     if !new.is_empty() {
-        tx.emit(Event::TasksHeld { array: id, positions: new, mark });
+        tx.emit(Event::TasksHeld {
+            array: id,
+            positions: new,
+            mark,
+        });
     }
 }
 
 fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
-    let Some(job) = tx.state.jobs.get(id) else { return false };
+    let Some(job) = tx.state.jobs.get(id) else {
+        return false;
+    };
     if job.state != JobState::Pending {
         return false;
     }
@@ -104,16 +148,14 @@ fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
 }
 
 /// The holder's mark, unless one of theirs is there already.
-fn new_mark(
-    tx: &Tx,
-    holder: Holder,
-    held: &[Mark],
-    owner: String,
-    reason: String,
-) -> Option<Mark> {
+fn new_mark(tx: &Tx, holder: Holder, held: &[Mark], owner: String, reason: String) -> Option<Mark> {
     let mine = holder.mark_owner(&owner);
     let known = held.iter().any(|mark| mark.owner == mine);
-    (!known).then_some(Mark { owner: mine, reason, since: tx.now })
+    (!known).then_some(Mark {
+        owner: mine,
+        reason,
+        since: tx.now,
+    })
 }
 
 /// An operator's hold is an administrator's on their own jobs too, as in Slurm; `gsub --hold` and `uhold` make a user's of it.
@@ -127,63 +169,112 @@ pub(super) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
 
 pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
     few_are_split(tx.state, targets, "released", |target, found| match found {
-        Found::Untouched { array, positions } => is_held(tx.state, *array, positions) && !goes_apart(tx.state, target, *array),
+        Found::Untouched { array, positions } => {
+            is_held(tx.state, *array, positions) && !goes_apart(tx.state, target, *array)
+        }
         _ => false,
     })?;
-    Ok(each(tx, targets, |tx, target| match find(tx.state, actor, target)? {
-        Found::Array(array) => {
-            let tasks = own_tasks(tx.state, array);
-            let is_over = |id: &JobId| tx.state.jobs.get(*id).is_none_or(|job| job.state.is_final());
-            let (held, owner) = match tx.state.arrays.get(array) {
-                Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => return Err(over(target)),
-                Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
-                None => return Ok(()),
-            };
-            for owner in to_lift(actor, &held, &owner, target)? {
-                tx.emit(Event::ArrayReleased { array, owner: Some(owner), at: tx.now });
-            }
-            let apart = tx.state.arrays.get(array).map_or(RangeSet::new(), Array::all_apart);
-            let mut refused = release_tasks(tx, actor, array, &apart, target);
-            for id in tasks {
-                let pending =
-                    tx.state.jobs.get(id).is_some_and(|job| job.state == JobState::Pending);
-                if pending {
-                    refused = refused.and(release_job(tx, actor, id, target));
+    Ok(each(tx, targets, |tx, target| {
+        match find(tx.state, actor, target)? {
+            Found::Array(array) => {
+                let tasks = own_tasks(tx.state, array);
+                let is_over = |id: &JobId| {
+                    tx.state
+                        .jobs
+                        .get(*id)
+                        .is_none_or(|job| job.state.is_final())
+                };
+                let (held, owner) = match tx.state.arrays.get(array) {
+                    Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => {
+                        return Err(over(target));
+                    }
+                    Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
+                    None => return Ok(()),
+                };
+                for owner in to_lift(actor, &held, &owner, target)? {
+                    tx.emit(Event::ArrayReleased {
+                        array,
+                        owner: Some(owner),
+                        at: tx.now,
+                    });
                 }
+                let apart = tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(RangeSet::new(), Array::all_apart);
+                let mut refused = release_tasks(tx, actor, array, &apart, target);
+                for id in tasks {
+                    let pending = tx
+                        .state
+                        .jobs
+                        .get(id)
+                        .is_some_and(|job| job.state == JobState::Pending);
+                    if pending {
+                        refused = refused.and(release_job(tx, actor, id, target));
+                    }
+                }
+                refused
             }
-            refused
-        }
-        Found::Untouched { array, positions } if !is_held(tx.state, array, &positions) => Ok(()),
-        Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => release_tasks(tx, actor, array, &positions, target),
-        Found::Untouched { array, positions } => {
-            let owner = owner_name(tx, array);
-            for one in tx.state.arrays.get(array).map_or(Vec::new(), |array| array.by_holds(&positions)) {
-                to_lift(actor, &one.holds, &owner, target)?;
+            Found::Untouched { array, positions } if !is_held(tx.state, array, &positions) => {
+                Ok(())
             }
-            positions.iter().try_for_each(|position| {
-                let id = split(tx, array, position);
-                release_job(tx, actor, id, target)
-            })
+            Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
+                release_tasks(tx, actor, array, &positions, target)
+            }
+            Found::Untouched { array, positions } => {
+                let owner = owner_name(tx, array);
+                for one in tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(Vec::new(), |array| array.by_holds(&positions))
+                {
+                    to_lift(actor, &one.holds, &owner, target)?;
+                }
+                positions.iter().try_for_each(|position| {
+                    let id = split(tx, array, position);
+                    release_job(tx, actor, id, target)
+                })
+            }
+            Found::Job(id) => release_job(tx, actor, id, target),
+            Found::Over => Err(over(target)),
         }
-        Found::Job(id) => release_job(tx, actor, id, target),
-        Found::Over => Err(over(target)),
     }))
 }
 
 /// Whether any of some untouched tasks is held.
 fn is_held(state: &State, array: JobId, positions: &RangeSet) -> bool {
-    state.arrays.get(array).is_some_and(|array| array.by_holds(positions).iter().any(|one| !one.holds.is_empty()))
+    state.arrays.get(array).is_some_and(|array| {
+        array
+            .by_holds(positions)
+            .iter()
+            .any(|one| !one.holds.is_empty())
+    })
 }
 
 /// Lifts what the actor may of the holds of untouched tasks; refused where another's hold keeps some.
-fn release_tasks(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet, target: &Target) -> Result<(), Refusal> {
-    let Some(array) = tx.state.arrays.get(id) else { return Ok(()) };
+fn release_tasks(
+    tx: &mut Tx,
+    actor: &Actor,
+    id: JobId,
+    positions: &RangeSet,
+    target: &Target,
+) -> Result<(), Refusal> {
+    let Some(array) = tx.state.arrays.get(id) else {
+        return Ok(());
+    };
     let (sets, owner) = (array.by_holds(positions), array.spec.user.name.clone());
     let mut refused = Ok(());
     for one in sets {
         match to_lift(actor, &one.holds, &owner, target) {
             Ok(owners) => owners.into_iter().for_each(|owner| {
-                tx.emit(Event::TasksReleased { array: id, positions: one.positions.clone(), owner: Some(owner), at: tx.now });
+                tx.emit(Event::TasksReleased {
+                    array: id,
+                    positions: one.positions.clone(),
+                    owner: Some(owner),
+                    at: tx.now,
+                });
             }),
             Err(refusal) => refused = refused.and(Err(refusal)),
         }
@@ -193,17 +284,27 @@ fn release_tasks(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet, ta
 
 /// What is over has no hold to lift.
 fn over(target: &Target) -> Refusal {
-    Refusal::conflict(format!("job {} is over: there is nothing to release.", shown(target))).about(RefusalKind::JobOver)
+    Refusal::conflict(format!(
+        "job {} is over: there is nothing to release.",
+        shown(target)
+    ))
+    .about(RefusalKind::JobOver)
 }
 
 fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result<(), Refusal> {
-    let Some(job) = tx.state.jobs.get(id) else { return Ok(()) };
+    let Some(job) = tx.state.jobs.get(id) else {
+        return Ok(());
+    };
     if job.state.is_final() {
         return Err(over(target));
     }
     let (held, owner) = (job.holds.clone(), job.spec.user.name.clone());
     for owner in to_lift(actor, &held, &owner, target)? {
-        tx.emit(Event::JobReleased { job: id, owner: Some(owner), at: tx.now });
+        tx.emit(Event::JobReleased {
+            job: id,
+            owner: Some(owner),
+            at: tx.now,
+        });
     }
     Ok(())
 }
@@ -217,20 +318,36 @@ fn to_lift(
     target: &Target,
 ) -> Result<Vec<String>, Refusal> {
     let (mine, as_owner) = (mark_owner(actor, job_owner), format!("user:{}", actor.user));
-    let is_own = |mark: &Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
+    let is_own =
+        |mark: &Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
     let lifted = |mark: &&Mark| is_own(mark) || actor.operator && mark.owner == SYSTEM;
     if held.is_empty() || held.iter().any(is_own) {
-        return Ok(held.iter().filter(lifted).map(|mark| mark.owner.clone()).collect());
+        return Ok(held
+            .iter()
+            .filter(lifted)
+            .map(|mark| mark.owner.clone())
+            .collect());
     }
     if actor.operator {
         return Ok(held.iter().map(|mark| mark.owner.clone()).collect());
     }
     let by: Vec<_> = held.iter().map(who_and_why).collect();
-    Err(Refusal::denied(format!("job {} is held by {}; only they or an operator can release it.", shown(target), by.join(", "))))
+    Err(Refusal::denied(format!(
+        "job {} is held by {}; only they or an operator can release it.",
+        shown(target),
+        by.join(", ")
+    )))
 }
 
 /// `carol (because)`.
 fn who_and_why(mark: &Mark) -> String {
-    let who = mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name);
-    if mark.reason.is_empty() { who.to_owned() } else { format!("{who} ({})", mark.reason) }
+    let who = mark
+        .owner
+        .split_once(':')
+        .map_or(mark.owner.as_str(), |(_, name)| name);
+    if mark.reason.is_empty() {
+        who.to_owned()
+    } else {
+        format!("{who} ({})", mark.reason)
+    }
 }

@@ -18,7 +18,9 @@ const MAX_WORDS: usize = 1000;
 
 /// Whether runs may go on at the node: neither over nor written off.
 pub fn has_open_runs(state: &State, id: NodeId) -> bool {
-    let Some(node) = state.nodes.get(id) else { return false };
+    let Some(node) = state.nodes.get(id) else {
+        return false;
+    };
     node.runs.iter().any(|run| {
         let member = state.runs.get(*run).and_then(|run| run.member(id));
         member.is_some_and(|member| !member.is_settled() && !member.is_ended())
@@ -36,16 +38,38 @@ pub(super) fn settled(tx: &mut Tx, id: NodeId) {
 }
 
 pub(super) fn mark(tx: &mut Tx, id: NodeId, owner: &str, text: &str) {
-    let known = tx.state.nodes.get(id).is_none_or(|node| node.drains.iter().any(|mark| mark.owner == owner));
+    let known = tx
+        .state
+        .nodes
+        .get(id)
+        .is_none_or(|node| node.drains.iter().any(|mark| mark.owner == owner));
     if !known {
         let reason = text.chars().take(MAX_WORDS).collect();
-        let mark = Mark { owner: owner.into(), reason, since: tx.now };
-        tx.emit(Event::NodeDrained { node: id, mark, automatic: false });
+        let mark = Mark {
+            owner: owner.into(),
+            reason,
+            since: tx.now,
+        };
+        tx.emit(Event::NodeDrained {
+            node: id,
+            mark,
+            automatic: false,
+        });
     }
 }
 
 pub(super) fn lift(tx: &mut Tx, id: NodeId, owner: &str) {
-    if tx.state.nodes.get(id).is_some_and(|node| node.drains.iter().any(|mark| mark.owner == owner)) {
-        tx.emit(Event::NodeResumed { node: id, owner: Some(owner.into()), by: SYSTEM.into(), at: tx.now });
+    if tx
+        .state
+        .nodes
+        .get(id)
+        .is_some_and(|node| node.drains.iter().any(|mark| mark.owner == owner))
+    {
+        tx.emit(Event::NodeResumed {
+            node: id,
+            owner: Some(owner.into()),
+            by: SYSTEM.into(),
+            at: tx.now,
+        });
     }
 }

@@ -10,7 +10,9 @@ use super::preempt::order;
 use super::run_end::advance;
 use super::state::{Job, Run, State, Stop};
 use gmodel::duration::squeue_time;
-use gmodel::idle::{IdleAction, IdleLevels, IdlePolicy, IdleReport, IdleSpell, ended_spells, keep_spells};
+use gmodel::idle::{
+    IdleAction, IdleLevels, IdlePolicy, IdleReport, IdleSpell, ended_spells, keep_spells,
+};
 use gmodel::node::{Link, Mark};
 use gmodel::run::StopWhy;
 use gmodel::{NodeId, RunId, Timestamp};
@@ -89,32 +91,78 @@ pub struct IdleOrder {
 pub fn idle_orders(state: &State) -> Vec<IdleOrder> {
     let order = |id: &RunId| {
         let run = state.runs.get(*id).filter(|run| run.outcome.is_none())?;
-        let warned = run.idle.as_ref()?.warned.as_ref().filter(|warned| !warned.told)?;
-        let policy = state.jobs.get(id.job).and_then(|job| policy_of(state, job)).filter(|policy| policy.action.ends());
-        let next = policy.map(|policy| (policy.action, policy.ends_at_secs(warned.idle_secs).saturating_sub(warned.idle_secs)));
-        Some(IdleOrder { run: *id, number: warned.number, idle_secs: warned.idle_secs, next })
+        let warned = run
+            .idle
+            .as_ref()?
+            .warned
+            .as_ref()
+            .filter(|warned| !warned.told)?;
+        let policy = state
+            .jobs
+            .get(id.job)
+            .and_then(|job| policy_of(state, job))
+            .filter(|policy| policy.action.ends());
+        let next = policy.map(|policy| {
+            (
+                policy.action,
+                policy
+                    .ends_at_secs(warned.idle_secs)
+                    .saturating_sub(warned.idle_secs),
+            )
+        });
+        Some(IdleOrder {
+            run: *id,
+            number: warned.number,
+            idle_secs: warned.idle_secs,
+            next,
+        })
     };
     state.idle_untold.iter().filter_map(order).collect()
 }
 
 /// The policy for a job, if one is in force for it.
 pub fn policy_of<'a>(state: &'a State, job: &Job) -> Option<&'a IdlePolicy> {
-    let partition = || state.config.partition(&job.spec.partition).and_then(|partition| partition.idle.as_ref());
-    let policy = state.policy.qos.get(&job.spec.qos).and_then(|qos| qos.idle.as_ref()).or_else(partition);
+    let partition = || {
+        state
+            .config
+            .partition(&job.spec.partition)
+            .and_then(|partition| partition.idle.as_ref())
+    };
+    let policy = state
+        .policy
+        .qos
+        .get(&job.spec.qos)
+        .and_then(|qos| qos.idle.as_ref())
+        .or_else(partition);
     policy.filter(|policy| policy.action != IdleAction::Off && !job.spec.idle_exempt)
 }
 
 /// Takes what a node tells of the runs it samples, and does what is due.
 pub(super) fn take(tx: &mut Tx, node: NodeId, reports: Vec<IdleReport>) {
-    for IdleReport { run: id, watched_secs, mut idle_secs } in reports {
-        let Some(run) = tx.state.runs.get(id).filter(|run| is_watched(run)) else { continue };
-        let Some(share) = run.allocation.iter().find(|share| share.node == node) else { continue };
+    for IdleReport {
+        run: id,
+        watched_secs,
+        mut idle_secs,
+    } in reports
+    {
+        let Some(run) = tx.state.runs.get(id).filter(|run| is_watched(run)) else {
+            continue;
+        };
+        let Some(share) = run.allocation.iter().find(|share| share.node == node) else {
+            continue;
+        };
         if idle_secs.is_empty() && run.allocation.len() == 1 && !tx.state.idle_seen.contains(id) {
             continue;
         }
         idle_secs.truncate(share.gpus.0.len());
         let together = together(tx, run, node, watched_secs, &idle_secs);
-        tx.emit(Event::RunIdleSeen { run: id, node, idle_secs, watched_secs, at: tx.now });
+        tx.emit(Event::RunIdleSeen {
+            run: id,
+            node,
+            idle_secs,
+            watched_secs,
+            at: tx.now,
+        });
         if let Some((levels, watched_secs)) = together {
             judge(tx, id, levels, watched_secs);
         }
@@ -126,16 +174,31 @@ fn judge(tx: &mut Tx, id: RunId, levels: IdleLevels, watched_secs: u32) {
     let before = tx.state.idle_seen.get(id).expect("set by what was seen");
     let mut spells = ended_spells(before.levels, before.watched_secs, levels);
     spells.retain(|spell| spell.secs >= MIN_SPELL_SECS);
-    let policy = tx.state.jobs.get(id.job).and_then(|job| policy_of(tx.state, job));
+    let policy = tx
+        .state
+        .jobs
+        .get(id.job)
+        .and_then(|job| policy_of(tx.state, job));
     let secs = levels.secs(policy.map_or(0, |policy| policy.gpus_percent));
     // Another spell than the one of the warning is shorter, or began later: while a controller was away a run may have worked.
     let is_over = |warned: &IdleWarning| {
-        secs < warned.idle_secs || watched_secs.saturating_sub(secs) > warned.from_secs.saturating_add(FRESH_SECS as u32)
+        secs < warned.idle_secs
+            || watched_secs.saturating_sub(secs)
+                > warned.from_secs.saturating_add(FRESH_SECS as u32)
     };
     let ends_warning = warning(tx.state, id).is_some_and(is_over);
-    tx.emit(Event::RunIdled { run: id, levels, watched_secs });
+    tx.emit(Event::RunIdled {
+        run: id,
+        levels,
+        watched_secs,
+    });
     if !spells.is_empty() || ends_warning {
-        tx.emit(Event::RunIdleOver { run: id, spells, ends_warning, at: tx.now });
+        tx.emit(Event::RunIdleOver {
+            run: id,
+            spells,
+            ends_warning,
+            at: tx.now,
+        });
     }
     act(tx, id);
 }
@@ -147,12 +210,27 @@ fn is_watched(run: &Run) -> bool {
 
 /// All nodes of the run together, with the newest word of one of them: how idle, and for how long watched. `None` while one has
 /// told nothing of late: then nothing is known of the run, and nothing is done.
-fn together(tx: &Tx, run: &Run, node: NodeId, watched_secs: u32, idle_secs: &[u32]) -> Option<(IdleLevels, u32)> {
+fn together(
+    tx: &Tx,
+    run: &Run,
+    node: NodeId,
+    watched_secs: u32,
+    idle_secs: &[u32],
+) -> Option<(IdleLevels, u32)> {
     let gpus = run.allocation.iter().map(|share| share.gpus.0.len()).sum();
     let (mut watched_secs, mut idle_secs) = (watched_secs, idle_secs.to_vec());
     let is_fresh = |at: Timestamp| (0..=FRESH_SECS * 1000).contains(&tx.now.since_millis(at));
-    let is_up = |id| tx.state.nodes.get(id).is_some_and(|node| node.link == Link::Up);
-    for share in run.allocation.iter().filter(|share| share.node != node && !share.gpus.is_empty()) {
+    let is_up = |id| {
+        tx.state
+            .nodes
+            .get(id)
+            .is_some_and(|node| node.link == Link::Up)
+    };
+    for share in run
+        .allocation
+        .iter()
+        .filter(|share| share.node != node && !share.gpus.is_empty())
+    {
         let seen = tx.state.idle_seen.get(run.id)?.by_node.get(&share.node)?;
         if !is_fresh(seen.at) || !is_up(share.node) {
             return None;
@@ -160,23 +238,40 @@ fn together(tx: &Tx, run: &Run, node: NodeId, watched_secs: u32, idle_secs: &[u3
         watched_secs = watched_secs.min(seen.watched_secs);
         idle_secs.extend(&seen.idle_secs);
     }
-    Some((IdleLevels::of(gpus, idle_secs).at_most(watched_secs), watched_secs))
+    Some((
+        IdleLevels::of(gpus, idle_secs).at_most(watched_secs),
+        watched_secs,
+    ))
 }
 
 /// Warns or ends a run, if it is time.
 fn act(tx: &mut Tx, id: RunId) {
-    let (Some(job), Some(idle)) = (tx.state.jobs.get(id.job), tx.state.idle_seen.get(id)) else { return };
-    let Some(policy) = policy_of(tx.state, job).copied() else { return };
+    let (Some(job), Some(idle)) = (tx.state.jobs.get(id.job), tx.state.idle_seen.get(id)) else {
+        return;
+    };
+    let Some(policy) = policy_of(tx.state, job).copied() else {
+        return;
+    };
     let idle_secs = policy.counted_secs(idle.levels, idle.watched_secs);
     // A warning under a policy that only reported warned nobody.
-    let warned = warning(tx.state, id).filter(|warned| warned.real || policy.action == IdleAction::Report);
+    let warned =
+        warning(tx.state, id).filter(|warned| warned.real || policy.action == IdleAction::Report);
     let Some(warned) = warned else {
         if idle_secs >= policy.warn_after_secs {
             let (real, percent) = (policy.action != IdleAction::Report, policy.gpus_percent);
             let act_after_secs = policy.ends_at_secs(idle_secs);
             let from_secs = idle.watched_secs.saturating_sub(idle.levels.secs(percent));
             let at = tx.now;
-            tx.emit(Event::RunIdleWarned { run: id, idle_secs, from_secs, percent, act_after_secs, action: policy.action, real, at });
+            tx.emit(Event::RunIdleWarned {
+                run: id,
+                idle_secs,
+                from_secs,
+                percent,
+                act_after_secs,
+                action: policy.action,
+                real,
+                at,
+            });
         }
         return;
     };
@@ -185,14 +280,22 @@ fn act(tx: &mut Tx, id: RunId) {
     }
     if !policy.action.ends() {
         if !warned.noted {
-            tx.emit(Event::RunIdleNoted { run: id, idle_secs, at: tx.now });
+            tx.emit(Event::RunIdleNoted {
+                run: id,
+                idle_secs,
+                at: tx.now,
+            });
         }
         return;
     }
     let partition = tx.state.config.partition(&job.spec.partition);
     let may_requeue = job.may_requeue(partition.is_none_or(|partition| partition.requeue));
     // As with preemption: what cannot go back to the queue is ended.
-    let why = if policy.action == IdleAction::Requeue && may_requeue { StopWhy::Requeued } else { StopWhy::Cancelled };
+    let why = if policy.action == IdleAction::Requeue && may_requeue {
+        StopWhy::Requeued
+    } else {
+        StopWhy::Cancelled
+    };
     let text = words(policy.gpus_percent, idle.levels.secs(policy.gpus_percent));
     // Without end it would hold GPUs for nothing again and again. Its owner knows what to do about it, and releases it then.
     if why == StopWhy::Requeued && job.idle_requeues >= policy.max_requeues {
@@ -202,10 +305,17 @@ fn act(tx: &mut Tx, id: RunId) {
             many => format!(", as in the {many} runs before"),
         };
         let owner = format!("user:{}", job.spec.user.name);
-        let mark = Mark { owner, reason: format!("{BY}: {text}{before}"), since: tx.now };
+        let mark = Mark {
+            owner,
+            reason: format!("{BY}: {text}{before}"),
+            since: tx.now,
+        };
         tx.emit(Event::JobHeld { job: id.job, mark });
     }
-    let stop = Stop { text, ..order(tx, id, why, BY) };
+    let stop = Stop {
+        text,
+        ..order(tx, id, why, BY)
+    };
     tx.emit(Event::RunStopping { run: id, stop });
     advance(tx, id);
 }
@@ -216,11 +326,17 @@ pub(super) fn told(tx: &mut Tx, id: RunId, number: u64, failure: Option<String>)
         return;
     }
     let failure = failure.map(|mut text| {
-        let end = (0..=text.len().min(MAX_WORDS_BYTES)).rev().find(|at| text.is_char_boundary(*at));
+        let end = (0..=text.len().min(MAX_WORDS_BYTES))
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
         text
     });
-    tx.emit(Event::RunIdleTold { run: id, failure, at: tx.now });
+    tx.emit(Event::RunIdleTold {
+        run: id,
+        failure,
+        at: tx.now,
+    });
 }
 
 fn warning(state: &State, run: RunId) -> Option<&IdleWarning> {
@@ -229,22 +345,38 @@ fn warning(state: &State, run: RunId) -> Option<&IdleWarning> {
 
 /// Spells of a run up to now, the present one included.
 pub fn idle_spells(state: &State, run: &Run) -> Vec<IdleSpell> {
-    let mut spells = run.idle.as_ref().map_or(Vec::new(), |idle| idle.spells.clone());
+    let mut spells = run
+        .idle
+        .as_ref()
+        .map_or(Vec::new(), |idle| idle.spells.clone());
     if let Some(seen) = state.idle_seen.get(run.id) {
-        keep_spells(&mut spells, &ended_spells(seen.levels, seen.watched_secs, IdleLevels::default()));
+        keep_spells(
+            &mut spells,
+            &ended_spells(seen.levels, seen.watched_secs, IdleLevels::default()),
+        );
     }
     spells
 }
 
 /// For people: `its GPUs did nothing for 35:00`.
 pub fn words(percent: u32, idle_secs: u32) -> String {
-    let part = if percent == 100 { "its GPUs".to_owned() } else { format!("at least {percent} % of its GPUs") };
-    format!("{part} did nothing for {}", squeue_time(u64::from(idle_secs)))
+    let part = if percent == 100 {
+        "its GPUs".to_owned()
+    } else {
+        format!("at least {percent} % of its GPUs")
+    };
+    format!(
+        "{part} did nothing for {}",
+        squeue_time(u64::from(idle_secs))
+    )
 }
 
 /// For people: how idle a run is and what will become of it; `None` where there is nothing to say.
 pub fn idle_words(state: &State, job: &Job) -> Option<String> {
-    let run = state.runs.get(job.live_run()?).filter(|run| is_watched(run))?;
+    let run = state
+        .runs
+        .get(job.live_run()?)
+        .filter(|run| is_watched(run))?;
     let seen = state.idle_seen.get(run.id)?;
     let warned = warning(state, run.id);
     let policy = policy_of(state, job);
@@ -254,16 +386,27 @@ pub fn idle_words(state: &State, job: &Job) -> Option<String> {
         return None;
     }
     let now = words(percent, secs);
-    let Some(policy) = policy else { return Some(now) };
+    let Some(policy) = policy else {
+        return Some(now);
+    };
     let in_grace_secs = secs - policy.counted_secs(seen.levels, seen.watched_secs);
     let after = |secs: u32| squeue_time(u64::from(secs.saturating_add(in_grace_secs)));
-    let what = if policy.action == IdleAction::Requeue { "goes back to the queue" } else { "is cancelled" };
+    let what = if policy.action == IdleAction::Requeue {
+        "goes back to the queue"
+    } else {
+        "is cancelled"
+    };
     Some(match warned {
         Some(warned) if warned.real && policy.action.ends() => {
-            format!("{now}; warned; it {what} when that is {}", after(policy.ends_at_secs(warned.idle_secs)))
+            format!(
+                "{now}; warned; it {what} when that is {}",
+                after(policy.ends_at_secs(warned.idle_secs))
+            )
         }
         Some(warned) if warned.real => format!("{now}; warned"),
-        Some(warned) if warned.noted => format!("{now}; it would have been ended, but the policy only reports"),
+        Some(warned) if warned.noted => {
+            format!("{now}; it would have been ended, but the policy only reports")
+        }
         Some(_) => format!("{now}; it would have been warned, but the policy only reports"),
         None => now,
     })
@@ -281,14 +424,30 @@ pub(super) fn apply(state: &mut State, event: &Event) {
     else {
         return;
     };
-    if let Event::RunIdleSeen { node, idle_secs, watched_secs, at, .. } = event {
-        let seen = Seen { at: *at, watched_secs: *watched_secs, idle_secs: idle_secs.clone() };
+    if let Event::RunIdleSeen {
+        node,
+        idle_secs,
+        watched_secs,
+        at,
+        ..
+    } = event
+    {
+        let seen = Seen {
+            at: *at,
+            watched_secs: *watched_secs,
+            idle_secs: idle_secs.clone(),
+        };
         let mut known = state.idle_seen.get(*id).cloned().unwrap_or_default();
         known.by_node.insert(*node, seen);
         state.idle_seen.insert(*id, known);
         return;
     }
-    if let Event::RunIdled { levels, watched_secs, .. } = event {
+    if let Event::RunIdled {
+        levels,
+        watched_secs,
+        ..
+    } = event
+    {
         let seen = state.idle_seen.get_mut(*id).expect("it was seen");
         (seen.levels, seen.watched_secs) = (*levels, *watched_secs);
         return;
@@ -296,16 +455,37 @@ pub(super) fn apply(state: &mut State, event: &Event) {
     let run = state.runs.get_mut(*id).expect("an idle run is there");
     let idle = run.idle.get_or_insert_default();
     match event {
-        Event::RunIdleOver { spells, ends_warning, .. } => {
+        Event::RunIdleOver {
+            spells,
+            ends_warning,
+            ..
+        } => {
             keep_spells(&mut idle.spells, spells);
             idle.warned.take_if(|_| *ends_warning);
         }
-        Event::RunIdleWarned { idle_secs, from_secs, real, at, .. } => {
+        Event::RunIdleWarned {
+            idle_secs,
+            from_secs,
+            real,
+            at,
+            ..
+        } => {
             let told = !(*real && has_program);
             let (at, idle_secs, from_secs, real) = (*at, *idle_secs, *from_secs, *real);
-            idle.warned = Some(IdleWarning { at, idle_secs, from_secs, real, number: seq, told, noted: false });
+            idle.warned = Some(IdleWarning {
+                at,
+                idle_secs,
+                from_secs,
+                real,
+                number: seq,
+                told,
+                noted: false,
+            });
         }
-        Event::RunIdleNoted { .. } => idle.warned.iter_mut().for_each(|warned| warned.noted = true),
+        Event::RunIdleNoted { .. } => idle
+            .warned
+            .iter_mut()
+            .for_each(|warned| warned.noted = true),
         _ => idle.warned.iter_mut().for_each(|warned| warned.told = true),
     }
     let is_untold = is_untold(run);
@@ -322,22 +502,40 @@ pub(super) fn index(state: &mut State, id: RunId, is_untold: bool) {
 
 /// Its owner is still to be told by the site's program.
 pub(super) fn is_untold(run: &Run) -> bool {
-    run.outcome.is_none() && run.idle.as_ref().and_then(|idle| idle.warned.as_ref()).is_some_and(|warned| !warned.told)
+    run.outcome.is_none()
+        && run
+            .idle
+            .as_ref()
+            .and_then(|idle| idle.warned.as_ref())
+            .is_some_and(|warned| !warned.told)
 }
 
 /// What must never be.
 pub(super) fn check(state: &State, found: &mut Vec<String>) {
-    for run in state.runs.values().filter(|run| run.stop.as_ref().is_some_and(|stop| stop.by == BY)) {
+    for run in state
+        .runs
+        .values()
+        .filter(|run| run.stop.as_ref().is_some_and(|stop| stop.by == BY))
+    {
         if warning(state, run.id).is_none_or(|warned| !warned.real) {
-            found.push(format!("run {} was ended for being idle without a warning", run.id));
+            found.push(format!(
+                "run {} was ended for being idle without a warning",
+                run.id
+            ));
         }
     }
-    for id in state.idle_seen.keys().filter(|id| state.runs.get(*id).is_none_or(|run| run.outcome.is_some())) {
+    for id in state
+        .idle_seen
+        .keys()
+        .filter(|id| state.runs.get(*id).is_none_or(|run| run.outcome.is_some()))
+    {
         found.push(format!("run {id} is over and still watched for being idle"));
     }
     for id in &state.idle_untold {
         if !state.runs.get(*id).is_some_and(is_untold) {
-            found.push(format!("run {id} waits for the idle program and should not"));
+            found.push(format!(
+                "run {id} waits for the idle program and should not"
+            ));
         }
     }
 }

@@ -13,12 +13,25 @@ const CHANNELS: u64 = 2048;
 /// A channel that no other live run has: where its domain is does not matter, so no change of a fabric makes two of them one.
 /// Tried from the job's number on, so that one that was just given back rests. `None`: it needs none, or all are taken.
 pub(super) fn channel_for(state: &State, job: JobId, allocation: &Allocation) -> Option<u32> {
-    let nodes: Vec<NodeId> = allocation.iter().filter(|share| !share.gpus.is_empty()).map(|share| share.node).collect();
+    let nodes: Vec<NodeId> = allocation
+        .iter()
+        .filter(|share| !share.gpus.is_empty())
+        .map(|share| share.node)
+        .collect();
     let mut seen = BTreeSet::new();
-    if nodes.iter().filter_map(|node| domain(state, *node)).all(|domain| seen.insert(domain)) {
+    if nodes
+        .iter()
+        .filter_map(|node| domain(state, *node))
+        .all(|domain| seen.insert(domain))
+    {
         return None;
     }
-    let taken: BTreeSet<u32> = state.runs.values().filter(|run| !run.is_clean()).filter_map(|run| run.imex_channel).collect();
+    let taken: BTreeSet<u32> = state
+        .runs
+        .values()
+        .filter(|run| !run.is_clean())
+        .filter_map(|run| run.imex_channel)
+        .collect();
     let all = (0..CHANNELS - 1).map(|step| 1 + ((job.0 + step) % (CHANNELS - 1)) as u32);
     all.into_iter().find(|channel| !taken.contains(channel))
 }
@@ -40,7 +53,10 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
         if let Some(channel) = run.imex_channel
             && let Some(other) = held.insert(channel, run.id)
         {
-            found.push(format!("runs {other} and {} have IMEX channel {channel}", run.id));
+            found.push(format!(
+                "runs {other} and {} have IMEX channel {channel}",
+                run.id
+            ));
         }
     }
 }

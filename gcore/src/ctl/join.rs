@@ -45,7 +45,11 @@ pub(super) fn mint(tx: &mut Tx, actor: &Actor, token: JoinToken) -> Result<Reply
 }
 
 pub(super) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, Refusal> {
-    let token = tx.state.tokens.get(token_hash).filter(|token| token.expires > tx.now);
+    let token = tx
+        .state
+        .tokens
+        .get(token_hash)
+        .filter(|token| token.expires > tx.now);
     let Some(token) = token.cloned() else {
         let text = "this token is unknown, used or expired; ask for a new one with \
                     `gadm token node`.";
@@ -65,48 +69,110 @@ pub(super) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
         }
         None => NodeId(tx.state.next_node.max(1)),
     };
-    tx.emit(Event::TokenSpent { hash: token.hash, at: tx.now });
+    tx.emit(Event::TokenSpent {
+        hash: token.hash,
+        at: tx.now,
+    });
     let (minted_by, at) = (token.minted_by.clone(), tx.now);
     if let Some(known) = tx.state.nodes.get(node) {
         // Whatever holds the key of before is another machine from now on.
         let epoch = known.epoch.saturating_add(1);
-        tx.emit(Event::NodeEpochRaised { node, epoch, by: minted_by, at });
+        tx.emit(Event::NodeEpochRaised {
+            node,
+            epoch,
+            by: minted_by,
+            at,
+        });
     } else {
-        tx.emit(Event::NodeJoined { node, name: name.clone(), role: token.role, at: tx.now });
+        tx.emit(Event::NodeJoined {
+            node,
+            name: name.clone(),
+            role: token.role,
+            at: tx.now,
+        });
     }
     // What the newest token says counts: so a machine's mark can be taken away again.
-    if tx.state.nodes.get(node).is_some_and(|known| known.admin != token.admin) {
-        tx.emit(Event::NodeAdminChanged { node, admin: token.admin, by: token.minted_by, at: tx.now });
+    if tx
+        .state
+        .nodes
+        .get(node)
+        .is_some_and(|known| known.admin != token.admin)
+    {
+        tx.emit(Event::NodeAdminChanged {
+            node,
+            admin: token.admin,
+            by: token.minted_by,
+            at: tx.now,
+        });
     }
     let epoch = tx.state.nodes.get(node).map_or(0, |node| node.epoch);
-    Ok(Reply::Joined { node, role: token.role, name, admin: token.admin, epoch })
+    Ok(Reply::Joined {
+        node,
+        role: token.role,
+        name,
+        admin: token.admin,
+        epoch,
+    })
 }
 
 /// Certificates of the node that there are open nothing any more.
 pub(super) fn revoke(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
     operator_only(actor, "revoking a node's certificate")?;
-    let node = tx.state.nodes.get(id).ok_or_else(|| Refusal::not_found(format!("there is no node {id}.")))?;
+    let node = tx
+        .state
+        .nodes
+        .get(id)
+        .ok_or_else(|| Refusal::not_found(format!("there is no node {id}.")))?;
     let epoch = node.epoch.saturating_add(1);
-    tx.emit(Event::NodeEpochRaised { node: id, epoch, by: actor.user.clone(), at: tx.now });
+    tx.emit(Event::NodeEpochRaised {
+        node: id,
+        epoch,
+        by: actor.user.clone(),
+        at: tx.now,
+    });
     Ok(Reply::Done)
 }
 
 /// A certificate is about to be renewed; each is on record.
 pub(super) fn renew(tx: &mut Tx, id: NodeId, epoch: u32, from: &str) -> Result<Reply, Refusal> {
     let node = tx.state.nodes.get(id).filter(|node| node.epoch <= epoch);
-    let node = node.ok_or_else(|| Refusal::denied("this node was removed from the cluster, or its certificate was revoked"))?;
-    if let Some(before) = node.renewed.as_ref().filter(|before| tx.now < before.at.plus_secs(RENEW_PAUSE_SECS) && before.at <= tx.now) {
-        let text = format!("the certificate of {} was renewed at {} already; again in {RENEW_PAUSE_SECS} s at the earliest", node.name, before.at);
+    let node = node.ok_or_else(|| {
+        Refusal::denied("this node was removed from the cluster, or its certificate was revoked")
+    })?;
+    if let Some(before) = node
+        .renewed
+        .as_ref()
+        .filter(|before| tx.now < before.at.plus_secs(RENEW_PAUSE_SECS) && before.at <= tx.now)
+    {
+        let text = format!(
+            "the certificate of {} was renewed at {} already; again in {RENEW_PAUSE_SECS} s at the earliest",
+            node.name, before.at
+        );
         return Err(Refusal::limit(text));
     }
     let from = from.chars().take(MAX_ADDRESS).collect();
-    tx.emit(Event::NodeRenewed { node: id, epoch, from, at: tx.now });
+    tx.emit(Event::NodeRenewed {
+        node: id,
+        epoch,
+        from,
+        at: tx.now,
+    });
     Ok(Reply::Done)
 }
 
 /// A certificate of a later join than is known, which this authority signed: the database is an older one.
 pub(super) fn raise(tx: &mut Tx, id: NodeId, epoch: u32) {
-    if tx.state.nodes.get(id).is_some_and(|node| node.epoch < epoch) {
-        tx.emit(Event::NodeEpochRaised { node: id, epoch, by: SYSTEM.into(), at: tx.now });
+    if tx
+        .state
+        .nodes
+        .get(id)
+        .is_some_and(|node| node.epoch < epoch)
+    {
+        tx.emit(Event::NodeEpochRaised {
+            node: id,
+            epoch,
+            by: SYSTEM.into(),
+            at: tx.now,
+        });
     }
 }

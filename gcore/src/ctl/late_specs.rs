@@ -33,7 +33,11 @@ struct Whole(Arc<JobSpec>);
 
 impl Whole {
     fn key(&self) -> impl Ord + '_ {
-        let JobSpec { name, launch, common } = &*self.0;
+        let JobSpec {
+            name,
+            launch,
+            common,
+        } = &*self.0;
         (common.address(), launch.around.address(), name, launch)
     }
 }
@@ -78,7 +82,10 @@ mod tests {
     fn equal_requests_are_one_and_others_share_what_they_have_in_common() {
         let mut late = LateSpecs::default();
         let spec = |name: &str, account: &str| {
-            let mut spec = JobSpec { name: name.into(), ..JobSpec::default() };
+            let mut spec = JobSpec {
+                name: name.into(),
+                ..JobSpec::default()
+            };
             spec.account = account.into();
             spec.launch.work_dir = "/home/ada".into();
             spec
@@ -96,7 +103,10 @@ mod tests {
     fn the_memory_is_bounded() {
         let mut late = LateSpecs::default();
         for n in 0..10 * MOST {
-            late.share(JobSpec { name: n.to_string(), ..JobSpec::default() });
+            late.share(JobSpec {
+                name: n.to_string(),
+                ..JobSpec::default()
+            });
         }
         assert!(late.whole.len() <= MOST);
     }

@@ -35,13 +35,27 @@ pub struct FenceOrder {
 
 /// The calls that should be under way. Those that an earlier controller began are asked for anew, later.
 pub fn fence_orders(state: &State) -> Vec<FenceOrder> {
-    let due = |node: &&Node| node.fencing.as_ref().is_some_and(|f| f.failed.is_none() && f.asked >= state.started);
+    let due = |node: &&Node| {
+        node.fencing
+            .as_ref()
+            .is_some_and(|f| f.failed.is_none() && f.asked >= state.started)
+    };
     let order = |node: &Node| {
         let fencing = node.fencing.as_ref()?;
         let (number, attempt, lost) = (fencing.number, fencing.attempts, fencing.lost.clone());
-        Some(FenceOrder { node: node.id, name: node.name.clone(), number, attempt, lost })
+        Some(FenceOrder {
+            node: node.id,
+            name: node.name.clone(),
+            number,
+            attempt,
+            lost,
+        })
     };
-    state.watched_nodes().filter(due).filter_map(order).collect()
+    state
+        .watched_nodes()
+        .filter(due)
+        .filter_map(order)
+        .collect()
 }
 
 /// The node is held for lost: its runs end now, or when it is known to be off.
@@ -54,15 +68,30 @@ pub(super) fn give_up(tx: &mut Tx, id: NodeId, lost: &str) {
         let text = "too many nodes of its partition were fenced or drained within the hour; the network may be at fault. \
                     `gadm node down` fences this one now";
         let retry = tx.now.plus_secs(MAX_BACK_OFF_SECS);
-        tx.emit(Event::NodeFenceFailed { node: id, lost: lost.into(), text: text.into(), retry, at: tx.now });
+        tx.emit(Event::NodeFenceFailed {
+            node: id,
+            lost: lost.into(),
+            text: text.into(),
+            retry,
+            at: tx.now,
+        });
     }
 }
 
 /// An administrator says that the node is dead; `fenced`: and off for certain.
 pub(super) fn declare(tx: &mut Tx, id: NodeId, lost: &str, fenced: bool, by: &str) {
     if fenced || !must_fence(tx.state, id) {
-        if tx.state.nodes.get(id).is_some_and(|node| node.fencing.is_some()) {
-            tx.emit(Event::NodeFenced { node: id, by: by.into(), at: tx.now });
+        if tx
+            .state
+            .nodes
+            .get(id)
+            .is_some_and(|node| node.fencing.is_some())
+        {
+            tx.emit(Event::NodeFenced {
+                node: id,
+                by: by.into(),
+                at: tx.now,
+            });
         }
         forfeit_runs(tx, id, lost);
     } else if !is_under_way(tx.state, id) {
@@ -72,21 +101,39 @@ pub(super) fn declare(tx: &mut Tx, id: NodeId, lost: &str, fenced: bool, by: &st
 
 /// What the program's call came to. An answer to another call than the newest is nothing: the node was back meanwhile.
 pub(super) fn answered(tx: &mut Tx, id: NodeId, number: u64, failure: Option<String>) {
-    let fencing = tx.state.nodes.get(id).and_then(|node| node.fencing.as_ref());
-    let Some(fencing) = fencing.filter(|f| f.number == number && f.failed.is_none()) else { return };
+    let fencing = tx
+        .state
+        .nodes
+        .get(id)
+        .and_then(|node| node.fencing.as_ref());
+    let Some(fencing) = fencing.filter(|f| f.number == number && f.failed.is_none()) else {
+        return;
+    };
     let lost = fencing.lost.clone();
     match failure {
         None => {
-            tx.emit(Event::NodeFenced { node: id, by: "fence_program".into(), at: tx.now });
+            tx.emit(Event::NodeFenced {
+                node: id,
+                by: "fence_program".into(),
+                at: tx.now,
+            });
             forfeit_runs(tx, id, &format!("{lost}; fence_program powered it off"));
         }
         Some(mut text) => {
             let doublings = fencing.attempts.saturating_sub(1).min(10);
             let wait = (FIRST_BACK_OFF_SECS << doublings).min(MAX_BACK_OFF_SECS);
-            let end = (0..=text.len().min(MAX_WORDS_BYTES)).rev().find(|at| text.is_char_boundary(*at));
+            let end = (0..=text.len().min(MAX_WORDS_BYTES))
+                .rev()
+                .find(|at| text.is_char_boundary(*at));
             text.truncate(end.unwrap_or(0));
             let retry = tx.now.plus_secs(wait);
-            tx.emit(Event::NodeFenceFailed { node: id, lost, text, retry, at: tx.now });
+            tx.emit(Event::NodeFenceFailed {
+                node: id,
+                lost,
+                text,
+                retry,
+                at: tx.now,
+            });
         }
     }
 }
@@ -94,17 +141,32 @@ pub(super) fn answered(tx: &mut Tx, id: NodeId, number: u64, failure: Option<Str
 /// Calls that failed are made again when their time has come; without a program the runs wait for nothing any more.
 pub(super) fn try_again(tx: &mut Tx) {
     let now = tx.now;
-    let due = tx.state.watched_nodes().filter(|node| next_call(tx.state, node).is_some_and(|at| at <= now));
-    let due: Vec<(NodeId, String)> = due.filter_map(|node| Some((node.id, node.fencing.as_ref()?.lost.clone()))).collect();
+    let due = tx
+        .state
+        .watched_nodes()
+        .filter(|node| next_call(tx.state, node).is_some_and(|at| at <= now));
+    let due: Vec<(NodeId, String)> = due
+        .filter_map(|node| Some((node.id, node.fencing.as_ref()?.lost.clone())))
+        .collect();
     for (id, lost) in due {
         if must_fence(tx.state, id) {
             // Counted by the breaker when it was first asked for.
-            match tx.state.nodes.get(id).and_then(|node| node.fencing.as_ref()).is_some_and(|f| f.attempts > 0) {
+            match tx
+                .state
+                .nodes
+                .get(id)
+                .and_then(|node| node.fencing.as_ref())
+                .is_some_and(|f| f.attempts > 0)
+            {
                 true => ask(tx, id, &lost, false),
                 false => give_up(tx, id, &lost),
             }
         } else {
-            tx.emit(Event::NodeFenced { node: id, by: "nobody: there is nothing to fence it for".into(), at: now });
+            tx.emit(Event::NodeFenced {
+                node: id,
+                by: "nobody: there is nothing to fence it for".into(),
+                at: now,
+            });
             forfeit_runs(tx, id, &lost);
         }
     }
@@ -114,7 +176,9 @@ pub(super) fn try_again(tx: &mut Tx) {
 /// start: a node that is well has the time to report.
 pub(super) fn next_call(state: &State, node: &Node) -> Option<Timestamp> {
     let fencing = node.fencing.as_ref()?;
-    let patience = state.started.plus_secs(i64::from(state.config.node_timeout_secs));
+    let patience = state
+        .started
+        .plus_secs(i64::from(state.config.node_timeout_secs));
     if !must_fence(state, node.id) {
         return Some(state.started);
     }
@@ -130,19 +194,29 @@ pub(super) fn next_call(state: &State, node: &Node) -> Option<Timestamp> {
 pub(super) fn may_declare(actor: &Actor, state: &State, fenced: bool) -> Result<(), Refusal> {
     operator_only(actor, "declaring a node down")?;
     match fenced && !state.config.fence_program {
-        true => Err(Refusal::conflict("there is no fence_program in gpuctld.toml, so nothing waits for it: leave --fenced away.")),
+        true => Err(Refusal::conflict(
+            "there is no fence_program in gpuctld.toml, so nothing waits for it: leave --fenced away.",
+        )),
         false => Ok(()),
     }
 }
 
 fn ask(tx: &mut Tx, id: NodeId, lost: &str, automatic: bool) {
-    tx.emit(Event::NodeFenceAsked { node: id, lost: lost.into(), automatic, at: tx.now });
+    tx.emit(Event::NodeFenceAsked {
+        node: id,
+        lost: lost.into(),
+        automatic,
+        at: tx.now,
+    });
 }
 
 /// Among the nodes that the breaker counts already.
 fn is_counted(tx: &Tx, id: NodeId) -> bool {
     let hour_ago = tx.now.plus_secs(-3600);
-    tx.state.automatic_drains.iter().any(|(at, node)| *node == id && *at > hour_ago)
+    tx.state
+        .automatic_drains
+        .iter()
+        .any(|(at, node)| *node == id && *at > hour_ago)
 }
 
 fn is_under_way(state: &State, id: NodeId) -> bool {
@@ -159,10 +233,18 @@ pub fn fence_words(node: &Node) -> Option<String> {
     let fencing = node.fencing.as_ref()?;
     let Fencing { lost, attempts, .. } = fencing;
     Some(match &fencing.failed {
-        None => format!("{lost}; its jobs wait until fence_program has powered it off (call {attempts})"),
+        None => format!(
+            "{lost}; its jobs wait until fence_program has powered it off (call {attempts})"
+        ),
         Some(FenceFailure { text, retry }) => {
-            let tried = if *attempts == 0 { String::new() } else { format!(" (call {attempts})") };
-            format!("{lost}; its jobs wait until it is powered off: {text}{tried}; again at {retry}")
+            let tried = if *attempts == 0 {
+                String::new()
+            } else {
+                format!(" (call {attempts})")
+            };
+            format!(
+                "{lost}; its jobs wait until it is powered off: {text}{tried}; again at {retry}"
+            )
         }
     })
 }
@@ -170,7 +252,10 @@ pub fn fence_words(node: &Node) -> Option<String> {
 pub(super) fn check(state: &State, found: &mut Vec<String>) {
     for node in state.nodes.values().filter(|node| node.fencing.is_some()) {
         if node.link != Link::Down {
-            found.push(format!("node {} is to be powered off and is not lost", node.name));
+            found.push(format!(
+                "node {} is to be powered off and is not lost",
+                node.name
+            ));
         }
     }
 }

@@ -42,14 +42,20 @@ pub(super) fn next_clearing(state: &State) -> Option<Timestamp> {
     let seen = state.time_reached;
     let next = |(one, begins): (&Reservation, Timestamp)| {
         let opens = begins.plus_secs(-lead_secs(state));
-        if opens > seen { Some(opens) } else { in_the_way(state, one, begins).map(|(at, _)| at).min() }
+        if opens > seen {
+            Some(opens)
+        } else {
+            in_the_way(state, one, begins).map(|(at, _)| at).min()
+        }
     };
     maintenances(state, seen).filter_map(next).min()
 }
 
 /// Maintenance of named nodes, of a partition's, or of all, with the beginning of the present or next window.
 fn maintenances(state: &State, now: Timestamp) -> impl Iterator<Item = (&Reservation, Timestamp)> {
-    let named = |one: &&Reservation| one.maintenance && matches!(one.what, ReservedPart::AllNodes | ReservedPart::Nodes(_));
+    let named = |one: &&Reservation| {
+        one.maintenance && matches!(one.what, ReservedPart::AllNodes | ReservedPart::Nodes(_))
+    };
     let all = state.policy.reservations.values().filter(named);
     all.filter_map(move |one| Some((one, next(one, now)?.0)))
 }
@@ -61,15 +67,24 @@ fn lead_secs(state: &State) -> i64 {
 }
 
 /// Runs that hold part of a node of it and may last into the window: until when each is left alone.
-fn in_the_way<'a>(state: &'a State, one: &'a Reservation, begins: Timestamp) -> impl Iterator<Item = (Timestamp, RunId)> + 'a {
-    let nodes = state.nodes.values().filter(move |node| covers(state, one, node));
+fn in_the_way<'a>(
+    state: &'a State,
+    one: &'a Reservation,
+    begins: Timestamp,
+) -> impl Iterator<Item = (Timestamp, RunId)> + 'a {
+    let nodes = state
+        .nodes
+        .values()
+        .filter(move |node| covers(state, one, node));
     let on_node = nodes.flat_map(move |node| {
         let runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
         runs.filter(move |run| stays(run) && runs_into(state, run, node.id, one, (begins, begins)))
     });
     on_node.map(move |run| {
         let job = state.jobs.get(run.id.job);
-        let checkpoint = job.and_then(|job| checkpoint_of(state, &job.spec)).map_or(0, |checkpoint| checkpoint.grace_secs);
+        let checkpoint = job
+            .and_then(|job| checkpoint_of(state, &job.spec))
+            .map_or(0, |checkpoint| checkpoint.grace_secs);
         let secs = i64::from(checkpoint) + i64::from(state.config.kill_grace_secs);
         (begins.plus_secs(-secs), run.id)
     })

@@ -5,7 +5,9 @@
 //! be copied. Equal to `snapshot` but for the order of `pending`.
 
 use super::node_health::paused;
-use super::snapshot::{compute_nodes, pending_array, pending_job, running_run, sched_node, set_free, snapshot};
+use super::snapshot::{
+    compute_nodes, pending_array, pending_job, running_run, sched_node, set_free, snapshot,
+};
 use super::state::{Job, Node, Run, State};
 use crate::chunk_map::Seen;
 use gmodel::gpu_order::GpuOrder;
@@ -49,7 +51,10 @@ pub struct Mirror {
 impl Mirror {
     /// The picture of a state, which is later than that of the last call.
     pub fn update(&mut self, state: &State, now: Timestamp) -> &Snapshot {
-        let same_config = self.snapshot.as_ref().is_some_and(|before| Arc::ptr_eq(&before.config, &state.config));
+        let same_config = self
+            .snapshot
+            .as_ref()
+            .is_some_and(|before| Arc::ptr_eq(&before.config, &state.config));
         match self.snapshot.take() {
             Some(before) if same_config => self.bring_up(before, state, now),
             _ => self.begin(state, now),
@@ -70,20 +75,48 @@ impl Mirror {
     fn begin(&mut self, state: &State, now: Timestamp) {
         self.changes.everything = true;
         let fresh = snapshot(state, now);
-        self.bases = compute_nodes(state).map(|node| Basis::of(node, paused(node, now))).collect();
+        self.bases = compute_nodes(state)
+            .map(|node| Basis::of(node, paused(node, now)))
+            .collect();
         // All of it is in the picture.
         state.jobs.each_change(&mut self.jobs, |_, _| {});
         state.runs.each_change(&mut self.runs, |_, _| {});
         state.nodes.each_change(&mut self.nodes, |_, _| {});
-        self.places = fresh.pending.iter().enumerate().map(|(at, job)| (key(job), at)).collect();
+        self.places = fresh
+            .pending
+            .iter()
+            .enumerate()
+            .map(|(at, job)| (key(job), at))
+            .collect();
         self.several.clear();
         for job in fresh.pending.iter().filter(|job| job.is_choice()) {
-            *self.several.entry((job.id, job.positions.is_some())).or_default() += 1;
+            *self
+                .several
+                .entry((job.id, job.positions.is_some()))
+                .or_default() += 1;
         }
-        self.arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| array.id).collect();
-        self.fickle = state.jobs.values().filter(|job| is_fickle(job)).map(|job| job.id).collect();
-        self.preparing = state.runs.values().filter(|run| is_preparing(run)).map(|run| run.id).collect();
-        self.paused = compute_nodes(state).filter(|node| paused(node, now).is_some()).map(|node| node.id).collect();
+        self.arrays = state
+            .arrays
+            .values()
+            .filter(|array| !array.pending.is_empty())
+            .map(|array| array.id)
+            .collect();
+        self.fickle = state
+            .jobs
+            .values()
+            .filter(|job| is_fickle(job))
+            .map(|job| job.id)
+            .collect();
+        self.preparing = state
+            .runs
+            .values()
+            .filter(|run| is_preparing(run))
+            .map(|run| run.id)
+            .collect();
+        self.paused = compute_nodes(state)
+            .filter(|node| paused(node, now).is_some())
+            .map(|node| node.id)
+            .collect();
         self.snapshot = Some(fresh);
     }
 
@@ -103,7 +136,13 @@ impl Mirror {
         self.snapshot = Some(picture);
     }
 
-    fn pending(&mut self, picture: &mut Snapshot, state: &State, runs: &mut BTreeSet<RunId>, now: Timestamp) {
+    fn pending(
+        &mut self,
+        picture: &mut Snapshot,
+        state: &State,
+        runs: &mut BTreeSet<RunId>,
+        now: Timestamp,
+    ) {
         let mut changed: BTreeSet<JobId> = self.fickle.clone();
         let fickle = &mut self.fickle;
         state.jobs.each_change(&mut self.jobs, |id, is| {
@@ -116,28 +155,53 @@ impl Mirror {
             };
         });
         for id in changed {
-            let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
-            self.put(picture, (id, false), job.map(|job| pending_job(state, job, now)));
+            let job = state
+                .jobs
+                .get(id)
+                .filter(|job| job.state == JobState::Pending);
+            self.put(
+                picture,
+                (id, false),
+                job.map(|job| pending_job(state, job, now)),
+            );
         }
         // Arrays are few, and depend on their tasks.
-        let over = |id: &&JobId| state.arrays.get(**id).is_none_or(|array| array.pending.is_empty());
+        let over = |id: &&JobId| {
+            state
+                .arrays
+                .get(**id)
+                .is_none_or(|array| array.pending.is_empty())
+        };
         for id in self.arrays.iter().filter(over).copied().collect::<Vec<_>>() {
             self.put(picture, (id, true), None);
             self.arrays.remove(&id);
         }
-        for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
+        for array in state
+            .arrays
+            .values()
+            .filter(|array| !array.pending.is_empty())
+        {
             self.put(picture, (array.id, true), Some(pending_array(state, array)));
             self.arrays.insert(array.id);
         }
     }
 
     /// Sets or removes the entries of a job or array: one for each partition that it waits in.
-    fn put(&mut self, picture: &mut Snapshot, (id, is_array): (JobId, bool), entry: Option<PendingJob>) {
+    fn put(
+        &mut self,
+        picture: &mut Snapshot,
+        (id, is_array): (JobId, bool),
+        entry: Option<PendingJob>,
+    ) {
         let before = self.several.get(&(id, is_array)).copied().unwrap_or(1);
         if before == 1 && entry.as_ref().is_none_or(|entry| !entry.has_choices()) {
             return self.put_one(picture, (id, is_array, 0), entry);
         }
-        let mut entries: Vec<Option<PendingJob>> = entry.into_iter().flat_map(PendingJob::in_each_partition).map(Some).collect();
+        let mut entries: Vec<Option<PendingJob>> = entry
+            .into_iter()
+            .flat_map(PendingJob::in_each_partition)
+            .map(Some)
+            .collect();
         match entries.len() {
             0 | 1 => drop(self.several.remove(&(id, is_array))),
             many => drop(self.several.insert((id, is_array), many as u32)),
@@ -175,12 +239,30 @@ impl Mirror {
     }
 
     /// They stay in the order of their ids.
-    fn running(&mut self, picture: &mut Snapshot, state: &State, changed: &BTreeSet<RunId>, now: Timestamp) {
-        self.preparing.extend(changed.iter().filter(|id| state.runs.get(**id).is_some_and(is_preparing)));
-        let entry = |id: &RunId| state.runs.get(*id).and_then(|run| running_run(state, run, now));
+    fn running(
+        &mut self,
+        picture: &mut Snapshot,
+        state: &State,
+        changed: &BTreeSet<RunId>,
+        now: Timestamp,
+    ) {
+        self.preparing.extend(
+            changed
+                .iter()
+                .filter(|id| state.runs.get(**id).is_some_and(is_preparing)),
+        );
+        let entry = |id: &RunId| {
+            state
+                .runs
+                .get(*id)
+                .and_then(|run| running_run(state, run, now))
+        };
         if changed.len() <= FEW_RUNS {
             for id in changed {
-                match (picture.running.binary_search_by_key(id, |run| run.run), entry(id)) {
+                match (
+                    picture.running.binary_search_by_key(id, |run| run.run),
+                    entry(id),
+                ) {
                     (Ok(at), Some(run)) => picture.running[at] = run,
                     (Ok(at), None) => drop(picture.running.remove(at)),
                     (Err(at), Some(run)) => picture.running.insert(at, run),
@@ -211,14 +293,28 @@ impl Mirror {
         });
         for id in std::mem::take(&mut self.paused) {
             let at = picture.place_of(id);
-            changed.extend(at.zip(state.nodes.get(id).filter(|node| node.role == Role::Compute)));
+            changed.extend(
+                at.zip(
+                    state
+                        .nodes
+                        .get(id)
+                        .filter(|node| node.role == Role::Compute),
+                ),
+            );
             ids.push(id);
         }
         if others {
             self.changes.everything = true;
-            self.bases = compute_nodes(state).map(|node| Basis::of(node, paused(node, now))).collect();
-            picture.nodes = compute_nodes(state).map(|node| sched_node(state, node, now)).collect();
-            self.paused = compute_nodes(state).filter(|node| paused(node, now).is_some()).map(|node| node.id).collect();
+            self.bases = compute_nodes(state)
+                .map(|node| Basis::of(node, paused(node, now)))
+                .collect();
+            picture.nodes = compute_nodes(state)
+                .map(|node| sched_node(state, node, now))
+                .collect();
+            self.paused = compute_nodes(state)
+                .filter(|node| paused(node, now).is_some())
+                .map(|node| node.id)
+                .collect();
             return;
         }
         for (at, node) in changed {
@@ -238,7 +334,11 @@ impl Mirror {
             self.bases[at] = Basis::of(node, pause);
             let fresh = sched_node(state, node, now);
             // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
-            let gpus = if *fresh.gpus == *entry.gpus { entry.gpus.clone() } else { fresh.gpus.clone() };
+            let gpus = if *fresh.gpus == *entry.gpus {
+                entry.gpus.clone()
+            } else {
+                fresh.gpus.clone()
+            };
             *entry = SchedNode { gpus, ..fresh };
         }
         self.changes.nodes.append(&mut ids.into_iter().collect());

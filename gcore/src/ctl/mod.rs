@@ -72,28 +72,31 @@ pub use admission::NORMAL_QOS;
 pub use adopt::MAX_ADOPTED;
 pub use apart::Apart;
 pub use apply::apply;
+pub use breaker::open_breakers;
 pub use check::{Violation, check};
 pub use command::{
-    Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepAsk, StepNode, Target,
-    TargetResult,
+    Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepAsk,
+    StepNode, Target, TargetResult,
 };
 pub use dependency::{Dependent, PastJob, Wait, Waits};
 pub use desired::desired;
-pub use breaker::open_breakers;
 pub use gpu_history::GpuHistoryLine;
 pub use handle::{RESTORE_GAP, handle};
 pub use identity::{SILENT_LIFE, TWO_MACHINES, has_open_runs};
-pub use idle::{BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_words, policy_of as idle_policy_of, words as idle_part_words};
+pub use idle::{
+    BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_words,
+    policy_of as idle_policy_of, words as idle_part_words,
+};
+pub use imex::imex_channel;
 pub use late_specs::LateSpecs;
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};
+pub use mirror::Mirror;
 pub use node_health::paused as node_paused;
 pub use policy::imported as imported_policy;
 pub use policy_check::{policy_faults, unknown_accounts};
 pub use preempt::checkpoint_of;
-pub use mirror::Mirror;
 pub use reservation::{reservation_of, reservations_over};
-pub use imex::imex_channel;
 pub use snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
 pub use submit::{DEFAULT_LIMIT_SECS, complete};
 pub use wake::{KEPT_FINISHED, next_deadline};

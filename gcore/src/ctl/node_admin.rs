@@ -27,7 +27,11 @@ pub(super) fn drain(
         reason: reason.chars().take(1000).collect(),
         since: tx.now,
     };
-    tx.emit(Event::NodeDrained { node: id, mark, automatic: false });
+    tx.emit(Event::NodeDrained {
+        node: id,
+        mark,
+        automatic: false,
+    });
     Ok(Reply::Done)
 }
 
@@ -43,16 +47,34 @@ pub(super) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
                 node.name
             ),
             ("", _) => format!("{} is not drained.", node.name),
-            (why, _) => format!("{} is not drained; it takes no work because: {why}", node.name),
+            (why, _) => format!(
+                "{} is not drained; it takes no work because: {why}",
+                node.name
+            ),
         };
         return Err(Refusal::conflict(text));
     }
-    let owner = node.drains.iter().any(|mark| mark.owner == mine).then_some(mine);
-    tx.emit(Event::NodeResumed { node: id, owner, by: actor.user.clone(), at: tx.now });
+    let owner = node
+        .drains
+        .iter()
+        .any(|mark| mark.owner == mine)
+        .then_some(mine);
+    tx.emit(Event::NodeResumed {
+        node: id,
+        owner,
+        by: actor.user.clone(),
+        at: tx.now,
+    });
     Ok(Reply::Done)
 }
 
-pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str, fenced: bool) -> Result<Reply, Refusal> {
+pub(super) fn down(
+    tx: &mut Tx,
+    actor: &Actor,
+    id: NodeId,
+    reason: &str,
+    fenced: bool,
+) -> Result<Reply, Refusal> {
     lost_node::may_declare(actor, tx.state, fenced)?;
     let node = node(tx, id)?;
     if node.link == Link::Up {
@@ -64,7 +86,11 @@ pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str, fenced:
         return Err(Refusal::conflict(text));
     }
     if node.link != Link::Down {
-        tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: tx.now });
+        tx.emit(Event::NodeLinkChanged {
+            node: id,
+            link: Link::Down,
+            at: tx.now,
+        });
     }
     let text = format!("declared down by {}: {reason}", actor.user);
     lost_node::declare(tx, id, &text, fenced, &actor.user);
@@ -83,22 +109,37 @@ pub(super) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
         let text = format!(
             "{} is {} and holds {held} runs. Stop its gpud and declare it down first.",
             node.name,
-            if node.link == Link::Up { "connected" } else { "not connected" },
+            if node.link == Link::Up {
+                "connected"
+            } else {
+                "not connected"
+            },
         );
         return Err(Refusal::conflict(text));
     }
     close_runs(tx, id);
-    tx.emit(Event::NodeRemoved { node: id, by: actor.user.clone(), at: tx.now });
+    tx.emit(Event::NodeRemoved {
+        node: id,
+        by: actor.user.clone(),
+        at: tx.now,
+    });
     Ok(Reply::Done)
 }
 
 /// What was written off on a machine that will not come back is gone with it.
 fn close_runs(tx: &mut Tx, id: NodeId) {
-    let left: Vec<RunId> =
-        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    let left: Vec<RunId> = tx
+        .state
+        .nodes
+        .get(id)
+        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
     for run in left {
         let text = "the node was removed".into();
-        let end = RunEnd { cause: EndCause::SpoolLost, text, ..RunEnd::default() };
+        let end = RunEnd {
+            cause: EndCause::SpoolLost,
+            text,
+            ..RunEnd::default()
+        };
         take(tx, id, run, RunPhase::Clean(end.into()));
     }
 }

@@ -3,10 +3,10 @@
 use super::SYSTEM;
 use super::command::NodeReport;
 use super::event::Event;
-use super::{gpu_history, gpu_order, gpu_repair, identity, join, node_words};
 use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
+use super::{gpu_history, gpu_order, gpu_repair, identity, join, node_words};
 use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
 use gmodel::node::{Inventory, Link};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy};
@@ -21,14 +21,24 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
         return;
     }
     match node_words::bounded(tx.state, id, report, tx.now) {
-        NodeReport::Hello { life, fence, inventory, runs } => {
+        NodeReport::Hello {
+            life,
+            fence,
+            inventory,
+            runs,
+        } => {
             let runs = by_our_clock(tx, runs);
             look_at_fence(tx, id, fence);
             identity::settled(tx, id);
             hello(tx, id, life, inventory, runs);
             take_back_unheard(tx, id, fence);
         }
-        NodeReport::Adopt { life, inventory, runs, orders } => {
+        NodeReport::Adopt {
+            life,
+            inventory,
+            runs,
+            orders,
+        } => {
             let runs = by_our_clock(tx, runs);
             super::adopt::handle(tx, id, &life, inventory, runs, orders);
         }
@@ -46,7 +56,10 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
         NodeReport::Inventory { inventory } => take_inventory(tx, id, inventory),
         NodeReport::Obeyed { fence } => {
             if fence.incarnation == tx.state.incarnation {
-                tx.emit(Event::NodeObeyed { node: id, generation: fence.generation });
+                tx.emit(Event::NodeObeyed {
+                    node: id,
+                    generation: fence.generation,
+                });
             }
         }
         NodeReport::GpuOrders { done } => {
@@ -56,8 +69,17 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
         NodeReport::Certificate { epoch } => join::raise(tx, id, epoch),
         NodeReport::Claimed { owner, text } => identity::claimed(tx, id, &owner, &text),
         NodeReport::Gone => {
-            if tx.state.nodes.get(id).is_some_and(|node| node.link == Link::Up) {
-                tx.emit(Event::NodeLinkChanged { node: id, link: Link::Silent, at: tx.now });
+            if tx
+                .state
+                .nodes
+                .get(id)
+                .is_some_and(|node| node.link == Link::Up)
+            {
+                tx.emit(Event::NodeLinkChanged {
+                    node: id,
+                    link: Link::Silent,
+                    at: tx.now,
+                });
             }
         }
     }
@@ -65,27 +87,34 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
 
 /// Ages are taken from nodes, not instants: their clocks and ours may be set at any time.
 fn by_our_clock(tx: &Tx, runs: Vec<RunReport>) -> Vec<RunReport> {
-    runs.into_iter().map(|report| report.heard_at(tx.now)).collect()
+    runs.into_iter()
+        .map(|report| report.heard_at(tx.now))
+        .collect()
 }
 
-fn hello(
-    tx: &mut Tx,
-    id: NodeId,
-    life: NodeLife,
-    inventory: Inventory,
-    runs: Vec<RunReport>,
-) {
-    tx.emit(Event::NodeHello { node: id, life: life.clone(), at: tx.now });
+fn hello(tx: &mut Tx, id: NodeId, life: NodeLife, inventory: Inventory, runs: Vec<RunReport>) {
+    tx.emit(Event::NodeHello {
+        node: id,
+        life: life.clone(),
+        at: tx.now,
+    });
     take_inventory(tx, id, inventory);
     for report in &runs {
         take_mark(tx, id, report.run, report.mark.clone());
     }
-    let mut reported: BTreeMap<RunId, RunPhase> =
-        runs.into_iter().map(|report| (report.run, report.phase)).collect();
-    let held: Vec<RunId> =
-        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    let mut reported: BTreeMap<RunId, RunPhase> = runs
+        .into_iter()
+        .map(|report| (report.run, report.phase))
+        .collect();
+    let held: Vec<RunId> = tx
+        .state
+        .nodes
+        .get(id)
+        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
     for run in held {
-        let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(id)) else { continue };
+        let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(id)) else {
+            continue;
+        };
         let phase = match reported.remove(&run) {
             Some(phase) => Some(phase),
             None => lost(member, &life),
@@ -104,14 +133,25 @@ const FENCE_OWNER: &str = "system:fence";
 /// gets no work until its fence is one that was given: what it says moves nothing.
 fn look_at_fence(tx: &mut Tx, id: NodeId, fence: Fence) {
     let known = tx.state.newest_fence();
-    let Some(node) = tx.state.nodes.get(id) else { return };
+    let Some(node) = tx.state.nodes.get(id) else {
+        return;
+    };
     if fence <= known {
         return identity::lift(tx, id, FENCE_OWNER);
     }
-    let window = tx.state.adoption.as_ref().filter(|window| fence.incarnation < window.max_incarnation);
+    let window = tx
+        .state
+        .adoption
+        .as_ref()
+        .filter(|window| fence.incarnation < window.max_incarnation);
     if window.is_some() && tx.state.adopts_from(node, tx.now) {
         let (incarnation, next_job) = (fence.incarnation + 1, tx.state.next_job);
-        tx.emit(Event::Restored { incarnation, next_job, opens: None, at: tx.now });
+        tx.emit(Event::Restored {
+            incarnation,
+            next_job,
+            opens: None,
+            at: tx.now,
+        });
     } else {
         let text = format!(
             "it obeyed order {}/{} and this controller has given none above {}/{}: an older database was put back beside gpuctld restore, \
@@ -129,10 +169,18 @@ fn take_back_unheard(tx: &mut Tx, id: NodeId, fence: Fence) {
     if fence.incarnation >= tx.state.incarnation || fence == Fence::default() {
         return;
     }
-    let held: Vec<RunId> =
-        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    let held: Vec<RunId> = tx
+        .state
+        .nodes
+        .get(id)
+        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
     for run in held {
-        let unheard = tx.state.runs.get(run).and_then(|r| r.member(id)).is_some_and(|m| m.phase.is_none());
+        let unheard = tx
+            .state
+            .runs
+            .get(run)
+            .and_then(|r| r.member(id))
+            .is_some_and(|m| m.phase.is_none());
         if unheard {
             super::cancel::stop(tx, run, StopWhy::Requeued, SYSTEM);
         }
@@ -153,12 +201,18 @@ fn lost(member: &Member, life: &NodeLife) -> Option<RunPhase> {
             Some(_) => (EndCause::SpoolLost, "the node no longer knows the run"),
         }
     };
-    let end = RunEnd { cause, text: text.into(), ..RunEnd::default() };
+    let end = RunEnd {
+        cause,
+        text: text.into(),
+        ..RunEnd::default()
+    };
     Some(RunPhase::Clean(end.into()))
 }
 
 pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
-    let Some(node) = tx.state.nodes.get(id) else { return };
+    let Some(node) = tx.state.nodes.get(id) else {
+        return;
+    };
     let known = |uuid: &str| node.gpus.iter().any(|gpu| gpu.info.uuid == uuid);
     let mut room = MAX_GPU_SLOTS.saturating_sub(node.gpus.len());
     let mut seen = std::collections::BTreeSet::new();
@@ -168,14 +222,25 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
         room -= usize::from(keep && new);
         keep
     });
-    let now_there: Vec<_> =
-        node.gpus.iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info).collect();
+    let now_there: Vec<_> = node
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.present)
+        .map(|gpu| &gpu.info)
+        .collect();
     let same_gpus = now_there.len() == inventory.gpus.len()
         && inventory.gpus.iter().all(|gpu| now_there.contains(&gpu));
-    let rest = Inventory { gpus: Vec::new(), ..inventory.clone() };
+    let rest = Inventory {
+        gpus: Vec::new(),
+        ..inventory.clone()
+    };
     if !same_gpus || *node.inventory != rest {
         let wanting = gpu_history::compare(tx, id, &inventory);
-        tx.emit(Event::NodeInventory { node: id, inventory, at: tx.now });
+        tx.emit(Event::NodeInventory {
+            node: id,
+            inventory,
+            at: tx.now,
+        });
         gpu_repair::look(tx, id);
         gpu_repair::say_stopped(tx, id, &wanting);
     }
@@ -184,25 +249,48 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
 /// Takes a checkpoint mark if it is newer than what is known of the run on its node. When it was set is the node's word: later than the
 /// run's start and its marks before, and not in the future. So work that was safe while the controller was away is not lost.
 fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Mark>) {
-    let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else { return };
-    let Some(member) = record.member(node) else { return };
+    let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else {
+        return;
+    };
+    let Some(member) = record.member(node) else {
+        return;
+    };
     // Members that an earlier release wrote count for nothing.
-    let alone = record.mark.as_ref().filter(|_| record.members.len() == 1).map_or(0, |known| known.number);
+    let alone = record
+        .mark
+        .as_ref()
+        .filter(|_| record.members.len() == 1)
+        .map_or(0, |known| known.number);
     if member.marked.max(alone) < mark.number && record.outcome.is_none() {
         if mark.note.len() > MAX_NOTE_BYTES {
             mark.note = mark.note.chars().take(MAX_NOTE_BYTES / 4).collect();
         }
         let started = record.started.or(record.go).unwrap_or(record.placed);
-        let earliest = record.mark.as_ref().map_or(started, |known| known.at.max(started)).min(tx.now);
+        let earliest = record
+            .mark
+            .as_ref()
+            .map_or(started, |known| known.at.max(started))
+            .min(tx.now);
         let at = mark.at.clamp(earliest, tx.now);
-        tx.emit(Event::RunMarked { run, node, mark, at });
+        tx.emit(Event::RunMarked {
+            run,
+            node,
+            mark,
+            at,
+        });
     }
 }
 
 /// Takes a report if it is news; reports never go back.
 pub(super) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
-    let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(node)) else { return };
-    if member.phase.as_ref().is_some_and(|known| known.rank() >= phase.rank()) {
+    let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(node)) else {
+        return;
+    };
+    if member
+        .phase
+        .as_ref()
+        .is_some_and(|known| known.rank() >= phase.rank())
+    {
         return;
     }
     // The end is what was reported first: a later report may only add that it is clean.
@@ -215,8 +303,19 @@ pub(super) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
         RunPhase::Running { .. } => true,
         phase => phase.end().is_some_and(|end| end.started.is_some()) && member.end().is_none(),
     };
-    tx.emit(Event::RunReported { run, node, phase, at: tx.now });
-    if started && tx.state.nodes.get(node).is_some_and(|node| !node.strikes.is_empty()) {
+    tx.emit(Event::RunReported {
+        run,
+        node,
+        phase,
+        at: tx.now,
+    });
+    if started
+        && tx
+            .state
+            .nodes
+            .get(node)
+            .is_some_and(|node| !node.strikes.is_empty())
+    {
         tx.emit(Event::NodeStrikesCleared { node });
     }
     advance_after(tx, run, node);
@@ -224,8 +323,11 @@ pub(super) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
 
 /// Writes off every run on a node that is held for lost.
 pub(super) fn forfeit_runs(tx: &mut Tx, id: NodeId, text: &str) {
-    let held: Vec<RunId> =
-        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    let held: Vec<RunId> = tx
+        .state
+        .nodes
+        .get(id)
+        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
     for run in held {
         let open = tx
             .state
@@ -235,7 +337,12 @@ pub(super) fn forfeit_runs(tx: &mut Tx, id: NodeId, text: &str) {
             .is_some_and(|member| !member.is_settled());
         if open {
             let text = text.to_owned();
-            tx.emit(Event::RunForfeited { run, node: id, text, at: tx.now });
+            tx.emit(Event::RunForfeited {
+                run,
+                node: id,
+                text,
+                at: tx.now,
+            });
             advance(tx, run);
         }
     }

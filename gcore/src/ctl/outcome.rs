@@ -44,7 +44,8 @@ pub struct Outcome {
 impl Outcome {
     /// From its first process to its last, on whichever node.
     pub fn lasted_millis(&self) -> i64 {
-        self.started.map_or(0, |started| self.ended.since_millis(started).max(0))
+        self.started
+            .map_or(0, |started| self.ended.since_millis(started).max(0))
     }
 }
 

@@ -76,7 +76,10 @@ impl NodeFailure {
     /// Until then the job is not started on the node.
     pub fn barred_until(&self) -> Option<Timestamp> {
         let doublings = self.launches.checked_sub(1)?.min(8);
-        Some(self.at.plus_secs((FIRST_BAR_SECS << doublings).min(MAX_BAR_SECS)))
+        Some(
+            self.at
+                .plus_secs((FIRST_BAR_SECS << doublings).min(MAX_BAR_SECS)),
+        )
     }
 }
 

@@ -4,15 +4,15 @@ use super::deadline;
 use super::dependency;
 use super::event::Event;
 use super::gpu_check;
-use super::handle::Tx;
 use super::gpu_share;
+use super::handle::Tx;
 use super::imex;
 use super::mig;
 use super::node_health;
 use super::preempt;
 use super::reservation;
-use super::suspend;
 use super::state::{Job, State};
+use super::suspend;
 use super::waiting;
 use gmodel::config::PartitionState;
 use gmodel::partition_list::is_among;
@@ -49,11 +49,16 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
 /// Whether the request of a job (or of its array) changed since.
 fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
     let changed = |id: JobId| state.respecified.get(&id).is_some_and(|at| *at > since);
-    changed(id) || state.array_of(id).is_some_and(|(array, _)| changed(array.id))
+    changed(id)
+        || state
+            .array_of(id)
+            .is_some_and(|(array, _)| changed(array.id))
 }
 
 fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
-    let Some(task) = startable(tx, start.job) else { return };
+    let Some(task) = startable(tx, start.job) else {
+        return;
+    };
     if !partition_still_holds(tx, &start) {
         return;
     }
@@ -65,20 +70,44 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
         },
     };
     let window_left = reservation::window_left_secs(tx.state, spec, tx.now);
-    let Some(limit_secs) = deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now) else { return };
-    let Some(lives) = still_fits(tx.state, &start.allocation, tx.now) else { return };
+    let Some(limit_secs) =
+        deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now)
+    else {
+        return;
+    };
+    let Some(lives) = still_fits(tx.state, &start.allocation, tx.now) else {
+        return;
+    };
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
-    let job = tx.state.jobs.get(start.job).expect("startable jobs have a record");
+    let job = tx
+        .state
+        .jobs
+        .get(start.job)
+        .expect("startable jobs have a record");
     let run = RunId::new(start.job, next_attempt(tx.state, job));
     let class = class_of(tx.state, &job.spec, start.class);
     let single = start.allocation.len() == 1;
     let at = tx.now;
     gpu_check::yield_to(tx, &start.allocation, run);
     let imex_channel = imex::channel_for(tx.state, start.job, &start.allocation);
-    let Start { allocation, partition, .. } = start;
-    tx.emit(Event::RunPlaced { run, allocation, lives, partition, limit_secs, class, priority, imex_channel, at });
+    let Start {
+        allocation,
+        partition,
+        ..
+    } = start;
+    tx.emit(Event::RunPlaced {
+        run,
+        allocation,
+        lives,
+        partition,
+        limit_secs,
+        class,
+        priority,
+        imex_channel,
+        at,
+    });
     if single {
         tx.emit(Event::RunGo { run, at });
     }
@@ -87,7 +116,8 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
 
 /// Only where there are quotas, and not outside of them. What a plan does not say is borrowed: it may be more.
 fn class_of(state: &State, spec: &JobSpec, planned: Option<RunClass>) -> Option<RunClass> {
-    (state.policy.has_quotas() && !preempt::is_outside_quota(state, spec)).then(|| planned.unwrap_or(RunClass::Borrowed))
+    (state.policy.has_quotas() && !preempt::is_outside_quota(state, spec))
+        .then(|| planned.unwrap_or(RunClass::Borrowed))
 }
 
 /// Attempts skipped by a restore: nodes may hold runs that the backup does not know.
@@ -95,9 +125,21 @@ const RESTORE_ATTEMPTS: u64 = 1000;
 
 /// The number of a job's next run. No number from before a restore is given again, where the job may have had one.
 fn next_attempt(state: &State, job: &Job) -> u32 {
-    let is_new = state.adoption.as_ref().is_some_and(|window| job.id.0 >= window.first_job);
-    let floor = if is_new { 0 } else { state.incarnation.saturating_sub(1).saturating_mul(RESTORE_ATTEMPTS) };
-    job.attempts.max(u32::try_from(floor).unwrap_or(0)).saturating_add(1)
+    let is_new = state
+        .adoption
+        .as_ref()
+        .is_some_and(|window| job.id.0 >= window.first_job);
+    let floor = if is_new {
+        0
+    } else {
+        state
+            .incarnation
+            .saturating_sub(1)
+            .saturating_mul(RESTORE_ATTEMPTS)
+    };
+    job.attempts
+        .max(u32::try_from(floor).unwrap_or(0))
+        .saturating_add(1)
 }
 
 /// Whether a job may start now; for an untouched array task its array and position.
@@ -130,7 +172,9 @@ fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
         Some(_) => return false,
         None => &spec.partition,
     };
-    let Some(partition) = tx.state.config.partition(name) else { return false };
+    let Some(partition) = tx.state.config.partition(name) else {
+        return false;
+    };
     let open = matches!(partition.state, PartitionState::Up | PartitionState::Drain);
     let open = open && reservation::admits(tx.state, spec);
     open && start.allocation.iter().all(|share| {
@@ -140,22 +184,36 @@ fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
 }
 
 fn array_has_room(tx: &Tx, id: JobId) -> bool {
-    tx.state
-        .arrays
-        .get(id)
-        .is_none_or(|array| array.tasks.limit().is_none_or(|limit| array.own_live < limit))
+    tx.state.arrays.get(id).is_none_or(|array| {
+        array
+            .tasks
+            .limit()
+            .is_none_or(|limit| array.own_live < limit)
+    })
 }
 
 /// The lives of the nodes of an allocation, if what it takes is free there.
-fn still_fits(state: &State, allocation: &Allocation, now: Timestamp) -> Option<Vec<Arc<NodeLife>>> {
+fn still_fits(
+    state: &State,
+    allocation: &Allocation,
+    now: Timestamp,
+) -> Option<Vec<Arc<NodeLife>>> {
     let mut lives = Vec::with_capacity(allocation.len());
     let once = allocation.is_sorted_by(|one, next| one.node < next.node)
-        || allocation.iter().map(|share| share.node).collect::<BTreeSet<_>>().len() == allocation.len();
+        || allocation
+            .iter()
+            .map(|share| share.node)
+            .collect::<BTreeSet<_>>()
+            .len()
+            == allocation.len();
     if allocation.is_empty() || !once {
         return None;
     }
     for share in allocation {
-        let node = state.nodes.get(share.node).filter(|node| node.is_available() && node_health::paused(node, now).is_none())?;
+        let node = state
+            .nodes
+            .get(share.node)
+            .filter(|node| node.is_available() && node_health::paused(node, now).is_none())?;
         let here = state.free_on(node);
         let gpus_free = share.gpus.0.iter().all(|grant| {
             here.gpu_milli
@@ -166,12 +224,15 @@ fn still_fits(state: &State, allocation: &Allocation, now: Timestamp) -> Option<
         let as_planned = share.gpus.0.iter().all(|grant| {
             let gpu = node.gpus.get(usize::from(grant.slot.0));
             gpu.is_some_and(|gpu| match grant.part {
-                GpuPart::Share { tenant, .. } => gpu.info.slice.is_none() && (gpu.info.mps || tenant.is_none()),
+                GpuPart::Share { tenant, .. } => {
+                    gpu.info.slice.is_none() && (gpu.info.mps || tenant.is_none())
+                }
                 _ => gpu.info.part() == grant.part,
             })
         });
         let beside = gpu_share::stand_beside(state, node, &share.gpus);
-        let distinct = share.gpus.len() < 2 || share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
+        let distinct = share.gpus.len() < 2
+            || share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
         let room = share.cpus <= here.cpus && share.mem_bytes <= here.mem_bytes;
         if !(gpus_free && as_planned && beside && distinct && room) {
             return None;

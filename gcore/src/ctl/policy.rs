@@ -18,13 +18,23 @@ use std::sync::Arc;
 pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result<Reply, Refusal> {
     let state = &*tx.state;
     let change = match change {
-        PolicyChange::All { policy } => PolicyChange::All { policy: Box::new(imported(state, tx.now, actor, *policy)?) },
+        PolicyChange::All { policy } => PolicyChange::All {
+            policy: Box::new(imported(state, tx.now, actor, *policy)?),
+        },
         change => {
             may_be_made(state, actor, &change)?;
             let change = match change {
                 PolicyChange::Reservation { reservation } => {
-                    let one = reservation::made(state, tx.now, &actor.user, &state.policy.reservations, *reservation)?;
-                    PolicyChange::Reservation { reservation: Box::new(one) }
+                    let one = reservation::made(
+                        state,
+                        tx.now,
+                        &actor.user,
+                        &state.policy.reservations,
+                        *reservation,
+                    )?;
+                    PolicyChange::Reservation {
+                        reservation: Box::new(one),
+                    }
                 }
                 other => other,
             };
@@ -43,8 +53,19 @@ pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result
 /// # Errors
 /// The actor may not, files say it, somebody needs what it takes away, a reservation cannot be made beside the others and the jobs, or
 /// something else does not go together.
-pub fn imported(state: &State, now: Timestamp, actor: &Actor, mut policy: Policy) -> Result<Policy, Refusal> {
-    may_be_made(state, actor, &PolicyChange::All { policy: Box::new(policy.clone()) })?;
+pub fn imported(
+    state: &State,
+    now: Timestamp,
+    actor: &Actor,
+    mut policy: Policy,
+) -> Result<Policy, Refusal> {
+    may_be_made(
+        state,
+        actor,
+        &PolicyChange::All {
+            policy: Box::new(policy.clone()),
+        },
+    )?;
     policy.reservations = reservation::all_made(state, now, &actor.user, policy.reservations)?;
     goes_together(state, &policy)?;
     Ok(policy)
@@ -57,14 +78,20 @@ fn may_be_made(state: &State, actor: &Actor, change: &PolicyChange) -> Result<()
 }
 
 fn goes_together(state: &State, after: &Policy) -> Result<(), Refusal> {
-    let fault = new_faults(state, &merged(after, &state.config)).into_iter().next();
+    let fault = new_faults(state, &merged(after, &state.config))
+        .into_iter()
+        .next();
     fault.map_or(Ok(()), |fault| Err(Refusal::invalid(fault)))
 }
 
 /// The change becomes a fact, with what follows from it.
 pub(super) fn make(tx: &mut Tx, change: PolicyChange, by: String) {
     let releasing = reservation_upkeep::releasing(tx.state);
-    tx.emit(Event::PolicyChanged { change, by: by.clone(), at: tx.now });
+    tx.emit(Event::PolicyChanged {
+        change,
+        by: by.clone(),
+        at: tx.now,
+    });
     reservation_upkeep::release(tx, &releasing, &by);
     super::preempt::declassify(tx);
     reservation::note_deleted(tx);
@@ -80,8 +107,13 @@ fn may_edit(state: &State, actor: &Actor, change: &PolicyChange) -> Result<(), R
     let coordinates = |account: &str| policy.coordinates(&actor.user, account);
     let above = |parent: &Option<String>| parent.as_deref().is_some_and(coordinates);
     let allowed = match change {
-        PolicyChange::User { account, user, entry } => {
-            coordinates(account) || *user == actor.user && only_default(policy, account, user, entry)
+        PolicyChange::User {
+            account,
+            user,
+            entry,
+        } => {
+            coordinates(account)
+                || *user == actor.user && only_default(policy, account, user, entry)
         }
         PolicyChange::UserRemoved { account, .. } => coordinates(account),
         PolicyChange::Account { account } => match policy.accounts.get(&account.name) {
@@ -89,16 +121,21 @@ fn may_edit(state: &State, actor: &Actor, change: &PolicyChange) -> Result<(), R
             Some(known) if above(&known.parent) && above(&account.parent) => true,
             Some(known) => coordinates(&known.name) && only_users(known, account),
         },
-        PolicyChange::AccountRemoved { name } => {
-            policy.accounts.get(name).is_some_and(|account| above(&account.parent))
-        }
+        PolicyChange::AccountRemoved { name } => policy
+            .accounts
+            .get(name)
+            .is_some_and(|account| above(&account.parent)),
         _ => false,
     };
     if allowed {
         return Ok(());
     }
-    let theirs: Vec<&str> =
-        policy.accounts.values().filter(|one| one.coordinators.contains(&actor.user)).map(|one| &*one.name).collect();
+    let theirs: Vec<&str> = policy
+        .accounts
+        .values()
+        .filter(|one| one.coordinators.contains(&actor.user))
+        .map(|one| &*one.name)
+        .collect();
     if theirs.is_empty() {
         return operator_only(actor, "editing accounts, QOS and reservations");
     }
@@ -112,30 +149,53 @@ fn may_edit(state: &State, actor: &Actor, change: &PolicyChange) -> Result<(), R
 
 /// The user makes the account their default, and nothing else.
 fn only_default(policy: &Policy, account: &str, user: &str, entry: &AccountUser) -> bool {
-    let known = policy.accounts.get(account).and_then(|account| account.users.get(user));
-    known.is_some_and(|known| entry.is_default && AccountUser { is_default: true, ..known.clone() } == *entry)
+    let known = policy
+        .accounts
+        .get(account)
+        .and_then(|account| account.users.get(user));
+    known.is_some_and(|known| {
+        entry.is_default
+            && AccountUser {
+                is_default: true,
+                ..known.clone()
+            } == *entry
+    })
 }
 
 /// Nothing differs but the users, what each of them may use, and the words.
 fn only_users(known: &Account, account: &Account) -> bool {
-    let Account { users, per_user, description, .. } = account.clone();
-    Account { users, per_user, description, ..known.clone() } == *account
+    let Account {
+        users,
+        per_user,
+        description,
+        ..
+    } = account.clone();
+    Account {
+        users,
+        per_user,
+        description,
+        ..known.clone()
+    } == *account
 }
 
 /// What a file says is changed in that file.
 fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
     let files = &state.config.policy;
     let written = |what: &str, name: &str, there: bool| match there {
-        true => Err(Refusal::conflict(format!("{what} {name} is written in the controller's configuration: change it there, and run `gadm reload`."))),
+        true => Err(Refusal::conflict(format!(
+            "{what} {name} is written in the controller's configuration: change it there, and run `gadm reload`."
+        ))),
         false => Ok(()),
     };
     let account = |name: &String| written("account", name, files.accounts.contains_key(name));
     let qos = |name: &String| written("QOS", name, files.qos.contains_key(name));
-    let reservation = |name: &String| written("reservation", name, files.reservations.contains_key(name));
+    let reservation =
+        |name: &String| written("reservation", name, files.reservations.contains_key(name));
     match change {
         PolicyChange::Account { account: one } => account(&one.name),
         PolicyChange::AccountRemoved { name } => account(name),
-        PolicyChange::User { account: name, .. } | PolicyChange::UserRemoved { account: name, .. } => account(name),
+        PolicyChange::User { account: name, .. }
+        | PolicyChange::UserRemoved { account: name, .. } => account(name),
         PolicyChange::Qos { qos: one } => qos(&one.name),
         PolicyChange::QosRemoved { name } => qos(name),
         PolicyChange::Reservation { reservation: one } => reservation(&one.name),
@@ -151,30 +211,50 @@ fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> 
 /// What is taken away must be there, and nobody may need it.
 fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
     let conflict = |text: String| Err(Refusal::conflict(text));
-    let unknown = |what: &str, name: &str| {
-        Err(Refusal::not_found(format!("there is no {what} {name:?}.")))
-    };
+    let unknown =
+        |what: &str, name: &str| Err(Refusal::not_found(format!("there is no {what} {name:?}.")));
     let own = &state.own_policy;
     match change {
-        PolicyChange::AccountRemoved { name } if !own.accounts.contains_key(name) => unknown("account", name),
+        PolicyChange::AccountRemoved { name } if !own.accounts.contains_key(name) => {
+            unknown("account", name)
+        }
         PolicyChange::AccountRemoved { name } => account_is_free(state, name),
-        PolicyChange::User { account, .. } if !own.accounts.contains_key(account) => unknown("account", account),
+        PolicyChange::User { account, .. } if !own.accounts.contains_key(account) => {
+            unknown("account", account)
+        }
         PolicyChange::UserRemoved { account, user } => {
-            let known = own.accounts.get(account).is_some_and(|account| account.users.contains_key(user));
-            if known { Ok(()) } else { unknown("user of that account", user) }
+            let known = own
+                .accounts
+                .get(account)
+                .is_some_and(|account| account.users.contains_key(user));
+            if known {
+                Ok(())
+            } else {
+                unknown("user of that account", user)
+            }
         }
         PolicyChange::QosRemoved { name } if !own.qos.contains_key(name) => unknown("QOS", name),
         PolicyChange::QosRemoved { name } => {
             match state.tally.count(|[_, _, qos, _]| qos == name) {
                 0 => Ok(()),
-                jobs => conflict(format!("QOS {name} has {jobs} jobs that are not over. Change theirs first.")),
+                jobs => conflict(format!(
+                    "QOS {name} has {jobs} jobs that are not over. Change theirs first."
+                )),
             }
         }
-        PolicyChange::ReservationRemoved { name, .. } if !own.reservations.contains_key(name) => unknown("reservation", name),
-        PolicyChange::ReservationRemoved { name, force: false } => reservation::is_left(state, name),
+        PolicyChange::ReservationRemoved { name, .. } if !own.reservations.contains_key(name) => {
+            unknown("reservation", name)
+        }
+        PolicyChange::ReservationRemoved { name, force: false } => {
+            reservation::is_left(state, name)
+        }
         PolicyChange::All { policy } => {
-            let gone = own.accounts.keys().filter(|name| !policy.accounts.contains_key(*name));
-            gone.into_iter().try_for_each(|name| account_is_free(state, name))
+            let gone = own
+                .accounts
+                .keys()
+                .filter(|name| !policy.accounts.contains_key(*name));
+            gone.into_iter()
+                .try_for_each(|name| account_is_free(state, name))
         }
         _ => Ok(()),
     }
@@ -187,7 +267,9 @@ fn account_is_free(state: &State, name: &str) -> Result<(), Refusal> {
         0 => "its use is in the books".to_owned(),
         jobs => format!("it has {jobs} jobs that are not over"),
     };
-    let text = format!("account {name} cannot be removed: {why}. Close it instead: it takes no new jobs then.");
+    let text = format!(
+        "account {name} cannot be removed: {why}. Close it instead: it takes no new jobs then."
+    );
     Err(Refusal::conflict(text))
 }
 
@@ -208,7 +290,11 @@ fn edit(own: &mut Policy, change: &PolicyChange) {
         PolicyChange::AccountRemoved { name } => {
             own.accounts.remove(&name);
         }
-        PolicyChange::User { account, user, entry } => {
+        PolicyChange::User {
+            account,
+            user,
+            entry,
+        } => {
             if entry.is_default {
                 no_other_default(own, &account, &user);
             }
@@ -230,7 +316,8 @@ fn edit(own: &mut Policy, change: &PolicyChange) {
             own.qos.remove(&name);
         }
         PolicyChange::Reservation { reservation } => {
-            own.reservations.insert(reservation.name.clone(), *reservation);
+            own.reservations
+                .insert(reservation.name.clone(), *reservation);
         }
         PolicyChange::ReservationRemoved { name, .. } => {
             own.reservations.remove(&name);

@@ -6,8 +6,8 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
-use gmodel::suggest::did_you_mean;
 use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Reservation, ReservedPart};
+use gmodel::suggest::did_you_mean;
 use gsched::window::MOST_MAGNETIC;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,9 @@ pub(super) fn new_faults(state: &State, after: &Policy) -> Vec<String> {
         return now;
     }
     let before: BTreeSet<String> = faults(&state.policy, &state.config).into_iter().collect();
-    now.into_iter().filter(|fault| !before.contains(fault)).collect()
+    now.into_iter()
+        .filter(|fault| !before.contains(fault))
+        .collect()
 }
 
 /// What does not go together in the policy in force: files may say otherwise than what was made beside them.
@@ -44,11 +46,19 @@ pub fn unknown_accounts(state: &State) -> Vec<String> {
     }
     let mut notes = Vec::new();
     for partition in &state.config.partitions {
-        let is_known = |name: &&String| known.contains_key(*name) || **name == state.config.default_account;
-        let unknown = partition.allow_accounts.iter().filter(|name| !is_known(name));
+        let is_known =
+            |name: &&String| known.contains_key(*name) || **name == state.config.default_account;
+        let unknown = partition
+            .allow_accounts
+            .iter()
+            .filter(|name| !is_known(name));
         for name in unknown {
             let guess = did_you_mean(name, known.keys().map(String::as_str));
-            let nobody = if partition.allow_accounts.iter().any(|name| is_known(&name)) { "" } else { ", and lets nobody else in" };
+            let nobody = if partition.allow_accounts.iter().any(|name| is_known(&name)) {
+                ""
+            } else {
+                ", and lets nobody else in"
+            };
             notes.push(format!("partition {}: allow_accounts names {name:?}, and there is no such account{nobody}.{guess}", partition.name));
         }
     }
@@ -64,7 +74,9 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
     ];
     for (what, count, most) in counts {
         if count > most {
-            found.push(format!("there would be {count} {what}, and {most} are the most."));
+            found.push(format!(
+                "there would be {count} {what}, and {most} are the most."
+            ));
         }
     }
     for (name, account) in &policy.accounts {
@@ -78,9 +90,15 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
         named("QOS", name, &qos.name, &mut found);
         qos_faults(policy, qos, &mut found);
     }
-    let magnetic = policy.reservations.values().filter(|one| one.magnetic).count();
+    let magnetic = policy
+        .reservations
+        .values()
+        .filter(|one| one.magnetic)
+        .count();
     if magnetic > MOST_MAGNETIC {
-        found.push(format!("{magnetic} reservations would be MAGNETIC, and {MOST_MAGNETIC} are the most."));
+        found.push(format!(
+            "{magnetic} reservations would be MAGNETIC, and {MOST_MAGNETIC} are the most."
+        ));
     }
     for (name, reservation) in &policy.reservations {
         named("reservation", name, &reservation.name, &mut found);
@@ -92,34 +110,54 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
 fn named(what: &str, key: &str, name: &str, found: &mut Vec<String>) {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     if key != name || !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
-        found.push(format!("{name:?} is no name of a {what}: use up to 64 letters, digits, '_', '-' and '.'."));
+        found.push(format!(
+            "{name:?} is no name of a {what}: use up to 64 letters, digits, '_', '-' and '.'."
+        ));
     }
 }
 
 fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
     let name = &account.name;
     if name == ROOT_ACCOUNT {
-        found.push(format!("{ROOT_ACCOUNT} stands above all accounts and cannot be one."));
+        found.push(format!(
+            "{ROOT_ACCOUNT} stands above all accounts and cannot be one."
+        ));
     }
-    if let Some(parent) = account.parent.as_deref().filter(|parent| *parent != ROOT_ACCOUNT) {
+    if let Some(parent) = account
+        .parent
+        .as_deref()
+        .filter(|parent| *parent != ROOT_ACCOUNT)
+    {
         let line = policy.lineage(name);
         let top = line.last().and_then(|top| top.parent.as_deref());
         if !policy.accounts.contains_key(parent) {
-            found.push(format!("account {name}: its parent {parent:?} does not exist."));
+            found.push(format!(
+                "account {name}: its parent {parent:?} does not exist."
+            ));
         } else if top.is_some_and(|top| line.iter().any(|one| one.name == top)) {
             found.push(format!("account {name} would be below itself."));
         } else if line.len() > MAX_DEPTH {
-            found.push(format!("account {name} would be {} deep, and {MAX_DEPTH} is the most.", line.len()));
+            found.push(format!(
+                "account {name} would be {} deep, and {MAX_DEPTH} is the most.",
+                line.len()
+            ));
         }
     }
-    let lists = [("users", account.users.len(), MAX_USERS), ("budgets", account.budgets.len(), MAX_BUDGETS)];
+    let lists = [
+        ("users", account.users.len(), MAX_USERS),
+        ("budgets", account.budgets.len(), MAX_BUDGETS),
+    ];
     for (what, count, most) in lists {
         if count > most {
-            found.push(format!("account {name} would have {count} {what}, and {most} are the most."));
+            found.push(format!(
+                "account {name} would have {count} {what}, and {most} are the most."
+            ));
         }
     }
     if account.description.len() > MAX_TEXT_BYTES {
-        found.push(format!("account {name}: its description is longer than {MAX_TEXT_BYTES} bytes."));
+        found.push(format!(
+            "account {name}: its description is longer than {MAX_TEXT_BYTES} bytes."
+        ));
     }
     for qos in account.allow_qos.iter().chain(&account.default_qos) {
         known_qos(policy, &format!("account {name}"), qos, found);
@@ -128,17 +166,28 @@ fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
         && !account.allow_qos.is_empty()
         && !account.allow_qos.contains(default)
     {
-        found.push(format!("account {name}: its default QOS {default} is none of those it allows."));
+        found.push(format!(
+            "account {name}: its default QOS {default} is none of those it allows."
+        ));
     }
     if let Some((kind, least, most)) = account.guaranteed_beyond_limit() {
-        found.push(format!("account {name} would be guaranteed {} {} and limited to {}.", gpus(least), word(kind), gpus(most)));
+        found.push(format!(
+            "account {name} would be guaranteed {} {} and limited to {}.",
+            gpus(least),
+            word(kind),
+            gpus(most)
+        ));
     }
 }
 
 /// What accounts below another are guaranteed fits into what that is guaranteed itself.
 fn guarantees(policy: &Policy, found: &mut Vec<String>) {
     for one in policy.overdrawn() {
-        let list: Vec<String> = one.parts.iter().map(|(name, milli)| format!("{name} {}", gpus(*milli))).collect();
+        let list: Vec<String> = one
+            .parts
+            .iter()
+            .map(|(name, milli)| format!("{name} {}", gpus(*milli)))
+            .collect();
         found.push(format!(
             "the accounts below {} would be guaranteed {} {} together ({}), and it has {}. Raise its guarantee first.",
             one.account,
@@ -165,7 +214,11 @@ fn limits_above(policy: &Policy, found: &mut Vec<String>) {
 }
 
 fn word(gpu_type: &str) -> &str {
-    if gpu_type == ALL_GPUS { "GPUs" } else { gpu_type }
+    if gpu_type == ALL_GPUS {
+        "GPUs"
+    } else {
+        gpu_type
+    }
 }
 
 fn gpus(milli: u64) -> String {
@@ -177,7 +230,10 @@ fn defaults(policy: &Policy, found: &mut Vec<String>) {
     for account in policy.accounts.values() {
         for (user, _) in account.users.iter().filter(|(_, entry)| entry.is_default) {
             if let Some(other) = first.insert(user, &account.name) {
-                found.push(format!("{user} would have two default accounts, {other} and {}.", account.name));
+                found.push(format!(
+                    "{user} would have two default accounts, {other} and {}.",
+                    account.name
+                ));
             }
         }
     }
@@ -198,39 +254,76 @@ fn qos_faults(policy: &Policy, qos: &Qos, found: &mut Vec<String>) {
         found.push(format!("QOS {name} cannot preempt itself."));
     }
     if let Some((kind, least, most)) = qos.per_job.asks_beyond_its_bound() {
-        found.push(format!("QOS {name}: a job would have to ask for {} {} and may have {}.", gpus(least), word(kind), gpus(most)));
+        found.push(format!(
+            "QOS {name}: a job would have to ask for {} {} and may have {}.",
+            gpus(least),
+            word(kind),
+            gpus(most)
+        ));
     }
     if qos.description.len() > MAX_TEXT_BYTES {
-        found.push(format!("QOS {name}: its description is longer than {MAX_TEXT_BYTES} bytes."));
+        found.push(format!(
+            "QOS {name}: its description is longer than {MAX_TEXT_BYTES} bytes."
+        ));
     }
 }
 
-fn reservation_faults(policy: &Policy, config: &ClusterConfig, one: &Reservation, found: &mut Vec<String>) {
+fn reservation_faults(
+    policy: &Policy,
+    config: &ClusterConfig,
+    one: &Reservation,
+    found: &mut Vec<String>,
+) {
     let name = &one.name;
     if one.duration_secs == 0 {
         found.push(format!("reservation {name} would last no time."));
     }
-    if one.repeat.every_secs().is_some_and(|secs| one.duration_secs > secs) {
-        found.push(format!("reservation {name} would last longer than until it comes again."));
+    if one
+        .repeat
+        .every_secs()
+        .is_some_and(|secs| one.duration_secs > secs)
+    {
+        found.push(format!(
+            "reservation {name} would last longer than until it comes again."
+        ));
     }
     for (what, names) in [("users", &one.users), ("accounts", &one.accounts)] {
-        if names.iter().any(|name| name.starts_with('-')) && !names.iter().all(|name| name.starts_with('-')) {
+        if names.iter().any(|name| name.starts_with('-'))
+            && !names.iter().all(|name| name.starts_with('-'))
+        {
             found.push(format!("reservation {name}: {what} names who may use it, or with a minus who may not. Keep one of both."));
         }
         if names.contains("-") {
-            found.push(format!("reservation {name}: {what} has a minus without a name."));
+            found.push(format!(
+                "reservation {name}: {what} has a minus without a name."
+            ));
         }
     }
     if (one.magnetic || one.overlap) && matches!(one.what, ReservedPart::Gpus(_)) {
         found.push(format!("reservation {name}: MAGNETIC and OVERLAP are for whole nodes (nodes, node_count), not for GPUs by number."));
     }
-    if let Some(partition) = one.partition.as_deref().filter(|partition| config.partition(partition).is_none()) {
-        found.push(format!("reservation {name}: partition {partition:?} does not exist."));
+    if let Some(partition) = one
+        .partition
+        .as_deref()
+        .filter(|partition| config.partition(partition).is_none())
+    {
+        found.push(format!(
+            "reservation {name}: partition {partition:?} does not exist."
+        ));
     }
     if !policy.accounts.is_empty() {
-        let unknown = |account: &&str| !policy.accounts.contains_key(*account) && **account != config.default_account;
-        for account in one.accounts.iter().map(|name| name.strip_prefix('-').unwrap_or(name)).filter(unknown) {
-            found.push(format!("reservation {name}: account {account:?} does not exist."));
+        let unknown = |account: &&str| {
+            !policy.accounts.contains_key(*account) && **account != config.default_account
+        };
+        for account in one
+            .accounts
+            .iter()
+            .map(|name| name.strip_prefix('-').unwrap_or(name))
+            .filter(unknown)
+        {
+            found.push(format!(
+                "reservation {name}: account {account:?} does not exist."
+            ));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Taking jobs back to the queue on somebody's word: a running one is ended for it, one that is over waits again as long as
 //! it is in memory. What was decided by its earlier end (dependants, the record of that attempt) stays decided.
 
+use super::apart::intersection;
 use super::apply::{array_mut, close_array, job_mut, reason_of, respecify, run_mut};
 use super::cancel::stop;
 use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
@@ -10,37 +11,66 @@ use super::handle::Tx;
 use super::hold::{hold_tasks, mark_owner};
 use super::limits;
 use super::state::{Job, State};
-use super::apart::intersection;
 use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
 use gmodel::{JobId, JobSpec, JobState, RefusalKind, RunId, Timestamp};
 
-pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool) -> Result<Reply, Refusal> {
-    few_are_split(tx.state, targets, "held", |target, found| hold && *found == Found::Over && is_one_task(target))?;
+pub(super) fn handle(
+    tx: &mut Tx,
+    actor: &Actor,
+    targets: &[Target],
+    hold: bool,
+) -> Result<Reply, Refusal> {
+    few_are_split(tx.state, targets, "held", |target, found| {
+        hold && *found == Found::Over && is_one_task(target)
+    })?;
     Ok(each(tx, targets, |tx, target| {
-        let found = find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
+        let found =
+            find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
         let (jobs, cancelled) = match &found {
             Found::Job(id) => (vec![*id], None),
-            Found::Array(id) => (own_tasks(tx.state, *id), tx.state.arrays.get(*id).map(|array| (*id, array.cancelled.clone()))),
+            Found::Array(id) => (
+                own_tasks(tx.state, *id),
+                tx.state
+                    .arrays
+                    .get(*id)
+                    .map(|array| (*id, array.cancelled.clone())),
+            ),
             Found::Untouched { .. } => (Vec::new(), None),
             Found::Over => (Vec::new(), position_of(tx, actor, target)?),
         };
-        let steps: Vec<(JobId, Step)> = jobs.iter().filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?))).collect();
+        let steps: Vec<(JobId, Step)> = jobs
+            .iter()
+            .filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?)))
+            .collect();
         let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
         if steps.is_empty() && cancelled.is_none() {
-            let text = format!("job {} waits in the queue, so there is nothing to take back.", shown(target));
+            let text = format!(
+                "job {} waits in the queue, so there is nothing to take back.",
+                shown(target)
+            );
             return Err(Refusal::conflict(text).about(RefusalKind::JobPending));
         }
         may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
-        let waits = steps.iter().map(|(id, step)| waits_again(tx, *id, *step)).collect::<Result<Vec<_>, Refusal>>()?;
-        let array_waits = cancelled.as_ref().map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
+        let waits = steps
+            .iter()
+            .map(|(id, step)| waits_again(tx, *id, *step))
+            .collect::<Result<Vec<_>, Refusal>>()?;
+        let array_waits = cancelled
+            .as_ref()
+            .map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
         for (step, waits) in steps.into_iter().zip(waits) {
             take_back(tx, actor, step, waits, hold);
         }
         if let Some((array, positions)) = cancelled {
-            tx.emit(Event::TasksRequeued { array, positions: positions.clone(), by: actor.user.clone(), at: tx.now });
+            tx.emit(Event::TasksRequeued {
+                array,
+                positions: positions.clone(),
+                by: actor.user.clone(),
+                at: tx.now,
+            });
             wait_for(tx, Dependent::Array(array), array_waits);
             match found {
                 _ if !hold => {}
@@ -48,7 +78,12 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
                 _ if !is_one_task(target) => hold_returned(tx, actor, array, &positions),
                 // A task whose dependency can never be met may be cancelled again.
                 _ => positions.iter().for_each(|position| {
-                    if tx.state.arrays.get(array).is_some_and(|array| array.pending.contains(position)) {
+                    if tx
+                        .state
+                        .arrays
+                        .get(array)
+                        .is_some_and(|array| array.pending.contains(position))
+                    {
                         let task = split(tx, array, position);
                         hold_job(tx, actor, task);
                     }
@@ -71,7 +106,9 @@ enum Step {
 
 /// `None` for one that waits, or goes back already.
 fn step(tx: &Tx, job: &Job) -> Option<Step> {
-    let Some(run) = job.live_run() else { return job.state.is_final().then_some(Step::Return) };
+    let Some(run) = job.live_run() else {
+        return job.state.is_final().then_some(Step::Return);
+    };
     match tx.state.runs.get(run)?.outcome.as_ref() {
         None => Some(Step::Stop(run)),
         Some(outcome) => outcome.requeue.is_none().then_some(Step::Stay(run)),
@@ -79,10 +116,21 @@ fn step(tx: &Tx, job: &Job) -> Option<Step> {
 }
 
 /// No word for it is taken where its owner said that it must not run twice, or where the queue has no room for it.
-fn may_run_again(tx: &Tx, actor: &Actor, target: &Target, steps: &[(JobId, Step)], cancelled: Option<&(JobId, RangeSet)>) -> Result<(), Refusal> {
+fn may_run_again(
+    tx: &Tx,
+    actor: &Actor,
+    target: &Target,
+    steps: &[(JobId, Step)],
+    cancelled: Option<&(JobId, RangeSet)>,
+) -> Result<(), Refusal> {
     let job = |(id, _): &(JobId, Step)| Some((*id, &tx.state.jobs.get(*id)?.spec));
     let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
-    if let Some((id, _)) = steps.iter().filter_map(job).chain(array).find(|(_, spec)| spec.requeue == Some(false)) {
+    if let Some((id, _)) = steps
+        .iter()
+        .filter_map(job)
+        .chain(array)
+        .find(|(_, spec)| spec.requeue == Some(false))
+    {
         return Err(Refusal::conflict(format!(
             "job {} was submitted with --no-requeue. If it may run again: gadm job update {id} Requeue=1, and then requeue it.",
             shown(target)
@@ -91,17 +139,35 @@ fn may_run_again(tx: &Tx, actor: &Actor, target: &Target, steps: &[(JobId, Step)
     let returning = || steps.iter().filter(|(_, step)| *step == Step::Return);
     let count = returning().count() as u64 + cancelled.map_or(0, |(_, positions)| positions.len());
     match returning().find_map(job).or(array) {
-        Some((_, spec)) if !actor.operator && count > 0 => limits::check_return(tx.state, spec, count),
+        Some((_, spec)) if !actor.operator && count > 0 => {
+            limits::check_return(tx.state, spec, count)
+        }
         _ => Ok(()),
     }
 }
 
-fn take_back(tx: &mut Tx, actor: &Actor, (id, step): (JobId, Step), waits: Option<Box<Waits>>, hold: bool) {
+fn take_back(
+    tx: &mut Tx,
+    actor: &Actor,
+    (id, step): (JobId, Step),
+    waits: Option<Box<Waits>>,
+    hold: bool,
+) {
     let by = actor.user.clone();
     match step {
         Step::Stop(_) => {}
-        Step::Stay(run) => tx.emit(Event::JobRequeued { job: id, run: Some(run), by, at: tx.now }),
-        Step::Return => tx.emit(Event::JobRequeued { job: id, run: None, by, at: tx.now }),
+        Step::Stay(run) => tx.emit(Event::JobRequeued {
+            job: id,
+            run: Some(run),
+            by,
+            at: tx.now,
+        }),
+        Step::Return => tx.emit(Event::JobRequeued {
+            job: id,
+            run: None,
+            by,
+            at: tx.now,
+        }),
     }
     if hold {
         hold_job(tx, actor, id);
@@ -114,7 +180,9 @@ fn take_back(tx: &mut Tx, actor: &Actor, (id, step): (JobId, Step), waits: Optio
 }
 
 fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
-    let Some(job) = tx.state.jobs.get(id) else { return };
+    let Some(job) = tx.state.jobs.get(id) else {
+        return;
+    };
     let mark = mark(tx, actor, &job.spec);
     if job.holds.iter().all(|held| held.owner != mark.owner) {
         tx.emit(Event::JobHeld { job: id, mark });
@@ -122,18 +190,25 @@ fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
 }
 
 fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
-    let Some(array) = tx.state.arrays.get(id) else { return };
+    let Some(array) = tx.state.arrays.get(id) else {
+        return;
+    };
     let mark = mark(tx, actor, &array.spec);
     let apart = array.all_apart();
     if array.holds.iter().all(|held| held.owner != mark.owner) {
-        tx.emit(Event::ArrayHeld { array: id, mark: mark.clone() });
+        tx.emit(Event::ArrayHeld {
+            array: id,
+            mark: mark.clone(),
+        });
     }
     hold_tasks(tx, id, &apart, mark);
 }
 
 /// Several tasks that wait again, as far as they do.
 fn hold_returned(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
-    let Some(array) = tx.state.arrays.get(id) else { return };
+    let Some(array) = tx.state.arrays.get(id) else {
+        return;
+    };
     let mark = mark(tx, actor, &array.spec);
     let positions = intersection(positions, &array.pending);
     let has_room = array.has_room_apart();
@@ -147,41 +222,78 @@ fn hold_returned(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
 }
 
 fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> Mark {
-    Mark { owner: mark_owner(actor, &spec.user.name), reason: "requeued and held".into(), since: tx.now }
+    Mark {
+        owner: mark_owner(actor, &spec.user.name),
+        reason: "requeued and held".into(),
+        since: tx.now,
+    }
 }
 
 fn wait_for(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
     if waits.is_some() {
-        tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+        tx.emit(Event::WaitsChanged {
+            who,
+            waits,
+            at: tx.now,
+        });
         dependency::cancel_hopeless(tx, who);
     }
 }
 
 /// What one that was over waits for besides resources.
 fn waits_again(tx: &Tx, id: JobId, step: Step) -> Result<Option<Box<Waits>>, Refusal> {
-    let Some(job) = tx.state.jobs.get(id).filter(|_| step == Step::Return) else { return Ok(None) };
-    let asker = Asker { id, spec: &job.spec, task: job.task };
+    let Some(job) = tx.state.jobs.get(id).filter(|_| step == Step::Return) else {
+        return Ok(None);
+    };
+    let asker = Asker {
+        id,
+        spec: &job.spec,
+        task: job.task,
+    };
     dependency::resolve_again(tx, Dependent::Job(id), asker, job.attempts > 0)
 }
 
 /// The same of tasks that never had a record of their own. They share what those that wait still wait for.
 fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<Waits>>, Refusal> {
-    let Some(array) = tx.state.arrays.get(id) else { return Ok(None) };
+    let Some(array) = tx.state.arrays.get(id) else {
+        return Ok(None);
+    };
     if !array.pending.is_empty() {
         return Ok(array.waits.clone());
     }
-    dependency::resolve_again(tx, Dependent::Array(id), Asker { id, spec: &array.spec, task: None }, false)
+    dependency::resolve_again(
+        tx,
+        Dependent::Array(id),
+        Asker {
+            id,
+            spec: &array.spec,
+            task: None,
+        },
+        false,
+    )
 }
 
 /// The array of a task that was cancelled with others, and its place there.
-fn position_of(tx: &Tx, actor: &Actor, target: &Target) -> Result<Option<(JobId, RangeSet)>, Refusal> {
+fn position_of(
+    tx: &Tx,
+    actor: &Actor,
+    target: &Target,
+) -> Result<Option<(JobId, RangeSet)>, Refusal> {
     let array = |id: JobId| tx.state.arrays.get(id);
     let place = match target {
-        Target::Job(id) => tx.state.array_of(*id).map(|(array, position)| (array, RangeSet::from_iter([position]))),
-        Target::Task { array: id, index } => array(*id).and_then(|array| Some((array, RangeSet::from_iter([array.tasks.position(*index)?])))),
-        Target::Tasks { array: id, indices } => array(*id).map(|array| (array, array.tasks.positions_of(indices))),
+        Target::Job(id) => tx
+            .state
+            .array_of(*id)
+            .map(|(array, position)| (array, RangeSet::from_iter([position]))),
+        Target::Task { array: id, index } => array(*id)
+            .and_then(|array| Some((array, RangeSet::from_iter([array.tasks.position(*index)?])))),
+        Target::Tasks { array: id, indices } => {
+            array(*id).map(|array| (array, array.tasks.positions_of(indices)))
+        }
     };
-    let Some((array, positions)) = place else { return Ok(None) };
+    let Some((array, positions)) = place else {
+        return Ok(None);
+    };
     find(tx.state, actor, &Target::Job(array.id))?;
     Ok(Some((array.id, positions)))
 }
@@ -193,18 +305,33 @@ fn what_is_left(tx: &Tx, target: &Target, refusal: Refusal) -> Refusal {
         return refusal;
     }
     let age = tx.state.config.min_job_age_secs;
-    let text = format!("{} A job can be requeued for {age} s after its end; after that, submit it again with gsub.", refusal.text);
+    let text = format!(
+        "{} A job can be requeued for {age} s after its end; after that, submit it again with gsub.",
+        refusal.text
+    );
     Refusal { text, ..refusal }
 }
 
 pub(super) fn apply(state: &mut State, event: &Event) {
     match event {
-        Event::JobRequeued { run: Some(run), at, .. } => {
-            let outcome = run_mut(state, *run).outcome.as_mut().expect("a run that is being cleaned up has ended");
+        Event::JobRequeued {
+            run: Some(run), at, ..
+        } => {
+            let outcome = run_mut(state, *run)
+                .outcome
+                .as_mut()
+                .expect("a run that is being cleaned up has ended");
             outcome.requeue = Some(*at);
         }
-        Event::JobRequeued { job, run: None, at, .. } => returned(state, *job, *at),
-        Event::TasksRequeued { array, positions, at, .. } => tasks_returned(state, *array, positions, *at),
+        Event::JobRequeued {
+            job, run: None, at, ..
+        } => returned(state, *job, *at),
+        Event::TasksRequeued {
+            array,
+            positions,
+            at,
+            ..
+        } => tasks_returned(state, *array, positions, *at),
         _ => {}
     }
 }
@@ -212,7 +339,10 @@ pub(super) fn apply(state: &mut State, event: &Event) {
 /// Back from memory: as it was when it waited, but behind those who have waited since.
 fn returned(state: &mut State, id: JobId, at: Timestamp) {
     let job = job_mut(state, id);
-    assert!(job.state.is_final() && job.live.is_none(), "job {id} is over");
+    assert!(
+        job.state.is_final() && job.live.is_none(),
+        "job {id} is over"
+    );
     let unsuccessful = job.state != JobState::Completed;
     job.state = JobState::Pending;
     job.reason = reason_of(&job.holds);
@@ -222,7 +352,8 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
     }
     job.ended = None;
     job.cancelled_by = None;
-    let (task, spec, limit_secs, submitted) = (job.task, job.spec.clone(), job.limit_secs, job.submitted);
+    let (task, spec, limit_secs, submitted) =
+        (job.task, job.spec.clone(), job.limit_secs, job.submitted);
     state.finished.retain(|(_, one)| *one != id);
     state.tally.add(&spec, 1);
     if !spec.partitions.is_empty() {
@@ -249,7 +380,12 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
     }
     array.reason = reason_of(&array.holds);
     close_array(array, at);
-    let (spec, limit_secs, submitted, eligible) = (array.spec.clone(), array.limit_secs, array.submitted, array.eligible);
+    let (spec, limit_secs, submitted, eligible) = (
+        array.spec.clone(),
+        array.limit_secs,
+        array.submitted,
+        array.eligible,
+    );
     state.tally.add(&spec, positions.len());
     state.index_begin(id, submitted, eligible, &spec);
     state.index_deadline(id, &spec, limit_secs);

@@ -6,29 +6,58 @@
 use super::command::Refusal;
 use super::state::State;
 use super::submit::allowed_nodes;
-use gmodel::{JobSpec, RefusalKind};
 use gmodel::config::Partition;
 use gmodel::node::Link;
 use gmodel::policy::ReservedPart;
+use gmodel::{JobSpec, RefusalKind};
 use gsched::SchedNode;
 
 /// `nodes` are those of the partition.
-pub(super) fn check(state: &State, partition: &Partition, spec: &JobSpec, nodes: impl FnOnce() -> Vec<SchedNode>) -> Result<(), Refusal> {
-    let named = spec.reservation.as_deref().and_then(|name| state.policy.reservations.get(name)).filter(|one| !one.flex);
-    let Some((name, ReservedPart::Nodes(list))) = named.map(|one| (&one.name, &one.what)) else { return Ok(()) };
+pub(super) fn check(
+    state: &State,
+    partition: &Partition,
+    spec: &JobSpec,
+    nodes: impl FnOnce() -> Vec<SchedNode>,
+) -> Result<(), Refusal> {
+    let named = spec
+        .reservation
+        .as_deref()
+        .and_then(|name| state.policy.reservations.get(name))
+        .filter(|one| !one.flex);
+    let Some((name, ReservedPart::Nodes(list))) = named.map(|one| (&one.name, &one.what)) else {
+        return Ok(());
+    };
     let request = &spec.request;
-    if let Some(other) = request.nodelist.iter().flat_map(|asked| asked.iter()).find(|node| !list.contains(node)) {
-        return Err(Refusal::invalid(format!("--nodelist: {other} is not in reservation {name:?}, which is of {list}.")).about(RefusalKind::NodeName));
+    if let Some(other) = request
+        .nodelist
+        .iter()
+        .flat_map(|asked| asked.iter())
+        .find(|node| !list.contains(node))
+    {
+        return Err(Refusal::invalid(format!(
+            "--nodelist: {other} is not in reservation {name:?}, which is of {list}."
+        ))
+        .about(RefusalKind::NodeName));
     }
     let mut here = allowed_nodes(request, partition, nodes())?;
     here.retain(|node| list.contains(&node.name));
-    let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |list| list.len() as u32));
+    let asked = request.nodes_min.max(
+        request
+            .nodelist
+            .as_ref()
+            .map_or(0, |list| list.len() as u32),
+    );
     if asked as usize > here.len() {
         let such = here.len();
         return Err(Refusal::invalid(format!("--nodes {asked}: reservation {name:?} ({list}) has {such} such nodes in partition {:?}.", partition.name)).about(RefusalKind::NodeConfiguration));
     }
     // What a node has is known from its first hello on.
-    let is_known = |name: &str| state.nodes.values().any(|node| node.name == name && node.link != Link::Never);
+    let is_known = |name: &str| {
+        state
+            .nodes
+            .values()
+            .any(|node| node.name == name && node.link != Link::Never)
+    };
     if list.iter().all(is_known) && gsched::impossible(request, partition, &here).is_some() {
         return Err(Refusal::invalid(format!(
             "--reservation {name}: its nodes ({list}) could not run this job if they did nothing else. Ask for less, or leave out --reservation."

@@ -111,7 +111,9 @@ fn bound(node: &mut Node) {
     if inventory != *node.inventory {
         node.inventory = Arc::new(inventory);
     }
-    Arc::make_mut(&mut node.gpus).iter_mut().for_each(|gpu| bound_gpu(&mut gpu.info));
+    Arc::make_mut(&mut node.gpus)
+        .iter_mut()
+        .for_each(|gpu| bound_gpu(&mut gpu.info));
 }
 
 /// What was used, as a list of account, user and entry.
@@ -125,7 +127,9 @@ mod usage_entries {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UsageBook, D::Error> {
         let mut usage = UsageBook::default();
-        for (account, user, entry) in Vec::<(String, String, UsageEntry)>::deserialize(deserializer)? {
+        for (account, user, entry) in
+            Vec::<(String, String, UsageEntry)>::deserialize(deserializer)?
+        {
             usage.insert(&account, &user, entry);
         }
         Ok(usage)

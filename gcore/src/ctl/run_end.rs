@@ -32,7 +32,9 @@ pub(super) fn advance_after(tx: &mut Tx, id: RunId, node: NodeId) {
 }
 
 fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
-    let Some(run) = tx.state.runs.get(id) else { return };
+    let Some(run) = tx.state.runs.get(id) else {
+        return;
+    };
     if run.outcome.is_none() {
         if all(run, Member::is_ended) {
             end(tx, id);
@@ -40,7 +42,10 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
             stop(tx, id, StopWhy::Member, SYSTEM);
             return;
         } else if run.go.is_none() && run.stop.is_none() && all(run, Member::is_ready) {
-            tx.emit(Event::RunGo { run: id, at: tx.now });
+            tx.emit(Event::RunGo {
+                run: id,
+                at: tx.now,
+            });
             return;
         } else {
             return;
@@ -55,7 +60,10 @@ fn all(run: &Run, has_come: impl Fn(&Member) -> bool) -> bool {
 }
 
 fn no_kill(tx: &Tx, id: RunId) -> bool {
-    tx.state.jobs.get(id.job).is_some_and(|job| job.spec.no_kill)
+    tx.state
+        .jobs
+        .get(id.job)
+        .is_some_and(|job| job.spec.no_kill)
 }
 
 /// The batch node's end is the run's; another member's failure is too, unless `--no-kill`.
@@ -77,7 +85,9 @@ fn should_stop_rest(run: &Run, no_kill: impl Fn() -> bool, news: Option<NodeId>)
 }
 
 fn settle(tx: &mut Tx, id: RunId) {
-    let Some(run) = tx.state.runs.get(id) else { return };
+    let Some(run) = tx.state.runs.get(id) else {
+        return;
+    };
     let (settled, clean) = (all(run, Member::is_settled), all(run, Member::is_clean));
     let completing = tx
         .state
@@ -85,7 +95,10 @@ fn settle(tx: &mut Tx, id: RunId) {
         .get(id.job)
         .is_some_and(|job| job.live_run() == Some(id) && job.state == JobState::Completing);
     if settled && completing {
-        tx.emit(Event::RunSettled { run: id, at: tx.now });
+        tx.emit(Event::RunSettled {
+            run: id,
+            at: tx.now,
+        });
     }
     if clean {
         tx.emit(Event::RunClosed { run: id });
@@ -94,14 +107,36 @@ fn settle(tx: &mut Tx, id: RunId) {
 
 fn end(tx: &mut Tx, id: RunId) {
     let run = tx.state.runs.get(id).expect("advance found it");
-    let job = tx.state.jobs.get(id.job).expect("a run without outcome has its job");
-    let partition = tx.state.config.partition(&job.spec.partition).cloned().unwrap_or_default();
-    let name = |id: NodeId| tx.state.nodes.get(id).map_or(id.to_string(), |node| node.name.clone());
+    let job = tx
+        .state
+        .jobs
+        .get(id.job)
+        .expect("a run without outcome has its job");
+    let partition = tx
+        .state
+        .config
+        .partition(&job.spec.partition)
+        .cloned()
+        .unwrap_or_default();
+    let name = |id: NodeId| {
+        tx.state
+            .nodes
+            .get(id)
+            .map_or(id.to_string(), |node| node.name.clone())
+    };
     let idle_spells = super::idle::idle_spells(tx.state, run);
-    let outcome = Outcome { idle_spells, ..decide(run, job, &partition, &name, tx.now) };
+    let outcome = Outcome {
+        idle_spells,
+        ..decide(run, job, &partition, &name, tx.now)
+    };
     let settled = run.is_settled();
     let strikes = node_health::strikes_of(run, job, tx.now);
-    tx.emit(Event::RunEnded { run: id, outcome, settled, at: tx.now });
+    tx.emit(Event::RunEnded {
+        run: id,
+        outcome,
+        settled,
+        at: tx.now,
+    });
     for (node, strike) in strikes {
         node_health::strike(tx, node, strike);
     }
@@ -111,13 +146,7 @@ fn end(tx: &mut Tx, id: RunId) {
 type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
 
 /// How a run ended, and what becomes of its job.
-fn decide(
-    run: &Run,
-    job: &Job,
-    partition: &Partition,
-    name: NodeName,
-    now: Timestamp,
-) -> Outcome {
+fn decide(run: &Run, job: &Job, partition: &Partition, name: NodeName, now: Timestamp) -> Outcome {
     let mut usage = Usage::default();
     for end in run.members.iter().filter_map(Member::end) {
         usage.add(&end.usage);
@@ -139,14 +168,26 @@ fn decide(
         JobState::Cancelled if requeue.is_some() => JobState::Requeued,
         state => state,
     };
-    let Times { started, ended, held_millis } = times(run, now);
+    let Times {
+        started,
+        ended,
+        held_millis,
+    } = times(run, now);
     let hold = try_after.and_then(|_| takes_nodes_down(job, run, (started, ended), name, now));
-    let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay) || verdict.state == JobState::Preempted;
-    let lost_gpu_secs = if gave_way { lost_gpu_secs(run, started, ended) } else { 0 };
+    let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay)
+        || verdict.state == JobState::Preempted;
+    let lost_gpu_secs = if gave_way {
+        lost_gpu_secs(run, started, ended)
+    } else {
+        0
+    };
     let text = match lost_gpu_secs {
         0 => verdict.text,
         1 => format!("{}; 1 GPU-second since its last mark is lost", verdict.text),
-        lost => format!("{}; {lost} GPU-seconds since its last mark are lost", verdict.text),
+        lost => format!(
+            "{}; {lost} GPU-seconds since its last mark are lost",
+            verdict.text
+        ),
     };
     Outcome {
         state,
@@ -154,7 +195,11 @@ fn decide(
         text,
         started,
         ended,
-        unheld_millis: unheld_millis(&run.allocation, started.map_or(0, |started| ended.since_millis(started)), &held_millis),
+        unheld_millis: unheld_millis(
+            &run.allocation,
+            started.map_or(0, |started| ended.since_millis(started)),
+            &held_millis,
+        ),
         held_millis,
         gpu_events: gpu_events(run, name),
         usage,
@@ -183,20 +228,48 @@ const START_SKEW_MILLIS: i64 = 5_000;
 /// clock allows, the length is what nodes measured, and the start is before the end by that length.
 fn times(run: &Run, now: Timestamp) -> Times {
     let latest = now.max(run.placed);
-    let longest_possible = latest.since_millis(run.placed).saturating_add(MAX_STEP_MILLIS);
+    let longest_possible = latest
+        .since_millis(run.placed)
+        .saturating_add(MAX_STEP_MILLIS);
     let ends = || run.members.iter().map(Member::end);
-    let told = ends().flatten().filter_map(|end| end.started).min().map(|at| at.clamp(run.placed, latest));
+    let told = ends()
+        .flatten()
+        .filter_map(|end| end.started)
+        .min()
+        .map(|at| at.clamp(run.placed, latest));
     let all_told = ends().all(|end| end.is_some_and(|end| end.ended.is_some()));
-    let last = ends().flatten().filter_map(|end| end.ended).max().filter(|_| all_told);
+    let last = ends()
+        .flatten()
+        .filter_map(|end| end.ended)
+        .max()
+        .filter(|_| all_told);
     let ended = last.unwrap_or(latest).clamp(run.placed, latest);
-    let Some(known) = run.started.or(told) else { return Times { started: None, ended, held_millis: Vec::new() } };
-    let lasted = |end: &Arc<RunEnd>| end.lasted_millis().map(|millis| millis.min(longest_possible));
+    let Some(known) = run.started.or(told) else {
+        return Times {
+            started: None,
+            ended,
+            held_millis: Vec::new(),
+        };
+    };
+    let lasted = |end: &Arc<RunEnd>| {
+        end.lasted_millis()
+            .map(|millis| millis.min(longest_possible))
+    };
     let lengths: Vec<Option<i64>> = ends().map(|end| end.and_then(lasted)).collect();
     let longest = lengths.iter().flatten().copied().max().unwrap_or(0);
     let between = ended.since_millis(known).max(0);
-    let skew = if lengths.len() > 1 { START_SKEW_MILLIS } else { 0 };
-    let is_measured = lengths.iter().all(Option::is_some) && !(longest..=longest + skew).contains(&between);
-    let span = if is_measured { longest } else { between.max(longest) };
+    let skew = if lengths.len() > 1 {
+        START_SKEW_MILLIS
+    } else {
+        0
+    };
+    let is_measured =
+        lengths.iter().all(Option::is_some) && !(longest..=longest + skew).contains(&between);
+    let span = if is_measured {
+        longest
+    } else {
+        between.max(longest)
+    };
     let started = ended.plus_millis(-span);
     let held = |(end, length): (Option<&Arc<RunEnd>>, &Option<i64>)| {
         let until = |at: Timestamp| at.since_millis(started).clamp(0, span);
@@ -204,13 +277,23 @@ fn times(run: &Run, now: Timestamp) -> Times {
     };
     let held_millis: Vec<i64> = ends().zip(&lengths).map(held).collect();
     let all_alike = held_millis.iter().all(|held| *held == span);
-    Times { started: Some(started), ended, held_millis: if all_alike { Vec::new() } else { held_millis } }
+    Times {
+        started: Some(started),
+        ended,
+        held_millis: if all_alike { Vec::new() } else { held_millis },
+    }
 }
 
 /// By how much its nodes were held for less than its whole length, on average over its GPUs, or its CPUs where it has none.
 fn unheld_millis(allocation: &Allocation, span: i64, held_millis: &[i64]) -> i64 {
     let has_gpus = allocation.iter().any(|share| share.gpus.milli() > 0);
-    let weight = |share: &NodeShare| if has_gpus { i128::from(share.gpus.milli()) } else { i128::from(share.cpus) };
+    let weight = |share: &NodeShare| {
+        if has_gpus {
+            i128::from(share.gpus.milli())
+        } else {
+            i128::from(share.cpus)
+        }
+    };
     let all: i128 = allocation.iter().map(weight).sum();
     let of = |(share, held): (&NodeShare, &i64)| weight(share) * i128::from((span - held).max(0));
     let unheld: i128 = allocation.iter().zip(held_millis).map(of).sum();
@@ -226,7 +309,11 @@ fn gpu_events(run: &Run, name: NodeName) -> Vec<String> {
         let words = |event: &String| format!("{}: {}", name(member.node), event);
         events.iter().map(words).collect::<Vec<_>>()
     };
-    run.members.iter().flat_map(of_member).take(MAX_GPU_EVENTS).collect()
+    run.members
+        .iter()
+        .flat_map(of_member)
+        .take(MAX_GPU_EVENTS)
+        .collect()
 }
 
 struct Verdict {
@@ -252,7 +339,10 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     let batch = run.members.first().and_then(Member::end);
     let why = run.stop.as_ref().map(|stop| stop.why);
     // A node had heard of it before it was taken back: that is why it ended, and what else was ordered came of it.
-    let heard = run.called_back.as_deref().filter(|_| matches!(why, None | Some(StopWhy::Member)));
+    let heard = run
+        .called_back
+        .as_deref()
+        .filter(|_| matches!(why, None | Some(StopWhy::Member)));
     let order = heard.or(run.stop.as_ref());
     let worst = worst(run, name);
     // A batch process that ended by itself counts, whatever was ordered meanwhile. Its success counts
@@ -268,20 +358,32 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         return by_exit(end);
     }
     let exit = batch.map(|end| end.exit).unwrap_or_default();
-    let (by, why) = (order.map_or("", |stop| stop.by.as_str()), order.map(|stop| stop.why));
+    let (by, why) = (
+        order.map_or("", |stop| stop.by.as_str()),
+        order.map(|stop| stop.why),
+    );
     // Who asked for the end gets it, even if a node was lost before it could obey.
-    let asked = matches!(why, Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted | StopWhy::Drained));
+    let asked = matches!(
+        why,
+        Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted | StopWhy::Drained)
+    );
     if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
         return verdict;
     }
     let (state, text, kind) = match why {
-        Some(StopWhy::Requeued) => {
-            (JobState::Cancelled, with_ground(format!("requeued by {by}"), run), Kind::AskedBack)
-        }
+        Some(StopWhy::Requeued) => (
+            JobState::Cancelled,
+            with_ground(format!("requeued by {by}"), run),
+            Kind::AskedBack,
+        ),
         Some(StopWhy::Preempted) => {
             let text = order.map_or(String::new(), |stop| format!("preempted {}", stop.text));
             let cancel = order.is_some_and(|stop| stop.mode == Some(PreemptMode::Cancel));
-            (JobState::Preempted, text, if cancel { Kind::Final } else { Kind::GaveWay })
+            (
+                JobState::Preempted,
+                text,
+                if cancel { Kind::Final } else { Kind::GaveWay },
+            )
         }
         Some(StopWhy::Drained) => {
             let text = match by.strip_prefix("maintenance ") {
@@ -292,12 +394,24 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         }
         Some(StopWhy::PrepareTimeout) => {
             let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());
-            let text = format!("{late} of {} nodes did not get ready in time", run.members.len());
+            let text = format!(
+                "{late} of {} nodes did not get ready in time",
+                run.members.len()
+            );
             (JobState::NodeFail, text, Kind::NeverStarted)
         }
-        _ => (JobState::Cancelled, with_ground(String::new(), run), Kind::Final),
+        _ => (
+            JobState::Cancelled,
+            with_ground(String::new(), run),
+            Kind::Final,
+        ),
     };
-    Verdict { state, exit, text, kind }
+    Verdict {
+        state,
+        exit,
+        text,
+        kind,
+    }
 }
 
 /// With the ground on which it was told to stop, where one was said.
@@ -310,9 +424,17 @@ fn with_ground(text: String, run: &Run) -> String {
 }
 
 fn by_exit(end: &RunEnd) -> Verdict {
-    let state =
-        if end.exit.is_success() { JobState::Completed } else { JobState::Failed };
-    Verdict { state, exit: end.exit, text: end.text.clone(), kind: Kind::Final }
+    let state = if end.exit.is_success() {
+        JobState::Completed
+    } else {
+        JobState::Failed
+    };
+    Verdict {
+        state,
+        exit: end.exit,
+        text: end.text.clone(),
+        kind: Kind::Final,
+    }
 }
 
 /// The gravest end among the members, if one is more than a plain exit or an obeyed stop.
@@ -346,38 +468,74 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
             if cause == EndCause::LaunchUser && exit.is_success() {
                 exit = ExitCode::exited(1);
             }
-            return Some(Verdict { state, exit, text: end.text.clone(), kind: Kind::Final });
+            return Some(Verdict {
+                state,
+                exit,
+                text: end.text.clone(),
+                kind: Kind::Final,
+            });
         }
     }
     // Another node's tasks failed and the batch was stopped for it.
     let failed = run.members.iter().skip(1).filter_map(Member::end);
-    let failed = failed.into_iter().find(|end| {
-        end.cause == EndCause::Exited && !end.exit.is_success()
-    });
+    let failed = failed
+        .into_iter()
+        .find(|end| end.cause == EndCause::Exited && !end.exit.is_success());
     failed.map(|end| by_exit(end))
 }
 
 fn node_failure(run: &Run, text: String) -> Verdict {
     // Before the go nothing of the user ran: it is as if it had never been placed. After it, it may have.
-    let kind = if run.go.is_none() { Kind::NeverStarted } else { Kind::NodeFailure };
-    Verdict { state: JobState::NodeFail, exit: ExitCode::default(), text, kind }
+    let kind = if run.go.is_none() {
+        Kind::NeverStarted
+    } else {
+        Kind::NodeFailure
+    };
+    Verdict {
+        state: JobState::NodeFail,
+        exit: ExitCode::default(),
+        text,
+        kind,
+    }
 }
 
 /// The hold of a job under which node after node went down.
-fn takes_nodes_down(job: &Job, run: &Run, (started, ended): (Option<Timestamp>, Timestamp), name: NodeName, now: Timestamp) -> Option<Mark> {
+fn takes_nodes_down(
+    job: &Job,
+    run: &Run,
+    (started, ended): (Option<Timestamp>, Timestamp),
+    name: NodeName,
+    now: Timestamp,
+) -> Option<Mark> {
     let soon = started.is_some_and(|started| ended.since_millis(started) < DOWNED_MILLIS);
-    let here: Vec<(NodeId, &str)> = run.failed_nodes().filter(|(node, _)| soon && run.lost_node(*node)).collect();
+    let here: Vec<(NodeId, &str)> = run
+        .failed_nodes()
+        .filter(|(node, _)| soon && run.lost_node(*node))
+        .collect();
     if here.is_empty() || job.downed_runs + 1 < MAX_DOWNED {
         return None;
     }
-    let before = job.node_failures.iter().filter(|one| one.downed && here.iter().all(|(node, _)| *node != one.node));
+    let before = job
+        .node_failures
+        .iter()
+        .filter(|one| one.downed && here.iter().all(|(node, _)| *node != one.node));
     let before = before.map(|failure| (failure.node, &*failure.text));
-    let known: Vec<String> = before.chain(here.iter().copied()).map(|(node, text)| format!("{} ({text})", name(node))).collect();
+    let known: Vec<String> = before
+        .chain(here.iter().copied())
+        .map(|(node, text)| format!("{} ({text})", name(node)))
+        .collect();
     let minutes = DOWNED_MILLIS / 60_000;
-    let text = format!("a node went down within {minutes} minutes of the start of each of its last {MAX_DOWNED} runs: {}", known.join("; "));
+    let text = format!(
+        "a node went down within {minutes} minutes of the start of each of its last {MAX_DOWNED} runs: {}",
+        known.join("; ")
+    );
     Some(system_hold(now, text))
 }
 
 fn system_hold(now: Timestamp, reason: String) -> Mark {
-    Mark { owner: SYSTEM.into(), reason, since: now }
+    Mark {
+        owner: SYSTEM.into(),
+        reason,
+        since: now,
+    }
 }

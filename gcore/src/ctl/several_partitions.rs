@@ -24,13 +24,22 @@ pub(super) fn complete(
     now: Timestamp,
 ) -> Result<(JobSpec, Option<u32>), Refusal> {
     let mut seen = BTreeSet::new();
-    let list: Vec<String> = names(&spec.partition).filter(|name| seen.insert(*name)).map(str::to_owned).collect();
+    let list: Vec<String> = names(&spec.partition)
+        .filter(|name| seen.insert(*name))
+        .map(str::to_owned)
+        .collect();
     if list.len() > MAX_PARTITIONS {
-        let text = format!("--partition names {} partitions and {MAX_PARTITIONS} are the most", list.len());
+        let text = format!(
+            "--partition names {} partitions and {MAX_PARTITIONS} are the most",
+            list.len()
+        );
         return Err(Refusal::limit(text));
     }
     if list.is_empty() {
-        return Err(Refusal::invalid(format!("--partition {}: that names none.", spec.partition)));
+        return Err(Refusal::invalid(format!(
+            "--partition {}: that names none.",
+            spec.partition
+        )));
     }
     for name in &list {
         partition_or_refusal(&state.config, name)?;
@@ -51,7 +60,11 @@ pub(super) fn complete(
                 said.retain(|note| !note.starts_with(NO_TIME) && !notes.contains(note));
                 notes.append(&mut said);
                 // Tasks without a number of nodes get enough for each of them.
-                let widest = if spec.request.nodes_any { spec.request.nodes_min.max(there.request.nodes_min) } else { 0 };
+                let widest = if spec.request.nodes_any {
+                    spec.request.nodes_min.max(there.request.nodes_min)
+                } else {
+                    0
+                };
                 there.request.nodes_min = there.request.nodes_min.max(widest);
                 there.request.nodes_max = there.request.nodes_max.max(widest);
                 // What the first says of account and QOS goes for all: it is one job.
@@ -65,11 +78,22 @@ pub(super) fn complete(
     if takers.is_empty() {
         return Err(of_all(&list, refusals));
     }
-    let left_out = |(name, refusal): &(&str, Refusal)| format!("the job does not wait in partition {name}: {}", refusal.text);
+    let left_out = |(name, refusal): &(&str, Refusal)| {
+        format!(
+            "the job does not wait in partition {name}: {}",
+            refusal.text
+        )
+    };
     notes.extend(refusals.iter().map(left_out));
-    let limit_secs = limits.into_iter().min_by_key(|secs| secs.unwrap_or(u32::MAX)).flatten();
+    let limit_secs = limits
+        .into_iter()
+        .min_by_key(|secs| secs.unwrap_or(u32::MAX))
+        .flatten();
     if let Some(secs) = limit_secs.filter(|_| no_default) {
-        notes.push(format!("{NO_TIME}: the limit is {}", squeue_time(u64::from(secs))));
+        notes.push(format!(
+            "{NO_TIME}: the limit is {}",
+            squeue_time(u64::from(secs))
+        ));
     }
     spec.partition = takers.join(",");
     Ok((spec, limit_secs))
@@ -86,6 +110,13 @@ fn of_all(list: &[String], refusals: Vec<(&str, Refusal)>) -> Refusal {
     if texts.len() <= 1 {
         return refused(texts.into_iter().collect());
     }
-    let each: Vec<String> = refusals.iter().map(|(name, refusal)| format!("{name}: {}", refusal.text)).collect();
-    refused(format!("none of the partitions {} takes the job. {}", list.join(", "), each.join(" ")))
+    let each: Vec<String> = refusals
+        .iter()
+        .map(|(name, refusal)| format!("{name}: {}", refusal.text))
+        .collect();
+    refused(format!(
+        "none of the partitions {} takes the job. {}",
+        list.join(", "),
+        each.join(" ")
+    ))
 }

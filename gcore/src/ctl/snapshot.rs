@@ -17,14 +17,25 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
 
 /// The same with some of those who wait.
 pub fn snapshot_of(state: &State, now: Timestamp, wanted: impl Fn(JobId) -> bool) -> Snapshot {
-    let nodes = compute_nodes(state).map(|node| sched_node(state, node, now)).collect();
-    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending && wanted(job.id));
-    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty() && wanted(array.id));
+    let nodes = compute_nodes(state)
+        .map(|node| sched_node(state, node, now))
+        .collect();
+    let jobs = state
+        .jobs
+        .values()
+        .filter(|job| job.state == JobState::Pending && wanted(job.id));
+    let arrays = state
+        .arrays
+        .values()
+        .filter(|array| !array.pending.is_empty() && wanted(array.id));
     // Of the size of the queue at once: it is large, and made again in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
     pending.extend(jobs.flat_map(|job| pending_job(state, job, now).in_each_partition()));
     pending.extend(arrays.flat_map(|array| pending_array(state, array).in_each_partition()));
-    let running = state.runs.values().filter_map(|run| running_run(state, run, now));
+    let running = state
+        .runs
+        .values()
+        .filter_map(|run| running_run(state, run, now));
     Snapshot {
         seq: state.seq,
         now,
@@ -39,14 +50,29 @@ pub fn snapshot_of(state: &State, now: Timestamp, wanted: impl Fn(JobId) -> bool
 
 /// Those that a plan is for, in the order of their ids.
 pub(super) fn compute_nodes(state: &State) -> impl Iterator<Item = &Node> {
-    state.nodes.values().filter(|node| node.role == Role::Compute)
+    state
+        .nodes
+        .values()
+        .filter(|node| node.role == Role::Compute)
 }
 
 pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
     let free = array.not_held();
     let all_are_held = free.is_empty();
-    let (ready, waits) = dependency::of_array(state, array, if all_are_held { array.pending.clone() } else { free });
-    let holder = array.holds.iter().chain(array.apart.iter().flat_map(|one| &one.holds)).next();
+    let (ready, waits) = dependency::of_array(
+        state,
+        array,
+        if all_are_held {
+            array.pending.clone()
+        } else {
+            free
+        },
+    );
+    let holder = array
+        .holds
+        .iter()
+        .chain(array.apart.iter().flat_map(|one| &one.holds))
+        .next();
     PendingJob {
         id: array.id,
         spec: array.spec.clone(),
@@ -56,7 +82,9 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
         limit_secs: array.limit_secs,
         reason: array.reason.clone(),
         particulars: Particulars {
-            held_by: holder.filter(|_| all_are_held).map(|mark| mark.owner.as_str().into()),
+            held_by: holder
+                .filter(|_| all_are_held)
+                .map(|mark| mark.owner.as_str().into()),
             positions: Some(ready),
             room: room_of(array),
             cap: cap_of(array),
@@ -69,8 +97,14 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
 
 pub(super) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJob {
     // A task with a record of its own counts against its array's cap.
-    let room = job.task.and_then(|task| room_of(state.arrays.get(task.array)?));
-    let mut avoid: Vec<NodeId> = job.node_failures.iter().map(|failure| failure.node).collect();
+    let room = job
+        .task
+        .and_then(|task| room_of(state.arrays.get(task.array)?));
+    let mut avoid: Vec<NodeId> = job
+        .node_failures
+        .iter()
+        .map(|failure| failure.node)
+        .collect();
     avoid.dedup();
     PendingJob {
         id: job.id,
@@ -88,7 +122,9 @@ pub(super) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
             positions: None,
             room,
             array: job.task.filter(|_| room.is_some()).map(|task| task.array),
-            cap: job.task.and_then(|task| cap_of(state.arrays.get(task.array)?)),
+            cap: job
+                .task
+                .and_then(|task| cap_of(state.arrays.get(task.array)?)),
             dependency: dependency::reason(state, job.waits.as_deref()),
             preempted: job.preempted,
             ..Particulars::default()
@@ -101,21 +137,39 @@ pub(super) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
 fn barred(state: &State, job: &Job, now: Timestamp) -> Vec<Barred> {
     let bar = |failure: &NodeFailure| {
         let until = failure.barred_until().filter(|until| *until > now)?;
-        let node = state.nodes.get(failure.node).filter(|node| failure.at >= node.well_since)?;
-        Some(Barred { node: node.id, until, text: failure.text.clone() })
+        let node = state
+            .nodes
+            .get(failure.node)
+            .filter(|node| failure.at >= node.well_since)?;
+        Some(Barred {
+            node: node.id,
+            until,
+            text: failure.text.clone(),
+        })
     };
     job.node_failures.iter().filter_map(bar).collect()
 }
 
 /// A run that still holds something.
 pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
-    let shares = run.allocation.iter().zip(&run.members).filter(|(_, member)| !member.is_clean());
+    let shares = run
+        .allocation
+        .iter()
+        .zip(&run.members)
+        .filter(|(_, member)| !member.is_clean());
     let mut shares: Vec<NodeShare> = shares.map(|(share, _)| share.clone()).collect();
     if shares.is_empty() {
         return None;
     }
-    let frozen_for = run.suspension.as_ref().and_then(|one| one.for_job).filter(|_| run.goes_on_later());
-    let frozen = frozen_for.map(|for_job| Frozen { for_job, cpus: shares.iter().map(|share| share.cpus).collect() });
+    let frozen_for = run
+        .suspension
+        .as_ref()
+        .and_then(|one| one.for_job)
+        .filter(|_| run.goes_on_later());
+    let frozen = frozen_for.map(|for_job| Frozen {
+        for_job,
+        cpus: shares.iter().map(|share| share.cpus).collect(),
+    });
     if run.lends_cpus() {
         shares.iter_mut().for_each(|share| share.cpus = 0);
     }
@@ -143,11 +197,17 @@ pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
 }
 
 fn room_of(array: &Array) -> Option<u32> {
-    array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live))
+    array
+        .tasks
+        .limit()
+        .map(|limit| limit.saturating_sub(array.own_live))
 }
 
 fn cap_of(array: &Array) -> Option<ArrayCap> {
-    array.tasks.limit().map(|most| ArrayCap { most, running: array.own_live })
+    array.tasks.limit().map(|most| ArrayCap {
+        most,
+        running: array.own_live,
+    })
 }
 
 /// A node as the scheduler sees it.
@@ -201,5 +261,6 @@ fn unavailable(node: &Node, now: Timestamp) -> Option<String> {
     if !node.inventory.unfit.is_empty() {
         return Some(node.inventory.unfit.clone());
     }
-    node_health::paused(node, now).map(|(until, words)| format!("{words}; takes work again at {until}"))
+    node_health::paused(node, now)
+        .map(|(until, words)| format!("{words}; takes work again at {until}"))
 }

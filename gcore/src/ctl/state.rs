@@ -23,8 +23,8 @@ use gmodel::rare::Rare;
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase};
 use gmodel::step_share::StepHold;
 use gmodel::{
-    Fence, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
-    Seq, Timestamp,
+    Fence, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass,
+    RunId, Seq, Timestamp,
 };
 use gsched::SchedNode;
 use gsched::usage::UsageBook;
@@ -443,7 +443,9 @@ impl Job {
     }
     /// How often it was started again, as of its last run.
     pub fn restarts(&self) -> u32 {
-        self.attempts.saturating_sub(1).saturating_sub(self.skipped_attempts)
+        self.attempts
+            .saturating_sub(1)
+            .saturating_sub(self.skipped_attempts)
     }
     pub fn live_run(&self) -> Option<RunId> {
         self.live.map(|attempt| RunId::new(self.id, attempt))
@@ -454,7 +456,11 @@ impl Job {
     }
     /// Times from which it may start where it may not before.
     pub fn tries(&self) -> impl Iterator<Item = Timestamp> + '_ {
-        self.try_after.into_iter().chain(self.node_failures.iter().filter_map(NodeFailure::barred_until))
+        self.try_after.into_iter().chain(
+            self.node_failures
+                .iter()
+                .filter_map(NodeFailure::barred_until),
+        )
     }
     pub fn may_requeue(&self, partition_default: bool) -> bool {
         self.spec.requeue.unwrap_or(partition_default)
@@ -479,7 +485,13 @@ impl Array {
 
 impl Run {
     /// As it begins: nothing of it is ready, and no node has said anything. Members are in the order of the allocation.
-    pub fn placed(id: RunId, allocation: Allocation, members: Vec<Member>, limit_secs: Option<u32>, at: Timestamp) -> Self {
+    pub fn placed(
+        id: RunId,
+        allocation: Allocation,
+        members: Vec<Member>,
+        limit_secs: Option<u32>,
+        at: Timestamp,
+    ) -> Self {
         Self {
             id,
             allocation,
@@ -509,11 +521,21 @@ impl Run {
     /// Where a node stands in `allocation` and `members`. They are in the order of the nodes' names, which mostly is
     /// that of their ids, and a large run is asked for each of its nodes again and again. Its nodes mostly follow each other.
     pub fn place_of(&self, node: NodeId) -> Option<usize> {
-        let near = node.0.checked_sub(self.members.first()?.node.0).map(|near| near as usize);
-        if let Some(near) = near.filter(|near| self.members.get(*near).is_some_and(|member| member.node == node)) {
+        let near = node
+            .0
+            .checked_sub(self.members.first()?.node.0)
+            .map(|near| near as usize);
+        if let Some(near) = near.filter(|near| {
+            self.members
+                .get(*near)
+                .is_some_and(|member| member.node == node)
+        }) {
             return Some(near);
         }
-        let by_order = self.members.binary_search_by_key(&node, |member| member.node).ok();
+        let by_order = self
+            .members
+            .binary_search_by_key(&node, |member| member.node)
+            .ok();
         by_order.or_else(|| self.members.iter().position(|member| member.node == node))
     }
     pub fn all(&self, test: impl Fn(&Member) -> bool) -> bool {
@@ -521,17 +543,25 @@ impl Run {
     }
     /// Nodes that have not reported ready.
     pub fn late_members(&self) -> Vec<NodeId> {
-        self.members.iter().filter(|member| !member.is_ready()).map(|member| member.node).collect()
+        self.members
+            .iter()
+            .filter(|member| !member.is_ready())
+            .map(|member| member.node)
+            .collect()
     }
     pub fn is_late(&self, node: NodeId) -> bool {
-        self.stop.as_ref().is_some_and(|stop| stop.late.contains(&node))
+        self.stop
+            .as_ref()
+            .is_some_and(|stop| stop.late.contains(&node))
     }
     /// Nodes this run failed on by the node's fault, with the reason.
     pub fn failed_nodes(&self) -> impl Iterator<Item = (NodeId, &str)> + '_ {
         self.members.iter().filter_map(|member| match member.end() {
             _ if self.is_late(member.node) => Some((member.node, "not ready in time")),
             Some(end) if end.cause.is_node_failure() => Some((member.node, &*end.text)),
-            _ => member.forfeited.then_some((member.node, "the node was lost")),
+            _ => member
+                .forfeited
+                .then_some((member.node, "the node was lost")),
         })
     }
     /// The node did not bring the run so far that anything of the user was started there.
@@ -558,13 +588,21 @@ impl Run {
 
 impl Member {
     pub fn new(node: NodeId, life: Arc<NodeLife>) -> Self {
-        Self { node, life, phase: None, forfeited: false, marked: 0 }
+        Self {
+            node,
+            life,
+            phase: None,
+            forfeited: false,
+            marked: 0,
+        }
     }
     pub fn end(&self) -> Option<&Arc<RunEnd>> {
         self.phase.as_ref().and_then(RunPhase::end)
     }
     pub fn is_ready(&self) -> bool {
-        self.phase.as_ref().is_some_and(|phase| phase.rank() >= RunPhase::Ready.rank())
+        self.phase
+            .as_ref()
+            .is_some_and(|phase| phase.rank() >= RunPhase::Ready.rank())
     }
     pub fn is_ended(&self) -> bool {
         self.forfeited || self.end().is_some()
@@ -581,7 +619,10 @@ impl Member {
 impl Node {
     /// Something may have to be done about it at some time.
     pub(super) fn has_deadline(&self) -> bool {
-        self.link == Link::Silent || self.empty_by.is_some() || self.fencing.is_some() || self.has_step_waiting()
+        self.link == Link::Silent
+            || self.empty_by.is_some()
+            || self.fencing.is_some()
+            || self.has_step_waiting()
     }
     /// Takes new work, as far as the node's own state goes.
     pub fn is_available(&self) -> bool {
@@ -595,12 +636,17 @@ impl Node {
 impl State {
     /// Whether a node may bring runs along that this controller does not know.
     pub fn adopts_from(&self, node: &Node, now: Timestamp) -> bool {
-        self.adoption.as_ref().is_some_and(|window| now < window.until && node.adopted_in != window.number)
+        self.adoption
+            .as_ref()
+            .is_some_and(|window| now < window.until && node.adopted_in != window.number)
     }
 
     /// The newest fence that any node can have been given.
     pub fn newest_fence(&self) -> Fence {
-        Fence { incarnation: self.incarnation, generation: self.seq.0 }
+        Fence {
+            incarnation: self.incarnation,
+            generation: self.seq.0,
+        }
     }
 
     /// After either part changed.
@@ -625,7 +671,10 @@ impl State {
 
     pub(super) fn index_job(&mut self, job: &Job) {
         if let Some(key) = &job.client_key {
-            let key = ClientKey { uid: job.spec.user.uid, key: key.clone() };
+            let key = ClientKey {
+                uid: job.spec.user.uid,
+                key: key.clone(),
+            };
             self.client_keys.insert(key, job.id);
         }
         if let (true, Some(ended)) = (job.state.is_final(), job.ended) {
@@ -649,7 +698,10 @@ impl State {
 
     pub(super) fn index_array(&mut self, array: &Array) {
         if let Some(key) = &array.client_key {
-            let key = ClientKey { uid: array.spec.user.uid, key: key.clone() };
+            let key = ClientKey {
+                uid: array.spec.user.uid,
+                key: key.clone(),
+            };
             self.client_keys.insert(key, array.id);
         }
         self.index_waits(Dependent::Array(array.id), array.waits.as_deref());
@@ -669,22 +721,45 @@ impl State {
 
     /// When a waiting job may start that could not before, without anything happening: it is eligible, or takes nodes on
     /// any switches.
-    pub(super) fn index_begin(&mut self, id: JobId, submitted: Timestamp, eligible: Timestamp, spec: &JobSpec) {
+    pub(super) fn index_begin(
+        &mut self,
+        id: JobId,
+        submitted: Timestamp,
+        eligible: Timestamp,
+        spec: &JobSpec,
+    ) {
         let later = (eligible > submitted).then_some(eligible);
-        let any_switches = spec.request.switches.and_then(|wanted| wanted.waits_until(eligible));
-        self.not_yet.extend(later.into_iter().chain(any_switches).map(|at| (at, id)));
+        let any_switches = spec
+            .request
+            .switches
+            .and_then(|wanted| wanted.waits_until(eligible));
+        self.not_yet
+            .extend(later.into_iter().chain(any_switches).map(|at| (at, id)));
     }
 
     /// The latest time at which the job could begin and still end by its deadline.
     pub(super) fn index_deadline(&mut self, id: JobId, spec: &JobSpec, limit_secs: Option<u32>) {
-        self.due.extend(super::deadline::last_start(spec, limit_secs).map(|at| (at, id)));
+        self.due
+            .extend(super::deadline::last_start(spec, limit_secs).map(|at| (at, id)));
     }
 
     /// What of a job's or an array's dependency is not met, with the index that follows from it.
     pub(super) fn set_waits(&mut self, who: Dependent, waits: Option<Box<Waits>>) {
         let slot = match who {
-            Dependent::Job(id) => &mut self.jobs.get_mut(id).expect("a dependant has its record").waits,
-            Dependent::Array(id) => &mut self.arrays.get_mut(id).expect("a dependant has its record").waits,
+            Dependent::Job(id) => {
+                &mut self
+                    .jobs
+                    .get_mut(id)
+                    .expect("a dependant has its record")
+                    .waits
+            }
+            Dependent::Array(id) => {
+                &mut self
+                    .arrays
+                    .get_mut(id)
+                    .expect("a dependant has its record")
+                    .waits
+            }
         };
         let before = std::mem::replace(slot, waits.clone());
         for wait in before.iter().flat_map(|waits| &waits.on) {
@@ -695,14 +770,22 @@ impl State {
 
     /// A time, or a later one by which all runs were placed: the clock may have gone back.
     pub(super) fn after_all_placed(&self, at: Timestamp) -> Timestamp {
-        self.runs.values().map(|run| run.placed).max().map_or(at, |last| last.max(at))
+        self.runs
+            .values()
+            .map(|run| run.placed)
+            .max()
+            .map_or(at, |last| last.max(at))
     }
 
     pub(super) fn index_run(&mut self, run: &Run) {
         if run.go.is_none() && run.stop.is_none() && run.outcome.is_none() {
             self.preparing.insert((run.placed, run.id));
         }
-        self.making_room.extend(run.stop.as_ref().and_then(|stop| Some((stop.for_job?, run.id))));
+        self.making_room.extend(
+            run.stop
+                .as_ref()
+                .and_then(|stop| Some((stop.for_job?, run.id))),
+        );
         idle::index(self, run.id, idle::is_untold(run));
     }
 
@@ -712,14 +795,19 @@ impl State {
 
     /// Finds the array that owns an id, when the task has no record of its own.
     pub fn array_of(&self, id: JobId) -> Option<(&Array, u32)> {
-        let (_, array) = self.arrays.range(id.0.saturating_sub(1_000_000), id.0.saturating_add(1)).last()?;
+        let (_, array) = self
+            .arrays
+            .range(id.0.saturating_sub(1_000_000), id.0.saturating_add(1))
+            .last()?;
         let position = u32::try_from(id.0 - array.id.0).ok()?;
         (position < array.len()).then_some((array, position))
     }
 
     /// The time limit that a job has: its run's, which may have been cut to what there was room for; else as asked.
     pub fn limit_in_force(&self, job: &Job) -> Option<u32> {
-        job.live_run().and_then(|run| self.runs.get(run)).map_or(job.limit_secs, |run| run.limit_secs)
+        job.live_run()
+            .and_then(|run| self.runs.get(run))
+            .map_or(job.limit_secs, |run| run.limit_secs)
     }
 
     /// When a run is ended: its limit with what its partition lets runs go over it, and before the window of its reservation ends in
@@ -730,14 +818,23 @@ impl State {
         let over = partition.map_or(0, |partition| partition.over_time_secs);
         let longest = run.limit_secs?.saturating_add(over);
         let window_left = job.and_then(|job| window_left_secs(self, &job.spec, run.placed));
-        Some(window_left.filter(|left| *left > 0).map_or(longest, |left| longest.min(left)))
+        Some(
+            window_left
+                .filter(|left| *left > 0)
+                .map_or(longest, |left| longest.min(left)),
+        )
     }
 
     /// When a run is over at the latest: unknown while it stands still.
     pub fn ends_by(&self, run: &Run, from: Timestamp) -> Option<Timestamp> {
-        let limit_secs = self.enforced_limit_secs(run).filter(|_| run.suspension.is_none())?;
+        let limit_secs = self
+            .enforced_limit_secs(run)
+            .filter(|_| run.suspension.is_none())?;
         let stood_still = i64::try_from(run.suspended_millis).unwrap_or(i64::MAX / 2);
-        Some(from.plus_secs(i64::from(limit_secs)).plus_millis(stood_still))
+        Some(
+            from.plus_secs(i64::from(limit_secs))
+                .plus_millis(stood_still),
+        )
     }
 
     /// What of a node is free: CPUs, bytes, and per slot thousandths of a GPU.
@@ -745,11 +842,26 @@ impl State {
         let mut free = Free {
             cpus: node.inventory.cpus,
             mem_bytes: node.inventory.mem_bytes,
-            gpu_milli: node.gpus.iter().map(|gpu| if gpu.usable() && !node.is_being_cut(gpu) { 1000 } else { 0 }).collect(),
+            gpu_milli: node
+                .gpus
+                .iter()
+                .map(|gpu| {
+                    if gpu.usable() && !node.is_being_cut(gpu) {
+                        1000
+                    } else {
+                        0
+                    }
+                })
+                .collect(),
             runs: 0,
         };
         for run in node.runs.iter().filter_map(|id| self.runs.get(*id)) {
-            let Some(at) = run.place_of(node.id).filter(|at| !run.members[*at].is_clean()) else { continue };
+            let Some(at) = run
+                .place_of(node.id)
+                .filter(|at| !run.members[*at].is_clean())
+            else {
+                continue;
+            };
             let share = &run.allocation[at];
             free.runs += 1;
             if !run.lends_cpus() {

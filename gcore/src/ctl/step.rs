@@ -25,24 +25,43 @@ pub(super) fn start(
     ask: StepAsk,
 ) -> Result<Reply, Refusal> {
     let not_running = || {
-        Refusal::conflict(format!("job {} is not running: steps need its allocation.", shown(&target)))
+        Refusal::conflict(format!(
+            "job {} is not running: steps need its allocation.",
+            shown(&target)
+        ))
     };
     let id = job_of(tx.state, actor, &target)?.ok_or_else(not_running)?;
     let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
-    let run = live.and_then(|run| tx.state.runs.get(run)).ok_or_else(not_running)?;
+    let run = live
+        .and_then(|run| tx.state.runs.get(run))
+        .ok_or_else(not_running)?;
     // A script may be quicker than the reports of its nodes: they hold the step until they have started.
     if run.stop.is_some() || run.outcome.is_some() || run.go.is_none() {
         return Err(not_running());
     }
-    let name_of = |share: &NodeShare| tx.state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone());
-    let held: Vec<(String, u32)> = run.allocation.iter().map(|share| (name_of(share), share.tasks)).collect();
+    let name_of = |share: &NodeShare| {
+        tx.state
+            .nodes
+            .get(share.node)
+            .map_or(String::new(), |node| node.name.clone())
+    };
+    let held: Vec<(String, u32)> = run
+        .allocation
+        .iter()
+        .map(|share| (name_of(share), share.tasks))
+        .collect();
     let shared = layout(&held, &ask)?;
     enough_cpus(&run.allocation, &shared, &ask)?;
     let (tasks, parts) = match &ask.share {
         None => (shared, Vec::new()),
         Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
             step_share::Found::Room { tasks, parts } => (tasks, parts),
-            step_share::Found::Waits(text) => return Ok(Reply::StepWaits { text, holders: run.step_holds.clone() }),
+            step_share::Found::Waits(text) => {
+                return Ok(Reply::StepWaits {
+                    text,
+                    holders: run.step_holds.clone(),
+                });
+            }
         },
     };
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
@@ -62,9 +81,23 @@ pub(super) fn start(
     let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
     let name = ask.name.chars().take(255).collect();
     let places = if the_first { Vec::new() } else { places };
-    let holds = parts.iter().any(step_share::holds) && ask.share.as_ref().is_some_and(|share| !share.overlap);
-    let hold = holds.then_some(StepHold { step, connect: ask.connect, nodes: parts });
-    tx.emit(Event::StepStarted { run, step, name, tasks: counts.iter().sum(), nodes, places, hold, at: tx.now });
+    let holds = parts.iter().any(step_share::holds)
+        && ask.share.as_ref().is_some_and(|share| !share.overlap);
+    let hold = holds.then_some(StepHold {
+        step,
+        connect: ask.connect,
+        nodes: parts,
+    });
+    tx.emit(Event::StepStarted {
+        run,
+        step,
+        name,
+        tasks: counts.iter().sum(),
+        nodes,
+        places,
+        hold,
+        at: tx.now,
+    });
     Ok(Reply::Step { run, step, layout })
 }
 
@@ -76,14 +109,29 @@ pub(super) fn end(
     exit: ExitCode,
     used: Option<Usage>,
 ) -> Result<Reply, Refusal> {
-    let id = job_of(tx.state, actor, &target)?.ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(&target))))?;
-    let run = tx.state.jobs.get(id).and_then(|job| job.live_run()).and_then(|run| tx.state.runs.get(run));
+    let id = job_of(tx.state, actor, &target)?
+        .ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(&target))))?;
+    let run = tx
+        .state
+        .jobs
+        .get(id)
+        .and_then(|job| job.live_run())
+        .and_then(|run| tx.state.runs.get(run));
     let Some(run) = run.filter(|run| step < run.steps) else {
-        return Err(Refusal::conflict(format!("job {} has no step {step}.", shown(&target))));
+        return Err(Refusal::conflict(format!(
+            "job {} has no step {step}.",
+            shown(&target)
+        )));
     };
     let run = run.id;
     let used = used.map(bounded_usage);
-    tx.emit(Event::StepEnded { run, step, exit, used, at: tx.now });
+    tx.emit(Event::StepEnded {
+        run,
+        step,
+        exit,
+        used,
+        at: tx.now,
+    });
     Ok(Reply::Done)
 }
 
@@ -99,31 +147,61 @@ fn job_of(state: &State, actor: &Actor, target: &Target) -> Result<Option<JobId>
 fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Refusal> {
     let (places, named) = usable(held, ask)?;
     let most = places.len() as u32;
-    let by_tasks = ask.ntasks.map(|tasks| tasks.div_ceil(ask.ntasks_per_node.unwrap_or(1).max(1)));
-    let wanted = ask.nodes.or(named.checked_sub(1).map(|_| named)).unwrap_or_else(|| by_tasks.unwrap_or(most).clamp(1, most));
+    let by_tasks = ask
+        .ntasks
+        .map(|tasks| tasks.div_ceil(ask.ntasks_per_node.unwrap_or(1).max(1)));
+    let wanted = ask
+        .nodes
+        .or(named.checked_sub(1).map(|_| named))
+        .unwrap_or_else(|| by_tasks.unwrap_or(most).clamp(1, most));
     if wanted < named.max(1) || wanted > most {
-        let left = if ask.relative > 0 { "--relative and --exclude" } else { "--exclude" };
-        let of = if most < held.len() as u32 { format!(" and {most} are left after {left}") } else { String::new() };
+        let left = if ask.relative > 0 {
+            "--relative and --exclude"
+        } else {
+            "--exclude"
+        };
+        let of = if most < held.len() as u32 {
+            format!(" and {most} are left after {left}")
+        } else {
+            String::new()
+        };
         return Err(match wanted < named {
-            true => Refusal::invalid(format!("-N {wanted}: --nodelist names {named} nodes. Leave -N out.")),
-            false => Refusal::invalid(format!("-N {wanted}: the job holds {} node(s){of}.", held.len())),
+            true => Refusal::invalid(format!(
+                "-N {wanted}: --nodelist names {named} nodes. Leave -N out."
+            )),
+            false => Refusal::invalid(format!(
+                "-N {wanted}: the job holds {} node(s){of}.",
+                held.len()
+            )),
         });
     }
     let mut places: Vec<usize> = places.into_iter().take(wanted as usize).collect();
     places.sort_unstable();
-    let most_each = ask.ntasks_per_node.unwrap_or(MAX_NODE_TASKS).min(MAX_NODE_TASKS);
+    let most_each = ask
+        .ntasks_per_node
+        .unwrap_or(MAX_NODE_TASKS)
+        .min(MAX_NODE_TASKS);
     let room = most_each.saturating_mul(wanted).min(MAX_STEP_TASKS);
     let Some(total) = ask.ntasks else {
         let own = |place: usize| ask.ntasks_per_node.unwrap_or(held[place].1).max(1);
-        let tasks: Vec<(usize, u32)> = places.into_iter().map(|place| (place, own(place))).collect();
+        let tasks: Vec<(usize, u32)> = places
+            .into_iter()
+            .map(|place| (place, own(place)))
+            .collect();
         check_counts(&tasks, ask)?;
         return Ok(tasks);
     };
     if total < wanted || total > room {
-        return Err(Refusal::invalid(format!("-n {total} on {wanted} node(s): ask for {wanted} to {room} tasks.")));
+        return Err(Refusal::invalid(format!(
+            "-n {total} on {wanted} node(s): ask for {wanted} to {room} tasks."
+        )));
     }
     let each = |at: usize| total / wanted + u32::from((at as u32) < total % wanted);
-    Ok(places.into_iter().enumerate().map(|(at, place)| (place, each(at))).collect())
+    Ok(places
+        .into_iter()
+        .enumerate()
+        .map(|(at, place)| (place, each(at)))
+        .collect())
 }
 
 /// Nothing is laid out before the sum is known to be within its bounds: a list of ranks is as long as its number.
@@ -133,7 +211,10 @@ fn check_counts(tasks: &[(usize, u32)], ask: &StepAsk) -> Result<(), Refusal> {
     if total <= u64::from(MAX_STEP_TASKS) && most <= MAX_NODE_TASKS {
         return Ok(());
     }
-    let (nodes, each) = (tasks.len() as u32, (MAX_STEP_TASKS / tasks.len() as u32).min(MAX_NODE_TASKS));
+    let (nodes, each) = (
+        tasks.len() as u32,
+        (MAX_STEP_TASKS / tasks.len() as u32).min(MAX_NODE_TASKS),
+    );
     Err(Refusal::invalid(match ask.ntasks_per_node {
         Some(asked) => format!(
             "--ntasks-per-node {asked} on {nodes} node(s): {total} tasks, and a step has at most {MAX_STEP_TASKS}, {MAX_NODE_TASKS} of them on a node. Ask for 1 to {each} on each."
@@ -146,10 +227,27 @@ fn check_counts(tasks: &[(usize, u32)], ask: &StepAsk) -> Result<(), Refusal> {
 
 /// A task has a CPU of its job, unless the request says that it need not: `-n 99` is a slip more often than a wish. A step with CPUs
 /// of its own is counted where those are given. Source: `--overcommit` in srun(1).
-fn enough_cpus(allocation: &[NodeShare], tasks: &[(usize, u32)], ask: &StepAsk) -> Result<(), Refusal> {
+fn enough_cpus(
+    allocation: &[NodeShare],
+    tasks: &[(usize, u32)],
+    ask: &StepAsk,
+) -> Result<(), Refusal> {
     let total: u64 = tasks.iter().map(|(_, count)| u64::from(*count)).sum();
-    let room: u64 = tasks.iter().map(|(place, _)| allocation.get(*place).map_or(0, |share| u64::from(share.cpus.max(share.tasks)))).sum();
-    if total <= room || ask.overcommit || ask.share.as_ref().is_some_and(|share| share.cpus_per_task > 0) {
+    let room: u64 = tasks
+        .iter()
+        .map(|(place, _)| {
+            allocation
+                .get(*place)
+                .map_or(0, |share| u64::from(share.cpus.max(share.tasks)))
+        })
+        .sum();
+    if total <= room
+        || ask.overcommit
+        || ask
+            .share
+            .as_ref()
+            .is_some_and(|share| share.cpus_per_task > 0)
+    {
         return Ok(());
     }
     Err(Refusal::invalid(format!(
@@ -162,18 +260,32 @@ fn enough_cpus(allocation: &[NodeShare], tasks: &[(usize, u32)], ask: &StepAsk) 
 /// Places of the nodes that a step may be on, those it must be on first, and how many the latter are.
 pub(super) fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize>, u32), Refusal> {
     // Sets: a list may name one node 65,536 times.
-    let names = |list: &Option<Hostlist>| -> BTreeSet<String> { list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect() };
+    let names = |list: &Option<Hostlist>| -> BTreeSet<String> {
+        list.iter()
+            .flat_map(Hostlist::iter)
+            .map(str::to_owned)
+            .collect()
+    };
     let (must, out) = (names(&ask.nodelist), names(&ask.exclude));
-    if let Some(stranger) = must.iter().find(|name| out.contains(*name) || held.iter().all(|(known, _)| known != *name)) {
+    if let Some(stranger) = must
+        .iter()
+        .find(|name| out.contains(*name) || held.iter().all(|(known, _)| known != *name))
+    {
         let all: Vec<&str> = held.iter().map(|(name, _)| name.as_str()).collect();
-        let text = format!("--nodelist: {stranger:?} is not a node of the job, or is excluded. It holds {}.", gmodel::hostlist::compress(&all));
+        let text = format!(
+            "--nodelist: {stranger:?} is not a node of the job, or is excluded. It holds {}.",
+            gmodel::hostlist::compress(&all)
+        );
         return Err(Refusal::invalid(text));
     }
-    let (first, rest): (Vec<usize>, Vec<usize>) =
-        (ask.relative as usize..held.len()).filter(|place| !out.contains(&held[*place].0)).partition(|place| must.contains(&held[*place].0));
+    let (first, rest): (Vec<usize>, Vec<usize>) = (ask.relative as usize..held.len())
+        .filter(|place| !out.contains(&held[*place].0))
+        .partition(|place| must.contains(&held[*place].0));
     let named = first.len() as u32;
     match first.is_empty() && rest.is_empty() {
-        true => Err(Refusal::invalid("--relative or --exclude leaves no node of the job.")),
+        true => Err(Refusal::invalid(
+            "--relative or --exclude leaves no node of the job.",
+        )),
         false => Ok(([first, rest].concat(), named)),
     }
 }
@@ -197,7 +309,9 @@ mod tests {
     use super::*;
 
     fn held() -> Vec<(String, u32)> {
-        [("n1", 3), ("n2", 1), ("n3", 1)].map(|(name, tasks)| (name.to_owned(), tasks)).to_vec()
+        [("n1", 3), ("n2", 1), ("n3", 1)]
+            .map(|(name, tasks)| (name.to_owned(), tasks))
+            .to_vec()
     }
 
     fn ask(text: &str) -> StepAsk {
@@ -219,7 +333,11 @@ mod tests {
     fn check(text: &str, want: &str) {
         let held = held();
         let seen = match layout(&held, &ask(text)) {
-            Ok(tasks) => tasks.iter().map(|(place, count)| format!("{}:{count}", held[*place].0)).collect::<Vec<_>>().join(" "),
+            Ok(tasks) => tasks
+                .iter()
+                .map(|(place, count)| format!("{}:{count}", held[*place].0))
+                .collect::<Vec<_>>()
+                .join(" "),
             Err(refusal) => refusal.text,
         };
         assert_eq!(seen, want, "{text}");
@@ -253,50 +371,124 @@ mod tests {
     #[test]
     fn what_the_allocation_has_no_room_for_is_refused() {
         check("N=4", "-N 4: the job holds 3 node(s).");
-        check("N=3 x=n1", "-N 3: the job holds 3 node(s) and 2 are left after --exclude.");
+        check(
+            "N=3 x=n1",
+            "-N 3: the job holds 3 node(s) and 2 are left after --exclude.",
+        );
         check("N=2 n=1", "-n 1 on 2 node(s): ask for 2 to 2048 tasks.");
         check("N=2 n=5 each=2", "-n 5 on 2 node(s): ask for 2 to 4 tasks.");
         check("N=0", "-N 0: the job holds 3 node(s).");
-        check("w=n[1-2] N=1", "-N 1: --nodelist names 2 nodes. Leave -N out.");
-        check("w=n9", "--nodelist: \"n9\" is not a node of the job, or is excluded. It holds n[1-3].");
-        check("x=n[1-3]", "--relative or --exclude leaves no node of the job.");
+        check(
+            "w=n[1-2] N=1",
+            "-N 1: --nodelist names 2 nodes. Leave -N out.",
+        );
+        check(
+            "w=n9",
+            "--nodelist: \"n9\" is not a node of the job, or is excluded. It holds n[1-3].",
+        );
+        check(
+            "x=n[1-3]",
+            "--relative or --exclude leaves no node of the job.",
+        );
         check("r=3", "--relative or --exclude leaves no node of the job.");
-        check("r=1 N=3", "-N 3: the job holds 3 node(s) and 2 are left after --relative and --exclude.");
+        check(
+            "r=1 N=3",
+            "-N 3: the job holds 3 node(s) and 2 are left after --relative and --exclude.",
+        );
     }
 
     #[test]
     fn a_step_of_too_many_tasks_is_refused_however_it_asks_for_them() {
-        let most = "and a step has at most 65536, 1024 of them on a node. Ask for 1 to 1024 on each.";
-        check("each=4294967295", &format!("--ntasks-per-node 4294967295 on 3 node(s): 12884901885 tasks, {most}"));
-        check("N=1 each=60000000", &format!("--ntasks-per-node 60000000 on 1 node(s): 60000000 tasks, {most}"));
-        check("n=4294967295 each=4294967295", "-n 4294967295 on 1 node(s): ask for 1 to 1024 tasks.");
+        let most =
+            "and a step has at most 65536, 1024 of them on a node. Ask for 1 to 1024 on each.";
+        check(
+            "each=4294967295",
+            &format!("--ntasks-per-node 4294967295 on 3 node(s): 12884901885 tasks, {most}"),
+        );
+        check(
+            "N=1 each=60000000",
+            &format!("--ntasks-per-node 60000000 on 1 node(s): 60000000 tasks, {most}"),
+        );
+        check(
+            "n=4294967295 each=4294967295",
+            "-n 4294967295 on 1 node(s): ask for 1 to 1024 tasks.",
+        );
         check("n=3073", "-n 3073 on 3 node(s): ask for 3 to 3072 tasks.");
         check("N=1 each=1024", "n1:1024");
         let of_job = |tasks: u32, nodes: usize| {
             let held = vec![("n1".to_owned(), tasks); nodes];
-            layout(&held, &StepAsk::default()).map(|tasks| tasks.len()).map_err(|refusal| refusal.text)
+            layout(&held, &StepAsk::default())
+                .map(|tasks| tasks.len())
+                .map_err(|refusal| refusal.text)
         };
         assert_eq!(of_job(1024, 64), Ok(64));
-        assert!(of_job(1024, 65).unwrap_err().starts_with("the job has 66560 tasks here, up to 1024 on a node"));
-        assert!(of_job(u32::MAX, 1).unwrap_err().ends_with("Say how many with -n."));
+        assert!(
+            of_job(1024, 65)
+                .unwrap_err()
+                .starts_with("the job has 66560 tasks here, up to 1024 on a node")
+        );
+        assert!(
+            of_job(u32::MAX, 1)
+                .unwrap_err()
+                .ends_with("Say how many with -n.")
+        );
     }
 
     #[test]
     fn more_tasks_than_cpus_are_refused_unless_that_is_wished() {
-        let share = |cpus, tasks| NodeShare { node: gmodel::NodeId(1), cpus, mem_bytes: 0, gpus: Default::default(), tasks };
+        let share = |cpus, tasks| NodeShare {
+            node: gmodel::NodeId(1),
+            cpus,
+            mem_bytes: 0,
+            gpus: Default::default(),
+            tasks,
+        };
         let allocation = [share(2, 3), share(1, 1)];
-        let refusal = |tasks: &[(usize, u32)], ask: &StepAsk| enough_cpus(&allocation, tasks, ask).err().map(|refusal| refusal.text);
-        assert_eq!(refusal(&[(0, 3), (1, 1)], &ask("")), None, "as many as the job's own tasks");
+        let refusal = |tasks: &[(usize, u32)], ask: &StepAsk| {
+            enough_cpus(&allocation, tasks, ask)
+                .err()
+                .map(|refusal| refusal.text)
+        };
+        assert_eq!(
+            refusal(&[(0, 3), (1, 1)], &ask("")),
+            None,
+            "as many as the job's own tasks"
+        );
         let text = refusal(&[(0, 50), (1, 49)], &ask("")).unwrap();
         assert!(text.starts_with("More processors requested than permitted: 99 tasks, and the job has 4 CPUs on the 2 node(s)"), "{text}");
-        assert_eq!(refusal(&[(0, 99)], &StepAsk { overcommit: true, ..ask("") }), None);
-        let own = gmodel::step_share::StepShareAsk { cpus_per_task: 1, ..Default::default() };
-        assert_eq!(refusal(&[(0, 99)], &StepAsk { share: Some(own), ..ask("") }), None, "said where CPUs are given");
+        assert_eq!(
+            refusal(
+                &[(0, 99)],
+                &StepAsk {
+                    overcommit: true,
+                    ..ask("")
+                }
+            ),
+            None
+        );
+        let own = gmodel::step_share::StepShareAsk {
+            cpus_per_task: 1,
+            ..Default::default()
+        };
+        assert_eq!(
+            refusal(
+                &[(0, 99)],
+                &StepAsk {
+                    share: Some(own),
+                    ..ask("")
+                }
+            ),
+            None,
+            "said where CPUs are given"
+        );
     }
 
     #[test]
     fn ranks_fill_the_nodes_or_go_round_them() {
-        assert_eq!(deal(&[3, 1, 2], false), [vec![0, 1, 2], vec![3], vec![4, 5]]);
+        assert_eq!(
+            deal(&[3, 1, 2], false),
+            [vec![0, 1, 2], vec![3], vec![4, 5]]
+        );
         assert_eq!(deal(&[3, 1, 2], true), [vec![0, 3, 5], vec![1], vec![2, 4]]);
         assert_eq!(deal(&[], true), Vec::<Vec<u32>>::new());
     }

@@ -20,7 +20,10 @@ const MAX_NAMED: usize = 3;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Places of the allocation with the tasks of each, and what the step gets there.
-    Room { tasks: Vec<(usize, u32)>, parts: Vec<StepHoldOnNode> },
+    Room {
+        tasks: Vec<(usize, u32)>,
+        parts: Vec<StepHoldOnNode>,
+    },
     /// Other steps have to end first; the sentence says what is missing.
     Waits(String),
 }
@@ -47,34 +50,71 @@ pub(super) fn find(
     share: &StepShareAsk,
     shared: &[(usize, u32)],
 ) -> Result<Found, Refusal> {
-    let all: Vec<Room> = run.allocation.iter().map(|part| Room::of(state, part, share)).collect();
+    let all: Vec<Room> = run
+        .allocation
+        .iter()
+        .map(|part| Room::of(state, part, share))
+        .collect();
     let mut free = all.clone();
-    for part in run.step_holds.iter().filter(|_| !share.overlap).flat_map(|hold| &hold.nodes) {
+    for part in run
+        .step_holds
+        .iter()
+        .filter(|_| !share.overlap)
+        .flat_map(|hold| &hold.nodes)
+    {
         free[part.place as usize].take(part);
     }
     if run.step_holds.len() >= MAX_HOLDS && !share.overlap {
-        return Ok(Found::Waits(format!("{MAX_HOLDS} steps of the job hold parts of it, and more cannot")));
+        return Ok(Found::Waits(format!(
+            "{MAX_HOLDS} steps of the job hold parts of it, and more cannot"
+        )));
     }
     let (places, named) = usable(held, ask)?;
     let total = shared.iter().map(|(_, count)| *count).sum();
-    let search = |nodes| Search { places: &places, named: named as usize, most_each: ask.ntasks_per_node.unwrap_or(MAX_NODE_TASKS), share, total, nodes };
+    let search = |nodes| Search {
+        places: &places,
+        named: named as usize,
+        most_each: ask.ntasks_per_node.unwrap_or(MAX_NODE_TASKS),
+        share,
+        total,
+        nodes,
+    };
     let usual_nodes = Some(shared.len() as u32);
     // Without a number of tasks it is the job's own, on all its nodes.
     let is_fixed = ask.nodes.is_some() || ask.ntasks.is_none();
-    let (spread, search) = (search(usual_nodes), search(usual_nodes.filter(|_| is_fixed)));
+    let (spread, search) = (
+        search(usual_nodes),
+        search(usual_nodes.filter(|_| is_fixed)),
+    );
     if let Some(tasks) = spread.among(&free).or_else(|| search.among(&free)) {
-        let parts = tasks.iter().map(|(place, count)| free[*place].part(*place, share, *count, tasks.len() as u32)).collect();
+        let parts = tasks
+            .iter()
+            .map(|(place, count)| free[*place].part(*place, share, *count, tasks.len() as u32))
+            .collect();
         return Ok(Found::Room { tasks, parts });
     }
     let what = search.wish();
     let has = |rooms: &[Room], word: &str| {
-        let said = places.iter().take(MAX_NAMED).map(|place| format!("{}{word} {}", held[*place].0, rooms[*place].said(share)));
-        let more = if places.len() > MAX_NAMED { "; ..." } else { "" };
+        let said = places
+            .iter()
+            .take(MAX_NAMED)
+            .map(|place| format!("{}{word} {}", held[*place].0, rooms[*place].said(share)));
+        let more = if places.len() > MAX_NAMED {
+            "; ..."
+        } else {
+            ""
+        };
         format!("{}{more}", said.collect::<Vec<_>>().join("; "))
     };
     match search.among(&all) {
-        Some(_) => Ok(Found::Waits(format!("{what}: other steps have the rest; {}", has(&free, " has free")))),
-        None => Err(Refusal::invalid(format!("{what}: more than the job has there; {}", has(&all, " has")))),
+        Some(_) => Ok(Found::Waits(format!(
+            "{what}: other steps have the rest; {}",
+            has(&free, " has free")
+        ))),
+        None => Err(Refusal::invalid(format!(
+            "{what}: more than the job has there; {}",
+            has(&all, " has")
+        ))),
     }
 }
 
@@ -89,11 +129,28 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
         let mut seen = BTreeSet::new();
         for part in run.step_holds.iter().flat_map(|hold| &hold.nodes) {
             let has = run.allocation.get(part.place as usize);
-            let has = |cpu: bool| has.map_or(0, |share| if cpu { share.cpus } else { share.gpus.0.len() as u32 });
-            let units = part.cpus.iter().map(|at| (true, *at)).chain(part.gpus.iter().map(|at| (false, *at)));
+            let has = |cpu: bool| {
+                has.map_or(0, |share| {
+                    if cpu {
+                        share.cpus
+                    } else {
+                        share.gpus.0.len() as u32
+                    }
+                })
+            };
+            let units = part
+                .cpus
+                .iter()
+                .map(|at| (true, *at))
+                .chain(part.gpus.iter().map(|at| (false, *at)));
             for (cpu, at) in units {
                 if at >= has(cpu) || !seen.insert((part.place, cpu, at)) {
-                    found.push(format!("steps of run {} hold {} {at} of its node {} twice, or it has none", run.id, if cpu { "CPU" } else { "GPU" }, part.place));
+                    found.push(format!(
+                        "steps of run {} hold {} {at} of its node {} twice, or it has none",
+                        run.id,
+                        if cpu { "CPU" } else { "GPU" },
+                        part.place
+                    ));
                 }
             }
         }
@@ -116,7 +173,9 @@ impl Search<'_> {
             // GPUs of the whole step lie evenly on its nodes.
             (None, Some(gpus)) if gpus.per == Per::Step && gpus.count > 0 => {
                 let most = self.total.min(self.places.len() as u32);
-                (1..=most).filter(|nodes| gpus.count % nodes == 0).find_map(|nodes| self.on(rooms, Some(nodes)))
+                (1..=most)
+                    .filter(|nodes| gpus.count % nodes == 0)
+                    .find_map(|nodes| self.on(rooms, Some(nodes)))
             }
             (nodes, _) => self.on(rooms, nodes),
         }
@@ -124,12 +183,30 @@ impl Search<'_> {
 
     /// On so many nodes, or as few as do; those with the most room first.
     fn on(&self, rooms: &[Room], nodes: Option<u32>) -> Option<Vec<(usize, u32)>> {
-        let room = |place: usize| rooms[place].tasks(self.share, nodes.unwrap_or(1)).min(self.most_each);
-        let mut places: Vec<(usize, u32)> = self.places.iter().map(|place| (*place, room(*place))).collect();
-        places.get_mut(self.named..)?.sort_by_key(|(_, tasks)| Reverse(*tasks));
-        let enough = |count: &usize| places[..*count].iter().map(|(_, tasks)| u64::from(*tasks)).sum::<u64>() >= self.total.into();
+        let room = |place: usize| {
+            rooms[place]
+                .tasks(self.share, nodes.unwrap_or(1))
+                .min(self.most_each)
+        };
+        let mut places: Vec<(usize, u32)> = self
+            .places
+            .iter()
+            .map(|place| (*place, room(*place)))
+            .collect();
+        places
+            .get_mut(self.named..)?
+            .sort_by_key(|(_, tasks)| Reverse(*tasks));
+        let enough = |count: &usize| {
+            places[..*count]
+                .iter()
+                .map(|(_, tasks)| u64::from(*tasks))
+                .sum::<u64>()
+                >= self.total.into()
+        };
         let count = match nodes {
-            Some(nodes) => Some(nodes as usize).filter(|count| *count <= places.len()).filter(enough)?,
+            Some(nodes) => Some(nodes as usize)
+                .filter(|count| *count <= places.len())
+                .filter(enough)?,
             None => fewest(&places, self.total).map(|count| count.max(self.named))?,
         };
         places.truncate(count);
@@ -164,25 +241,40 @@ impl Search<'_> {
         if share.mem_per_gpu_bytes > 0 {
             parts.push(format!("{} a GPU", rough_size(share.mem_per_gpu_bytes)));
         }
-        let on = self.nodes.map_or(String::new(), |nodes| format!(" on {}", plural(nodes, "node")));
-        format!("{}{on} with {}", plural(self.total, "task"), parts.join(", "))
+        let on = self.nodes.map_or(String::new(), |nodes| {
+            format!(" on {}", plural(nodes, "node"))
+        });
+        format!(
+            "{}{on} with {}",
+            plural(self.total, "task"),
+            parts.join(", ")
+        )
     }
 }
 
 impl Room {
     fn of(state: &State, part: &NodeShare, share: &StepShareAsk) -> Self {
-        let wanted = share.gpus.as_ref().and_then(|gpus| gpus.gpu_type.as_deref());
+        let wanted = share
+            .gpus
+            .as_ref()
+            .and_then(|gpus| gpus.gpu_type.as_deref());
         let node = state.nodes.get(part.node);
         let is_of_type = |name: &str, slot| {
             let known = node.and_then(|node| node.gpus.iter().find(|gpu| gpu.slot == slot));
             known.is_some_and(|gpu| gpu.info.gpu_type.eq_ignore_ascii_case(name))
         };
-        let gpus = (0..).zip(&part.gpus.0).filter(|(_, grant)| wanted.is_none_or(|name| is_of_type(name, grant.slot)));
+        let gpus = (0..)
+            .zip(&part.gpus.0)
+            .filter(|(_, grant)| wanted.is_none_or(|name| is_of_type(name, grant.slot)));
         Self {
             cpus: (0..part.cpus).collect(),
             gpus: gpus.map(|(at, _)| at).collect(),
             // No figure is no bound.
-            mem_bytes: if part.mem_bytes == 0 { u64::MAX } else { part.mem_bytes },
+            mem_bytes: if part.mem_bytes == 0 {
+                u64::MAX
+            } else {
+                part.mem_bytes
+            },
         }
     }
 
@@ -195,7 +287,9 @@ impl Room {
     /// How many tasks of the step there is room for, if it is on so many nodes.
     fn tasks(&self, share: &StepShareAsk, nodes: u32) -> u32 {
         let each = share.cpus_per_task as usize;
-        let Some(mem_bytes) = self.mem_bytes.checked_sub(share.mem_bytes) else { return 0 };
+        let Some(mem_bytes) = self.mem_bytes.checked_sub(share.mem_bytes) else {
+            return 0;
+        };
         let by_cpus = self.cpus.len().checked_div(each);
         let has = self.gpus.len() as u32;
         let (gpus_each, gpus_here) = share.gpus.as_ref().map_or((0, 0), |gpus| match gpus.per {
@@ -204,8 +298,12 @@ impl Room {
             Per::Step => (0, gpus.count / nodes),
         });
         let of = |bytes: u64, count: u64| bytes.saturating_mul(count);
-        let Some(mem_bytes) = mem_bytes.checked_sub(of(share.mem_per_gpu_bytes, gpus_here.into())) else { return 0 };
-        let mem_each = of(share.mem_per_cpu_bytes, each as u64).saturating_add(of(share.mem_per_gpu_bytes, gpus_each.into()));
+        let Some(mem_bytes) = mem_bytes.checked_sub(of(share.mem_per_gpu_bytes, gpus_here.into()))
+        else {
+            return 0;
+        };
+        let mem_each = of(share.mem_per_cpu_bytes, each as u64)
+            .saturating_add(of(share.mem_per_gpu_bytes, gpus_each.into()));
         let by_mem = mem_bytes.checked_div(mem_each);
         let by_gpus = match share.gpus.as_ref().map(|gpus| (gpus.per, gpus.count)) {
             Some((Per::Task, count)) => has.checked_div(count),
@@ -214,7 +312,11 @@ impl Room {
             _ => None,
         };
         let most = u64::from(MAX_NODE_TASKS);
-        let all = [by_cpus.map(|count| count as u64), by_mem, by_gpus.map(u64::from)];
+        let all = [
+            by_cpus.map(|count| count as u64),
+            by_mem,
+            by_gpus.map(u64::from),
+        ];
         all.into_iter().flatten().fold(most, u64::min) as u32
     }
 
@@ -230,9 +332,14 @@ impl Room {
         StepHoldOnNode {
             place: place as u32,
             cpus: first(&self.cpus, cpus),
-            mem_bytes: [(share.mem_per_cpu_bytes, cpus), (share.mem_per_gpu_bytes, gpus)]
-                .into_iter()
-                .fold(share.mem_bytes, |sum, (bytes, count)| sum.saturating_add(bytes.saturating_mul(count.into()))),
+            mem_bytes: [
+                (share.mem_per_cpu_bytes, cpus),
+                (share.mem_per_gpu_bytes, gpus),
+            ]
+            .into_iter()
+            .fold(share.mem_bytes, |sum, (bytes, count)| {
+                sum.saturating_add(bytes.saturating_mul(count.into()))
+            }),
             gpus: first(&self.gpus, gpus),
         }
     }
@@ -258,7 +365,9 @@ fn plural(count: u32, unit: &str) -> String {
 }
 
 fn unit(gpus: &StepGpus) -> String {
-    gpus.gpu_type.as_ref().map_or("GPU".to_owned(), |name| format!("{name} GPU"))
+    gpus.gpu_type
+        .as_ref()
+        .map_or("GPU".to_owned(), |name| format!("{name} GPU"))
 }
 
 /// How many of the first places have room for all tasks.

@@ -64,10 +64,12 @@ impl Stop {
     }
     /// It makes room for this job, which has not started elsewhere meanwhile.
     pub fn makes_room_for(&self) -> Option<JobId> {
-        self.for_job.filter(|_| self.why == StopWhy::Preempted && !self.in_vain)
+        self.for_job
+            .filter(|_| self.why == StopWhy::Preempted && !self.in_vain)
     }
     /// When what the run holds is expected back.
     pub fn leaves_by(&self) -> Timestamp {
-        self.at.plus_secs(i64::from(self.checkpoint_secs) + i64::from(self.grace_secs))
+        self.at
+            .plus_secs(i64::from(self.checkpoint_secs) + i64::from(self.grace_secs))
     }
 }

@@ -13,12 +13,12 @@ use super::request_size;
 use super::several_partitions;
 use super::snapshot::sched_node;
 use super::state::{ClientKey, Node, State};
-use gmodel::policy::Reservation;
 use gmodel::config::{ClusterConfig, NodeSelection, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist::MAX_HOSTS;
 use gmodel::partition_list::names;
+use gmodel::policy::Reservation;
 use gmodel::{JobId, JobSpec, RefusalKind, Request, Timestamp, UserRef};
 use gsched::SchedNode;
 use std::collections::BTreeSet;
@@ -46,7 +46,11 @@ pub(super) fn handle(
     client_key: Option<String>,
 ) -> Result<Reply, Refusal> {
     if let Some(id) = known_key(tx.state, actor, client_key.as_deref())? {
-        return Ok(Reply::Submitted { id, notes: Vec::new(), repeated: true });
+        return Ok(Reply::Submitted {
+            id,
+            notes: Vec::new(),
+            repeated: true,
+        });
     }
     let mut notes = Vec::new();
     let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
@@ -64,26 +68,59 @@ pub(super) fn handle(
     }
     let id = JobId(tx.state.next_job);
     let waits = open_dependency(tx, id, &spec, &mut notes)?;
-    let who = if spec.array.is_some() { Dependent::Array(id) } else { Dependent::Job(id) };
+    let who = if spec.array.is_some() {
+        Dependent::Array(id)
+    } else {
+        Dependent::Job(id)
+    };
     let spec = tx.state.late_specs.share(spec);
     let noted = spec.clone();
-    tx.emit(Event::JobSubmitted { id, spec, limit_secs, at: tx.now, client_key });
+    tx.emit(Event::JobSubmitted {
+        id,
+        spec,
+        limit_secs,
+        at: tx.now,
+        client_key,
+    });
     limits::note_submission(tx.state, &noted, tx.now);
     if waits.is_some() {
-        tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+        tx.emit(Event::WaitsChanged {
+            who,
+            waits,
+            at: tx.now,
+        });
         cancel_hopeless(tx, who);
     }
-    Ok(Reply::Submitted { id, notes, repeated: false })
+    Ok(Reply::Submitted {
+        id,
+        notes,
+        repeated: false,
+    })
 }
 
 /// What of a submission's dependency is not met. One that can never be met is no mistake, as the other may have failed a moment
 /// ago: the job is cancelled where that is wanted, as if it had been there when the other ended.
-fn open_dependency(tx: &Tx, id: JobId, spec: &JobSpec, notes: &mut Vec<String>) -> Result<Option<Box<Waits>>, Refusal> {
-    let Some(dependency) = &spec.dependency else { return Ok(None) };
-    let asker = Asker { id, spec, task: None };
+fn open_dependency(
+    tx: &Tx,
+    id: JobId,
+    spec: &JobSpec,
+    notes: &mut Vec<String>,
+) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(dependency) = &spec.dependency else {
+        return Ok(None);
+    };
+    let asker = Asker {
+        id,
+        spec,
+        task: None,
+    };
     let waits = resolve(tx.state, &tx.past, tx.now, dependency, asker)?;
     if let Some(why) = waits.as_deref().and_then(never) {
-        let so = if kills(tx.state, spec) { "it is cancelled" } else { "it never starts" };
+        let so = if kills(tx.state, spec) {
+            "it is cancelled"
+        } else {
+            "it never starts"
+        };
         notes.push(format!("--dependency {dependency}: {why}, so {so}"));
     }
     Ok(waits)
@@ -98,7 +135,11 @@ pub fn complete(
     now: Timestamp,
 ) -> Result<(JobSpec, Option<u32>), Refusal> {
     let config = &state.config;
-    spec.user = UserRef { name: actor.user.clone(), uid: actor.uid, gid: actor.gid };
+    spec.user = UserRef {
+        name: actor.user.clone(),
+        uid: actor.uid,
+        gid: actor.gid,
+    };
     // Slurm's other word for a hold, which is everybody's.
     spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
     check_user(config, actor)?;
@@ -107,7 +148,9 @@ pub fn complete(
     check_numbers(state, &spec)?;
     spread(&mut spec.request);
     if spec.partition.is_empty() {
-        let default = config.default_partition().ok_or_else(|| no_default(config))?;
+        let default = config
+            .default_partition()
+            .ok_or_else(|| no_default(config))?;
         spec.partition = default.name.clone();
     }
     if spec.waits_in_several() {
@@ -139,16 +182,15 @@ pub(super) fn complete_in(
     Ok(limit_secs)
 }
 
-fn known_key(
-    state: &State,
-    actor: &Actor,
-    key: Option<&str>,
-) -> Result<Option<JobId>, Refusal> {
+fn known_key(state: &State, actor: &Actor, key: Option<&str>) -> Result<Option<JobId>, Refusal> {
     let Some(key) = key else { return Ok(None) };
     if key.is_empty() || key.len() > 128 {
         return Err(Refusal::invalid("a client key has 1 to 128 characters"));
     }
-    let key = ClientKey { uid: actor.uid, key: key.into() };
+    let key = ClientKey {
+        uid: actor.uid,
+        key: key.into(),
+    };
     Ok(state.client_keys.get(&key).copied())
 }
 
@@ -178,18 +220,28 @@ fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
     ];
     for (what, text, most) in named {
         if text.len() > most {
-            return Err(Refusal::invalid(format!("the {what} has {} bytes; {most} are allowed", text.len())));
+            return Err(Refusal::invalid(format!(
+                "the {what} has {} bytes; {most} are allowed",
+                text.len()
+            )));
         }
         if text.contains(['\0', '\n']) {
-            return Err(Refusal::invalid(format!("the {what} holds a line break or NUL byte")));
+            return Err(Refusal::invalid(format!(
+                "the {what} holds a line break or NUL byte"
+            )));
         }
     }
     if !launch.work_dir.starts_with('/') {
-        let text = format!("the working directory {:?} is not an absolute path", launch.work_dir);
+        let text = format!(
+            "the working directory {:?} is not an absolute path",
+            launch.work_dir
+        );
         return Err(Refusal::invalid(text));
     }
     if spec.tags.len() > 32 || spec.tags.iter().any(|tag| tag.is_empty() || tag.len() > 64) {
-        return Err(Refusal::invalid("a job may have 32 tags of 1 to 64 characters"));
+        return Err(Refusal::invalid(
+            "a job may have 32 tags of 1 to 64 characters",
+        ));
     }
     Ok(())
 }
@@ -198,16 +250,25 @@ pub(super) fn check_counts(request: &gmodel::Request) -> Result<(), Refusal> {
     let per_node = request.ntasks_per_node.unwrap_or(1);
     if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
         let (least, most) = (request.nodes_min, request.nodes_max);
-        return Err(Refusal::invalid(format!("--nodes {least}-{most}: ask for at least one, smaller first")).about(RefusalKind::NodeCount));
+        return Err(Refusal::invalid(format!(
+            "--nodes {least}-{most}: ask for at least one, smaller first"
+        ))
+        .about(RefusalKind::NodeCount));
     }
     if request.nodes_max > MAX_NODES || request.ntasks > MAX_TASKS || per_node > MAX_TASKS {
         return Err(Refusal::invalid(format!(
             "a job may have {MAX_NODES} nodes and {MAX_TASKS} tasks at most"
         ))
-        .about(if request.nodes_max > MAX_NODES { RefusalKind::NodeCount } else { RefusalKind::TaskCount }));
+        .about(if request.nodes_max > MAX_NODES {
+            RefusalKind::NodeCount
+        } else {
+            RefusalKind::TaskCount
+        }));
     }
     if request.ntasks == 0 || request.cpus_per_task == Some(0) || per_node == 0 {
-        return Err(Refusal::invalid("tasks and CPUs are counted from 1").about(RefusalKind::TaskCount));
+        return Err(
+            Refusal::invalid("tasks and CPUs are counted from 1").about(RefusalKind::TaskCount)
+        );
     }
     Ok(())
 }
@@ -246,8 +307,16 @@ pub(super) fn spread(request: &mut gmodel::Request) {
 
 /// Before a number of nodes was chosen for it.
 fn as_asked(request: &Request) -> Request {
-    let (nodes_min, nodes_max) = if request.nodes_any { (1, 1) } else { (request.nodes_min, request.nodes_max) };
-    Request { nodes_min, nodes_max, ..request.clone() }
+    let (nodes_min, nodes_max) = if request.nodes_any {
+        (1, 1)
+    } else {
+        (request.nodes_min, request.nodes_max)
+    };
+    Request {
+        nodes_min,
+        nodes_max,
+        ..request.clone()
+    }
 }
 
 /// Tasks without a word about nodes get as few nodes as have room for them, dealt evenly: `--ntasks 64` where a node has 16 CPUs.
@@ -256,7 +325,10 @@ fn widen(state: &State, partition: &Partition, request: &mut Request) -> Result<
         return Ok(());
     }
     *request = as_asked(request);
-    if let Some(nodes) = state.feasible.get(&(partition.name.clone(), request.clone())) {
+    if let Some(nodes) = state
+        .feasible
+        .get(&(partition.name.clone(), request.clone()))
+    {
         (request.nodes_min, request.nodes_max) = (*nodes, *nodes);
         return Ok(());
     }
@@ -264,17 +336,29 @@ fn widen(state: &State, partition: &Partition, request: &mut Request) -> Result<
         return Ok(());
     }
     // What else is wrong with it is said when it is checked.
-    let Ok(nodes) = allowed_nodes(request, partition, member_nodes(state, partition)) else { return Ok(()) };
-    let cpus = request.ntasks.saturating_mul(request.cpus_per_task.unwrap_or(1));
+    let Ok(nodes) = allowed_nodes(request, partition, member_nodes(state, partition)) else {
+        return Ok(());
+    };
+    let cpus = request
+        .ntasks
+        .saturating_mul(request.cpus_per_task.unwrap_or(1));
     let largest = nodes.iter().map(|node| node.cpus).max().unwrap_or(0).max(1);
     let most = (nodes.len() as u32).min(request.ntasks);
     let possible = |ntasks: u32, count: u32| {
-        let wider = Request { ntasks, nodes_min: count, nodes_max: count, ..request.clone() };
+        let wider = Request {
+            ntasks,
+            nodes_min: count,
+            nodes_max: count,
+            ..request.clone()
+        };
         gsched::impossible(&wider, partition, &nodes).is_none()
     };
     // Where nodes are unlike it may take a few more than their largest would.
     let least = cpus.div_ceil(largest).max(1);
-    match (least..=most).take(MORE_NODES).find(|count| possible(request.ntasks, *count)) {
+    match (least..=most)
+        .take(MORE_NODES)
+        .find(|count| possible(request.ntasks, *count))
+    {
         Some(count) => (request.nodes_min, request.nodes_max) = (count, count),
         // It is the number of tasks that stands against it, and not what one of them needs.
         None if request.ntasks > 1 && most > 1 && possible(1, 1) => {
@@ -296,7 +380,10 @@ fn no_default(config: &ClusterConfig) -> Refusal {
     let text = if names.is_empty() {
         "no partition is configured".into()
     } else {
-        format!("no default partition is set; name one with -p: {}", names.join(", "))
+        format!(
+            "no default partition is set; name one with -p: {}",
+            names.join(", ")
+        )
     };
     Refusal::invalid(text).about(RefusalKind::NoPartition)
 }
@@ -308,8 +395,13 @@ pub(super) fn partition_or_refusal<'a>(
     config.partition(name).ok_or_else(|| {
         let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
         let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
-        let text = format!("no partition {name:?}.{hint} There are: {}.", names.join(", "));
-        Refusal::invalid(text).about(RefusalKind::Partition).naming(name)
+        let text = format!(
+            "no partition {name:?}.{hint} There are: {}.",
+            names.join(", ")
+        );
+        Refusal::invalid(text)
+            .about(RefusalKind::Partition)
+            .naming(name)
     })
 }
 
@@ -343,7 +435,10 @@ fn check_admission(
 pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Result<(), Refusal> {
     match partition.max_nodes {
         Some(most) if request.nodes_min > most => {
-            let text = format!("--nodes {}: partition {:?} allows {most} a job.", request.nodes_min, partition.name);
+            let text = format!(
+                "--nodes {}: partition {:?} allows {most} a job.",
+                request.nodes_min, partition.name
+            );
             Err(Refusal::invalid(text).about(RefusalKind::NodeCount))
         }
         _ => Ok(()),
@@ -351,16 +446,26 @@ pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Re
 }
 
 /// Whether the partition is open to a user and an account.
-pub(super) fn may_use(state: &State, partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
+pub(super) fn may_use(
+    state: &State,
+    partition: &Partition,
+    user: &str,
+    account: &str,
+) -> Result<(), Refusal> {
     let name = &partition.name;
     let denied = |text, about| Err(Refusal::denied(text).about(about));
     if !state.policy.may_charge_in(partition, account) {
         let allowed = partition.allow_accounts.join(", ");
-        let text = format!("partition {name:?} is for the accounts {allowed}; this job is charged to {account}. Choose with -A.");
+        let text = format!(
+            "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. Choose with -A."
+        );
         return denied(text, RefusalKind::Account);
     }
     if !partition.is_open_to_user(user) {
-        return denied(format!("partition {name:?} is not open to {user}."), RefusalKind::PartitionAccess);
+        return denied(
+            format!("partition {name:?} is not open to {user}."),
+            RefusalKind::PartitionAccess,
+        );
     }
     Ok(())
 }
@@ -375,13 +480,21 @@ fn check_private_tmp(partition: &Partition, spec: &JobSpec) -> Result<(), Refusa
         ("input file", &launch.stdin),
     ];
     let below = |path: &str, dir: &str| {
-        path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        path.strip_prefix(dir)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    let hidden = |path: &str| ["/tmp", "/dev/shm"].into_iter().find(|dir| below(path, dir));
+    let hidden = |path: &str| {
+        ["/tmp", "/dev/shm"]
+            .into_iter()
+            .find(|dir| below(path, dir))
+    };
     if !partition.private_tmp {
         return Ok(());
     }
-    match paths.iter().find_map(|(what, path)| Some((what, path, hidden(path)?))) {
+    match paths
+        .iter()
+        .find_map(|(what, path)| Some((what, path, hidden(path)?)))
+    {
         Some((what, path, dir)) => Err(Refusal::invalid(format!(
             "the {what} {path} lies under {dir}, and jobs of partition {:?} have a {dir} of their \
              own that is gone with them. Submit from another directory.",
@@ -408,7 +521,11 @@ fn time_limit(
         Some(u32::MAX) if most.is_none() => Ok(None),
         Some(asked) => match most {
             Some(most) if asked > most => {
-                let asked = if asked == u32::MAX { "UNLIMITED".into() } else { shown(asked) };
+                let asked = if asked == u32::MAX {
+                    "UNLIMITED".into()
+                } else {
+                    shown(asked)
+                };
                 Err(Refusal::invalid(format!(
                     "--time {asked}: partition {:?} allows at most {}.",
                     partition.name,
@@ -435,14 +552,35 @@ fn time_limit(
 
 /// A word on the limit of a job that names a reservation and no time, or as much as a window of it or more: it ends with the window.
 fn note_window(state: &State, spec: &JobSpec, limit_secs: Option<u32>, notes: &mut Vec<String>) {
-    let reservation = spec.reservation.as_deref().and_then(|name| state.policy.reservations.get(name));
-    let is_cut = |one: &&Reservation| !one.flex && spec.time_limit_secs.is_none_or(|asked| asked >= one.duration_secs);
-    let Some(reservation) = reservation.filter(is_cut) else { return };
+    let reservation = spec
+        .reservation
+        .as_deref()
+        .and_then(|name| state.policy.reservations.get(name));
+    let is_cut = |one: &&Reservation| {
+        !one.flex
+            && spec
+                .time_limit_secs
+                .is_none_or(|asked| asked >= one.duration_secs)
+    };
+    let Some(reservation) = reservation.filter(is_cut) else {
+        return;
+    };
     // Of the time limit one word is said.
     notes.retain(|note| !note.starts_with(NO_TIME));
-    let why = if spec.time_limit_secs.is_none() { "without --time" } else { "with so long a --time" };
-    let at_most = squeue_time(u64::from(limit_secs.map_or(reservation.duration_secs, |limit| limit.min(reservation.duration_secs))));
-    notes.push(format!("--reservation {}: {why} the job gets what is left of it when it starts, {at_most} at most", reservation.name));
+    let why = if spec.time_limit_secs.is_none() {
+        "without --time"
+    } else {
+        "with so long a --time"
+    };
+    let at_most = squeue_time(u64::from(
+        limit_secs.map_or(reservation.duration_secs, |limit| {
+            limit.min(reservation.duration_secs)
+        }),
+    ));
+    notes.push(format!(
+        "--reservation {}: {why} the job gets what is left of it when it starts, {at_most} at most",
+        reservation.name
+    ));
 }
 
 /// Refuses what no set of the partition's nodes could ever run, running or not.
@@ -455,40 +593,72 @@ pub(super) fn check_nodes(
     let request = &spec.request;
     // What a node has is known from its first hello on.
     if members(state, partition).all(|node| node.link == gmodel::node::Link::Never) {
-        notes.push(format!("no node of partition {:?} has reported yet: the job waits", partition.name));
+        notes.push(format!(
+            "no node of partition {:?} has reported yet: the job waits",
+            partition.name
+        ));
         return Ok(());
     }
-    notes.extend(request.exclude.as_ref().and_then(|list| stranger(state, list)));
+    notes.extend(
+        request
+            .exclude
+            .as_ref()
+            .and_then(|list| stranger(state, list)),
+    );
     super::reserved_nodes::check(state, partition, spec, || member_nodes(state, partition))?;
-    if state.feasible.contains_key(&(spec.partition.clone(), as_asked(request))) {
+    if state
+        .feasible
+        .contains_key(&(spec.partition.clone(), as_asked(request)))
+    {
         return Ok(());
     }
     if fits_members(state, partition, request) {
         return Ok(());
     }
-    let Some(text) = request.constraint.as_deref().filter(|text| Constraint::has_brackets(text)) else {
+    let Some(text) = request
+        .constraint
+        .as_deref()
+        .filter(|text| Constraint::has_brackets(text))
+    else {
         return could_run(state, partition, request);
     };
     // Of several alternatives one is enough.
     let mut first = None;
-    for one in Constraint::alternatives(text).map_err(|error| Refusal::invalid(error.to_string()).about(RefusalKind::Feature))? {
-        let request = Request { constraint: Some(one.to_string()), ..request.clone() };
+    for one in Constraint::alternatives(text)
+        .map_err(|error| Refusal::invalid(error.to_string()).about(RefusalKind::Feature))?
+    {
+        let request = Request {
+            constraint: Some(one.to_string()),
+            ..request.clone()
+        };
         match could_run(state, partition, &request) {
             Ok(()) => return Ok(()),
             Err(refusal) => first = first.or(Some(refusal)),
         }
     }
     let why = first.map_or(String::new(), |refusal| refusal.text);
-    Err(Refusal::invalid(format!("--constraint {text}: no part of the brackets would do for all of its nodes. {why}")).about(RefusalKind::NodeConfiguration))
+    Err(Refusal::invalid(format!(
+        "--constraint {text}: no part of the brackets would do for all of its nodes. {why}"
+    ))
+    .about(RefusalKind::NodeConfiguration))
 }
 
 /// Whether the nodes that a request leaves could run it if they did nothing else.
 fn could_run(state: &State, partition: &Partition, request: &Request) -> Result<(), Refusal> {
     let allowed = allowed_nodes(request, partition, member_nodes(state, partition))?;
-    let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
+    let asked = request
+        .nodes_min
+        .max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
     if asked as usize > allowed.len() {
-        let by_tasks = request.ntasks_per_node.filter(|each| request.ntasks > 1 && request.ntasks.div_ceil(*each) == asked);
-        let why = by_tasks.map(|each| format!(", as many as --ntasks {} at --ntasks-per-node {each} take", request.ntasks));
+        let by_tasks = request
+            .ntasks_per_node
+            .filter(|each| request.ntasks > 1 && request.ntasks.div_ceil(*each) == asked);
+        let why = by_tasks.map(|each| {
+            format!(
+                ", as many as --ntasks {} at --ntasks-per-node {each} take",
+                request.ntasks
+            )
+        });
         return Err(Refusal::invalid(format!(
             "--nodes {asked}{}: partition {:?} has {} such nodes.",
             why.unwrap_or_default(),
@@ -504,13 +674,28 @@ fn could_run(state: &State, partition: &Partition, request: &Request) -> Result<
 }
 
 /// Refuses a job that would wait for ever for so few switches.
-fn enough_below_switches(state: &State, partition: &Partition, request: &Request, allowed: &[SchedNode]) -> Result<(), Refusal> {
-    let (Some(switches), topology) = (request.switches, &state.config.scheduler.topology) else { return Ok(()) };
+fn enough_below_switches(
+    state: &State,
+    partition: &Partition,
+    request: &Request,
+    allowed: &[SchedNode],
+) -> Result<(), Refusal> {
+    let (Some(switches), topology) = (request.switches, &state.config.scheduler.topology) else {
+        return Ok(());
+    };
     let nodes: Vec<&SchedNode> = allowed.iter().collect();
-    let Some(few) = gsched::network::too_few_below(topology, request, partition, &nodes) else { return Ok(()) };
+    let Some(few) = gsched::network::too_few_below(topology, request, partition, &nodes) else {
+        return Ok(());
+    };
     let asked = switches.most;
-    let which = if asked == 1 { "any leaf switch".to_owned() } else { format!("any {asked} leaf switches together") };
-    let advice = few.switches.map_or("Say".to_owned(), |enough| format!("Try --switches {enough}, or say"));
+    let which = if asked == 1 {
+        "any leaf switch".to_owned()
+    } else {
+        format!("any {asked} leaf switches together")
+    };
+    let advice = few.switches.map_or("Say".to_owned(), |enough| {
+        format!("Try --switches {enough}, or say")
+    });
     Err(Refusal::invalid(format!(
         "--switches {asked}: below {which} partition {:?} has {} such nodes at most, and {} are needed. {advice} how long to wait for it: \
          --switches {asked}@30:00.",
@@ -522,10 +707,27 @@ fn enough_below_switches(state: &State, partition: &Partition, request: &Request
 /// Whether the nodes as they are remembered have room for a request that asks for none by name. What they lack is said of the
 /// nodes as they are: a memo refuses nothing.
 fn fits_members(state: &State, partition: &Partition, request: &Request) -> bool {
-    let names_some = request.nodelist.is_some() || request.exclude.is_some() || request.constraint.is_some() || request.switches.is_some();
-    let all = || Arc::new(state.config.partitions.iter().map(|one| (one.name.clone(), member_nodes(state, one))).collect());
-    let known = (!names_some).then(|| state.members.get_or_init(all).get(&partition.name)).flatten();
-    known.is_some_and(|nodes| request.nodes_min as usize <= nodes.len() && gsched::impossible(request, partition, nodes).is_none())
+    let names_some = request.nodelist.is_some()
+        || request.exclude.is_some()
+        || request.constraint.is_some()
+        || request.switches.is_some();
+    let all = || {
+        Arc::new(
+            state
+                .config
+                .partitions
+                .iter()
+                .map(|one| (one.name.clone(), member_nodes(state, one)))
+                .collect(),
+        )
+    };
+    let known = (!names_some)
+        .then(|| state.members.get_or_init(all).get(&partition.name))
+        .flatten();
+    known.is_some_and(|nodes| {
+        request.nodes_min as usize <= nodes.len()
+            && gsched::impossible(request, partition, nodes).is_none()
+    })
 }
 
 /// Nodes are others, or in other partitions.
@@ -535,23 +737,35 @@ pub(super) fn forget_what_fits(state: &mut State) {
 }
 
 fn members<'a>(state: &'a State, partition: &'a Partition) -> impl Iterator<Item = &'a Node> {
-    let nodes = state.nodes.values().filter(|node| node.role == gmodel::node::Role::Compute);
+    let nodes = state
+        .nodes
+        .values()
+        .filter(|node| node.role == gmodel::node::Role::Compute);
     nodes.filter(|node| partition.holds(&node.name, &node.inventory.features))
 }
 
 fn member_nodes(state: &State, partition: &Partition) -> Vec<SchedNode> {
-    members(state, partition).map(|node| sched_node(state, node, Timestamp(i64::MAX))).collect()
+    members(state, partition)
+        .map(|node| sched_node(state, node, Timestamp(i64::MAX)))
+        .collect()
 }
 
 /// A note on a name that no node has: scripts outlive nodes, and a slip of the pen excludes nothing.
 fn stranger(state: &State, exclude: &gmodel::hostlist::Hostlist) -> Option<String> {
-    let name = exclude.iter().find(|name| state.nodes.values().all(|node| node.name != *name))?;
-    let hint = gmodel::suggest::did_you_mean(name, state.nodes.values().map(|node| node.name.as_str()));
+    let name = exclude
+        .iter()
+        .find(|name| state.nodes.values().all(|node| node.name != *name))?;
+    let hint =
+        gmodel::suggest::did_you_mean(name, state.nodes.values().map(|node| node.name.as_str()));
     Some(format!("--exclude: there is no node {name:?}.{hint}"))
 }
 
 /// Those of a partition that the request does not rule out by name or feature.
-pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>) -> Result<Vec<SchedNode>, Refusal> {
+pub(super) fn allowed_nodes(
+    request: &Request,
+    partition: &Partition,
+    nodes: Vec<SchedNode>,
+) -> Result<Vec<SchedNode>, Refusal> {
     for name in request.nodelist.iter().flat_map(|list| list.iter()) {
         if !nodes.iter().any(|node| node.name == name) {
             if matches!(&partition.nodes, NodeSelection::Names(names) if names.contains(name)) {
@@ -569,25 +783,47 @@ pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec
             ))
             .about(RefusalKind::NodeName));
         }
-        if request.exclude.as_ref().is_some_and(|exclude| exclude.contains(name)) {
-            return Err(Refusal::invalid(format!("--nodelist and --exclude both name {name}. Take it out of one of them.")).about(RefusalKind::NodeName));
+        if request
+            .exclude
+            .as_ref()
+            .is_some_and(|exclude| exclude.contains(name))
+        {
+            return Err(Refusal::invalid(format!(
+                "--nodelist and --exclude both name {name}. Take it out of one of them."
+            ))
+            .about(RefusalKind::NodeName));
         }
     }
     let mut allowed = nodes;
     if let Some(text) = &request.constraint {
-        let wanted = Constraint::alternatives(text).map_err(|e| Refusal::invalid(e.to_string()).about(RefusalKind::Feature))?;
-        let known: BTreeSet<&str> =
-            allowed.iter().flat_map(|n| n.features.iter().map(String::as_str)).collect();
-        let missing = wanted.iter().flat_map(Constraint::features).find(|f| !known.contains(f)).map(str::to_owned);
+        let wanted = Constraint::alternatives(text)
+            .map_err(|e| Refusal::invalid(e.to_string()).about(RefusalKind::Feature))?;
+        let known: BTreeSet<&str> = allowed
+            .iter()
+            .flat_map(|n| n.features.iter().map(String::as_str))
+            .collect();
+        let missing = wanted
+            .iter()
+            .flat_map(Constraint::features)
+            .find(|f| !known.contains(f))
+            .map(str::to_owned);
         let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
         // Whether one of several alternatives has enough of them is asked of each by itself.
-        allowed.retain(|n| wanted.iter().any(|one| one.eval(&n.features.iter().map(String::as_str).collect())));
+        allowed.retain(|n| {
+            wanted
+                .iter()
+                .any(|one| one.eval(&n.features.iter().map(String::as_str).collect()))
+        });
         if let Some(missing) = missing.filter(|_| allowed.is_empty()) {
             return Err(Refusal::invalid(format!(
                 "--constraint {text}: no node of partition {:?} has the feature {missing:?} (there \
                  are: {}).",
                 partition.name,
-                if known.is_empty() { "none".into() } else { known.join(", ") }
+                if known.is_empty() {
+                    "none".into()
+                } else {
+                    known.join(", ")
+                }
             ))
             .about(RefusalKind::Feature));
         }
@@ -631,17 +867,34 @@ mod tests {
 
     #[test]
     fn with_a_private_tmp_nothing_of_the_job_may_lie_in_the_shared_one() {
-        let partition = Partition { name: "p".into(), private_tmp: true, ..Partition::default() };
+        let partition = Partition {
+            name: "p".into(),
+            private_tmp: true,
+            ..Partition::default()
+        };
         let refused = |work_dir: &str, stdout: &str| {
             let mut spec = JobSpec::default();
             spec.launch.work_dir = work_dir.into();
             spec.launch.stdout = stdout.into();
-            check_private_tmp(&partition, &spec).err().map(|refusal| refusal.text)
+            check_private_tmp(&partition, &spec)
+                .err()
+                .map(|refusal| refusal.text)
         };
-        assert!(refused("/tmp", "").unwrap().starts_with("the working directory /tmp lies under /tmp"));
-        assert!(refused("/home/a", "/dev/shm/x").unwrap().contains("output file /dev/shm/x"));
+        assert!(
+            refused("/tmp", "")
+                .unwrap()
+                .starts_with("the working directory /tmp lies under /tmp")
+        );
+        assert!(
+            refused("/home/a", "/dev/shm/x")
+                .unwrap()
+                .contains("output file /dev/shm/x")
+        );
         assert_eq!(refused("/home/a", "/tmpfs/x"), None);
-        let shared = Partition { private_tmp: false, ..partition.clone() };
+        let shared = Partition {
+            private_tmp: false,
+            ..partition.clone()
+        };
         let mut spec = JobSpec::default();
         spec.launch.work_dir = "/tmp/w".into();
         assert!(check_private_tmp(&shared, &spec).is_ok());

@@ -1,9 +1,9 @@
 //! From what a user names to the record it means: a job, a task, or a whole array.
 
+use super::apart::{intersection, take_out};
 use super::command::{Actor, Refusal, Reply, Target, TargetResult};
 use super::event::Event;
 use super::handle::Tx;
-use super::apart::{intersection, take_out};
 use super::state::{Array, State};
 use gmodel::array_spec::RangeSet;
 use gmodel::{JobId, JobSpec, RefusalKind};
@@ -28,15 +28,35 @@ const MAX_SPLIT: usize = 10_000;
 ///
 /// # Errors
 /// They are more: nothing is done.
-pub(super) fn few_are_split(state: &State, targets: &[Target], verb: &str, is_split: impl Fn(&Target, &Found) -> bool) -> Result<(), Refusal> {
-    let named = |target: &Target| if let Target::Tasks { indices, .. } = target { indices.len() as usize } else { 1 };
+pub(super) fn few_are_split(
+    state: &State,
+    targets: &[Target],
+    verb: &str,
+    is_split: impl Fn(&Target, &Found) -> bool,
+) -> Result<(), Refusal> {
+    let named = |target: &Target| {
+        if let Target::Tasks { indices, .. } = target {
+            indices.len() as usize
+        } else {
+            1
+        }
+    };
     if targets.iter().map(named).sum::<usize>() <= MAX_SPLIT {
         return Ok(());
     }
     let (mut count, mut first) = (0, None);
     for target in targets.iter().flat_map(|target| of_one_kind(state, target)) {
-        let Some(found) = locate(state, &target).ok().filter(|found| is_split(&target, found)) else { continue };
-        count += if let Found::Untouched { positions, .. } = &found { positions.len() as usize } else { named(&target) };
+        let Some(found) = locate(state, &target)
+            .ok()
+            .filter(|found| is_split(&target, found))
+        else {
+            continue;
+        };
+        count += if let Found::Untouched { positions, .. } = &found {
+            positions.len() as usize
+        } else {
+            named(&target)
+        };
         first = first.or(match target {
             Target::Task { array, .. } | Target::Tasks { array, .. } => Some(array),
             Target::Job(id) => state.array_of(id).map(|(array, _)| array.id),
@@ -62,7 +82,12 @@ pub(super) fn find(state: &State, actor: &Actor, target: &Target) -> Result<Foun
     };
     match owner {
         Some(spec) if !may_change(state, actor, spec) => {
-            let uids = (spec.user.name == actor.user).then(|| (format!(" of uid {}", spec.user.uid), format!(" of uid {}", actor.uid)));
+            let uids = (spec.user.name == actor.user).then(|| {
+                (
+                    format!(" of uid {}", spec.user.uid),
+                    format!(" of uid {}", actor.uid),
+                )
+            });
             let (theirs, yours) = uids.unwrap_or_default();
             Err(Refusal::denied(format!(
                 "job {} belongs to {}{theirs}; you are {}{yours}. Ask them or an operator.",
@@ -77,7 +102,9 @@ pub(super) fn find(state: &State, actor: &Actor, target: &Target) -> Result<Foun
 
 /// Its owner, operators, and coordinators of its account.
 fn may_change(state: &State, actor: &Actor, spec: &JobSpec) -> bool {
-    actor.operator || spec.user.is(&actor.user, actor.uid) || state.policy.coordinates(&actor.user, &spec.account)
+    actor.operator
+        || spec.user.is(&actor.user, actor.uid)
+        || state.policy.coordinates(&actor.user, &spec.account)
 }
 
 fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
@@ -87,7 +114,9 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
             shown(target),
             shown(target)
         );
-        Refusal::not_found(text).about(RefusalKind::Job).naming(shown(target))
+        Refusal::not_found(text)
+            .about(RefusalKind::Job)
+            .naming(shown(target))
     };
     match *target {
         Target::Job(id) if state.arrays.contains(id) => Ok(Found::Array(id)),
@@ -96,7 +125,10 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
             let (array, position) = state.array_of(id).ok_or_else(unknown)?;
             untouched(array, RangeSet::from_iter([position])).ok_or_else(unknown)
         }
-        Target::Tasks { array: id, ref indices } => {
+        Target::Tasks {
+            array: id,
+            ref indices,
+        } => {
             let array = state.arrays.get(id).ok_or_else(unknown)?;
             let positions = array.tasks.positions_of(indices);
             if positions.is_empty() {
@@ -120,14 +152,21 @@ fn locate(state: &State, target: &Target) -> Result<Found, Refusal> {
 
 fn no_task(array: &Array, indices: &str) -> Refusal {
     let all = array.tasks.text_of(&RangeSet::first_n(array.len()));
-    Refusal::not_found(format!("job {} has no array task {indices}; its tasks are {all}.", array.id)).about(RefusalKind::Job)
+    Refusal::not_found(format!(
+        "job {} has no array task {indices}; its tasks are {all}.",
+        array.id
+    ))
+    .about(RefusalKind::Job)
 }
 
 /// Of tasks that are all of one kind.
 fn untouched(array: &Array, positions: RangeSet) -> Option<Found> {
     let first = positions.first()?;
     if array.pending.contains(first) {
-        Some(Found::Untouched { array: array.id, positions })
+        Some(Found::Untouched {
+            array: array.id,
+            positions,
+        })
     } else {
         array.cancelled.contains(first).then_some(Found::Over)
     }
@@ -136,18 +175,32 @@ fn untouched(array: &Array, positions: RangeSet) -> Option<Found> {
 /// Several tasks as targets of one kind each: those with records one by one, those that wait like their array, those cancelled
 /// with others, those that are over and forgotten, and those that there never were.
 fn of_one_kind(state: &State, target: &Target) -> Vec<Target> {
-    let Target::Tasks { array: id, indices } = target else { return vec![target.clone()] };
-    let Some(array) = state.arrays.get(*id) else { return vec![target.clone()] };
+    let Target::Tasks { array: id, indices } = target else {
+        return vec![target.clone()];
+    };
+    let Some(array) = state.arrays.get(*id) else {
+        return vec![target.clone()];
+    };
     let mut left = array.tasks.positions_of(indices);
     let unknown = left.len() < u64::from(indices.len());
     let mut parts = Vec::new();
     for task in own_tasks(state, *id) {
         let position = (task.0 - id.0) as u32;
         if left.remove(position) {
-            parts.extend(array.tasks.nth(position).map(|index| Target::Task { array: *id, index }));
+            parts.extend(
+                array
+                    .tasks
+                    .nth(position)
+                    .map(|index| Target::Task { array: *id, index }),
+            );
         }
     }
-    let mut part = |positions: &RangeSet| parts.extend(array.tasks.at(positions).map(|indices| Target::Tasks { array: *id, indices }));
+    let mut part = |positions: &RangeSet| {
+        parts.extend(array.tasks.at(positions).map(|indices| Target::Tasks {
+            array: *id,
+            indices,
+        }))
+    };
     for alike in [&array.pending, &array.cancelled] {
         let both = intersection(&left, alike);
         take_out(&mut left, &both);
@@ -155,7 +208,10 @@ fn of_one_kind(state: &State, target: &Target) -> Vec<Target> {
     }
     part(&left);
     if unknown {
-        parts.extend(indices.without(&array.tasks).map(|indices| Target::Tasks { array: *id, indices }));
+        parts.extend(indices.without(&array.tasks).map(|indices| Target::Tasks {
+            array: *id,
+            indices,
+        }));
     }
     parts
 }
@@ -173,9 +229,15 @@ pub(super) fn split(tx: &mut Tx, array: JobId, position: u32) -> JobId {
 
 /// All records of an array's tasks.
 pub(super) fn own_tasks(state: &State, array: JobId) -> Vec<JobId> {
-    let len = state.arrays.get(array).map_or(0, |array| u64::from(array.len()));
+    let len = state
+        .arrays
+        .get(array)
+        .map_or(0, |array| u64::from(array.len()));
     let tasks = state.jobs.range(array.0, array.0 + len);
-    tasks.filter(|(_, job)| job.task.is_some_and(|t| t.array == array)).map(|(id, _)| id).collect()
+    tasks
+        .filter(|(_, job)| job.task.is_some_and(|t| t.array == array))
+        .map(|(id, _)| id)
+        .collect()
 }
 
 /// Runs `act` for each target and collects what was refused.

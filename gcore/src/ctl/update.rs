@@ -11,7 +11,10 @@ use super::hold::{Holder, hold};
 use super::limits;
 use super::request_size;
 use super::state::{State, TaskOf};
-use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal, takes_submissions};
+use super::submit::{
+    MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal,
+    takes_submissions,
+};
 use super::targets::{Found, find, own_tasks, shown, split};
 use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
@@ -21,25 +24,47 @@ use gmodel::{JobId, JobSpec, JobState, RefusalKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: JobChange) -> Result<Reply, Refusal> {
+pub(super) fn handle(
+    tx: &mut Tx,
+    actor: &Actor,
+    target: Target,
+    mut change: JobChange,
+) -> Result<Reply, Refusal> {
     if matches!(target, Target::Tasks { .. }) {
-        return Err(Refusal::invalid("tasks are changed one by one: each may need a record of its own."));
+        return Err(Refusal::invalid(
+            "tasks are changed one by one: each may need a record of its own.",
+        ));
     }
     let found = find(tx.state, actor, &target)?;
     // Slurm's other word for a hold.
-    let holds = change.priority.take_if(|priority| *priority == Some(0)).is_some();
-    let old = Old::of(tx.state, &found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(&target))).about(RefusalKind::JobOver))?;
+    let holds = change
+        .priority
+        .take_if(|priority| *priority == Some(0))
+        .is_some();
+    let old = Old::of(tx.state, &found).ok_or_else(|| {
+        Refusal::conflict(format!("job {} is over", shown(&target))).about(RefusalKind::JobOver)
+    })?;
     check_state(&old, &target, &change)?;
     if holds && old.state != JobState::Pending {
-        return Err(Refusal::conflict(format!("job {} is {}: Priority=0 holds it, and only pending jobs can be held.", shown(&target), old.state)).about(RefusalKind::JobRuns));
+        return Err(Refusal::conflict(format!(
+            "job {} is {}: Priority=0 holds it, and only pending jobs can be held.",
+            shown(&target),
+            old.state
+        ))
+        .about(RefusalKind::JobRuns));
     }
     check_for_operators_only(actor, &change)?;
     if let Some(list) = &change.partition {
         change.partition = Some(each_once(list)?);
     }
-    let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&old.spec.partition))?;
+    let partitions = partitions(
+        tx.state,
+        change.partition.as_deref().unwrap_or(&old.spec.partition),
+    )?;
     if change.partition.is_some() {
-        partitions.iter().try_for_each(|partition| takes_submissions(partition))?;
+        partitions
+            .iter()
+            .try_for_each(|partition| takes_submissions(partition))?;
     }
     check_texts(&change)?;
     if !actor.operator {
@@ -47,19 +72,33 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
     }
     let change = admitted(tx, actor, &old, &partitions, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
-        return Err(Refusal::invalid("ArrayTaskThrottle is for a whole array: name it by its id alone."));
+        return Err(Refusal::invalid(
+            "ArrayTaskThrottle is for a whole array: name it by its id alone.",
+        ));
     }
     let new_waits = depend_anew(tx, &found, &change)?;
     let is_more = !holds || change != JobChange::default();
     // A plan made before this does not start them.
-    for id in if is_more { changed(tx, actor, &found, &change) } else { Vec::new() } {
+    for id in if is_more {
+        changed(tx, actor, &found, &change)
+    } else {
+        Vec::new()
+    } {
         tx.state.respecified.insert(id, tx.state.seq);
     }
     for (who, waits) in new_waits {
         wait_anew(tx, who, waits);
     }
     if holds {
-        hold(tx, Holder { actor, for_owner: false }, &[target], "")?;
+        hold(
+            tx,
+            Holder {
+                actor,
+                for_owner: false,
+            },
+            &[target],
+            "",
+        )?;
     }
     Ok(Reply::Done)
 }
@@ -80,12 +119,28 @@ impl<'a> Old<'a> {
         match found {
             Found::Job(id) => {
                 let job = state.jobs.get(*id).expect("found");
-                Some(Self { spec: &job.spec, limit_secs: state.limit_in_force(job), nice: job.nice, state: job.state, tasks: 1 })
+                Some(Self {
+                    spec: &job.spec,
+                    limit_secs: state.limit_in_force(job),
+                    nice: job.nice,
+                    state: job.state,
+                    tasks: 1,
+                })
             }
             Found::Array(id) | Found::Untouched { array: id, .. } => {
                 let array = state.arrays.get(*id).expect("found");
-                let tasks = if matches!(found, Found::Array(_)) { array.pending.len() } else { 1 };
-                Some(Self { spec: &array.spec, limit_secs: array.limit_secs, nice: array.nice, state: JobState::Pending, tasks })
+                let tasks = if matches!(found, Found::Array(_)) {
+                    array.pending.len()
+                } else {
+                    1
+                };
+                Some(Self {
+                    spec: &array.spec,
+                    limit_secs: array.limit_secs,
+                    nice: array.nice,
+                    state: JobState::Pending,
+                    tasks,
+                })
             }
             Found::Over => None,
         }
@@ -95,13 +150,24 @@ impl<'a> Old<'a> {
 /// What can change of a job that runs, and of one that is over.
 fn check_state(old: &Old, target: &Target, change: &JobChange) -> Result<(), Refusal> {
     // That it may be requeued can still be said.
-    let of_requeue = JobChange { requeue: change.requeue, ..JobChange::default() };
+    let of_requeue = JobChange {
+        requeue: change.requeue,
+        ..JobChange::default()
+    };
     if (old.state.is_final() || old.state == JobState::Completing) && *change != of_requeue {
-        return Err(Refusal::conflict(format!("job {} is {}; nothing of it can change any more.", shown(target), old.state)).about(RefusalKind::JobOver));
+        return Err(Refusal::conflict(format!(
+            "job {} is {}; nothing of it can change any more.",
+            shown(target),
+            old.state
+        ))
+        .about(RefusalKind::JobOver));
     }
     match waiting_only(change) {
         Some(what) if old.state != JobState::Pending => {
-            let text = format!("job {} is running: its {what} can only change while it is pending.", shown(target));
+            let text = format!(
+                "job {} is running: its {what} can only change while it is pending.",
+                shown(target)
+            );
             Err(Refusal::conflict(text).about(RefusalKind::JobRuns))
         }
         _ => Ok(()),
@@ -113,25 +179,39 @@ fn check_for_operators_only(actor: &Actor, change: &JobChange) -> Result<(), Ref
         return Err(Refusal::denied("only operators may set a priority."));
     }
     if change.idle_exempt.is_some() && !actor.operator {
-        return Err(Refusal::denied("only operators may exempt a job from the idle policy, or take that back."));
+        return Err(Refusal::denied(
+            "only operators may exempt a job from the idle policy, or take that back.",
+        ));
     }
     Ok(())
 }
 
 fn check_texts(change: &JobChange) -> Result<(), Refusal> {
-    let mut texts = [&change.name, &change.comment, &change.account, &change.qos].into_iter().flatten();
+    let mut texts = [&change.name, &change.comment, &change.account, &change.qos]
+        .into_iter()
+        .flatten();
     match texts.any(|text| text.len() > MAX_TEXT_BYTES || text.contains(['\0', '\n'])) {
-        true => Err(Refusal::invalid(format!("names and comments have one line of at most {MAX_TEXT_BYTES} bytes."))),
+        true => Err(Refusal::invalid(format!(
+            "names and comments have one line of at most {MAX_TEXT_BYTES} bytes."
+        ))),
         false => Ok(()),
     }
 }
 
 /// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a nice value below none.
-fn check_as_owner(state: &State, old: &Old, target: &Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
+fn check_as_owner(
+    state: &State,
+    old: &Old,
+    target: &Target,
+    partitions: &[&Partition],
+    change: &JobChange,
+) -> Result<(), Refusal> {
     if change.partition.is_some() || change.account.is_some() {
         let account = change.account.as_ref().unwrap_or(&old.spec.account);
         // Of those that it waits in already the others will do.
-        let mut said = partitions.iter().map(|partition| may_use(state, partition, &old.spec.user.name, account));
+        let mut said = partitions
+            .iter()
+            .map(|partition| may_use(state, partition, &old.spec.user.name, account));
         match change.partition.is_some() {
             true => said.collect::<Result<(), Refusal>>()?,
             false => any_of(&mut said)?,
@@ -143,39 +223,63 @@ fn check_as_owner(state: &State, old: &Old, target: &Target, partitions: &[&Part
             return Err(Refusal::denied(format!(
                 "a running job's time limit can only be lowered by its owner; job {} has {}. Ask an operator for more.",
                 shown(target),
-                old.limit_secs.map_or("no limit".into(), |secs| squeue_time(u64::from(secs)))
+                old.limit_secs
+                    .map_or("no limit".into(), |secs| squeue_time(u64::from(secs)))
             )));
         }
-        let mut said = partitions.iter().map(|partition| match partition.max_time_secs {
-            Some(most) if limit.is_none_or(|new| new > most) => {
-                let text = format!("partition {:?} allows at most {}.", partition.name, squeue_time(u64::from(most)));
-                Err(Refusal::denied(text).about(RefusalKind::TimeLimit))
-            }
-            _ => Ok(()),
-        });
+        let mut said = partitions
+            .iter()
+            .map(|partition| match partition.max_time_secs {
+                Some(most) if limit.is_none_or(|new| new > most) => {
+                    let text = format!(
+                        "partition {:?} allows at most {}.",
+                        partition.name,
+                        squeue_time(u64::from(most))
+                    );
+                    Err(Refusal::denied(text).about(RefusalKind::TimeLimit))
+                }
+                _ => Ok(()),
+            });
         any_of(&mut said)?;
     }
     match change.nice {
-        Some(new) if new < old.nice && new < 0 => Err(Refusal::denied("only operators may give a job a negative nice value.")),
+        Some(new) if new < old.nice && new < 0 => Err(Refusal::denied(
+            "only operators may give a job a negative nice value.",
+        )),
         _ => Ok(()),
     }
 }
 
 /// Asserts the change of what was found; the jobs and arrays that are others now.
 fn changed(tx: &mut Tx, actor: &Actor, found: &Found, change: &JobChange) -> Vec<JobId> {
-    let updated = |job: JobId, change: JobChange| Event::JobUpdated { job, change, by: actor.user.clone() };
+    let updated = |job: JobId, change: JobChange| Event::JobUpdated {
+        job,
+        change,
+        by: actor.user.clone(),
+    };
     match *found {
         Found::Job(job) => {
             tx.emit(updated(job, change.clone()));
             vec![job]
         }
-        Found::Untouched { array, ref positions } => {
-            let jobs: Vec<JobId> = positions.iter().map(|position| split(tx, array, position)).collect();
-            jobs.iter().for_each(|job| tx.emit(updated(*job, change.clone())));
+        Found::Untouched {
+            array,
+            ref positions,
+        } => {
+            let jobs: Vec<JobId> = positions
+                .iter()
+                .map(|position| split(tx, array, position))
+                .collect();
+            jobs.iter()
+                .for_each(|job| tx.emit(updated(*job, change.clone())));
             jobs
         }
         Found::Array(array) => {
-            tx.emit(Event::ArrayUpdated { array, change: change.clone(), by: actor.user.clone() });
+            tx.emit(Event::ArrayUpdated {
+                array,
+                change: change.clone(),
+                by: actor.user.clone(),
+            });
             let tasks = own_tasks(tx.state, array);
             for job in &tasks {
                 let change = task_change(tx, actor, *job, change);
@@ -193,10 +297,18 @@ fn changed(tx: &mut Tx, actor: &Actor, found: &Found, change: &JobChange) -> Vec
 fn wait_anew(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
     let is_there = match who {
         Dependent::Job(id) => tx.state.jobs.contains(id),
-        Dependent::Array(id) => tx.state.arrays.get(id).is_some_and(|array| !array.pending.is_empty()),
+        Dependent::Array(id) => tx
+            .state
+            .arrays
+            .get(id)
+            .is_some_and(|array| !array.pending.is_empty()),
     };
     if is_there {
-        tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+        tx.emit(Event::WaitsChanged {
+            who,
+            waits,
+            at: tx.now,
+        });
         cancel_hopeless(tx, who);
     }
 }
@@ -215,7 +327,10 @@ fn waiting_only(change: &JobChange) -> Option<&'static str> {
         (change.time_min_secs.is_some(), "least time"),
         (!change.request.is_empty(), "size"),
     ];
-    fields.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
+    fields
+        .into_iter()
+        .find(|(is_there, _)| *is_there)
+        .map(|(_, what)| what)
 }
 
 /// A list of partitions without those that come twice.
@@ -223,14 +338,21 @@ fn each_once(list: &str) -> Result<String, Refusal> {
     let mut seen = BTreeSet::new();
     let names: Vec<&str> = names(list).filter(|name| seen.insert(*name)).collect();
     match names.len() {
-        0 => Err(Refusal::invalid(format!("Partition={list}: that names none.")).about(RefusalKind::Partition)),
+        0 => Err(
+            Refusal::invalid(format!("Partition={list}: that names none."))
+                .about(RefusalKind::Partition),
+        ),
         1..=MAX_PARTITIONS => Ok(names.join(",")),
-        many => Err(Refusal::limit(format!("{many} partitions, and {MAX_PARTITIONS} are the most."))),
+        many => Err(Refusal::limit(format!(
+            "{many} partitions, and {MAX_PARTITIONS} are the most."
+        ))),
     }
 }
 
 fn partitions<'a>(state: &'a State, list: &str) -> Result<Vec<&'a Partition>, Refusal> {
-    names(list).map(|name| partition_or_refusal(&state.config, name)).collect()
+    names(list)
+        .map(|name| partition_or_refusal(&state.config, name))
+        .collect()
 }
 
 /// Whether one of several says yes; else what the first says.
@@ -248,9 +370,18 @@ fn any_of(said: &mut dyn Iterator<Item = Result<(), Refusal>>) -> Result<(), Ref
 
 /// The change with its names filled in, if the request as it would be were accepted from its owner now: by each partition
 /// that the change names, or else by one of those that the job waits in.
-fn admitted(tx: &Tx, actor: &Actor, old: &Old, partitions: &[&Partition], mut change: JobChange) -> Result<JobChange, Refusal> {
+fn admitted(
+    tx: &Tx,
+    actor: &Actor,
+    old: &Old,
+    partitions: &[&Partition],
+    mut change: JobChange,
+) -> Result<JobChange, Refusal> {
     let limit = change.limit_secs.unwrap_or(old.limit_secs);
-    change.request.check(&old.spec.request).map_err(Refusal::invalid)?;
+    change
+        .request
+        .check(&old.spec.request)
+        .map_err(Refusal::invalid)?;
     let mut wanted = Arc::new(old.spec.clone());
     changed_spec(&mut wanted, &change);
     let wanted = Arc::unwrap_or_clone(wanted);
@@ -304,7 +435,10 @@ fn admitted_in(
     change: &JobChange,
 ) -> Result<(), Refusal> {
     // An operator may give a job a priority that its owner could not ask for.
-    let operator = Actor { operator: true, ..actor.clone() };
+    let operator = Actor {
+        operator: true,
+        ..actor.clone()
+    };
     admission::admit(tx.state, &operator, wanted, partition, &mut Vec::new())?;
     let resized = !change.request.is_empty();
     if change.partition.is_some() || resized {
@@ -325,20 +459,35 @@ type NewWaits = Vec<(Dependent, Option<Box<Waits>>)>;
 
 /// What each of the records meant waits for by a new dependency: nothing yet, if the change has none.
 fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, Refusal> {
-    let Some(new) = &change.dependency else { return Ok(Vec::new()) };
+    let Some(new) = &change.dependency else {
+        return Ok(Vec::new());
+    };
     let state = &*tx.state;
     let mut records: Vec<(Dependent, JobId, Arc<JobSpec>, Option<TaskOf>)> = Vec::new();
     let own = |id: JobId| {
-        let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending)?;
+        let job = state
+            .jobs
+            .get(id)
+            .filter(|job| job.state == JobState::Pending)?;
         Some((Dependent::Job(id), id, job.spec.clone(), job.task))
     };
     match *found {
         Found::Job(id) => records.extend(own(id)),
-        Found::Untouched { array, ref positions } => {
+        Found::Untouched {
+            array,
+            ref positions,
+        } => {
             let array = state.arrays.get(array).expect("found");
             for position in positions.iter() {
-                let (id, index) = (array.task_id(position), array.tasks.nth(position).unwrap_or_default());
-                let task = TaskOf { array: array.id, position, index };
+                let (id, index) = (
+                    array.task_id(position),
+                    array.tasks.nth(position).unwrap_or_default(),
+                );
+                let task = TaskOf {
+                    array: array.id,
+                    position,
+                    index,
+                };
                 records.push((Dependent::Job(id), id, array.spec.clone(), Some(task)));
             }
         }
@@ -353,12 +502,27 @@ fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, R
     for (who, id, spec, task) in records {
         let waits = match new {
             None => None,
-            Some(dependency) => {
-                resolve(state, &tx.past, tx.now, dependency, Asker { id, spec: &spec, task })?
-            }
+            Some(dependency) => resolve(
+                state,
+                &tx.past,
+                tx.now,
+                dependency,
+                Asker {
+                    id,
+                    spec: &spec,
+                    task,
+                },
+            )?,
         };
-        if let (Some(text), true) = (new, waits.as_deref().is_some_and(|waits| closes_circle(state, who, waits))) {
-            let text = format!("--dependency {text}: in the end that waits for job {id} itself, so neither could ever start.");
+        if let (Some(text), true) = (
+            new,
+            waits
+                .as_deref()
+                .is_some_and(|waits| closes_circle(state, who, waits)),
+        ) {
+            let text = format!(
+                "--dependency {text}: in the end that waits for job {id} itself, so neither could ever start."
+            );
             return Err(Refusal::invalid(text));
         }
         all.push((who, waits));
@@ -369,7 +533,10 @@ fn depend_anew(tx: &Tx, found: &Found, change: &JobChange) -> Result<NewWaits, R
 /// What of an array's change goes to a task with a record of its own: nothing once it is over; to a
 /// running one neither place nor time, and a longer limit only from an operator.
 fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChange {
-    let mut change = JobChange { max_running: None, ..change.clone() };
+    let mut change = JobChange {
+        max_running: None,
+        ..change.clone()
+    };
     match tx.state.jobs.get(id) {
         Some(job) if job.state == JobState::Pending => {}
         Some(job) if matches!(job.state, JobState::Running | JobState::Suspended) => {

@@ -20,17 +20,28 @@ pub(super) type Promised = BTreeMap<NodeId, BTreeSet<Dependent>>;
 pub(super) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec<(JobId, Reason)>) {
     let state = &*tx.state;
     if is_new(state, tx.now) {
-        let has_room = |who: Dependent| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
+        let has_room =
+            |who: Dependent| reason_of(state, who).is_some_and(|reason| reason.nodes.is_some());
         jobs.retain(|(id, _)| !has_room(Dependent::Job(*id)));
         arrays.retain(|(id, _)| !has_room(Dependent::Array(*id)));
     }
     if nodes_return(state, tx.now) {
         let preempts = |reason: &Reason| reason.code == ReasonCode::Preempting;
         let is_served = |who: Dependent| reason_of(state, who).is_some_and(preempts);
-        let jobs = jobs.iter_mut().map(|(id, reason)| (Dependent::Job(*id), reason));
-        let arrays = arrays.iter_mut().map(|(id, reason)| (Dependent::Array(*id), reason));
-        for (_, reason) in jobs.chain(arrays).filter(|(who, reason)| preempts(reason) && !is_served(*who)) {
-            *reason = Reason::new(ReasonCode::Resources, "nobody gives way to it before all nodes have reported to the new controller");
+        let jobs = jobs
+            .iter_mut()
+            .map(|(id, reason)| (Dependent::Job(*id), reason));
+        let arrays = arrays
+            .iter_mut()
+            .map(|(id, reason)| (Dependent::Array(*id), reason));
+        for (_, reason) in jobs
+            .chain(arrays)
+            .filter(|(who, reason)| preempts(reason) && !is_served(*who))
+        {
+            *reason = Reason::new(
+                ReasonCode::Resources,
+                "nobody gives way to it before all nodes have reported to the new controller",
+            );
         }
     }
     tell(tx, jobs, arrays);
@@ -39,11 +50,20 @@ pub(super) fn enter(tx: &mut Tx, mut jobs: Vec<(JobId, Reason)>, mut arrays: Vec
 /// Gives those who wait their newer reasons.
 pub(super) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, Reason)>) {
     let mut given = (Vec::new(), Vec::new());
-    let each = jobs.into_iter().map(|(id, reason)| (Dependent::Job(id), reason));
-    let each = each.chain(arrays.into_iter().map(|(id, reason)| (Dependent::Array(id), reason)));
+    let each = jobs
+        .into_iter()
+        .map(|(id, reason)| (Dependent::Job(id), reason));
+    let each = each.chain(
+        arrays
+            .into_iter()
+            .map(|(id, reason)| (Dependent::Array(id), reason)),
+    );
     for (who, reason) in each {
-        let Some(known) = reason_of(tx.state, who).filter(|known| **known != reason) else { continue };
-        let matters = known.nodes != reason.nodes || (known.code == ReasonCode::Preempting) != (reason.code == ReasonCode::Preempting);
+        let Some(known) = reason_of(tx.state, who).filter(|known| **known != reason) else {
+            continue;
+        };
+        let matters = known.nodes != reason.nodes
+            || (known.code == ReasonCode::Preempting) != (reason.code == ReasonCode::Preempting);
         match who {
             who if matters => tx.emit(Event::RoomPromised { who, reason }),
             Dependent::Job(id) => given.0.push((id, reason)),
@@ -58,7 +78,11 @@ pub(super) fn tell(tx: &mut Tx, jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, 
 
 fn reason_of(state: &State, who: Dependent) -> Option<&Reason> {
     match who {
-        Dependent::Job(id) => state.jobs.get(id).filter(|job| job.state == JobState::Pending).map(|job| &job.reason),
+        Dependent::Job(id) => state
+            .jobs
+            .get(id)
+            .filter(|job| job.state == JobState::Pending)
+            .map(|job| &job.reason),
         Dependent::Array(id) => state.arrays.get(id).map(|array| &array.reason),
     }
 }
@@ -84,9 +108,18 @@ pub(super) fn freed_nodes(state: &State) -> BTreeSet<NodeId> {
 }
 
 fn freed(state: &State) -> impl Iterator<Item = (Dependent, &[NodeId])> {
-    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| (Dependent::Job(job.id), &job.reason));
-    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| (Dependent::Array(array.id), &array.reason));
-    jobs.chain(arrays).filter_map(|(who, reason)| Some((who, &reason.nodes.as_ref()?[..])))
+    let jobs = state
+        .jobs
+        .values()
+        .filter(|job| job.state == JobState::Pending)
+        .map(|job| (Dependent::Job(job.id), &job.reason));
+    let arrays = state
+        .arrays
+        .values()
+        .filter(|array| !array.pending.is_empty())
+        .map(|array| (Dependent::Array(array.id), &array.reason));
+    jobs.chain(arrays)
+        .filter_map(|(who, reason)| Some((who, &reason.nodes.as_ref()?[..])))
 }
 
 /// Of what is promised to others only a start takes: one of them. Where something is kept idle they count on what is idle elsewhere, too.
@@ -95,24 +128,43 @@ pub(super) fn whose(state: &State, promised: &Promised, start: &Start) -> Option
         return None;
     }
     let who = waits_as(state, start.job);
-    let mut on = start.allocation.iter().filter_map(|share| promised.get(&share.node));
+    let mut on = start
+        .allocation
+        .iter()
+        .filter_map(|share| promised.get(&share.node));
     let there = on.find(|whom| !whom.contains(&who));
-    let anywhere = || promised.values().find(|whom| keeps_idle(state) && !whom.contains(&who));
-    there.or_else(anywhere).and_then(|whom| match whom.first()? {
-        Dependent::Job(id) | Dependent::Array(id) => Some(*id),
-    })
+    let anywhere = || {
+        promised
+            .values()
+            .find(|whom| keeps_idle(state) && !whom.contains(&who))
+    };
+    there
+        .or_else(anywhere)
+        .and_then(|whom| match whom.first()? {
+            Dependent::Job(id) | Dependent::Array(id) => Some(*id),
+        })
 }
 
 /// Whether some of what is idle is kept from anybody.
 fn keeps_idle(state: &State) -> bool {
-    state.config.partitions.iter().any(|one| one.headroom.is_some() || one.headroom_nodes > 0)
+    state
+        .config
+        .partitions
+        .iter()
+        .any(|one| one.headroom.is_some() || one.headroom_nodes > 0)
         || state.policy.qos.values().any(|qos| qos.headroom.is_some())
-        || state.policy.accounts.values().any(|account| account.lend_limit.is_some())
+        || state
+            .policy
+            .accounts
+            .values()
+            .any(|account| account.lend_limit.is_some())
 }
 
 /// Why a job does not start where others went for another.
 pub(super) fn tell_kept(tx: &mut Tx, job: JobId, whose: JobId) {
-    let text = format!("what it needs is kept for job {whose}, for which others went, until all nodes have reported to the new controller");
+    let text = format!(
+        "what it needs is kept for job {whose}, for which others went, until all nodes have reported to the new controller"
+    );
     let reason = Reason::new(ReasonCode::Priority, text);
     match waits_as(tx.state, job) {
         Dependent::Job(id) => tell(tx, vec![(id, reason)], Vec::new()),

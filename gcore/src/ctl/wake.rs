@@ -5,7 +5,6 @@ use super::cancel::stop;
 use super::deadline::drop_late;
 use super::dependency::{Dependent, look_again};
 use super::event::Event;
-use super::{gpu_check, gpu_repair};
 use super::handle::Tx;
 use super::lost_node::{give_up, next_call, try_again};
 use super::maintenance;
@@ -13,6 +12,7 @@ use super::preempt::{empty_nodes, next_emptying};
 use super::reservation::{self, next_edge};
 use super::reservation_upkeep;
 use super::state::{Node, State};
+use super::{gpu_check, gpu_repair};
 use gmodel::config::LostNode;
 use gmodel::node::Link;
 use gmodel::run::StopWhy;
@@ -27,7 +27,11 @@ pub(super) fn handle(tx: &mut Tx) {
         .map(|node| node.id)
         .collect();
     for id in silent {
-        tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: now });
+        tx.emit(Event::NodeLinkChanged {
+            node: id,
+            link: Link::Down,
+            at: now,
+        });
         if tx.state.config.lost_node == LostNode::Requeue {
             let secs = tx.state.config.node_timeout_secs;
             give_up(tx, id, &format!("the node was silent for {secs} s"));
@@ -47,7 +51,13 @@ pub(super) fn handle(tx: &mut Tx) {
     empty_nodes(tx);
     gpu_repair::wake(tx);
     gpu_check::wake(tx);
-    let due: Vec<JobId> = tx.state.due.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
+    let due: Vec<JobId> = tx
+        .state
+        .due
+        .iter()
+        .take_while(|(at, _)| *at <= now)
+        .map(|(_, id)| *id)
+        .collect();
     for id in &due {
         look_again(tx, Dependent::Job(*id), None);
         look_again(tx, Dependent::Array(*id), None);
@@ -65,8 +75,16 @@ pub(super) fn handle(tx: &mut Tx) {
         || first_look
         || !due.is_empty()
         || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
-        || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
-        || tx.state.automatic_gpus.first().is_some_and(|(at, ..)| at.plus_secs(3600) <= now)
+        || tx
+            .state
+            .automatic_drains
+            .first()
+            .is_some_and(|(at, _)| at.plus_secs(3600) <= now)
+        || tx
+            .state
+            .automatic_gpus
+            .first()
+            .is_some_and(|(at, ..)| at.plus_secs(3600) <= now)
     {
         reservation_upkeep::look(tx);
         tx.emit(Event::TimeReached { until: now });
@@ -79,7 +97,11 @@ const CROWDED_AGE_SECS: u32 = 60;
 
 fn age_secs(state: &State, is_crowded: bool) -> i64 {
     let age = state.config.min_job_age_secs;
-    i64::from(if is_crowded { age.min(CROWDED_AGE_SECS) } else { age })
+    i64::from(if is_crowded {
+        age.min(CROWDED_AGE_SECS)
+    } else {
+        age
+    })
 }
 
 /// How long the finished job with so many older ones stays.
@@ -101,8 +123,16 @@ fn forget_finished(tx: &mut Tx) {
     if settled(state) > now {
         return;
     }
-    let is_old = |(older, (ended, _)): &(usize, &(Timestamp, JobId))| ended.plus_secs(job_age_secs(state, *older)) <= now;
-    let jobs: Vec<JobId> = state.finished.iter().enumerate().take_while(is_old).map(|(_, (_, id))| *id).collect();
+    let is_old = |(older, (ended, _)): &(usize, &(Timestamp, JobId))| {
+        ended.plus_secs(job_age_secs(state, *older)) <= now
+    };
+    let jobs: Vec<JobId> = state
+        .finished
+        .iter()
+        .enumerate()
+        .take_while(is_old)
+        .map(|(_, (_, id))| *id)
+        .collect();
     let before = now.plus_secs(-array_age_secs(state));
     let arrays: Vec<JobId> = state
         .arrays
@@ -118,21 +148,34 @@ fn forget_finished(tx: &mut Tx) {
 /// When a silent node counts as failed. Silence counts from the controller's own start too.
 fn silence_ends(state: &State, node: &Node) -> Option<Timestamp> {
     let since = node.link_since.max(state.started);
-    (node.link == Link::Silent)
-        .then(|| since.plus_secs(i64::from(state.config.node_timeout_secs)))
+    (node.link == Link::Silent).then(|| since.plus_secs(i64::from(state.config.node_timeout_secs)))
 }
 
 /// When a run must be ready. A controller that was away could not hear that it is: its own start counts.
 fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
-    placed.max(state.started).plus_secs(i64::from(state.config.prepare_timeout_secs))
+    placed
+        .max(state.started)
+        .plus_secs(i64::from(state.config.prepare_timeout_secs))
 }
 
 /// The next time at which `Input::Wake` would do something; derived, never set.
 pub fn next_deadline(state: &State) -> Option<Timestamp> {
-    let silence = state.watched_nodes().filter_map(|node| silence_ends(state, node)).min();
-    let fence = state.watched_nodes().filter_map(|node| next_call(state, node)).min();
-    let prepare = state.preparing.first().map(|(placed, _)| prepare_ends(state, *placed));
-    let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(job_age_secs(state, 0)));
+    let silence = state
+        .watched_nodes()
+        .filter_map(|node| silence_ends(state, node))
+        .min();
+    let fence = state
+        .watched_nodes()
+        .filter_map(|node| next_call(state, node))
+        .min();
+    let prepare = state
+        .preparing
+        .first()
+        .map(|(placed, _)| prepare_ends(state, *placed));
+    let forget = state
+        .finished
+        .first()
+        .map(|(ended, _)| ended.plus_secs(job_age_secs(state, 0)));
     let eligible = state.not_yet.first().map(|(at, _)| *at);
     let due = state.due.first().map(|(at, _)| *at);
     let arrays = state
@@ -142,7 +185,21 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .filter_map(|array| array.ended)
         .min()
         .map(|ended| ended.plus_secs(array_age_secs(state)));
-    let (forget, arrays) = (forget.map(|at| at.max(settled(state))), arrays.map(|at| at.max(settled(state))));
-    let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), gpu_check::next_look(state), maintenance::next_clearing(state), reservation_upkeep::next_look(state)];
-    [silence, fence, prepare, forget, eligible, due, arrays].into_iter().chain(work).flatten().min()
+    let (forget, arrays) = (
+        forget.map(|at| at.max(settled(state))),
+        arrays.map(|at| at.max(settled(state))),
+    );
+    let work = [
+        next_emptying(state),
+        next_edge(state),
+        gpu_repair::next_look(state),
+        gpu_check::next_look(state),
+        maintenance::next_clearing(state),
+        reservation_upkeep::next_look(state),
+    ];
+    [silence, fence, prepare, forget, eligible, due, arrays]
+        .into_iter()
+        .chain(work)
+        .flatten()
+        .min()
 }

@@ -9,23 +9,49 @@ use gmodel::{Fence, RunId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAction {
     /// Write the orders of these runs to the spool, then make the fence durable. -> `Recorded`
-    Record { fence: Fence, accept: Vec<RunId> },
+    Record {
+        fence: Fence,
+        accept: Vec<RunId>,
+    },
     /// User, cgroups, fence, directories, prolog, supervisor. -> `Prepared` or `Ended`
-    Prepare { run: RunId },
+    Prepare {
+        run: RunId,
+    },
     /// It is to stop before it was ready: when nothing is under way, write its end. -> `Ended`
-    Abandon { run: RunId },
+    Abandon {
+        run: RunId,
+    },
     /// Release the supervisor. -> `Started` or `Ended`
-    Go { run: RunId },
+    Go {
+        run: RunId,
+    },
     /// -> `Ended`
-    Stop { run: RunId, why: StopWhy, grace_secs: u32 },
-    Signal { run: RunId, signal: NumberedSignal },
-    Limit { run: RunId, limit_secs: Option<u32> },
+    Stop {
+        run: RunId,
+        why: StopWhy,
+        grace_secs: u32,
+    },
+    Signal {
+        run: RunId,
+        signal: NumberedSignal,
+    },
+    Limit {
+        run: RunId,
+        limit_secs: Option<u32>,
+    },
     /// Freeze its processes, or let them go on.
-    Suspend { run: RunId, suspended: bool },
+    Suspend {
+        run: RunId,
+        suspended: bool,
+    },
     /// Kill what is left, epilog, remove cgroups, mounts and directories. -> `Cleaned`
-    Clean { run: RunId },
+    Clean {
+        run: RunId,
+    },
     /// Remove the record. -> `Forgotten`
-    Forget { run: RunId },
+    Forget {
+        run: RunId,
+    },
 }
 
 /// What is to be done now, in an order that works.
@@ -36,12 +62,18 @@ pub fn actions(state: &NodeState) -> Vec<NodeAction> {
         let is_new = |run: &RunId| !state.runs.contains_key(run) && pending.orders.contains(run);
         let told = pending.desired.runs.iter().filter(|told| !stop(&told.want));
         let accept = told.map(|told| told.run).filter(is_new).collect();
-        todo.push(NodeAction::Record { fence: pending.desired.fence, accept });
+        todo.push(NodeAction::Record {
+            fence: pending.desired.fence,
+            accept,
+        });
     }
     // What nobody names any more may still use what new runs were given: after a restore the controller
     // does not know of it. Nothing is made ready before it is gone, nor before a daemon that was just started knows what that is.
-    let in_the_way =
-        !state.obeyed || state.runs.values().any(|known| !known.named && !matches!(known.phase, RunPhase::Clean(_)));
+    let in_the_way = !state.obeyed
+        || state
+            .runs
+            .values()
+            .any(|known| !known.named && !matches!(known.phase, RunPhase::Clean(_)));
     for (&run, known) in &state.runs {
         of_run(run, known, in_the_way, &mut todo);
     }
@@ -54,7 +86,11 @@ fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeActi
         (RunPhase::Accepted, _) if in_the_way => {}
         (RunPhase::Accepted, _) => todo.push(NodeAction::Prepare { run }),
         (RunPhase::Ready | RunPhase::Running { .. }, Want::Stop { why, grace_secs }) => {
-            todo.push(NodeAction::Stop { run, why: *why, grace_secs: *grace_secs });
+            todo.push(NodeAction::Stop {
+                run,
+                why: *why,
+                grace_secs: *grace_secs,
+            });
         }
         (RunPhase::Ready, want) => {
             limit(run, known, todo);
@@ -64,8 +100,17 @@ fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeActi
         }
         (RunPhase::Running { .. }, _) => {
             limit(run, known, todo);
-            todo.extend(known.suspended.map(|suspended| NodeAction::Suspend { run, suspended }));
-            todo.extend(known.signals.iter().map(|&signal| NodeAction::Signal { run, signal }));
+            todo.extend(
+                known
+                    .suspended
+                    .map(|suspended| NodeAction::Suspend { run, suspended }),
+            );
+            todo.extend(
+                known
+                    .signals
+                    .iter()
+                    .map(|&signal| NodeAction::Signal { run, signal }),
+            );
         }
         (RunPhase::Ended(_), _) => todo.push(NodeAction::Clean { run }),
         (RunPhase::Clean(_), _) if !known.named => todo.push(NodeAction::Forget { run }),
@@ -75,12 +120,20 @@ fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeActi
 
 fn limit(run: RunId, known: &NodeRun, todo: &mut Vec<NodeAction>) {
     if known.limit_told {
-        todo.push(NodeAction::Limit { run, limit_secs: known.limit_secs });
+        todo.push(NodeAction::Limit {
+            run,
+            limit_secs: known.limit_secs,
+        });
     }
 }
 
 /// Every run with its whole phase: the hello, and what the daemon compares with what it said last.
 pub fn reports(state: &NodeState) -> Vec<RunReport> {
-    let report = |(&run, known): (&RunId, &NodeRun)| RunReport { run, phase: known.phase.clone(), mark: known.mark.clone(), sent: None };
+    let report = |(&run, known): (&RunId, &NodeRun)| RunReport {
+        run,
+        phase: known.phase.clone(),
+        mark: known.mark.clone(),
+        sent: None,
+    };
     state.runs.iter().map(report).collect()
 }

@@ -12,9 +12,16 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeInput {
     /// First input of a daemon: what its spool holds.
-    Scanned { life: NodeLife, fence: Fence, runs: Vec<(RunId, Found)> },
+    Scanned {
+        life: NodeLife,
+        fence: Fence,
+        runs: Vec<(RunId, Found)>,
+    },
     /// The controller's word. `orders`: runs whose launch order is at hand.
-    DesiredReceived { desired: Desired, orders: BTreeSet<RunId> },
+    DesiredReceived {
+        desired: Desired,
+        orders: BTreeSet<RunId>,
+    },
     /// The fence is durable, and so are the orders of the runs the action named.
     Recorded { fence: Fence },
     /// The supervisor of the run is there and waits for `go`.
@@ -39,23 +46,50 @@ pub enum Found {
     Accepted,
     /// Its supervisor answers: waiting for `go`.
     Ready,
-    Running { started: Timestamp },
+    Running {
+        started: Timestamp,
+    },
     /// `exit.json` is there; `clean` when the cleaning was finished too.
-    Ended { end: RunEnd, clean: bool },
+    Ended {
+        end: RunEnd,
+        clean: bool,
+    },
 }
 
 /// A fact about the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
-    Scanned { life: NodeLife, fence: Fence, runs: Vec<(RunId, Found)> },
-    TargetCame { desired: Desired, orders: BTreeSet<RunId> },
+    Scanned {
+        life: NodeLife,
+        fence: Fence,
+        runs: Vec<(RunId, Found)>,
+    },
+    TargetCame {
+        desired: Desired,
+        orders: BTreeSet<RunId>,
+    },
     /// It came late, or from a controller that was replaced.
-    OldTargetRefused { fence: Fence, newest: Fence },
+    OldTargetRefused {
+        fence: Fence,
+        newest: Fence,
+    },
     /// `accepted` are new runs; `refused` are runs that can not be started here, with the end to report.
-    TargetObeyed { desired: Desired, accepted: Vec<RunId>, refused: Vec<(RunId, RunEnd)> },
-    PhaseReached { run: RunId, phase: RunPhase },
-    MarkSet { run: RunId, mark: Mark },
-    RunForgotten { run: RunId },
+    TargetObeyed {
+        desired: Desired,
+        accepted: Vec<RunId>,
+        refused: Vec<(RunId, RunEnd)>,
+    },
+    PhaseReached {
+        run: RunId,
+        phase: RunPhase,
+    },
+    MarkSet {
+        run: RunId,
+        mark: Mark,
+    },
+    RunForgotten {
+        run: RunId,
+    },
 }
 
 /// Decides what follows from an input. Inputs that say nothing new (late, repeated, of unknown runs) give no event.
@@ -71,7 +105,12 @@ pub fn handle(state: &NodeState, input: NodeInput, now: Timestamp) -> Vec<NodeEv
         NodeInput::Prepared { run } => reach(state, run, RunPhase::Ready),
         NodeInput::Started { run, started } => reach(state, run, RunPhase::Running { started }),
         NodeInput::Marked { run, mark } => match state.runs.get(&run) {
-            Some(known) if known.mark.as_ref().is_none_or(|newest| newest.number < mark.number) => {
+            Some(known)
+                if known
+                    .mark
+                    .as_ref()
+                    .is_none_or(|newest| newest.number < mark.number) =>
+            {
                 vec![NodeEvent::MarkSet { run, mark }]
             }
             _ => Vec::new(),
@@ -112,12 +151,19 @@ fn repeated(state: &NodeState, desired: Desired, orders: BTreeSet<RunId>) -> Vec
                 && known.signals == told.signals
                 && (known.want == told.want || told.want == Want::Unknown)
         })
-    }) && state.runs.values().filter(|known| known.named).count() == desired.runs.len();
-    if says_nothing_new { Vec::new() } else { vec![NodeEvent::TargetCame { desired, orders }] }
+    }) && state.runs.values().filter(|known| known.named).count()
+        == desired.runs.len();
+    if says_nothing_new {
+        Vec::new()
+    } else {
+        vec![NodeEvent::TargetCame { desired, orders }]
+    }
 }
 
 fn obeyed(state: &NodeState, now: Timestamp) -> NodeEvent {
-    let Some(pending) = &state.pending else { unreachable!("asked for only with a target pending") };
+    let Some(pending) = &state.pending else {
+        unreachable!("asked for only with a target pending")
+    };
     let (mut accepted, mut refused) = (Vec::new(), Vec::new());
     for told in &pending.desired.runs {
         if state.runs.contains_key(&told.run) {
@@ -129,16 +175,33 @@ fn obeyed(state: &NodeState, now: Timestamp) -> NodeEvent {
                 accepted.push(told.run);
                 continue;
             }
-            _ => (EndCause::LaunchNode, "the node has no launch order for the run: none came, or its spool could not take it"),
+            _ => (
+                EndCause::LaunchNode,
+                "the node has no launch order for the run: none came, or its spool could not take it",
+            ),
         };
-        refused.push((told.run, RunEnd { cause, text: text.into(), ended: Some(now), ..RunEnd::default() }));
+        refused.push((
+            told.run,
+            RunEnd {
+                cause,
+                text: text.into(),
+                ended: Some(now),
+                ..RunEnd::default()
+            },
+        ));
     }
-    NodeEvent::TargetObeyed { desired: pending.desired.clone(), accepted, refused }
+    NodeEvent::TargetObeyed {
+        desired: pending.desired.clone(),
+        accepted,
+        refused,
+    }
 }
 
 fn reach(state: &NodeState, run: RunId, phase: RunPhase) -> Vec<NodeEvent> {
     match state.runs.get(&run) {
-        Some(known) if known.phase.rank() < phase.rank() => vec![NodeEvent::PhaseReached { run, phase }],
+        Some(known) if known.phase.rank() < phase.rank() => {
+            vec![NodeEvent::PhaseReached { run, phase }]
+        }
         _ => Vec::new(),
     }
 }

@@ -56,7 +56,16 @@ pub struct NodeRun {
 impl NodeRun {
     /// A run just accepted.
     fn new(phase: RunPhase, want: Want) -> Self {
-        Self { phase, want, named: true, signals: Vec::new(), limit_secs: None, limit_told: false, suspended: None, mark: None }
+        Self {
+            phase,
+            want,
+            named: true,
+            signals: Vec::new(),
+            limit_secs: None,
+            limit_told: false,
+            suspended: None,
+            mark: None,
+        }
     }
 
     fn obey(&mut self, told: &DesiredRun) {
@@ -67,7 +76,9 @@ impl NodeRun {
         self.suspended = Some(told.suspended);
         // A stop is final; a run once released does not go back to waiting; an unknown wish changes nothing.
         match (&self.want, &told.want) {
-            (_, Want::Unknown) | (Want::Stop { .. }, Want::Prepare | Want::Run) | (Want::Run, Want::Prepare) => {}
+            (_, Want::Unknown)
+            | (Want::Stop { .. }, Want::Prepare | Want::Run)
+            | (Want::Run, Want::Prepare) => {}
             (_, newer) => self.want = newer.clone(),
         }
     }
@@ -75,7 +86,10 @@ impl NodeRun {
     fn drop_from_target(&mut self) {
         self.named = false;
         if !matches!(self.want, Want::Stop { .. }) {
-            self.want = Want::Stop { why: StopWhy::Fenced, grace_secs: FENCED_GRACE_SECS };
+            self.want = Want::Stop {
+                why: StopWhy::Fenced,
+                grace_secs: FENCED_GRACE_SECS,
+            };
         }
     }
 }
@@ -88,7 +102,9 @@ impl NodeState {
 
     /// The fence of the newest target, durable or not: what comes with a lower one is refused.
     pub fn newest_fence(&self) -> Fence {
-        self.pending.as_ref().map_or(self.fence, |pending| pending.desired.fence)
+        self.pending
+            .as_ref()
+            .map_or(self.fence, |pending| pending.desired.fence)
     }
 }
 
@@ -101,13 +117,23 @@ pub fn apply(state: &mut NodeState, event: &NodeEvent) {
             state.scanned = true;
             state.obeyed = false;
             state.pending = None;
-            state.runs = runs.iter().map(|(run, found)| (*run, found_run(found))).collect();
+            state.runs = runs
+                .iter()
+                .map(|(run, found)| (*run, found_run(found)))
+                .collect();
         }
         NodeEvent::TargetCame { desired, orders } => {
-            state.pending = Some(Pending { desired: desired.clone(), orders: orders.clone() });
+            state.pending = Some(Pending {
+                desired: desired.clone(),
+                orders: orders.clone(),
+            });
         }
         NodeEvent::OldTargetRefused { .. } => {}
-        NodeEvent::TargetObeyed { desired, accepted, refused } => {
+        NodeEvent::TargetObeyed {
+            desired,
+            accepted,
+            refused,
+        } => {
             state.fence = desired.fence;
             state.obeyed = true;
             state.pending = None;
@@ -139,9 +165,13 @@ fn obey(
         runs.insert(*run, NodeRun::new(RunPhase::Accepted, Want::Prepare));
     }
     for (run, end) in refused {
-        runs.insert(*run, NodeRun::new(RunPhase::Clean(end.clone().into()), Want::Prepare));
+        runs.insert(
+            *run,
+            NodeRun::new(RunPhase::Clean(end.clone().into()), Want::Prepare),
+        );
     }
-    let named: BTreeMap<RunId, &DesiredRun> = desired.runs.iter().map(|told| (told.run, told)).collect();
+    let named: BTreeMap<RunId, &DesiredRun> =
+        desired.runs.iter().map(|told| (told.run, told)).collect();
     for (run, known) in runs {
         match named.get(run) {
             Some(told) => known.obey(told),
@@ -170,19 +200,28 @@ pub struct Violation(pub String);
 pub fn check(state: &NodeState) -> Vec<Violation> {
     let mut wrong = Vec::new();
     if !state.scanned && (!state.runs.is_empty() || state.pending.is_some()) {
-        wrong.push(Violation("runs or a target before the spool was read".into()));
+        wrong.push(Violation(
+            "runs or a target before the spool was read".into(),
+        ));
     }
     if let Some(pending) = &state.pending
         && pending.desired.fence < state.fence
     {
-        wrong.push(Violation(format!("target {:?} is older than the obeyed {:?}", pending.desired.fence, state.fence)));
+        wrong.push(Violation(format!(
+            "target {:?} is older than the obeyed {:?}",
+            pending.desired.fence, state.fence
+        )));
     }
     for (run, known) in &state.runs {
         if !known.named && !matches!(known.want, Want::Stop { .. }) {
-            wrong.push(Violation(format!("run {run} is named by nobody and not being stopped")));
+            wrong.push(Violation(format!(
+                "run {run} is named by nobody and not being stopped"
+            )));
         }
         if known.want == Want::Unknown {
-            wrong.push(Violation(format!("run {run} is to be taken nobody knows where")));
+            wrong.push(Violation(format!(
+                "run {run} is to be taken nobody knows where"
+            )));
         }
     }
     wrong

@@ -24,14 +24,30 @@ fn desired(text: &str) -> Desired {
         let want = match want {
             "prepare" => Want::Prepare,
             "go" => Want::Run,
-            "stop" => Want::Stop { why: StopWhy::Cancelled, grace_secs: 30 },
+            "stop" => Want::Stop {
+                why: StopWhy::Cancelled,
+                grace_secs: 30,
+            },
             _ => Want::Unknown,
         };
-        DesiredRun { run: run(name), want, signals: Vec::new(), limit_secs: Some(60), suspended: false }
+        DesiredRun {
+            run: run(name),
+            want,
+            signals: Vec::new(),
+            limit_secs: Some(60),
+            suspended: false,
+        }
     };
     Desired {
-        fence: Fence { incarnation: incarnation.parse().unwrap(), generation: generation.parse().unwrap() },
-        runs: runs.split(',').filter(|entry| !entry.trim().is_empty()).map(told).collect(),
+        fence: Fence {
+            incarnation: incarnation.parse().unwrap(),
+            generation: generation.parse().unwrap(),
+        },
+        runs: runs
+            .split(',')
+            .filter(|entry| !entry.trim().is_empty())
+            .map(told)
+            .collect(),
         gpus: Vec::new(),
     }
 }
@@ -48,8 +64,14 @@ fn input(state: &NodeState, line: &str) -> NodeInput {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
         "scanned" => NodeInput::Scanned {
-            life: NodeLife { boot: "b".into(), spool: "s".into() },
-            fence: Fence { incarnation: 1, generation: 1 },
+            life: NodeLife {
+                boot: "b".into(),
+                spool: "s".into(),
+            },
+            fence: Fence {
+                incarnation: 1,
+                generation: 1,
+            },
             runs: rest.split_whitespace().map(found).collect(),
         },
         "told" => {
@@ -57,13 +79,22 @@ fn input(state: &NodeState, line: &str) -> NodeInput {
             let orders = desired.runs.iter().map(|told| told.run).collect();
             NodeInput::DesiredReceived { desired, orders }
         }
-        "told-without-orders" => {
-            NodeInput::DesiredReceived { desired: desired(rest), orders: BTreeSet::new() }
-        }
-        "recorded" => NodeInput::Recorded { fence: state.newest_fence() },
+        "told-without-orders" => NodeInput::DesiredReceived {
+            desired: desired(rest),
+            orders: BTreeSet::new(),
+        },
+        "recorded" => NodeInput::Recorded {
+            fence: state.newest_fence(),
+        },
         "prepared" => NodeInput::Prepared { run: run(rest) },
-        "started" => NodeInput::Started { run: run(rest), started: NOW },
-        "ended" => NodeInput::Ended { run: run(rest), end: RunEnd::default() },
+        "started" => NodeInput::Started {
+            run: run(rest),
+            started: NOW,
+        },
+        "ended" => NodeInput::Ended {
+            run: run(rest),
+            end: RunEnd::default(),
+        },
         "cleaned" => NodeInput::Cleaned { run: run(rest) },
         "forgotten" => NodeInput::Forgotten { run: run(rest) },
         _ => panic!("no input {word:?}"),
@@ -85,11 +116,24 @@ fn story(lines: &str, expect: Expect) {
     let mut out = String::new();
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let next = input(&state, line);
-        let refused = matches!(feed(&mut state, next)[..], [NodeEvent::OldTargetRefused { .. }]);
+        let refused = matches!(
+            feed(&mut state, next)[..],
+            [NodeEvent::OldTargetRefused { .. }]
+        );
         let todo: Vec<String> = actions(&state).iter().map(short).collect();
-        let phases: Vec<String> = state.runs.iter().map(|(run, known)| format!("{run} {}", word(&known.phase))).collect();
+        let phases: Vec<String> = state
+            .runs
+            .iter()
+            .map(|(run, known)| format!("{run} {}", word(&known.phase)))
+            .collect();
         let refused = if refused { " REFUSED" } else { "" };
-        writeln!(out, "{line}{refused} => {} | {}", phases.join(", "), todo.join("; ")).unwrap();
+        writeln!(
+            out,
+            "{line}{refused} => {} | {}",
+            phases.join(", "),
+            todo.join("; ")
+        )
+        .unwrap();
     }
     expect.assert_eq(&out);
 }
@@ -108,15 +152,28 @@ fn short(action: &NodeAction) -> String {
     match action {
         NodeAction::Record { fence, accept } => {
             let accept: Vec<String> = accept.iter().map(RunId::to_string).collect();
-            format!("record {}/{} [{}]", fence.incarnation, fence.generation, accept.join(" "))
+            format!(
+                "record {}/{} [{}]",
+                fence.incarnation,
+                fence.generation,
+                accept.join(" ")
+            )
         }
         NodeAction::Prepare { run } => format!("prepare {run}"),
         NodeAction::Abandon { run } => format!("abandon {run}"),
         NodeAction::Go { run } => format!("go {run}"),
-        NodeAction::Stop { run, why, grace_secs } => format!("stop {run} {why:?} {grace_secs}s"),
-        NodeAction::Signal { run, signal } => format!("signal {run} #{} {}", signal.number, signal.signal),
+        NodeAction::Stop {
+            run,
+            why,
+            grace_secs,
+        } => format!("stop {run} {why:?} {grace_secs}s"),
+        NodeAction::Signal { run, signal } => {
+            format!("signal {run} #{} {}", signal.number, signal.signal)
+        }
         NodeAction::Limit { run, limit_secs } => format!("limit {run} {}", limit_secs.unwrap_or(0)),
-        NodeAction::Suspend { run, suspended } => format!("{} {run}", if *suspended { "suspend" } else { "go on" }),
+        NodeAction::Suspend { run, suspended } => {
+            format!("{} {run}", if *suspended { "suspend" } else { "go on" })
+        }
         NodeAction::Clean { run } => format!("clean {run}"),
         NodeAction::Forget { run } => format!("forget {run}"),
     }
@@ -267,9 +324,12 @@ fn a_run_that_never_came_is_reported_clean() {
 
 #[test]
 fn nothing_is_obeyed_before_the_spool_was_read() {
-    story("told 2: 17-1 go", expect![[r#"
+    story(
+        "told 2: 17-1 go",
+        expect![[r#"
         told 2: 17-1 go =>  | 
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -278,14 +338,36 @@ fn signals_a_new_limit_and_the_word_to_stand_still_reach_a_running_job() {
     let scanned = input(&state, "scanned 9-1");
     feed(&mut state, scanned);
     let mut wanted = desired("2: 9-1 go");
-    wanted.runs[0].signals = vec![NumberedSignal { number: 1, signal: 10, batch_only: false, full: false }];
+    wanted.runs[0].signals = vec![NumberedSignal {
+        number: 1,
+        signal: 10,
+        batch_only: false,
+        full: false,
+    }];
     wanted.runs[0].limit_secs = None;
     wanted.runs[0].suspended = true;
-    feed(&mut state, NodeInput::DesiredReceived { desired: wanted.clone(), orders: BTreeSet::new() });
-    feed(&mut state, NodeInput::Recorded { fence: wanted.fence });
+    feed(
+        &mut state,
+        NodeInput::DesiredReceived {
+            desired: wanted.clone(),
+            orders: BTreeSet::new(),
+        },
+    );
+    feed(
+        &mut state,
+        NodeInput::Recorded {
+            fence: wanted.fence,
+        },
+    );
     let todo: Vec<String> = actions(&state).iter().map(short).collect();
     assert_eq!(todo, ["limit 9-1 0", "suspend 9-1", "signal 9-1 #1 10"]);
-    let again = feed(&mut state, NodeInput::DesiredReceived { desired: wanted, orders: BTreeSet::new() });
+    let again = feed(
+        &mut state,
+        NodeInput::DesiredReceived {
+            desired: wanted,
+            orders: BTreeSet::new(),
+        },
+    );
     assert_eq!(again, [], "the same target is not written twice");
 }
 
@@ -309,17 +391,73 @@ fn an_unknown_wish_changes_nothing() {
 fn marks_only_grow_and_are_on_every_report() {
     let mut state = NodeState::new();
     feed(&mut state, input(&NodeState::new(), "scanned 9-1"));
-    let mark = |number| Mark { number, at: NOW, note: format!("epoch {number}") };
+    let mark = |number| Mark {
+        number,
+        at: NOW,
+        note: format!("epoch {number}"),
+    };
     let newest = |state: &NodeState| reports(state)[0].mark.clone();
     assert_eq!(newest(&state), None);
-    feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(2) });
-    assert_eq!(feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(2) }), [], "said again");
-    assert_eq!(feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(1) }), [], "late");
-    assert_eq!(feed(&mut state, NodeInput::Marked { run: run("8-1"), mark: mark(1) }), [], "of a run that is not here");
-    feed(&mut state, NodeInput::Ended { run: run("9-1"), end: RunEnd::default() });
-    feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(3) });
+    feed(
+        &mut state,
+        NodeInput::Marked {
+            run: run("9-1"),
+            mark: mark(2),
+        },
+    );
+    assert_eq!(
+        feed(
+            &mut state,
+            NodeInput::Marked {
+                run: run("9-1"),
+                mark: mark(2)
+            }
+        ),
+        [],
+        "said again"
+    );
+    assert_eq!(
+        feed(
+            &mut state,
+            NodeInput::Marked {
+                run: run("9-1"),
+                mark: mark(1)
+            }
+        ),
+        [],
+        "late"
+    );
+    assert_eq!(
+        feed(
+            &mut state,
+            NodeInput::Marked {
+                run: run("8-1"),
+                mark: mark(1)
+            }
+        ),
+        [],
+        "of a run that is not here"
+    );
+    feed(
+        &mut state,
+        NodeInput::Ended {
+            run: run("9-1"),
+            end: RunEnd::default(),
+        },
+    );
+    feed(
+        &mut state,
+        NodeInput::Marked {
+            run: run("9-1"),
+            mark: mark(3),
+        },
+    );
     feed(&mut state, NodeInput::Cleaned { run: run("9-1") });
-    assert_eq!(newest(&state), Some(mark(3)), "the spool was read once more at the end");
+    assert_eq!(
+        newest(&state),
+        Some(mark(3)),
+        "the spool was read once more at the end"
+    );
 }
 
 // --- the property ---
@@ -395,7 +533,10 @@ impl World {
             starts: BTreeMap::new(),
             reported: BTreeMap::new(),
             wanted: BTreeMap::new(),
-            fence: Fence { incarnation: 1, generation: 0 },
+            fence: Fence {
+                incarnation: 1,
+                generation: 0,
+            },
             sent: Vec::new(),
             next_job: 1,
         };
@@ -409,19 +550,35 @@ impl World {
         for (&run, spool) in &mut self.spool {
             let lost = spool.setup && spool.supervisor.is_none() && spool.exit.is_none();
             if lost {
-                spool.exit = Some(RunEnd { cause: EndCause::SupervisorLost, ..RunEnd::default() });
+                spool.exit = Some(RunEnd {
+                    cause: EndCause::SupervisorLost,
+                    ..RunEnd::default()
+                });
             }
-            found.push((run, match (&spool.exit, spool.supervisor) {
-                (Some(end), _) => Found::Ended { end: end.clone(), clean: spool.clean },
-                (None, Some(Supervisor::Ready)) => Found::Ready,
-                (None, Some(Supervisor::Running)) => Found::Running { started: NOW },
-                (None, None) => Found::Accepted,
-            }));
+            found.push((
+                run,
+                match (&spool.exit, spool.supervisor) {
+                    (Some(end), _) => Found::Ended {
+                        end: end.clone(),
+                        clean: spool.clean,
+                    },
+                    (None, Some(Supervisor::Ready)) => Found::Ready,
+                    (None, Some(Supervisor::Running)) => Found::Running { started: NOW },
+                    (None, None) => Found::Accepted,
+                },
+            ));
         }
-        let life = NodeLife { boot: self.boot.to_string(), spool: "s".into() };
+        let life = NodeLife {
+            boot: self.boot.to_string(),
+            spool: "s".into(),
+        };
         // Runs refused in memory only are named again by the next target.
         self.reported.retain(|run, _| self.spool.contains_key(run));
-        self.feed(NodeInput::Scanned { life, fence: self.durable_fence, runs: found });
+        self.feed(NodeInput::Scanned {
+            life,
+            fence: self.durable_fence,
+            runs: found,
+        });
         if let Some(last) = self.sent.last().cloned() {
             self.deliver(last);
         }
@@ -430,10 +587,19 @@ impl World {
     fn feed(&mut self, input: NodeInput) {
         feed(&mut self.state, input);
         for report in reports(&self.state) {
-            let before = self.reported.insert(report.run, report.phase.rank()).unwrap_or(0);
-            assert!(before <= report.phase.rank(), "{} went back to {:?}", report.run, report.phase);
+            let before = self
+                .reported
+                .insert(report.run, report.phase.rank())
+                .unwrap_or(0);
+            assert!(
+                before <= report.phase.rank(),
+                "{} went back to {:?}",
+                report.run,
+                report.phase
+            );
         }
-        self.reported.retain(|run, _| self.state.runs.contains_key(run));
+        self.reported
+            .retain(|run, _| self.state.runs.contains_key(run));
     }
 
     fn deliver(&mut self, desired: Desired) {
@@ -447,8 +613,18 @@ impl World {
         // The controller lets a run go once it has heard that it is clean.
         let clean = |run: &RunId| self.reported.get(run) == Some(&4);
         self.wanted.retain(|run, _| !clean(run));
-        let told = |(&run, want): (&RunId, &Want)| DesiredRun { run, want: want.clone(), signals: Vec::new(), limit_secs: None, suspended: false };
-        let desired = Desired { fence: self.fence, runs: self.wanted.iter().map(told).collect(), gpus: Vec::new() };
+        let told = |(&run, want): (&RunId, &Want)| DesiredRun {
+            run,
+            want: want.clone(),
+            signals: Vec::new(),
+            limit_secs: None,
+            suspended: false,
+        };
+        let desired = Desired {
+            fence: self.fence,
+            runs: self.wanted.iter().map(told).collect(),
+            gpus: Vec::new(),
+        };
         self.sent.push(desired.clone());
         self.deliver(desired);
     }
@@ -464,9 +640,15 @@ impl World {
     }
 
     fn end(&mut self, run: RunId, cause: EndCause) {
-        let spool = self.spool.get_mut(&run).expect("a run with a supervisor has files");
+        let spool = self
+            .spool
+            .get_mut(&run)
+            .expect("a run with a supervisor has files");
         spool.supervisor = None;
-        let end = RunEnd { cause, ..RunEnd::default() };
+        let end = RunEnd {
+            cause,
+            ..RunEnd::default()
+        };
         let end = spool.exit.get_or_insert(end).clone();
         self.feed(NodeInput::Ended { run, end });
     }
@@ -489,7 +671,10 @@ impl World {
             NodeAction::Abandon { run } | NodeAction::Stop { run, .. } => {
                 let spool = self.spool.get_mut(run).expect("live runs have files");
                 spool.supervisor = None;
-                let end = RunEnd { cause: EndCause::Stopped, ..RunEnd::default() };
+                let end = RunEnd {
+                    cause: EndCause::Stopped,
+                    ..RunEnd::default()
+                };
                 let end = spool.exit.get_or_insert(end).clone();
                 Some(NodeInput::Ended { run: *run, end })
             }
@@ -499,23 +684,35 @@ impl World {
                     spool.supervisor = Some(Supervisor::Running);
                     *self.starts.entry(*run).or_default() += 1;
                 }
-                (spool.supervisor.is_some()).then_some(NodeInput::Started { run: *run, started: NOW })
+                (spool.supervisor.is_some()).then_some(NodeInput::Started {
+                    run: *run,
+                    started: NOW,
+                })
             }
             NodeAction::Clean { run } => {
-                self.spool.get_mut(run).expect("ended runs have files").clean = true;
+                self.spool
+                    .get_mut(run)
+                    .expect("ended runs have files")
+                    .clean = true;
                 Some(NodeInput::Cleaned { run: *run })
             }
             NodeAction::Forget { run } => {
                 self.spool.remove(run);
                 Some(NodeInput::Forgotten { run: *run })
             }
-            NodeAction::Signal { .. } | NodeAction::Limit { .. } | NodeAction::Suspend { .. } => None,
+            NodeAction::Signal { .. } | NodeAction::Limit { .. } | NodeAction::Suspend { .. } => {
+                None
+            }
         }
     }
 
     fn supervised(&self, index: usize) -> Option<RunId> {
-        let live: Vec<RunId> =
-            self.spool.iter().filter(|(_, s)| s.supervisor.is_some()).map(|(run, _)| *run).collect();
+        let live: Vec<RunId> = self
+            .spool
+            .iter()
+            .filter(|(_, s)| s.supervisor.is_some())
+            .map(|(run, _)| *run)
+            .collect();
         live.get(index % live.len().max(1)).copied()
     }
 
@@ -524,11 +721,18 @@ impl World {
             Op::Submit(go) => {
                 let run = RunId::new(gmodel::JobId(self.next_job), 1);
                 self.next_job += 1;
-                self.wanted.insert(run, if go { Want::Run } else { Want::Prepare });
+                self.wanted
+                    .insert(run, if go { Want::Run } else { Want::Prepare });
                 self.send();
             }
             Op::Go(index) => self.want(index, Want::Run),
-            Op::Stop(index) => self.want(index, Want::Stop { why: StopWhy::Cancelled, grace_secs: 1 }),
+            Op::Stop(index) => self.want(
+                index,
+                Want::Stop {
+                    why: StopWhy::Cancelled,
+                    grace_secs: 1,
+                },
+            ),
             Op::Replay(index) => {
                 if !self.sent.is_empty() {
                     self.deliver(self.sent[index % self.sent.len()].clone());
@@ -563,13 +767,19 @@ impl World {
                 self.boot += 1;
                 for spool in self.spool.values_mut() {
                     spool.supervisor = None;
-                    let end = RunEnd { cause: EndCause::NodeRebooted, ..RunEnd::default() };
+                    let end = RunEnd {
+                        cause: EndCause::NodeRebooted,
+                        ..RunEnd::default()
+                    };
                     spool.exit.get_or_insert(end);
                 }
                 self.restart_daemon();
             }
             Op::NewIncarnation => {
-                self.fence = Fence { incarnation: self.fence.incarnation + 1, generation: 0 };
+                self.fence = Fence {
+                    incarnation: self.fence.incarnation + 1,
+                    generation: 0,
+                };
                 self.send();
             }
         }
@@ -579,7 +789,13 @@ impl World {
     fn calm(&mut self) {
         let runs: Vec<RunId> = self.wanted.keys().copied().collect();
         for run in runs {
-            self.wanted.insert(run, Want::Stop { why: StopWhy::Cancelled, grace_secs: 0 });
+            self.wanted.insert(
+                run,
+                Want::Stop {
+                    why: StopWhy::Cancelled,
+                    grace_secs: 0,
+                },
+            );
         }
         for _ in 0..200 {
             self.send();
@@ -588,7 +804,8 @@ impl World {
                     self.feed(input);
                 }
             }
-            if self.wanted.is_empty() && self.state.runs.is_empty() && self.state.pending.is_none() {
+            if self.wanted.is_empty() && self.state.runs.is_empty() && self.state.pending.is_none()
+            {
                 break;
             }
         }

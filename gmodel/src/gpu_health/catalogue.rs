@@ -210,7 +210,12 @@ impl Catalogue {
                 Err(found) => errors.extend(found),
             }
         }
-        let own = |name: &str| overrides.sign.get(name).is_some_and(|wanted| wanted.evidence.is_some());
+        let own = |name: &str| {
+            overrides
+                .sign
+                .get(name)
+                .is_some_and(|wanted| wanted.evidence.is_some())
+        };
         give_way(&mut catalogue.signs, own);
         errors.extend(doubled_xids(&catalogue.signs));
         if errors.is_empty() {
@@ -222,7 +227,9 @@ impl Catalogue {
 
     /// The sign that an Xid is evidence of: the one that names it, else the one for others.
     pub fn by_xid(&self, number: u64) -> Option<(&str, &SignKind)> {
-        let named = self.find(|evidence| matches!(evidence, Evidence::Xid(numbers) if numbers.contains(&number)));
+        let named = self.find(
+            |evidence| matches!(evidence, Evidence::Xid(numbers) if numbers.contains(&number)),
+        );
         named.or_else(|| self.find(|evidence| *evidence == Evidence::OtherXid))
     }
 
@@ -352,7 +359,9 @@ fn doubled_xids(signs: &BTreeMap<String, SignKind>) -> Vec<CatalogueError> {
                 errors.push(CatalogueError {
                     sign: name.clone(),
                     key: "evidence",
-                    problem: format!("Xid {number} is evidence of {owner:?} too; leave it in one of them"),
+                    problem: format!(
+                        "Xid {number} is evidence of {owner:?} too; leave it in one of them"
+                    ),
                 });
             }
         }
@@ -372,10 +381,15 @@ impl FromStr for Evidence {
     fn from_str(text: &str) -> Result<Evidence, String> {
         let text = text.trim();
         if let Some(numbers) = text.strip_prefix("xid ") {
-            let numbers: Result<Vec<u64>, _> = numbers.split(',').map(|word| word.trim().parse()).collect();
-            let numbers = numbers.map_err(|_| format!("{text:?}: Xids are numbers, as in xid 79 or xid 144,145"))?;
+            let numbers: Result<Vec<u64>, _> =
+                numbers.split(',').map(|word| word.trim().parse()).collect();
+            let numbers = numbers
+                .map_err(|_| format!("{text:?}: Xids are numbers, as in xid 79 or xid 144,145"))?;
             if numbers.len() > MAX_XIDS {
-                return Err(format!("{text:?} names {} Xids; at most {MAX_XIDS}", numbers.len()));
+                return Err(format!(
+                    "{text:?} names {} Xids; at most {MAX_XIDS}",
+                    numbers.len()
+                ));
             }
             return Ok(Evidence::Xid(numbers));
         }
@@ -393,9 +407,10 @@ impl FromStr for Evidence {
         let words = Counted::ALL.iter().map(|(_, word)| *word);
         let words = words.chain(StateSeen::ALL.iter().map(|(_, word)| *word));
         let known = suggest::closest(text, words.chain(["xid-other"]));
-        let hint = known.map_or("write xid N or a word of the catalogue".to_owned(), |known| {
-            format!("did you mean {known:?}?")
-        });
+        let hint = known.map_or(
+            "write xid N or a word of the catalogue".to_owned(),
+            |known| format!("did you mean {known:?}?"),
+        );
         Err(format!("{text:?} is no evidence; {hint}"))
     }
 }

@@ -140,9 +140,16 @@ impl Repair {
         }
     }
 
-    fn next_out_of_service(&self, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+    fn next_out_of_service(
+        &self,
+        around: &Surroundings<'_>,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> Step {
         if around.held {
-            let ends = around.verdict.is_some_and(|verdict| !verdict.let_finish && verdict.action >= Action::EndJob);
+            let ends = around
+                .verdict
+                .is_some_and(|verdict| !verdict.let_finish && verdict.action >= Action::EndJob);
             return if ends { Step::EndJob } else { Step::Nothing };
         }
         if self.held_by_admin.is_some() {
@@ -156,12 +163,18 @@ impl Repair {
         match action {
             Action::Note | Action::Quarantine | Action::EndJob => Step::WaitForAdmin,
             Action::Replace => Step::MarkForReplacement,
-            Action::Reset if self.left(Attempt::Reset, policy.max_resets, policy, now) => self.when_rested(Step::Reset, around, policy, now),
+            Action::Reset if self.left(Attempt::Reset, policy.max_resets, policy, now) => {
+                self.when_rested(Step::Reset, around, policy, now)
+            }
             // What resets do not mend, a boot may; and what that does not, nothing here does.
-            Action::Reset | Action::Reboot if self.left(Attempt::Boot, policy.max_boots, policy, now) => match around.node_empty {
-                true => self.when_rested(Step::Boot, around, policy, now),
-                false => Step::Nothing,
-            },
+            Action::Reset | Action::Reboot
+                if self.left(Attempt::Boot, policy.max_boots, policy, now) =>
+            {
+                match around.node_empty {
+                    true => self.when_rested(Step::Boot, around, policy, now),
+                    false => Step::Nothing,
+                }
+            }
             Action::Reset | Action::Reboot if self.not_done => Step::WaitForAdmin,
             Action::Reset if policy.max_resets > 0 => Step::MarkForReplacement,
             Action::Reboot if policy.max_boots > 0 => Step::MarkForReplacement,
@@ -184,12 +197,16 @@ impl Repair {
             _ => return,
         };
         if let Some((attempt, _)) = attempt {
-            self.attempts.retain(|(_, at)| now.since_secs(*at) < policy.window_secs as i64);
+            self.attempts
+                .retain(|(_, at)| now.since_secs(*at) < policy.window_secs as i64);
             self.attempts.push((attempt, now));
         }
         if step == Step::GiveUp {
             let burning_in = self.stage == Stage::BurningIn;
-            (self.burn_in_failed, self.not_done) = (self.burn_in_failed || burning_in, self.not_done || !burning_in);
+            (self.burn_in_failed, self.not_done) = (
+                self.burn_in_failed || burning_in,
+                self.not_done || !burning_in,
+            );
         }
         self.stage = stage;
         self.since = now;
@@ -236,19 +253,34 @@ impl Repair {
     }
 
     fn left(&self, attempt: Attempt, most: u32, policy: &RepairPolicy, now: Timestamp) -> bool {
-        let recent = self.attempts.iter().filter(|(kind, at)| *kind == attempt && now.since_secs(*at) < policy.window_secs as i64);
+        let recent = self.attempts.iter().filter(|(kind, at)| {
+            *kind == attempt && now.since_secs(*at) < policy.window_secs as i64
+        });
         recent.count() < most as usize
     }
 
     /// The step, when nothing else is under way on the node and the pause after the step before is over.
-    fn when_rested(&self, step: Step, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+    fn when_rested(
+        &self,
+        step: Step,
+        around: &Surroundings<'_>,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> Step {
         // A burn-in after a reset or a boot belongs to it and waits for nobody; a second one waits as everything else.
         let last = self.attempts.last();
         let follows = step == Step::BurnIn && last.is_none_or(|(last, _)| *last != Attempt::BurnIn);
-        let doubled = policy.first_pause_secs.saturating_mul(1 << self.attempts.len().min(10));
-        let rested = last.is_none_or(|(_, at)| now.since_secs(*at) >= doubled.min(policy.window_secs) as i64);
+        let doubled = policy
+            .first_pause_secs
+            .saturating_mul(1 << self.attempts.len().min(10));
+        let rested = last
+            .is_none_or(|(_, at)| now.since_secs(*at) >= doubled.min(policy.window_secs) as i64);
         let free = !around.other_under_way || step == Step::BurnIn;
-        if free && (rested || follows) { step } else { Step::Nothing }
+        if free && (rested || follows) {
+            step
+        } else {
+            Step::Nothing
+        }
     }
 }
 
@@ -265,7 +297,13 @@ mod tests {
     fn with_xids(numbers: &[u64]) -> GpuWatch {
         let mut watch = GpuWatch::default();
         for &number in numbers {
-            watch.event(&Catalogue::built_in(), GpuEventKind::Xid(number), 1, EventSource::EventSet, at(0));
+            watch.event(
+                &Catalogue::built_in(),
+                GpuEventKind::Xid(number),
+                1,
+                EventSource::EventSet,
+                at(0),
+            );
         }
         watch
     }
@@ -281,25 +319,48 @@ mod tests {
     }
 
     /// Takes the step that comes next, and says which.
-    fn step(repair: &mut Repair, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+    fn step(
+        repair: &mut Repair,
+        around: &Surroundings<'_>,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> Step {
         let step = repair.next(around, policy, now);
-        assert_eq!(repair.next(around, policy, now), step, "asking changes nothing");
+        assert_eq!(
+            repair.next(around, policy, now),
+            step,
+            "asking changes nothing"
+        );
         repair.begin(step, policy, now);
         step
     }
 
     #[test]
     fn a_sick_gpu_goes_out_its_job_ends_it_is_reset_tried_and_returned() {
-        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[48]));
-        let held = Surroundings { held: true, ..around(&sick) };
+        let (policy, mut repair, sick) =
+            (RepairPolicy::default(), Repair::default(), with_xids(&[48]));
+        let held = Surroundings {
+            held: true,
+            ..around(&sick)
+        };
         assert_eq!(step(&mut repair, &held, &policy, at(0)), Step::Quarantine);
         assert!(!repair.in_service());
         assert_eq!(step(&mut repair, &held, &policy, at(1)), Step::EndJob);
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(2)), Step::Reset);
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(3)), Step::Nothing, "under way");
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(2)),
+            Step::Reset
+        );
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(3)),
+            Step::Nothing,
+            "under way"
+        );
         repair.end(Ended::Done, at(10));
         let well = GpuWatch::default();
-        assert_eq!(step(&mut repair, &around(&well), &policy, at(11)), Step::BurnIn);
+        assert_eq!(
+            step(&mut repair, &around(&well), &policy, at(11)),
+            Step::BurnIn
+        );
         repair.end(Ended::BurnInPassed, at(100));
         assert!(repair.in_service());
         assert_eq!(repair.next(&around(&well), &policy, at(101)), Step::Nothing);
@@ -307,16 +368,29 @@ mod tests {
 
     #[test]
     fn a_job_that_may_finish_is_waited_for() {
-        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[94]));
-        let held = Surroundings { held: true, ..around(&sick) };
+        let (policy, mut repair, sick) =
+            (RepairPolicy::default(), Repair::default(), with_xids(&[94]));
+        let held = Surroundings {
+            held: true,
+            ..around(&sick)
+        };
         assert_eq!(step(&mut repair, &held, &policy, at(0)), Step::Quarantine);
-        assert_eq!(step(&mut repair, &held, &policy, at(100_000)), Step::Nothing);
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(100_001)), Step::Reset);
+        assert_eq!(
+            step(&mut repair, &held, &policy, at(100_000)),
+            Step::Nothing
+        );
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(100_001)),
+            Step::Reset
+        );
     }
 
     #[test]
     fn what_resets_do_not_mend_is_booted_and_then_marked_each_step_later_than_the_last() {
-        let policy = RepairPolicy { max_boots: 1, ..RepairPolicy::default() };
+        let policy = RepairPolicy {
+            max_boots: 1,
+            ..RepairPolicy::default()
+        };
         let (mut repair, sick) = (Repair::default(), with_xids(&[119]));
         let mut taken = Vec::new();
         for secs in 0..2000 {
@@ -328,81 +402,187 @@ mod tests {
         }
         assert_eq!(
             taken,
-            [(Step::Quarantine, 0), (Step::Reset, 1), (Step::Reset, 121), (Step::Boot, 361), (Step::MarkForReplacement, 362)]
+            [
+                (Step::Quarantine, 0),
+                (Step::Reset, 1),
+                (Step::Reset, 121),
+                (Step::Boot, 361),
+                (Step::MarkForReplacement, 362)
+            ]
         );
         assert_eq!(repair.stage, Stage::Marked);
         repair.release(at(3000));
-        assert_eq!(repair.next(&around(&GpuWatch::default()), &policy, at(3001)), Step::BurnIn, "returned by an administrator");
+        assert_eq!(
+            repair.next(&around(&GpuWatch::default()), &policy, at(3001)),
+            Step::BurnIn,
+            "returned by an administrator"
+        );
     }
 
     #[test]
     fn a_burn_in_that_fails_is_answered_by_a_reset_and_not_by_another_burn_in() {
-        let (policy, mut repair, well) = (RepairPolicy::default(), Repair::default(), GpuWatch::default());
+        let (policy, mut repair, well) = (
+            RepairPolicy::default(),
+            Repair::default(),
+            GpuWatch::default(),
+        );
         repair.hold("fan noise".to_owned());
-        assert_eq!(step(&mut repair, &around(&well), &policy, at(0)), Step::Quarantine);
-        assert_eq!(step(&mut repair, &around(&well), &policy, at(1)), Step::Nothing, "an administrator keeps it");
+        assert_eq!(
+            step(&mut repair, &around(&well), &policy, at(0)),
+            Step::Quarantine
+        );
+        assert_eq!(
+            step(&mut repair, &around(&well), &policy, at(1)),
+            Step::Nothing,
+            "an administrator keeps it"
+        );
         repair.release(at(2));
-        assert_eq!(step(&mut repair, &around(&well), &policy, at(3)), Step::BurnIn);
+        assert_eq!(
+            step(&mut repair, &around(&well), &policy, at(3)),
+            Step::BurnIn
+        );
         repair.end(Ended::BurnInFailed, at(60));
-        assert_eq!(step(&mut repair, &around(&well), &policy, at(61)), Step::Nothing, "not so soon");
-        assert_eq!(step(&mut repair, &around(&well), &policy, at(130)), Step::Reset);
+        assert_eq!(
+            step(&mut repair, &around(&well), &policy, at(61)),
+            Step::Nothing,
+            "not so soon"
+        );
+        assert_eq!(
+            step(&mut repair, &around(&well), &policy, at(130)),
+            Step::Reset
+        );
     }
 
     #[test]
     fn the_breaker_and_a_step_elsewhere_on_the_node_hold_it_back() {
-        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[79]));
-        let stopped = Surroundings { breaker_allows: false, ..around(&sick) };
-        assert_eq!(step(&mut repair, &stopped, &policy, at(0)), Step::StoppedByBreaker);
+        let (policy, mut repair, sick) =
+            (RepairPolicy::default(), Repair::default(), with_xids(&[79]));
+        let stopped = Surroundings {
+            breaker_allows: false,
+            ..around(&sick)
+        };
+        assert_eq!(
+            step(&mut repair, &stopped, &policy, at(0)),
+            Step::StoppedByBreaker
+        );
         assert!(repair.in_service(), "said, not done");
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(1)), Step::Quarantine);
-        assert_eq!(repair.next(&around(&sick), &policy, at(2)), Step::WaitForAdmin, "no boot by itself");
-        let booting = RepairPolicy { max_boots: 1, ..policy };
-        let busy = Surroundings { node_empty: false, ..around(&sick) };
-        assert_eq!(repair.next(&busy, &booting, at(2)), Step::Nothing, "the other seven work on");
-        let elsewhere = Surroundings { other_under_way: true, ..around(&sick) };
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(1)),
+            Step::Quarantine
+        );
+        assert_eq!(
+            repair.next(&around(&sick), &policy, at(2)),
+            Step::WaitForAdmin,
+            "no boot by itself"
+        );
+        let booting = RepairPolicy {
+            max_boots: 1,
+            ..policy
+        };
+        let busy = Surroundings {
+            node_empty: false,
+            ..around(&sick)
+        };
+        assert_eq!(
+            repair.next(&busy, &booting, at(2)),
+            Step::Nothing,
+            "the other seven work on"
+        );
+        let elsewhere = Surroundings {
+            other_under_way: true,
+            ..around(&sick)
+        };
         assert_eq!(repair.next(&elsewhere, &booting, at(2)), Step::Nothing);
         assert_eq!(repair.next(&around(&sick), &booting, at(2)), Step::Boot);
     }
 
     #[test]
     fn a_step_that_does_not_end_is_given_up() {
-        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[62]));
+        let (policy, mut repair, sick) =
+            (RepairPolicy::default(), Repair::default(), with_xids(&[62]));
         step(&mut repair, &around(&sick), &policy, at(0));
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(1)), Step::Reset);
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(3600)), Step::Nothing);
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(3601)), Step::GiveUp);
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(1)),
+            Step::Reset
+        );
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(3600)),
+            Step::Nothing
+        );
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(3601)),
+            Step::GiveUp
+        );
         assert_eq!(repair.stage, Stage::Out);
         repair.end(Ended::BurnInPassed, at(3602));
-        assert_eq!(repair.stage, Stage::Out, "an answer that comes too late returns nothing to service");
+        assert_eq!(
+            repair.stage,
+            Stage::Out,
+            "an answer that comes too late returns nothing to service"
+        );
     }
 
     #[test]
     fn a_reset_that_could_not_be_done_marks_no_board_for_replacement() {
-        let (policy, sick) = (RepairPolicy { first_pause_secs: 1, ..RepairPolicy::default() }, with_xids(&[48]));
+        let (policy, sick) = (
+            RepairPolicy {
+                first_pause_secs: 1,
+                ..RepairPolicy::default()
+            },
+            with_xids(&[48]),
+        );
         let after = |endings: [Ended; 2]| {
             let mut repair = Repair::default();
             step(&mut repair, &around(&sick), &policy, at(0));
             for (turn, ended) in endings.into_iter().enumerate() {
-                assert_eq!(step(&mut repair, &around(&sick), &policy, at(100 * (1 + turn as i64))), Step::Reset);
+                assert_eq!(
+                    step(
+                        &mut repair,
+                        &around(&sick),
+                        &policy,
+                        at(100 * (1 + turn as i64))
+                    ),
+                    Step::Reset
+                );
                 repair.end(ended, at(100 * (1 + turn as i64) + 1));
             }
             repair.next(&around(&sick), &policy, at(1000))
         };
         assert_eq!(after([Ended::Failed, Ended::Failed]), Step::WaitForAdmin);
-        assert_eq!(after([Ended::Failed, Ended::Done]), Step::MarkForReplacement, "it was reset, and that did not help");
+        assert_eq!(
+            after([Ended::Failed, Ended::Done]),
+            Step::MarkForReplacement,
+            "it was reset, and that did not help"
+        );
     }
 
     #[test]
     fn whoever_returns_a_gpu_does_not_wait_for_a_boot_that_has_not_come() {
-        let policy = RepairPolicy { max_boots: 1, ..RepairPolicy::default() };
+        let policy = RepairPolicy {
+            max_boots: 1,
+            ..RepairPolicy::default()
+        };
         let (mut repair, sick) = (Repair::default(), with_xids(&[79]));
         step(&mut repair, &around(&sick), &policy, at(0));
-        assert_eq!(step(&mut repair, &around(&sick), &policy, at(1)), Step::Boot);
+        assert_eq!(
+            step(&mut repair, &around(&sick), &policy, at(1)),
+            Step::Boot
+        );
         repair.release(at(2));
-        assert_eq!(step(&mut repair, &around(&GpuWatch::default()), &policy, at(3)), Step::BurnIn);
-        let mut resetting = Repair { stage: Stage::Resetting, ..Repair::default() };
+        assert_eq!(
+            step(&mut repair, &around(&GpuWatch::default()), &policy, at(3)),
+            Step::BurnIn
+        );
+        let mut resetting = Repair {
+            stage: Stage::Resetting,
+            ..Repair::default()
+        };
         resetting.release(at(2));
-        assert_eq!(resetting.stage, Stage::Resetting, "its program is at work on it");
+        assert_eq!(
+            resetting.stage,
+            Stage::Resetting,
+            "its program is at work on it"
+        );
     }
 
     proptest! {

@@ -81,7 +81,9 @@ fn shows(state: StateSeen) -> Option<Reading> {
         StateSeen::PcieGeneration => reading.pcie_gen = Some(3),
         StateSeen::Hot => reading.temperature_c = Some(88),
         StateSeen::MemoryHot => reading.memory_temperature_c = Some(95),
-        StateSeen::PowerBrake => reading.slow_reasons = Some(slow_reason::POWER_BRAKE | slow_reason::HARDWARE),
+        StateSeen::PowerBrake => {
+            reading.slow_reasons = Some(slow_reason::POWER_BRAKE | slow_reason::HARDWARE)
+        }
         StateSeen::FabricNotReady => reading.fabric = Some(FabricHealth::InProgress),
         StateSeen::FabricFailed => reading.fabric = Some(FabricHealth::Failed),
         StateSeen::FabricUnhealthy => reading.fabric = Some(FabricHealth::Unhealthy),
@@ -119,9 +121,23 @@ fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
         let mut seen = Vec::new();
         let mut now = 10;
         let show = |watch: &mut GpuWatch, now: i64| match &kind.evidence {
-            Evidence::Xid(numbers) => watch.event(&catalogue, GpuEventKind::Xid(numbers[0]), 1, EventSource::EventSet, at(now)),
-            Evidence::OtherXid => watch.event(&catalogue, GpuEventKind::Xid(9999), 1, EventSource::EventSet, at(now)),
-            Evidence::Counted(counted) => watch.read(&catalogue, &risen(*counted, kind.threshold), at(now)),
+            Evidence::Xid(numbers) => watch.event(
+                &catalogue,
+                GpuEventKind::Xid(numbers[0]),
+                1,
+                EventSource::EventSet,
+                at(now),
+            ),
+            Evidence::OtherXid => watch.event(
+                &catalogue,
+                GpuEventKind::Xid(9999),
+                1,
+                EventSource::EventSet,
+                at(now),
+            ),
+            Evidence::Counted(counted) => {
+                watch.read(&catalogue, &risen(*counted, kind.threshold), at(now))
+            }
             Evidence::State(state) => match shows(*state) {
                 Some(reading) => watch.read(&catalogue, &reading, at(now)),
                 None => watch.state(&catalogue, *state, Some("as told".to_owned()), at(now)),
@@ -132,8 +148,13 @@ fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
             now += 20;
         }
         assert_eq!(raised(&seen), [name.as_str()], "{name}");
-        let Change::Raised(sign) = &seen[0] else { panic!("{seen:?}") };
-        assert_eq!((sign.severity, sign.action, sign.catalogue_version), (kind.severity, kind.action, CATALOGUE_VERSION));
+        let Change::Raised(sign) = &seen[0] else {
+            panic!("{seen:?}")
+        };
+        assert_eq!(
+            (sign.severity, sign.action, sign.catalogue_version),
+            (kind.severity, kind.action, CATALOGUE_VERSION)
+        );
         assert!(!sign.evidence.is_empty() && sign.count >= 1, "{sign:?}");
         assert_eq!(watch.standing().count(), 1, "{name}");
     }
@@ -151,7 +172,9 @@ fn a_state_must_last_and_begins_again_after_a_gap() {
     assert_eq!(watch.read(&catalogue, &narrow, at(600)), []);
     let changes = watch.read(&catalogue, &narrow, at(610));
     assert_eq!(raised(&changes), ["pcie-width"]);
-    assert!(matches!(&changes[0], Change::Raised(sign) if sign.first == at(310) && sign.evidence == "8 of 16 PCIe lanes"));
+    assert!(
+        matches!(&changes[0], Change::Raised(sign) if sign.first == at(310) && sign.evidence == "8 of 16 PCIe lanes")
+    );
 }
 
 #[test]
@@ -163,9 +186,18 @@ fn a_sign_that_clears_is_over_and_one_that_does_not_stands_until_the_gpu_is_acce
     assert_eq!(watch.standing().count(), 2);
     assert_eq!(watch.read(&catalogue, &healthy(), at(299)), []);
     let changes = watch.read(&catalogue, &healthy(), at(310));
-    assert!(matches!(&changes[..], [Change::Over(sign)] if sign.name == "remap-pending"), "{changes:?}");
+    assert!(
+        matches!(&changes[..], [Change::Over(sign)] if sign.name == "remap-pending"),
+        "{changes:?}"
+    );
     watch.read(&catalogue, &healthy(), at(1_000_000));
-    assert_eq!(watch.standing().map(|sign| sign.name.as_str()).collect::<Vec<_>>(), ["sram-worn"]);
+    assert_eq!(
+        watch
+            .standing()
+            .map(|sign| sign.name.as_str())
+            .collect::<Vec<_>>(),
+        ["sram-worn"]
+    );
     watch = GpuWatch::accepting(&healthy());
     assert_eq!(watch.read(&catalogue, &healthy(), at(1_000_010)), []);
     assert_eq!(watch.standing().count(), 0);
@@ -177,9 +209,21 @@ fn a_silent_gpu_shows_its_silence_only_and_nothing_is_over_meanwhile() {
     let mut watch = GpuWatch::default();
     watch.read(&catalogue, &shows(StateSeen::Hot).unwrap(), at(0));
     watch.read(&catalogue, &shows(StateSeen::Hot).unwrap(), at(120));
-    assert_eq!(raised(&watch.read(&catalogue, &silent(SilenceKind::Lost), at(130))), ["lost"]);
-    assert_eq!(watch.read(&catalogue, &silent(SilenceKind::Lost), at(90_000)), []);
-    assert_eq!(watch.standing().map(|sign| sign.name.as_str()).collect::<Vec<_>>(), ["hot", "lost"]);
+    assert_eq!(
+        raised(&watch.read(&catalogue, &silent(SilenceKind::Lost), at(130))),
+        ["lost"]
+    );
+    assert_eq!(
+        watch.read(&catalogue, &silent(SilenceKind::Lost), at(90_000)),
+        []
+    );
+    assert_eq!(
+        watch
+            .standing()
+            .map(|sign| sign.name.as_str())
+            .collect::<Vec<_>>(),
+        ["hot", "lost"]
+    );
 }
 
 #[test]
@@ -187,19 +231,38 @@ fn the_same_event_from_the_event_set_and_the_kernel_log_counts_once() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
     let xid = GpuEventKind::Xid(48);
-    assert_eq!(raised(&watch.event(&catalogue, xid, 1, EventSource::EventSet, at(0))), ["xid-48"]);
-    assert_eq!(watch.event(&catalogue, xid, 1, EventSource::KernelLog, at(1)), []);
+    assert_eq!(
+        raised(&watch.event(&catalogue, xid, 1, EventSource::EventSet, at(0))),
+        ["xid-48"]
+    );
+    assert_eq!(
+        watch.event(&catalogue, xid, 1, EventSource::KernelLog, at(1)),
+        []
+    );
     assert_eq!(watch.standing().next().unwrap().count, 1);
     watch.event(&catalogue, xid, 1, EventSource::KernelLog, at(2));
-    assert_eq!(watch.standing().next().unwrap().count, 2, "the log tells of one more");
+    assert_eq!(
+        watch.standing().next().unwrap().count,
+        2,
+        "the log tells of one more"
+    );
     // Long after, either source alone is believed.
     watch.event(&catalogue, xid, 1, EventSource::EventSet, at(5000));
     assert_eq!(watch.standing().next().unwrap().count, 3);
     // The ECC counter that rises with the event is the same error.
     watch.read(&catalogue, &healthy(), at(6000));
-    watch.event(&catalogue, GpuEventKind::EccUncorrected, 2, EventSource::EventSet, at(6001));
+    watch.event(
+        &catalogue,
+        GpuEventKind::EccUncorrected,
+        2,
+        EventSource::EventSet,
+        at(6001),
+    );
     watch.read(&catalogue, &risen(Counted::EccUncorrected, 2), at(6010));
-    let ecc = watch.standing().find(|sign| sign.name == "ecc-uncorrected").unwrap();
+    let ecc = watch
+        .standing()
+        .find(|sign| sign.name == "ecc-uncorrected")
+        .unwrap();
     assert_eq!(ecc.count, 2);
 }
 
@@ -209,15 +272,25 @@ fn counters_that_begin_anew_are_not_taken_for_a_rise_of_what_is_gone() {
     let mut watch = GpuWatch::default();
     let mut reading = healthy();
     reading.nvlink_errors = Some(9_999_999);
-    assert_eq!(watch.read(&catalogue, &reading, at(0)), [], "what was before the first look is not news");
+    assert_eq!(
+        watch.read(&catalogue, &reading, at(0)),
+        [],
+        "what was before the first look is not news"
+    );
     reading.nvlink_errors = Some(3);
     assert_eq!(watch.read(&catalogue, &reading, at(10)), [], "a reset");
     // But uncorrected errors since the driver was loaded are news to one who never looked.
     let mut sick = healthy();
     sick.ecc_uncorrected = Some(2);
     let mut fresh = GpuWatch::default();
-    assert_eq!(raised(&fresh.read(&catalogue, &sick, at(0))), ["ecc-uncorrected"]);
-    assert_eq!(GpuWatch::accepting(&sick).read(&catalogue, &sick, at(0)), []);
+    assert_eq!(
+        raised(&fresh.read(&catalogue, &sick, at(0))),
+        ["ecc-uncorrected"]
+    );
+    assert_eq!(
+        GpuWatch::accepting(&sick).read(&catalogue, &sick, at(0)),
+        []
+    );
 }
 
 #[test]
@@ -227,26 +300,45 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
     (alone.nvlinks_up_expected, alone.nvlinks_down) = (None, vec![12, 13, 14, 15, 16, 17]);
     let mut watch = GpuWatch::default();
     for secs in [0, 60, 120] {
-        assert_eq!(watch.read(&catalogue, &alone, at(secs)), [], "six places without a cable");
+        assert_eq!(
+            watch.read(&catalogue, &alone, at(secs)),
+            [],
+            "six places without a cable"
+        );
     }
     alone.nvlinks_down.push(3);
     watch.read(&catalogue, &alone, at(180));
     let changes = watch.read(&catalogue, &alone, at(240));
-    assert!(matches!(&changes[..], [Change::Raised(sign)] if sign.evidence == "NVLink 3 is down"), "{changes:?}");
+    assert!(
+        matches!(&changes[..], [Change::Raised(sign)] if sign.evidence == "NVLink 3 is down"),
+        "{changes:?}"
+    );
     // One whose siblings have more links up was not wired that way.
     let mut odd = healthy();
     odd.nvlinks_down = vec![5];
     let mut watch = GpuWatch::default();
     watch.read(&catalogue, &odd, at(0));
-    assert_eq!(raised(&watch.read(&catalogue, &odd, at(60))), ["nvlink-down"]);
+    assert_eq!(
+        raised(&watch.read(&catalogue, &odd, at(60))),
+        ["nvlink-down"]
+    );
 }
 
 #[test]
 fn a_gpu_without_a_bridge_beside_two_that_have_one_is_no_sign() {
     let catalogue = Catalogue::built_in();
-    let board = |down: &[u32]| Reading { nvlink_count: 4, nvlinks_down: down.to_vec(), nvlinks_up_expected: None, ..healthy() };
+    let board = |down: &[u32]| Reading {
+        nvlink_count: 4,
+        nvlinks_down: down.to_vec(),
+        nvlinks_up_expected: None,
+        ..healthy()
+    };
     let mut readings = [board(&[]), board(&[]), board(&[0, 1, 2, 3])];
-    let mut watches = [GpuWatch::default(), GpuWatch::default(), GpuWatch::default()];
+    let mut watches = [
+        GpuWatch::default(),
+        GpuWatch::default(),
+        GpuWatch::default(),
+    ];
     for secs in [0, 100, 200] {
         let [one, two, three] = &mut readings;
         compare_siblings(&mut [("a100", one), ("a100", two), ("a100", three)]);
@@ -274,15 +366,42 @@ fn two_faults_on_one_gpu_call_for_the_harsher() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
     assert!(verdict(watch.standing()).is_none());
-    watch.event(&catalogue, GpuEventKind::Xid(13), 5, EventSource::EventSet, at(0));
-    assert!(verdict(watch.standing()).is_none(), "a note takes nothing out of service");
-    watch.event(&catalogue, GpuEventKind::Xid(94), 1, EventSource::EventSet, at(1));
+    watch.event(
+        &catalogue,
+        GpuEventKind::Xid(13),
+        5,
+        EventSource::EventSet,
+        at(0),
+    );
+    assert!(
+        verdict(watch.standing()).is_none(),
+        "a note takes nothing out of service"
+    );
+    watch.event(
+        &catalogue,
+        GpuEventKind::Xid(94),
+        1,
+        EventSource::EventSet,
+        at(1),
+    );
     let first = verdict(watch.standing()).unwrap();
-    assert_eq!((first.action, first.let_finish, first.sign.name.as_str()), (Action::Reset, true, "xid-94"));
+    assert_eq!(
+        (first.action, first.let_finish, first.sign.name.as_str()),
+        (Action::Reset, true, "xid-94")
+    );
     watch.read(&catalogue, &shows(StateSeen::RemapFailed).unwrap(), at(2));
-    watch.event(&catalogue, GpuEventKind::Xid(95), 1, EventSource::EventSet, at(3));
+    watch.event(
+        &catalogue,
+        GpuEventKind::Xid(95),
+        1,
+        EventSource::EventSet,
+        at(3),
+    );
     let both = verdict(watch.standing()).unwrap();
-    assert_eq!((both.action, both.let_finish, both.sign.name.as_str()), (Action::Replace, false, "remap-failed"));
+    assert_eq!(
+        (both.action, both.let_finish, both.sign.name.as_str()),
+        (Action::Replace, false, "remap-failed")
+    );
 }
 
 #[test]
@@ -290,30 +409,58 @@ fn a_watch_and_its_signs_survive_being_written_down() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
     watch.read(&catalogue, &healthy(), at(0));
-    watch.event(&catalogue, GpuEventKind::Xid(79), 3, EventSource::EventSet, at(1));
+    watch.event(
+        &catalogue,
+        GpuEventKind::Xid(79),
+        3,
+        EventSource::EventSet,
+        at(1),
+    );
     watch.read(&catalogue, &shows(StateSeen::NvlinkDown).unwrap(), at(2));
     let text = serde_json::to_string(&watch).unwrap();
     assert_eq!(serde_json::from_str::<GpuWatch>(&text).unwrap(), watch);
-    assert_eq!(serde_json::from_str::<GpuWatch>("{}").unwrap(), GpuWatch::default());
+    assert_eq!(
+        serde_json::from_str::<GpuWatch>("{}").unwrap(),
+        GpuWatch::default()
+    );
 }
 
 #[test]
 fn the_catalogue_names_sources_and_each_xid_once() {
     let catalogue = Catalogue::built_in();
-    assert_eq!(Catalogue::with(&CatalogueOverrides::default()), Ok(catalogue.clone()));
+    assert_eq!(
+        Catalogue::with(&CatalogueOverrides::default()),
+        Ok(catalogue.clone())
+    );
     for (name, kind) in &catalogue.signs {
-        assert!(!kind.source.is_empty() && !kind.meaning.is_empty(), "{name}");
-        assert_eq!(kind.evidence.to_string().parse(), Ok(kind.evidence.clone()), "{name}");
-        assert!(kind.action > Action::Note || kind.clears_secs > 0, "{name}: a note must end by itself");
+        assert!(
+            !kind.source.is_empty() && !kind.meaning.is_empty(),
+            "{name}"
+        );
+        assert_eq!(
+            kind.evidence.to_string().parse(),
+            Ok(kind.evidence.clone()),
+            "{name}"
+        );
+        assert!(
+            kind.action > Action::Note || kind.clears_secs > 0,
+            "{name}: a note must end by itself"
+        );
         let ends = !kind.let_finish && kind.action > Action::Note;
-        assert!(!ends || kind.action >= Action::EndJob, "{name}: its job is to end and its action does not say so");
+        assert!(
+            !ends || kind.action >= Action::EndJob,
+            "{name}: its job is to end and its action does not say so"
+        );
     }
     let (name, kind) = catalogue.by_xid(79).unwrap();
     assert_eq!((name, kind.action), ("xid-79", Action::Reboot));
     assert_eq!(catalogue.by_xid(120).unwrap().0, "xid-119");
     assert_eq!(catalogue.by_xid(4711).unwrap().0, "xid-other");
     for (state, word) in StateSeen::ALL {
-        let named = catalogue.signs.values().any(|kind| kind.evidence == Evidence::State(*state));
+        let named = catalogue
+            .signs
+            .values()
+            .any(|kind| kind.evidence == Evidence::State(*state));
         assert!(named, "no sign has {word} as evidence");
     }
 }
@@ -322,8 +469,12 @@ fn the_catalogue_names_sources_and_each_xid_once() {
 #[test]
 fn the_page_of_signs_is_the_catalogue() {
     let catalogue = Catalogue::built_in();
-    let mut page = format!("{HEAD}\nCatalogue version {CATALOGUE_VERSION}, {} signs.\n\n", catalogue.signs.len());
-    page += "| sign | raised by | severity | action | meaning | source |\n|---|---|---|---|---|---|\n";
+    let mut page = format!(
+        "{HEAD}\nCatalogue version {CATALOGUE_VERSION}, {} signs.\n\n",
+        catalogue.signs.len()
+    );
+    page +=
+        "| sign | raised by | severity | action | meaning | source |\n|---|---|---|---|---|---|\n";
     for (name, kind) in &catalogue.signs {
         page += &format!(
             "| `{name}` | {} | {} | {} | {} | {} |\n",
@@ -338,13 +489,27 @@ fn the_page_of_signs_is_the_catalogue() {
 }
 
 fn raised_by(kind: &SignKind) -> String {
-    let lasting = if kind.holds_secs > 0 { format!(" for {} s", kind.holds_secs) } else { String::new() };
+    let lasting = if kind.holds_secs > 0 {
+        format!(" for {} s", kind.holds_secs)
+    } else {
+        String::new()
+    };
     match &kind.evidence {
         Evidence::Counted(Counted::HeatSlowed | Counted::PowerSlowed) => {
-            format!("{}, {} s within {} s", kind.evidence, kind.threshold / 1000, kind.window_secs)
+            format!(
+                "{}, {} s within {} s",
+                kind.evidence,
+                kind.threshold / 1000,
+                kind.window_secs
+            )
         }
-        Evidence::Counted(_) => format!("{}, {} within {} s", kind.evidence, kind.threshold, kind.window_secs),
-        Evidence::State(StateSeen::PagesRetired) => format!("{}, {} or more", kind.evidence, kind.threshold),
+        Evidence::Counted(_) => format!(
+            "{}, {} within {} s",
+            kind.evidence, kind.threshold, kind.window_secs
+        ),
+        Evidence::State(StateSeen::PagesRetired) => {
+            format!("{}, {} or more", kind.evidence, kind.threshold)
+        }
         evidence => format!("{}{lasting}", evidence.to_string().replace(',', ", ")),
     }
 }
@@ -427,15 +592,49 @@ fn a_site_changes_adds_and_switches_off_signs_in_toml() {
     let overrides: CatalogueOverrides = toml::from_str(SITE).unwrap();
     let catalogue = Catalogue::with(&overrides).unwrap();
     assert_eq!(catalogue.signs["xid-63"].severity, Severity::Warning);
-    assert_eq!(catalogue.signs["xid-63"].action, Action::Note, "what is not named stays");
-    assert_eq!((catalogue.signs["xid-79"].action, catalogue.signs["xid-79"].let_finish), (Action::Replace, true));
+    assert_eq!(
+        catalogue.signs["xid-63"].action,
+        Action::Note,
+        "what is not named stays"
+    );
+    assert_eq!(
+        (
+            catalogue.signs["xid-79"].action,
+            catalogue.signs["xid-79"].let_finish
+        ),
+        (Action::Replace, true)
+    );
     assert!(!catalogue.signs.contains_key("pcie-width"));
-    assert_eq!((catalogue.by_xid(31).unwrap().0, catalogue.by_xid(13).unwrap().0), ("our-page-faults", "xid-application"));
+    assert_eq!(
+        (
+            catalogue.by_xid(31).unwrap().0,
+            catalogue.by_xid(13).unwrap().0
+        ),
+        ("our-page-faults", "xid-application")
+    );
     let mut watch = GpuWatch::default();
     for count in 0..49 {
-        assert_eq!(watch.event(&catalogue, GpuEventKind::Xid(31), 1, EventSource::EventSet, at(count * 10)), []);
+        assert_eq!(
+            watch.event(
+                &catalogue,
+                GpuEventKind::Xid(31),
+                1,
+                EventSource::EventSet,
+                at(count * 10)
+            ),
+            []
+        );
     }
-    assert_eq!(raised(&watch.event(&catalogue, GpuEventKind::Xid(31), 1, EventSource::EventSet, at(490))), ["our-page-faults"]);
+    assert_eq!(
+        raised(&watch.event(
+            &catalogue,
+            GpuEventKind::Xid(31),
+            1,
+            EventSource::EventSet,
+            at(490)
+        )),
+        ["our-page-faults"]
+    );
 }
 
 #[test]
@@ -457,11 +656,30 @@ evidence = "xid 48"
 action = "reset"
 "#;
     let errors = Catalogue::with(&toml::from_str(wrong).unwrap()).unwrap_err();
-    let told: Vec<(&str, &str)> = errors.iter().map(|error| (error.sign.as_str(), error.key)).collect();
-    assert_eq!(told, [("hot", "holds_secs"), ("hot", "threshold"), ("xid-97", "evidence"), ("mine-too", "evidence")]);
-    assert!(errors[2].to_string().contains("did you mean \"xid-79\"?"), "{}", errors[2]);
+    let told: Vec<(&str, &str)> = errors
+        .iter()
+        .map(|error| (error.sign.as_str(), error.key))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("hot", "holds_secs"),
+            ("hot", "threshold"),
+            ("xid-97", "evidence"),
+            ("mine-too", "evidence")
+        ]
+    );
+    assert!(
+        errors[2].to_string().contains("did you mean \"xid-79\"?"),
+        "{}",
+        errors[2]
+    );
     assert!(errors[3].problem.contains("\"mine\""), "{}", errors[3]);
-    let unknown = |text: &str| toml::from_str::<CatalogueOverrides>(text).unwrap_err().to_string();
+    let unknown = |text: &str| {
+        toml::from_str::<CatalogueOverrides>(text)
+            .unwrap_err()
+            .to_string()
+    };
     assert!(unknown("[sign.hot]\nevidence = \"hoot\"").contains("did you mean \"hot\"?"));
     assert!(unknown("[sign.hot]\nacton = \"note\"").contains("unknown field `acton`"));
     assert!(unknown("[sign.hot]\naction = \"explode\"").contains("unknown variant `explode`"));

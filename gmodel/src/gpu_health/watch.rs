@@ -76,7 +76,14 @@ pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<Verdict<
         .into_iter()
         .filter(|sign| sign.action > Action::Note)
         .collect();
-    let rank = |sign: &&&Sign| (sign.action, !sign.let_finish, sign.severity, std::cmp::Reverse(sign.first));
+    let rank = |sign: &&&Sign| {
+        (
+            sign.action,
+            !sign.let_finish,
+            sign.severity,
+            std::cmp::Reverse(sign.first),
+        )
+    };
     let sign = *serious.iter().max_by_key(rank)?;
     Some(Verdict {
         action: sign.action,
@@ -143,7 +150,12 @@ impl GpuWatch {
     }
 
     /// Takes one reading. A GPU that is silent shows nothing but its silence, and no sign is over meanwhile.
-    pub fn read(&mut self, catalogue: &Catalogue, reading: &Reading, now: Timestamp) -> Vec<Change> {
+    pub fn read(
+        &mut self,
+        catalogue: &Catalogue,
+        reading: &Reading,
+        now: Timestamp,
+    ) -> Vec<Change> {
         let mut changes = Vec::new();
         let silent = reading.fault.as_ref().map(|fault| fault.kind);
         let never_up = match &self.before {
@@ -162,7 +174,11 @@ impl GpuWatch {
                 Evidence::Counted(counted) if silent.is_none() => {
                     let rise = self.rise(*counted, reading);
                     if rise > 0 {
-                        let seen = Seen { source: EventSource::Reading, count: rise, text: counted_text(*counted, rise) };
+                        let seen = Seen {
+                            source: EventSource::Reading,
+                            count: rise,
+                            text: counted_text(*counted, rise),
+                        };
                         changes.extend(self.count(catalogue, name, kind, seen, now));
                     }
                 }
@@ -171,7 +187,10 @@ impl GpuWatch {
         }
         if silent.is_none() {
             let still_never_up = |link: &u32| reading.nvlinks_down.contains(link);
-            self.before = Some(Baseline::of(reading, never_up.into_iter().filter(still_never_up).collect()));
+            self.before = Some(Baseline::of(
+                reading,
+                never_up.into_iter().filter(still_never_up).collect(),
+            ));
             changes.extend(self.over(catalogue, now));
         }
         changes
@@ -188,12 +207,20 @@ impl GpuWatch {
     ) -> Vec<Change> {
         let counted = |wanted: Counted| {
             let mut signs = catalogue.signs.iter();
-            signs.find(|(_, kind)| kind.evidence == Evidence::Counted(wanted)).map(|(name, kind)| (name.as_str(), kind))
+            signs
+                .find(|(_, kind)| kind.evidence == Evidence::Counted(wanted))
+                .map(|(name, kind)| (name.as_str(), kind))
         };
         let (found, text) = match kind {
             GpuEventKind::Xid(number) => (catalogue.by_xid(number), format!("Xid {number}")),
-            GpuEventKind::EccUncorrected => (counted(Counted::EccUncorrected), counted_text(Counted::EccUncorrected, count)),
-            GpuEventKind::EccCorrected => (counted(Counted::EccCorrected), counted_text(Counted::EccCorrected, count)),
+            GpuEventKind::EccUncorrected => (
+                counted(Counted::EccUncorrected),
+                counted_text(Counted::EccUncorrected, count),
+            ),
+            GpuEventKind::EccCorrected => (
+                counted(Counted::EccCorrected),
+                counted_text(Counted::EccCorrected, count),
+            ),
             GpuEventKind::Lost => {
                 let text = "the driver says that it is lost".to_owned();
                 return self.state(catalogue, StateSeen::Lost, Some(text), now);
@@ -203,7 +230,19 @@ impl GpuWatch {
         let Some((name, sign)) = found else {
             return Vec::new();
         };
-        self.count(catalogue, name, sign, Seen { source, count, text }, now).into_iter().collect()
+        self.count(
+            catalogue,
+            name,
+            sign,
+            Seen {
+                source,
+                count,
+                text,
+            },
+            now,
+        )
+        .into_iter()
+        .collect()
     }
 
     /// Says that a state is seen, with what was seen of it, or that it is not. For states of the node, which no reading tells.
@@ -215,7 +254,9 @@ impl GpuWatch {
         now: Timestamp,
     ) -> Vec<Change> {
         let signs = catalogue.signs.iter();
-        let wanted: Vec<_> = signs.filter(|(_, kind)| kind.evidence == Evidence::State(state)).collect();
+        let wanted: Vec<_> = signs
+            .filter(|(_, kind)| kind.evidence == Evidence::State(state))
+            .collect();
         let mut changes = Vec::new();
         for (name, kind) in wanted {
             changes.extend(self.state_of(catalogue, name, kind, seen.clone(), now));
@@ -228,17 +269,21 @@ impl GpuWatch {
 
     /// Signs that stand, in the order of their names.
     pub fn standing(&self) -> impl Iterator<Item = &Sign> {
-        self.tallies.values().filter_map(|tally| Some(&tally.standing.as_ref()?.sign))
+        self.tallies
+            .values()
+            .filter_map(|tally| Some(&tally.standing.as_ref()?.sign))
     }
 
     fn tally(&mut self, name: &str, now: Timestamp) -> &mut Tally {
-        self.tallies.entry(name.to_owned()).or_insert_with(|| Tally {
-            parts: VecDeque::new(),
-            by_source: BTreeMap::new(),
-            since: None,
-            last_seen: now,
-            standing: None,
-        })
+        self.tallies
+            .entry(name.to_owned())
+            .or_insert_with(|| Tally {
+                parts: VecDeque::new(),
+                by_source: BTreeMap::new(),
+                since: None,
+                last_seen: now,
+                standing: None,
+            })
     }
 
     fn count(
@@ -262,10 +307,17 @@ impl GpuWatch {
             Some((newest, sum)) if *newest >= part => *sum = sum.saturating_add(fresh),
             _ => tally.parts.push_back((part, fresh)),
         }
-        while tally.parts.front().is_some_and(|(oldest, _)| *oldest <= part - PARTS) {
+        while tally
+            .parts
+            .front()
+            .is_some_and(|(oldest, _)| *oldest <= part - PARTS)
+        {
             tally.parts.pop_front();
         }
-        let sum = tally.parts.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
+        let sum = tally
+            .parts
+            .iter()
+            .fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
         if tally.standing.is_some() {
             return tally.again(fresh, now);
         }
@@ -310,7 +362,9 @@ impl GpuWatch {
             let kind = catalogue.signs.get(name);
             let ended = match kind {
                 None => true,
-                Some(kind) if tally.standing.is_some() => kind.clears_secs > 0 && quiet_secs >= kind.clears_secs as i64,
+                Some(kind) if tally.standing.is_some() => {
+                    kind.clears_secs > 0 && quiet_secs >= kind.clears_secs as i64
+                }
                 Some(kind) => tally.since.is_none() && quiet_secs >= kind.window_secs as i64,
             };
             if ended && let Some(standing) = &tally.standing {
@@ -331,12 +385,19 @@ impl GpuWatch {
         let new = counter(counted, reading);
         let Some(before) = &self.before else {
             // Errors since the driver was loaded are news to somebody who never looked; other counters may be years old.
-            return if counted == Counted::EccUncorrected { new.unwrap_or(0) } else { 0 };
+            return if counted == Counted::EccUncorrected {
+                new.unwrap_or(0)
+            } else {
+                0
+            };
         };
         let old = before.counters.get(counted.word()).copied();
         let risen = rise(old, new);
         if counted == Counted::EccUncorrected {
-            return risen.max(rise(before.ecc_uncorrected_ever, reading.ecc_uncorrected_ever));
+            return risen.max(rise(
+                before.ecc_uncorrected_ever,
+                reading.ecc_uncorrected_ever,
+            ));
         }
         risen
     }
@@ -347,7 +408,9 @@ impl Baseline {
         let counters = Counted::ALL.iter();
         Baseline {
             counters: counters
-                .filter_map(|(counted, word)| Some(((*word).to_owned(), counter(*counted, reading)?)))
+                .filter_map(|(counted, word)| {
+                    Some(((*word).to_owned(), counter(*counted, reading)?))
+                })
                 .collect(),
             ecc_uncorrected_ever: reading.ecc_uncorrected_ever,
             links_never_up,
@@ -367,7 +430,15 @@ impl Tally {
         own.saturating_sub(most)
     }
 
-    fn raise(&mut self, catalogue: &Catalogue, name: &str, kind: &SignKind, evidence: String, count: u64, now: Timestamp) -> Change {
+    fn raise(
+        &mut self,
+        catalogue: &Catalogue,
+        name: &str,
+        kind: &SignKind,
+        evidence: String,
+        count: u64,
+        now: Timestamp,
+    ) -> Change {
         let sign = Sign {
             name: name.to_owned(),
             severity: kind.severity,
@@ -402,8 +473,14 @@ impl Tally {
 
 /// Links that are down at the first look, as far as no sibling says that they should be up.
 fn first_links_down(reading: &Reading) -> Vec<u32> {
-    let missing = reading.nvlinks_up_expected.is_some_and(|expected| reading.nvlinks_up() < expected);
-    if missing { Vec::new() } else { reading.nvlinks_down.clone() }
+    let missing = reading
+        .nvlinks_up_expected
+        .is_some_and(|expected| reading.nvlinks_up() < expected);
+    if missing {
+        Vec::new()
+    } else {
+        reading.nvlinks_down.clone()
+    }
 }
 
 fn counter(counted: Counted, reading: &Reading) -> Option<u64> {
@@ -432,16 +509,35 @@ fn counted_text(counted: Counted, rise: u64) -> String {
 }
 
 fn tells_silence(state: StateSeen) -> bool {
-    matches!(state, StateSeen::Lost | StateSeen::Hangs | StateSeen::Missing | StateSeen::Error)
+    matches!(
+        state,
+        StateSeen::Lost | StateSeen::Hangs | StateSeen::Missing | StateSeen::Error
+    )
 }
 
 /// What is seen of a state, where it is so.
-fn state_seen(state: StateSeen, reading: &Reading, kind: &SignKind, links_never_up: &[u32]) -> Option<String> {
-    let silence = |wanted: SilenceKind| reading.fault.as_ref().filter(|fault| fault.kind == wanted).map(|fault| fault.text.clone());
+fn state_seen(
+    state: StateSeen,
+    reading: &Reading,
+    kind: &SignKind,
+    links_never_up: &[u32],
+) -> Option<String> {
+    let silence = |wanted: SilenceKind| {
+        reading
+            .fault
+            .as_ref()
+            .filter(|fault| fault.kind == wanted)
+            .map(|fault| fault.text.clone())
+    };
     let when = |is_so: bool, text: &str| is_so.then(|| text.to_owned());
     let flag = |flag: Option<bool>, text: &str| when(flag == Some(true), text);
-    let advice = |wanted: RecoveryAdvice| when(reading.recovery == Some(wanted), "the driver's own advice");
-    let slow = |bit: u64| reading.slow_reasons.is_some_and(|reasons| reasons & bit != 0);
+    let advice =
+        |wanted: RecoveryAdvice| when(reading.recovery == Some(wanted), "the driver's own advice");
+    let slow = |bit: u64| {
+        reading
+            .slow_reasons
+            .is_some_and(|reasons| reasons & bit != 0)
+    };
     match state {
         StateSeen::Lost => silence(SilenceKind::Lost),
         StateSeen::Hangs => silence(SilenceKind::Hangs),
@@ -450,9 +546,13 @@ fn state_seen(state: StateSeen, reading: &Reading, kind: &SignKind, links_never_
         StateSeen::SramWorn => flag(reading.sram_worn, "the SRAM error threshold is exceeded"),
         StateSeen::RemapPending => flag(reading.remap_pending, "a row remap is pending"),
         StateSeen::RemapFailed => flag(reading.remap_failed, "a row remap failed"),
-        StateSeen::RetirementPending => flag(reading.retirement_pending, "a page retirement is pending"),
+        StateSeen::RetirementPending => {
+            flag(reading.retirement_pending, "a page retirement is pending")
+        }
         StateSeen::PagesRetired => {
-            let pages = reading.pages_retired.filter(|&pages| pages >= kind.threshold)?;
+            let pages = reading
+                .pages_retired
+                .filter(|&pages| pages >= kind.threshold)?;
             Some(format!("{pages} pages are retired"))
         }
         StateSeen::NvlinkDown => links_seen_down(reading, links_never_up),
@@ -463,28 +563,45 @@ fn state_seen(state: StateSeen, reading: &Reading, kind: &SignKind, links_never_
         StateSeen::PcieGeneration => {
             let (now, most) = (reading.pcie_gen?, reading.pcie_gen_max?);
             let busy = reading.busy_percent? >= BUSY_PERCENT;
-            (busy && now > 0 && now < most).then(|| format!("PCIe generation {now} of {most} under load"))
+            (busy && now > 0 && now < most)
+                .then(|| format!("PCIe generation {now} of {most} under load"))
         }
         StateSeen::Hot => {
-            let limit = reading.slowdown_c.filter(|&limit| reading.temperature_c >= Some(limit));
+            let limit = reading
+                .slowdown_c
+                .filter(|&limit| reading.temperature_c >= Some(limit));
             let celsius = reading.temperature_c.unwrap_or_default();
             match limit {
                 Some(limit) => Some(format!("{celsius} C, slows down from {limit} C on")),
-                None => when(slow(slow_reason::HARDWARE_THERMAL), &format!("{celsius} C, slowed down by its hardware")),
+                None => when(
+                    slow(slow_reason::HARDWARE_THERMAL),
+                    &format!("{celsius} C, slowed down by its hardware"),
+                ),
             }
         }
         StateSeen::MemoryHot => {
             let (now, most) = (reading.memory_temperature_c?, reading.memory_max_c?);
             (now >= most).then(|| format!("memory at {now} C, at most {most} C"))
         }
-        StateSeen::PowerBrake => when(slow(slow_reason::POWER_BRAKE), "slowed down by the power supply"),
+        StateSeen::PowerBrake => when(
+            slow(slow_reason::POWER_BRAKE),
+            "slowed down by the power supply",
+        ),
         StateSeen::FabricNotReady => match reading.fabric? {
-            FabricHealth::NotStarted => Some("its registration with the fabric has not begun".to_owned()),
+            FabricHealth::NotStarted => {
+                Some("its registration with the fabric has not begun".to_owned())
+            }
             FabricHealth::InProgress => Some("its registration with the fabric goes on".to_owned()),
             _ => None,
         },
-        StateSeen::FabricFailed => when(reading.fabric == Some(FabricHealth::Failed), "its registration with the fabric failed"),
-        StateSeen::FabricUnhealthy => when(reading.fabric == Some(FabricHealth::Unhealthy), "its fabric is degraded"),
+        StateSeen::FabricFailed => when(
+            reading.fabric == Some(FabricHealth::Failed),
+            "its registration with the fabric failed",
+        ),
+        StateSeen::FabricUnhealthy => when(
+            reading.fabric == Some(FabricHealth::Unhealthy),
+            "its fabric is degraded",
+        ),
         StateSeen::AdviceReset => advice(RecoveryAdvice::Reset),
         StateSeen::AdviceReboot => advice(RecoveryAdvice::Reboot),
         StateSeen::AdviceDrain => advice(RecoveryAdvice::DrainP2p),

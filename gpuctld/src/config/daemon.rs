@@ -2,7 +2,7 @@
 //!
 //! What the core decides by is [`gconfig`]'s.
 
-use super::{Config, SiteProgram, Hook, OnFailure};
+use super::{Config, Hook, OnFailure, SiteProgram};
 use crate::site_program::check_ownership;
 use gconfig::cluster::{self, KEYS};
 use gconfig::error::{Errors, Source};
@@ -25,15 +25,23 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
     let listen = listen(&section, errors);
     Config {
         cluster: cluster::read(&section, errors),
-        state_dir: section.path("state_dir", false, errors).unwrap_or_else(|| "/var/lib/gpupool".into()),
+        state_dir: section
+            .path("state_dir", false, errors)
+            .unwrap_or_else(|| "/var/lib/gpupool".into()),
         socket: socket(&section, errors),
         listen,
         advertise: advertise(&section, listen, errors),
         min_free_bytes: section.size("min_free", errors).unwrap_or(1 << 30),
-        node_cert_days: section.number("node_cert_days", 1..=3650, errors).unwrap_or(90),
-        keep_scripts_days: section.number("keep_scripts_days", 0..=3650, errors).unwrap_or(30),
+        node_cert_days: section
+            .number("node_cert_days", 1..=3650, errors)
+            .unwrap_or(90),
+        keep_scripts_days: section
+            .number("keep_scripts_days", 0..=3650, errors)
+            .unwrap_or(30),
         // Above the longest min_job_age_secs: what is in memory is in the database.
-        keep_jobs_days: section.number("keep_jobs_days", 2..=36_500, errors).unwrap_or(365),
+        keep_jobs_days: section
+            .number("keep_jobs_days", 2..=36_500, errors)
+            .unwrap_or(365),
         submit_hook: hook(&section, errors),
         fence: site_program(&section, "fence_program", "fence_timeout_secs", errors),
         idle: site_program(&section, "idle_program", "idle_timeout_secs", errors),
@@ -45,22 +53,37 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
 
 fn socket(section: &Section, errors: &mut Errors) -> PathBuf {
     let default = || PathBuf::from("/run/gpupool/gpuctld.sock");
-    let Some(path) = section.path("socket", false, errors) else { return default() };
+    let Some(path) = section.path("socket", false, errors) else {
+        return default();
+    };
     let bytes = path.as_os_str().as_bytes().len();
     if bytes <= MAX_SOCKET_PATH_BYTES {
         return path;
     }
-    let message = format!("socket has a path of {bytes} bytes; Linux takes {MAX_SOCKET_PATH_BYTES}");
-    errors.add(section.source, section.span("socket"), message, "use a shorter one, as under /run/gpupool");
+    let message =
+        format!("socket has a path of {bytes} bytes; Linux takes {MAX_SOCKET_PATH_BYTES}");
+    errors.add(
+        section.source,
+        section.span("socket"),
+        message,
+        "use a shorter one, as under /run/gpupool",
+    );
     default()
 }
 
 fn listen(section: &Section, errors: &mut Errors) -> SocketAddr {
     let default = SocketAddr::from(([0, 0, 0, 0], DEFAULT_PORT));
-    let Some(text) = section.text("listen", errors) else { return default };
+    let Some(text) = section.text("listen", errors) else {
+        return default;
+    };
     text.parse().unwrap_or_else(|_| {
         let message = format!("listen = {text:?} is not ADDRESS:PORT");
-        errors.add(section.source, section.span("listen"), message, "as \"0.0.0.0:7117\" or \"[::]:7117\"");
+        errors.add(
+            section.source,
+            section.span("listen"),
+            message,
+            "as \"0.0.0.0:7117\" or \"[::]:7117\"",
+        );
         default
     })
 }
@@ -71,28 +94,54 @@ fn advertise(section: &Section, listen: SocketAddr, errors: &mut Errors) -> Stri
         if !listen.ip().is_unspecified() {
             return listen.to_string();
         }
-        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        return format!("{}:{}", host.unwrap_or_else(|| "localhost".into()), listen.port());
+        let host = nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok());
+        return format!(
+            "{}:{}",
+            host.unwrap_or_else(|| "localhost".into()),
+            listen.port()
+        );
     };
     let valid = text.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && !host.contains(char::is_whitespace) && port.parse::<u16>().is_ok_and(|port| port > 0)
+        !host.is_empty()
+            && !host.contains(char::is_whitespace)
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
     if !valid {
         let message = format!("advertise = {text:?} is not HOST:PORT");
-        errors.add(section.source, section.span("advertise"), message, "as \"gpuctl.example.org:7117\"");
+        errors.add(
+            section.source,
+            section.span("advertise"),
+            message,
+            "as \"gpuctl.example.org:7117\"",
+        );
     }
     text
 }
 
 /// A program that cannot be called would be noticed when it is needed, and then too late.
-fn site_program(section: &Section, key: &str, timeout_key: &str, errors: &mut Errors) -> Option<SiteProgram> {
+fn site_program(
+    section: &Section,
+    key: &str,
+    timeout_key: &str,
+    errors: &mut Errors,
+) -> Option<SiteProgram> {
     let timeout_secs = section.number(timeout_key, 1..=3_600, errors).unwrap_or(60);
     let program = section.path(key, false, errors)?;
     if let Err(why) = check_ownership(&program) {
         let message = format!("{key} = {program:?} cannot be used: {why}");
-        errors.add(section.source, section.span(key), message, "it has to be a program that only root can change");
+        errors.add(
+            section.source,
+            section.span(key),
+            message,
+            "it has to be a program that only root can change",
+        );
     }
-    Some(SiteProgram { program, timeout_secs })
+    Some(SiteProgram {
+        program,
+        timeout_secs,
+    })
 }
 
 fn hook(section: &Section, errors: &mut Errors) -> Option<Hook> {
@@ -100,19 +149,33 @@ fn hook(section: &Section, errors: &mut Errors) -> Option<Hook> {
     let hook = Section::open(section.source, table, &HOOK_KEYS, "[submit_hook]", errors);
     for key in ["program", "user"] {
         if !hook.has(key) {
-            errors.add(section.source, section.span("submit_hook"), format!("[submit_hook] has no {key}"), "");
+            errors.add(
+                section.source,
+                section.span("submit_hook"),
+                format!("[submit_hook] has no {key}"),
+                "",
+            );
         }
     }
     let on_failure = [("refuse", OnFailure::Refuse), ("accept", OnFailure::Accept)];
     let user = hook.user("user", errors).unwrap_or_default();
     if user == "root" {
         let hint = "give it an ordinary system user of its own";
-        errors.add(section.source, hook.span("user"), "the submission hook may not run as root", hint);
+        errors.add(
+            section.source,
+            hook.span("user"),
+            "the submission hook may not run as root",
+            hint,
+        );
     }
     Some(Hook {
-        program: hook.path("program", false, errors).unwrap_or_else(|| Path::new("/").into()),
+        program: hook
+            .path("program", false, errors)
+            .unwrap_or_else(|| Path::new("/").into()),
         user,
         timeout_ms: hook.number("timeout_ms", 1..=60_000, errors).unwrap_or(200),
-        on_failure: hook.word("on_failure", &on_failure, errors).unwrap_or(OnFailure::Refuse),
+        on_failure: hook
+            .word("on_failure", &on_failure, errors)
+            .unwrap_or(OnFailure::Refuse),
     })
 }

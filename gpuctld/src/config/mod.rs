@@ -11,7 +11,9 @@ mod tests;
 
 pub use gconfig::error::ConfigError;
 pub use gconfig::idle::sense as idle_sense;
-pub use gconfig::policy::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, RecordKind, is_user, word_of};
+pub use gconfig::policy::{
+    BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, RecordKind, is_user, word_of,
+};
 pub use gconfig::policy_text::policy_text;
 pub use gconfig::scheduling::PLACEMENTS;
 pub use gconfig::section::gpu_text;
@@ -20,8 +22,8 @@ use chrono::{DateTime, TimeDelta, TimeZone as _};
 use gconfig::error::{Errors, Source};
 use gconfig::policy::Records;
 use gconfig::{partition, policy, policy_check, topology};
-use gmodel::config::ClusterConfig;
 use gmodel::Timestamp;
+use gmodel::config::ClusterConfig;
 use gmodel::policy::Policy;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -99,15 +101,25 @@ impl Config {
     /// All mistakes of all files, in the order of the files and of the text.
     pub fn load(path: &Path) -> Result<Self, Vec<ConfigError>> {
         let mut errors = Errors::with_local(machine_time);
-        let Some(main) = read_source(path, &mut errors) else { return Err(errors.into_sorted()) };
+        let Some(main) = read_source(path, &mut errors) else {
+            return Err(errors.into_sorted());
+        };
         let mut sources = vec![(Part::Main, main)];
         let dir = path.parent().unwrap_or(Path::new("."));
-        for (part, name) in [(Part::Partitions, "partitions.d"), (Part::Policy, "policy.d")] {
-            sources.extend(files_of(&dir.join(name), &mut errors).into_iter().map(|source| (part, source)));
+        for (part, name) in [
+            (Part::Partitions, "partitions.d"),
+            (Part::Policy, "policy.d"),
+        ] {
+            sources.extend(
+                files_of(&dir.join(name), &mut errors)
+                    .into_iter()
+                    .map(|source| (part, source)),
+            );
         }
         let topology = dir.join("topology.toml");
         if topology.exists() {
-            sources.extend(read_source(&topology, &mut errors).map(|source| (Part::Topology, source)));
+            sources
+                .extend(read_source(&topology, &mut errors).map(|source| (Part::Topology, source)));
         }
         Self::read(&sources, errors)
     }
@@ -122,7 +134,9 @@ impl Config {
             match part {
                 Part::Main => config = Some(daemon::read(source, &table, &mut errors)),
                 Part::Partitions => partition::refuse_other_keys(source, &table, &mut errors),
-                Part::Policy => policy::refuse_other_keys(source, &table, "files of policy.d", &mut errors),
+                Part::Policy => {
+                    policy::refuse_other_keys(source, &table, "files of policy.d", &mut errors)
+                }
                 Part::Topology => topology = Some(topology::read(source, &table, &mut errors)),
             }
             if matches!(part, Part::Main | Part::Partitions) {
@@ -133,8 +147,17 @@ impl Config {
             }
         }
         let partitions = partitions.finish();
-        let default_account = config.as_ref().map_or_else(|| ClusterConfig::default().default_account, |config: &Config| config.cluster.default_account.clone());
-        policy_check::check(&records, &partitions, &Policy::default(), &default_account, &mut errors);
+        let default_account = config.as_ref().map_or_else(
+            || ClusterConfig::default().default_account,
+            |config: &Config| config.cluster.default_account.clone(),
+        );
+        policy_check::check(
+            &records,
+            &partitions,
+            &Policy::default(),
+            &default_account,
+            &mut errors,
+        );
         policy_check::lasting(&records, &mut errors);
         match config {
             Some(mut config) if errors.is_empty() => {
@@ -158,7 +181,11 @@ impl Config {
             ("advertise", old.advertise != new.advertise),
             ("trace", old.trace != new.trace),
         ];
-        changed.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key.to_owned()).collect()
+        changed
+            .into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| key.to_owned())
+            .collect()
     }
 
     /// The new settings as far as they take effect without a restart.
@@ -190,15 +217,29 @@ enum Part {
 ///
 /// # Errors
 /// All mistakes, each with its place in the text.
-pub fn read_policy(name: &str, text: &str, config: &ClusterConfig) -> Result<Policy, Vec<ConfigError>> {
+pub fn read_policy(
+    name: &str,
+    text: &str,
+    config: &ClusterConfig,
+) -> Result<Policy, Vec<ConfigError>> {
     let mut errors = Errors::with_local(machine_time);
     let source = Source::new(Path::new(name), text, &mut errors);
     let table = source.parse(&mut errors);
     policy::refuse_other_keys(&source, &table, "policies", &mut errors);
     let mut records = Records::default();
     records.read(&source, &table, &mut errors);
-    policy_check::check(&records, &config.partitions, &config.policy, &config.default_account, &mut errors);
-    if errors.is_empty() { Ok(records.policy) } else { Err(errors.into_sorted()) }
+    policy_check::check(
+        &records,
+        &config.partitions,
+        &config.policy,
+        &config.default_account,
+        &mut errors,
+    );
+    if errors.is_empty() {
+        Ok(records.policy)
+    } else {
+        Err(errors.into_sorted())
+    }
 }
 
 /// The first thing in records that a file of them could not say: what an export prints is read back as it is.
@@ -208,7 +249,11 @@ pub fn beyond_files(policy: &Policy) -> Option<String> {
     let table = source.parse(&mut errors);
     Records::default().read(&source, &table, &mut errors);
     let first = errors.into_sorted().into_iter().next()?;
-    Some(if first.hint.is_empty() { first.message } else { format!("{}: {}", first.message, first.hint) })
+    Some(if first.hint.is_empty() {
+        first.message
+    } else {
+        format!("{}: {}", first.message, first.hint)
+    })
 }
 
 /// The `*.toml` of a directory by name. A directory that is missing is an empty one.
@@ -223,10 +268,16 @@ fn files_of(dir: &Path, errors: &mut Errors) -> Vec<Source> {
     };
     let mut paths: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        })
         .collect();
     paths.sort();
-    paths.iter().filter_map(|path| read_source(path, errors)).collect()
+    paths
+        .iter()
+        .filter_map(|path| read_source(path, errors))
+        .collect()
 }
 
 fn read_source(path: &Path, errors: &mut Errors) -> Option<Source> {
@@ -241,7 +292,10 @@ fn read_source(path: &Path, errors: &mut Errors) -> Option<Source> {
 
 /// A FIFO is not waited for, and a device not read to its end.
 fn read_regular(path: &Path) -> std::io::Result<String> {
-    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(std::io::Error::other("it is no regular file"));
@@ -250,13 +304,22 @@ fn read_regular(path: &Path) -> std::io::Result<String> {
     file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 {
         0..=MAX_FILE_BYTES => Ok(text),
-        bytes => Err(std::io::Error::other(format!("{} bytes; at most {MAX_FILE_BYTES} are read", bytes.max(metadata.len())))),
+        bytes => Err(std::io::Error::other(format!(
+            "{} bytes; at most {MAX_FILE_BYTES} are read",
+            bytes.max(metadata.len())
+        ))),
     }
 }
 
 /// A local time of this machine. One that is skipped begins at the next that is there; one that comes twice, at the first.
 fn machine_time(millis: i64) -> Option<Timestamp> {
     let civil = DateTime::from_timestamp_millis(millis)?.naive_utc();
-    let later = |mins: i64| chrono::Local.from_local_datetime(&(civil + TimeDelta::minutes(mins))).earliest();
-    (0..=180).find_map(later).map(|at| Timestamp(at.timestamp_millis()))
+    let later = |mins: i64| {
+        chrono::Local
+            .from_local_datetime(&(civil + TimeDelta::minutes(mins)))
+            .earliest()
+    };
+    (0..=180)
+        .find_map(later)
+        .map(|at| Timestamp(at.timestamp_millis()))
 }

@@ -23,7 +23,11 @@ fn load(files: &str) -> Result<Config, Vec<ConfigError>> {
 }
 
 fn check(files: &str, want: Expect) {
-    let said: Vec<String> = load(files).expect_err("the file was accepted").iter().map(ToString::to_string).collect();
+    let said: Vec<String> = load(files)
+        .expect_err("the file was accepted")
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     want.assert_eq(&(said.join("\n\n") + "\n"));
 }
 
@@ -249,7 +253,9 @@ nodes = "node[1-1000000000]"
 
 #[test]
 fn broken_toml_is_shown_where_it_breaks() {
-    check("--- gpuctld.toml\ncluster = \nsocket = \"/run/x\nlisten = \"1.2.3.4:5\"\n", expect![[r#"
+    check(
+        "--- gpuctld.toml\ncluster = \nsocket = \"/run/x\nlisten = \"1.2.3.4:5\"\n",
+        expect![[r#"
         error: string values must be quoted, expected literal string
          --> gpuctld.toml:1:11
           |
@@ -261,7 +267,8 @@ fn broken_toml_is_shown_where_it_breaks() {
           |
         2 | socket = "/run/x
           |                 ^
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -278,7 +285,10 @@ fn an_empty_file_gives_one_partition_of_all_nodes() {
     let config = load("--- gpuctld.toml\n").unwrap();
     assert_eq!(config.cluster.partitions.len(), 1);
     let main = config.cluster.default_partition().unwrap();
-    assert_eq!((main.name.as_str(), &main.nodes), ("main", &NodeSelection::All));
+    assert_eq!(
+        (main.name.as_str(), &main.nodes),
+        ("main", &NodeSelection::All)
+    );
     assert_eq!(config.min_free_bytes, 1 << 30);
     assert_eq!(config.cluster.privacy, Privacy::Open);
 }
@@ -292,29 +302,59 @@ fn slurm_words_and_times_are_read() {
     .unwrap();
     let p = config.cluster.partition("p").unwrap();
     assert_eq!(p.state, PartitionState::Drain);
-    assert_eq!((p.max_time_secs, p.default_time_secs, p.over_time_secs), (Some(129_600), Some(5_400), 300));
-    assert_eq!((p.mem_per_cpu_bytes, p.max_nodes), (Some(4 << 30), Some(16)));
+    assert_eq!(
+        (p.max_time_secs, p.default_time_secs, p.over_time_secs),
+        (Some(129_600), Some(5_400), 300)
+    );
+    assert_eq!(
+        (p.mem_per_cpu_bytes, p.max_nodes),
+        (Some(4 << 30), Some(16))
+    );
     assert!(p.holds("b2", &[]) && !p.holds("b3", &[]));
-    assert_eq!(config.advertise, "127.0.0.1:7000", "a fixed address is what nodes dial");
+    assert_eq!(
+        config.advertise, "127.0.0.1:7000",
+        "a fixed address is what nodes dial"
+    );
 }
 
 #[test]
 fn what_needs_a_restart_is_said_and_kept() {
     let old = load("--- gpuctld.toml\nsocket = \"/run/a\"\nkill_grace_secs = 1\n").unwrap();
-    let new = load("--- gpuctld.toml\nsocket = \"/run/b\"\nkill_grace_secs = 2\nlisten = \"1.1.1.1:1\"\n").unwrap();
-    assert_eq!(Config::restart_needed(&old, &new), ["socket", "listen", "advertise"]);
+    let new = load(
+        "--- gpuctld.toml\nsocket = \"/run/b\"\nkill_grace_secs = 2\nlisten = \"1.1.1.1:1\"\n",
+    )
+    .unwrap();
+    assert_eq!(
+        Config::restart_needed(&old, &new),
+        ["socket", "listen", "advertise"]
+    );
     assert_eq!(Config::restart_needed(&new, &new), Vec::<String>::new());
     let merged = Config::reloaded(&old, &new);
-    assert_eq!((merged.socket.to_str(), merged.cluster.kill_grace_secs), (Some("/run/a"), 2));
+    assert_eq!(
+        (merged.socket.to_str(), merged.cluster.kill_grace_secs),
+        (Some("/run/a"), 2)
+    );
 }
 
 #[test]
 fn every_sample_is_read() {
     let etc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc");
     let config = Config::load(&etc.join("gpuctld.toml")).unwrap_or_else(|errors| {
-        panic!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+        panic!(
+            "{}",
+            errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        )
     });
-    let names: Vec<_> = config.cluster.partitions.iter().map(|p| p.name.as_str()).collect();
+    let names: Vec<_> = config
+        .cluster
+        .partitions
+        .iter()
+        .map(|p| p.name.as_str())
+        .collect();
     assert_eq!(names, ["interactive", "service", "train", "long"]);
     assert_eq!(config.cluster.default_partition().unwrap().name, "train");
     assert_eq!(config.cluster.operators, ["ada", "grace"]);
@@ -329,7 +369,10 @@ fn the_sample_says_the_defaults() {
     let sample = load(&format!("--- gpuctld.toml\n{text}")).unwrap();
     let mut default = load("--- gpuctld.toml\n").unwrap();
     default.advertise.clone_from(&sample.advertise);
-    default.cluster.operators.clone_from(&sample.cluster.operators);
+    default
+        .cluster
+        .operators
+        .clone_from(&sample.cluster.operators);
     // Its zone is the default one, and said: dates are read in it, and not in the machine's.
     default.has_time_zone = true;
     assert_eq!(sample, default);
@@ -340,7 +383,10 @@ fn the_hook_of_the_sample_is_read_when_it_is_wanted() {
     let etc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/gpuctld.toml");
     let text = std::fs::read_to_string(etc).unwrap();
     let (before, hook) = text.split_once("#[submit_hook]").unwrap();
-    let with_hook = format!("--- gpuctld.toml\n{before}[submit_hook]{}", hook.replace("\n#", "\n"));
+    let with_hook = format!(
+        "--- gpuctld.toml\n{before}[submit_hook]{}",
+        hook.replace("\n#", "\n")
+    );
     let hook = load(&with_hook).unwrap().submit_hook.unwrap();
     assert_eq!((hook.timeout_ms, hook.on_failure), (200, OnFailure::Refuse));
 }
@@ -655,7 +701,14 @@ fn a_topology_is_a_forest() {
 fn racks_and_nvlink_domains_are_of_nodes_that_are_in_one_each() {
     let config = load("--- gpuctld.toml\n--- topology.toml\n[rack.r1]\nnodes = \"n[1-4]\"\n[nvlink_domain.d1]\nnodes = [\"n1\", \"n2\"]\n").unwrap();
     let topology = &config.cluster.scheduler.topology;
-    assert_eq!((topology.racks[0].nodes.len(), topology.nvlink_domain("n2"), topology.nvlink_domain("n3")), (4, Some("d1"), None));
+    assert_eq!(
+        (
+            topology.racks[0].nodes.len(),
+            topology.nvlink_domain("n2"),
+            topology.nvlink_domain("n3")
+        ),
+        (4, Some("d1"), None)
+    );
     check(
         "--- gpuctld.toml\n--- topology.toml\n[nvlink_domain.d1]\nnodes = \"n[1-4]\"\n[nvlink_domain.d2]\nnodes = \"n[4-5]\"\n[rack.r]\n[rack.s]\nnode = \"n1\"\n",
         expect![[r#"
@@ -691,7 +744,10 @@ fn rails_say_of_each_gpu_which_it_is_on() {
     let config = load("--- gpuctld.toml\n--- topology.toml\n[rails.a]\nnodes = \"n[1-4]\"\ncount = 8\n[rails.b]\nnodes = \"m1\"\nof_gpu = [1, 0]\n").unwrap();
     let topology = &config.cluster.scheduler.topology;
     let rail = |node: &str, index| topology.rails(node).and_then(|rails| rails.of(index));
-    assert_eq!((rail("n4", 7), rail("n4", 8), rail("m1", 0), rail("x", 0)), (Some(7), None, Some(1), None));
+    assert_eq!(
+        (rail("n4", 7), rail("n4", 8), rail("m1", 0), rail("x", 0)),
+        (Some(7), None, Some(1), None)
+    );
     check(
         "--- gpuctld.toml\n--- topology.toml\n[rails.a]\nnodes = \"n[1-4]\"\n[rails.b]\nnodes = \"n[4-5]\"\ncount = 8\nof_gpu = [1]\n[rails.c]\nnodes = \"m1\"\nof_gpu = [0, -1, \"x\"]\n\
          [rails.d]\nnodes = \"n1\"\ncount = 100\n[rails.e]\nnodes = \"m2\"\nof_gpu = []\n",
@@ -758,16 +814,34 @@ fn policy_is_read_as_it_is_written() {
     )
     .unwrap();
     let scheduler = &config.cluster.scheduler;
-    assert_eq!((scheduler.order, scheduler.backfill), (gmodel::policy::JobOrder::Fifo, gmodel::policy::Backfill::First(7)));
+    assert_eq!(
+        (scheduler.order, scheduler.backfill),
+        (
+            gmodel::policy::JobOrder::Fifo,
+            gmodel::policy::Backfill::First(7)
+        )
+    );
     assert_eq!(scheduler.fair_share.gpu_weights_milli["h100"], 1500);
-    let prices: Vec<u64> = scheduler.prices["h100"].iter().map(|price| price.per_gpu_hour_milli).collect();
+    let prices: Vec<u64> = scheduler.prices["h100"]
+        .iter()
+        .map(|price| price.per_gpu_hour_milli)
+        .collect();
     assert_eq!(prices, [3000, 2125], "in the order of their dates");
     let account = &config.cluster.policy.accounts["a"];
     assert_eq!(account.guaranteed.as_ref().unwrap().total(), Some(2500));
-    assert_eq!((account.users["bob"].shares, account.users["eve"].shares), (1, 3));
+    assert_eq!(
+        (account.users["bob"].shares, account.users["eve"].shares),
+        (1, 3)
+    );
     let reservation = &config.cluster.policy.reservations["r"];
-    assert_eq!((reservation.start.to_string(), reservation.duration_secs), ("2026-12-01T05:00:00Z".into(), 5400));
-    assert_eq!(config.places[&(RecordKind::Account, "a".to_owned())], "policy.d/a.toml:1");
+    assert_eq!(
+        (reservation.start.to_string(), reservation.duration_secs),
+        ("2026-12-01T05:00:00Z".into(), 5400)
+    );
+    assert_eq!(
+        config.places[&(RecordKind::Account, "a".to_owned())],
+        "policy.d/a.toml:1"
+    );
 }
 
 #[test]
@@ -779,8 +853,14 @@ fn the_sites_time_zone_reads_dates_and_an_unknown_one_is_refused() {
     )
     .unwrap();
     assert_eq!(config.cluster.time_zone.name, "America/New_York");
-    assert_eq!(config.cluster.scheduler.prices["h100"][0].from.to_string(), "2026-07-01T04:00:00Z");
-    assert_eq!(config.cluster.policy.reservations["r"].start.to_string(), "2026-12-01T11:00:00Z");
+    assert_eq!(
+        config.cluster.scheduler.prices["h100"][0].from.to_string(),
+        "2026-07-01T04:00:00Z"
+    );
+    assert_eq!(
+        config.cluster.policy.reservations["r"].start.to_string(),
+        "2026-12-01T11:00:00Z"
+    );
     check(
         "--- gpuctld.toml\ntime_zone = \"Europe/Berlon\"\n",
         expect![[r#"
@@ -797,41 +877,101 @@ fn the_sites_time_zone_reads_dates_and_an_unknown_one_is_refused() {
 fn a_line_that_is_no_toml_is_told_once_and_no_record_is_meant_by_itself() {
     let told = |text: &str| {
         let errors = read_policy("p", text, &ClusterConfig::default()).unwrap_err();
-        errors.iter().map(|error| format!("{}: {} ({})\n", error.line, error.message, error.hint)).collect::<String>()
+        errors
+            .iter()
+            .map(|error| format!("{}: {} ({})\n", error.line, error.message, error.hint))
+            .collect::<String>()
     };
     let once = told("[qos.high]\nusage_factor = 2.x\npriority = -1\n");
-    assert_eq!(once.lines().map(|line| line.split(':').next().unwrap()).collect::<Vec<_>>(), ["2", "3"], "{once}");
+    assert_eq!(
+        once.lines()
+            .map(|line| line.split(':').next().unwrap())
+            .collect::<Vec<_>>(),
+        ["2", "3"],
+        "{once}"
+    );
     let guess = told("[qos.qp]\npreempt = [\"qq\"]\n[qos.high]\n");
-    assert!(guess.contains("add [qos.qq]") && !guess.contains("did you mean"), "{guess}");
-    assert!(told("[qos.qp]\npreempt = [\"hihg\"]\n[qos.high]\n").contains("did you mean \"high\"?"));
+    assert!(
+        guess.contains("add [qos.qq]") && !guess.contains("did you mean"),
+        "{guess}"
+    );
+    assert!(
+        told("[qos.qp]\npreempt = [\"hihg\"]\n[qos.high]\n").contains("did you mean \"high\"?")
+    );
 }
 
 #[test]
 fn what_becomes_of_a_reservation_by_itself_is_not_for_files() {
     let (start, duration) = ("2026-12-01T06:00:00Z", "node_count = 1");
-    let text = format!("[reservation.r]\nstart = {start}\nduration = 60\n{duration}\npurge_idle = 5\nrelease_jobs = true\nmagnetic = true\n");
+    let text = format!(
+        "[reservation.r]\nstart = {start}\nduration = 60\n{duration}\npurge_idle = 5\nrelease_jobs = true\nmagnetic = true\n"
+    );
     let errors = load(&format!("--- policy.d/a.toml\n{text}")).unwrap_err();
-    assert_eq!(errors.iter().filter(|error| error.message.contains("is of no use in a file")).count(), 2, "{errors:?}");
+    assert_eq!(
+        errors
+            .iter()
+            .filter(|error| error.message.contains("is of no use in a file"))
+            .count(),
+        2,
+        "{errors:?}"
+    );
     let read = read_policy("p", &text, &ClusterConfig::default()).unwrap();
     let one = &read.reservations["r"];
-    assert_eq!((one.purge_idle_secs, one.release_jobs, one.magnetic), (Some(300), true, true));
+    assert_eq!(
+        (one.purge_idle_secs, one.release_jobs, one.magnetic),
+        (Some(300), true, true)
+    );
     let again = read_policy("p", &policy_text(&read), &ClusterConfig::default()).unwrap();
     assert_eq!(again.reservations["r"].purge_idle_secs, Some(300));
     let gpus = text.replace(duration, "gpus = 2");
-    assert!(read_policy("p", &gpus, &ClusterConfig::default()).unwrap_err()[0].message.contains("cannot be magnetic"));
-    assert!(read_policy("p", &text.replace("= 5\n", "= \"0:30\"\n"), &ClusterConfig::default()).is_err(), "half a minute");
+    assert!(
+        read_policy("p", &gpus, &ClusterConfig::default()).unwrap_err()[0]
+            .message
+            .contains("cannot be magnetic")
+    );
+    assert!(
+        read_policy(
+            "p",
+            &text.replace("= 5\n", "= \"0:30\"\n"),
+            &ClusterConfig::default()
+        )
+        .is_err(),
+        "half a minute"
+    );
 }
 
 #[test]
 fn reservations_may_be_for_the_default_account_which_nobody_wrote() {
-    let text = |account: &str| format!("[reservation.r]\nstart = 2026-12-01T06:00:00Z\nduration = 60\nnode_count = 1\naccounts = [\"{account}\"]\n");
+    let text = |account: &str| {
+        format!(
+            "[reservation.r]\nstart = 2026-12-01T06:00:00Z\nduration = 60\nnode_count = 1\naccounts = [\"{account}\"]\n"
+        )
+    };
     assert!(read_policy("export", &text("default"), &ClusterConfig::default()).is_ok());
     let main = "default_account = \"everybody\"\n";
-    assert!(load(&format!("--- gpuctld.toml\n{main}--- policy.d/a.toml\n{}", text("everybody"))).is_ok());
-    let errors = load(&format!("--- gpuctld.toml\n{main}--- policy.d/a.toml\n{}", text("default"))).unwrap_err();
-    assert!(errors[0].message.contains("there is no account \"default\""), "{errors:?}");
+    assert!(
+        load(&format!(
+            "--- gpuctld.toml\n{main}--- policy.d/a.toml\n{}",
+            text("everybody")
+        ))
+        .is_ok()
+    );
+    let errors = load(&format!(
+        "--- gpuctld.toml\n{main}--- policy.d/a.toml\n{}",
+        text("default")
+    ))
+    .unwrap_err();
+    assert!(
+        errors[0]
+            .message
+            .contains("there is no account \"default\""),
+        "{errors:?}"
+    );
     let parent = "[account.lab]\nparent = \"default\"\n";
-    assert!(read_policy("p", parent, &ClusterConfig::default()).is_err(), "it has no record that could stand above");
+    assert!(
+        read_policy("p", parent, &ClusterConfig::default()).is_err(),
+        "it has no record that could stand above"
+    );
 }
 
 #[test]
@@ -841,13 +981,24 @@ fn an_exported_policy_reads_back_the_same() {
     let mut policy = config.cluster.policy.clone();
     let odd = policy.accounts.get_mut("chemistry").unwrap();
     odd.description = "a \"quoted\" \\ text\nof two lines".into();
-    odd.lend_limit = Some(gmodel::policy::GpuAmounts([("1g.10gb".to_owned(), 500), ("gpu".to_owned(), 1000)].into()));
+    odd.lend_limit = Some(gmodel::policy::GpuAmounts(
+        [("1g.10gb".to_owned(), 500), ("gpu".to_owned(), 1000)].into(),
+    ));
     policy.reservations.get_mut("course").unwrap().start.0 += 7;
     let text = policy_text(&policy);
-    let read = read_policy("export", &text, &ClusterConfig { policy: Policy::default(), ..config.cluster.clone() });
+    let read = read_policy(
+        "export",
+        &text,
+        &ClusterConfig {
+            policy: Policy::default(),
+            ..config.cluster.clone()
+        },
+    );
     let mut read = read.unwrap_or_else(|errors| panic!("{}\n{text}", errors[0]));
     for (name, reservation) in &mut read.reservations {
-        reservation.created_by.clone_from(&policy.reservations[name].created_by);
+        reservation
+            .created_by
+            .clone_from(&policy.reservations[name].created_by);
     }
     assert_eq!(read, policy);
 }
@@ -856,7 +1007,11 @@ fn an_exported_policy_reads_back_the_same() {
 fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
     let errors = |files: &str| {
         let errors = load(files).unwrap_err();
-        errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        errors
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
     };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("fence");
@@ -868,15 +1023,31 @@ fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
     let text = format!("--- gpuctld.toml\nfence_program = {program:?}\nfence_timeout_secs = 7\n");
     mode(0o755);
     let config = load(&text).unwrap();
-    assert_eq!(config.fence, Some(crate::config::SiteProgram { program: program.clone(), timeout_secs: 7 }));
-    assert!(config.cluster.fence_program && !load("--- gpuctld.toml\n").unwrap().cluster.fence_program);
+    assert_eq!(
+        config.fence,
+        Some(crate::config::SiteProgram {
+            program: program.clone(),
+            timeout_secs: 7
+        })
+    );
+    assert!(
+        config.cluster.fence_program && !load("--- gpuctld.toml\n").unwrap().cluster.fence_program
+    );
     for (bits, why) in [(0o777, "others can write"), (0o644, "it is not executable")] {
         mode(bits);
         let errors = errors(&text);
-        assert!(errors.contains(why) && errors.contains("1 | fence_program = ") && errors.contains("^^^"), "{errors}");
+        assert!(
+            errors.contains(why)
+                && errors.contains("1 | fence_program = ")
+                && errors.contains("^^^"),
+            "{errors}"
+        );
     }
     let errors = errors("--- gpuctld.toml\nfence_program = \"fence\"\nfence_timeout_secs = 0\n");
-    assert!(errors.contains("is not an absolute path") && errors.contains("1 to 3600 is allowed"), "{errors}");
+    assert!(
+        errors.contains("is not an absolute path") && errors.contains("1 to 3600 is allowed"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -886,11 +1057,29 @@ fn an_idle_policy_is_read_with_its_times_and_what_does_not_fit_is_shown() {
          [qos.notebook.idle]\naction = \"off\"\n",
     );
     let config = config.unwrap();
-    let idle = IdlePolicy { action: IdleAction::Requeue, warn_after_secs: 1200, act_after_secs: 3600, grace_secs: 30, gpus_percent: 50, max_requeues: 5 };
+    let idle = IdlePolicy {
+        action: IdleAction::Requeue,
+        warn_after_secs: 1200,
+        act_after_secs: 3600,
+        grace_secs: 30,
+        gpus_percent: 50,
+        max_requeues: 5,
+    };
     assert_eq!(config.cluster.partitions[0].idle, Some(idle));
     let text = crate::config::policy_text(&config.cluster.policy);
-    assert!(text.contains("[qos.notebook.idle]\naction = \"off\"\n"), "{text}");
-    assert_eq!(load(&format!("--- gpuctld.toml\n{text}")).unwrap().cluster.policy.qos["notebook"].idle, Some(IdlePolicy::default()));
+    assert!(
+        text.contains("[qos.notebook.idle]\naction = \"off\"\n"),
+        "{text}"
+    );
+    assert_eq!(
+        load(&format!("--- gpuctld.toml\n{text}"))
+            .unwrap()
+            .cluster
+            .policy
+            .qos["notebook"]
+            .idle,
+        Some(IdlePolicy::default())
+    );
     check(
         "--- gpuctld.toml\n[partition.main.idle]\nwarn_after = \"1:00:00\"\nact_after = 60\n[partition.big.idle]\naction = \"kill\"\ngpus_percent = 30\n[qos.a]\nidle = 3\n",
         expect![[r#"
@@ -957,12 +1146,29 @@ fn what_nodes_should_have_is_said_with_nodes_and_known_keys() {
 fn checks_in_idle_gaps_have_a_program_and_bounds() {
     let config = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"/usr/libexec/check\"\nidle_after = \"0:30\"\nevery = \"12:00:00\"\nthreshold = 7.5\nfloor_percent = 2.5\n").unwrap();
     let terms = config.cluster.diagnostics.unwrap();
-    assert_eq!((terms.program.program.as_str(), terms.program.timeout_secs), ("/usr/libexec/check", 600));
-    assert_eq!((terms.idle_after_secs, terms.every_secs, terms.threshold_milli, terms.floor_milli), (30, 43_200, 7500, 25));
+    assert_eq!(
+        (terms.program.program.as_str(), terms.program.timeout_secs),
+        ("/usr/libexec/check", 600)
+    );
+    assert_eq!(
+        (
+            terms.idle_after_secs,
+            terms.every_secs,
+            terms.threshold_milli,
+            terms.floor_milli
+        ),
+        (30, 43_200, 7500, 25)
+    );
     assert_eq!((terms.at_once, terms.min_fleet), (None, 5));
-    assert_eq!(load("--- gpuctld.toml\n").unwrap().cluster.diagnostics, None);
+    assert_eq!(
+        load("--- gpuctld.toml\n").unwrap().cluster.diagnostics,
+        None
+    );
     let builtin = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"builtin\"\n").unwrap();
-    assert_eq!(builtin.cluster.diagnostics.unwrap().program.program, "builtin");
+    assert_eq!(
+        builtin.cluster.diagnostics.unwrap().program.program,
+        "builtin"
+    );
     check(
         "--- gpuctld.toml\n[diagnostics]\nprogram = \"built-in\"\n",
         expect![[r#"
@@ -1094,10 +1300,20 @@ fn a_fifo_among_the_files_is_refused_and_not_waited_for() {
     let main = dir.path().join("gpuctld.toml");
     std::fs::write(&main, "cluster = \"c\"\n").unwrap();
     std::fs::create_dir(dir.path().join("partitions.d")).unwrap();
-    nix::unistd::mkfifo(&dir.path().join("partitions.d/odd.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    nix::unistd::mkfifo(
+        &dir.path().join("partitions.d/odd.toml"),
+        nix::sys::stat::Mode::S_IRWXU,
+    )
+    .unwrap();
     let (sender, loaded) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(Config::load(&main).map(|_| ())));
-    let errors = loaded.recv_timeout(std::time::Duration::from_secs(20)).expect("it is not waited for").unwrap_err();
+    let errors = loaded
+        .recv_timeout(std::time::Duration::from_secs(20))
+        .expect("it is not waited for")
+        .unwrap_err();
     let text: String = errors.iter().map(ToString::to_string).collect();
-    assert!(text.contains("odd.toml") && text.contains("it is no regular file"), "{text}");
+    assert!(
+        text.contains("odd.toml") && text.contains("it is no regular file"),
+        "{text}"
+    );
 }

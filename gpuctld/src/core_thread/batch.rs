@@ -90,9 +90,22 @@ struct Owed {
 
 impl Core {
     pub fn new(parts: CoreParts) -> (CoreHandle, Self) {
-        let CoreParts { state, store, node_changes, planner, min_free_bytes, trace } = parts;
+        let CoreParts {
+            state,
+            store,
+            node_changes,
+            planner,
+            min_free_bytes,
+            trace,
+        } = parts;
         let (sender, inputs) = channel();
-        let disk = Disk::new(store.path().parent().expect("the database is in a directory"), min_free_bytes);
+        let disk = Disk::new(
+            store
+                .path()
+                .parent()
+                .expect("the database is in a directory"),
+            min_free_bytes,
+        );
         let shared = Arc::new(Shared {
             inputs: sender,
             command_room: Arc::new(Semaphore::new(COMMAND_QUEUE)),
@@ -103,8 +116,23 @@ impl Core {
             reader: Reader::new(store.path()),
         });
         let now = Instant::now();
-        let deadline = Deadline { at: None, stale: true, derived: now - DEADLINE_PAUSE, woken: now - WAKE_PAUSE };
-        let core = Self { state, store, inputs, shared: shared.clone(), node_changes, planner, disk, trace, deadline };
+        let deadline = Deadline {
+            at: None,
+            stale: true,
+            derived: now - DEADLINE_PAUSE,
+            woken: now - WAKE_PAUSE,
+        };
+        let core = Self {
+            state,
+            store,
+            inputs,
+            shared: shared.clone(),
+            node_changes,
+            planner,
+            disk,
+            trace,
+            deadline,
+        };
         (CoreHandle { shared }, core)
     }
 
@@ -113,9 +141,13 @@ impl Core {
     /// # Errors
     /// The commit failed.
     pub fn take(&mut self, inputs: Vec<Input>) -> Result<(), WriteError> {
-        let mut batch = Batch { now: now(), ..Batch::default() };
+        let mut batch = Batch {
+            now: now(),
+            ..Batch::default()
+        };
         for input in inputs {
-            self.handle(input, &mut batch).expect("commands are refused, these inputs are not");
+            self.handle(input, &mut batch)
+                .expect("commands are refused, these inputs are not");
         }
         self.commit(batch, Owed::default())
     }
@@ -128,8 +160,12 @@ impl Core {
         loop {
             if self.deadline.is_due(&self.state) {
                 // Alone in its commit: what it forgets must be on disk already.
-                let mut batch = Batch { now: now(), ..Batch::default() };
-                self.handle(Input::Wake, &mut batch).expect("a wake is not refused");
+                let mut batch = Batch {
+                    now: now(),
+                    ..Batch::default()
+                };
+                self.handle(Input::Wake, &mut batch)
+                    .expect("a wake is not refused");
                 self.commit(batch, Owed::default())?;
             }
             self.disk.look();
@@ -153,12 +189,17 @@ impl Core {
             }
         }
         let version = self.shared.published.version.load(Relaxed);
-        self.shared.published.publish(version, view_of(&mut self.state));
+        self.shared
+            .published
+            .publish(version, view_of(&mut self.state));
         self.store.close()
     }
 
     fn take_batch(&mut self, first: Message) -> (Batch, Owed) {
-        let mut batch = Batch { now: now(), ..Batch::default() };
+        let mut batch = Batch {
+            now: now(),
+            ..Batch::default()
+        };
         let mut owed = Owed::default();
         let mut message = first;
         for taken in 1.. {
@@ -187,14 +228,23 @@ impl Core {
     }
 
     fn take_input(&mut self, queued: Queued, batch: &mut Batch, owed: &mut Owed) {
-        let Queued { input, blobs, reply, since, _permit } = queued;
+        let Queued {
+            input,
+            blobs,
+            reply,
+            since,
+            _permit,
+        } = queued;
         drop(_permit);
         owed.inputs += 1;
         self.shared.stats.queue.record_duration(since.elapsed());
         let refused = match &input {
             Input::Command { .. } => self.disk.refusal(),
             // Nothing new is started into a disk that is all but full.
-            Input::Plan { .. } => self.disk.refusal().filter(|_| self.disk.reserve_is_given_up()),
+            Input::Plan { .. } => self
+                .disk
+                .refusal()
+                .filter(|_| self.disk.reserve_is_given_up()),
             _ => None,
         };
         if matches!(&input, Input::Plan { plan } if plan.reasons.len() >= MANY_REASONS) {
@@ -205,14 +255,20 @@ impl Core {
             None => self.handle(input, batch),
         };
         match &result {
-            Ok(Reply::Submitted { repeated: false, .. }) => batch.blobs.extend(blobs),
+            Ok(Reply::Submitted {
+                repeated: false, ..
+            }) => batch.blobs.extend(blobs),
             Ok(_) => {}
             Err(_) => {
                 self.shared.stats.refusals.fetch_add(1, Relaxed);
             }
         }
         if let Some(reply) = reply {
-            owed.answers.push(Answer { reply, result, since });
+            owed.answers.push(Answer {
+                reply,
+                result,
+                since,
+            });
         }
     }
 
@@ -233,7 +289,11 @@ impl Core {
         if !batch.events.is_empty() {
             let wakes = batch.events.iter().any(Event::wakes_planner);
             let urgent = wakes && batch.events.iter().any(frees_resources);
-            let starts = batch.events.iter().filter(|e| matches!(e, Event::RunPlaced { .. })).count();
+            let starts = batch
+                .events
+                .iter()
+                .filter(|e| matches!(e, Event::RunPlaced { .. }))
+                .count();
             stats.events.fetch_add(batch.events.len() as u64, Relaxed);
             stats.starts.fetch_add(starts as u64, Relaxed);
             let begun = Instant::now();
@@ -283,7 +343,12 @@ impl Core {
     }
 
     fn release(&mut self, owed: Owed) {
-        for Answer { reply, result, since } in owed.answers {
+        for Answer {
+            reply,
+            result,
+            since,
+        } in owed.answers
+        {
             self.shared.stats.answer.record_duration(since.elapsed());
             let _ = reply.send(result); // the asker may have gone
         }
@@ -293,7 +358,9 @@ impl Core {
                 None => {
                     self.shared.stats.views.fetch_add(1, Relaxed);
                     let version = self.shared.published.version.load(Relaxed);
-                    self.shared.published.publish(version, view_of(&mut self.state))
+                    self.shared
+                        .published
+                        .publish(version, view_of(&mut self.state))
                 }
             };
             for reply in owed.views {
@@ -324,8 +391,15 @@ impl Deadline {
     /// Until the next look at the state or the clock.
     fn sleep(&self) -> Duration {
         let until = |at: Timestamp| Duration::from_millis(at.since_millis(now()).unsigned_abs());
-        let deadline = self.at.map_or(IDLE, until).max(WAKE_PAUSE.saturating_sub(self.woken.elapsed()));
-        let derive = if self.stale { DEADLINE_PAUSE.saturating_sub(self.derived.elapsed()) } else { IDLE };
+        let deadline = self
+            .at
+            .map_or(IDLE, until)
+            .max(WAKE_PAUSE.saturating_sub(self.woken.elapsed()));
+        let derive = if self.stale {
+            DEADLINE_PAUSE.saturating_sub(self.derived.elapsed())
+        } else {
+            IDLE
+        };
         // A millisecond at least: a deadline of this very millisecond is not busy waiting.
         deadline.min(derive).min(IDLE).max(Duration::from_millis(1))
     }
@@ -349,7 +423,10 @@ fn frees_resources(event: &Event) -> bool {
     matches!(
         event,
         Event::RunClosed { .. }
-            | Event::RunReported { phase: gmodel::run::RunPhase::Clean(_), .. }
+            | Event::RunReported {
+                phase: gmodel::run::RunPhase::Clean(_),
+                ..
+            }
             | Event::NodeHello { .. }
             | Event::NodeInventory { .. }
             | Event::NodeResumed { .. }
@@ -358,12 +435,17 @@ fn frees_resources(event: &Event) -> bool {
 
 /// The controller's clock: milliseconds since 1970.
 pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 impl Published {
     pub(super) fn new(state: State) -> Self {
-        Self { version: AtomicU64::new(0), view: Mutex::new(Some((0, Arc::new(state)))) }
+        Self {
+            version: AtomicU64::new(0),
+            view: Mutex::new(Some((0, Arc::new(state)))),
+        }
     }
 }

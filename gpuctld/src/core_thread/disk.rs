@@ -35,9 +35,18 @@ pub struct Disk {
 impl Disk {
     pub fn new(dir: &Path, min_free_bytes: Arc<AtomicU64>) -> Self {
         // A copy of a state directory may hold a reserve without its bytes.
-        let reserved = dir.join(RESERVE).metadata().is_ok_and(|file| file.blocks() * 512 >= RESERVE_BYTES);
-        let mut disk =
-            Self { dir: dir.to_owned(), min_free_bytes, free_bytes: u64::MAX, looked: None, reserved, cannot_reserve: false };
+        let reserved = dir
+            .join(RESERVE)
+            .metadata()
+            .is_ok_and(|file| file.blocks() * 512 >= RESERVE_BYTES);
+        let mut disk = Self {
+            dir: dir.to_owned(),
+            min_free_bytes,
+            free_bytes: u64::MAX,
+            looked: None,
+            reserved,
+            cannot_reserve: false,
+        };
         disk.look();
         disk
     }
@@ -59,7 +68,11 @@ impl Disk {
             Ok(()) => {
                 self.reserved = true;
                 self.free_bytes = self.free_bytes.saturating_sub(RESERVE_BYTES);
-                tracing::info!("{} MiB are reserved in {}: commands are taken", RESERVE_BYTES >> 20, self.dir.display());
+                tracing::info!(
+                    "{} MiB are reserved in {}: commands are taken",
+                    RESERVE_BYTES >> 20,
+                    self.dir.display()
+                );
             }
             Err(e) => {
                 tracing::warn!("cannot reserve space in {}: {e}", self.dir.display());
@@ -89,7 +102,9 @@ impl Disk {
 
     /// Free bytes from which on the reserve is made.
     fn needed_bytes(&self) -> u64 {
-        self.min_free_bytes.load(Relaxed).saturating_add(RESERVE_BYTES + SLACK_BYTES)
+        self.min_free_bytes
+            .load(Relaxed)
+            .saturating_add(RESERVE_BYTES + SLACK_BYTES)
     }
 
     /// Nothing new is started, and only node reports may be written.
@@ -110,20 +125,33 @@ impl Disk {
         let (dir, free) = (self.dir.display(), self.free_bytes >> 20);
         let why = if !self.reserved && !self.cannot_reserve {
             let needed = self.needed_bytes() >> 20;
-            format!("the disk of {dir} has {free} MiB free and gpuctld needs {needed} MiB (min_free and a reserve of {} MiB)", RESERVE_BYTES >> 20)
+            format!(
+                "the disk of {dir} has {free} MiB free and gpuctld needs {needed} MiB (min_free and a reserve of {} MiB)",
+                RESERVE_BYTES >> 20
+            )
         } else if self.free_bytes < min_free {
-            format!("the disk of {dir} has {free} MiB free and gpuctld keeps {} MiB (min_free)", min_free >> 20)
+            format!(
+                "the disk of {dir} has {free} MiB free and gpuctld keeps {} MiB (min_free)",
+                min_free >> 20
+            )
         } else {
             return None;
         };
-        Some(format!("{why}: nothing new is accepted. Running jobs go on. An administrator has to make room"))
+        Some(format!(
+            "{why}: nothing new is accepted. Running jobs go on. An administrator has to make room"
+        ))
     }
 }
 
 /// Gives the reserve up where nothing else is left, so that the database can be opened at all.
 pub fn make_room_to_start(dir: &Path) {
-    if free_bytes(dir).is_ok_and(|free| free < START_BYTES) && std::fs::remove_file(dir.join(RESERVE)).is_ok() {
-        tracing::error!("the disk of {} is full: the reserve is given up to start", dir.display());
+    if free_bytes(dir).is_ok_and(|free| free < START_BYTES)
+        && std::fs::remove_file(dir.join(RESERVE)).is_ok()
+    {
+        tracing::error!(
+            "the disk of {} is full: the reserve is given up to start",
+            dir.display()
+        );
     }
 }
 
@@ -133,7 +161,12 @@ fn free_bytes(dir: &Path) -> nix::Result<u64> {
 }
 
 fn reserve(path: &Path) -> nix::Result<()> {
-    let opened = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let opened = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path);
     let file = opened.map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
     let length = i64::try_from(RESERVE_BYTES).expect("fits");
     fallocate(&file, FallocateFlags::empty(), 0, length).inspect_err(|_| {
@@ -158,7 +191,10 @@ mod tests {
         disk.min_free_bytes.store(1 << 50, Relaxed);
         let refusal = disk.refusal().unwrap();
         assert_eq!(refusal.code, RefusalCode::Unavailable);
-        let free = format!("has {} MiB free and gpuctld keeps 1073741824 MiB (min_free): nothing new", disk.free_bytes >> 20);
+        let free = format!(
+            "has {} MiB free and gpuctld keeps 1073741824 MiB (min_free): nothing new",
+            disk.free_bytes >> 20
+        );
         assert!(refusal.text.contains(&free), "{}", refusal.text);
     }
 
@@ -170,7 +206,12 @@ mod tests {
         assert!(!disk.give_up_reserve(), "once");
         disk.min_free_bytes.store(1 << 50, Relaxed);
         let text = disk.refusal().expect("refused").text;
-        assert!(text.contains("MiB free and gpuctld needs 1073741857 MiB (min_free and a reserve of 32 MiB)"), "{text}");
+        assert!(
+            text.contains(
+                "MiB free and gpuctld needs 1073741857 MiB (min_free and a reserve of 32 MiB)"
+            ),
+            "{text}"
+        );
         disk.min_free_bytes.store(1 << 20, Relaxed);
         assert!(disk.refusal().is_none() && dir.path().join(RESERVE).exists());
     }
@@ -178,7 +219,10 @@ mod tests {
     #[test]
     fn a_reserve_without_its_bytes_is_made_anew() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::File::create(dir.path().join(RESERVE)).unwrap().set_len(RESERVE_BYTES).unwrap();
+        std::fs::File::create(dir.path().join(RESERVE))
+            .unwrap()
+            .set_len(RESERVE_BYTES)
+            .unwrap();
         disk(dir.path(), 0);
         assert!(dir.path().join(RESERVE).metadata().unwrap().blocks() * 512 >= RESERVE_BYTES);
     }
@@ -190,6 +234,10 @@ mod tests {
         let disk = disk(dir.path(), 0);
         assert!(!disk.reserve_is_given_up());
         let file = dir.path().join(RESERVE).metadata().unwrap();
-        assert!(file.blocks() * 512 >= RESERVE_BYTES, "{} blocks", file.blocks());
+        assert!(
+            file.blocks() * 512 >= RESERVE_BYTES,
+            "{} blocks",
+            file.blocks()
+        );
     }
 }

@@ -26,8 +26,22 @@ use gwire::api::{JobQuery, ReportRow, RunDetail, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 
 const KEYS: [&str; 16] = [
-    "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "steps", "detail", "limit",
-    "columns", "bare",
+    "job",
+    "user",
+    "account",
+    "partition",
+    "qos",
+    "name",
+    "state",
+    "nodelist",
+    "from",
+    "to",
+    "attempts",
+    "steps",
+    "detail",
+    "limit",
+    "columns",
+    "bare",
 ];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
@@ -38,7 +52,11 @@ pub(super) struct Report {
     rows: Vec<ReportRow>,
 }
 
-pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Response, ApiError> {
+pub(super) async fn runs(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Response, ApiError> {
     let mut query = run_query(&pairs.only(&KEYS)?)?;
     let columns = chosen(COLUMNS, &words(&query.columns))?;
     let state = site.core.view().await;
@@ -48,10 +66,20 @@ pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         query.user = only_own(&query.user, &caller.actor.user)?;
     }
     let now = now();
-    let moment = Moment { ranks: site.app.ranks(&state, now), state, now };
+    let moment = Moment {
+        ranks: site.app.ranks(&state, now),
+        state,
+        now,
+    };
     let filter = waiting(&query)?;
-    let found = site.core.reader().found_runs(query.clone(), filter.is_some()).await?;
-    let waiting = filter.map(|filter| waiting_keys(&filter, &query, moment.view(), &sight)).unwrap_or_default();
+    let found = site
+        .core
+        .reader()
+        .found_runs(query.clone(), filter.is_some())
+        .await?;
+    let waiting = filter
+        .map(|filter| waiting_keys(&filter, &query, moment.view(), &sight))
+        .unwrap_or_default();
     let shown = shown(&query, columns, sight);
     let most = query.limit.unwrap_or(MAX_ROWS) as usize;
     let body = RunBody::begin(RunList::new(site, moment, shown, found, waiting, most)).await?;
@@ -70,20 +98,40 @@ fn shown(query: &RunQuery, columns: Vec<&'static RunColumn>, sight: Sight) -> Sh
     // Steps show much of their job.
     let all = !chosen || steps || detail;
     let fields = RunFields::of((!all).then_some(&keys), query.attempts).into();
-    Shown { columns, bare: query.bare, steps, detail, fields, sight }
+    Shown {
+        columns,
+        bare: query.bare,
+        steps,
+        detail,
+        fields,
+        sight,
+    }
 }
 
-fn waiting_keys(filter: &JobFilter, query: &RunQuery, view: View, sight: &Sight) -> Vec<(RunKey, RowKey)> {
+fn waiting_keys(
+    filter: &JobFilter,
+    query: &RunQuery,
+    view: View,
+    sight: &Sight,
+) -> Vec<(RunKey, RowKey)> {
     let until = query.to.map_or(Timestamp(i64::MAX), |to| to.0);
     let mut keys = Vec::new();
     filter.each(view, sight, |row| {
         if row.submitted() <= until && !(query.attempts && row.attempts() > 0) {
             // Tasks that wait together come behind those of their array that ran.
             let id = match row {
-                Row::Tasks { array, alike } => array.task_id(positions(array, alike).last().unwrap_or(0)).0,
+                Row::Tasks { array, alike } => {
+                    array.task_id(positions(array, alike).last().unwrap_or(0)).0
+                }
                 _ => row.id(),
             };
-            keys.push((RunKey { id, attempt: Some(row.attempts()) }, row.key()));
+            keys.push((
+                RunKey {
+                    id,
+                    attempt: Some(row.attempts()),
+                },
+                row.key(),
+            ));
         }
     });
     keys
@@ -91,7 +139,10 @@ fn waiting_keys(filter: &JobFilter, query: &RunQuery, view: View, sight: &Sight)
 
 /// The jobs that wait, if a question means them; they never were on a node.
 fn waiting(query: &RunQuery) -> Result<Option<JobFilter>, ApiError> {
-    let states = words(&query.state).iter().map(|word| job_state(word)).collect::<Result<Vec<_>, _>>()?;
+    let states = words(&query.state)
+        .iter()
+        .map(|word| job_state(word))
+        .collect::<Result<Vec<_>, _>>()?;
     if !query.nodelist.is_empty() || !(states.is_empty() || states.contains(&JobState::Pending)) {
         return Ok(None);
     }
@@ -129,7 +180,13 @@ pub(super) fn waiting_row(row: &Row, view: View) -> RunRow {
         nodes: row.nodes(view),
         cpus: row.cpus(view),
         mem_bytes: row.mem_total_bytes(view),
-        gpus: spec.request.gpus.as_ref().filter(|ask| !ask.is_none()).map(ToString::to_string).unwrap_or_default(),
+        gpus: spec
+            .request
+            .gpus
+            .as_ref()
+            .filter(|ask| !ask.is_none())
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         gpu_count: row.gpu_milli(view) as f64 / 1000.0,
         work_dir: spec.launch.work_dir.clone(),
         comment: spec.comment.clone(),
@@ -147,7 +204,9 @@ pub(super) fn detail(row: &Row, view: View) -> Box<RunDetail> {
         eligible_time: row.known_eligible(),
         priority: match row {
             Row::Job(job) if !row.is_pending() => job.priority,
-            _ => row.is_pending().then(|| i64::try_from(row.priority(view)).unwrap_or(i64::MAX)),
+            _ => row
+                .is_pending()
+                .then(|| i64::try_from(row.priority(view)).unwrap_or(i64::MAX)),
         },
         req_nodes: row.nodes(view),
         req_cpus: row.cpus(view),
@@ -160,8 +219,16 @@ pub(super) fn detail(row: &Row, view: View) -> Box<RunDetail> {
 }
 
 /// The steps of what ran, from the history.
-pub(super) async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) -> Result<(), ApiError> {
-    let stored = site.core.reader().steps(rows.iter().map(|row| JobId(row.id)).collect()).await?;
+pub(super) async fn add_steps(
+    site: &Site,
+    rows: &mut [RunRow],
+    now: Timestamp,
+) -> Result<(), ApiError> {
+    let stored = site
+        .core
+        .reader()
+        .steps(rows.iter().map(|row| JobId(row.id)).collect())
+        .await?;
     for (row, stored) in rows.iter_mut().zip(&stored) {
         let of = StepsOf {
             job: row.id,
@@ -176,7 +243,9 @@ pub(super) async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) 
             nodelist: &row.nodelist,
             started: row.start_time.map(|at| at.0),
             ended: row.end_time.map(|at| at.0),
-            used: row.end_time.map(|_| (row.cpu_time_secs, row.peak_memory_bytes)),
+            used: row
+                .end_time
+                .map(|_| (row.cpu_time_secs, row.peak_memory_bytes)),
             live: None,
         };
         row.steps = of.rows(stored, now);
@@ -185,18 +254,40 @@ pub(super) async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) 
 }
 
 /// Details of what ran or is over, which the database has.
-pub(super) async fn add_details(site: &Site, rows: &mut [RunRow], view: View<'_>) -> Result<(), ApiError> {
-    let ids = rows.iter().filter(|row| row.detail.is_none()).map(|row| JobId(row.id)).collect();
+pub(super) async fn add_details(
+    site: &Site,
+    rows: &mut [RunRow],
+    view: View<'_>,
+) -> Result<(), ApiError> {
+    let ids = rows
+        .iter()
+        .filter(|row| row.detail.is_none())
+        .map(|row| JobId(row.id))
+        .collect();
     let jobs = site.core.reader().jobs(ids).await?;
-    for (row, job) in rows.iter_mut().filter(|row| row.detail.is_none()).zip(&jobs) {
+    for (row, job) in rows
+        .iter_mut()
+        .filter(|row| row.detail.is_none())
+        .zip(&jobs)
+    {
         row.detail = match job {
             Some(StoredJob::Job(job)) => Some(detail(&Row::Job(job), view)),
-            Some(StoredJob::Array(array)) => Some(detail(&Row::Tasks { array, alike: Alike::Cancelled }, view)),
+            Some(StoredJob::Array(array)) => Some(detail(
+                &Row::Tasks {
+                    array,
+                    alike: Alike::Cancelled,
+                },
+                view,
+            )),
             None => None,
         };
         let gruns = row.steps.iter().skip(1).map(|step| step.exit_code);
-        let highest = gruns.max_by_key(|exit| (exit.code, exit.signal)).unwrap_or_default();
-        row.detail.iter_mut().for_each(|detail| detail.derived_exit_code = highest);
+        let highest = gruns
+            .max_by_key(|exit| (exit.code, exit.signal))
+            .unwrap_or_default();
+        row.detail
+            .iter_mut()
+            .for_each(|detail| detail.derived_exit_code = highest);
     }
     Ok(())
 }
@@ -231,9 +322,9 @@ fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
 
 pub(super) fn in_order(from: Option<Timestamp>, to: Option<Timestamp>) -> Result<(), ApiError> {
     match (from, to) {
-        (Some(from), Some(to)) if from >= to => {
-            Err(ApiError::invalid(format!("from = {from} is not before to = {to}")))
-        }
+        (Some(from), Some(to)) if from >= to => Err(ApiError::invalid(format!(
+            "from = {from} is not before to = {to}"
+        ))),
         _ => Ok(()),
     }
 }
@@ -242,11 +333,17 @@ fn only_own(asked: &str, user: &str) -> Result<String, ApiError> {
     if asked.is_empty() || words(asked).iter().any(|name| name == user) {
         return Ok(user.to_owned());
     }
-    Err(ApiError::denied(format!("what {asked} ran is private here; you see what {user} ran")))
+    Err(ApiError::denied(format!(
+        "what {asked} ran is private here; you see what {user} ran"
+    )))
 }
 
 /// Usage of a time, in groups. Without `from` the present month, without `to` until now.
-pub(super) async fn report(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Report>, ApiError> {
+pub(super) async fn report(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Report>, ApiError> {
     let pairs = pairs.only(&["by", "from", "to"])?;
     let by = groups(&pairs)?;
     let now = now();
@@ -264,18 +361,42 @@ pub(super) async fn report(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
             }
         }
     }
-    let rows = site.core.reader().report(asked.clone(), from, to, now, state.config.scheduler.prices.clone()).await?;
-    let rows = if sight.sees_all() { rows } else { seen(&sight, &asked, by.len(), rows) };
-    Ok(Json(Report { schema: SCHEMA, rows }))
+    let rows = site
+        .core
+        .reader()
+        .report(
+            asked.clone(),
+            from,
+            to,
+            now,
+            state.config.scheduler.prices.clone(),
+        )
+        .await?;
+    let rows = if sight.sees_all() {
+        rows
+    } else {
+        seen(&sight, &asked, by.len(), rows)
+    };
+    Ok(Json(Report {
+        schema: SCHEMA,
+        rows,
+    }))
 }
 
 fn groups(pairs: &Pairs) -> Result<Vec<String>, ApiError> {
     let by = words(pairs.text("by"));
     if let Some(odd) = by.iter().find(|group| !GROUPS.contains(&group.as_str())) {
         let guess = did_you_mean(odd, GROUPS);
-        return Err(ApiError::invalid(format!("nothing can be grouped by {odd:?}.{guess} Groups: {}", GROUPS.join(", "))));
+        return Err(ApiError::invalid(format!(
+            "nothing can be grouped by {odd:?}.{guess} Groups: {}",
+            GROUPS.join(", ")
+        )));
     }
-    Ok(if by.is_empty() { vec!["account".to_owned()] } else { by })
+    Ok(if by.is_empty() {
+        vec!["account".to_owned()]
+    } else {
+        by
+    })
 }
 
 /// First instant of a moment's month, UTC.

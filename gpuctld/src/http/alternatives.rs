@@ -13,34 +13,64 @@ use gwire::api::AlternativeRow;
 const MOST: usize = 8;
 
 /// One row for each alternative of a request in its order; none where there is no choice and no price.
-pub(super) fn rows(state: &State, actor: &Actor, spec: &JobSpec, starts_now: bool, now: Timestamp) -> Vec<AlternativeRow> {
+pub(super) fn rows(
+    state: &State,
+    actor: &Actor,
+    spec: &JobSpec,
+    starts_now: bool,
+    now: Timestamp,
+) -> Vec<AlternativeRow> {
     let all = spec.request.gpus.iter().flat_map(|ask| &ask.alternatives);
     let several = all.clone().count() > 1;
     let rows = all.take(MOST).map(|alternative| {
         let mut alone = spec.clone();
-        alone.request.gpus = Some(GpuAsk { alternatives: vec![alternative.clone()] });
+        alone.request.gpus = Some(GpuAsk {
+            alternatives: vec![alternative.clone()],
+        });
         let price_per_hour = price_per_hour(state, &alone, now);
         let (starts_now, never) = match several {
-            true => would_start(state, actor, alone, now).map_or_else(|why| (false, Some(why)), |starts| (starts, None)),
+            true => would_start(state, actor, alone, now)
+                .map_or_else(|why| (false, Some(why)), |starts| (starts, None)),
             false => (starts_now, None),
         };
-        AlternativeRow { gpus: alternative.to_string(), starts_now, never, price_per_hour }
+        AlternativeRow {
+            gpus: alternative.to_string(),
+            starts_now,
+            never,
+            price_per_hour,
+        }
     });
-    rows.filter(|row| several || row.price_per_hour.is_some()).collect()
+    rows.filter(|row| several || row.price_per_hour.is_some())
+        .collect()
 }
 
 /// `; h100:4 would wait (34.00 an hour), a100:8 would start at once (20.00 an hour)`; of what is refused alone, why.
 pub(super) fn in_words(rows: &[AlternativeRow]) -> String {
-    let price = |row: &AlternativeRow| row.price_per_hour.map(|price| format!("{price:.2} an hour"));
+    let price = |row: &AlternativeRow| {
+        row.price_per_hour
+            .map(|price| format!("{price:.2} an hour"))
+    };
     match rows {
         [] => String::new(),
-        [only] => price(only).map(|price| format!("; its GPUs cost {price}")).unwrap_or_default(),
+        [only] => price(only)
+            .map(|price| format!("; its GPUs cost {price}"))
+            .unwrap_or_default(),
         several => {
             let words = several.iter().map(|row| {
-                let when = if row.starts_now { "would start at once" } else { "would wait" };
-                let price = price(row).map(|price| format!(" ({price})")).unwrap_or_default();
+                let when = if row.starts_now {
+                    "would start at once"
+                } else {
+                    "would wait"
+                };
+                let price = price(row)
+                    .map(|price| format!(" ({price})"))
+                    .unwrap_or_default();
                 match &row.never {
-                    Some(why) => format!("{} can never start: {}", row.gpus, why.trim_end_matches('.')),
+                    Some(why) => format!(
+                        "{} can never start: {}",
+                        row.gpus,
+                        why.trim_end_matches('.')
+                    ),
                     None => format!("{} {when}{price}", row.gpus),
                 }
             });
@@ -58,12 +88,36 @@ fn price_per_hour(state: &State, spec: &JobSpec, now: Timestamp) -> Option<f64> 
 
 /// # Errors
 /// It would be refused: why.
-fn would_start(state: &State, actor: &Actor, spec: JobSpec, now: Timestamp) -> Result<bool, String> {
+fn would_start(
+    state: &State,
+    actor: &Actor,
+    spec: JobSpec,
+    now: Timestamp,
+) -> Result<bool, String> {
     let mut copy = state.clone();
-    let command = Command::Submit { spec: Box::new(spec), client_key: None };
-    let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor: actor.clone(), command }, now);
-    let Reply::Submitted { id, .. } = reply.map_err(|refusal| refusal.text)? else { return Ok(false) };
+    let command = Command::Submit {
+        spec: Box::new(spec),
+        client_key: None,
+    };
+    let reply = handle(
+        &mut copy,
+        &mut Vec::new(),
+        Input::Command {
+            actor: actor.clone(),
+            command,
+        },
+        now,
+    );
+    let Reply::Submitted { id, .. } = reply.map_err(|refusal| refusal.text)? else {
+        return Ok(false);
+    };
     let plan = gsched::plan(&snapshot(&copy, now), WorkBudget::default());
-    let tasks = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
-    Ok(plan.starts.iter().any(|start| (id.0..id.0 + tasks).contains(&start.job.0)))
+    let tasks = copy
+        .arrays
+        .get(id)
+        .map_or(1, |array| u64::from(array.len()));
+    Ok(plan
+        .starts
+        .iter()
+        .any(|start| (id.0..id.0 + tasks).contains(&start.job.0)))
 }

@@ -23,10 +23,16 @@ pub(super) async fn cancel(
 ) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let signal = signal(&request)?;
-    let names: Vec<String> = request.jobs.iter().flat_map(|text| words_of_ids(text)).collect();
+    let names: Vec<String> = request
+        .jobs
+        .iter()
+        .flat_map(|text| words_of_ids(text))
+        .collect();
     let targets = match &request.filter {
         None if names.is_empty() => {
-            return Err(ApiError::invalid("no job is named and no filter is given. Name jobs, or --user, --name, --partition, --state"));
+            return Err(ApiError::invalid(
+                "no job is named and no filter is given. Name jobs, or --user, --name, --partition, --state",
+            ));
         }
         None => targets(&job_names(&names)?)?,
         Some(filter) => {
@@ -36,7 +42,10 @@ pub(super) async fn cancel(
         }
     };
     if targets.is_empty() {
-        return Ok(Json(EachResult { schema: SCHEMA, results: Vec::new() }));
+        return Ok(Json(EachResult {
+            schema: SCHEMA,
+            results: Vec::new(),
+        }));
     }
     confine(&site, &caller, &targets).await?;
     each(&site, caller, Command::Cancel { targets, signal }).await
@@ -45,12 +54,18 @@ pub(super) async fn cancel(
 fn signal(request: &CancelRequest) -> Result<Option<CancelSignal>, ApiError> {
     match request.signal {
         None if request.batch_only => Err(ApiError::invalid("batch_only goes with a signal")),
-        _ if request.batch_only && request.full => Err(ApiError::invalid("batch_only and full: one of the two")),
-        None => Ok(None),
-        Some(signal) if (1..=MAX_SIGNAL).contains(&signal) => {
-            Ok(Some(CancelSignal { signal, batch_only: request.batch_only, full: request.full }))
+        _ if request.batch_only && request.full => {
+            Err(ApiError::invalid("batch_only and full: one of the two"))
         }
-        Some(signal) => Err(ApiError::invalid(format!("signal {signal} is none; 1 to {MAX_SIGNAL} are"))),
+        None => Ok(None),
+        Some(signal) if (1..=MAX_SIGNAL).contains(&signal) => Ok(Some(CancelSignal {
+            signal,
+            batch_only: request.batch_only,
+            full: request.full,
+        })),
+        Some(signal) => Err(ApiError::invalid(format!(
+            "signal {signal} is none; 1 to {MAX_SIGNAL} are"
+        ))),
     }
 }
 
@@ -60,7 +75,9 @@ fn filter_of(query: &JobQuery, names: &[String]) -> Result<JobFilter, ApiError> 
         return Ok(filter.with_ids(job_names(names)?));
     }
     if filter.is_everything() && query.state.is_empty() {
-        return Err(ApiError::invalid("the filter is empty and would mean every job. Name a user, partition, account, name or state"));
+        return Err(ApiError::invalid(
+            "the filter is empty and would mean every job. Name a user, partition, account, name or state",
+        ));
     }
     Ok(filter)
 }
@@ -81,7 +98,10 @@ fn matching(caller: &Caller, state: &State, filter: &JobFilter) -> Result<Vec<Ta
         }
     });
     if found.is_empty() && others > 0 {
-        let text = format!("the filter means {others} jobs of others and none of yours ({}). Ask an operator", caller.actor.user);
+        let text = format!(
+            "the filter means {others} jobs of others and none of yours ({}). Ask an operator",
+            caller.actor.user
+        );
         return Err(ApiError::denied(text));
     }
     if let Some(jobs) = caller.confined_to() {
@@ -96,19 +116,32 @@ fn add_targets(row: &Row, found: &mut Vec<Target>) {
     match row {
         // The first task of an array has the array's id.
         Row::Job(job) => found.push(match job.task {
-            Some(task) => Target::Task { array: task.array, index: task.index },
+            Some(task) => Target::Task {
+                array: task.array,
+                index: task.index,
+            },
             None => Target::Job(job.id),
         }),
-        Row::Tasks { array, .. } if array.own_pending == 0 && array.own_live == 0 && array.apart.is_empty() => {
+        Row::Tasks { array, .. }
+            if array.own_pending == 0 && array.own_live == 0 && array.apart.is_empty() =>
+        {
             found.push(Target::Job(array.id));
         }
         Row::Tasks { array, alike } => {
             let indices = array.tasks.at(&positions(array, *alike));
-            found.extend(indices.map(|indices| Target::Tasks { array: array.id, indices }));
+            found.extend(indices.map(|indices| Target::Tasks {
+                array: array.id,
+                indices,
+            }));
         }
-        Row::Task { array, position, .. } => {
+        Row::Task {
+            array, position, ..
+        } => {
             let index = array.tasks.nth(*position);
-            found.extend(index.map(|index| Target::Task { array: array.id, index }));
+            found.extend(index.map(|index| Target::Task {
+                array: array.id,
+                index,
+            }));
         }
     }
 }

@@ -21,11 +21,24 @@ pub(super) struct Differences {
     differences: Vec<DifferenceRow>,
 }
 
-pub(super) async fn list(_: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Differences>, ApiError> {
+pub(super) async fn list(
+    _: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Differences>, ApiError> {
     pairs.only(&[])?;
     let state = site.core.view().await;
-    let expected: BTreeSet<&str> = state.config.expected.iter().flat_map(|one| one.nodes.iter()).collect();
-    Ok(Json(Differences { schema: SCHEMA, expected: expected.len() as u64, differences: differences(&state) }))
+    let expected: BTreeSet<&str> = state
+        .config
+        .expected
+        .iter()
+        .flat_map(|one| one.nodes.iter())
+        .collect();
+    Ok(Json(Differences {
+        schema: SCHEMA,
+        expected: expected.len() as u64,
+        differences: differences(&state),
+    }))
 }
 
 /// All of them, in the order of the tables and of the nodes in each; the first table that names a node counts.
@@ -33,7 +46,11 @@ pub(crate) fn differences(state: &State) -> Vec<DifferenceRow> {
     let mut seen = BTreeSet::new();
     let mut rows = Vec::new();
     for expected in &state.config.expected {
-        for name in expected.nodes.iter().filter(|name| seen.insert((*name).to_owned())) {
+        for name in expected
+            .nodes
+            .iter()
+            .filter(|name| seen.insert((*name).to_owned()))
+        {
             rows.extend(of_node(state, expected, name));
         }
     }
@@ -41,14 +58,21 @@ pub(crate) fn differences(state: &State) -> Vec<DifferenceRow> {
 }
 
 fn of_node(state: &State, expected: &Expected, name: &str) -> Vec<DifferenceRow> {
-    let row = |what: &str, expected: String, found: String| DifferenceRow { node: name.to_owned(), what: what.to_owned(), expected, found };
+    let row = |what: &str, expected: String, found: String| DifferenceRow {
+        node: name.to_owned(),
+        what: what.to_owned(),
+        expected,
+        found,
+    };
     let missing = |found: &str| vec![row("node", "connected".to_owned(), found.to_owned())];
     match state.node_by_name(name) {
         None => missing("has not joined"),
         Some(node) if node.link == Link::Never => missing("never connected"),
         Some(node) => {
             let all = expected.differences(&node.inventory, &node.gpus);
-            all.into_iter().map(|one| row(one.what, one.expected, one.found)).collect()
+            all.into_iter()
+                .map(|one| row(one.what, one.expected, one.found))
+                .collect()
         }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Nothing is kept: the copy shares the state's chunks and is thrown away.
 
-use super::{Site, alternatives};
 use super::error::ApiError;
 use super::foreseen::expected_starts;
 use super::outlook::{blocker_rows, change_row, interval_text, names};
@@ -10,6 +9,7 @@ use super::permission::Caller;
 use super::policy::borrow_note;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
+use super::{Site, alternatives};
 use crate::launch_texts;
 use crate::outlook::Outlook;
 use axum::Json;
@@ -35,7 +35,11 @@ pub(super) async fn dry_run(
     caller.may_submit(&request.spec.partition, &site.app.config().cluster)?;
     check(&request)?;
     may_ask(&caller, &request.spec)?;
-    let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
+    let (request, mut notes) = site
+        .app
+        .hook
+        .ask(&site.app.config(), &caller.actor, request)
+        .await?;
     let mut answer = foresee(&site, &caller.actor, request.spec).await?;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
@@ -47,22 +51,35 @@ pub(super) async fn dry_run(
 /// It would be refused.
 async fn foresee(site: &Site, actor: &Actor, mut spec: JobSpec) -> Result<DryRun, ApiError> {
     launch_texts::shorten(&mut spec.launch.argv);
-    let command = Command::Submit { spec: Box::new(spec), client_key: None };
+    let command = Command::Submit {
+        spec: Box::new(spec),
+        client_key: None,
+    };
     let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;
     let now = super::now();
     let _turn = site.app.foresight().turn().await;
     let (outlook, actor) = (site.app.outlook().clone(), actor.clone());
     let task = tokio::task::spawn_blocking(move || consider(state, actor, command, &outlook, now));
-    task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
+    task.await
+        .map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
 }
 
 /// With what each kind of GPU that it names would mean for it.
-fn consider(state: Arc<State>, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
+fn consider(
+    state: Arc<State>,
+    actor: Actor,
+    command: Command,
+    outlook: &Outlook,
+    now: Timestamp,
+) -> Result<DryRun, ApiError> {
     let mut answer = foretell(&state, actor.clone(), command.clone(), outlook, now)?;
     if let Some(spec) = submitted(command) {
-        answer.alternatives = alternatives::rows(&state, &actor, &spec, answer.start.is_some(), now);
-        answer.text.push_str(&alternatives::in_words(&answer.alternatives));
+        answer.alternatives =
+            alternatives::rows(&state, &actor, &spec, answer.start.is_some(), now);
+        answer
+            .text
+            .push_str(&alternatives::in_words(&answer.alternatives));
     }
     Ok(answer)
 }
@@ -75,45 +92,111 @@ fn submitted(command: Command) -> Option<Box<JobSpec>> {
     }
 }
 
-fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
+fn foretell(
+    state: &State,
+    actor: Actor,
+    command: Command,
+    outlook: &Outlook,
+    now: Timestamp,
+) -> Result<DryRun, ApiError> {
     let mut copy = state.clone();
     let asked_for = submitted(command.clone());
-    let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor: actor.clone(), command }, now)?;
-    let Reply::Submitted { id, mut notes, .. } = reply else { return Err(super::targets::odd(&reply)) };
+    let reply = handle(
+        &mut copy,
+        &mut Vec::new(),
+        Input::Command {
+            actor: actor.clone(),
+            command,
+        },
+        now,
+    )?;
+    let Reply::Submitted { id, mut notes, .. } = reply else {
+        return Err(super::targets::odd(&reply));
+    };
     notes.extend(borrow_note(&copy, id));
     let picture = snapshot(&copy, now);
     let plan = gsched::plan(&picture, WorkBudget::default());
-    let count = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
+    let count = copy
+        .arrays
+        .get(id)
+        .map_or(1, |array| u64::from(array.len()));
     let tasks = id.0..id.0 + count;
     let (cpus, partition) = asked(&copy, id, now);
-    if let Some(start) = plan.starts.iter().find(|start| tasks.contains(&start.job.0)) {
+    if let Some(start) = plan
+        .starts
+        .iter()
+        .find(|start| tasks.contains(&start.job.0))
+    {
         let partition = start.partition.clone().unwrap_or(partition);
         return Ok(would_start(&copy, &start.allocation, partition, notes, now));
     }
-    let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
+    let reason = plan
+        .reasons
+        .iter()
+        .chain(&plan.array_reasons)
+        .find(|(job, _)| *job == id)
+        .map(|(_, reason)| reason.clone());
     // Who is held no pass says anything of.
-    let held = || picture.pending.iter().find(|job| job.id == id).map(|job| job.reason.clone());
+    let held = || {
+        picture
+            .pending
+            .iter()
+            .find(|job| job.id == id)
+            .map(|job| job.reason.clone())
+    };
     let reason = reason.or_else(held).unwrap_or_default();
-    let going = || plan.preempts.iter().filter(|preempt| tasks.contains(&preempt.for_job.0));
+    let going = || {
+        plan.preempts
+            .iter()
+            .filter(|preempt| tasks.contains(&preempt.for_job.0))
+    };
     let give_way = going().count();
     // They stand still within seconds, and their ends say nothing of this job's start.
     let freezes = give_way > 0 && going().all(|preempt| preempt.mode == PreemptMode::Suspend);
     let mut engine = Engine::default();
-    let why = engine.why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
+    let why = engine.why(
+        &picture,
+        id,
+        WorkBudget {
+            starts: usize::MAX,
+            ..WorkBudget::default()
+        },
+    );
     let mut text = waits_text(&partition, &reason, give_way, freezes);
-    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some() && !freezes);
-    let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
+    let forecast = why
+        .as_ref()
+        .and_then(|why| why.forecast.as_ref())
+        .filter(|told| told.start.is_some() && !freezes);
+    let nodelist = forecast
+        .map(|told| names(&copy, &told.nodes))
+        .unwrap_or_default();
     let start = forecast.and_then(|told| told.start);
     let mut interval = None;
     if let Some(start) = start {
-        let there = forecast.and_then(|told| told.partition.as_ref()).map_or(String::new(), |name| format!(" in partition {name}"));
+        let there = forecast
+            .and_then(|told| told.partition.as_ref())
+            .map_or(String::new(), |name| format!(" in partition {name}"));
         text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
         let expected = expected_starts(&mut engine, &picture, &BTreeSet::from([id]), outlook);
         let expected = expected.first().and_then(|one| one.start);
-        interval = expected.and_then(|expected| outlook.interval(&partition, now, Plans { expected, at_limits: start }, now));
+        interval = expected.and_then(|expected| {
+            outlook.interval(
+                &partition,
+                now,
+                Plans {
+                    expected,
+                    at_limits: start,
+                },
+                now,
+            )
+        });
         text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());
-        let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
-        text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
+        let last = forecast
+            .and_then(|told| told.tasks.as_ref()?.last())
+            .filter(|_| count > 1);
+        text.push_str(&last.map_or(String::new(), |at| {
+            format!("; the last of its {count} tasks by about {at}")
+        }));
     }
     if let Some(why) = why.as_ref().filter(|_| give_way == 0) {
         text.push_str(&room_text(why, now));
@@ -124,12 +207,28 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         text.push_str(&none.map_or(String::new(), |none| format!("; {none}")));
     }
     let holds = |change: &&Change| {
-        let again = entry.zip(asked_for.as_deref()).filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
-        again.is_none_or(|(entry, asked_for)| starts_as_asked(state, &actor, (entry, asked_for), change, now))
+        let again = entry
+            .zip(asked_for.as_deref())
+            .filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
+        again.is_none_or(|(entry, asked_for)| {
+            starts_as_asked(state, &actor, (entry, asked_for), change, now)
+        })
     };
-    let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).filter(holds).map(|change| change_row(change, now)).collect();
+    let changes: Vec<ChangeRow> = why
+        .iter()
+        .flat_map(|why| &why.changes)
+        .filter(holds)
+        .map(|change| change_row(change, now))
+        .collect();
     if let Some(change) = changes.first().filter(|_| give_way == 0) {
-        let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
+        let when = if change.now {
+            "at once".to_owned()
+        } else {
+            change
+                .start
+                .map(|at| format!("by {}", at.0))
+                .unwrap_or_default()
+        };
         text.push_str(&format!("; with {} it would start {when}", change.option));
     }
     Ok(DryRun {
@@ -160,15 +259,26 @@ fn waits_text(partition: &str, reason: &Reason, runs: usize, freezes: bool) -> S
         1 => ": a run of others would make room for it first".to_owned(),
         runs => format!(": {runs} runs of others would make room for it first"),
     };
-    format!("would wait in partition {partition} ({}){then}", reason.code)
+    format!(
+        "would wait in partition {partition} ({}){then}",
+        reason.code
+    )
 }
 
 /// What makes room for it later: cuts of GPUs, and runs that are left alone until then.
 fn room_text(why: &Why, now: Timestamp) -> String {
-    let cut = why.blockers.iter().find_map(|blocker| blocker.cut_from).map_or(String::new(), |from| {
-        let when = if from <= now { String::new() } else { format!(" from {from} on") };
-        format!("; GPUs are cut for it{when}, and then it starts within seconds")
-    });
+    let cut = why
+        .blockers
+        .iter()
+        .find_map(|blocker| blocker.cut_from)
+        .map_or(String::new(), |from| {
+            let when = if from <= now {
+                String::new()
+            } else {
+                format!(" from {from} on")
+            };
+            format!("; GPUs are cut for it{when}, and then it starts within seconds")
+        });
     let protected = why.blockers.iter().find_map(|blocker| blocker.may_preempt_from).map_or(String::new(), |from| {
         format!("; from {from} on runs of others may be ended for it, which are left alone until then")
     });
@@ -177,25 +287,67 @@ fn room_text(why: &Why, now: Timestamp) -> String {
 
 /// Whether a job that leaves its nodes to its tasks starts at once where it is submitted with a change: it may come to other
 /// nodes than the one that waits.
-fn starts_as_asked(state: &State, actor: &Actor, (entry, asked_for): (&PendingJob, &JobSpec), change: &Change, now: Timestamp) -> bool {
-    let entry = PendingJob { spec: Arc::new(asked_for.clone()), limit_secs: asked_for.time_limit_secs, ..entry.clone() };
-    let Some(changed) = change.edit.apply(&entry) else { return false };
+fn starts_as_asked(
+    state: &State,
+    actor: &Actor,
+    (entry, asked_for): (&PendingJob, &JobSpec),
+    change: &Change,
+    now: Timestamp,
+) -> bool {
+    let entry = PendingJob {
+        spec: Arc::new(asked_for.clone()),
+        limit_secs: asked_for.time_limit_secs,
+        ..entry.clone()
+    };
+    let Some(changed) = change.edit.apply(&entry) else {
+        return false;
+    };
     let mut spec = (*changed.spec).clone();
     spec.time_limit_secs = changed.limit_secs;
     let mut copy = state.clone();
-    let command = Command::Submit { spec: Box::new(spec), client_key: None };
-    let told = handle(&mut copy, &mut Vec::new(), Input::Command { actor: actor.clone(), command }, now);
-    let Ok(Reply::Submitted { id, .. }) = told else { return false };
-    let first = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
-    gsched::plan(&snapshot(&copy, now), WorkBudget::default()).starts.iter().any(|start| (id.0..id.0 + first).contains(&start.job.0))
+    let command = Command::Submit {
+        spec: Box::new(spec),
+        client_key: None,
+    };
+    let told = handle(
+        &mut copy,
+        &mut Vec::new(),
+        Input::Command {
+            actor: actor.clone(),
+            command,
+        },
+        now,
+    );
+    let Ok(Reply::Submitted { id, .. }) = told else {
+        return false;
+    };
+    let first = copy
+        .arrays
+        .get(id)
+        .map_or(1, |array| u64::from(array.len()));
+    gsched::plan(&snapshot(&copy, now), WorkBudget::default())
+        .starts
+        .iter()
+        .any(|start| (id.0..id.0 + first).contains(&start.job.0))
 }
 
-fn would_start(state: &State, allocation: &Allocation, partition: String, notes: Vec<String>, now: Timestamp) -> DryRun {
+fn would_start(
+    state: &State,
+    allocation: &Allocation,
+    partition: String,
+    notes: Vec<String>,
+    now: Timestamp,
+) -> DryRun {
     let nodes: Vec<_> = allocation.iter().map(|share| share.node).collect();
     let nodelist = names(state, &nodes);
     let cpus = allocation.iter().map(|share| share.cpus).sum();
-    let (cpu_word, node_word) = (if cpus == 1 { "CPU" } else { "CPUs" }, if nodes.len() == 1 { "node" } else { "nodes" });
-    let text = format!("would start at once, using {cpus} {cpu_word} on {node_word} {nodelist} in partition {partition}");
+    let (cpu_word, node_word) = (
+        if cpus == 1 { "CPU" } else { "CPUs" },
+        if nodes.len() == 1 { "node" } else { "nodes" },
+    );
+    let text = format!(
+        "would start at once, using {cpus} {cpu_word} on {node_word} {nodelist} in partition {partition}"
+    );
     DryRun {
         schema: SCHEMA,
         nodelist,
@@ -217,5 +369,10 @@ fn would_start(state: &State, allocation: &Allocation, partition: String, notes:
 /// CPUs and partition, with defaults filled in.
 fn asked(state: &State, id: JobId, now: Timestamp) -> (u32, String) {
     let row = super::lookup::one_row(state, &super::lookup::JobName::Job(id));
-    row.map_or((0, String::new()), |row: Row| (row.cpus(View::new(state, now)), row.spec().partition.clone()))
+    row.map_or((0, String::new()), |row: Row| {
+        (
+            row.cpus(View::new(state, now)),
+            row.spec().partition.clone(),
+        )
+    })
 }

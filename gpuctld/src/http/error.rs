@@ -25,17 +25,30 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, text: impl Into<String>) -> Self {
-        Self { status, code, text: text.into(), about: RefusalKind::Other, subject: String::new() }
+        Self {
+            status,
+            code,
+            text: text.into(),
+            about: RefusalKind::Other,
+            subject: String::new(),
+        }
     }
     /// The same, of this kind and of the thing with this name.
     pub fn about(self, about: RefusalKind, subject: impl Into<String>) -> Self {
-        Self { about, subject: subject.into(), ..self }
+        Self {
+            about,
+            subject: subject.into(),
+            ..self
+        }
     }
     pub fn not_found(text: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", text)
     }
     pub fn denied(text: impl Into<String>) -> Self {
-        Self { about: RefusalKind::Access, ..Self::new(StatusCode::FORBIDDEN, "denied", text) }
+        Self {
+            about: RefusalKind::Access,
+            ..Self::new(StatusCode::FORBIDDEN, "denied", text)
+        }
     }
     pub fn invalid(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid", text)
@@ -71,7 +84,12 @@ pub(super) fn refusal_code(code: RefusalCode) -> &'static str {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { code, text, about, subject } = refusal;
+        let Refusal {
+            code,
+            text,
+            about,
+            subject,
+        } = refusal;
         let error = match code {
             RefusalCode::NotFound => Self::not_found(text),
             RefusalCode::Denied => Self::denied(text),
@@ -102,14 +120,23 @@ impl From<JsonRejection> for ApiError {
                 let text = "the request is too large. A script may have 4 MiB, its environment and its arguments 1 MiB each";
                 Self::too_large(text)
             }
-            _ => Self::invalid(format!("the request's body cannot be read: {}", rejection.body_text())),
+            _ => Self::invalid(format!(
+                "the request's body cannot be read: {}",
+                rejection.body_text()
+            )),
         }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = ErrorBody { schema: SCHEMA, code: self.code.to_owned(), error: self.text, about: self.about, subject: self.subject };
+        let body = ErrorBody {
+            schema: SCHEMA,
+            code: self.code.to_owned(),
+            error: self.text,
+            about: self.about,
+            subject: self.subject,
+        };
         (self.status, Json(body)).into_response()
     }
 }

@@ -8,15 +8,27 @@ use super::permission::Sight;
 use super::query::{Pairs, job_state, words};
 use super::row::{Alike, Row, View, positions};
 use gcore::ctl::{Array, State};
-use gmodel::partition_list::names;
 use gmodel::hostlist::Hostlist;
+use gmodel::partition_list::names;
 use gmodel::{JobId, JobState};
 use gwire::api::JobQuery;
 use std::collections::BTreeSet;
 
 /// Keys of [`JobQuery`] in a URL.
-const KEYS: [&str; 12] =
-    ["job", "user", "partition", "account", "qos", "name", "reservation", "state", "nodelist", "expand", "columns", "bare"];
+const KEYS: [&str; 12] = [
+    "job",
+    "user",
+    "partition",
+    "account",
+    "qos",
+    "name",
+    "reservation",
+    "state",
+    "nodelist",
+    "expand",
+    "columns",
+    "bare",
+];
 
 /// Reads the query string of a listing.
 ///
@@ -65,16 +77,25 @@ impl States {
     fn parse(text: &str) -> Result<Self, ApiError> {
         let list = words(text);
         if list.is_empty() {
-            return Ok(Self::of(JobState::ALL.into_iter().filter(|state| !state.is_final())));
+            return Ok(Self::of(
+                JobState::ALL.into_iter().filter(|state| !state.is_final()),
+            ));
         }
         if list.iter().any(|word| word.eq_ignore_ascii_case("all")) {
             return Ok(Self(u16::MAX));
         }
-        let states = list.iter().map(|word| job_state(word)).collect::<Result<Vec<_>, _>>()?;
+        let states = list
+            .iter()
+            .map(|word| job_state(word))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Self::of(states))
     }
     fn of(states: impl IntoIterator<Item = JobState>) -> Self {
-        Self(states.into_iter().fold(0, |bits, state| bits | 1 << state as u16))
+        Self(
+            states
+                .into_iter()
+                .fold(0, |bits, state| bits | 1 << state as u16),
+        )
     }
     fn has(self, state: JobState) -> bool {
         self.0 & 1 << state as u16 != 0
@@ -88,11 +109,20 @@ impl JobFilter {
         let ids = words_of_ids(&query.job);
         let nodes = match query.nodelist.as_str() {
             "" => None,
-            text => Some(Hostlist::parse(text).map_err(|error| ApiError::invalid(error.to_string()))?),
+            text => {
+                Some(Hostlist::parse(text).map_err(|error| ApiError::invalid(error.to_string()))?)
+            }
         };
         Ok(Self {
-            ids: if ids.is_empty() { None } else { Some(job_names(&ids)?) },
-            uids: words(&query.user).iter().filter_map(|word| word.parse().ok()).collect(),
+            ids: if ids.is_empty() {
+                None
+            } else {
+                Some(job_names(&ids)?)
+            },
+            uids: words(&query.user)
+                .iter()
+                .filter_map(|word| word.parse().ok())
+                .collect(),
             users: words(&query.user),
             partitions: words(&query.partition),
             accounts: words(&query.account),
@@ -119,7 +149,14 @@ impl JobFilter {
 
     /// Whether nothing but the states narrows it.
     pub(super) fn is_everything(&self) -> bool {
-        let lists = [&self.users, &self.partitions, &self.accounts, &self.qos, &self.names, &self.reservations];
+        let lists = [
+            &self.users,
+            &self.partitions,
+            &self.accounts,
+            &self.qos,
+            &self.names,
+            &self.reservations,
+        ];
         self.ids.is_none() && self.nodes.is_none() && lists.iter().all(|list| list.is_empty())
     }
 
@@ -139,15 +176,20 @@ impl JobFilter {
 
     fn means(&self, row: &Row, view: View) -> bool {
         let spec = row.spec();
-        let among = |list: &[String], value: &str| list.is_empty() || list.iter().any(|word| word == value);
+        let among =
+            |list: &[String], value: &str| list.is_empty() || list.iter().any(|word| word == value);
         self.states.has(row.state())
             && (among(&self.users, &spec.user.name) || self.uids.contains(&spec.user.uid))
-            && (self.partitions.is_empty() || names(&spec.partition).any(|name| among(&self.partitions, name)))
+            && (self.partitions.is_empty()
+                || names(&spec.partition).any(|name| among(&self.partitions, name)))
             && among(&self.accounts, &spec.account)
             && among(&self.qos, &spec.qos)
             && among(&self.names, &spec.name)
             && among(&self.reservations, row.reservation().unwrap_or_default())
-            && self.nodes.as_ref().is_none_or(|nodes| on_nodes(row, view, nodes))
+            && self
+                .nodes
+                .as_ref()
+                .is_none_or(|nodes| on_nodes(row, view, nodes))
     }
 }
 
@@ -162,19 +204,29 @@ pub(super) fn words_of_ids(text: &str) -> Vec<String> {
         };
         c == ',' && depth <= 0
     });
-    parts.map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    parts
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn on_nodes(row: &Row, view: View, nodes: &Hostlist) -> bool {
     row.run(view).is_some_and(|run| {
-        let mut held = run.allocation.iter().filter_map(|share| view.state.nodes.get(share.node));
+        let mut held = run
+            .allocation
+            .iter()
+            .filter_map(|share| view.state.nodes.get(share.node));
         held.any(|node| nodes.contains(&node.name))
     })
 }
 
 fn all_rows<'a>(state: &'a State, take: &mut impl FnMut(Row<'a>)) {
     state.jobs.values().for_each(|job| take(Row::Job(job)));
-    state.arrays.values().for_each(|array| rows_of_array(array, take));
+    state
+        .arrays
+        .values()
+        .for_each(|array| rows_of_array(array, take));
 }
 
 fn rows_of_array<'a>(array: &'a Array, take: &mut impl FnMut(Row<'a>)) {
@@ -197,8 +249,13 @@ fn rows_of<'a>(state: &'a State, ids: &[JobName], take: &mut impl FnMut(Row<'a>)
         match id {
             JobName::Job(id) => rows_of_job(state, *id, &mut once),
             JobName::Tasks { array: id, indices } => {
-                let Some(array) = state.arrays.get(*id) else { continue };
-                for position in indices.iter().filter_map(|index| array.tasks.position(index)) {
+                let Some(array) = state.arrays.get(*id) else {
+                    continue;
+                };
+                for position in indices
+                    .iter()
+                    .filter_map(|index| array.tasks.position(index))
+                {
                     rows_of_task(state, array, position, &mut once);
                 }
             }
@@ -209,7 +266,10 @@ fn rows_of<'a>(state: &'a State, ids: &[JobName], take: &mut impl FnMut(Row<'a>)
 fn rows_of_job<'a>(state: &'a State, id: JobId, take: &mut impl FnMut(Row<'a>)) {
     if let Some(array) = state.arrays.get(id) {
         let end = id.0 + u64::from(array.len());
-        state.jobs.range(id.0, end).for_each(|(_, job)| take(Row::Job(job)));
+        state
+            .jobs
+            .range(id.0, end)
+            .for_each(|(_, job)| take(Row::Job(job)));
         rows_of_array(array, take);
     } else if let Some(job) = state.jobs.get(id) {
         take(Row::Job(job));
@@ -218,14 +278,23 @@ fn rows_of_job<'a>(state: &'a State, id: JobId, take: &mut impl FnMut(Row<'a>)) 
     }
 }
 
-fn rows_of_task<'a>(state: &'a State, array: &'a Array, position: u32, take: &mut impl FnMut(Row<'a>)) {
+fn rows_of_task<'a>(
+    state: &'a State,
+    array: &'a Array,
+    position: u32,
+    take: &mut impl FnMut(Row<'a>),
+) {
     if let Some(job) = state.jobs.get(array.task_id(position)) {
         take(Row::Job(job));
         return;
     }
     for alike in Alike::all(array) {
         if positions(array, alike).contains(position) {
-            take(Row::Task { array, position, alike });
+            take(Row::Task {
+                array,
+                position,
+                alike,
+            });
         }
     }
 }
@@ -244,7 +313,9 @@ pub(super) fn expanded<'a>(rows: Vec<Row<'a>>) -> Result<Vec<Row<'a>>, ApiError>
     };
     let count: u64 = rows.iter().map(tasks).sum();
     if count > MAX_EXPANDED {
-        let text = format!("one row for each task would be {count} rows; {MAX_EXPANDED} is the most. Name an array or a user");
+        let text = format!(
+            "one row for each task would be {count} rows; {MAX_EXPANDED} is the most. Name an array or a user"
+        );
         return Err(ApiError::limit(text));
     }
     let mut each = Vec::with_capacity(count as usize);
@@ -252,7 +323,11 @@ pub(super) fn expanded<'a>(rows: Vec<Row<'a>>) -> Result<Vec<Row<'a>>, ApiError>
         match row {
             Row::Tasks { array, alike } => {
                 let set = positions(array, alike);
-                each.extend(set.iter().map(|position| Row::Task { array, position, alike }));
+                each.extend(set.iter().map(|position| Row::Task {
+                    array,
+                    position,
+                    alike,
+                }));
             }
             row => each.push(row),
         }

@@ -14,7 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::OnceCell;
 
 /// Steps of work of one plan, or of one question.
-pub(super) const WORK: WorkBudget = WorkBudget { node_probes: 200_000_000, starts: usize::MAX };
+pub(super) const WORK: WorkBudget = WorkBudget {
+    node_probes: 200_000_000,
+    starts: usize::MAX,
+};
 
 /// What was foretold, and of which state.
 pub(super) struct Foreseen {
@@ -38,7 +41,11 @@ pub(super) type Entry = (JobId, bool);
 
 impl Told {
     fn new(list: Vec<Forecast>) -> Self {
-        let places = list.iter().enumerate().map(|(place, one)| ((one.job, one.tasks.is_some()), place)).collect();
+        let places = list
+            .iter()
+            .enumerate()
+            .map(|(place, one)| ((one.job, one.tasks.is_some()), place))
+            .collect();
         Self { list, places }
     }
 
@@ -81,7 +88,10 @@ impl Foresight {
     /// The plan could not be made.
     pub async fn of(&self, site: &Site, jobs: &BTreeSet<JobId>) -> Result<Arc<Foreseen>, ApiError> {
         let joined = self.join(jobs);
-        let made = joined.plan.get_or_try_init(|| self.make(site, &joined)).await?;
+        let made = joined
+            .plan
+            .get_or_try_init(|| self.make(site, &joined))
+            .await?;
         Ok(made.clone())
     }
 
@@ -105,8 +115,11 @@ impl Foresight {
         self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let state = site.core.view().await;
         let outlook = site.app.outlook().clone();
-        let task = tokio::task::spawn_blocking(move || Foreseen::new(state, &asked, &outlook, now()));
-        task.await.map(Arc::new).map_err(|_| ApiError::unavailable("the starts could not be worked out; this is a bug"))
+        let task =
+            tokio::task::spawn_blocking(move || Foreseen::new(state, &asked, &outlook, now()));
+        task.await
+            .map(Arc::new)
+            .map_err(|_| ApiError::unavailable("the starts could not be worked out; this is a bug"))
     }
 }
 
@@ -116,13 +129,24 @@ impl Foreseen {
         let mut engine = Engine::default();
         let at_limits = engine.forecast(&picture, jobs, WORK);
         let expected = expected_starts(&mut engine, &picture, jobs, outlook);
-        Self { state, picture, now, at_limits: Told::new(at_limits), expected: Told::new(expected) }
+        Self {
+            state,
+            picture,
+            now,
+            at_limits: Told::new(at_limits),
+            expected: Told::new(expected),
+        }
     }
 }
 
 /// If everything takes as long as its like did of late. What an engine knows of the picture from a plan by limits is not worked out
 /// again.
-pub(super) fn expected_starts(engine: &mut Engine, picture: &Snapshot, jobs: &BTreeSet<JobId>, outlook: &Outlook) -> Vec<Forecast> {
+pub(super) fn expected_starts(
+    engine: &mut Engine,
+    picture: &Snapshot,
+    jobs: &BTreeSet<JobId>,
+    outlook: &Outlook,
+) -> Vec<Forecast> {
     if jobs.is_empty() {
         return Vec::new();
     }

@@ -81,8 +81,14 @@ impl HookProcess {
         actor: &Actor,
         request: SubmitRequest,
     ) -> Result<(SubmitRequest, Vec<String>), ApiError> {
-        let Some(hook) = &config.submit_hook else { return Ok((request, Vec::new())) };
-        match self.exchange(hook, actor, &request).await.and_then(|answer| decided(answer, &request)) {
+        let Some(hook) = &config.submit_hook else {
+            return Ok((request, Vec::new()));
+        };
+        match self
+            .exchange(hook, actor, &request)
+            .await
+            .and_then(|answer| decided(answer, &request))
+        {
             Ok(Ok((spec, notes))) => Ok((SubmitRequest { spec, ..request }, notes)),
             Ok(Err(refusal)) => Err(ApiError::denied(refusal)),
             Err(why) => {
@@ -98,11 +104,23 @@ impl HookProcess {
     }
 
     /// One question and its answer; the program is ended when it does not keep to the form.
-    async fn exchange(&self, hook: &Hook, actor: &Actor, request: &SubmitRequest) -> Result<Answer, String> {
+    async fn exchange(
+        &self,
+        hook: &Hook,
+        actor: &Actor,
+        request: &SubmitRequest,
+    ) -> Result<Answer, String> {
         let mut slot = self.running.lock().await;
-        if slot.process.as_ref().is_none_or(|process| process.hook != *hook) {
+        if slot
+            .process
+            .as_ref()
+            .is_none_or(|process| process.hook != *hook)
+        {
             slot.process = None;
-            if slot.last_start.is_some_and(|at| at.elapsed() < RESTART_PAUSE) {
+            if slot
+                .last_start
+                .is_some_and(|at| at.elapsed() < RESTART_PAUSE)
+            {
                 return Err("it ended a moment ago and is started again in a second".to_owned());
             }
             slot.last_start = Some(Instant::now());
@@ -123,13 +141,18 @@ impl HookProcess {
         let deadline = Duration::from_millis(u64::from(hook.timeout_ms));
         // Taken out while it works: a request that is dropped half-way ends the program, so that its answer is
         // never taken for that of the next.
-        let Some(mut process) = slot.process.take() else { return Err("it is not running".to_owned()) };
+        let Some(mut process) = slot.process.take() else {
+            return Err("it is not running".to_owned());
+        };
         let answer = match timeout(deadline, process.exchange(&line)).await {
             Ok(answer) => answer?,
             Err(_) => return Err(format!("it did not answer within {} ms", hook.timeout_ms)),
         };
         if answer.question != number {
-            return Err(format!("it answered question {} where {number} was asked", answer.question));
+            return Err(format!(
+                "it answered question {} where {number} was asked",
+                answer.question
+            ));
         }
         slot.process = Some(process);
         Ok(answer)
@@ -158,13 +181,25 @@ impl Process {
                 command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
             }
             me if me == user.uid => {}
-            _ => return Err(format!("gpuctld is not root and cannot become {:?}", hook.user)),
+            _ => {
+                return Err(format!(
+                    "gpuctld is not root and cannot become {:?}",
+                    hook.user
+                ));
+            }
         }
-        let mut child = command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("it cannot be started: {error}"))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("it has no standard input or output".to_owned());
         };
-        Ok(Self { hook: hook.clone(), input, output: BufReader::new(output), _child: child })
+        Ok(Self {
+            hook: hook.clone(),
+            input,
+            output: BufReader::new(output),
+            _child: child,
+        })
     }
 
     async fn exchange(&mut self, line: &[u8]) -> Result<Answer, String> {
@@ -173,29 +208,42 @@ impl Process {
         self.input.flush().await.map_err(ended)?;
         let mut answer = Vec::new();
         let mut bounded = (&mut self.output).take(MAX_ANSWER_BYTES);
-        bounded.read_until(b'\n', &mut answer).await.map_err(ended)?;
+        bounded
+            .read_until(b'\n', &mut answer)
+            .await
+            .map_err(ended)?;
         if answer.last() != Some(&b'\n') {
             return Err(match answer.len() {
                 0 => "it ended without an answer".to_owned(),
                 bytes => format!("its answer of {bytes} bytes or more has no end"),
             });
         }
-        serde_json::from_slice(&answer).map_err(|error| format!("its answer cannot be read: {error}"))
+        serde_json::from_slice(&answer)
+            .map_err(|error| format!("its answer cannot be read: {error}"))
     }
 }
 
 /// The changed spec and notes, or the refusal's text: a refusal is an answer, not a failure.
-fn decided(answer: Answer, request: &SubmitRequest) -> Result<Result<(JobSpec, Vec<String>), String>, String> {
+fn decided(
+    answer: Answer,
+    request: &SubmitRequest,
+) -> Result<Result<(JobSpec, Vec<String>), String>, String> {
     if !answer.accept {
-        let text = if answer.error.is_empty() { "the site's submission hook refused the job" } else { &answer.error };
+        let text = if answer.error.is_empty() {
+            "the site's submission hook refused the job"
+        } else {
+            &answer.error
+        };
         return Ok(Err(text.to_owned()));
     }
     let spec = match &answer.change {
         None => request.spec.clone(),
         Some(change) => {
-            let mut spec = serde_json::to_value(&request.spec).map_err(|error| error.to_string())?;
+            let mut spec =
+                serde_json::to_value(&request.spec).map_err(|error| error.to_string())?;
             merge(&mut spec, change);
-            serde_json::from_value(spec).map_err(|error| format!("its change gives no valid job: {error}"))?
+            serde_json::from_value(spec)
+                .map_err(|error| format!("its change gives no valid job: {error}"))?
         }
     };
     Ok(Ok((spec, answer.notes)))
@@ -229,7 +277,13 @@ mod tests {
     #[test]
     fn a_change_is_merged_key_by_key() {
         let mut spec = json!({"account": "a", "request": {"nodes_min": 1, "exclusive": true}});
-        merge(&mut spec, &json!({"account": "b", "request": {"exclusive": null}, "qos": "low"}));
-        assert_eq!(spec, json!({"account": "b", "request": {"nodes_min": 1}, "qos": "low"}));
+        merge(
+            &mut spec,
+            &json!({"account": "b", "request": {"exclusive": null}, "qos": "low"}),
+        );
+        assert_eq!(
+            spec,
+            json!({"account": "b", "request": {"nodes_min": 1}, "qos": "low"})
+        );
     }
 }

@@ -14,11 +14,25 @@ use gmodel::idle::{IdleAction, IdlePolicy, IdleSpell};
 use gmodel::{Instant, JobSpec, Timestamp};
 use gwire::api::{IdleReportAnswer, IdleRunRow, SCHEMA};
 
-const KEYS: [&str; 10] =
-    ["from", "to", "user", "account", "partition", "qos", "warn_after_secs", "act_after_secs", "grace_secs", "gpus_percent"];
+const KEYS: [&str; 10] = [
+    "from",
+    "to",
+    "user",
+    "account",
+    "partition",
+    "qos",
+    "warn_after_secs",
+    "act_after_secs",
+    "grace_secs",
+    "gpus_percent",
+];
 const WEEK_SECS: i64 = 7 * 86_400;
 
-pub(super) async fn report(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<IdleReportAnswer>, ApiError> {
+pub(super) async fn report(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<IdleReportAnswer>, ApiError> {
     let pairs = pairs.only(&KEYS)?;
     let now = now();
     let to = pairs.instant("to")?.unwrap_or(now);
@@ -27,19 +41,29 @@ pub(super) async fn report(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
     let state = site.core.view().await;
     let sight = Sight::of(&caller, &state);
     let wanted = |user: &str, account: &str, partition: &str, qos: &str| {
-        let of = [("user", user), ("account", account), ("partition", partition), ("qos", qos)];
-        let is_asked = |(key, value): (&str, &str)| pairs.text(key).is_empty() || words(pairs.text(key)).iter().any(|word| word == value);
+        let of = [
+            ("user", user),
+            ("account", account),
+            ("partition", partition),
+            ("qos", qos),
+        ];
+        let is_asked = |(key, value): (&str, &str)| {
+            pairs.text(key).is_empty() || words(pairs.text(key)).iter().any(|word| word == value)
+        };
         of.into_iter().all(is_asked) && sight.sees_named(user, account)
     };
     let mut runs: Vec<IdleRunRow> = Vec::new();
     if to >= now {
         runs.extend(state.runs.values().filter_map(|run| {
             let spec = &state.jobs.get(run.id.job)?.spec;
-            wanted(&spec.user.name, &spec.account, &spec.partition, &spec.qos).then(|| running(&state, run, asked.as_ref(), now))?
+            wanted(&spec.user.name, &spec.account, &spec.partition, &spec.qos)
+                .then(|| running(&state, run, asked.as_ref(), now))?
         }));
     }
     let past = site.core.reader().idle_runs(from, to).await?;
-    let past = past.iter().filter(|run| wanted(&run.user, &run.account, &run.partition, &run.qos));
+    let past = past
+        .iter()
+        .filter(|run| wanted(&run.user, &run.account, &run.partition, &run.qos));
     runs.extend(past.filter_map(|run| over(&state, run, asked.as_ref())));
     let ended = runs.iter().filter(|run| run.ended_secs.is_some()).count() as u64;
     let gpu_hours_back = rounded(runs.iter().map(|run| run.gpu_hours_back).sum());
@@ -64,31 +88,56 @@ fn asked_policy(pairs: &Pairs) -> Result<Option<IdlePolicy>, ApiError> {
     let usual = IdlePolicy::default();
     let warn_after_secs = pairs.number("warn_after_secs")?;
     let act_after_secs = pairs.number("act_after_secs")?;
-    let warn = warn_after_secs.unwrap_or_else(|| usual.warn_after_secs.min(act_after_secs.unwrap_or(u32::MAX) / 2));
+    let warn = warn_after_secs.unwrap_or_else(|| {
+        usual
+            .warn_after_secs
+            .min(act_after_secs.unwrap_or(u32::MAX) / 2)
+    });
     let policy = IdlePolicy {
         action: IdleAction::Cancel,
         warn_after_secs: warn,
-        act_after_secs: act_after_secs.unwrap_or_else(|| usual.act_after_secs.max(warn.saturating_mul(2))),
+        act_after_secs: act_after_secs
+            .unwrap_or_else(|| usual.act_after_secs.max(warn.saturating_mul(2))),
         grace_secs: pairs.number("grace_secs")?.unwrap_or(usual.grace_secs),
         gpus_percent: pairs.number("gpus_percent")?.unwrap_or(usual.gpus_percent),
         max_requeues: usual.max_requeues,
     };
-    idle_sense(&policy).map_err(|(_, wrong, hint)| ApiError::invalid(format!("{wrong}: {hint}")))?;
+    idle_sense(&policy)
+        .map_err(|(_, wrong, hint)| ApiError::invalid(format!("{wrong}: {hint}")))?;
     Ok(Some(policy))
 }
 
 /// The policy for runs of a QOS in a partition. A QOS that is exempt stays so.
-fn policy_for(state: &State, qos: &str, partition: &str, asked: Option<&IdlePolicy>) -> Option<IdlePolicy> {
+fn policy_for(
+    state: &State,
+    qos: &str,
+    partition: &str,
+    asked: Option<&IdlePolicy>,
+) -> Option<IdlePolicy> {
     let of_qos = state.policy.qos.get(qos).and_then(|qos| qos.idle);
     let in_force = of_qos.or_else(|| state.config.partition(partition)?.idle);
     let exempt = of_qos.is_some_and(|policy| policy.action == IdleAction::Off);
-    let policy = asked.copied().or(in_force).filter(|policy| !exempt && policy.action != IdleAction::Off)?;
+    let policy = asked
+        .copied()
+        .or(in_force)
+        .filter(|policy| !exempt && policy.action != IdleAction::Off)?;
     // What becomes of a run is its own policy's word, where there is one.
-    Some(IdlePolicy { action: in_force.map_or(policy.action, |own| own.action), ..policy })
+    Some(IdlePolicy {
+        action: in_force.map_or(policy.action, |own| own.action),
+        ..policy
+    })
 }
 
-fn running(state: &State, run: &Run, asked: Option<&IdlePolicy>, now: Timestamp) -> Option<IdleRunRow> {
-    let job = state.jobs.get(run.id.job).filter(|job| !job.spec.idle_exempt && run.outcome.is_none())?;
+fn running(
+    state: &State,
+    run: &Run,
+    asked: Option<&IdlePolicy>,
+    now: Timestamp,
+) -> Option<IdleRunRow> {
+    let job = state
+        .jobs
+        .get(run.id.job)
+        .filter(|job| !job.spec.idle_exempt && run.outcome.is_none())?;
     let spec: &JobSpec = &job.spec;
     let policy = match asked {
         Some(_) => policy_for(state, &spec.qos, &spec.partition, asked)?,
@@ -106,7 +155,13 @@ fn running(state: &State, run: &Run, asked: Option<&IdlePolicy>, now: Timestamp)
         running: true,
         ..IdleRunRow::default()
     };
-    judged(row, &policy, &idle_spells(state, run), (started, now), milli)
+    judged(
+        row,
+        &policy,
+        &idle_spells(state, run),
+        (started, now),
+        milli,
+    )
 }
 
 fn over(state: &State, run: &IdleRun, asked: Option<&IdlePolicy>) -> Option<IdleRunRow> {
@@ -121,16 +176,32 @@ fn over(state: &State, run: &IdleRun, asked: Option<&IdlePolicy>) -> Option<Idle
         end_time: Some(Instant(run.ended)),
         ..IdleRunRow::default()
     };
-    judged(row, &policy, &run.spells, (run.started, run.ended), run.gpus_milli)
+    judged(
+        row,
+        &policy,
+        &run.spells,
+        (run.started, run.ended),
+        run.gpus_milli,
+    )
 }
 
 /// The row with what the policy makes of it; `None` for a run that it leaves alone.
-fn judged(row: IdleRunRow, policy: &IdlePolicy, spells: &[IdleSpell], (from, to): (Timestamp, Timestamp), milli: u64) -> Option<IdleRunRow> {
+fn judged(
+    row: IdleRunRow,
+    policy: &IdlePolicy,
+    spells: &[IdleSpell],
+    (from, to): (Timestamp, Timestamp),
+    milli: u64,
+) -> Option<IdleRunRow> {
     let verdict = policy.judge(spells);
     let gpus = milli as f64 / 1000.0;
     let ran_secs = to.since_millis(from).max(0) as f64 / 1000.0;
-    let back_secs = verdict.ended_secs.map_or(0.0, |at| (ran_secs - f64::from(at)).max(0.0));
-    let of_level = spells.iter().filter(|spell| spell.percent >= policy.gpus_percent);
+    let back_secs = verdict
+        .ended_secs
+        .map_or(0.0, |at| (ran_secs - f64::from(at)).max(0.0));
+    let of_level = spells
+        .iter()
+        .filter(|spell| spell.percent >= policy.gpus_percent);
     Some(IdleRunRow {
         gpus,
         start_time: Some(Instant(from)),
@@ -152,6 +223,9 @@ fn rounded(hours: f64) -> f64 {
 mod tests {
     #[test]
     fn nothing_given_back_is_shown_without_a_sign() {
-        assert_eq!(format!("{:.1}", super::rounded(std::iter::empty::<f64>().sum())), "0.0");
+        assert_eq!(
+            format!("{:.1}", super::rounded(std::iter::empty::<f64>().sum())),
+            "0.0"
+        );
     }
 }

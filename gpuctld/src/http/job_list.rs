@@ -34,7 +34,11 @@ const SORTED_INLINE: usize = 4_000;
 /// Finished jobs of a listing, the newest, whose nodes are looked up.
 const MAX_PAST_ROWS: usize = 5_000;
 
-pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Response, ApiError> {
+pub(super) async fn list(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Response, ApiError> {
     let query = job_query(pairs)?;
     let listing = Listing::prepare(&query)?;
     let bare = query.bare;
@@ -45,17 +49,34 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         listing.rows(&caller, &state, ranks.as_deref(), now)?
     } else {
         let (state, caller, ranks) = (state.clone(), caller.clone(), ranks.clone());
-        let rows = tokio::task::spawn_blocking(move || listing.rows(&caller, &state, ranks.as_deref(), now));
-        rows.await.map_err(|_| ApiError::unavailable("the listing could not be made"))??
+        let rows = tokio::task::spawn_blocking(move || {
+            listing.rows(&caller, &state, ranks.as_deref(), now)
+        });
+        rows.await
+            .map_err(|_| ApiError::unavailable("the listing could not be made"))??
     };
     let past_nodes = past_nodes(&site, &rows, now).await?;
     let (columns, rows) = (rows.columns, rows.keys.into_iter());
-    let body = ListBody { state, now, ranks, rows, columns, bare, past_nodes, begun: false, ended: false };
+    let body = ListBody {
+        state,
+        now,
+        ranks,
+        rows,
+        columns,
+        bare,
+        past_nodes,
+        begun: false,
+        ended: false,
+    };
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
 }
 
 /// Where jobs were that hold nothing any more: their last runs are in the database only.
-async fn past_nodes(site: &Site, rows: &Rows, now: Timestamp) -> Result<BTreeMap<JobId, String>, ApiError> {
+async fn past_nodes(
+    site: &Site,
+    rows: &Rows,
+    now: Timestamp,
+) -> Result<BTreeMap<JobId, String>, ApiError> {
     let mut ids = rows.past.clone();
     if ids.is_empty() || !rows.columns.iter().any(|column| column.key == "nodelist") {
         return Ok(BTreeMap::new());
@@ -63,7 +84,10 @@ async fn past_nodes(site: &Site, rows: &Rows, now: Timestamp) -> Result<BTreeMap
     ids.sort_unstable_by_key(|id| Reverse(*id));
     ids.truncate(MAX_PAST_ROWS);
     let runs = site.core.reader().last_runs(ids, now).await?;
-    Ok(runs.into_iter().map(|run| (JobId(run.id), run.nodelist)).collect())
+    Ok(runs
+        .into_iter()
+        .map(|run| (JobId(run.id), run.nodelist))
+        .collect())
 }
 
 /// A checked question.
@@ -83,30 +107,56 @@ struct Rows {
 impl Listing {
     fn prepare(query: &JobQuery) -> Result<Self, ApiError> {
         let columns = chosen(COLUMNS, &words(&query.columns))?;
-        Ok(Self { filter: JobFilter::new(query)?, expand: query.expand, columns })
+        Ok(Self {
+            filter: JobFilter::new(query)?,
+            expand: query.expand,
+            columns,
+        })
     }
 
-    fn rows(self, caller: &Caller, state: &State, ranks: Option<&Ranks>, now: Timestamp) -> Result<Rows, ApiError> {
+    fn rows(
+        self,
+        caller: &Caller,
+        state: &State,
+        ranks: Option<&Ranks>,
+        now: Timestamp,
+    ) -> Result<Rows, ApiError> {
         self.filter.nodes_exist(state)?;
-        let view = View { ranks, ..View::new(state, now) };
+        let view = View {
+            ranks,
+            ..View::new(state, now)
+        };
         let sight = Sight::of(caller, state);
         let mut found = Vec::new();
         self.filter.each(view, &sight, |row| found.push(row));
         if self.expand {
             found = expanded(found)?;
         }
-        let past = found.iter().filter(|row| row.is_past(view)).filter_map(|row| match row {
-            Row::Job(job) => Some(job.id),
-            _ => None,
-        });
+        let past = found
+            .iter()
+            .filter(|row| row.is_past(view))
+            .filter_map(|row| match row {
+                Row::Job(job) => Some(job.id),
+                _ => None,
+            });
         let past = past.collect();
-        Ok(Rows { keys: in_order(view, found), past, columns: self.columns })
+        Ok(Rows {
+            keys: in_order(view, found),
+            past,
+            columns: self.columns,
+        })
     }
 }
 
 /// The order of squeue: partition by name, state, priority from high to low, then who came first.
 fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
-    let mut names: Vec<&str> = view.state.config.partitions.iter().map(|p| p.name.as_str()).collect();
+    let mut names: Vec<&str> = view
+        .state
+        .config
+        .partitions
+        .iter()
+        .map(|p| p.name.as_str())
+        .collect();
     names.sort_unstable();
     let place = |row: &Row| {
         let first = row.spec().partition.split(',').next().unwrap_or_default();
@@ -115,7 +165,13 @@ fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
     let mut keyed: Vec<_> = rows
         .iter()
         .map(|row| {
-            let order = (place(row), state_order(row.state()), Reverse(row.priority(view)), row.submitted(), row.id());
+            let order = (
+                place(row),
+                state_order(row.state()),
+                Reverse(row.priority(view)),
+                row.submitted(),
+                row.id(),
+            );
             (order, row.key())
         })
         .collect();
@@ -144,8 +200,14 @@ struct ListBody {
 
 impl ListBody {
     fn next_piece(&mut self) -> Bytes {
-        let mut out = Json { bytes: Vec::with_capacity(PIECE_BYTES + 4096) };
-        let view = View { past_nodes: Some(&self.past_nodes), ranks: self.ranks.as_deref(), ..View::new(&self.state, self.now) };
+        let mut out = Json {
+            bytes: Vec::with_capacity(PIECE_BYTES + 4096),
+        };
+        let view = View {
+            past_nodes: Some(&self.past_nodes),
+            ranks: self.ranks.as_deref(),
+            ..View::new(&self.state, self.now)
+        };
         if !self.begun {
             out.raw("{\"schema\":1,\"jobs\":[");
         }
@@ -155,7 +217,9 @@ impl ListBody {
                 self.ended = true;
                 break;
             };
-            let Some(row) = key.row(view.state) else { continue };
+            let Some(row) = key.row(view.state) else {
+                continue;
+            };
             if self.begun {
                 out.raw(",");
             }
@@ -170,7 +234,10 @@ impl hyper::body::Body for ListBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.ended {
             return Poll::Ready(None);
         }

@@ -25,9 +25,13 @@ pub(super) async fn token(
 ) -> Result<Json<TokenReply>, ApiError> {
     let Json(request) = body?;
     caller.must_administer("inviting a node")?;
-    let ttl_secs = request.ttl_secs.unwrap_or(DEFAULT_TTL_SECS).clamp(1, MAX_TTL_SECS);
+    let ttl_secs = request
+        .ttl_secs
+        .unwrap_or(DEFAULT_TTL_SECS)
+        .clamp(1, MAX_TTL_SECS);
     let expires = now().plus_secs(i64::from(ttl_secs));
-    let secret = Pki::new_secret().map_err(|error| ApiError::unavailable(format!("no secret can be made: {error}")))?;
+    let secret = Pki::new_secret()
+        .map_err(|error| ApiError::unavailable(format!("no secret can be made: {error}")))?;
     let token = JoinToken {
         hash: Pki::token_hash(&secret),
         role: request.role,
@@ -36,7 +40,9 @@ pub(super) async fn token(
         minted_by: caller.actor.user.clone(),
         admin: request.admin,
     };
-    site.core.command(caller.actor, Command::MintToken { token }).await?;
+    site.core
+        .command(caller.actor, Command::MintToken { token })
+        .await?;
     Ok(Json(TokenReply {
         schema: SCHEMA,
         token: format!("{secret}.{}", site.app.pki.ca_sha256()),
@@ -63,8 +69,15 @@ pub(super) async fn renew(
 ) -> Result<Json<JoinReply>, ApiError> {
     let Json(request) = body?;
     let Some(Extension(Holder { identity, from })) = holder else {
-        return Err(ApiError::denied("a certificate is renewed over the node's own TLS connection, by its gpud"));
+        return Err(ApiError::denied(
+            "a certificate is renewed over the node's own TLS connection, by its gpud",
+        ));
     };
     let days = site.app.config().node_cert_days;
-    Ok(Json(site.app.pki.renew(&site.core, &identity, from, request, days).await?))
+    Ok(Json(
+        site.app
+            .pki
+            .renew(&site.core, &identity, from, request, days)
+            .await?,
+    ))
 }

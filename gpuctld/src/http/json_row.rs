@@ -21,7 +21,10 @@ pub(super) struct Column<W> {
 ///
 /// # Errors
 /// Naming the first key that is no column.
-pub(super) fn chosen<W>(all: &'static [Column<W>], keys: &[String]) -> Result<Vec<&'static Column<W>>, ApiError> {
+pub(super) fn chosen<W>(
+    all: &'static [Column<W>],
+    keys: &[String],
+) -> Result<Vec<&'static Column<W>>, ApiError> {
     if keys.is_empty() {
         return Ok(all.iter().collect());
     }
@@ -29,7 +32,10 @@ pub(super) fn chosen<W>(all: &'static [Column<W>], keys: &[String]) -> Result<Ve
         all.iter().find(|column| column.key == key).ok_or_else(|| {
             let names: Vec<&str> = all.iter().map(|column| column.key).collect();
             let guess = did_you_mean(key, names.iter().copied());
-            ApiError::invalid(format!("there is no column {key:?}.{guess} Columns: id, {}", list(&names)))
+            ApiError::invalid(format!(
+                "there is no column {key:?}.{guess} Columns: id, {}",
+                list(&names)
+            ))
         })
     };
     keys.iter().filter(|key| *key != "id").map(find).collect()
@@ -48,7 +54,13 @@ impl Json {
 
     /// A row of a listing: with keys as `{"id":17,"name":"train",...}`, bare as `[17,"train",...]` and null for what is not
     /// there.
-    pub(super) fn row<W>(&mut self, id: u64, columns: &[&Column<W>], bare: bool, put: impl Fn(&W, &mut Self) -> bool) {
+    pub(super) fn row<W>(
+        &mut self,
+        id: u64,
+        columns: &[&Column<W>],
+        bare: bool,
+        put: impl Fn(&W, &mut Self) -> bool,
+    ) {
         self.raw(if bare { "[" } else { "{\"id\":" });
         self.number(id);
         for column in columns {
@@ -128,7 +140,8 @@ impl Json {
     }
 
     pub(super) fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> bool {
-        serde_json::to_writer(&mut self.bytes, value).expect("these values have no maps with odd keys");
+        serde_json::to_writer(&mut self.bytes, value)
+            .expect("these values have no maps with odd keys");
         true
     }
 }

@@ -16,14 +16,22 @@ const MAX_ASKED: usize = 256;
 ///
 /// # Errors
 /// More nodes than one request may ask.
-pub(super) async fn of_runs(site: &Site, runs: &[(RunId, Vec<NodeId>)]) -> Result<BTreeMap<RunId, RunUse>, ApiError> {
+pub(super) async fn of_runs(
+    site: &Site,
+    runs: &[(RunId, Vec<NodeId>)],
+) -> Result<BTreeMap<RunId, RunUse>, ApiError> {
     let asked: usize = runs.iter().map(|(_, nodes)| nodes.len()).sum();
     if asked > MAX_ASKED {
-        let text = format!("these jobs run on {asked} nodes, and {MAX_ASKED} are asked at a time: name fewer jobs");
+        let text = format!(
+            "these jobs run on {asked} nodes, and {MAX_ASKED} are asked at a time: name fewer jobs"
+        );
         return Err(ApiError::limit(text));
     }
     let mut answers = JoinSet::new();
-    for (run, node) in runs.iter().flat_map(|(run, nodes)| nodes.iter().map(|node| (*run, *node))) {
+    for (run, node) in runs
+        .iter()
+        .flat_map(|(run, nodes)| nodes.iter().map(|node| (*run, *node)))
+    {
         let app = site.app.clone();
         answers.spawn(async move { (run, app.links.read_use(node, run).await) });
     }

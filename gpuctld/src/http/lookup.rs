@@ -26,7 +26,9 @@ pub(super) enum JobName {
 pub(super) fn job_name(text: &str) -> Result<JobName, ApiError> {
     let wrong = || {
         let shown: String = text.chars().take(40).collect();
-        ApiError::invalid(format!("{shown:?} names no job. Write 17, 98_5 or 98_[1-3]"))
+        ApiError::invalid(format!(
+            "{shown:?} names no job. Write 17, 98_5 or 98_[1-3]"
+        ))
     };
     let Some((array, tasks)) = text.split_once('_') else {
         return text.parse().map(JobName::Job).map_err(|_| wrong());
@@ -48,7 +50,10 @@ pub(super) fn job_name(text: &str) -> Result<JobName, ApiError> {
 /// On the first text that is no name, and when there are too many.
 pub(super) fn job_names(texts: &[String]) -> Result<Vec<JobName>, ApiError> {
     if texts.len() > MAX_NAMES {
-        return Err(ApiError::limit(format!("{} jobs are named; {MAX_NAMES} is the most of one request", texts.len())));
+        return Err(ApiError::limit(format!(
+            "{} jobs are named; {MAX_NAMES} is the most of one request",
+            texts.len()
+        )));
     }
     texts.iter().map(|text| job_name(text)).collect()
 }
@@ -58,16 +63,33 @@ pub(super) fn job_names(texts: &[String]) -> Result<Vec<JobName>, ApiError> {
 /// # Errors
 /// When they are too many.
 pub(super) fn targets(names: &[JobName]) -> Result<Vec<Target>, ApiError> {
-    let count: u64 = names.iter().map(|name| if let JobName::Tasks { indices, .. } = name { u64::from(indices.len()) } else { 1 }).sum();
+    let count: u64 = names
+        .iter()
+        .map(|name| {
+            if let JobName::Tasks { indices, .. } = name {
+                u64::from(indices.len())
+            } else {
+                1
+            }
+        })
+        .sum();
     if count > MAX_TARGETS {
-        let text = format!("{count} jobs and tasks are named; {MAX_TARGETS} is the most of one request. Name the whole array");
+        let text = format!(
+            "{count} jobs and tasks are named; {MAX_TARGETS} is the most of one request. Name the whole array"
+        );
         return Err(ApiError::limit(text));
     }
     let target = |name: &JobName| match name {
         JobName::Job(id) => Target::Job(*id),
         JobName::Tasks { array, indices } => match indices.bounds() {
-            (index, last) if index == last => Target::Task { array: *array, index },
-            _ => Target::Tasks { array: *array, indices: indices.clone().with_limit(None) },
+            (index, last) if index == last => Target::Task {
+                array: *array,
+                index,
+            },
+            _ => Target::Tasks {
+                array: *array,
+                indices: indices.clone().with_limit(None),
+            },
         },
     };
     Ok(names.iter().map(target).collect())
@@ -76,7 +98,13 @@ pub(super) fn targets(names: &[JobName]) -> Result<Vec<Target>, ApiError> {
 /// Each task of a set by itself.
 pub(super) fn each_task(target: &Target) -> Vec<Target> {
     match target {
-        Target::Tasks { array, indices } => indices.iter().map(|index| Target::Task { array: *array, index }).collect(),
+        Target::Tasks { array, indices } => indices
+            .iter()
+            .map(|index| Target::Task {
+                array: *array,
+                index,
+            })
+            .collect(),
         one => vec![one.clone()],
     }
 }
@@ -111,24 +139,39 @@ pub(super) fn one_row<'a>(state: &'a State, name: &JobName) -> Option<Row<'a>> {
 
 /// An array's own row: its waiting tasks, else a task that lives, else the first.
 fn first_row_of_array<'a>(state: &'a State, array: &'a gcore::ctl::Array) -> Option<Row<'a>> {
-    let waiting = Alike::all(array).find(|alike| *alike != Alike::Cancelled && !positions(array, *alike).is_empty());
+    let waiting = Alike::all(array)
+        .find(|alike| *alike != Alike::Cancelled && !positions(array, *alike).is_empty());
     if let Some(alike) = waiting {
         return Some(Row::Tasks { array, alike });
     }
     let end = array.id.0 + u64::from(array.len().min(MAX_TASKS));
     let mut jobs = state.jobs.range(array.id.0, end).map(|(_, job)| job);
     let first = jobs.next();
-    let live = first.into_iter().chain(jobs).find(|job| !job.state.is_final());
+    let live = first
+        .into_iter()
+        .chain(jobs)
+        .find(|job| !job.state.is_final());
     live.or(first).map(Row::Job).or_else(|| {
-        (!array.cancelled.is_empty()).then_some(Row::Tasks { array, alike: Alike::Cancelled })
+        (!array.cancelled.is_empty()).then_some(Row::Tasks {
+            array,
+            alike: Alike::Cancelled,
+        })
     })
 }
 
-fn row_of_task<'a>(state: &'a State, array: &'a gcore::ctl::Array, position: u32) -> Option<Row<'a>> {
+fn row_of_task<'a>(
+    state: &'a State,
+    array: &'a gcore::ctl::Array,
+    position: u32,
+) -> Option<Row<'a>> {
     if let Some(job) = state.jobs.get(array.task_id(position)) {
         return Some(Row::Job(job));
     }
     Alike::all(array)
         .find(|alike| positions(array, *alike).contains(position))
-        .map(|alike| Row::Task { array, position, alike })
+        .map(|alike| Row::Task {
+            array,
+            position,
+            alike,
+        })
 }

@@ -44,8 +44,8 @@ mod utilization;
 mod tests;
 
 pub(crate) use differences::differences;
-pub(crate) use gpus::state_word;
 pub use error::ApiError;
+pub(crate) use gpus::state_word;
 
 use crate::config::Config;
 use crate::core_thread::CoreHandle;
@@ -119,7 +119,12 @@ pub trait NodeLinks: Send + Sync {
     /// What a run uses there by now; waits a few seconds at most.
     fn read_use(&self, node: NodeId, run: RunId) -> Later<'_, Result<RunUse, String>>;
     /// Hands tasks of a step to the supervisor of a run. What becomes of them goes to `order.connect`, not here.
-    fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>>;
+    fn start_step(
+        &self,
+        node: NodeId,
+        run: RunId,
+        order: StepOrder,
+    ) -> Later<'_, Result<(), String>>;
 }
 
 /// Settings that other threads read while they may be reloaded.
@@ -141,8 +146,10 @@ impl LiveSettings {
 
     fn set(&self, config: &Config) {
         self.min_free_bytes.store(config.min_free_bytes, Relaxed);
-        self.keep_scripts_days.store(u64::from(config.keep_scripts_days), Relaxed);
-        self.keep_jobs_days.store(u64::from(config.keep_jobs_days), Relaxed);
+        self.keep_scripts_days
+            .store(u64::from(config.keep_scripts_days), Relaxed);
+        self.keep_jobs_days
+            .store(u64::from(config.keep_jobs_days), Relaxed);
     }
 }
 
@@ -172,7 +179,7 @@ impl App {
         pki: Arc<Pki>,
         links: Arc<dyn NodeLinks>,
         live: LiveSettings,
-        ) -> Arc<Self> {
+    ) -> Arc<Self> {
         Arc::new(Self {
             config_path,
             config: RwLock::new(config),
@@ -234,7 +241,10 @@ impl App {
     /// Times of answered requests by route, for `/metrics` and `gadm diag`.
     pub fn requests(&self) -> Vec<(String, Arc<Histogram>)> {
         let requests = self.requests.lock().expect("no panic while held");
-        requests.iter().map(|(path, times)| (path.clone(), times.clone())).collect()
+        requests
+            .iter()
+            .map(|(path, times)| (path.clone(), times.clone()))
+            .collect()
     }
 }
 
@@ -249,8 +259,16 @@ struct Site {
 pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
     let site = Site { core, app };
     Router::new()
-        .route("/v1/jobs", get(job_list::list).post(submit::submit).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
-        .route("/v1/jobs/dry-run", post(dry_run::dry_run).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+        .route(
+            "/v1/jobs",
+            get(job_list::list)
+                .post(submit::submit)
+                .layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
+        )
+        .route(
+            "/v1/jobs/dry-run",
+            post(dry_run::dry_run).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
+        )
         .route("/v1/jobs/cancel", post(cancel::cancel))
         .route("/v1/jobs/hold", post(targets::hold))
         .route("/v1/jobs/release", post(targets::release))
@@ -264,7 +282,10 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/why", get(outlook::why))
         .route("/v1/starts", get(outlook::starts))
         .route("/v1/jobs/{id}/wait", get(show::wait))
-        .route("/v1/jobs/{id}/steps", post(steps::start).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+        .route(
+            "/v1/jobs/{id}/steps",
+            post(steps::start).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
+        )
         .route("/v1/jobs/{id}/steps/{step}/end", post(steps::end))
         .route("/v1/steps", get(steps::list))
         .route("/v1/nodes", get(nodes::list))
@@ -284,8 +305,14 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/policy-events", get(policy::events))
         .route("/v1/trace", get(trace::page))
         .route("/v1/tokens", post(join::token))
-        .route("/v1/join", post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))
-        .route("/v1/renew", post(join::renew).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))
+        .route(
+            "/v1/join",
+            post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)),
+        )
+        .route(
+            "/v1/renew",
+            post(join::renew).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)),
+        )
         .route("/v1/diag", get(admin::diag))
         .route("/v1/check", get(admin::check))
         .route("/v1/config", get(admin::config))
@@ -293,20 +320,37 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/reload/dry-run", post(reload_dry_run::reload_dry_run))
         .route("/v1/backup", post(admin::backup))
         .route("/v1/accounts", get(policy::accounts))
-        .route("/v1/accounts/{name}", get(policy::account).post(policy::edit_account))
+        .route(
+            "/v1/accounts/{name}",
+            get(policy::account).post(policy::edit_account),
+        )
         .route("/v1/accounts/{name}/remove", post(policy::remove_account))
         .route("/v1/accounts/{name}/users/{user}", post(policy::edit_user))
-        .route("/v1/accounts/{name}/users/{user}/remove", post(policy::remove_user))
+        .route(
+            "/v1/accounts/{name}/users/{user}/remove",
+            post(policy::remove_user),
+        )
         .route("/v1/qos", get(policy::qos_list))
         .route("/v1/qos/{name}", get(policy::qos).post(policy::edit_qos))
         .route("/v1/qos/{name}/remove", post(policy::remove_qos))
         .route("/v1/reservations", get(policy::reservations))
-        .route("/v1/reservations/{name}", get(policy::reservation).post(policy::edit_reservation))
-        .route("/v1/reservations/{name}/remove", post(policy::remove_reservation))
+        .route(
+            "/v1/reservations/{name}",
+            get(policy::reservation).post(policy::edit_reservation),
+        )
+        .route(
+            "/v1/reservations/{name}/remove",
+            post(policy::remove_reservation),
+        )
         .route("/v1/priorities", get(standing::priorities))
         .route("/v1/shares", get(standing::shares))
         .route("/v1/licences", get(policy::licences))
-        .route("/v1/policy", get(policy::export).post(policy::import).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+        .route(
+            "/v1/policy",
+            get(policy::export)
+                .post(policy::import)
+                .layer(DefaultBodyLimit::max(MAX_BODY_BYTES)),
+        )
         .route("/metrics", get(admin::metrics))
         .fallback(no_such_endpoint)
         .method_not_allowed_fallback(wrong_method)
@@ -316,16 +360,28 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
 }
 
 async fn no_such_endpoint(request: Request) -> ApiError {
-    ApiError::not_found(format!("there is no {} {}; the API is under /v1/", request.method(), request.uri().path()))
+    ApiError::not_found(format!(
+        "there is no {} {}; the API is under /v1/",
+        request.method(),
+        request.uri().path()
+    ))
 }
 
 async fn wrong_method(request: Request) -> ApiError {
-    ApiError::wrong_method(format!("{} does not take {}", request.uri().path(), request.method()))
+    ApiError::wrong_method(format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    ))
 }
 
 /// Time of every request but the long polls, by route.
 async fn measure(Shared(site): Shared<Site>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or("other");
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map(MatchedPath::as_str)
+        .unwrap_or("other");
     let times = (!route.ends_with("/wait")).then(|| site.app.request_times(route));
     let since = Instant::now();
     let answer = next.run(request).await;

@@ -10,7 +10,9 @@ use super::query::Pairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Node, State, fence_words, node_paused, nvlink_domain, reservations_over};
+use gcore::ctl::{
+    Command, Node, State, fence_words, node_paused, nvlink_domain, reservations_over,
+};
 use gmodel::config::{GpuSharing, Partition, PartitionState};
 use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
@@ -18,7 +20,9 @@ use gmodel::node::{GpuEntry, Link, Mark, NodeStateView, Role};
 use gmodel::policy::Reservation;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, RunId, Timestamp};
-use gwire::api::{CertificateRow, ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
+use gwire::api::{
+    CertificateRow, ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -34,23 +38,49 @@ pub(super) struct Partitions {
     partitions: Vec<PartitionRow>,
 }
 
-pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Nodes>, ApiError> {
+pub(super) async fn list(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Nodes>, ApiError> {
     pairs.only(&[])?;
     let state = site.core.view().await;
     let sight = Sight::of(&caller, &state);
-    let rows = by_name(&state).into_iter().map(|node| node_row(&state, &sight, node)).collect();
-    Ok(Json(Nodes { schema: SCHEMA, nodes: rows }))
+    let rows = by_name(&state)
+        .into_iter()
+        .map(|node| node_row(&state, &sight, node))
+        .collect();
+    Ok(Json(Nodes {
+        schema: SCHEMA,
+        nodes: rows,
+    }))
 }
 
-pub(super) async fn partitions(_: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Partitions>, ApiError> {
+pub(super) async fn partitions(
+    _: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Partitions>, ApiError> {
     pairs.only(&[])?;
     let state = site.core.view().await;
     let nodes = by_name(&state);
-    let rows = state.config.partitions.iter().map(|partition| partition_row(&state, partition, &nodes)).collect();
-    Ok(Json(Partitions { schema: SCHEMA, partitions: rows }))
+    let rows = state
+        .config
+        .partitions
+        .iter()
+        .map(|partition| partition_row(&state, partition, &nodes))
+        .collect();
+    Ok(Json(Partitions {
+        schema: SCHEMA,
+        partitions: rows,
+    }))
 }
 
-pub(super) async fn cluster(_: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<ClusterInfo>, ApiError> {
+pub(super) async fn cluster(
+    _: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<ClusterInfo>, ApiError> {
     pairs.only(&[])?;
     let config = &site.core.view().await.config;
     Ok(Json(ClusterInfo {
@@ -59,7 +89,11 @@ pub(super) async fn cluster(_: Caller, Shared(site): Shared<Site>, pairs: Pairs)
         version: env!("CARGO_PKG_VERSION").to_owned(),
         min_job_age_secs: config.min_job_age_secs,
         max_array_tasks: config.max_array_tasks,
-        time_zone: site.app.config().has_time_zone.then(|| (*config.time_zone).clone()),
+        time_zone: site
+            .app
+            .config()
+            .has_time_zone
+            .then(|| (*config.time_zone).clone()),
     }))
 }
 
@@ -67,11 +101,17 @@ pub(super) async fn cluster(_: Caller, Shared(site): Shared<Site>, pairs: Pairs)
 pub(super) fn by_name(state: &State) -> Vec<&Node> {
     let mut names: Vec<String> = state.node_names.keys().cloned().collect();
     sort_names(&mut names);
-    names.iter().filter_map(|name| state.node_by_name(name)).collect()
+    names
+        .iter()
+        .filter_map(|name| state.node_by_name(name))
+        .collect()
 }
 
 fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> PartitionRow {
-    let default = state.config.default_partition().map(|default| default.name.as_str());
+    let default = state
+        .config
+        .default_partition()
+        .map(|default| default.name.as_str());
     let held = nodes.iter().filter(|node| holds(partition, node));
     PartitionRow {
         name: partition.name.clone(),
@@ -89,7 +129,12 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         priority_tier: partition.priority_tier,
         priority_factor: partition.priority_factor,
         preempt_mode: preempt_mode_word(partition.preempt_mode).to_owned(),
-        placement: placement_word(partition.placement.unwrap_or(state.config.scheduler.placement)).to_owned(),
+        placement: placement_word(
+            partition
+                .placement
+                .unwrap_or(state.config.scheduler.placement),
+        )
+        .to_owned(),
         gpu_sharing: match partition.gpu_sharing {
             GpuSharing::Off => "off",
             GpuSharing::Mps => "mps",
@@ -116,12 +161,27 @@ fn holds(partition: &Partition, node: &Node) -> bool {
 
 pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
     let free = state.free_on(node);
-    let held = |(gpu, free): (&GpuEntry, &u32)| u64::from(1000 - (*free).min(1000)) * u64::from(gpu.info.part().milli());
-    let held = node.gpus.iter().zip(&free.gpu_milli).filter(|(gpu, _)| gpu.usable() && !node.is_being_cut(gpu)).map(held);
-    let partitions = state.config.partitions.iter().filter(|partition| holds(partition, node));
+    let held = |(gpu, free): (&GpuEntry, &u32)| {
+        u64::from(1000 - (*free).min(1000)) * u64::from(gpu.info.part().milli())
+    };
+    let held = node
+        .gpus
+        .iter()
+        .zip(&free.gpu_milli)
+        .filter(|(gpu, _)| gpu.usable() && !node.is_being_cut(gpu))
+        .map(held);
+    let partitions = state
+        .config
+        .partitions
+        .iter()
+        .filter(|partition| holds(partition, node));
     let inventory = &node.inventory;
     let over: Vec<&Reservation> = reservations_over(state, node, super::now()).collect();
-    let reserved = NodeStateView { reserved: !over.is_empty(), maintenance: over.iter().any(|one| one.maintenance), ..state.node_view(node) };
+    let reserved = NodeStateView {
+        reserved: !over.is_empty(),
+        maintenance: over.iter().any(|one| one.maintenance),
+        ..state.node_view(node)
+    };
     NodeRow {
         name: node.name.clone(),
         state: reserved.to_string(),
@@ -129,7 +189,12 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         role: node.role,
         partitions: partitions.map(|partition| partition.name.clone()).collect(),
         features: inventory.features.clone(),
-        switches: state.config.scheduler.topology.switches_above(&node.name).join("."),
+        switches: state
+            .config
+            .scheduler
+            .topology
+            .switches_above(&node.name)
+            .join("."),
         nvlink_domain: nvlink_domain(state, node).unwrap_or_default().to_owned(),
         cpus: inventory.cpus,
         cpus_alloc: inventory.cpus.saturating_sub(free.cpus),
@@ -138,14 +203,32 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         gpus: gpu_rows(state, sight, node),
         gpu_summary: gpu_summary(&node.gpus),
         gpus_alloc: held.sum::<u64>() as f64 / 1e6,
-        runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
+        runs: node
+            .runs
+            .iter()
+            .filter(|run| seen(state, sight, run.job))
+            .map(|run| shown(state, *run))
+            .collect(),
         drains: node.drains.iter().map(mark_row).collect(),
         unfit: match inventory.unfit.as_str() {
-            "" => node_paused(node, super::now()).map_or_else(String::new, |(until, words)| format!("{words}; takes work again at {until}")),
+            "" => node_paused(node, super::now()).map_or_else(String::new, |(until, words)| {
+                format!("{words}; takes work again at {until}")
+            }),
             unfit => unfit.to_owned(),
         },
-        hung: inventory.hung.iter().filter_map(|hung| hung.run.filter(|run| seen(state, sight, run.job)).map(|run| format!("job {}: {}", shown(state, run), hung.text))).collect(),
-        left_out: gsched::make::left_out(&node.gpus).iter().map(|(kind, count)| format!("{kind}:{count}")).collect(),
+        hung: inventory
+            .hung
+            .iter()
+            .filter_map(|hung| {
+                hung.run
+                    .filter(|run| seen(state, sight, run.job))
+                    .map(|run| format!("job {}: {}", shown(state, run), hung.text))
+            })
+            .collect(),
+        left_out: gsched::make::left_out(&node.gpus)
+            .iter()
+            .map(|(kind, count)| format!("{kind}:{count}"))
+            .collect(),
         no_mps: inventory.no_mps.clone(),
         lost: fence_words(node).unwrap_or_default(),
         admin: node.admin,
@@ -153,7 +236,10 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
             epoch: node.epoch,
             joined: Some(Instant(node.joined)),
             renewed: node.renewed.as_ref().map(|renewed| Instant(renewed.at)),
-            renewed_from: node.renewed.as_ref().map_or(String::new(), |renewed| renewed.from.clone()),
+            renewed_from: node
+                .renewed
+                .as_ref()
+                .map_or(String::new(), |renewed| renewed.from.clone()),
             renewals: node.renewed.as_ref().map_or(0, |renewed| renewed.count),
         },
         isolation: inventory.isolation.clone(),
@@ -162,8 +248,13 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         os: inventory.os.clone(),
         driver: inventory.driver.clone(),
         last_seen: last_seen(node),
-        boot_time: (inventory.boot_secs > 0).then(|| Instant(Timestamp::from_secs(inventory.boot_secs))),
-        strikes: node.strikes.iter().map(|strike| format!("{} {} {}", strike.at, strike.run, strike.text)).collect(),
+        boot_time: (inventory.boot_secs > 0)
+            .then(|| Instant(Timestamp::from_secs(inventory.boot_secs))),
+        strikes: node
+            .strikes
+            .iter()
+            .map(|strike| format!("{} {} {}", strike.at, strike.run, strike.text))
+            .collect(),
         notes: inventory.notes.clone(),
     }
 }
@@ -183,18 +274,29 @@ fn seen(state: &State, sight: &Sight, job: JobId) -> bool {
 
 /// A run by its job's shown id.
 fn shown(state: &State, run: RunId) -> String {
-    state.jobs.get(run.job).map_or_else(|| run.job.to_string(), gcore::ctl::Job::shown_id)
+    state
+        .jobs
+        .get(run.job)
+        .map_or_else(|| run.job.to_string(), gcore::ctl::Job::shown_id)
 }
 
 fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
     let mut holders = gpu_holders(state, sight, node);
     let shown = node.gpus.iter().filter(|gpu| gpu.is_expected());
     let rails = state.config.scheduler.topology.rails(&node.name);
-    let rail = |gpu: &GpuEntry| rails.filter(|_| gpu.info.slice.is_none()).and_then(|rails| rails.of(gpu.info.index));
+    let rail = |gpu: &GpuEntry| {
+        rails
+            .filter(|_| gpu.info.slice.is_none())
+            .and_then(|rails| rails.of(gpu.info.index))
+    };
     shown
         .map(|gpu| {
             let jobs = holders.remove(&gpu.slot.0).unwrap_or_default();
-            GpuRow { links: links_by_slot(gpu, &node.gpus), rail: rail(gpu), ..gpu_row(gpu, jobs) }
+            GpuRow {
+                links: links_by_slot(gpu, &node.gpus),
+                rail: rail(gpu),
+                ..gpu_row(gpu, jobs)
+            }
         })
         .collect()
 }
@@ -202,8 +304,13 @@ fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
 /// Ways to whole GPUs that are there.
 fn links_by_slot(gpu: &GpuEntry, all: &[GpuEntry]) -> BTreeMap<u16, GpuLink> {
     let is_whole = |gpu: &&GpuEntry| gpu.present && gpu.info.slice.is_none();
-    let others = all.iter().filter(is_whole).filter(|other| other.slot != gpu.slot && is_whole(&gpu));
-    others.filter_map(|other| Some((other.slot.0, *gpu.info.links.get(&other.info.minor)?))).collect()
+    let others = all
+        .iter()
+        .filter(is_whole)
+        .filter(|other| other.slot != gpu.slot && is_whole(&gpu));
+    others
+        .filter_map(|other| Some((other.slot.0, *gpu.info.links.get(&other.info.minor)?)))
+        .collect()
 }
 
 /// Jobs by the slots of GPUs that they hold, as far as the reader may see them.
@@ -213,7 +320,11 @@ pub(super) fn gpu_holders(state: &State, sight: &Sight, node: &Node) -> BTreeMap
         let shares = run.allocation.iter().zip(&run.members);
         let held = shares.filter(|(share, member)| share.node == node.id && !member.is_clean());
         for slot in held.flat_map(|(share, _)| share.gpus.slots()) {
-            let name = if seen(state, sight, run.id.job) { shown(state, run.id) } else { "-".to_owned() };
+            let name = if seen(state, sight, run.id.job) {
+                shown(state, run.id)
+            } else {
+                "-".to_owned()
+            };
             holders.entry(slot.0).or_default().push(name);
         }
     }
@@ -248,11 +359,19 @@ fn gpu_summary(gpus: &[GpuEntry]) -> String {
     for gpu in gpus.iter().filter(|gpu| gpu.present && !gpu.info.divided) {
         *counts.entry(gpu.info.kind()).or_default() += 1;
     }
-    counts.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(",")
+    counts
+        .iter()
+        .map(|(gpu_type, count)| format!("{gpu_type}:{count}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 pub(super) fn mark_row(mark: &Mark) -> MarkRow {
-    MarkRow { owner: mark.owner.clone(), reason: mark.reason.clone(), since: Instant(mark.since) }
+    MarkRow {
+        owner: mark.owner.clone(),
+        reason: mark.reason.clone(),
+        since: Instant(mark.since),
+    }
 }
 
 const ACTS: [&str; 5] = ["drain", "resume", "down", "remove", "revoke"];
@@ -266,35 +385,60 @@ pub(super) async fn act(
 ) -> Result<Json<Done>, ApiError> {
     if !ACTS.contains(&act.as_str()) {
         let guess = did_you_mean(&act, ACTS);
-        return Err(ApiError::not_found(format!("{act:?} is nothing that is done to nodes.{guess} There are: {}", ACTS.join(", "))));
+        return Err(ApiError::not_found(format!(
+            "{act:?} is nothing that is done to nodes.{guess} There are: {}",
+            ACTS.join(", ")
+        )));
     }
     let Json(request) = body?;
     caller.must_administer(&format!("node {act}"))?;
     let state = site.core.view().await;
     let Some(node) = state.node_by_name(&name).map(|node| node.id) else {
         let guess = did_you_mean(&name, state.node_names.keys().map(String::as_str));
-        return Err(ApiError::not_found(format!("there is no node {name:?}.{guess}")));
+        return Err(ApiError::not_found(format!(
+            "there is no node {name:?}.{guess}"
+        )));
     };
     let command = match act.as_str() {
         "drain" => match request.deadline {
-            Some(Instant(deadline)) => Command::NodeDrainBy { node, reason: request.reason, deadline },
-            None => Command::NodeDrain { node, reason: request.reason },
+            Some(Instant(deadline)) => Command::NodeDrainBy {
+                node,
+                reason: request.reason,
+                deadline,
+            },
+            None => Command::NodeDrain {
+                node,
+                reason: request.reason,
+            },
         },
         _ if request.deadline.is_some() => {
-            return Err(ApiError::invalid(format!("a deadline is for drain, not for {act}")));
+            return Err(ApiError::invalid(format!(
+                "a deadline is for drain, not for {act}"
+            )));
         }
         _ if request.fenced && act != "down" => {
-            return Err(ApiError::invalid(format!("fenced is for down, not for {act}")));
+            return Err(ApiError::invalid(format!(
+                "fenced is for down, not for {act}"
+            )));
         }
         "resume" => Command::NodeResume { node },
-        "down" => Command::NodeDown { node, reason: request.reason, fenced: request.fenced },
+        "down" => Command::NodeDown {
+            node,
+            reason: request.reason,
+            fenced: request.fenced,
+        },
         "revoke" => Command::NodeRevoke { node },
         _ => Command::NodeRemove { node },
     };
     site.core.command(caller.actor, command).await?;
     let notes = match act.as_str() {
-        "revoke" => vec![format!("{name} has to join again: gadm token node --name {name}. Its jobs go on if it does within node_timeout_secs")],
+        "revoke" => vec![format!(
+            "{name} has to join again: gadm token node --name {name}. Its jobs go on if it does within node_timeout_secs"
+        )],
         _ => Vec::new(),
     };
-    Ok(Json(Done { schema: SCHEMA, notes }))
+    Ok(Json(Done {
+        schema: SCHEMA,
+        notes,
+    }))
 }

@@ -9,9 +9,9 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use gcore::ctl::{Actor, Job, State};
 use gmodel::config::{ClusterConfig, Privacy, SubmitFromJobs};
-use gmodel::partition_list;
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
+use gmodel::partition_list;
 use gmodel::{JobId, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,11 +47,14 @@ impl FromRequestParts<Site> for Caller {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<Peer>().cloned();
-        let peer = peer.ok_or_else(|| ApiError::denied("nobody vouches for who you are on this connection"))?;
+        let peer = peer
+            .ok_or_else(|| ApiError::denied("nobody vouches for who you are on this connection"))?;
         let caller = Self::of(&peer, site).await?;
         match (parts.method == Method::POST, parts.uri.path()) {
             // Before the body is read.
-            (true, path) => operators_act(path).map_or(Ok(()), |what| caller.must_administer(&what))?,
+            (true, path) => {
+                operators_act(path).map_or(Ok(()), |what| caller.must_administer(&what))?
+            }
             _ => {}
         }
         Ok(caller)
@@ -83,10 +86,17 @@ impl Caller {
         }
         let Some((node, role)) = peer.via else {
             if !peer.local {
-                return Err(ApiError::denied("nobody vouches for who you are on this connection"));
+                return Err(ApiError::denied(
+                    "nobody vouches for who you are on this connection",
+                ));
             }
-            let operator = peer.uid == 0 || site.app.config().cluster.operators.contains(&peer.user);
-            return Ok(Self { actor: actor(peer, operator, None), on_node: None, trusted_way: true });
+            let operator =
+                peer.uid == 0 || site.app.config().cluster.operators.contains(&peer.user);
+            return Ok(Self {
+                actor: actor(peer, operator, None),
+                on_node: None,
+                trusted_way: true,
+            });
         };
         if peer.uid == 0 || peer.uid == NOBODY {
             let text = format!(
@@ -101,27 +111,50 @@ impl Caller {
         };
         let trusted_way = peer.admin && role == Role::Login;
         // Operators are names in a file here: they count for users whom this host knows.
-        let operator = trusted_way && peer.known && site.app.config().cluster.operators.contains(&peer.user);
-        Ok(Self { actor: actor(peer, operator, Some(node)), on_node, trusted_way })
+        let operator =
+            trusted_way && peer.known && site.app.config().cluster.operators.contains(&peer.user);
+        Ok(Self {
+            actor: actor(peer, operator, Some(node)),
+            on_node,
+            trusted_way,
+        })
     }
 
     /// `partition`: as it was asked for; empty is the default one.
     ///
     /// # Errors
     /// When they came through a compute node whose jobs may not submit there.
-    pub(super) fn may_submit(&self, partition: &str, config: &ClusterConfig) -> Result<(), ApiError> {
-        let Some(OnNode { submits_to: SubmitsTo::Only(allowed), .. }) = &self.on_node else { return Ok(()) };
+    pub(super) fn may_submit(
+        &self,
+        partition: &str,
+        config: &ClusterConfig,
+    ) -> Result<(), ApiError> {
+        let Some(OnNode {
+            submits_to: SubmitsTo::Only(allowed),
+            ..
+        }) = &self.on_node
+        else {
+            return Ok(());
+        };
         if allowed.is_empty() {
-            return Err(ApiError::denied("jobs of this partition may not submit (submit_from_jobs = false). Submit from a login node"));
+            return Err(ApiError::denied(
+                "jobs of this partition may not submit (submit_from_jobs = false). Submit from a login node",
+            ));
         }
         let asked = match partition {
-            "" => config.default_partition().map_or("", |default| &default.name),
+            "" => config
+                .default_partition()
+                .map_or("", |default| &default.name),
             asked => asked,
         };
         match partition_list::names(asked).find(|name| !allowed.contains(*name)) {
             None => Ok(()),
             Some(other) => {
-                let allowed = allowed.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let allowed = allowed
+                    .iter()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join(", ");
                 Err(ApiError::denied(format!(
                     "from this compute node you can submit to the partition of your jobs here ({allowed}) and not to {other}: submit_from_jobs = \"same-partition\". Try -p {allowed}, or a login node"
                 )))
@@ -157,14 +190,23 @@ impl Caller {
                 "{what} is for operators, on the controller's own host or through a login node that is marked admin, and this \
                  machine is not. A new token marks it: gadm token node --role login --admin --name NODE"
             ),
-            _ => format!("{what} is for root and the operators in gpuctld.toml, and {} is none", self.actor.user),
+            _ => format!(
+                "{what} is for root and the operators in gpuctld.toml, and {} is none",
+                self.actor.user
+            ),
         };
         Err(ApiError::denied(text))
     }
 }
 
 fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
-    Actor { user: peer.user.clone(), uid: peer.uid, gid: peer.gid, operator, via }
+    Actor {
+        user: peer.user.clone(),
+        uid: peer.uid,
+        gid: peer.gid,
+        operator,
+        via,
+    }
 }
 
 /// A user's live jobs on a compute node.
@@ -174,18 +216,32 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError>
         .into_iter()
         .flatten()
         // What a run that was adopted from its nodes is rests on their word: it lets none of them speak for its user.
-        .filter(|id| state.runs.get(**id).is_some_and(|run| !run.adopted && run.member(node).is_some_and(|member| !member.is_ended())))
+        .filter(|id| {
+            state.runs.get(**id).is_some_and(|run| {
+                !run.adopted && run.member(node).is_some_and(|member| !member.is_ended())
+            })
+        })
         .filter_map(|id| state.jobs.get(id.job))
         .filter(|job| job.spec.user.is(&peer.user, peer.uid))
         .collect();
     if live.is_empty() {
-        let text = format!("{} has no running job on this compute node, or only one that was adopted after a restore. Use a login node", peer.user);
+        let text = format!(
+            "{} has no running job on this compute node, or only one that was adopted after a restore. Use a login node",
+            peer.user
+        );
         return Err(ApiError::denied(text));
     }
     let mut submits_to = SubmitsTo::Only(BTreeSet::new());
     for job in &live {
         let name = &job.spec.partition;
-        match (state.config.partition(name).map(|partition| partition.submit_from_jobs).unwrap_or_default(), &mut submits_to) {
+        match (
+            state
+                .config
+                .partition(name)
+                .map(|partition| partition.submit_from_jobs)
+                .unwrap_or_default(),
+            &mut submits_to,
+        ) {
             (SubmitFromJobs::Yes, _) => submits_to = SubmitsTo::Any,
             (SubmitFromJobs::SamePartition, SubmitsTo::Only(names)) => {
                 names.insert(name.clone());
@@ -193,7 +249,10 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError>
             _ => {}
         }
     }
-    Ok(OnNode { jobs: live.iter().map(|job| job.id).collect(), submits_to })
+    Ok(OnNode {
+        jobs: live.iter().map(|job| job.id).collect(),
+        submits_to,
+    })
 }
 
 /// What of others' jobs a reader sees (`privacy`).
@@ -210,8 +269,16 @@ impl Sight {
         let user: Arc<str> = caller.actor.user.as_str().into();
         let privacy = state.config.privacy;
         let all = caller.actor.operator || privacy == Privacy::Open;
-        let accounts = if all || privacy == Privacy::Own { BTreeSet::new() } else { accounts_of(state, &user) };
-        Self { user, all, accounts }
+        let accounts = if all || privacy == Privacy::Own {
+            BTreeSet::new()
+        } else {
+            accounts_of(state, &user)
+        };
+        Self {
+            user,
+            all,
+            accounts,
+        }
     }
 
     pub(super) fn sees(&self, spec: &JobSpec) -> bool {
@@ -236,17 +303,29 @@ impl Sight {
 fn accounts_of(state: &State, user: &str) -> BTreeSet<String> {
     let of_jobs = state.jobs.values().map(|job| &job.spec);
     let of_arrays = state.arrays.values().map(|array| &array.spec);
-    of_jobs.chain(of_arrays).filter(|spec| spec.user.name == user).map(|spec| spec.account.clone()).collect()
+    of_jobs
+        .chain(of_arrays)
+        .filter(|spec| spec.user.name == user)
+        .map(|spec| spec.account.clone())
+        .collect()
 }
 
 /// Script, environment and the nodes' log of a job are for its owner and operators.
 ///
 /// # Errors
 /// For everybody else.
-pub(super) fn must_own(caller: &Caller, spec: &JobSpec, shown_id: &str, what: &str) -> Result<(), ApiError> {
+pub(super) fn must_own(
+    caller: &Caller,
+    spec: &JobSpec,
+    shown_id: &str,
+    what: &str,
+) -> Result<(), ApiError> {
     if caller.actor.operator || spec.user.is(&caller.actor.user, caller.actor.uid) {
         return Ok(());
     }
-    let text = format!("the {what} of job {shown_id} is for its owner {} and operators", spec.user.name);
+    let text = format!(
+        "the {what} of job {shown_id} is for its owner {} and operators",
+        spec.user.name
+    );
     Err(ApiError::denied(text))
 }

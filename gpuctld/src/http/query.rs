@@ -16,7 +16,8 @@ impl<S: Sync> FromRequestParts<S> for Pairs {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let read = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-        read.map(|Query(pairs)| Self(pairs)).map_err(|error| ApiError::invalid(format!("the query cannot be read: {error}")))
+        read.map(|Query(pairs)| Self(pairs))
+            .map_err(|error| ApiError::invalid(format!("the query cannot be read: {error}")))
     }
 }
 
@@ -29,7 +30,10 @@ impl Pairs {
         for (position, (key, _)) in self.0.iter().enumerate() {
             if !known.contains(&key.as_str()) {
                 let guess = did_you_mean(key, known.iter().copied());
-                let text = format!("unknown key {key:?} in the query.{guess} Known: {}", list(known));
+                let text = format!(
+                    "unknown key {key:?} in the query.{guess} Known: {}",
+                    list(known)
+                );
                 return Err(ApiError::invalid(text));
             }
             if self.0[..position].iter().any(|(before, _)| before == key) {
@@ -51,14 +55,19 @@ impl Pairs {
 
     /// The value of a key; empty when it is not there.
     pub(super) fn text(&self, key: &str) -> &str {
-        self.0.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value)
+        self.0
+            .iter()
+            .find(|(k, _)| k == key)
+            .map_or("", |(_, value)| value)
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<bool, ApiError> {
         match self.text(key) {
             "" | "false" | "0" => Ok(false),
             "true" | "1" => Ok(true),
-            other => Err(ApiError::invalid(format!("{key} = {other:?} is neither true nor false"))),
+            other => Err(ApiError::invalid(format!(
+                "{key} = {other:?} is neither true nor false"
+            ))),
         }
     }
 
@@ -67,7 +76,9 @@ impl Pairs {
         if text.is_empty() {
             return Ok(None);
         }
-        text.parse().map(Some).map_err(|_| ApiError::invalid(format!("{key} = {text:?} is no whole number")))
+        text.parse()
+            .map(Some)
+            .map_err(|_| ApiError::invalid(format!("{key} = {text:?} is no whole number")))
     }
 
     /// The number of a job.
@@ -77,8 +88,12 @@ impl Pairs {
             return Ok(None);
         }
         // The database keeps them as signed numbers.
-        let id = text.parse::<u64>().ok().filter(|id| i64::try_from(*id).is_ok());
-        id.map(|id| Some(JobId(id))).ok_or_else(|| ApiError::invalid(format!("{key} = {text:?} is no number of a job")))
+        let id = text
+            .parse::<u64>()
+            .ok()
+            .filter(|id| i64::try_from(*id).is_ok());
+        id.map(|id| Some(JobId(id)))
+            .ok_or_else(|| ApiError::invalid(format!("{key} = {text:?} is no number of a job")))
     }
 
     pub(super) fn instant(&self, key: &str) -> Result<Option<Timestamp>, ApiError> {
@@ -87,13 +102,21 @@ impl Pairs {
             return Ok(None);
         }
         let read = parse_rfc3339(text).map(Some);
-        read.ok_or_else(|| ApiError::invalid(format!("{key} = {text:?} is no RFC 3339 time in UTC, as 2027-01-09T06:00:00Z")))
+        read.ok_or_else(|| {
+            ApiError::invalid(format!(
+                "{key} = {text:?} is no RFC 3339 time in UTC, as 2027-01-09T06:00:00Z"
+            ))
+        })
     }
 }
 
 /// Comma-separated words; none for an empty text.
 pub(super) fn words(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A state in its long or short form.
@@ -104,7 +127,10 @@ pub(super) fn job_state(word: &str) -> Result<JobState, ApiError> {
     JobState::parse(word).ok_or_else(|| {
         let names = JobState::ALL.map(JobState::long);
         let guess = did_you_mean(word, names);
-        ApiError::invalid(format!("{word:?} is no state of a job.{guess} States: {}, or all", list(&names)))
+        ApiError::invalid(format!(
+            "{word:?} is no state of a job.{guess} States: {}, or all",
+            list(&names)
+        ))
     })
 }
 

@@ -43,14 +43,22 @@ impl Ranks {
         let order = each_once(&snapshot, in_order(&snapshot, &Ledger::new(&snapshot)));
         let rank = |(place, ordered): (usize, &gsched::priority::Ordered)| {
             let position = u32::try_from(place + 1).unwrap_or(u32::MAX);
-            let rank = Rank { position, priority: ordered.factors.priority, class: ordered.class };
+            let rank = Rank {
+                position,
+                priority: ordered.factors.priority,
+                class: ordered.class,
+            };
             (snapshot.pending[ordered.at].id, rank)
         };
         let mut by_id: Vec<(JobId, Rank)> = order.iter().enumerate().map(rank).collect();
         // An array and its first task have one id; it stands with the one that is later.
         by_id.sort_by_key(|(id, rank)| (*id, Reverse(rank.position)));
         by_id.dedup_by_key(|(id, _)| *id);
-        Self { seq, made: Instant::now(), by_id }
+        Self {
+            seq,
+            made: Instant::now(),
+            by_id,
+        }
     }
 
     pub(super) fn get(&self, job: JobId) -> Option<Rank> {
@@ -68,7 +76,10 @@ pub(super) struct RankCache {
 
 impl RankCache {
     fn last(&self) -> Option<Arc<Ranks>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn put(&self, ranks: Arc<Ranks>) {
@@ -78,9 +89,15 @@ impl RankCache {
 
 impl App {
     /// Ranks for a listing of this state; none before a long queue was ranked for the first time.
-    pub(super) fn ranks(self: &Arc<Self>, state: &Arc<State>, now: Timestamp) -> Option<Arc<Ranks>> {
+    pub(super) fn ranks(
+        self: &Arc<Self>,
+        state: &Arc<State>,
+        now: Timestamp,
+    ) -> Option<Arc<Ranks>> {
         let last = self.rank_cache.last();
-        let age = last.as_ref().map_or(Duration::MAX, |last| last.made.elapsed());
+        let age = last
+            .as_ref()
+            .map_or(Duration::MAX, |last| last.made.elapsed());
         if state.jobs.len() + state.arrays.len() <= RANKED_INLINE {
             if let Some(last) = last.filter(|last| last.seq == state.seq && age < UNCHANGED) {
                 return Some(last);

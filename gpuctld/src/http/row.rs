@@ -7,12 +7,12 @@ use super::standing::class_word;
 use gcore::ctl::{Array, Job, Node, Run, State, fence_words, idle_words};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::Partition;
+use gmodel::duration::sacct_time;
 use gmodel::gpu_link::weakest;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuEntry, Mark};
 use gmodel::pattern::{self, PatternContext};
-use gmodel::duration::sacct_time;
 use gmodel::run::NodeShare;
 use gmodel::{ExitCode, Instant, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
 use gwire::api::{CheckpointMarkRow, HeldRow};
@@ -33,7 +33,12 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn new(state: &'a State, now: Timestamp) -> Self {
-        Self { state, now, past_nodes: None, ranks: None }
+        Self {
+            state,
+            now,
+            past_nodes: None,
+            ranks: None,
+        }
     }
 }
 
@@ -41,8 +46,15 @@ impl<'a> View<'a> {
 pub(super) enum Row<'a> {
     Job(&'a Job),
     /// Tasks without a record of their own, all pending or all cancelled.
-    Tasks { array: &'a Array, alike: Alike },
-    Task { array: &'a Array, position: u32, alike: Alike },
+    Tasks {
+        array: &'a Array,
+        alike: Alike,
+    },
+    Task {
+        array: &'a Array,
+        position: u32,
+        alike: Alike,
+    },
 }
 
 /// What tasks without a record of their own can be.
@@ -57,7 +69,9 @@ pub(super) enum Alike {
 impl Alike {
     /// All that tasks of an array are.
     pub(super) fn all(array: &Array) -> impl Iterator<Item = Self> + use<> {
-        std::iter::once(Self::Pending).chain((0..array.apart.len()).map(Self::Apart)).chain([Self::Cancelled])
+        std::iter::once(Self::Pending)
+            .chain((0..array.apart.len()).map(Self::Apart))
+            .chain([Self::Cancelled])
     }
 }
 
@@ -73,10 +87,15 @@ impl RowKey {
     pub(super) fn row(self, state: &State) -> Option<Row<'_>> {
         match self {
             Self::Job(id) => state.jobs.get(id).map(Row::Job),
-            Self::Tasks(id, alike) => state.arrays.get(id).map(|array| Row::Tasks { array, alike }),
-            Self::Task(id, position, alike) => {
-                state.arrays.get(id).map(|array| Row::Task { array, position, alike })
-            }
+            Self::Tasks(id, alike) => state
+                .arrays
+                .get(id)
+                .map(|array| Row::Tasks { array, alike }),
+            Self::Task(id, position, alike) => state.arrays.get(id).map(|array| Row::Task {
+                array,
+                position,
+                alike,
+            }),
         }
     }
 }
@@ -85,7 +104,12 @@ pub(super) fn positions(array: &Array, alike: Alike) -> Cow<'_, RangeSet> {
     match alike {
         Alike::Pending => array.together(),
         // An answer that is on its way may be of a set that is no more.
-        Alike::Apart(at) => array.apart.get(at).map_or(Cow::Owned(RangeSet::new()), |one| Cow::Borrowed(&one.positions)),
+        Alike::Apart(at) => array
+            .apart
+            .get(at)
+            .map_or(Cow::Owned(RangeSet::new()), |one| {
+                Cow::Borrowed(&one.positions)
+            }),
         Alike::Cancelled => Cow::Borrowed(&array.cancelled),
     }
 }
@@ -93,10 +117,13 @@ pub(super) fn positions(array: &Array, alike: Alike) -> Cow<'_, RangeSet> {
 /// Whether all of a part are among them; not of none.
 fn covers(all: &RangeSet, part: &RangeSet) -> bool {
     let mut ranges = all.runs().peekable();
-    !part.is_empty() && part.runs().all(|(first, last)| {
-        while ranges.next_if(|(_, end)| *end < first).is_some() {}
-        ranges.peek().is_some_and(|(start, end)| *start <= first && last <= *end)
-    })
+    !part.is_empty()
+        && part.runs().all(|(first, last)| {
+            while ranges.next_if(|(_, end)| *end < first).is_some() {}
+            ranges
+                .peek()
+                .is_some_and(|(start, end)| *start <= first && last <= *end)
+        })
 }
 
 impl<'a> Row<'a> {
@@ -104,7 +131,11 @@ impl<'a> Row<'a> {
         match *self {
             Self::Job(job) => RowKey::Job(job.id),
             Self::Tasks { array, alike } => RowKey::Tasks(array.id, alike),
-            Self::Task { array, position, alike } => RowKey::Task(array.id, position, alike),
+            Self::Task {
+                array,
+                position,
+                alike,
+            } => RowKey::Task(array.id, position, alike),
         }
     }
 
@@ -134,7 +165,9 @@ impl<'a> Row<'a> {
         match self {
             Self::Job(job) => job.id.0,
             Self::Tasks { array, .. } => array.id.0,
-            Self::Task { array, position, .. } => array.task_id(*position).0,
+            Self::Task {
+                array, position, ..
+            } => array.task_id(*position).0,
         }
     }
 
@@ -148,10 +181,16 @@ impl<'a> Row<'a> {
     pub(super) fn array_index(&self) -> Option<u32> {
         match self {
             Self::Job(job) => job.task.map(|task| task.index),
-            Self::Task { array, position, .. } => array.tasks.nth(*position),
+            Self::Task {
+                array, position, ..
+            } => array.tasks.nth(*position),
             Self::Tasks { array, alike } => {
                 let set = positions(array, *alike);
-                if set.len() == 1 { array.tasks.nth(set.first()?) } else { None }
+                if set.len() == 1 {
+                    array.tasks.nth(set.first()?)
+                } else {
+                    None
+                }
             }
         }
     }
@@ -193,25 +232,40 @@ impl<'a> Row<'a> {
     pub(super) fn holds(&self) -> &'a [Mark] {
         match self {
             Self::Job(job) => &job.holds,
-            Self::Tasks { array, alike: Alike::Apart(at) } | Self::Task { array, alike: Alike::Apart(at), .. } => {
-                array.apart.get(*at).map_or(&[], |one| &one.holds)
+            Self::Tasks {
+                array,
+                alike: Alike::Apart(at),
             }
+            | Self::Task {
+                array,
+                alike: Alike::Apart(at),
+                ..
+            } => array.apart.get(*at).map_or(&[], |one| &one.holds),
             Self::Tasks { array, .. } | Self::Task { array, .. } => &array.holds,
         }
     }
 
     /// Held tasks of an array, others of which are not: the queue knows only those.
     pub(super) fn is_held_apart(&self) -> bool {
-        !self.holds().is_empty() && self.array().is_some_and(|array| !array.not_held().is_empty())
+        !self.holds().is_empty()
+            && self
+                .array()
+                .is_some_and(|array| !array.not_held().is_empty())
     }
 
     /// The pass's reason; before the first pass, what can be told without one.
     pub(super) fn reason_code(&self, view: View) -> ReasonCode {
         if !self.is_pending() {
-            return if self.lost_node(view.state).is_some() { ReasonCode::NodeDown } else { self.end_reason() };
+            return if self.lost_node(view.state).is_some() {
+                ReasonCode::NodeDown
+            } else {
+                self.end_reason()
+            };
         }
         match (self.reason().code, self.holds().first()) {
-            (ReasonCode::None, Some(hold)) if hold.owner.starts_with("user:") => ReasonCode::JobHeldUser,
+            (ReasonCode::None, Some(hold)) if hold.owner.starts_with("user:") => {
+                ReasonCode::JobHeldUser
+            }
             (ReasonCode::None, Some(_)) => ReasonCode::JobHeldAdmin,
             (ReasonCode::None, None) if self.eligible() > view.now => ReasonCode::BeginTime,
             (code, _) => code,
@@ -220,7 +274,9 @@ impl<'a> Row<'a> {
 
     /// How it ended, where that is not how it should.
     fn end_reason(&self) -> ReasonCode {
-        let Self::Job(job) = self else { return ReasonCode::None };
+        let Self::Job(job) = self else {
+            return ReasonCode::None;
+        };
         match job.state {
             JobState::Failed if job.started.is_none() => ReasonCode::JobLaunchFailure,
             JobState::Failed if job.exit.signal != 0 => ReasonCode::RaisedSignal,
@@ -241,16 +297,30 @@ impl<'a> Row<'a> {
             };
         }
         let words = |node: &Node| Some(format!("{}: {}", node.name, fence_words(node)?));
-        self.lost_node(view.state).and_then(words).or_else(|| self.hung(view.state)).unwrap_or_default().into()
+        self.lost_node(view.state)
+            .and_then(words)
+            .or_else(|| self.hung(view.state))
+            .unwrap_or_default()
+            .into()
     }
 
     /// Which of its processes do not die, on the first node that says so.
     fn hung(&self, state: &State) -> Option<String> {
         let Self::Job(job) = self else { return None };
         let run = job.live_run()?;
-        let nodes = state.runs.get(run)?.members.iter().filter(|member| !member.is_settled()).filter_map(|member| state.nodes.get(member.node));
+        let nodes = state
+            .runs
+            .get(run)?
+            .members
+            .iter()
+            .filter(|member| !member.is_settled())
+            .filter_map(|member| state.nodes.get(member.node));
         nodes.into_iter().find_map(|node| {
-            let hung = node.inventory.hung.iter().find(|hung| hung.run == Some(run))?;
+            let hung = node
+                .inventory
+                .hung
+                .iter()
+                .find(|hung| hung.run == Some(run))?;
             Some(format!("{}: {}", node.name, hung.text))
         })
     }
@@ -259,15 +329,23 @@ impl<'a> Row<'a> {
     fn lost_node<'s>(&self, state: &'s State) -> Option<&'s Node> {
         let Self::Job(job) = self else { return None };
         let run = state.runs.get(job.live_run()?)?;
-        run.members.iter().filter(|member| !member.is_settled()).filter_map(|member| state.nodes.get(member.node)).find(|node| node.fencing.is_some())
+        run.members
+            .iter()
+            .filter(|member| !member.is_settled())
+            .filter_map(|member| state.nodes.get(member.node))
+            .find(|node| node.fencing.is_some())
     }
 
     /// That of an array is of those of its tasks that nobody holds, if there are any.
     fn reason(&self) -> Cow<'a, Reason> {
         match (self, self.holds().first()) {
             (Self::Job(job), _) => Cow::Borrowed(&job.reason),
-            (Self::Tasks { .. } | Self::Task { .. }, Some(hold)) => Cow::Owned(gsched::held_by(&hold.owner)),
-            (Self::Tasks { array, .. } | Self::Task { array, .. }, None) => Cow::Borrowed(&array.reason),
+            (Self::Tasks { .. } | Self::Task { .. }, Some(hold)) => {
+                Cow::Owned(gsched::held_by(&hold.owner))
+            }
+            (Self::Tasks { array, .. } | Self::Task { array, .. }, None) => {
+                Cow::Borrowed(&array.reason)
+            }
         }
     }
 
@@ -319,16 +397,24 @@ impl<'a> Row<'a> {
 
     pub(super) fn ended(&self) -> Option<Timestamp> {
         match self {
-            Self::Job(job) if job.state.is_final() || job.state == JobState::Completing => job.ended,
+            Self::Job(job) if job.state.is_final() || job.state == JobState::Completing => {
+                job.ended
+            }
             Self::Job(_) => None,
-            Self::Tasks { array, .. } | Self::Task { array, .. } => array.ended.filter(|_| !self.is_pending()),
+            Self::Tasks { array, .. } | Self::Task { array, .. } => {
+                array.ended.filter(|_| !self.is_pending())
+            }
         }
     }
 
     /// Seconds of the present or last run, without those in which it stood still.
     pub(super) fn elapsed_secs(&self, view: View) -> i64 {
-        let stood_still = self.run(view).map_or(0, |run| run.suspended_by(view.now) / 1000);
-        let all = self.started().map_or(0, |started| self.ended().unwrap_or(view.now).since_secs(started));
+        let stood_still = self
+            .run(view)
+            .map_or(0, |run| run.suspended_by(view.now) / 1000);
+        let all = self.started().map_or(0, |started| {
+            self.ended().unwrap_or(view.now).since_secs(started)
+        });
         (all - i64::try_from(stood_still).unwrap_or(all)).max(0)
     }
 
@@ -363,13 +449,18 @@ impl<'a> Row<'a> {
 
     /// While it waits in several the first of them.
     fn partition(&self, view: View<'a>) -> Option<&'a Partition> {
-        view.state.config.partitions_of(&self.spec().partition).next()
+        view.state
+            .config
+            .partitions_of(&self.spec().partition)
+            .next()
     }
 
     /// Place and priority of a waiting job. Tasks of an array have their array's.
     pub(super) fn rank(&self, view: View) -> Option<Rank> {
         let ranks = view.ranks.filter(|_| self.is_pending())?;
-        ranks.get(JobId(self.id())).or_else(|| ranks.get(self.array()?.id))
+        ranks
+            .get(JobId(self.id()))
+            .or_else(|| ranks.get(self.array()?.id))
     }
 
     /// Of a live run; of a waiting job as what it would start. None where there are no quotas.
@@ -387,7 +478,9 @@ impl<'a> Row<'a> {
             Self::Job(job) => job.waits.as_deref(),
             Self::Tasks { array, .. } | Self::Task { array, .. } => array.waits.as_deref(),
         };
-        let Some(waits) = waits.filter(|_| self.is_pending()) else { return String::new() };
+        let Some(waits) = waits.filter(|_| self.is_pending()) else {
+            return String::new();
+        };
         // An array may wait task by task.
         let all_failed = |failed: &RangeSet| match self {
             Self::Job(_) => false,
@@ -395,22 +488,38 @@ impl<'a> Row<'a> {
             Self::Tasks { array, alike } => covers(failed, &positions(array, *alike)),
         };
         let one = |wait: &gcore::ctl::Wait| {
-            let fate = if wait.never.is_some() || all_failed(&wait.failed) { "failed" } else { "unfulfilled" };
+            let fate = if wait.never.is_some() || all_failed(&wait.failed) {
+                "failed"
+            } else {
+                "unfulfilled"
+            };
             format!("{}({fate})", wait.condition)
         };
-        waits.on.iter().map(one).collect::<Vec<_>>().join(if waits.any { "?" } else { "," })
+        waits
+            .on
+            .iter()
+            .map(one)
+            .collect::<Vec<_>>()
+            .join(if waits.any { "?" } else { "," })
     }
 
     /// `matlab:2,ansys:1`.
     pub(super) fn licences(&self) -> String {
-        let parts = self.spec().licences.iter().map(|(name, count)| format!("{name}:{count}"));
+        let parts = self
+            .spec()
+            .licences
+            .iter()
+            .map(|(name, count)| format!("{name}:{count}"));
         parts.collect::<Vec<_>>().join(",")
     }
 
     /// `1@00:30:00`.
     pub(super) fn switches(&self) -> Option<String> {
         let switches = self.spec().request.switches?;
-        let wait = switches.wait_secs.map(|secs| format!("@{}", sacct_time(u64::from(secs)))).unwrap_or_default();
+        let wait = switches
+            .wait_secs
+            .map(|secs| format!("@{}", sacct_time(u64::from(secs))))
+            .unwrap_or_default();
         Some(format!("{}{wait}", switches.most))
     }
 
@@ -418,7 +527,11 @@ impl<'a> Row<'a> {
     pub(super) fn last_mark(&self) -> Option<CheckpointMarkRow> {
         let Self::Job(job) = self else { return None };
         let mark = job.last_mark.as_deref()?;
-        Some(CheckpointMarkRow { number: mark.number, at: Some(Instant(mark.at)), note: mark.note.clone() })
+        Some(CheckpointMarkRow {
+            number: mark.number,
+            at: Some(Instant(mark.at)),
+            note: mark.note.clone(),
+        })
     }
 
     /// When its last run that was preempted ended.
@@ -432,7 +545,12 @@ impl<'a> Row<'a> {
     /// The job that its run gives way to.
     pub(super) fn preempted_for(&self, view: View) -> Option<String> {
         let job = self.run(view)?.stop.as_ref()?.for_job?;
-        Some(view.state.jobs.get(job).map_or_else(|| job.to_string(), Job::shown_id))
+        Some(
+            view.state
+                .jobs
+                .get(job)
+                .map_or_else(|| job.to_string(), Job::shown_id),
+        )
     }
 
     /// The reservation that it names, or that drew its run.
@@ -466,7 +584,10 @@ impl<'a> Row<'a> {
             Some(run) => run.allocation.len() as u32,
             None => {
                 let request = &self.spec().request;
-                let named = request.nodelist.as_ref().map_or(0, |list| list.len() as u32);
+                let named = request
+                    .nodelist
+                    .as_ref()
+                    .map_or(0, |list| list.len() as u32);
                 request.nodes_min.max(named).max(1)
             }
         }
@@ -496,9 +617,15 @@ impl<'a> Row<'a> {
         let request = &self.spec().request;
         let tasks = self.tasks_asked(view);
         let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
-        let usual = self.partition(view).and_then(|p| p.cpus_per_gpu).filter(|_| by_task.is_none());
+        let usual = self
+            .partition(view)
+            .and_then(|p| p.cpus_per_gpu)
+            .filter(|_| by_task.is_none());
         let gpus = self.gpu_milli(view).div_ceil(1000) as u32;
-        let by_gpu = request.cpus_per_gpu.or(usual).map_or(0, |cpus| cpus.saturating_mul(gpus));
+        let by_gpu = request
+            .cpus_per_gpu
+            .or(usual)
+            .map_or(0, |cpus| cpus.saturating_mul(gpus));
         by_task.unwrap_or(tasks).max(by_gpu).max(1)
     }
 
@@ -508,10 +635,14 @@ impl<'a> Row<'a> {
             return run.allocation.iter().map(|share| share.gpus.milli()).sum();
         }
         let request = &self.spec().request;
-        let Some(first) = request.gpus.as_ref().and_then(|ask| ask.first()) else { return 0 };
+        let Some(first) = request.gpus.as_ref().and_then(|ask| ask.first()) else {
+            return 0;
+        };
         let each = match &first.amount {
             GpuAmount::Whole(count) => u64::from(*count) * 1000,
-            GpuAmount::Mig { profile, count } => u64::from(*count) * u64::from(gmodel::mig::least_milli(profile)),
+            GpuAmount::Mig { profile, count } => {
+                u64::from(*count) * u64::from(gmodel::mig::least_milli(profile))
+            }
             GpuAmount::Share { milli } => u64::from(*milli),
         };
         each * match request.gpu_scope {
@@ -524,13 +655,19 @@ impl<'a> Row<'a> {
     /// The memory that was asked for, or is given by the partition.
     fn mem_ask(&self, view: View) -> MemAsk {
         let request = &self.spec().request;
-        self.partition(view).map_or(request.mem, |partition| partition.mem_ask(request.mem, request.has_gpus()))
+        self.partition(view).map_or(request.mem, |partition| {
+            partition.mem_ask(request.mem, request.has_gpus())
+        })
     }
 
     /// What its first node gave a run without a request of its own.
     fn mem_given(&self, view: View<'a>) -> Option<u64> {
         let share = self.run(view)?.allocation.first()?;
-        self.spec().request.mem.is_default().then_some(share.mem_bytes)
+        self.spec()
+            .request
+            .mem
+            .is_default()
+            .then_some(share.mem_bytes)
     }
 
     /// As `squeue %m`: the request as it was made; of a run without one, what its first node gave. `None` while
@@ -574,19 +711,29 @@ impl<'a> Row<'a> {
     pub(super) fn nodelist(&self, view: View) -> String {
         let Some(run) = self.run(view) else {
             let past = view.past_nodes.filter(|_| self.is_past(view));
-            return past.and_then(|nodes| nodes.get(&JobId(self.id()))).cloned().unwrap_or_default();
+            return past
+                .and_then(|nodes| nodes.get(&JobId(self.id())))
+                .cloned()
+                .unwrap_or_default();
         };
-        let names = run.allocation.iter().filter_map(|share| view.state.nodes.get(share.node));
+        let names = run
+            .allocation
+            .iter()
+            .filter_map(|share| view.state.nodes.get(share.node));
         hostlist::compress(names.map(|node| node.name.as_str()))
     }
 
     /// Held GPUs by node and type: `node1:h100:0-3`, by the index that nvidia-smi shows; slices by GPU and first memory slice:
     /// `node1:a100:2g.20gb:0.4`.
     pub(super) fn gpus_held(&self, view: View) -> Vec<String> {
-        let Some(run) = self.run(view) else { return Vec::new() };
+        let Some(run) = self.run(view) else {
+            return Vec::new();
+        };
         let mut texts = Vec::new();
         for share in &run.allocation {
-            let Some(node) = view.state.nodes.get(share.node) else { continue };
+            let Some(node) = view.state.nodes.get(share.node) else {
+                continue;
+            };
             let mut held: Vec<(&str, u32)> = share
                 .gpus
                 .slots()
@@ -599,14 +746,24 @@ impl<'a> Row<'a> {
                 let indices: RangeSet = of_type.iter().map(|(_, index)| *index).collect();
                 texts.push(format!("{}:{}:{indices}", node.name, of_type[0].0));
             }
-            let slices = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0)));
+            let slices = share
+                .gpus
+                .slots()
+                .filter_map(|slot| node.gpus.get(usize::from(slot.0)));
             let mut by_kind: BTreeMap<String, Vec<String>> = BTreeMap::new();
             for gpu in slices {
                 if let Some(slice) = &gpu.info.slice {
-                    by_kind.entry(gpu.info.kind()).or_default().push(format!("{}.{}", gpu.info.index, slice.placement));
+                    by_kind
+                        .entry(gpu.info.kind())
+                        .or_default()
+                        .push(format!("{}.{}", gpu.info.index, slice.placement));
                 }
             }
-            texts.extend(by_kind.iter().map(|(kind, places)| format!("{}:{kind}:{}", node.name, places.join(","))));
+            texts.extend(
+                by_kind
+                    .iter()
+                    .map(|(kind, places)| format!("{}:{kind}:{}", node.name, places.join(","))),
+            );
         }
         texts
     }
@@ -616,7 +773,11 @@ impl<'a> Row<'a> {
         let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);
         let of_share = |share: &NodeShare| {
             let node = view.state.nodes.get(share.node)?;
-            Some(HeldRow { node: node.name.clone(), cpus: share.cpus, mem_bytes: share.mem_bytes })
+            Some(HeldRow {
+                node: node.name.clone(),
+                cpus: share.cpus,
+                mem_bytes: share.mem_bytes,
+            })
         };
         shares.filter_map(of_share).collect()
     }
@@ -626,8 +787,14 @@ impl<'a> Row<'a> {
         let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);
         let of_share = |share: &NodeShare| {
             let node = view.state.nodes.get(share.node)?;
-            let gpus = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0)));
-            Some(gpus.map(|gpu| format!("{}:{}", node.name, gpu.info.uuid)).collect::<Vec<_>>())
+            let gpus = share
+                .gpus
+                .slots()
+                .filter_map(|slot| node.gpus.get(usize::from(slot.0)));
+            Some(
+                gpus.map(|gpu| format!("{}:{}", node.name, gpu.info.uuid))
+                    .collect::<Vec<_>>(),
+            )
         };
         shares.filter_map(of_share).flatten().collect()
     }
@@ -645,7 +812,11 @@ impl<'a> Row<'a> {
         let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);
         let of_share = |share: &NodeShare| {
             let node = view.state.nodes.get(share.node)?;
-            let held: Vec<&GpuEntry> = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0))).collect();
+            let held: Vec<&GpuEntry> = share
+                .gpus
+                .slots()
+                .filter_map(|slot| node.gpus.get(usize::from(slot.0)))
+                .collect();
             let whole = held.iter().filter(|gpu| gpu.info.slice.is_none());
             let link = weakest(whole.map(|gpu| (gpu.info.minor, &gpu.info.links)))?;
             Some(format!("{}:{link}", node.name))
@@ -700,7 +871,9 @@ impl<'a> Row<'a> {
         let name = if self.array().is_some() && index.is_none() {
             pattern.to_owned()
         } else {
-            let batch_node = self.run(view).and_then(|run| view.state.nodes.get(run.allocation.first()?.node));
+            let batch_node = self
+                .run(view)
+                .and_then(|run| view.state.nodes.get(run.allocation.first()?.node));
             let context = PatternContext {
                 job_id: self.id(),
                 array: self.array_id().zip(index),
@@ -713,6 +886,10 @@ impl<'a> Row<'a> {
             };
             pattern::expand(pattern, &context).unwrap_or_else(|_| pattern.to_owned())
         };
-        if name.starts_with('/') { name } else { format!("{}/{name}", spec.launch.work_dir.trim_end_matches('/')) }
+        if name.starts_with('/') {
+            name
+        } else {
+            format!("{}/{name}", spec.launch.work_dir.trim_end_matches('/'))
+        }
     }
 }

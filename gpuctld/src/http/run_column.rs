@@ -117,9 +117,16 @@ mod tests {
             assert_eq!(serde_json::from_slice::<Value>(&out.bytes).unwrap(), whole);
             let mut bare = Json::default();
             bare.row(row.id, &all, true, |write, out| write(&row, out));
-            let keys = ["id"].into_iter().chain(COLUMNS.iter().map(|column| column.key));
-            let values: Vec<Value> = keys.map(|key| whole.get(key).cloned().unwrap_or(Value::Null)).collect();
-            assert_eq!(serde_json::from_slice::<Value>(&bare.bytes).unwrap(), Value::Array(values));
+            let keys = ["id"]
+                .into_iter()
+                .chain(COLUMNS.iter().map(|column| column.key));
+            let values: Vec<Value> = keys
+                .map(|key| whole.get(key).cloned().unwrap_or(Value::Null))
+                .collect();
+            assert_eq!(
+                serde_json::from_slice::<Value>(&bare.bytes).unwrap(),
+                Value::Array(values)
+            );
         }
     }
 }

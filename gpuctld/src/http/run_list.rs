@@ -46,7 +46,10 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn view(&self) -> View<'_> {
-        View { ranks: self.ranks.as_deref(), ..View::new(&self.state, self.now) }
+        View {
+            ranks: self.ranks.as_deref(),
+            ..View::new(&self.state, self.now)
+        }
     }
 }
 
@@ -69,22 +72,47 @@ pub(super) struct RunList {
 
 impl RunList {
     /// The newest `most` of what was found and of what waits (by id and attempt).
-    pub(super) fn new(site: Site, moment: Moment, shown: Shown, found: Found, waiting: Vec<(RunKey, RowKey)>, most: usize) -> Self {
+    pub(super) fn new(
+        site: Site,
+        moment: Moment,
+        shown: Shown,
+        found: Found,
+        waiting: Vec<(RunKey, RowKey)>,
+        most: usize,
+    ) -> Self {
         let stored = found.runs.into_iter().map(|key| (key, Entry::Stored(key)));
-        let made = found.cancelled.into_iter().map(|row| (RunKey { id: row.id, attempt: Some(row.attempt) }, Entry::Made(Box::new(row))));
-        let waiting = waiting.into_iter().map(|(key, row)| (key, Entry::Waiting(row)));
+        let made = found.cancelled.into_iter().map(|row| {
+            (
+                RunKey {
+                    id: row.id,
+                    attempt: Some(row.attempt),
+                },
+                Entry::Made(Box::new(row)),
+            )
+        });
+        let waiting = waiting
+            .into_iter()
+            .map(|(key, row)| (key, Entry::Waiting(row)));
         let mut keyed: Vec<(RunKey, Entry)> = stored.chain(made).chain(waiting).collect();
         keyed.sort_by_key(|(key, _)| *key); // made of runs that are in order
         // One that began since the state was read is in the database already. The tasks of an array that wait together are none of
         // these: their line stands behind a task that may have begun.
-        let is_one = |entry: &Entry| matches!(entry, Entry::Waiting(RowKey::Job(_) | RowKey::Task(..)));
+        let is_one =
+            |entry: &Entry| matches!(entry, Entry::Waiting(RowKey::Job(_) | RowKey::Task(..)));
         keyed.dedup_by(|later, kept| {
-            let same = later.0.id == kept.0.id && matches!(kept.1, Entry::Stored(_)) && is_one(&later.1);
+            let same =
+                later.0.id == kept.0.id && matches!(kept.1, Entry::Stored(_)) && is_one(&later.1);
             same && kept.0.attempt.is_none()
         });
         keyed.drain(..keyed.len().saturating_sub(most));
         let entries: Vec<Entry> = keyed.into_iter().map(|(_, entry)| entry).collect();
-        Self { site, moment, shown, entries: entries.into_iter(), begun: false }
+        Self {
+            site,
+            moment,
+            shown,
+            entries: entries.into_iter(),
+            begun: false,
+        }
     }
 
     /// The next piece of the answer; None behind the last.
@@ -101,7 +129,12 @@ impl RunList {
                 out.raw(",");
             }
             self.begun = true;
-            out.row(row.id, &self.shown.columns, self.shown.bare, |write, out| write(&row, out));
+            out.row(
+                row.id,
+                &self.shown.columns,
+                self.shown.bare,
+                |write, out| write(&row, out),
+            );
         }
         self.begun = true;
         if self.entries.len() == 0 {
@@ -116,7 +149,9 @@ impl RunList {
             _ => None,
         });
         let reader = self.site.core.reader();
-        let stored = reader.run_rows(keys.collect(), self.shown.fields.clone(), self.moment.now).await?;
+        let stored = reader
+            .run_rows(keys.collect(), self.shown.fields.clone(), self.moment.now)
+            .await?;
         let view = self.moment.view();
         let mut stored = stored.into_iter();
         let rows = entries.into_iter().filter_map(|entry| match entry {
@@ -124,11 +159,16 @@ impl RunList {
             Entry::Made(row) => Some(*row),
             Entry::Waiting(key) => {
                 let row = key.row(view.state)?;
-                Some(RunRow { detail: self.shown.detail.then(|| detail(&row, view)), ..waiting_row(&row, view) })
+                Some(RunRow {
+                    detail: self.shown.detail.then(|| detail(&row, view)),
+                    ..waiting_row(&row, view)
+                })
             }
         });
         let sight = &self.shown.sight;
-        let mut rows: Vec<RunRow> = rows.filter(|row| sight.sees_named(&row.user, &row.account)).collect();
+        let mut rows: Vec<RunRow> = rows
+            .filter(|row| sight.sees_named(&row.user, &row.account))
+            .collect();
         if self.shown.steps || self.shown.detail {
             add_steps(&self.site, &mut rows, self.moment.now).await?;
         }
@@ -154,7 +194,10 @@ impl RunBody {
     /// The database does not answer.
     pub(super) async fn begin(mut list: RunList) -> Result<Self, ApiError> {
         let first = list.next_piece().await?;
-        Ok(Self { first, next: Some(make_next(list)) })
+        Ok(Self {
+            first,
+            next: Some(make_next(list)),
+        })
     }
 }
 
@@ -169,11 +212,16 @@ impl hyper::body::Body for RunBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        let Some(next) = &mut self.next else { return Poll::Ready(None) };
+        let Some(next) = &mut self.next else {
+            return Poll::Ready(None);
+        };
         let made = ready!(Pin::new(next).poll(context));
         self.next = None;
         Poll::Ready(match made {

@@ -55,7 +55,10 @@ pub(super) async fn wait(
     pairs: Pairs,
 ) -> Result<Response, ApiError> {
     let pairs = pairs.only(&["timeout_secs"])?;
-    let wait_secs = pairs.number("timeout_secs")?.unwrap_or(DEFAULT_WAIT_SECS).min(MAX_WAIT_SECS);
+    let wait_secs = pairs
+        .number("timeout_secs")?
+        .unwrap_or(DEFAULT_WAIT_SECS)
+        .min(MAX_WAIT_SECS);
     let name = job_name(&id)?;
     let until = Instant::now() + Duration::from_secs(u64::from(wait_secs));
     loop {
@@ -81,12 +84,21 @@ fn is_over(state: &State, name: &JobName) -> bool {
     }
 }
 
-async fn answer(site: &Site, caller: &Caller, name: &JobName, shown: &str) -> Result<Response, ApiError> {
+async fn answer(
+    site: &Site,
+    caller: &Caller,
+    name: &JobName,
+    shown: &str,
+) -> Result<Response, ApiError> {
     let jobs = in_full(site, caller, name).await?;
     if jobs.is_empty() {
         return Err(unknown(shown));
     }
-    Ok(axum::Json(Jobs { schema: SCHEMA, jobs }).into_response())
+    Ok(axum::Json(Jobs {
+        schema: SCHEMA,
+        jobs,
+    })
+    .into_response())
 }
 
 fn unknown(shown: &str) -> ApiError {
@@ -111,7 +123,12 @@ async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<Job
     if let [job] = &mut jobs[..]
         && job.preempted_time.is_some()
     {
-        let query = RunQuery { job: job.shown_id.clone(), attempts: true, state: "PREEMPTED".into(), ..RunQuery::default() };
+        let query = RunQuery {
+            job: job.shown_id.clone(),
+            attempts: true,
+            state: "PREEMPTED".into(),
+            ..RunQuery::default()
+        };
         let runs = site.core.reader().runs(query, now()).await?;
         job.preemptions = u32::try_from(runs.len()).ok();
     }
@@ -120,16 +137,32 @@ async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<Job
         JobName::Tasks { .. } => jobs.is_empty(),
     };
     if whole_array {
-        let known: std::collections::BTreeSet<String> = jobs.iter().map(|job| job.shown_id.clone()).collect();
+        let known: std::collections::BTreeSet<String> =
+            jobs.iter().map(|job| job.shown_id.clone()).collect();
         let stored = from_database(site, &state, &sight, name).await?;
-        jobs.extend(stored.into_iter().filter(|job| !known.contains(&job.shown_id)));
+        jobs.extend(
+            stored
+                .into_iter()
+                .filter(|job| !known.contains(&job.shown_id)),
+        );
     }
     Ok(jobs)
 }
 
-fn rows_in_memory(state: &State, ranks: Option<&Ranks>, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
-    let view = View { ranks, ..View::new(state, now()) };
-    let query = JobQuery { state: "all".to_owned(), ..JobQuery::default() };
+fn rows_in_memory(
+    state: &State,
+    ranks: Option<&Ranks>,
+    sight: &Sight,
+    name: &JobName,
+) -> Result<Vec<JobRow>, ApiError> {
+    let view = View {
+        ranks,
+        ..View::new(state, now())
+    };
+    let query = JobQuery {
+        state: "all".to_owned(),
+        ..JobQuery::default()
+    };
     let filter = JobFilter::new(&query)?.with_ids(vec![name.clone()]);
     let mut rows = Vec::new();
     filter.each(view, sight, |row| rows.push(row));
@@ -140,11 +173,17 @@ fn rows_in_memory(state: &State, ranks: Option<&Ranks>, sight: &Sight, name: &Jo
 }
 
 fn read_back(json: &[u8]) -> Result<Vec<JobRow>, ApiError> {
-    serde_json::from_slice(json).map_err(|error| ApiError::unavailable(format!("a row cannot be read back: {error}")))
+    serde_json::from_slice(json)
+        .map_err(|error| ApiError::unavailable(format!("a row cannot be read back: {error}")))
 }
 
 /// What the database knows of a name: the record, and what accounting says of its tasks.
-async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
+async fn from_database(
+    site: &Site,
+    state: &State,
+    sight: &Sight,
+    name: &JobName,
+) -> Result<Vec<JobRow>, ApiError> {
     let reader = site.core.reader();
     let stored = match name {
         JobName::Job(id) => reader.job(*id).await?,
@@ -160,14 +199,26 @@ async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName
         // An array has the id of its first task.
         Some(StoredJob::Job(job)) if sight.sees(&job.spec) => {
             let template = full_row(view, Row::Job(&job))?;
-            if let Some(array) = job.task.map(|task| task.array).filter(|array| Some(*array) == whole_array) {
+            if let Some(array) = job
+                .task
+                .map(|task| task.array)
+                .filter(|array| Some(*array) == whole_array)
+            {
                 return tasks_of(site, array, &template, view.now).await;
             }
             let run = reader.last_run(job.id, view.now).await?;
-            Ok(vec![run.map_or(template.clone(), |run| with_run(template, &run))])
+            Ok(vec![
+                run.map_or(template.clone(), |run| with_run(template, &run)),
+            ])
         }
         Some(StoredJob::Array(array)) if sight.sees(&array.spec) => {
-            let template = full_row(view, Row::Tasks { array: &array, alike: Alike::Cancelled })?;
+            let template = full_row(
+                view,
+                Row::Tasks {
+                    array: &array,
+                    alike: Alike::Cancelled,
+                },
+            )?;
             tasks_of(site, array.id, &template, view.now).await
         }
         Some(_) => Ok(Vec::new()),
@@ -175,13 +226,27 @@ async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName
 }
 
 fn full_row(view: View, row: Row) -> Result<JobRow, ApiError> {
-    let mut rows = read_back(&json_rows(view, &[row], &COLUMNS.iter().collect::<Vec<_>>()))?;
-    rows.pop().ok_or_else(|| ApiError::unavailable("a row cannot be read back"))
+    let mut rows = read_back(&json_rows(
+        view,
+        &[row],
+        &COLUMNS.iter().collect::<Vec<_>>(),
+    ))?;
+    rows.pop()
+        .ok_or_else(|| ApiError::unavailable("a row cannot be read back"))
 }
 
 /// The tasks of an array that have run or were cancelled, from accounting.
-async fn tasks_of(site: &Site, array: JobId, template: &JobRow, now: Timestamp) -> Result<Vec<JobRow>, ApiError> {
-    let query = RunQuery { job: array.to_string(), limit: Some(MAX_ROWS), ..RunQuery::default() };
+async fn tasks_of(
+    site: &Site,
+    array: JobId,
+    template: &JobRow,
+    now: Timestamp,
+) -> Result<Vec<JobRow>, ApiError> {
+    let query = RunQuery {
+        job: array.to_string(),
+        limit: Some(MAX_ROWS),
+        ..RunQuery::default()
+    };
     let runs = site.core.reader().runs(query, now).await?;
     Ok(runs.iter().map(|run| of_run(template, run)).collect())
 }
@@ -228,27 +293,43 @@ fn of_run(template: &JobRow, run: &RunRow) -> JobRow {
 }
 
 /// The submitted text, for the owner and operators.
-pub(super) async fn script(caller: Caller, Shared(site): Shared<Site>, Path(id): Path<String>) -> Result<Response, ApiError> {
+pub(super) async fn script(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
     let (spec, _) = found(&site, &job_name(&id)?, &id).await?;
     must_own(&caller, &spec, &id, "script")?;
     if spec.launch.script.is_empty() {
-        let text = format!("job {id} has no script; it runs: {}", spec.launch.argv.join(" "));
+        let text = format!(
+            "job {id} has no script; it runs: {}",
+            spec.launch.argv.join(" ")
+        );
         return Err(ApiError::not_found(text));
     }
     match site.core.reader().blob(spec.launch.script).await? {
         Some(text) => Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()),
         None => {
             let days = site.app.config().keep_scripts_days;
-            Err(ApiError::not_found(format!("the script of job {id} was removed: scripts are kept {days} days after the end")))
+            Err(ApiError::not_found(format!(
+                "the script of job {id} was removed: scripts are kept {days} days after the end"
+            )))
         }
     }
 }
 
 /// The spec of a job and how often it ran.
-pub(super) async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(JobSpec, RunOf), ApiError> {
+pub(super) async fn found(
+    site: &Site,
+    name: &JobName,
+    shown: &str,
+) -> Result<(JobSpec, RunOf), ApiError> {
     let state = site.core.view().await;
     if let Some(row) = one_row(&state, name) {
-        let run = RunOf { job: JobId(row.id()), attempts: row.attempts() };
+        let run = RunOf {
+            job: JobId(row.id()),
+            attempts: row.attempts(),
+        };
         return Ok((row.spec().clone(), run));
     }
     let reader = site.core.reader();
@@ -258,12 +339,20 @@ pub(super) async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(J
     };
     match stored {
         None => Err(unknown(shown)),
-        Some(StoredJob::Array(array)) => {
-            Ok(((*array.spec).clone(), RunOf { job: array.id, attempts: 0 }))
-        }
-        Some(StoredJob::Job(job)) => {
-            Ok(((*job.spec).clone(), RunOf { job: job.id, attempts: job.attempts }))
-        }
+        Some(StoredJob::Array(array)) => Ok((
+            (*array.spec).clone(),
+            RunOf {
+                job: array.id,
+                attempts: 0,
+            },
+        )),
+        Some(StoredJob::Job(job)) => Ok((
+            (*job.spec).clone(),
+            RunOf {
+                job: job.id,
+                attempts: job.attempts,
+            },
+        )),
     }
 }
 

@@ -16,35 +16,68 @@ use gmodel::{Instant, JobId, JobSpec, RunClass, Timestamp};
 use gsched::fair_tree::{FairTree, LevelFs, PPM, ShareNode};
 use gsched::ledger::Ledger;
 use gsched::priority::{Factors, Ordered, each_once, in_order};
-use gwire::api::{FactorsRow, OutlookRow, PartitionPriorityRow, PriorityRow, PriorityWeightsRow, SCHEMA, ShareRow};
+use gwire::api::{
+    FactorsRow, OutlookRow, PartitionPriorityRow, PriorityRow, PriorityWeightsRow, SCHEMA, ShareRow,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-pub(super) async fn priorities(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+pub(super) async fn priorities(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Value>, ApiError> {
     let query = job_query(pairs)?;
     let filter = JobFilter::new(&query)?;
     let state = site.core.view().await;
     let weights = weights_row(&state.config.scheduler.priority);
-    let task = tokio::task::spawn_blocking(move || priority_rows(&state, &Sight::of(&caller, &state), &filter, now()));
-    let rows = task.await.map_err(|_| ApiError::unavailable("the priorities could not be computed; this is a bug"))?;
-    Ok(Json(json!({"schema": SCHEMA, "weights": weights, "jobs": rows})))
+    let task = tokio::task::spawn_blocking(move || {
+        priority_rows(&state, &Sight::of(&caller, &state), &filter, now())
+    });
+    let rows = task.await.map_err(|_| {
+        ApiError::unavailable("the priorities could not be computed; this is a bug")
+    })?;
+    Ok(Json(
+        json!({"schema": SCHEMA, "weights": weights, "jobs": rows}),
+    ))
 }
 
-fn priority_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp) -> Vec<PriorityRow> {
+fn priority_rows(
+    state: &State,
+    sight: &Sight,
+    filter: &JobFilter,
+    now: Timestamp,
+) -> Vec<PriorityRow> {
     let snapshot = snapshot(state, now);
     let ledger = Ledger::new(&snapshot);
     let all = in_order(&snapshot, &ledger);
-    let key = |at: usize| (snapshot.pending[at].id, snapshot.pending[at].positions.is_some());
+    let key = |at: usize| {
+        (
+            snapshot.pending[at].id,
+            snapshot.pending[at].positions.is_some(),
+        )
+    };
     let mut choices: BTreeMap<(JobId, bool), Vec<(u32, PartitionPriorityRow)>> = BTreeMap::new();
     let weights = &state.config.scheduler.priority;
-    let is_first = |spec: &JobSpec| !spec.partitions.is_empty() && spec.alternative.is_none_or(|(at, _)| at == 0);
-    for one in all.iter().filter(|one| is_first(&snapshot.pending[one.at].spec)) {
+    let is_first = |spec: &JobSpec| {
+        !spec.partitions.is_empty() && spec.alternative.is_none_or(|(at, _)| at == 0)
+    };
+    for one in all
+        .iter()
+        .filter(|one| is_first(&snapshot.pending[one.at].spec))
+    {
         let spec = &snapshot.pending[one.at].spec;
-        choices.entry(key(one.at)).or_default().push((spec.choice(), partition_row(&spec.partition, &one.factors, weights)));
+        choices.entry(key(one.at)).or_default().push((
+            spec.choice(),
+            partition_row(&spec.partition, &one.factors, weights),
+        ));
     }
     let order = each_once(&snapshot, all);
-    let places: BTreeMap<(JobId, bool), (usize, &Ordered)> =
-        order.iter().enumerate().map(|(place, ordered)| (key(ordered.at), (place, ordered))).collect();
+    let places: BTreeMap<(JobId, bool), (usize, &Ordered)> = order
+        .iter()
+        .enumerate()
+        .map(|(place, ordered)| (key(ordered.at), (place, ordered)))
+        .collect();
     let mut rows: Vec<PriorityRow> = Vec::new();
     filter.each(View::new(state, now), sight, |row| {
         // A task of its own record may have the id of its array's first task: each has its line.
@@ -62,7 +95,11 @@ fn priority_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestam
     rows
 }
 
-fn partition_row(partition: &str, factors: &Factors, weights: &PriorityWeights) -> PartitionPriorityRow {
+fn partition_row(
+    partition: &str,
+    factors: &Factors,
+    weights: &PriorityWeights,
+) -> PartitionPriorityRow {
     PartitionPriorityRow {
         partition: partition.to_owned(),
         priority: factors.priority,
@@ -71,7 +108,12 @@ fn partition_row(partition: &str, factors: &Factors, weights: &PriorityWeights) 
     }
 }
 
-fn priority_row(row: &Row, place: usize, ordered: &Ordered, weights: &PriorityWeights) -> PriorityRow {
+fn priority_row(
+    row: &Row,
+    place: usize,
+    ordered: &Ordered,
+    weights: &PriorityWeights,
+) -> PriorityRow {
     let spec = row.spec();
     PriorityRow {
         id: row.id(),
@@ -139,38 +181,74 @@ fn weights_row(weights: &PriorityWeights) -> PriorityWeightsRow {
 
 const SHARE_KEYS: [&str; 3] = ["user", "account", "outlook"];
 
-pub(super) async fn shares(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+pub(super) async fn shares(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Value>, ApiError> {
     let pairs = pairs.only(&SHARE_KEYS)?;
-    let (users, accounts, outlook) = (words(pairs.text("user")), words(pairs.text("account")), pairs.flag("outlook")?);
+    let (users, accounts, outlook) = (
+        words(pairs.text("user")),
+        words(pairs.text("account")),
+        pairs.flag("outlook")?,
+    );
     let state = site.core.view().await;
     let half_life_secs = state.config.scheduler.fair_share.half_life_secs;
     let task = tokio::task::spawn_blocking(move || {
         let sight = Sight::of(&caller, &state);
         share_rows(&state, &sight, &users, &accounts, outlook, now())
     });
-    let rows = task.await.map_err(|_| ApiError::unavailable("the shares could not be computed; this is a bug"))?;
-    Ok(Json(json!({"schema": SCHEMA, "half_life_secs": half_life_secs, "shares": rows})))
+    let rows = task
+        .await
+        .map_err(|_| ApiError::unavailable("the shares could not be computed; this is a bug"))?;
+    Ok(Json(
+        json!({"schema": SCHEMA, "half_life_secs": half_life_secs, "shares": rows}),
+    ))
 }
 
-fn share_rows(state: &State, sight: &Sight, users: &[String], accounts: &[String], outlook: bool, now: Timestamp) -> Vec<ShareRow> {
+fn share_rows(
+    state: &State,
+    sight: &Sight,
+    users: &[String],
+    accounts: &[String],
+    outlook: bool,
+    now: Timestamp,
+) -> Vec<ShareRow> {
     let snapshot = snapshot(state, now);
     let tree = FairTree::of(&snapshot);
     let half_life_secs = i64::from(state.config.scheduler.fair_share.half_life_secs);
     let chosen = |node: &ShareNode| {
-        let by_user = users.is_empty() || node.user.is_none_or(|user| users.iter().any(|name| name == user));
+        let by_user = users.is_empty()
+            || node
+                .user
+                .is_none_or(|user| users.iter().any(|name| name == user));
         let by_account = accounts.is_empty() || accounts.iter().any(|name| name == node.account);
-        by_user && by_account && node.user.is_none_or(|user| sight.sees_named(user, node.account))
+        by_user
+            && by_account
+            && node
+                .user
+                .is_none_or(|user| sight.sees_named(user, node.account))
     };
     let lines = tree.lines();
     // An account is of interest to a user only where they are in it.
-    let with_users: Vec<&str> = lines.iter().filter(|(_, node)| node.user.is_some() && chosen(node)).map(|(_, node)| node.account).collect();
-    let shown = lines.iter().filter(|(_, node)| chosen(node) && (users.is_empty() || node.user.is_some() || with_users.contains(&node.account)));
+    let with_users: Vec<&str> = lines
+        .iter()
+        .filter(|(_, node)| node.user.is_some() && chosen(node))
+        .map(|(_, node)| node.account)
+        .collect();
+    let shown = lines.iter().filter(|(_, node)| {
+        chosen(node)
+            && (users.is_empty() || node.user.is_some() || with_users.contains(&node.account))
+    });
     shown
         .map(|(depth, node)| {
             let mut row = share_row(*depth, node);
             if let Some(user) = node.user.filter(|_| outlook) {
                 let later = tree.outlook(node.account, user);
-                row.outlook = later.iter().map(|later| outlook_row(later, now, half_life_secs)).collect();
+                row.outlook = later
+                    .iter()
+                    .map(|later| outlook_row(later, now, half_life_secs))
+                    .collect();
             }
             row
         })
@@ -199,7 +277,11 @@ fn level_fs(level: LevelFs) -> Option<f64> {
     level.ppm().map(|ppm| ppm as f64 / PPM as f64)
 }
 
-fn outlook_row(later: &gsched::fair_tree::Outlook, now: Timestamp, half_life_secs: i64) -> OutlookRow {
+fn outlook_row(
+    later: &gsched::fair_tree::Outlook,
+    now: Timestamp,
+    half_life_secs: i64,
+) -> OutlookRow {
     let after_secs = i64::from(later.after_half_lives_milli) * half_life_secs / 1000;
     OutlookRow {
         at: Some(Instant(now.plus_secs(after_secs))),

@@ -3,7 +3,6 @@
 //! The core counts the step and lays out its ranks; each node of it is told over its own connection. What the tasks
 //! write goes from the nodes straight to grun, never through here. Which steps there were is in the history.
 
-use super::{CameFrom, Site};
 use super::error::ApiError;
 use super::filter::{JobFilter, job_query};
 use super::live_use;
@@ -12,6 +11,7 @@ use super::permission::{Caller, Sight};
 use super::query::Pairs;
 use super::row::View;
 use super::targets::{confine, odd};
+use super::{CameFrom, Site};
 use crate::store::reader::StoredStep;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -23,7 +23,8 @@ use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
 use gwire::api::{
-    Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder, StepNodeRow, StepReply, StepRequest, StepRow, StepWaits,
+    Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder,
+    StepNodeRow, StepReply, StepRequest, StepRow, StepWaits,
 };
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -42,13 +43,24 @@ pub(super) async fn start(
 ) -> Result<Json<StepReply>, ApiError> {
     let Json(request) = body?;
     check(&request)?;
-    check_address(&site, &request.connect, from.map(|Extension(CameFrom(address))| address))?;
+    check_address(
+        &site,
+        &request.connect,
+        from.map(|Extension(CameFrom(address))| address),
+    )?;
     let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
-        return Err(ApiError::invalid(format!("{id} names several tasks; a step runs in one job")));
+        return Err(ApiError::invalid(format!(
+            "{id} names several tasks; a step runs in one job"
+        )));
     };
     confine(&site, &caller, std::slice::from_ref(target)).await?;
     let program = request.argv[0].rsplit('/').next().unwrap_or_default();
-    let name = if request.name.is_empty() { program } else { &request.name }.to_owned();
+    let name = if request.name.is_empty() {
+        program
+    } else {
+        &request.name
+    }
+    .to_owned();
     let ask = StepAsk {
         name,
         nodes: request.nodes,
@@ -62,7 +74,10 @@ pub(super) async fn start(
         share: request.share.clone(),
         connect: request.connect.clone(),
     };
-    let command = Command::StartStep { target: target.clone(), ask };
+    let command = Command::StartStep {
+        target: target.clone(),
+        ask,
+    };
     let (run, step, layout) = match site.core.command(caller.actor.clone(), command).await? {
         Reply::Step { run, step, layout } => (run, step, layout),
         Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
@@ -72,18 +87,53 @@ pub(super) async fn start(
         let order = order(&request, step, &layout, position);
         if let Err(why) = site.app.links.start_step(node.node, run, order).await {
             // What it was given is free again. Tasks that did start end with their grun.
-            let _ = site.core.command(caller.actor, Command::EndStep { target: target.clone(), step, exit: ExitCode::exited(1), used: None }).await;
-            let text = format!("{} did not take its part of step {step} of job {id}: {why}", node.name);
+            let _ = site
+                .core
+                .command(
+                    caller.actor,
+                    Command::EndStep {
+                        target: target.clone(),
+                        step,
+                        exit: ExitCode::exited(1),
+                        used: None,
+                    },
+                )
+                .await;
+            let text = format!(
+                "{} did not take its part of step {step} of job {id}: {why}",
+                node.name
+            );
             return Err(ApiError::unavailable(text));
         }
     }
-    let nodes = layout.into_iter().map(|node| StepNodeRow { name: node.name, ranks: node.ranks }).collect();
-    Ok(Json(StepReply { schema: SCHEMA, step, nodes, waits: None }))
+    let nodes = layout
+        .into_iter()
+        .map(|node| StepNodeRow {
+            name: node.name,
+            ranks: node.ranks,
+        })
+        .collect();
+    Ok(Json(StepReply {
+        schema: SCHEMA,
+        step,
+        nodes,
+        waits: None,
+    }))
 }
 
 fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
-    let holders = holders.into_iter().map(|hold| StepHolder { step: hold.step, connect: hold.connect }).collect();
-    StepReply { schema: SCHEMA, waits: Some(StepWaits { reason, holders }), ..StepReply::default() }
+    let holders = holders
+        .into_iter()
+        .map(|hold| StepHolder {
+            step: hold.step,
+            connect: hold.connect,
+        })
+        .collect();
+    StepReply {
+        schema: SCHEMA,
+        waits: Some(StepWaits { reason, holders }),
+        ..StepReply::default()
+    }
 }
 
 /// A step is over, as its grun says.
@@ -95,11 +145,26 @@ pub(super) async fn end(
 ) -> Result<Json<Done>, ApiError> {
     let Json(request) = body?;
     let [target @ (Target::Job(_) | Target::Task { .. })] = &targets(&[job_name(&id)?])?[..] else {
-        return Err(ApiError::invalid(format!("{id} names several tasks; a step is of one job")));
+        return Err(ApiError::invalid(format!(
+            "{id} names several tasks; a step is of one job"
+        )));
     };
     confine(&site, &caller, std::slice::from_ref(target)).await?;
-    site.core.command(caller.actor, Command::EndStep { target: target.clone(), step, exit: request.exit_code, used: request.used }).await?;
-    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+    site.core
+        .command(
+            caller.actor,
+            Command::EndStep {
+                target: target.clone(),
+                step,
+                exit: request.exit_code,
+                used: request.used,
+            },
+        )
+        .await?;
+    Ok(Json(Done {
+        schema: SCHEMA,
+        notes: Vec::new(),
+    }))
 }
 
 #[derive(Serialize)]
@@ -109,11 +174,24 @@ pub(super) struct Steps {
 }
 
 /// The steps under way, by job; filters are those of the queue. With `live` their nodes are asked what they use by now.
-pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, mut pairs: Pairs) -> Result<Json<Steps>, ApiError> {
+pub(super) async fn list(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    mut pairs: Pairs,
+) -> Result<Json<Steps>, ApiError> {
     let live = pairs.take_flag("live")?;
     let query = job_query(pairs)?;
-    let running = [JobState::Running, JobState::Suspended].map(JobState::long).join(",");
-    let filter = JobFilter::new(&JobQuery { state: if query.state.is_empty() { running } else { query.state.clone() }, ..query })?;
+    let running = [JobState::Running, JobState::Suspended]
+        .map(JobState::long)
+        .join(",");
+    let filter = JobFilter::new(&JobQuery {
+        state: if query.state.is_empty() {
+            running
+        } else {
+            query.state.clone()
+        },
+        ..query
+    })?;
     let state = site.core.view().await;
     let now = super::now();
     let view = View::new(&state, now);
@@ -126,8 +204,17 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, mut pairs: 
     jobs.sort_by_key(|(row, _)| row.id());
     let ids = jobs.iter().map(|(row, _)| JobId(row.id())).collect();
     let stored = site.core.reader().steps(ids).await?;
-    let nodes = |run: &Run| (run.id, run.allocation.iter().map(|share| share.node).collect());
-    let asked: Vec<_> = jobs.iter().filter(|_| live).map(|(_, run)| nodes(run)).collect();
+    let nodes = |run: &Run| {
+        (
+            run.id,
+            run.allocation.iter().map(|share| share.node).collect(),
+        )
+    };
+    let asked: Vec<_> = jobs
+        .iter()
+        .filter(|_| live)
+        .map(|(_, run)| nodes(run))
+        .collect();
     let uses = live_use::of_runs(&site, &asked).await?;
     let mut all = Vec::new();
     for ((row, run), stored) in jobs.iter().zip(&stored) {
@@ -148,9 +235,16 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, mut pairs: 
             used: live.map(|used| (cpu_secs(&used.all), used.all.peak_memory_bytes)),
             live,
         };
-        all.extend(of.rows(stored, now).into_iter().filter(|step| step.end_time.is_none()));
+        all.extend(
+            of.rows(stored, now)
+                .into_iter()
+                .filter(|step| step.end_time.is_none()),
+        );
     }
-    Ok(Json(Steps { schema: SCHEMA, steps: all }))
+    Ok(Json(Steps {
+        schema: SCHEMA,
+        steps: all,
+    }))
 }
 
 /// The run that steps are of.
@@ -177,9 +271,15 @@ impl StepsOf<'_> {
     /// Its batch script, then what gruns started; nothing of a run that never began. A step of which nobody said that it
     /// ended has ended with the run, and what it used is counted with the script: the rows add up to the run.
     pub(super) fn rows(&self, stored: &[StoredStep], now: Timestamp) -> Vec<StepRow> {
-        let Some(began) = self.started else { return Vec::new() };
+        let Some(began) = self.started else {
+            return Vec::new();
+        };
         let nodes = hostlist::expand(self.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
-        let row = |id: String, name: &str, on: &[String], started: Timestamp, ended: Option<Timestamp>| StepRow {
+        let row = |id: String,
+                   name: &str,
+                   on: &[String],
+                   started: Timestamp,
+                   ended: Option<Timestamp>| StepRow {
             job: self.job,
             shown_id: format!("{}.{id}", self.shown_id),
             name: name.to_owned(),
@@ -194,13 +294,26 @@ impl StepsOf<'_> {
             elapsed_secs: ended.unwrap_or(now).since_secs(started).max(0),
             ..StepRow::default()
         };
-        let batch = row("batch".to_owned(), "batch", &nodes[..nodes.len().min(1)], began, self.ended);
-        let of_run: Vec<&StoredStep> = stored.iter().filter(|step| step.attempt == self.attempt).collect();
+        let batch = row(
+            "batch".to_owned(),
+            "batch",
+            &nodes[..nodes.len().min(1)],
+            began,
+            self.ended,
+        );
+        let of_run: Vec<&StoredStep> = stored
+            .iter()
+            .filter(|step| step.attempt == self.attempt)
+            .collect();
         let used = |step: &StoredStep| match step.ended {
             Some(end) => end.used,
             None => self.live.and_then(|live| live.of_step(step.number)),
         };
-        let of_gruns: f64 = of_run.iter().filter_map(|step| used(step)).map(|used| cpu_secs(&used)).sum();
+        let of_gruns: f64 = of_run
+            .iter()
+            .filter_map(|step| used(step))
+            .map(|used| cpu_secs(&used))
+            .sum();
         let mut rows = vec![StepRow {
             state: self.state,
             exit_code: self.exit,
@@ -215,16 +328,29 @@ impl StepsOf<'_> {
                 (first, true) => (0..first as usize).collect(),
                 (_, false) => step.places.iter().map(|place| *place as usize).collect(),
             };
-            let on: Vec<String> = places.into_iter().filter_map(|place| nodes.get(place).cloned()).collect();
+            let on: Vec<String> = places
+                .into_iter()
+                .filter_map(|place| nodes.get(place).cloned())
+                .collect();
             let used = used(step);
             let (ended, state, exit_code) = match (step.ended, self.ended) {
-                (Some(end), _) if used.is_some_and(|used| used.oom_kills > 0) => (Some(end.at), JobState::OutOfMemory, end.exit),
-                (Some(end), _) if end.exit.is_success() => (Some(end.at), JobState::Completed, end.exit),
+                (Some(end), _) if used.is_some_and(|used| used.oom_kills > 0) => {
+                    (Some(end.at), JobState::OutOfMemory, end.exit)
+                }
+                (Some(end), _) if end.exit.is_success() => {
+                    (Some(end.at), JobState::Completed, end.exit)
+                }
                 (Some(end), _) => (Some(end.at), JobState::Failed, end.exit),
                 (None, Some(at)) => (Some(at), JobState::Cancelled, ExitCode::SUCCESS),
                 (None, None) => (None, self.state, ExitCode::SUCCESS),
             };
-            let row = row(step.number.to_string(), &step.name, &on, step.started, ended);
+            let row = row(
+                step.number.to_string(),
+                &step.name,
+                &on,
+                step.started,
+                ended,
+            );
             rows.push(StepRow {
                 state,
                 exit_code,
@@ -244,7 +370,9 @@ fn cpu_secs(used: &Usage) -> f64 {
 }
 
 fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
-    let some = (!text.is_empty()).then(|| Hostlist::parse(text)).transpose();
+    let some = (!text.is_empty())
+        .then(|| Hostlist::parse(text))
+        .transpose();
     some.map_err(|error| ApiError::invalid(format!("{option}: {error}")))
 }
 
@@ -255,24 +383,49 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
     let bytes = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum::<usize>();
     for (what, is, most) in [
         ("arguments", bytes(&request.argv), MAX_ARGUMENT_BYTES),
-        ("environment", bytes(&request.environment), MAX_ENVIRONMENT_BYTES),
+        (
+            "environment",
+            bytes(&request.environment),
+            MAX_ENVIRONMENT_BYTES,
+        ),
     ] {
         if is > most {
-            return Err(ApiError::limit(format!("the {what} of the step have {is} bytes; {most} are the most")));
+            return Err(ApiError::limit(format!(
+                "the {what} of the step have {is} bytes; {most} are the most"
+            )));
         }
     }
-    if request.argv.iter().chain(&request.environment).any(|text| text.contains('\0')) {
-        return Err(ApiError::invalid("an argument or variable has a NUL byte in it"));
+    if request
+        .argv
+        .iter()
+        .chain(&request.environment)
+        .any(|text| text.contains('\0'))
+    {
+        return Err(ApiError::invalid(
+            "an argument or variable has a NUL byte in it",
+        ));
     }
     if request.connect.parse::<SocketAddr>().is_err() {
-        return Err(ApiError::invalid(format!("connect = {:?} is not ADDRESS:PORT, numeric", request.connect)));
+        return Err(ApiError::invalid(format!(
+            "connect = {:?} is not ADDRESS:PORT, numeric",
+            request.connect
+        )));
     }
     if request.key.is_empty() || request.key.len() > MAX_KEY_BYTES {
-        return Err(ApiError::invalid(format!("key has to have 1 to {MAX_KEY_BYTES} bytes")));
+        return Err(ApiError::invalid(format!(
+            "key has to have 1 to {MAX_KEY_BYTES} bytes"
+        )));
     }
-    let type_bytes = request.share.iter().filter_map(|share| share.gpus.as_ref()?.gpu_type.as_ref()).map(String::len).max();
+    let type_bytes = request
+        .share
+        .iter()
+        .filter_map(|share| share.gpus.as_ref()?.gpu_type.as_ref())
+        .map(String::len)
+        .max();
     if type_bytes > Some(MAX_TYPE_BYTES) {
-        return Err(ApiError::invalid(format!("the GPU type of the step has more than {MAX_TYPE_BYTES} bytes")));
+        return Err(ApiError::invalid(format!(
+            "the GPU type of the step has more than {MAX_TYPE_BYTES} bytes"
+        )));
     }
     Ok(())
 }
@@ -280,11 +433,20 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
 /// Where nodes may be sent with a step's output: to the machine that grun is on, as the controller sees it, and to nodes. So nobody
 /// points them at others.
 fn check_address(site: &Site, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
-    let Ok(asked) = connect.parse::<SocketAddr>() else { return Ok(()) };
-    let (asked, seen) = (asked.ip().to_canonical(), from.map(|from| from.to_canonical()));
+    let Ok(asked) = connect.parse::<SocketAddr>() else {
+        return Ok(());
+    };
+    let (asked, seen) = (
+        asked.ip().to_canonical(),
+        from.map(|from| from.to_canonical()),
+    );
     // Without a machine in between grun is on the controller's own: an address of it can be bound.
     let is_own = || from.is_none() && UdpSocket::bind((asked, 0)).is_ok();
-    if asked.is_loopback() || seen == Some(asked) || !asked.is_unspecified() && is_own() || site.app.links.has_address(asked) {
+    if asked.is_loopback()
+        || seen == Some(asked)
+        || !asked.is_unspecified() && is_own()
+        || site.app.links.has_address(asked)
+    {
         return Ok(());
     }
     let here = seen.map_or(String::new(), |seen| format!(" ({seen})"));
@@ -296,7 +458,10 @@ fn check_address(site: &Site, connect: &str, from: Option<IpAddr>) -> Result<(),
 fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize) -> StepOrder {
     let tasks = |node: &StepNode| node.ranks.len() as u32;
     let own = layout[position].own.as_ref();
-    let narrows_gpus = request.share.as_ref().is_some_and(|share| share.gpus.is_some());
+    let narrows_gpus = request
+        .share
+        .as_ref()
+        .is_some_and(|share| share.gpus.is_some());
     StepOrder {
         step,
         argv: request.argv.clone(),
@@ -309,7 +474,10 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         node_tasks: layout.iter().map(tasks).collect(),
         connect: request.connect.clone(),
         key: request.key.clone(),
-        cpus_per_task: request.share.as_ref().map_or(0, |share| share.cpus_per_task),
+        cpus_per_task: request
+            .share
+            .as_ref()
+            .map_or(0, |share| share.cpus_per_task),
         cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
         gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
         mem_bytes: own.map_or(0, |own| own.mem_bytes),
@@ -351,11 +519,19 @@ mod tests {
             ended: Some(StoredEnd {
                 at: at(2),
                 exit: ExitCode::SUCCESS,
-                used: Some(Usage { cpu_user_micros: secs * 1_000_000, oom_kills, peak_memory_bytes: 512, ..Usage::default() }),
+                used: Some(Usage {
+                    cpu_user_micros: secs * 1_000_000,
+                    oom_kills,
+                    peak_memory_bytes: 512,
+                    ..Usage::default()
+                }),
             }),
             own: None,
         };
-        let unmeasured = StoredStep { ended: None, ..step(2, 0, 0) };
+        let unmeasured = StoredStep {
+            ended: None,
+            ..step(2, 0, 0)
+        };
         let row = |step: &StepRow| (step.cpu_time_secs, step.peak_memory_bytes, step.state);
         let rows = of.rows(&[step(0, 3, 0), step(1, 4, 1), unmeasured.clone()], at(90));
         let want = [
@@ -365,14 +541,46 @@ mod tests {
             (None, None, JobState::Cancelled),
         ];
         assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), want);
-        assert_eq!(of.rows(&[step(0, 30, 0)], at(90))[0].cpu_time_secs, Some(0.0), "a grun that lies");
-        let running = StepsOf { state: JobState::Running, ended: None, used: None, ..of };
+        assert_eq!(
+            of.rows(&[step(0, 30, 0)], at(90))[0].cpu_time_secs,
+            Some(0.0),
+            "a grun that lies"
+        );
+        let running = StepsOf {
+            state: JobState::Running,
+            ended: None,
+            used: None,
+            ..of
+        };
         let under_way = [step(0, 3, 0), unmeasured];
         assert_eq!(running.rows(&under_way, at(90))[0].cpu_time_secs, None);
-        let now = Usage { cpu_system_micros: 2_000_000, peak_memory_bytes: 99, ..Usage::default() };
-        let live = RunUse { all: Usage::default(), steps: vec![(2, now)] };
-        let rows = StepsOf { used: Some((6.0, 4096)), live: Some(&live), ..running }.rows(&under_way, at(90));
-        let seen: Vec<_> = rows.iter().map(|step| (step.cpu_time_secs, step.peak_memory_bytes)).collect();
-        assert_eq!(seen, [(Some(1.0), Some(4096)), (Some(3.0), Some(512)), (Some(2.0), Some(99))], "those that are over are the script's no more");
+        let now = Usage {
+            cpu_system_micros: 2_000_000,
+            peak_memory_bytes: 99,
+            ..Usage::default()
+        };
+        let live = RunUse {
+            all: Usage::default(),
+            steps: vec![(2, now)],
+        };
+        let rows = StepsOf {
+            used: Some((6.0, 4096)),
+            live: Some(&live),
+            ..running
+        }
+        .rows(&under_way, at(90));
+        let seen: Vec<_> = rows
+            .iter()
+            .map(|step| (step.cpu_time_secs, step.peak_memory_bytes))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (Some(1.0), Some(4096)),
+                (Some(3.0), Some(512)),
+                (Some(2.0), Some(99))
+            ],
+            "those that are over are the script's no more"
+        );
     }
 }

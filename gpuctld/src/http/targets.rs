@@ -13,10 +13,10 @@ use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Command, JobChange, Reply, State, Target, TargetResult};
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::dependency::Dependency;
-use gmodel::{JobId, licence};
 use gmodel::request_change;
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
+use gmodel::{JobId, licence};
 use gwire::api::{Done, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
 use serde_json::Value;
 
@@ -25,48 +25,106 @@ const MAX_UPDATED: usize = 1000;
 
 type Body<T> = Result<Json<T>, JsonRejection>;
 
-pub(super) async fn hold(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+pub(super) async fn hold(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    body: Body<TargetsRequest>,
+) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
-    each(&site, caller, Command::Hold { targets, reason: request.reason, for_owner: request.for_owner }).await
+    each(
+        &site,
+        caller,
+        Command::Hold {
+            targets,
+            reason: request.reason,
+            for_owner: request.for_owner,
+        },
+    )
+    .await
 }
 
-pub(super) async fn release(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+pub(super) async fn release(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    body: Body<TargetsRequest>,
+) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
     each(&site, caller, Command::Release { targets }).await
 }
 
-pub(super) async fn requeue(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+pub(super) async fn requeue(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    body: Body<TargetsRequest>,
+) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
-    each(&site, caller, Command::Requeue { targets, hold: request.hold }).await
+    each(
+        &site,
+        caller,
+        Command::Requeue {
+            targets,
+            hold: request.hold,
+        },
+    )
+    .await
 }
 
-pub(super) async fn suspend(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+pub(super) async fn suspend(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    body: Body<TargetsRequest>,
+) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
     each(&site, caller, Command::Suspend { targets }).await
 }
 
-pub(super) async fn resume(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+pub(super) async fn resume(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    body: Body<TargetsRequest>,
+) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
     each(&site, caller, Command::Resume { targets }).await
 }
 
-pub(super) async fn update(caller: Caller, Shared(site): Shared<Site>, body: Body<UpdateRequest>) -> Result<Json<Done>, ApiError> {
+pub(super) async fn update(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    body: Body<UpdateRequest>,
+) -> Result<Json<Done>, ApiError> {
     let Json(request) = body?;
-    let targets: Vec<Target> = targets_of(&[job_name(request.job.trim())?])?.iter().flat_map(each_task).collect();
+    let targets: Vec<Target> = targets_of(&[job_name(request.job.trim())?])?
+        .iter()
+        .flat_map(each_task)
+        .collect();
     if targets.len() > MAX_UPDATED {
-        return Err(ApiError::invalid(format!("{:?} names more than {MAX_UPDATED} tasks; change fewer, or the whole array", request.job)));
+        return Err(ApiError::invalid(format!(
+            "{:?} names more than {MAX_UPDATED} tasks; change fewer, or the whole array",
+            request.job
+        )));
     }
     confine(&site, &caller, &targets).await?;
     let change = change(&request)?;
     for target in targets {
-        site.core.command(caller.actor.clone(), Command::Update { target, change: change.clone() }).await?;
+        site.core
+            .command(
+                caller.actor.clone(),
+                Command::Update {
+                    target,
+                    change: change.clone(),
+                },
+            )
+            .await?;
     }
-    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+    Ok(Json(Done {
+        schema: SCHEMA,
+        notes: Vec::new(),
+    }))
 }
 
 /// The jobs of a request as targets that may be acted on from where it came.
@@ -81,7 +139,11 @@ async fn named(site: &Site, caller: &Caller, jobs: &[String]) -> Result<Vec<Targ
 }
 
 /// From a compute node only the jobs that run there can be acted on.
-pub(super) async fn confine(site: &Site, caller: &Caller, targets: &[Target]) -> Result<(), ApiError> {
+pub(super) async fn confine(
+    site: &Site,
+    caller: &Caller,
+    targets: &[Target],
+) -> Result<(), ApiError> {
     if caller.confined_to().is_none() {
         return Ok(());
     }
@@ -102,19 +164,29 @@ pub(super) fn own_id(state: &State, target: &Target) -> Option<JobId> {
         Target::Job(id) if state.arrays.contains(id) => None,
         Target::Job(id) => Some(id),
         Target::Task { array: id, index } => {
-            let Some(array) = state.arrays.get(id) else { return Some(id) };
-            array.tasks.position(index).map(|position| array.task_id(position))
+            let Some(array) = state.arrays.get(id) else {
+                return Some(id);
+            };
+            array
+                .tasks
+                .position(index)
+                .map(|position| array.task_id(position))
         }
         Target::Tasks { .. } => None,
     }
 }
 
 /// Sends one command and answers for each target.
-pub(super) async fn each(site: &Site, caller: Caller, command: Command) -> Result<Json<EachResult>, ApiError> {
+pub(super) async fn each(
+    site: &Site,
+    caller: Caller,
+    command: Command,
+) -> Result<Json<EachResult>, ApiError> {
     match site.core.command(caller.actor, command).await? {
-        Reply::Each { results } => {
-            Ok(Json(EachResult { schema: SCHEMA, results: results.into_iter().map(one).collect() }))
-        }
+        Reply::Each { results } => Ok(Json(EachResult {
+            schema: SCHEMA,
+            results: results.into_iter().map(one).collect(),
+        })),
         other => Err(odd(&other)),
     }
 }
@@ -122,14 +194,26 @@ pub(super) async fn each(site: &Site, caller: Caller, command: Command) -> Resul
 fn one(result: TargetResult) -> OneResult {
     let job = target_text(&result.target);
     match result.refusal {
-        None => OneResult { job, ok: true, ..OneResult::default() },
-        Some(refusal) => OneResult { job, ok: false, code: refusal_code(refusal.code).to_owned(), error: refusal.text, about: refusal.about },
+        None => OneResult {
+            job,
+            ok: true,
+            ..OneResult::default()
+        },
+        Some(refusal) => OneResult {
+            job,
+            ok: false,
+            code: refusal_code(refusal.code).to_owned(),
+            error: refusal.text,
+            about: refusal.about,
+        },
     }
 }
 
 pub(super) fn odd(reply: &Reply) -> ApiError {
     tracing::error!(?reply, "the core answered something else than was asked");
-    ApiError::unavailable("the controller's core answered something else than was asked; this is a bug")
+    ApiError::unavailable(
+        "the controller's core answered something else than was asked; this is a bug",
+    )
 }
 
 const CHANGES: [&str; 19] = [
@@ -157,11 +241,19 @@ const CHANGES: [&str; 19] = [
 /// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
 fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
     if request.change.is_empty() {
-        return Err(ApiError::invalid(format!("nothing to change. Keys: {}", all_keys())));
+        return Err(ApiError::invalid(format!(
+            "nothing to change. Keys: {}",
+            all_keys()
+        )));
     }
     let mut change = JobChange::default();
     for (key, value) in &request.change {
-        let text = || value.as_str().map(str::to_owned).ok_or_else(|| wrong(key, value, "text"));
+        let text = || {
+            value
+                .as_str()
+                .map(str::to_owned)
+                .ok_or_else(|| wrong(key, value, "text"))
+        };
         match key.as_str() {
             "time_limit_secs" if value.is_null() => change.limit_secs = Some(None),
             "time_limit_secs" => change.limit_secs = Some(Some(number(key, value)?)),
@@ -176,23 +268,59 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
             "qos" => change.qos = Some(text()?),
             "begin" => {
                 let at = value.as_str().and_then(parse_rfc3339);
-                change.eligible = Some(at.ok_or_else(|| wrong(key, value, "an RFC 3339 time in UTC"))?);
+                change.eligible =
+                    Some(at.ok_or_else(|| wrong(key, value, "an RFC 3339 time in UTC"))?);
             }
-            "requeue" => change.requeue = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
+            "requeue" => {
+                change.requeue = Some(
+                    value
+                        .as_bool()
+                        .ok_or_else(|| wrong(key, value, "true or false"))?,
+                )
+            }
             "max_running" => change.max_running = Some(number(key, value)?),
             "dependency" => change.dependency = Some(parsed(key, value, Dependency::parse)?),
-            "licences" => change.licences = Some(parsed(key, value, licence::parse)?.unwrap_or_default()),
+            "licences" => {
+                change.licences = Some(parsed(key, value, licence::parse)?.unwrap_or_default())
+            }
             "reservation" if value.is_null() => change.reservation = Some(String::new()),
             "reservation" => change.reservation = Some(text()?),
-            "priority" => change.priority = Some(if value.is_null() { None } else { Some(number(key, value)?) }),
-            "borrow" => change.borrow = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
-            "idle_exempt" => change.idle_exempt = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
+            "priority" => {
+                change.priority = Some(if value.is_null() {
+                    None
+                } else {
+                    Some(number(key, value)?)
+                })
+            }
+            "borrow" => {
+                change.borrow = Some(
+                    value
+                        .as_bool()
+                        .ok_or_else(|| wrong(key, value, "true or false"))?,
+                )
+            }
+            "idle_exempt" => {
+                change.idle_exempt = Some(
+                    value
+                        .as_bool()
+                        .ok_or_else(|| wrong(key, value, "true or false"))?,
+                )
+            }
             "deadline" if value.is_null() => change.deadline = Some(None),
             "deadline" => {
                 let at = value.as_str().and_then(parse_rfc3339);
-                change.deadline = Some(Some(at.ok_or_else(|| wrong(key, value, "an RFC 3339 time in UTC"))?));
+                change.deadline =
+                    Some(Some(at.ok_or_else(|| {
+                        wrong(key, value, "an RFC 3339 time in UTC")
+                    })?));
             }
-            "time_min_secs" => change.time_min_secs = Some(if value.is_null() { None } else { Some(number(key, value)?) }),
+            "time_min_secs" => {
+                change.time_min_secs = Some(if value.is_null() {
+                    None
+                } else {
+                    Some(number(key, value)?)
+                })
+            }
             "checkpoint" => change.checkpoint = Some(parsed(key, value, CheckpointSpec::parse)?),
             part if request_change::KEYS.contains(&part) => {
                 let text = match value {
@@ -201,11 +329,17 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
                     Value::Number(number) => number.to_string(),
                     other => return Err(wrong(key, other, "text")),
                 };
-                change.request.set(part, &text).map_err(|why| ApiError::invalid(format!("{key}: {why}")))?;
+                change
+                    .request
+                    .set(part, &text)
+                    .map_err(|why| ApiError::invalid(format!("{key}: {why}")))?;
             }
             _ => {
                 let guess = did_you_mean(key, CHANGES.into_iter().chain(request_change::KEYS));
-                return Err(ApiError::invalid(format!("{key:?} of a job cannot be changed.{guess} Keys: {}", all_keys())));
+                return Err(ApiError::invalid(format!(
+                    "{key:?} of a job cannot be changed.{guess} Keys: {}",
+                    all_keys()
+                )));
             }
         }
     }
@@ -213,15 +347,25 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
 }
 
 fn all_keys() -> String {
-    CHANGES.into_iter().chain(request_change::KEYS).collect::<Vec<_>>().join(", ")
+    CHANGES
+        .into_iter()
+        .chain(request_change::KEYS)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// A text in a grammar of its own; null or an empty text is none.
-fn parsed<T, E: std::fmt::Display>(key: &str, value: &Value, parse: impl Fn(&str) -> Result<T, E>) -> Result<Option<T>, ApiError> {
+fn parsed<T, E: std::fmt::Display>(
+    key: &str,
+    value: &Value,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, ApiError> {
     match value {
         Value::Null => Ok(None),
         Value::String(text) if text.is_empty() => Ok(None),
-        Value::String(text) => parse(text).map(Some).map_err(|error| ApiError::invalid(error.to_string())),
+        Value::String(text) => parse(text)
+            .map(Some)
+            .map_err(|error| ApiError::invalid(error.to_string())),
         other => Err(wrong(key, other, "text")),
     }
 }

@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 const MILLIS_PER_HOUR: f64 = 3_600_000.0;
 
 /// When nodes took no work, and why.
-pub(super) async fn node_events(Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+pub(super) async fn node_events(
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Value>, ApiError> {
     let pairs = pairs.only(&["from", "to"])?;
     let to = pairs.instant("to")?.unwrap_or_else(now);
     let from = pairs.instant("from")?.unwrap_or_else(|| month_of(to));
@@ -25,7 +28,10 @@ pub(super) async fn node_events(Shared(site): Shared<Site>, pairs: Pairs) -> Res
     Ok(Json(json!({"schema": SCHEMA, "events": rows})))
 }
 
-pub(super) async fn utilization(Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+pub(super) async fn utilization(
+    Shared(site): Shared<Site>,
+    pairs: Pairs,
+) -> Result<Json<Value>, ApiError> {
     let pairs = pairs.only(&["from", "to"])?;
     let now = now();
     let to = pairs.instant("to")?.unwrap_or(now).min(now);
@@ -35,7 +41,18 @@ pub(super) async fn utilization(Shared(site): Shared<Site>, pairs: Pairs) -> Res
     let nodes = state.nodes.values().map(NodeNow::from).collect();
     let capacity = site.core.reader().capacity(from, to, nodes).await?;
     let used = match capacity.from < to {
-        true => site.core.reader().report(vec!["account".to_owned()], capacity.from, to, now, Default::default()).await?,
+        true => {
+            site.core
+                .reader()
+                .report(
+                    vec!["account".to_owned()],
+                    capacity.from,
+                    to,
+                    now,
+                    Default::default(),
+                )
+                .await?
+        }
         false => Vec::new(),
     };
     // The sum of nothing is -0.0, and printed so.
@@ -46,8 +63,16 @@ pub(super) async fn utilization(Shared(site): Shared<Site>, pairs: Pairs) -> Res
         let all = hours(capacity.all[at]);
         let allocated_hours = allocated.min(all).max(0.0);
         let down_hours = hours(capacity.down[at]).min(all - allocated_hours);
-        UtilizationRow { tres: tres.to_owned(), hours: all, allocated_hours, down_hours, idle_hours: (all - allocated_hours - down_hours).max(0.0) }
+        UtilizationRow {
+            tres: tres.to_owned(),
+            hours: all,
+            allocated_hours,
+            down_hours,
+            idle_hours: (all - allocated_hours - down_hours).max(0.0),
+        }
     };
     let rows = [row("cpu", 0, cpus), row("gres/gpu", 1, gpus)];
-    Ok(Json(json!({"schema": SCHEMA, "known_from": Instant(capacity.from), "rows": rows})))
+    Ok(Json(
+        json!({"schema": SCHEMA, "known_from": Instant(capacity.from), "rows": rows}),
+    ))
 }

@@ -63,7 +63,10 @@ pub fn backup(database: &Path, to: &Path) -> Result<(), BackupError> {
     }
     let temporary = suffixed(to, ".part");
     let result = copy(database, &temporary).and_then(|()| {
-        settle(&temporary, to).map_err(|source| BackupError::Io { path: to.to_owned(), source })
+        settle(&temporary, to).map_err(|source| BackupError::Io {
+            path: to.to_owned(),
+            source,
+        })
     });
     if result.is_err() {
         let _ = std::fs::remove_file(&temporary); // half a backup is none
@@ -75,13 +78,19 @@ pub fn backup(database: &Path, to: &Path) -> Result<(), BackupError> {
 ///
 /// # Errors
 /// A controller runs, the backup is damaged or from a newer release, or the disk says no.
-pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<PathBuf>, BackupError> {
+pub fn restore(
+    state_dir: &Path,
+    from: &Path,
+    cluster: &str,
+) -> Result<Option<PathBuf>, BackupError> {
     let lock = StateLock::take(state_dir)?;
     if !from.exists() {
         return Err(BackupError::Missing(from.to_owned()));
     }
-    let damaged =
-        |detail: String| BackupError::Damaged { path: from.to_owned(), detail };
+    let damaged = |detail: String| BackupError::Damaged {
+        path: from.to_owned(),
+        detail,
+    };
     check_header(from).map_err(|e| match e {
         OpenError::Damaged { detail, .. } => damaged(detail),
         other => other.into(),
@@ -93,9 +102,17 @@ pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<Pa
     }
     let database = state_dir.join(DATABASE);
     // Restoring twice from one backup must not give the same incarnation twice, nor an id that a lost database gave.
-    let mark = HighWater::read(state_dir).map_err(|source| BackupError::Io { path: state_dir.join(HIGH_WATER), source })?.unwrap_or_default();
+    let mark = HighWater::read(state_dir)
+        .map_err(|source| BackupError::Io {
+            path: state_dir.join(HIGH_WATER),
+            source,
+        })?
+        .unwrap_or_default();
     let (incarnation, next_job) = counters(&database);
-    let (incarnation, next_job) = (incarnation.max(mark.incarnation), next_job.max(mark.next_job));
+    let (incarnation, next_job) = (
+        incarnation.max(mark.incarnation),
+        next_job.max(mark.next_job),
+    );
     let work_dir = state_dir.join("restore");
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -118,11 +135,29 @@ pub fn restore(state_dir: &Path, from: &Path, cluster: &str) -> Result<Option<Pa
 }
 
 /// Enters `Command::Restore` into the copy, above what the present database has seen.
-fn raise(work_dir: &Path, cluster: &str, incarnation: u64, next_job: u64) -> Result<(), BackupError> {
+fn raise(
+    work_dir: &Path,
+    cluster: &str,
+    incarnation: u64,
+    next_job: u64,
+) -> Result<(), BackupError> {
     let (mut store, mut state) = Store::open(work_dir, cluster, 0)?;
-    let mut batch = Batch { now: now(), ..Batch::default() };
-    let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
-    let input = Input::Command { actor, command: Command::Restore { incarnation, next_job } };
+    let mut batch = Batch {
+        now: now(),
+        ..Batch::default()
+    };
+    let actor = Actor {
+        user: "root".into(),
+        operator: true,
+        ..Actor::default()
+    };
+    let input = Input::Command {
+        actor,
+        command: Command::Restore {
+            incarnation,
+            next_job,
+        },
+    };
     handle(&mut state, &mut batch.events, input, batch.now)?;
     store.write(&state, &batch)?;
     store.close()?;
@@ -133,9 +168,15 @@ fn raise(work_dir: &Path, cluster: &str, incarnation: u64, next_job: u64) -> Res
 fn counters(database: &Path) -> (u64, u64) {
     let read = || -> rusqlite::Result<(u64, u64)> {
         let db = open_reader(database)?;
-        db.query_row("SELECT incarnation, next_job FROM meta", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        db.query_row("SELECT incarnation, next_job FROM meta", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
     };
-    if database.exists() { read().unwrap_or((0, 0)) } else { (0, 0) }
+    if database.exists() {
+        read().unwrap_or((0, 0))
+    } else {
+        (0, 0)
+    }
 }
 
 /// Renames the database and its log; a log without its file is worth nothing, and beside another it is poison.
@@ -155,18 +196,28 @@ fn keep_former(database: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
-    let sqlite = |source| BackupError::Sqlite { path: from.to_owned(), source };
-    let io = |source| BackupError::Io { path: to.to_owned(), source };
+    let sqlite = |source| BackupError::Sqlite {
+        path: from.to_owned(),
+        source,
+    };
+    let io = |source| BackupError::Io {
+        path: to.to_owned(),
+        source,
+    };
     File::create(to).map_err(io)?;
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
     let source = open_reader(from).map_err(sqlite)?;
     let mut target = Connection::open(to).map_err(sqlite)?;
     // One read transaction: the copy is of one moment, however long it takes.
-    source.execute_batch("BEGIN; SELECT count(*) FROM meta").map_err(sqlite)?;
+    source
+        .execute_batch("BEGIN; SELECT count(*) FROM meta")
+        .map_err(sqlite)?;
     Backup::new(&source, &mut target)
         .and_then(|backup| backup.run_to_completion(PAGES, PAUSE, None))
         .map_err(sqlite)?;
-    target.pragma_update(None, "journal_mode", "DELETE").map_err(sqlite)?; // one file, no log beside it
+    target
+        .pragma_update(None, "journal_mode", "DELETE")
+        .map_err(sqlite)?; // one file, no log beside it
     target.close().map_err(|(_, e)| sqlite(e))
 }
 

@@ -3,12 +3,12 @@
 //! The patterns below name every field, so that a new one cannot be forgotten here.
 
 use gcore::ctl::past::Past;
-use gcore::ctl::{Apart, LateSpecs, Waits};
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
-use gmodel::checkpoint::Mark as CheckpointMark;
+use gcore::ctl::{Apart, LateSpecs, Waits};
 use gmodel::array_spec::{ArraySpec, RangeSet};
-use gmodel::node::Mark;
+use gmodel::checkpoint::Mark as CheckpointMark;
 use gmodel::job::Launch;
+use gmodel::node::Mark;
 use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -28,13 +28,42 @@ struct Own {
 
 impl Own {
     fn of(spec: &JobSpec) -> Self {
-        let JobSpec { name, launch: Launch { script, argv, command, around: _ }, common: _ } = spec.clone();
-        Self { name, script, argv, command }
+        let JobSpec {
+            name,
+            launch:
+                Launch {
+                    script,
+                    argv,
+                    command,
+                    around: _,
+                },
+            common: _,
+        } = spec.clone();
+        Self {
+            name,
+            script,
+            argv,
+            command,
+        }
     }
     fn with_common(self, common: &JobSpec) -> JobSpec {
-        let Self { name, script, argv, command } = self;
-        let launch = Launch { script, argv, command, around: common.launch.around.clone() };
-        JobSpec { name, launch, common: common.common.clone() }
+        let Self {
+            name,
+            script,
+            argv,
+            command,
+        } = self;
+        let launch = Launch {
+            script,
+            argv,
+            command,
+            around: common.launch.around.clone(),
+        };
+        JobSpec {
+            name,
+            launch,
+            common: common.common.clone(),
+        }
     }
 }
 
@@ -117,24 +146,145 @@ fn is_zero(count: &u32) -> bool {
 
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
-        let Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, client_key, waits, past } = job.clone();
-        let Past { started, ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, preempted, last_mark, priority, drawn_into, idle_requeues } = (*past).clone();
+        let Job {
+            id,
+            spec,
+            task,
+            state,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            attempts,
+            skipped_attempts,
+            live,
+            limit_secs,
+            nice,
+            client_key,
+            waits,
+            past,
+        } = job.clone();
+        let Past {
+            started,
+            ended,
+            exit,
+            end_text,
+            cancelled_by,
+            node_failures,
+            failed_runs,
+            downed_runs,
+            gpu_events,
+            try_after,
+            preempted,
+            last_mark,
+            priority,
+            drawn_into,
+            idle_requeues,
+        } = (*past).clone();
         let own = Some(Own::of(&spec));
         Self {
-            id, own, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, started,
-            ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, client_key, waits, preempted, last_mark, priority,
-            drawn_into, idle_requeues,
+            id,
+            own,
+            task,
+            state,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            attempts,
+            skipped_attempts,
+            live,
+            limit_secs,
+            nice,
+            started,
+            ended,
+            exit,
+            end_text,
+            cancelled_by,
+            node_failures,
+            failed_runs,
+            downed_runs,
+            gpu_events,
+            try_after,
+            client_key,
+            waits,
+            preempted,
+            last_mark,
+            priority,
+            drawn_into,
+            idle_requeues,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
         let Self {
-            id, own, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, started,
-            ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, client_key, waits, preempted, last_mark, priority,
-            drawn_into, idle_requeues,
+            id,
+            own,
+            task,
+            state,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            attempts,
+            skipped_attempts,
+            live,
+            limit_secs,
+            nice,
+            started,
+            ended,
+            exit,
+            end_text,
+            cancelled_by,
+            node_failures,
+            failed_runs,
+            downed_runs,
+            gpu_events,
+            try_after,
+            client_key,
+            waits,
+            preempted,
+            last_mark,
+            priority,
+            drawn_into,
+            idle_requeues,
         } = self;
         let spec = whole(own, common, late);
-        let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, failed_runs, downed_runs, gpu_events, try_after, preempted, last_mark, priority, drawn_into, idle_requeues }.into();
-        Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, skipped_attempts, live, limit_secs, nice, client_key, waits, past }
+        let past = Past {
+            started,
+            ended,
+            exit,
+            end_text,
+            cancelled_by,
+            node_failures,
+            failed_runs,
+            downed_runs,
+            gpu_events,
+            try_after,
+            preempted,
+            last_mark,
+            priority,
+            drawn_into,
+            idle_requeues,
+        }
+        .into();
+        Job {
+            id,
+            spec,
+            task,
+            state,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            attempts,
+            skipped_attempts,
+            live,
+            limit_secs,
+            nice,
+            client_key,
+            waits,
+            past,
+        }
     }
 }
 
@@ -177,24 +327,92 @@ pub struct ArrayDocument {
 impl ArrayDocument {
     pub fn of(array: &Array) -> Self {
         let Array {
-            id, spec, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
+            id,
+            spec,
+            tasks,
+            pending,
+            cancelled,
+            own_pending,
+            own_live,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            limit_secs,
+            nice,
+            cancelled_by,
+            ended,
+            client_key,
+            waits,
+            unsuccessful,
+            apart,
         } = array.clone();
         let own = Some(Own::of(&spec));
         Self {
-            id, own, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
+            id,
+            own,
+            tasks,
+            pending,
+            cancelled,
+            own_pending,
+            own_live,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            limit_secs,
+            nice,
+            cancelled_by,
+            ended,
+            client_key,
+            waits,
+            unsuccessful,
+            apart,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Array {
         let Self {
-            id, own, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
+            id,
+            own,
+            tasks,
+            pending,
+            cancelled,
+            own_pending,
+            own_live,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            limit_secs,
+            nice,
+            cancelled_by,
+            ended,
+            client_key,
+            waits,
+            unsuccessful,
+            apart,
         } = self;
         let spec = whole(own, common, late);
         Array {
-            id, spec, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
-            limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful, apart,
+            id,
+            spec,
+            tasks,
+            pending,
+            cancelled,
+            own_pending,
+            own_live,
+            reason,
+            submitted,
+            eligible,
+            holds,
+            limit_secs,
+            nice,
+            cancelled_by,
+            ended,
+            client_key,
+            waits,
+            unsuccessful,
+            apart,
         }
     }
 }

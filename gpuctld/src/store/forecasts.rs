@@ -28,7 +28,9 @@ impl ForecastStore {
     /// # Errors
     /// The database's.
     pub fn open(database: &Path) -> rusqlite::Result<Self> {
-        Ok(Self { db: open_writer(database)? })
+        Ok(Self {
+            db: open_writer(database)?,
+        })
     }
 
     /// # Errors
@@ -38,10 +40,32 @@ impl ForecastStore {
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         for some in open.chunks(ROWS) {
             let turn = self.db.transaction()?;
-            for Open { job, partition, said, sampled } in some {
-                let interval = said.interval.map(|interval| (interval.earliest.0, interval.latest.0)).unzip();
-                let Plans { expected, at_limits } = said.plans;
-                let values = params![job.0, said.age, partition, said.at.0, expected.0, at_limits.0, interval.0, interval.1, sampled];
+            for Open {
+                job,
+                partition,
+                said,
+                sampled,
+            } in some
+            {
+                let interval = said
+                    .interval
+                    .map(|interval| (interval.earliest.0, interval.latest.0))
+                    .unzip();
+                let Plans {
+                    expected,
+                    at_limits,
+                } = said.plans;
+                let values = params![
+                    job.0,
+                    said.age,
+                    partition,
+                    said.at.0,
+                    expected.0,
+                    at_limits.0,
+                    interval.0,
+                    interval.1,
+                    sampled
+                ];
                 turn.prepare_cached(SQL)?.execute(values)?;
             }
             turn.commit()?;
@@ -51,17 +75,30 @@ impl ForecastStore {
 
     /// # Errors
     /// The database's.
-    pub fn close(&mut self, outcomes: &[Outcome], forgotten: &BTreeSet<JobId>) -> rusqlite::Result<()> {
+    pub fn close(
+        &mut self,
+        outcomes: &[Outcome],
+        forgotten: &BTreeSet<JobId>,
+    ) -> rusqlite::Result<()> {
         for some in outcomes.chunks(ROWS) {
             let turn = self.db.transaction()?;
             for one in some {
-                turn.prepare_cached("UPDATE forecasts SET ended_ms = ?3, started = ?4 WHERE job = ?1 AND age = ?2")?
-                    .execute(params![one.job.0, one.said.age, one.ended.0, one.started])?;
+                turn.prepare_cached(
+                    "UPDATE forecasts SET ended_ms = ?3, started = ?4 WHERE job = ?1 AND age = ?2",
+                )?
+                .execute(params![
+                    one.job.0,
+                    one.said.age,
+                    one.ended.0,
+                    one.started
+                ])?;
             }
             turn.commit()?;
         }
         for job in forgotten {
-            self.db.prepare_cached("DELETE FROM forecasts WHERE job = ?1 AND ended_ms IS NULL")?.execute([job.0])?;
+            self.db
+                .prepare_cached("DELETE FROM forecasts WHERE job = ?1 AND ended_ms IS NULL")?
+                .execute([job.0])?;
         }
         Ok(())
     }
@@ -74,8 +111,20 @@ impl ForecastStore {
         const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled, ended_ms, started
             FROM forecasts WHERE ended_ms IS NOT NULL ORDER BY ended_ms, job, age";
         let outcome = |row: &Row<'_>| {
-            let Open { job, partition, said, sampled } = line(row)?;
-            Ok(Outcome { job, partition, said, sampled, ended: Timestamp(row.get(9)?), started: row.get(10)? })
+            let Open {
+                job,
+                partition,
+                said,
+                sampled,
+            } = line(row)?;
+            Ok(Outcome {
+                job,
+                partition,
+                said,
+                sampled,
+                ended: Timestamp(row.get(9)?),
+                started: row.get(10)?,
+            })
         };
         self.db.prepare(SQL)?.query_map([], outcome)?.collect()
     }
@@ -104,9 +153,14 @@ impl ForecastStore {
         let mut statement = self.db.prepare(SQL)?;
         let mut rows = statement.query([RUNS])?;
         while let Some(row) = rows.next()? {
-            let (account, user, partition): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (account, user, partition): (String, String, String) =
+                (row.get(0)?, row.get(1)?, row.get(2)?);
             let (start, end): (i64, i64) = (row.get(4)?, row.get(5)?);
-            let whose = Whose { account: &account, user: &user, partition: &partition };
+            let whose = Whose {
+                account: &account,
+                user: &user,
+                partition: &partition,
+            };
             lengths.note(whose, row.get(3)?, (end - start) / 1000);
         }
         Ok(lengths)
@@ -126,10 +180,26 @@ impl ForecastStore {
 
 fn line(row: &Row<'_>) -> rusqlite::Result<Open> {
     let (earliest, latest): (Option<i64>, Option<i64>) = (row.get(6)?, row.get(7)?);
-    let interval = earliest.zip(latest).map(|(earliest, latest)| Interval { earliest: Timestamp(earliest), latest: Timestamp(latest) });
-    let plans = Plans { expected: Timestamp(row.get(4)?), at_limits: Timestamp(row.get(5)?) };
-    let said = Said { age: row.get(1)?, at: Timestamp(row.get(3)?), plans, interval };
-    Ok(Open { job: JobId(row.get(0)?), partition: row.get(2)?, said, sampled: row.get(8)? })
+    let interval = earliest.zip(latest).map(|(earliest, latest)| Interval {
+        earliest: Timestamp(earliest),
+        latest: Timestamp(latest),
+    });
+    let plans = Plans {
+        expected: Timestamp(row.get(4)?),
+        at_limits: Timestamp(row.get(5)?),
+    };
+    let said = Said {
+        age: row.get(1)?,
+        at: Timestamp(row.get(3)?),
+        plans,
+        interval,
+    };
+    Ok(Open {
+        job: JobId(row.get(0)?),
+        partition: row.get(2)?,
+        said,
+        sampled: row.get(8)?,
+    })
 }
 
 #[cfg(test)]
@@ -145,11 +215,28 @@ mod tests {
         let line = |job, age, interval| Open {
             job: JobId(job),
             partition: "p".into(),
-            said: Said { age, at: at(100), plans: Plans { expected: at(200), at_limits: at(400) }, interval },
+            said: Said {
+                age,
+                at: at(100),
+                plans: Plans {
+                    expected: at(200),
+                    at_limits: at(400),
+                },
+                interval,
+            },
             sampled: job == 1,
         };
-        let interval = Some(Interval { earliest: at(150), latest: at(300) });
-        let lines = [line(1, 0, interval), line(1, 1, None), line(2, 0, interval), line(3, 0, None), line(4, 0, interval)];
+        let interval = Some(Interval {
+            earliest: at(150),
+            latest: at(300),
+        });
+        let lines = [
+            line(1, 0, interval),
+            line(1, 1, None),
+            line(2, 0, interval),
+            line(3, 0, None),
+            line(4, 0, interval),
+        ];
         let mut forecasts = ForecastStore::open(&path).unwrap();
         forecasts.say(&lines).unwrap();
         let outcome = |line: &Open, ended, started| Outcome {
@@ -160,8 +247,14 @@ mod tests {
             ended: at(ended),
             started,
         };
-        let outcomes = [outcome(&lines[2], 170, false), outcome(&lines[0], 180, true), outcome(&lines[1], 180, true)];
-        forecasts.close(&outcomes, &BTreeSet::from([JobId(3)])).unwrap();
+        let outcomes = [
+            outcome(&lines[2], 170, false),
+            outcome(&lines[0], 180, true),
+            outcome(&lines[1], 180, true),
+        ];
+        forecasts
+            .close(&outcomes, &BTreeSet::from([JobId(3)]))
+            .unwrap();
         drop(forecasts);
         let again = ForecastStore::open(&path).unwrap();
         assert_eq!(again.outcomes().unwrap(), outcomes);

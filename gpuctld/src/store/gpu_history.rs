@@ -25,16 +25,24 @@ fn came_from(db: &Connection, line: &GpuHistoryLine) -> Result<String, WriteFail
         "SELECT h.node, n.name FROM gpu_history h LEFT JOIN nodes n ON n.id = h.node WHERE h.uuid = ?1 ORDER BY h.seq DESC LIMIT 1",
     )?;
     let mut rows = last.query([&line.uuid])?;
-    let Some(row) = rows.next()? else { return Ok(String::new()) };
+    let Some(row) = rows.next()? else {
+        return Ok(String::new());
+    };
     let (node, name): (u32, Option<String>) = (row.get(0)?, row.get(1)?);
     let name = name.unwrap_or_else(|| format!("node number {node}"));
-    Ok(if node == line.node.0 { String::new() } else { format!("; before in {name}") })
+    Ok(if node == line.node.0 {
+        String::new()
+    } else {
+        format!("; before in {name}")
+    })
 }
 
 /// What the breaker counts, of the last day that is on record.
 pub fn automatic(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId, String)>, LoadError> {
     let sql = "SELECT at_ms, node, uuid FROM gpu_history WHERE automatic = 1
                AND at_ms > (SELECT max(at_ms) FROM gpu_history WHERE automatic = 1) - 86400000";
-    let lines = each(db, sql, |row| Ok((Timestamp(row.get(0)?), NodeId(row.get(1)?), row.get(2)?)))?;
+    let lines = each(db, sql, |row| {
+        Ok((Timestamp(row.get(0)?), NodeId(row.get(1)?), row.get(2)?))
+    })?;
     Ok(lines.into_iter().collect())
 }

@@ -45,7 +45,9 @@ pub fn values(totals: &GpuUseTotals) -> [Option<i64>; COLUMNS.len()] {
 /// From [`COLUMNS`] in their order, beginning at a column.
 pub fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<GpuUseTotals>> {
     let number = |at: usize| row.get::<_, Option<u64>>(first + at);
-    let Some(sampled_ms) = number(0)? else { return Ok(None) };
+    let Some(sampled_ms) = number(0)? else {
+        return Ok(None);
+    };
     let large = |at| number(at).map(Option::unwrap_or_default);
     let small = |at| large(at).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
     Ok(Some(GpuUseTotals {

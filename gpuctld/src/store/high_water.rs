@@ -35,14 +35,26 @@ impl HighWater {
             read => read?,
         };
         let mark = serde_json::from_slice(&bytes);
-        Ok(mark.inspect_err(|e| tracing::error!("{} cannot be understood ({e}) and is made anew", path.display())).ok())
+        Ok(mark
+            .inspect_err(|e| {
+                tracing::error!(
+                    "{} cannot be understood ({e}) and is made anew",
+                    path.display()
+                )
+            })
+            .ok())
     }
 
     /// What a database holds.
     pub fn of(db: &Connection) -> rusqlite::Result<Self> {
         let sql = "SELECT cluster_id, incarnation, seq, next_job FROM meta";
         db.query_row(sql, [], |row| {
-            Ok(Self { cluster_id: row.get(0)?, incarnation: row.get(1)?, seq: row.get(2)?, next_job: row.get(3)? })
+            Ok(Self {
+                cluster_id: row.get(0)?,
+                incarnation: row.get(1)?,
+                seq: row.get(2)?,
+                next_job: row.get(3)?,
+            })
         })
     }
 
@@ -52,20 +64,29 @@ impl HighWater {
             return Self::of(db);
         }
         db.query_row("SELECT incarnation, seq, next_job FROM meta", [], |row| {
-            Ok(Self { cluster_id: String::new(), incarnation: row.get(0)?, seq: row.get(1)?, next_job: row.get(2)? })
+            Ok(Self {
+                cluster_id: String::new(),
+                incarnation: row.get(0)?,
+                seq: row.get(1)?,
+                next_job: row.get(2)?,
+            })
         })
     }
 
     /// Why a database cannot be what was last served here. A restore raises the incarnation, so what it brings is not behind.
     pub fn doubts(&self, found: &Self) -> Option<String> {
-        let known = [&self.cluster_id, &found.cluster_id].iter().all(|id| !id.is_empty());
+        let known = [&self.cluster_id, &found.cluster_id]
+            .iter()
+            .all(|id| !id.is_empty());
         if known && self.cluster_id != found.cluster_id {
             return Some("it is another cluster's".into());
         }
         if found.incarnation > self.incarnation {
             return None;
         }
-        let behind = found.incarnation < self.incarnation || found.seq < self.seq || found.next_job < self.next_job;
+        let behind = found.incarnation < self.incarnation
+            || found.seq < self.seq
+            || found.next_job < self.next_job;
         behind.then(|| {
             format!(
                 "it ends with event {} and job id {}, and event {} and job id {} were committed here ({HIGH_WATER})",
@@ -84,7 +105,12 @@ impl HighWater {
     pub fn write(&self, state_dir: &Path) -> std::io::Result<()> {
         let path = state_dir.join(HIGH_WATER);
         let temporary = state_dir.join("high-water.new");
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.sync_all()?;
         std::fs::rename(&temporary, &path)
@@ -94,7 +120,9 @@ impl HighWater {
 /// Writes the mark of a database. That it cannot is said, and is no reason to stop.
 pub fn mark(db: &Connection, database: &Path) {
     let dir = database.parent().unwrap_or(Path::new("/"));
-    let written = HighWater::of(db).map_err(std::io::Error::other).and_then(|mark| mark.write(dir));
+    let written = HighWater::of(db)
+        .map_err(std::io::Error::other)
+        .and_then(|mark| mark.write(dir));
     if let Err(e) = written {
         tracing::warn!("cannot write {}: {e}", dir.join(HIGH_WATER).display());
     }
@@ -105,7 +133,12 @@ mod tests {
     use super::*;
 
     fn mark(incarnation: u64, seq: u64, next_job: u64) -> HighWater {
-        HighWater { cluster_id: "c1".into(), incarnation, seq, next_job }
+        HighWater {
+            cluster_id: "c1".into(),
+            incarnation,
+            seq,
+            next_job,
+        }
     }
 
     #[test]
@@ -118,8 +151,20 @@ mod tests {
             (mark(2, 1000, 49), true),
             (mark(1, 2000, 70), true),
             (mark(3, 10, 1_000_050), false),
-            (HighWater { cluster_id: String::new(), ..mark(2, 1000, 50) }, false),
-            (HighWater { cluster_id: "c2".into(), ..mark(3, 5000, 500) }, true),
+            (
+                HighWater {
+                    cluster_id: String::new(),
+                    ..mark(2, 1000, 50)
+                },
+                false,
+            ),
+            (
+                HighWater {
+                    cluster_id: "c2".into(),
+                    ..mark(3, 5000, 500)
+                },
+                true,
+            ),
         ] {
             assert_eq!(noted.doubts(&found).is_some(), doubted, "{found:?}");
         }

@@ -1,12 +1,12 @@
 //! Reading the live rows at boot. Finished jobs stay in the file: partial indexes keep them out of the way.
 
-use super::gpu_history;
 use super::documents::{ArrayDocument, JobDocument};
+use super::gpu_history;
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
 use gcore::ctl::LateSpecs;
-use gcore::ctl::{KEPT_FINISHED, Rows};
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
+use gcore::ctl::{KEPT_FINISHED, Rows};
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
 use gsched::usage::{UsageBook, UsageEntry};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
@@ -31,7 +31,10 @@ impl LoadError {
     pub fn at(self, path: &Path) -> OpenError {
         match self {
             Self::Sqlite(e) => OpenError::sqlite(path, e),
-            Self::Record(detail) => OpenError::Damaged { path: path.to_owned(), detail },
+            Self::Record(detail) => OpenError::Damaged {
+                path: path.to_owned(),
+                detail,
+            },
         }
     }
 }
@@ -77,11 +80,23 @@ const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
 pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError> {
     let (incarnation, seq, next_job, next_node, adoption): (u64, u64, u64, u32, Option<Vec<u8>>) =
-        db.query_row("SELECT incarnation, seq, next_job, next_node, adoption FROM meta", [], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-        })?;
+        db.query_row(
+            "SELECT incarnation, seq, next_job, next_node, adoption FROM meta",
+            [],
+            |row| {
+                Ok((
+                    row.get(0)?,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                ))
+            },
+        )?;
     let adoption = adoption.map(|doc| serde_json::from_slice(&doc)).transpose();
-    let adoption = adoption.map_err(|e| LoadError::Record(format!("the stored adoption window cannot be read ({e})")))?;
+    let adoption = adoption.map_err(|e| {
+        LoadError::Record(format!("the stored adoption window cannot be read ({e})"))
+    })?;
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
     let mut requests = Requests {
         by_id: HashMap::new(),
@@ -98,38 +113,71 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError>
         let document: JobDocument = document(row, 0, "job")?;
         Ok(document.with_spec(requests.get(row)?, &mut requests.late))
     })?;
-    let runs: Vec<Run> =
-        each(db, "SELECT doc FROM runs WHERE live = 1", |row| document(row, 0, "run"))?;
+    let runs: Vec<Run> = each(db, "SELECT doc FROM runs WHERE live = 1", |row| {
+        document(row, 0, "run")
+    })?;
     // Generations and the runs a node holds follow from the rest; `from_rows` knows how.
-    let nodes: Vec<Node> =
-        each(db, "SELECT doc FROM nodes WHERE removed_ms IS NULL ORDER BY id", |row| document(row, 0, "node"))?;
-    let tokens: Vec<JoinToken> =
-        each(db, "SELECT doc FROM tokens", |row| document(row, 0, "token"))?;
-    let policy: Vec<Policy> = each(db, "SELECT doc FROM policy", |row| document(row, 0, "policy"))?;
+    let nodes: Vec<Node> = each(
+        db,
+        "SELECT doc FROM nodes WHERE removed_ms IS NULL ORDER BY id",
+        |row| document(row, 0, "node"),
+    )?;
+    let tokens: Vec<JoinToken> = each(db, "SELECT doc FROM tokens", |row| {
+        document(row, 0, "token")
+    })?;
+    let policy: Vec<Policy> = each(db, "SELECT doc FROM policy", |row| {
+        document(row, 0, "policy")
+    })?;
     let policy = policy.into_iter().next().unwrap_or_default();
     let mut usage = UsageBook::default();
     for (account, user, entry) in each(db, "SELECT doc, account, user FROM usage", usage_row)? {
         usage.insert(&account, &user, entry);
     }
     let seq = Seq(seq);
-    let (automatic_drains, automatic_gpus) = (load_automatic_drains(db)?, gpu_history::automatic(db)?);
+    let (automatic_drains, automatic_gpus) =
+        (load_automatic_drains(db)?, gpu_history::automatic(db)?);
     let rows = Rows {
-        incarnation, seq, next_job, next_node, adoption, jobs, arrays, runs, nodes, tokens, policy, usage, automatic_drains, automatic_gpus,
+        incarnation,
+        seq,
+        next_job,
+        next_node,
+        adoption,
+        jobs,
+        arrays,
+        runs,
+        nodes,
+        tokens,
+        policy,
+        usage,
+        automatic_drains,
+        automatic_gpus,
     };
-    Ok(Loaded { state: State::from_rows(rows), specs: requests.ids })
+    Ok(Loaded {
+        state: State::from_rows(rows),
+        specs: requests.ids,
+    })
 }
 
 /// Jobs that ended since then are back in memory: those within `min_job_age` of the last event, and of very many the newest, as
 /// a controller that runs forgets them.
 fn remembered_since(db: &Connection, min_job_age_secs: u32) -> Result<i64, LoadError> {
-    let last_event: Option<i64> =
-        db.query_row("SELECT (SELECT at FROM events ORDER BY seq DESC LIMIT 1)", [], |row| row.get(0))?;
+    let last_event: Option<i64> = db.query_row(
+        "SELECT (SELECT at FROM events ORDER BY seq DESC LIMIT 1)",
+        [],
+        |row| row.get(0),
+    )?;
     let last_event = last_event.unwrap_or(0);
     let aged = last_event - i64::from(min_job_age_secs) * 1000;
     let crowded: Option<i64> = db
-        .query_row("SELECT end_ms FROM jobs WHERE end_ms >= ?1 ORDER BY end_ms DESC LIMIT 1 OFFSET ?2", (aged, i64::try_from(KEPT_FINISHED).unwrap_or(i64::MAX)), |row| row.get(0))
+        .query_row(
+            "SELECT end_ms FROM jobs WHERE end_ms >= ?1 ORDER BY end_ms DESC LIMIT 1 OFFSET ?2",
+            (aged, i64::try_from(KEPT_FINISHED).unwrap_or(i64::MAX)),
+            |row| row.get(0),
+        )
         .optional()?;
-    Ok(crowded.map_or(aged, |end| end + 1).min(last_event - RECENT_MILLIS))
+    Ok(crowded
+        .map_or(aged, |end| end + 1)
+        .min(last_event - RECENT_MILLIS))
 }
 
 fn usage_row(row: &Row<'_>) -> Result<(String, String, UsageEntry), LoadError> {
@@ -160,7 +208,9 @@ impl Requests<'_> {
             return Ok(spec.clone());
         }
         let mut rows = self.read.query([id])?;
-        let found = rows.next()?.ok_or_else(|| LoadError::Record(format!("the request {id} of a job is missing")))?;
+        let found = rows
+            .next()?
+            .ok_or_else(|| LoadError::Record(format!("the request {id} of a job is missing")))?;
         let spec: Arc<JobSpec> = document(found, 0, "request")?;
         self.ids.remember(&spec, id);
         self.by_id.insert(id, spec.clone());
@@ -183,7 +233,10 @@ pub(super) fn each<T>(
 }
 
 fn document<T: DeserializeOwned>(row: &Row<'_>, column: usize, what: &str) -> Result<T, LoadError> {
-    let bytes = row.get_ref(column)?.as_blob().map_err(|e| LoadError::Record(format!("{what}: {e}")))?;
+    let bytes = row
+        .get_ref(column)?
+        .as_blob()
+        .map_err(|e| LoadError::Record(format!("{what}: {e}")))?;
     serde_json::from_slice(bytes)
         .map_err(|e| LoadError::Record(format!("a stored {what} cannot be read ({e})")))
 }

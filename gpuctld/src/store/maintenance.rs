@@ -38,7 +38,10 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
     let mut next_prune = Instant::now() + PRUNE_FIRST;
     let mut last_size = 0;
     let mut sums_complete = false;
-    let mut marked = Marked { events: 0, at: Instant::now() };
+    let mut marked = Marked {
+        events: 0,
+        at: Instant::now(),
+    };
     loop {
         match stop.recv_timeout(LOOK_EVERY) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -46,7 +49,9 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
         }
         let size = log.metadata().map_or(0, |m| m.len());
         core.stats().wal_bytes.store(size, Relaxed);
-        core.stats().database_bytes.store(path.metadata().map_or(0, |m| m.len()), Relaxed);
+        core.stats()
+            .database_bytes
+            .store(path.metadata().map_or(0, |m| m.len()), Relaxed);
         marked.look(path, core);
         if size > CHECKPOINT_ABOVE && size != last_size {
             checkpoint(path, core, size);
@@ -60,12 +65,19 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
         }
         if sums_complete && Instant::now() >= next_prune {
             next_prune = Instant::now() + PRUNE_EVERY;
-            let days = |setting: &AtomicU64| i64::try_from(setting.load(Relaxed)).unwrap_or(i64::MAX);
-            let keep = Keep { scripts_days: days(&live.keep_scripts_days), jobs_days: days(&live.keep_jobs_days) };
+            let days =
+                |setting: &AtomicU64| i64::try_from(setting.load(Relaxed)).unwrap_or(i64::MAX);
+            let keep = Keep {
+                scripts_days: days(&live.keep_scripts_days),
+                jobs_days: days(&live.keep_jobs_days),
+            };
             match retention::prune(path, now(), keep) {
                 Ok(0) => {}
                 Ok(removed) => {
-                    tracing::info!("removed {removed} jobs that ended more than {} days ago (keep_jobs_days)", keep.jobs_days);
+                    tracing::info!(
+                        "removed {removed} jobs that ended more than {} days ago (keep_jobs_days)",
+                        keep.jobs_days
+                    );
                     note_free_pages(path, core);
                 }
                 Err(e) => warn(path, "cannot remove what is past its time", &e),
@@ -94,7 +106,10 @@ impl Marked {
         if new == 0 || new < MARK_EVENTS && self.at.elapsed() < MARK_EVERY {
             return;
         }
-        *self = Self { events: self.events + new, at: Instant::now() };
+        *self = Self {
+            events: self.events + new,
+            at: Instant::now(),
+        };
         match open_reader(path) {
             Ok(db) => high_water::mark(&db, path),
             Err(e) => warn(path, "cannot read how far the database has come", &e),
@@ -131,7 +146,9 @@ fn checkpoint(path: &Path, core: &CoreHandle, size: u64) {
     let begun = Instant::now();
     let done = open_writer(path).and_then(|db| {
         // busy, frames in the log, frames brought home
-        db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0))
+        db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            row.get::<_, i64>(0)
+        })
     });
     core.stats().checkpoint.record_duration(begun.elapsed());
     match done {

@@ -113,7 +113,10 @@ enum WriteFailure {
 impl WriteError {
     /// The database or its disk failed; else a record could not be written as it was, which is a bug.
     pub fn is_of_disk(&self) -> bool {
-        matches!(self.source, WriteFailure::Sqlite(rusqlite::Error::SqliteFailure(..)))
+        matches!(
+            self.source,
+            WriteFailure::Sqlite(rusqlite::Error::SqliteFailure(..))
+        )
     }
 }
 
@@ -124,13 +127,22 @@ impl Store {
     /// # Errors
     /// There is none, another controller has it, it is from a newer release, it is damaged or older than what was last served
     /// here, or the disk says no.
-    pub fn open(state_dir: &Path, cluster: &str, min_job_age_secs: u32) -> Result<(Self, State), OpenError> {
+    pub fn open(
+        state_dir: &Path,
+        cluster: &str,
+        min_job_age_secs: u32,
+    ) -> Result<(Self, State), OpenError> {
         let lock = open::StateLock::take(state_dir)?;
         let path = state_dir.join(DATABASE);
         open::check_there(&path)?;
         let db = open::open_writer(&path, cluster)?;
         let loaded = load::load(&db, min_job_age_secs).map_err(|e| e.at(&path))?;
-        let generations = loaded.state.nodes.values().map(|n| (n.id, n.generation)).collect();
+        let generations = loaded
+            .state
+            .nodes
+            .values()
+            .map(|n| (n.id, n.generation))
+            .collect();
         let store = Self {
             specs: loaded.specs,
             generations,
@@ -179,7 +191,10 @@ impl Store {
             let _ = self.db.is_autocommit() || self.db.execute_batch("ROLLBACK").is_ok();
             self.blobs = write::KnownBlobs::default();
             self.usage = usage;
-            WriteError { path: self.path.display().to_string(), source }
+            WriteError {
+                path: self.path.display().to_string(),
+                source,
+            }
         })
     }
 
@@ -197,8 +212,14 @@ impl Store {
     /// # Errors
     /// The disk's.
     pub fn checkpoint(&self) -> Result<(), WriteError> {
-        let run = || self.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-        run().map_err(|e| WriteError { path: self.path.display().to_string(), source: e.into() })
+        let run = || {
+            self.db
+                .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+        };
+        run().map_err(|e| WriteError {
+            path: self.path.display().to_string(),
+            source: e.into(),
+        })
     }
 
     /// Ends cleanly: everything is in the one file afterwards.
@@ -210,7 +231,9 @@ impl Store {
             path: self.path.display().to_string(),
             source: e.into(),
         };
-        self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(error)?;
+        self.db
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+            .map_err(error)?;
         self.mark();
         self.db.close().map_err(|(_, e)| error(e))
     }

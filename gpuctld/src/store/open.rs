@@ -18,8 +18,7 @@ pub const DATABASE: &str = "gpupool.db";
 const LOCK: &str = "lock";
 /// "gPUL": marks our files for file(1) and for us.
 pub(super) const APPLICATION_ID: u32 = 0x6750_554c;
-const MIGRATIONS: [&str; SCHEMA as usize] =
-    [
+const MIGRATIONS: [&str; SCHEMA as usize] = [
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
@@ -44,14 +43,18 @@ const HEADER_APPLICATION_ID: u64 = 68;
 /// The database cannot be used. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("another gpuctld has {0} open. One controller per state directory: stop that one first")]
+    #[error(
+        "another gpuctld has {0} open. One controller per state directory: stop that one first"
+    )]
     Locked(PathBuf),
     #[error(
         "{path} has schema {found}, from a newer release; gpuctld {release} knows schemas up to {SCHEMA}. Nothing was changed. Install the newer release again, or restore a backup made by this one (gpuctld restore --from FILE)",
         release = env!("CARGO_PKG_VERSION")
     )]
     Newer { path: PathBuf, found: u32 },
-    #[error("{0} is an SQLite file of another program, not gpupool's database. Move it away, or set another state_dir")]
+    #[error(
+        "{0} is an SQLite file of another program, not gpupool's database. Move it away, or set another state_dir"
+    )]
     Foreign(PathBuf),
     #[error(
         "{path} is damaged: {detail}. Keep the file, and restore the newest backup: gpuctld restore --from FILE (backups are made with gadm backup)"
@@ -60,7 +63,11 @@ pub enum OpenError {
     #[error(
         "{path} is damaged: it is behind what this controller has committed: {detail}. Served so, it would lose jobs and give ids a second time. Put back what is missing{log}, or restore the newest backup: gpuctld restore --from FILE. To go on from this file as it is: gpuctld restore --from {path}; nodes then report their runs and ids are skipped"
     )]
-    Behind { path: PathBuf, detail: String, log: &'static str },
+    Behind {
+        path: PathBuf,
+        detail: String,
+        log: &'static str,
+    },
     #[error(
         "{0} is gone or empty, though this controller has served from there before (pki or high-water is beside it). A new one would give job ids a second time. Restore the newest backup: gpuctld restore --from FILE. To begin anew, without nodes and jobs, move the whole directory away"
     )]
@@ -69,7 +76,9 @@ pub enum OpenError {
         "there is no cluster in {0}. For the first start of a new one: gpuctld new, once, and then start this again. If there was one: is the directory's disk mounted? A backup is put there by gpuctld restore --from FILE"
     )]
     NoCluster(PathBuf),
-    #[error("{0} holds a cluster already ({1} is there): gpuctld run serves it. To begin anew, without its nodes and jobs, move the whole directory away")]
+    #[error(
+        "{0} holds a cluster already ({1} is there): gpuctld run serves it. To begin anew, without its nodes and jobs, move the whole directory away"
+    )]
     ClusterThere(PathBuf, &'static str),
     #[error("cannot open {path}")]
     Io {
@@ -89,18 +98,28 @@ impl OpenError {
     pub(super) fn sqlite(path: &Path, error: rusqlite::Error) -> Self {
         let path = path.to_owned();
         match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                Self::Damaged { path, detail: error.to_string() }
-            }
-            _ => Self::Sqlite { path, source: error },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged {
+                path,
+                detail: error.to_string(),
+            },
+            _ => Self::Sqlite {
+                path,
+                source: error,
+            },
         }
     }
     /// A backup helps.
     pub fn asks_for_restore(&self) -> bool {
-        matches!(self, Self::Damaged { .. } | Self::Behind { .. } | Self::Lost(_))
+        matches!(
+            self,
+            Self::Damaged { .. } | Self::Behind { .. } | Self::Lost(_)
+        )
     }
     pub(super) fn io(path: &Path, source: std::io::Error) -> Self {
-        Self::Io { path: path.to_owned(), source }
+        Self::Io {
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 
@@ -113,7 +132,11 @@ pub struct StateLock {
 impl StateLock {
     pub fn take(state_dir: &Path) -> Result<Self, OpenError> {
         let io = |e| OpenError::io(state_dir, e);
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir).map_err(io)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(state_dir)
+            .map_err(io)?;
         let path = state_dir.join(LOCK);
         let file = OpenOptions::new()
             .write(true)
@@ -127,8 +150,12 @@ impl StateLock {
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => return Ok(Self { _file: file }),
-                Err((back, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
-                Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Err(OpenError::Locked(state_dir.to_owned())),
+                Err((back, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
+                    file = back
+                }
+                Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                    return Err(OpenError::Locked(state_dir.to_owned()));
+                }
                 Err((_, e)) => return Err(OpenError::io(&path, e.into())),
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -142,27 +169,53 @@ pub fn check_there(path: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let served_before = [crate::pki::FOLDER, HIGH_WATER].iter().any(|name| dir.join(name).exists());
-    Err(if served_before { OpenError::Lost(path.to_owned()) } else { OpenError::NoCluster(dir.to_owned()) })
+    let served_before = [crate::pki::FOLDER, HIGH_WATER]
+        .iter()
+        .any(|name| dir.join(name).exists());
+    Err(if served_before {
+        OpenError::Lost(path.to_owned())
+    } else {
+        OpenError::NoCluster(dir.to_owned())
+    })
 }
 
 /// Whether a cluster may be made in a directory. A database of no bytes is left by a `gpuctld new` that was killed.
 pub fn check_new(state_dir: &Path) -> Result<(), OpenError> {
-    let there = [DATABASE, crate::pki::FOLDER, HIGH_WATER].into_iter().find(|name| {
-        let found = state_dir.join(name).metadata();
-        found.is_ok_and(|file| *name != DATABASE || file.len() > 0)
-    });
-    there.map_or(Ok(()), |name| Err(OpenError::ClusterThere(state_dir.to_owned(), name)))
+    let there = [DATABASE, crate::pki::FOLDER, HIGH_WATER]
+        .into_iter()
+        .find(|name| {
+            let found = state_dir.join(name).metadata();
+            found.is_ok_and(|file| *name != DATABASE || file.len() > 0)
+        });
+    there.map_or(Ok(()), |name| {
+        Err(OpenError::ClusterThere(state_dir.to_owned(), name))
+    })
 }
 
 /// Whether a database is as new as its directory's mark says.
-fn check_not_behind(db: &Connection, path: &Path, schema: u32, log_was_there: bool) -> Result<(), OpenError> {
+fn check_not_behind(
+    db: &Connection,
+    path: &Path,
+    schema: u32,
+    log_was_there: bool,
+) -> Result<(), OpenError> {
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let Some(mark) = HighWater::read(dir).map_err(|e| OpenError::io(&dir.join(HIGH_WATER), e))? else { return Ok(()) };
+    let Some(mark) = HighWater::read(dir).map_err(|e| OpenError::io(&dir.join(HIGH_WATER), e))?
+    else {
+        return Ok(());
+    };
     let found = HighWater::of_any_schema(db, schema).map_err(|e| OpenError::sqlite(path, e))?;
-    let log = if log_was_there { "" } else { " (there is no log beside it, gpupool.db-wal)" };
+    let log = if log_was_there {
+        ""
+    } else {
+        " (there is no log beside it, gpupool.db-wal)"
+    };
     match mark.doubts(&found) {
-        Some(detail) => Err(OpenError::Behind { path: path.to_owned(), detail, log }),
+        Some(detail) => Err(OpenError::Behind {
+            path: path.to_owned(),
+            detail,
+            log,
+        }),
         None => Ok(()),
     }
 }
@@ -206,39 +259,61 @@ pub fn check_header(path: &Path) -> Result<(), OpenError> {
     let magic = number(0).map_err(|e| OpenError::io(path, e))?;
     if magic != u32::from_be_bytes(*b"SQLi") {
         let detail = "it does not begin as an SQLite file does".into();
-        return Err(OpenError::Damaged { path: path.to_owned(), detail });
+        return Err(OpenError::Damaged {
+            path: path.to_owned(),
+            detail,
+        });
     }
     let io = |e| OpenError::io(path, e);
-    let (found, owner) =
-        (number(HEADER_USER_VERSION).map_err(io)?, number(HEADER_APPLICATION_ID).map_err(io)?);
+    let (found, owner) = (
+        number(HEADER_USER_VERSION).map_err(io)?,
+        number(HEADER_APPLICATION_ID).map_err(io)?,
+    );
     // Both are 0 when we were killed while making the file: its first pages are still in the log.
     if owner != APPLICATION_ID && owner != 0 {
         return Err(OpenError::Foreign(path.to_owned()));
     }
     if found > SCHEMA {
-        return Err(OpenError::Newer { path: path.to_owned(), found });
+        return Err(OpenError::Newer {
+            path: path.to_owned(),
+            found,
+        });
     }
     Ok(())
 }
 
 /// Scripts and environments are in there: for us only, from the first byte.
 fn make_private(path: &Path) -> Result<(), OpenError> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
     file.map(drop).map_err(|e| OpenError::io(path, e))
 }
 
 fn open_migrated(path: &Path, cluster: &str) -> Result<Connection, OpenError> {
     let sqlite = |e| OpenError::sqlite(path, e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let log_was_there = path.with_file_name(format!("{DATABASE}-wal")).metadata().is_ok_and(|log| log.len() > 0);
+    let log_was_there = path
+        .with_file_name(format!("{DATABASE}-wal"))
+        .metadata()
+        .is_ok_and(|log| log.len() > 0);
     let db = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     db.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     // A file that is refused below stays as it is, and so does its log.
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sqlite)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .map_err(sqlite)?;
     // The log may hold a newer schema than the header did.
-    let found: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
+    let found: u32 = db
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(sqlite)?;
     if found > SCHEMA {
-        return Err(OpenError::Newer { path: path.to_owned(), found });
+        return Err(OpenError::Newer {
+            path: path.to_owned(),
+            found,
+        });
     }
     let tables: u32 = db
         .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
@@ -249,11 +324,14 @@ fn open_migrated(path: &Path, cluster: &str) -> Result<Connection, OpenError> {
     if found > 0 {
         check_not_behind(&db, path, found, log_was_there)?;
     }
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(sqlite)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
+        .map_err(sqlite)?;
     if found == 0 {
-        db.pragma_update(None, "page_size", NEW_PAGE_BYTES).map_err(sqlite)?;
+        db.pragma_update(None, "page_size", NEW_PAGE_BYTES)
+            .map_err(sqlite)?;
     }
-    db.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
+    db.pragma_update(None, "journal_mode", "WAL")
+        .map_err(sqlite)?;
     for (number, sql) in (1u32..).zip(MIGRATIONS) {
         if number > found {
             migrate(&db, number, sql, cluster).map_err(sqlite)?;
@@ -261,7 +339,8 @@ fn open_migrated(path: &Path, cluster: &str) -> Result<Connection, OpenError> {
     }
     if found < SCHEMA {
         // Into the header, where the version check of other releases looks.
-        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(sqlite)?;
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+            .map_err(sqlite)?;
     }
     Ok(db)
 }
@@ -295,5 +374,6 @@ pub fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
 /// might serve, to see whether it does; that was two fifths of `gacct --json`.
 fn keep_statements(db: &Connection) -> rusqlite::Result<()> {
     db.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map(|_| ())
 }

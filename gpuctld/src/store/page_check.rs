@@ -54,12 +54,16 @@ fn find(path: &Path, stop: &AtomicBool) -> rusqlite::Result<Option<String>> {
 }
 
 fn tables(db: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut statement = db.prepare("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")?;
+    let mut statement =
+        db.prepare("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")?;
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
 fn check(db: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     let mut statement = db.prepare(&format!("PRAGMA quick_check('{table}')"))?;
-    let words: Vec<String> = statement.query_map([], |row| row.get(0))?.take(FINDINGS as usize).collect::<rusqlite::Result<_>>()?;
+    let words: Vec<String> = statement
+        .query_map([], |row| row.get(0))?
+        .take(FINDINGS as usize)
+        .collect::<rusqlite::Result<_>>()?;
     Ok((words != ["ok"]).then(|| words.join("; ").replace('\n', " ")))
 }

@@ -105,7 +105,10 @@ impl ReadError {
 
 impl Reader {
     pub fn new(path: &Path) -> Self {
-        Self { path: Arc::new(path.to_owned()), idle: Arc::default() }
+        Self {
+            path: Arc::new(path.to_owned()),
+            idle: Arc::default(),
+        }
     }
 
     /// Accounting, by id: one row per job (its last attempt) or per attempt. Jobs that have not run are listed
@@ -121,16 +124,27 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::runs`].
-    pub async fn found_runs(&self, query: RunQuery, without_waiting: bool) -> Result<Found, ReadError> {
-        self.ask(move |db| accounting::found(db, &query, without_waiting)).await
+    pub async fn found_runs(
+        &self,
+        query: RunQuery,
+        without_waiting: bool,
+    ) -> Result<Found, ReadError> {
+        self.ask(move |db| accounting::found(db, &query, without_waiting))
+            .await
     }
 
     /// These rows with these of their keys; None for what is not there.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn run_rows(&self, keys: Vec<RunKey>, fields: Arc<RunFields>, now: Timestamp) -> Result<Vec<Option<RunRow>>, ReadError> {
-        self.ask(move |db| run_fields::rows(db, &keys, &fields, now)).await
+    pub async fn run_rows(
+        &self,
+        keys: Vec<RunKey>,
+        fields: Arc<RunFields>,
+        now: Timestamp,
+    ) -> Result<Vec<Option<RunRow>>, ReadError> {
+        self.ask(move |db| run_fields::rows(db, &keys, &fields, now))
+            .await
     }
 
     /// A job by id, finished or not; a task without a record of its own as its array.
@@ -138,7 +152,8 @@ impl Reader {
     /// # Errors
     /// The database does not answer.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>, ReadError> {
-        self.ask(move |db| stored_job(db, id, &mut Specs::default())).await
+        self.ask(move |db| stored_job(db, id, &mut Specs::default()))
+            .await
     }
 
     /// Several jobs, as [`Self::job`] finds them; none for an id that was never given.
@@ -148,7 +163,9 @@ impl Reader {
     pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Option<StoredJob>>, ReadError> {
         self.ask(move |db| {
             let mut specs = Specs::default();
-            ids.into_iter().map(|id| stored_job(db, id, &mut specs)).collect()
+            ids.into_iter()
+                .map(|id| stored_job(db, id, &mut specs))
+                .collect()
         })
         .await
     }
@@ -167,8 +184,12 @@ impl Reader {
     /// The database does not answer.
     pub async fn task(&self, array: JobId, index: u32) -> Result<Option<StoredJob>, ReadError> {
         self.ask(move |db| {
-            let Some(found) = stored_array(db, array)? else { return Ok(None) };
-            let Some(position) = found.tasks.position(index) else { return Ok(None) };
+            let Some(found) = stored_array(db, array)? else {
+                return Ok(None);
+            };
+            let Some(position) = found.tasks.position(index) else {
+                return Ok(None);
+            };
             match stored_job(db, found.task_id(position), &mut Specs::default())? {
                 Some(StoredJob::Job(job)) if job.task.is_some() => Ok(Some(StoredJob::Job(job))),
                 _ => Ok(Some(StoredJob::Array(Box::new(found)))),
@@ -189,7 +210,11 @@ impl Reader {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn idle_runs(&self, from: Timestamp, to: Timestamp) -> Result<Vec<IdleRun>, ReadError> {
+    pub async fn idle_runs(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<IdleRun>, ReadError> {
         self.ask(move |db| idle::runs(db, from, to)).await
     }
 
@@ -203,7 +228,8 @@ impl Reader {
         after: Option<JobId>,
         limit: u32,
     ) -> Result<Vec<TracedJob>, ReadError> {
-        self.ask(move |db| trace::page(db, within, after, limit)).await
+        self.ask(move |db| trace::page(db, within, after, limit))
+            .await
     }
 
     /// The last attempt of a job, in accounting's words.
@@ -218,11 +244,18 @@ impl Reader {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn nodes_of_runs(&self, job: JobId, most: u32) -> Result<Vec<(u32, String)>, ReadError> {
+    pub async fn nodes_of_runs(
+        &self,
+        job: JobId,
+        most: u32,
+    ) -> Result<Vec<(u32, String)>, ReadError> {
         self.ask(move |db| {
-            let sql = "SELECT attempt, nodelist FROM runs WHERE job = ?1 ORDER BY attempt DESC LIMIT ?2";
+            let sql =
+                "SELECT attempt, nodelist FROM runs WHERE job = ?1 ORDER BY attempt DESC LIMIT ?2";
             let mut statement = db.prepare_cached(sql)?;
-            let mut runs = statement.query_map((job.0, most), |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<Vec<_>>>()?;
+            let mut runs = statement
+                .query_map((job.0, most), |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect::<rusqlite::Result<Vec<_>>>()?;
             runs.reverse();
             Ok(runs)
         })
@@ -233,8 +266,13 @@ impl Reader {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn last_runs(&self, ids: Vec<JobId>, now: Timestamp) -> Result<Vec<RunRow>, ReadError> {
-        self.ask(move |db| accounting::last_runs(db, &ids, now)).await
+    pub async fn last_runs(
+        &self,
+        ids: Vec<JobId>,
+        now: Timestamp,
+    ) -> Result<Vec<RunRow>, ReadError> {
+        self.ask(move |db| accounting::last_runs(db, &ids, now))
+            .await
     }
 
     /// A script or an environment; none when it was never there or its time is over.
@@ -247,7 +285,8 @@ impl Reader {
 
     /// Several blobs at one go, in the order asked for.
     pub(crate) async fn blobs(&self, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
-        self.ask(move |db| ids.iter().map(|id| blob(db, id)).collect()).await
+        self.ask(move |db| ids.iter().map(|id| blob(db, id)).collect())
+            .await
     }
 
     /// How jobs ended that a dependency names; those that are not over are left out.
@@ -278,22 +317,33 @@ impl Reader {
         now: Timestamp,
         prices: report::Prices,
     ) -> Result<Vec<ReportRow>, ReadError> {
-        self.ask(move |db| report::report(db, &by, from, to, now, &prices)).await
+        self.ask(move |db| report::report(db, &by, from, to, now, &prices))
+            .await
     }
 
     /// What the cluster had between `from` and `to`, which is not after now.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn capacity(&self, from: Timestamp, to: Timestamp, nodes: Vec<NodeNow>) -> Result<Capacity, ReadError> {
-        self.ask(move |db| capacity::capacity(db, from, to, &nodes)).await
+    pub async fn capacity(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        nodes: Vec<NodeNow>,
+    ) -> Result<Capacity, ReadError> {
+        self.ask(move |db| capacity::capacity(db, from, to, &nodes))
+            .await
     }
 
     /// When nodes took no work, by node and start.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn node_events(&self, from: Timestamp, to: Timestamp) -> Result<Vec<NodeEventRow>, ReadError> {
+    pub async fn node_events(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<NodeEventRow>, ReadError> {
         self.ask(move |db| node_events::spells(db, from, to)).await
     }
 
@@ -301,8 +351,13 @@ impl Reader {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn policy_events(&self, from: Timestamp, to: Timestamp) -> Result<Vec<PolicyEventRow>, ReadError> {
-        self.ask(move |db| policy_events::changes(db, from, to)).await
+    pub async fn policy_events(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<PolicyEventRow>, ReadError> {
+        self.ask(move |db| policy_events::changes(db, from, to))
+            .await
     }
 
     async fn ask<T: Send + 'static>(
@@ -315,7 +370,10 @@ impl Reader {
             .expect("questions do not panic")
     }
 
-    fn ask_blocking<T>(&self, question: impl FnOnce(&Connection) -> Answer<T>) -> Result<T, ReadError> {
+    fn ask_blocking<T>(
+        &self,
+        question: impl FnOnce(&Connection) -> Answer<T>,
+    ) -> Result<T, ReadError> {
         let answer = self.connection().and_then(|db| {
             // One state of the database for a whole question, and one lock instead of one for each row that is looked up.
             let snapshot = db.unchecked_transaction()?;
@@ -327,7 +385,10 @@ impl Reader {
             }
             answer
         });
-        answer.map_err(|source| ReadError { path: self.path.display().to_string(), source })
+        answer.map_err(|source| ReadError {
+            path: self.path.display().to_string(),
+            source,
+        })
     }
 
     fn connection(&self) -> Answer<Connection> {
@@ -345,7 +406,9 @@ impl Specs {
         if let Some(spec) = self.0.get(&id) {
             return Ok(Arc::clone(spec));
         }
-        let doc = db.prepare_cached("SELECT doc FROM specs WHERE id = ?1")?.query_row([id], |row| bytes(row, 0))?;
+        let doc = db
+            .prepare_cached("SELECT doc FROM specs WHERE id = ?1")?
+            .query_row([id], |row| bytes(row, 0))?;
         let spec: Arc<JobSpec> = read(&doc)?;
         self.0.insert(id, Arc::clone(&spec));
         Ok(spec)
@@ -359,13 +422,20 @@ fn stored_job(db: &Connection, id: JobId, specs: &mut Specs) -> Answer<Option<St
         .optional()?;
     if let Some((doc, spec)) = job {
         let document: JobDocument = read(&doc)?;
-        return Ok(Some(StoredJob::Job(Box::new(document.with_spec(specs.read(db, spec)?, &mut LateSpecs::default())))));
+        return Ok(Some(StoredJob::Job(Box::new(
+            document.with_spec(specs.read(db, spec)?, &mut LateSpecs::default()),
+        ))));
     }
     let array: Option<u64> = db
         .prepare_cached("SELECT id FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?
         .query_row([id.0], |row| row.get(0))
         .optional()?;
-    let Some(array) = array.map(JobId).map(|id| stored_array(db, id)).transpose()?.flatten() else {
+    let Some(array) = array
+        .map(JobId)
+        .map(|id| stored_array(db, id))
+        .transpose()?
+        .flatten()
+    else {
         return Ok(None);
     };
     let within = id.0 < array.id.0 + u64::from(array.len());
@@ -379,9 +449,13 @@ fn stored_array(db: &Connection, id: JobId) -> Answer<Option<Array>> {
         )?
         .query_row([id.0], |row| Ok((bytes(row, 0)?, bytes(row, 1)?)))
         .optional()?;
-    let Some((doc, spec)) = found else { return Ok(None) };
+    let Some((doc, spec)) = found else {
+        return Ok(None);
+    };
     let document: ArrayDocument = read(&doc)?;
-    Ok(Some(document.with_spec(read(&spec)?, &mut LateSpecs::default())))
+    Ok(Some(
+        document.with_spec(read(&spec)?, &mut LateSpecs::default()),
+    ))
 }
 
 fn blob(db: &Connection, id: &BlobId) -> Answer<Option<Vec<u8>>> {
@@ -411,7 +485,9 @@ fn history(db: &Connection, job: JobId) -> Answer<History> {
             seq: row.get(0)?,
             at: Timestamp(row.get(1)?),
             kind: row.get(2)?,
-            run: attempt.filter(|attempt| *attempt > 0).map(|attempt| RunId::new(job, attempt)),
+            run: attempt
+                .filter(|attempt| *attempt > 0)
+                .map(|attempt| RunId::new(job, attempt)),
             node: row.get::<_, Option<u32>>(5)?.map(NodeId),
             doc: String::from_utf8_lossy(&bytes(row, 6)?).into_owned(),
         })

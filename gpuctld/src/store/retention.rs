@@ -73,7 +73,9 @@ fn prune_history(db: &Connection, before: i64) -> rusqlite::Result<()> {
     const EVENTS: &str = "DELETE FROM events WHERE seq IN (SELECT seq FROM events e WHERE at < ?1 AND (job IS NULL
         OR NOT EXISTS (SELECT 1 FROM jobs WHERE id = e.job) AND NOT EXISTS (SELECT 1 FROM arrays WHERE id = e.job)) ORDER BY seq LIMIT ?2)";
     // Only while the oldest one is too old: `at` has no index and needs none.
-    let oldest = db.query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| row.get::<_, i64>(0));
+    let oldest = db.query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| {
+        row.get::<_, i64>(0)
+    });
     if oldest.is_ok_and(|at| at < before) {
         in_steps(db, EVENTS, before)?;
     }
@@ -100,21 +102,28 @@ fn prune_jobs(db: &mut Connection, before: i64) -> rusqlite::Result<usize> {
     // Its turn is taken before it reads, so that nothing changes in between.
     let turn = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let ids = |sql: &str| -> rusqlite::Result<Vec<i64>> {
-        turn.prepare_cached(sql)?.query_map((before, JOBS), |row| row.get(0))?.collect()
+        turn.prepare_cached(sql)?
+            .query_map((before, JOBS), |row| row.get(0))?
+            .collect()
     };
     let (jobs, arrays) = (ids(JOBS_OF)?, ids(ARRAYS_OF)?);
     for job in &jobs {
         prune_runs(&turn, *job)?;
-        turn.prepare_cached("DELETE FROM events WHERE job = ?1")?.execute([job])?;
-        turn.prepare_cached("DELETE FROM jobs WHERE id = ?1")?.execute([job])?;
+        turn.prepare_cached("DELETE FROM events WHERE job = ?1")?
+            .execute([job])?;
+        turn.prepare_cached("DELETE FROM jobs WHERE id = ?1")?
+            .execute([job])?;
     }
     for array in &arrays {
-        turn.prepare_cached("DELETE FROM events WHERE job = ?1")?.execute([array])?;
-        turn.prepare_cached("DELETE FROM arrays WHERE id = ?1")?.execute([array])?;
+        turn.prepare_cached("DELETE FROM events WHERE job = ?1")?
+            .execute([array])?;
+        turn.prepare_cached("DELETE FROM arrays WHERE id = ?1")?
+            .execute([array])?;
     }
     let removed = jobs.len() + arrays.len();
     if removed > 0 {
-        turn.prepare_cached("UPDATE meta SET pruned_before_ms = max(pruned_before_ms, ?1)")?.execute([before])?;
+        turn.prepare_cached("UPDATE meta SET pruned_before_ms = max(pruned_before_ms, ?1)")?
+            .execute([before])?;
         turn.commit()?;
     }
     Ok(removed)
@@ -122,34 +131,54 @@ fn prune_jobs(db: &mut Connection, before: i64) -> rusqlite::Result<usize> {
 
 /// Removes the runs of a job. What reports need of them that sums of use do not say is noted.
 fn prune_runs(db: &Connection, job: i64) -> rusqlite::Result<()> {
-    let sql = format!("SELECT {} FROM runs r WHERE r.job = ?1 AND r.start_ms IS NOT NULL AND r.end_ms IS NOT NULL", SpentRun::COLUMNS);
-    let runs: Vec<SpentRun> =
-        db.prepare_cached(&sql)?.query_map([job], |row| SpentRun::of(row, Timestamp(0)))?.collect::<rusqlite::Result<_>>()?;
+    let sql = format!(
+        "SELECT {} FROM runs r WHERE r.job = ?1 AND r.start_ms IS NOT NULL AND r.end_ms IS NOT NULL",
+        SpentRun::COLUMNS
+    );
+    let runs: Vec<SpentRun> = db
+        .prepare_cached(&sql)?
+        .query_map([job], |row| SpentRun::of(row, Timestamp(0)))?
+        .collect::<rusqlite::Result<_>>()?;
     for run in &runs {
         let key = usage_sums::key_number(db, &run.key)?;
         let first = run.start.0.div_euclid(HOUR_MILLIS);
         for hour in first..=run.end.0.div_euclid(HOUR_MILLIS) {
             let id = (hour, run.id.job.0, run.id.attempt);
-            db.prepare_cached("DELETE FROM run_hours WHERE hour = ?1 AND job = ?2 AND attempt = ?3")?.execute(id)?;
+            db.prepare_cached(
+                "DELETE FROM run_hours WHERE hour = ?1 AND job = ?2 AND attempt = ?3",
+            )?
+            .execute(id)?;
             if hour > first {
-                const CARRY: &str = "INSERT INTO pruned_hours (hour, key, carried) VALUES (?1, ?2, 1)
+                const CARRY: &str =
+                    "INSERT INTO pruned_hours (hour, key, carried) VALUES (?1, ?2, 1)
                     ON CONFLICT (hour, key) DO UPDATE SET carried = carried + 1";
                 db.prepare_cached(CARRY)?.execute((hour, key))?;
             }
         }
         if runs.len() > 1 {
             const REPEAT: &str = "INSERT OR REPLACE INTO pruned_repeats (job, attempt, key, start_ms, end_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-            db.prepare_cached(REPEAT)?.execute(params![job, run.id.attempt, key, run.start.0, run.end.0])?;
+            db.prepare_cached(REPEAT)?.execute(params![
+                job,
+                run.id.attempt,
+                key,
+                run.start.0,
+                run.end.0
+            ])?;
         }
     }
-    db.prepare_cached("DELETE FROM runs WHERE job = ?1")?.execute([job])?;
+    db.prepare_cached("DELETE FROM runs WHERE job = ?1")?
+        .execute([job])?;
     Ok(())
 }
 
 /// Removes requests that no job or array has. A controller that has one of them in memory writes it again when a job has it.
 fn prune_specs(db: &Connection) -> rusqlite::Result<()> {
-    let last: i64 = db.query_row("SELECT coalesce(max(id), 0) FROM specs", [], |row| row.get(0))?;
-    let mut first: i64 = db.query_row("SELECT coalesce(min(id), 0) FROM specs", [], |row| row.get(0))?;
+    let last: i64 = db.query_row("SELECT coalesce(max(id), 0) FROM specs", [], |row| {
+        row.get(0)
+    })?;
+    let mut first: i64 = db.query_row("SELECT coalesce(min(id), 0) FROM specs", [], |row| {
+        row.get(0)
+    })?;
     while first <= last {
         let sql = "DELETE FROM specs WHERE id >= ?1 AND id < ?2 AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = specs.id)
             AND NOT EXISTS (SELECT 1 FROM arrays WHERE spec = specs.id)";

@@ -27,7 +27,11 @@ struct Known {
 
 impl SpecIds {
     pub fn starting_after(last: i64) -> Self {
-        Self { by_address: HashMap::new(), last, sweep_above: SWEEP_FLOOR }
+        Self {
+            by_address: HashMap::new(),
+            last,
+            sweep_above: SWEEP_FLOOR,
+        }
     }
 
     /// The row of a request and whether it is new and has to be written.
@@ -42,10 +46,16 @@ impl SpecIds {
     }
 
     pub fn remember(&mut self, spec: &JobSpec, id: i64) {
-        let known = Known { common: spec.common.downgrade(), around: spec.launch.around.downgrade(), id };
+        let known = Known {
+            common: spec.common.downgrade(),
+            around: spec.launch.around.downgrade(),
+            id,
+        };
         self.by_address.insert(addresses(spec), known);
         if self.by_address.len() > self.sweep_above.max(SWEEP_FLOOR) {
-            self.by_address.retain(|_, known| known.common.strong_count() > 0 && known.around.strong_count() > 0);
+            self.by_address.retain(|_, known| {
+                known.common.strong_count() > 0 && known.around.strong_count() > 0
+            });
             self.sweep_above = self.by_address.len() * 2;
         }
     }
@@ -81,6 +91,10 @@ mod tests {
         for _ in 0..10 * SWEEP_FLOOR {
             ids.number(&JobSpec::default());
         }
-        assert!(ids.by_address.len() <= 2 * SWEEP_FLOOR, "{} entries", ids.by_address.len());
+        assert!(
+            ids.by_address.len() <= 2 * SWEEP_FLOOR,
+            "{} entries",
+            ids.by_address.len()
+        );
     }
 }

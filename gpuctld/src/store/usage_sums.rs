@@ -81,9 +81,11 @@ impl SpentRun {
     pub fn of(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Self> {
         let start = Timestamp(row.get(8)?);
         let end = Timestamp(row.get::<_, Option<i64>>(9)?.unwrap_or(now.0)).max(start);
-        let millis = (end.0 - start.0 - stood_still_ms(row, 18, end)? - row.get::<_, i64>(20)?).max(0);
+        let millis =
+            (end.0 - start.0 - stood_still_ms(row, 18, end)? - row.get::<_, i64>(20)?).max(0);
         let mib_secs = |bytes: i64| clamp(i128::from(bytes >> 20) * i128::from(millis) / 1000);
-        let (cpus, mem_bytes, cpu_used, peak): (i64, i64, i64, i64) = (row.get(10)?, row.get(11)?, row.get(12)?, row.get(13)?);
+        let (cpus, mem_bytes, cpu_used, peak): (i64, i64, i64, i64) =
+            (row.get(10)?, row.get(11)?, row.get(12)?, row.get(13)?);
         let [idle, busy, told, energy] = [row.get(14)?, row.get(15)?, row.get(16)?, row.get(17)?];
         let whole = [
             millis,
@@ -165,7 +167,8 @@ pub fn recount(db: &Connection, id: RunId, before: Option<SpentRun>) -> rusqlite
     }
     if let Some(after) = after {
         count(db, &after, 1)?;
-        db.prepare_cached("UPDATE runs SET summed = 1 WHERE job = ?1 AND attempt = ?2")?.execute((id.job.0, id.attempt))?;
+        db.prepare_cached("UPDATE runs SET summed = 1 WHERE job = ?1 AND attempt = ?2")?
+            .execute((id.job.0, id.attempt))?;
     }
     Ok(())
 }
@@ -175,7 +178,11 @@ fn spent(db: &Connection, id: RunId, condition: &str) -> rusqlite::Result<Option
         "SELECT {} FROM runs r WHERE r.job = ?1 AND r.attempt = ?2 AND r.start_ms IS NOT NULL AND r.end_ms IS NOT NULL {condition}",
         SpentRun::COLUMNS
     );
-    db.prepare_cached(&sql)?.query_row((id.job.0, id.attempt), |row| SpentRun::of(row, Timestamp(0))).optional()
+    db.prepare_cached(&sql)?
+        .query_row((id.job.0, id.attempt), |row| {
+            SpentRun::of(row, Timestamp(0))
+        })
+        .optional()
 }
 
 /// Adds a run to the sums, or takes it out again (`sign` is -1).
@@ -189,7 +196,8 @@ fn count(db: &Connection, run: &SpentRun, sign: i64) -> rusqlite::Result<()> {
             let part = if sign < 0 { part.negative() } else { part };
             let begun = if block == first { sign } else { 0 };
             let values = [span, block, key, begun].into_iter().chain(part.0);
-            db.prepare_cached(&UPSERT)?.execute(params_from_iter(values))?;
+            db.prepare_cached(&UPSERT)?
+                .execute(params_from_iter(values))?;
         }
     }
     let hours = run.start.0.div_euclid(HOUR_MILLIS)..=run.end.0.div_euclid(HOUR_MILLIS);
@@ -198,14 +206,17 @@ fn count(db: &Connection, run: &SpentRun, sign: i64) -> rusqlite::Result<()> {
         _ => "DELETE FROM run_hours WHERE hour = ?1 AND job = ?2 AND attempt = ?3",
     };
     for hour in hours {
-        db.prepare_cached(sql)?.execute(params![hour, run.id.job.0, run.id.attempt])?;
+        db.prepare_cached(sql)?
+            .execute(params![hour, run.id.job.0, run.id.attempt])?;
     }
     Ok(())
 }
 
 static UPSERT: LazyLock<String> = LazyLock::new(|| {
     let places: [String; AMOUNTS.len() + 4] = from_fn(|n| format!("?{}", n + 1));
-    let sums = AMOUNTS.map(|name| format!("{name} = {name} + excluded.{name}")).join(", ");
+    let sums = AMOUNTS
+        .map(|name| format!("{name} = {name} + excluded.{name}"))
+        .join(", ");
     format!(
         "INSERT INTO usage_sums (span, block, key, begun, {}) VALUES ({})
          ON CONFLICT (span, block, key) DO UPDATE SET begun = begun + excluded.begun, {sums}",
@@ -215,7 +226,14 @@ static UPSERT: LazyLock<String> = LazyLock::new(|| {
 });
 
 pub fn key_number(db: &Connection, key: &Key) -> rusqlite::Result<i64> {
-    let words = [&key.account, &key.user, &key.partition, &key.class, &key.gpus, &key.tags];
+    let words = [
+        &key.account,
+        &key.user,
+        &key.partition,
+        &key.class,
+        &key.gpus,
+        &key.tags,
+    ];
     let found = db
         .prepare_cached(
             "SELECT id FROM usage_keys WHERE account = ?1 AND user = ?2 AND partition = ?3 AND class = ?4 AND gpus = ?5 AND tags = ?6",
@@ -261,7 +279,11 @@ pub fn of_hours(
 ) -> rusqlite::Result<()> {
     for (span, from, to) in spans(first, end) {
         let sums = AMOUNTS.map(|name| format!("sum({name})")).join(", ");
-        let columns = KEY_COLUMNS.split(", ").map(|name| format!("k.{name}")).collect::<Vec<_>>().join(", ");
+        let columns = KEY_COLUMNS
+            .split(", ")
+            .map(|name| format!("k.{name}"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let sql = format!(
             "SELECT {columns}, s.* FROM (SELECT key, sum(begun), {sums} FROM usage_sums
                  WHERE span = ?1 AND block >= ?2 AND block < ?3 GROUP BY key) s JOIN usage_keys k ON k.id = s.key"
@@ -287,7 +309,12 @@ fn spans(first: i64, end: i64) -> Vec<(i64, i64, i64)> {
         }
         let span = SPANS_HOURS[level];
         let longer = SPANS_HOURS.get(level + 1).copied();
-        let inner = longer.map(|longer| (-(-first).div_euclid(longer) * longer, end.div_euclid(longer) * longer));
+        let inner = longer.map(|longer| {
+            (
+                -(-first).div_euclid(longer) * longer,
+                end.div_euclid(longer) * longer,
+            )
+        });
         match inner.filter(|(from, to)| from < to) {
             None => found.push((span, first / span, end / span)),
             Some((from, to)) => {

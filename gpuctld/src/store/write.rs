@@ -26,8 +26,16 @@ pub fn write(store: &mut Store, state: &State, batch: &Batch) -> Result<Vec<Node
     }
     let mut touched = TouchedRows::default();
     // Unstored events have no number, so the stored ones are the last ones of the state's count.
-    let stored = batch.events.iter().filter(|event| event.is_stored()).count() as u64;
-    let mut seq = state.seq.0.checked_sub(stored).expect("the state counts every stored event");
+    let stored = batch
+        .events
+        .iter()
+        .filter(|event| event.is_stored())
+        .count() as u64;
+    let mut seq = state
+        .seq
+        .0
+        .checked_sub(stored)
+        .expect("the state counts every stored event");
     for event in &batch.events {
         touched.add(state, event);
         if event.is_stored() {
@@ -56,13 +64,21 @@ pub fn write(store: &mut Store, state: &State, batch: &Batch) -> Result<Vec<Node
     write_nodes(&store.db, state, &touched, batch.now)?;
     if touched.policy {
         let doc = serde_json::to_vec(&state.own_policy)?;
-        store.db.prepare_cached("INSERT OR REPLACE INTO policy (one, doc) VALUES (1, ?1)")?.execute([doc])?;
+        store
+            .db
+            .prepare_cached("INSERT OR REPLACE INTO policy (one, doc) VALUES (1, ?1)")?
+            .execute([doc])?;
     }
     write_usage(store, state)?;
     write_meta(&store.db, state)?;
     store.db.prepare_cached("COMMIT")?.execute([])?;
     let mut changed = changed_nodes(&mut store.generations, state);
-    changed.extend(touched.nodes.iter().filter(|node| !state.nodes.contains(**node))); // removed
+    changed.extend(
+        touched
+            .nodes
+            .iter()
+            .filter(|node| !state.nodes.contains(**node)),
+    ); // removed
     Ok(changed)
 }
 
@@ -97,14 +113,27 @@ impl TouchedRows {
         self.nodes.extend(rows.node);
         self.policy |= rows.policy;
         if let (Some(job), true) = (rows.job, rows.array_of_job) {
-            self.arrays.extend(state.jobs.get(job).and_then(|job| job.task).map(|task| task.array));
+            self.arrays.extend(
+                state
+                    .jobs
+                    .get(job)
+                    .and_then(|job| job.task)
+                    .map(|task| task.array),
+            );
         }
         if let Some(run) = rows.run {
             self.runs.entry(run).or_default();
         }
         match event {
-            Event::RunPlaced { run, allocation, partition, at, .. } => {
-                self.runs.entry(*run).or_default().placed = Some((allocation.clone(), partition.clone(), *at));
+            Event::RunPlaced {
+                run,
+                allocation,
+                partition,
+                at,
+                ..
+            } => {
+                self.runs.entry(*run).or_default().placed =
+                    Some((allocation.clone(), partition.clone(), *at));
             }
             Event::RunEnded { run, outcome, .. } => {
                 self.runs.entry(*run).or_default().outcome = Some(outcome.clone());
@@ -118,10 +147,19 @@ impl TouchedRows {
             Event::TasksCancelled { array, at, .. } => {
                 self.cancelled.insert(*array, *at);
             }
-            Event::NodeDrained { node, mark, automatic: true } => {
+            Event::NodeDrained {
+                node,
+                mark,
+                automatic: true,
+            } => {
                 self.automatic_drains.insert((mark.since, *node));
             }
-            Event::NodeFenceAsked { node, automatic: true, at, .. } => {
+            Event::NodeFenceAsked {
+                node,
+                automatic: true,
+                at,
+                ..
+            } => {
                 self.automatic_drains.insert((*at, *node));
             }
             Event::TokenMinted { token } => {
@@ -139,20 +177,31 @@ impl TouchedRows {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum ShortEvent<'a> {
-    JobSubmitted { id: JobId, limit_secs: Option<u32>, at: Timestamp, client_key: Option<&'a str> },
-    Configured { at: Timestamp },
+    JobSubmitted {
+        id: JobId,
+        limit_secs: Option<u32>,
+        at: Timestamp,
+        client_key: Option<&'a str>,
+    },
+    Configured {
+        at: Timestamp,
+    },
 }
 
 fn write_event(db: &Connection, seq: u64, event: &Event, now: Timestamp) -> Result<()> {
     let doc = match event {
-        Event::JobSubmitted { id, spec: _, limit_secs, at, client_key } => {
-            serde_json::to_vec(&ShortEvent::JobSubmitted {
-                id: *id,
-                limit_secs: *limit_secs,
-                at: *at,
-                client_key: client_key.as_deref(),
-            })?
-        }
+        Event::JobSubmitted {
+            id,
+            spec: _,
+            limit_secs,
+            at,
+            client_key,
+        } => serde_json::to_vec(&ShortEvent::JobSubmitted {
+            id: *id,
+            limit_secs: *limit_secs,
+            at: *at,
+            client_key: client_key.as_deref(),
+        })?,
         Event::Configured { at, .. } => serde_json::to_vec(&ShortEvent::Configured { at: *at })?,
         other => serde_json::to_vec(other)?,
     };
@@ -162,16 +211,18 @@ fn write_event(db: &Connection, seq: u64, event: &Event, now: Timestamp) -> Resu
         _ => rows.node,
     };
     let job = rows.run.map(|run| run.job).or(rows.job).or(rows.array);
-    db.prepare_cached("INSERT INTO events (seq, at, kind, job, attempt, node, doc) VALUES (?1,?2,?3,?4,?5,?6,?7)")?
-        .execute(params![
-            whole(seq),
-            now.0,
-            kind_of(&doc),
-            job.map(|job| whole(job.0)),
-            rows.run.map(|run| run.attempt),
-            node.map(|node| node.0),
-            doc,
-        ])?;
+    db.prepare_cached(
+        "INSERT INTO events (seq, at, kind, job, attempt, node, doc) VALUES (?1,?2,?3,?4,?5,?6,?7)",
+    )?
+    .execute(params![
+        whole(seq),
+        now.0,
+        kind_of(&doc),
+        job.map(|job| whole(job.0)),
+        rows.run.map(|run| run.attempt),
+        node.map(|node| node.0),
+        doc,
+    ])?;
     Ok(())
 }
 
@@ -226,7 +277,12 @@ fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, now: Timestamp) -> Result<()> {
+fn write_array(
+    store: &mut Store,
+    array: &Array,
+    cancelled: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<()> {
     let spec_id = write_spec(store, &array.spec)?;
     let over = array.is_over();
     let doc = serde_json::to_vec(&ArrayDocument::of(array))?;
@@ -261,7 +317,12 @@ fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, n
 fn write_spec(store: &mut Store, spec: &JobSpec) -> Result<i64> {
     let (id, new) = store.specs.number(spec);
     // One that no job had any more was pruned, or was written in a batch that was rolled back.
-    let known = || store.db.prepare_cached("SELECT 1 FROM specs WHERE id = ?1")?.exists([id]);
+    let known = || {
+        store
+            .db
+            .prepare_cached("SELECT 1 FROM specs WHERE id = ?1")?
+            .exists([id])
+    };
     if new || !known()? {
         store
             .db
@@ -281,7 +342,8 @@ fn write_spec(store: &mut Store, spec: &JobSpec) -> Result<i64> {
 }
 
 fn write_run(db: &Connection, state: &State, id: RunId, change: &RunChange) -> Result<()> {
-    if let (Some((allocation, partition, at)), Some(job)) = (&change.placed, state.jobs.get(id.job)) {
+    if let (Some((allocation, partition, at)), Some(job)) = (&change.placed, state.jobs.get(id.job))
+    {
         let partition = partition.as_ref().unwrap_or(&job.spec.partition);
         insert_run(db, state, id, (&job.spec, partition), allocation, *at)?;
     }
@@ -303,7 +365,9 @@ fn insert_run(
     let mut names = Vec::with_capacity(allocation.len());
     let mut uuids = Vec::new();
     for share in allocation {
-        let Some(node) = state.nodes.get(share.node) else { continue }; // removed in this very batch
+        let Some(node) = state.nodes.get(share.node) else {
+            continue;
+        }; // removed in this very batch
         names.push(node.name.as_str());
         for grant in &share.gpus.0 {
             let known = node.gpus.get(usize::from(grant.slot.0));
@@ -312,7 +376,8 @@ fn insert_run(
             uuids.extend(known.map(|gpu| format!("{}:{}", node.name, gpu.info.uuid)));
         }
     }
-    let sum = |of: fn(&NodeShare) -> u64| whole(allocation.iter().map(of).fold(0, u64::saturating_add));
+    let sum =
+        |of: fn(&NodeShare) -> u64| whole(allocation.iter().map(of).fold(0, u64::saturating_add));
     let cpus = sum(|share| u64::from(share.cpus));
     let mem_bytes = sum(|share| share.mem_bytes);
     db.prepare_cached(
@@ -341,13 +406,20 @@ fn insert_run(
 }
 
 /// `run` is the run as the state has it; none when it is closed.
-fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option<&Run>) -> Result<()> {
+fn update_run(
+    db: &Connection,
+    id: RunId,
+    outcome: Option<&Outcome>,
+    run: Option<&Run>,
+) -> Result<()> {
     let doc = run.map(serde_json::to_vec).transpose()?;
     let class = run.and_then(|run| run.class).and_then(class_word);
     let Some(outcome) = outcome else {
         let started = run.and_then(|run| run.started).map(|at| at.0);
         let stood_still = run.map(|run| run.suspended_millis);
-        let since = run.and_then(|run| run.suspension.as_ref()).map(|suspension| suspension.since.0);
+        let since = run
+            .and_then(|run| run.suspension.as_ref())
+            .map(|suspension| suspension.since.0);
         db.prepare_cached(
             "UPDATE runs SET live=?3, start_ms=coalesce(?4, start_ms), doc=?5, class=coalesce(?6, class),
                 suspended_ms=coalesce(?7, suspended_ms), suspended_since_ms=?8
@@ -356,7 +428,10 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         .execute(params![whole(id.job.0), id.attempt, run.is_some(), started, doc, class, stood_still, since])?;
         return Ok(());
     };
-    let started = outcome.started.or(run.and_then(|run| run.started)).map(|at| at.0);
+    let started = outcome
+        .started
+        .or(run.and_then(|run| run.started))
+        .map(|at| at.0);
     let counted = usage_sums::counted(db, id)?;
     db.prepare_cached(
         "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
@@ -386,7 +461,8 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
     write_gpu_use(db, id, &outcome.usage.gpu)?;
     if !outcome.idle_spells.is_empty() {
         let spells = serde_json::to_string(&outcome.idle_spells)?;
-        db.prepare_cached("UPDATE runs SET idle_spells=?3 WHERE job=?1 AND attempt=?2")?.execute((whole(id.job.0), id.attempt, spells))?;
+        db.prepare_cached("UPDATE runs SET idle_spells=?3 WHERE job=?1 AND attempt=?2")?
+            .execute((whole(id.job.0), id.attempt, spells))?;
     }
     Ok(usage_sums::recount(db, id, counted)?)
 }
@@ -396,12 +472,20 @@ fn write_gpu_use(db: &Connection, id: RunId, totals: &GpuUseTotals) -> Result<()
         return Ok(());
     }
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
-        let places = gpu_use::COLUMNS.iter().enumerate().map(|(at, name)| format!("gpu_{name}=?{}", at + 3));
+        let places = gpu_use::COLUMNS
+            .iter()
+            .enumerate()
+            .map(|(at, name)| format!("gpu_{name}=?{}", at + 3));
         let places: Vec<String> = places.collect();
-        format!("UPDATE runs SET {} WHERE job=?1 AND attempt=?2", places.join(", "))
+        format!(
+            "UPDATE runs SET {} WHERE job=?1 AND attempt=?2",
+            places.join(", ")
+        )
     });
     let run = [Some(id.job.0.cast_signed()), Some(id.attempt.into())];
-    db.prepare_cached(&UPDATE)?.execute(params_from_iter(run.into_iter().chain(gpu_use::values(totals))))?;
+    db.prepare_cached(&UPDATE)?.execute(params_from_iter(
+        run.into_iter().chain(gpu_use::values(totals)),
+    ))?;
     Ok(())
 }
 
@@ -414,10 +498,16 @@ const fn class_word(class: RunClass) -> Option<&'static str> {
     }
 }
 
-fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Timestamp) -> Result<()> {
+fn write_nodes(
+    db: &Connection,
+    state: &State,
+    touched: &TouchedRows,
+    now: Timestamp,
+) -> Result<()> {
     for id in &touched.nodes {
         let Some(node) = state.nodes.get(*id) else {
-            db.prepare_cached("UPDATE nodes SET removed_ms=?2 WHERE id=?1")?.execute((id.0, now.0))?;
+            db.prepare_cached("UPDATE nodes SET removed_ms=?2 WHERE id=?1")?
+                .execute((id.0, now.0))?;
             continue;
         };
         let mut node = node.clone();
@@ -439,7 +529,9 @@ fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Times
             Some(token) => db
                 .prepare_cached("INSERT OR REPLACE INTO tokens (hash, doc) VALUES (?1,?2)")?
                 .execute(params![hash, serde_json::to_vec(token)?])?,
-            None => db.prepare_cached("DELETE FROM tokens WHERE hash=?1")?.execute([hash])?,
+            None => db
+                .prepare_cached("DELETE FROM tokens WHERE hash=?1")?
+                .execute([hash])?,
         };
     }
     Ok(())
@@ -474,7 +566,11 @@ fn changed_nodes(known: &mut BTreeMap<NodeId, u64>, state: &State) -> Vec<NodeId
 }
 
 fn write_meta(db: &Connection, state: &State) -> Result<()> {
-    let adoption = state.adoption.as_ref().map(serde_json::to_vec).transpose()?;
+    let adoption = state
+        .adoption
+        .as_ref()
+        .map(serde_json::to_vec)
+        .transpose()?;
     db.prepare_cached("UPDATE meta SET release=?1, incarnation=?2, next_job=?3, next_node=?4, seq=?5, adoption=?6")?
         .execute((
             env!("CARGO_PKG_VERSION"),
@@ -535,7 +631,10 @@ impl KnownBlobs {
 /// controller.
 pub(super) fn whole(value: u64) -> i64 {
     i64::try_from(value).unwrap_or_else(|_| {
-        tracing::error!(value, "a figure is beyond what the database can hold and is cut; this is a bug");
+        tracing::error!(
+            value,
+            "a figure is beyond what the database can hold and is cut; this is a bug"
+        );
         i64::MAX
     })
 }

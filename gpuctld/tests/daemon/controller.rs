@@ -25,7 +25,10 @@ impl Site {
     pub fn in_dir(dir: tempfile::TempDir) -> Self {
         // Free when asked for; nothing else on this machine binds this address.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let site = Self { port: listener.local_addr().unwrap().port(), dir };
+        let site = Self {
+            port: listener.local_addr().unwrap().port(),
+            dir,
+        };
         site.configure("min_free = \"1M\"\nallow_root_jobs = true\n");
         site
     }
@@ -52,7 +55,11 @@ impl Site {
 
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuctld"));
-        command.args(words).arg("--config").arg(self.config()).env_remove("NOTIFY_SOCKET");
+        command
+            .args(words)
+            .arg("--config")
+            .arg(self.config())
+            .env_remove("NOTIFY_SOCKET");
         command
     }
 
@@ -63,16 +70,32 @@ impl Site {
             assert_eq!(status, 0, "{said}");
         }
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
-        let process = self.command(&["run"]).stderr(log).stdin(Stdio::null()).spawn().unwrap();
-        let mut controller = Controller { process, socket: self.socket() };
+        let process = self
+            .command(&["run"])
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut controller = Controller {
+            process,
+            socket: self.socket(),
+        };
         let deadline = Instant::now() + PATIENCE;
         loop {
             if UnixStream::connect(self.socket()).is_ok() {
                 return controller;
             }
             let ended = controller.process.try_wait().unwrap();
-            assert!(ended.is_none(), "gpuctld ended with {ended:?}:\n{}", self.log());
-            assert!(Instant::now() < deadline, "gpuctld does not answer:\n{}", self.log());
+            assert!(
+                ended.is_none(),
+                "gpuctld ended with {ended:?}:\n{}",
+                self.log()
+            );
+            assert!(
+                Instant::now() < deadline,
+                "gpuctld does not answer:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -81,7 +104,10 @@ impl Site {
     pub fn run_to_end(&self, words: &[&str]) -> (i32, String) {
         let output = self.command(words).stdin(Stdio::null()).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
-        (output.status.code().unwrap_or(-1), String::from_utf8(said).unwrap())
+        (
+            output.status.code().unwrap_or(-1),
+            String::from_utf8(said).unwrap(),
+        )
     }
 
     pub fn log(&self) -> String {
@@ -89,7 +115,10 @@ impl Site {
     }
 
     pub fn wait_for_log(&self, words: &str) {
-        wait_until(|| self.log().contains(words), || format!("{words:?} in the log:\n{}", self.log()));
+        wait_until(
+            || self.log().contains(words),
+            || format!("{words:?} in the log:\n{}", self.log()),
+        );
     }
 }
 
@@ -130,7 +159,11 @@ impl Controller {
     pub fn kill(mut self) {
         self.process.kill().unwrap();
         let status = self.process.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "it ended before it was killed: {status}");
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "it ended before it was killed: {status}"
+        );
     }
 
     /// SIGTERM; the exit status.
@@ -167,12 +200,18 @@ impl Client {
     pub fn new(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream: BufReader::new(stream) }
+        Self {
+            stream: BufReader::new(stream),
+        }
     }
 
     /// Status and body, or why there was no answer.
     pub fn ask(&mut self, method: &str, path: &str, body: &Value) -> std::io::Result<(u16, Value)> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
@@ -196,7 +235,9 @@ impl Client {
 
     /// The id, or the error.
     pub fn try_submit(&mut self, body: &Value) -> Result<u64, String> {
-        let (status, answer) = self.ask("POST", "/v1/jobs", body).map_err(|e| e.to_string())?;
+        let (status, answer) = self
+            .ask("POST", "/v1/jobs", body)
+            .map_err(|e| e.to_string())?;
         match answer["id"].as_u64() {
             Some(id) if status == 200 => Ok(id),
             _ => Err(format!("{status} {answer}")),
@@ -209,7 +250,12 @@ impl Client {
 
     pub fn job_ids(&mut self) -> Vec<u64> {
         let jobs = self.get("/v1/jobs?state=all&columns=id");
-        jobs["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_u64().unwrap()).collect()
+        jobs["jobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|job| job["id"].as_u64().unwrap())
+            .collect()
     }
 }
 
@@ -227,7 +273,11 @@ pub fn read_answer(stream: &mut impl BufRead) -> std::io::Result<(u16, Vec<u8>)>
     let gone = || std::io::Error::other("the connection ended before the answer");
     let mut line = String::new();
     stream.read_line(&mut line)?;
-    let status = line.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(gone)?;
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .ok_or_else(gone)?;
     let (mut length, mut chunked) = (0, false);
     loop {
         line.clear();

@@ -22,14 +22,25 @@ fn kill_after_500_acknowledged_submissions_loses_none_and_gives_no_id_twice() {
         ids.dedup();
         assert_eq!(ids.len(), count, "an id was given twice");
         for id in ids {
-            assert!(acknowledged.insert(id), "id {id} was given before the crash too");
+            assert!(
+                acknowledged.insert(id),
+                "id {id} was given before the crash too"
+            );
         }
         let controller = site.start();
         let there: BTreeSet<u64> = controller.client().job_ids().into_iter().collect();
         let lost: Vec<_> = acknowledged.difference(&there).collect();
-        assert!(lost.is_empty(), "round {round}: {} of {} lost", lost.len(), acknowledged.len());
+        assert!(
+            lost.is_empty(),
+            "round {round}: {} of {} lost",
+            lost.len(),
+            acknowledged.len()
+        );
         let next = controller.client().submit(&job("after"));
-        assert!(there.iter().all(|id| *id < next), "id {next} is not above all others");
+        assert!(
+            there.iter().all(|id| *id < next),
+            "id {next} is not above all others"
+        );
         acknowledged.insert(next);
         controller.kill();
     }
@@ -55,11 +66,17 @@ fn submit_until_killed(controller: crate::controller::Controller, round: usize) 
             })
             .collect();
         while so_far.load(Ordering::Relaxed) < ACKNOWLEDGED {
-            assert!(!clients.iter().all(|client| client.is_finished()), "all clients ended early");
+            assert!(
+                !clients.iter().all(|client| client.is_finished()),
+                "all clients ended early"
+            );
             std::thread::sleep(Duration::from_micros(200));
         }
         controller.kill();
-        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap())
+            .collect()
     })
 }
 
@@ -88,7 +105,11 @@ fn a_submission_asked_again_after_a_crash_makes_no_second_job() {
     controller.kill();
     let controller = site.start();
     let (_, answer) = controller.client().ask("POST", "/v1/jobs", &body).unwrap();
-    assert_eq!((answer["id"].as_u64(), answer["repeated"].as_bool()), (Some(id), Some(true)), "{answer}");
+    assert_eq!(
+        (answer["id"].as_u64(), answer["repeated"].as_bool()),
+        (Some(id), Some(true)),
+        "{answer}"
+    );
     assert_eq!(controller.client().job_ids(), [id]);
 }
 
@@ -101,7 +122,11 @@ fn the_first_answer_after_a_crash_is_complete() {
     drop(client);
     controller.kill();
     // The socket's file is still there; whoever connects now is refused until recovery is complete.
-    let mut process = site.command(&["run"]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut process = site
+        .command(&["run"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     let answer = loop {
         if let Ok(stream) = std::os::unix::net::UnixStream::connect(site.socket()) {
             drop(stream);

@@ -13,7 +13,10 @@ fn below_min_free_commands_are_refused_reads_answered_and_a_reload_helps() {
     let (status, body) = client.ask("POST", "/v1/jobs", &job("x")).unwrap();
     assert_eq!(status, 503, "{body}");
     let error = body["error"].as_str().unwrap();
-    assert!(error.contains("min_free") && error.contains("/state has"), "{error}");
+    assert!(
+        error.contains("min_free") && error.contains("/state has"),
+        "{error}"
+    );
     assert_eq!(client.job_ids(), [0u64; 0]);
     site.configure("min_free = \"1M\"\nallow_root_jobs = true\n");
     client.post("/v1/reload", &Value::Null);
@@ -39,7 +42,9 @@ fn fill_with_jobs(controller: &Controller) -> (Vec<u64>, String) {
 fn a_full_disk_takes_the_reserve_refuses_commands_and_comes_back_by_itself() {
     for is_killed in [false, true] {
         let Some(small) = SmallDisk::mount("64m") else {
-            println!("NOT RUN: a_full_disk_takes_the_reserve_refuses_commands_and_comes_back_by_itself (cannot mount a tmpfs here)");
+            println!(
+                "NOT RUN: a_full_disk_takes_the_reserve_refuses_commands_and_comes_back_by_itself (cannot mount a tmpfs here)"
+            );
             return;
         };
         let site = Site::in_dir(tempfile::tempdir_in(&small.path).unwrap());
@@ -48,7 +53,10 @@ fn a_full_disk_takes_the_reserve_refuses_commands_and_comes_back_by_itself() {
         assert!(reserve.exists());
         // Jobs take the last bytes between two looks at the disk, or others do.
         let (acknowledged, why) = fill_with_jobs(&controller);
-        assert!(why.contains("503") && why.contains("MiB free and gpuctld"), "{why}");
+        assert!(
+            why.contains("503") && why.contains("MiB free and gpuctld"),
+            "{why}"
+        );
         let filler = small.path.join("filler");
         let mut others = std::fs::File::create(&filler).unwrap();
         while reserve.exists() && std::io::Write::write_all(&mut others, &[1; 4096]).is_ok() {}
@@ -58,7 +66,9 @@ fn a_full_disk_takes_the_reserve_refuses_commands_and_comes_back_by_itself() {
             client.post("/v1/reload", &Value::Null);
             !reserve.exists()
         };
-        wait_until(given_up, || format!("the reserve to be given up: {}", site.log()));
+        wait_until(given_up, || {
+            format!("the reserve to be given up: {}", site.log())
+        });
         let refused = controller.client().try_submit(&job("y")).unwrap_err();
         assert!(refused.contains("a reserve of 32 MiB"), "{refused}");
         // Also by a controller that starts so.
@@ -105,7 +115,10 @@ fn a_commit_that_fails_ends_the_process_and_loses_nothing_acknowledged() {
     let there = controller.client().job_ids();
     assert_eq!(there[..acknowledged.len()], acknowledged);
     assert!(there.len() <= acknowledged.len() + 1, "{there:?}");
-    wait_until(|| controller.client().try_submit(&job("y")).is_ok(), || "a command to be taken".into());
+    wait_until(
+        || controller.client().try_submit(&job("y")).is_ok(),
+        || "a command to be taken".into(),
+    );
     assert_eq!(controller.stop(), 0);
     drop(site);
 }
@@ -135,7 +148,14 @@ impl SmallDisk {
     fn resize(&self, size: &str) {
         let options = format!("size={size}");
         let flags = nix::mount::MsFlags::MS_REMOUNT;
-        nix::mount::mount(None::<&str>, &self.path, None::<&str>, flags, Some(options.as_str())).unwrap();
+        nix::mount::mount(
+            None::<&str>,
+            &self.path,
+            None::<&str>,
+            flags,
+            Some(options.as_str()),
+        )
+        .unwrap();
     }
 }
 

@@ -22,8 +22,20 @@ fn a_clean_stop_leaves_one_file_and_no_socket() {
 fn the_state_is_for_the_controller_only_and_the_socket_for_everyone() {
     let site = Site::new();
     let _controller = site.start();
-    let mode = |path: &str| site.dir.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode("state"), mode("state/gpupool.db"), mode("state/pki")), (0o700, 0o600, 0o700));
+    let mode = |path: &str| {
+        site.dir
+            .path()
+            .join(path)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    assert_eq!(
+        (mode("state"), mode("state/gpupool.db"), mode("state/pki")),
+        (0o700, 0o600, 0o700)
+    );
     assert_eq!(mode("api.sock"), 0o666);
 }
 
@@ -42,15 +54,26 @@ fn a_database_of_a_newer_release_is_refused_and_not_changed() {
     let site = Site::new();
     assert_eq!(site.start().stop(), 0);
     // A reader that is closed last leaves an empty log.
-    let logged_bytes = || site.database().with_extension("db-wal").metadata().map_or(0, |log| log.len());
+    let logged_bytes = || {
+        site.database()
+            .with_extension("db-wal")
+            .metadata()
+            .map_or(0, |log| log.len())
+    };
     assert_eq!(logged_bytes(), 0, "a clean stop leaves all in the database");
     let mut bytes = std::fs::read(site.database()).unwrap();
     bytes[60..64].copy_from_slice(&999u32.to_be_bytes()); // user_version
     std::fs::write(site.database(), &bytes).unwrap();
     let (status, said) = site.run_to_end(&["run"]);
     assert_eq!(status, EXIT_DATABASE, "{said}");
-    assert!(said.contains("has schema 999, from a newer release"), "{said}");
-    assert!(std::fs::read(site.database()).unwrap() == bytes, "the file was changed");
+    assert!(
+        said.contains("has schema 999, from a newer release"),
+        "{said}"
+    );
+    assert!(
+        std::fs::read(site.database()).unwrap() == bytes,
+        "the file was changed"
+    );
     assert!(logged_bytes() == 0 && !site.socket().exists());
 }
 
@@ -69,24 +92,41 @@ fn a_damaged_database_points_to_backup_and_restore_and_a_restore_helps() {
     std::fs::write(site.database(), bytes).unwrap();
     let (status, said) = site.run_to_end(&["run"]);
     assert_eq!(status, EXIT_DATABASE, "{said}");
-    assert!(said.contains("is damaged") && said.contains("gpuctld restore --from"), "{said}");
+    assert!(
+        said.contains("is damaged") && said.contains("gpuctld restore --from"),
+        "{said}"
+    );
     let (status, said) = site.run_to_end(&["restore", "--from", backup.to_str().unwrap()]);
     assert_eq!(status, 0, "{said}");
     let controller = site.start();
     assert_eq!(controller.client().job_ids(), ids);
     let next = controller.client().submit(&job("x"));
-    assert!(next > lost + 900_000, "id {next} may have been given out before");
+    assert!(
+        next > lost + 900_000,
+        "id {next} may have been given out before"
+    );
 }
 
 #[test]
 fn a_cluster_is_made_once_and_by_its_word_only() {
     let site = Site::new();
     let (status, said) = site.run_to_end(&["run"]);
-    assert!(status == EXIT_DATABASE && said.contains("there is no cluster in") && said.contains("gpuctld new"), "{status} {said}");
+    assert!(
+        status == EXIT_DATABASE
+            && said.contains("there is no cluster in")
+            && said.contains("gpuctld new"),
+        "{status} {said}"
+    );
     let (status, said) = site.run_to_end(&["new"]);
-    assert!(status == 0 && said.contains("cluster test is made in"), "{status} {said}");
+    assert!(
+        status == 0 && said.contains("cluster test is made in"),
+        "{status} {said}"
+    );
     let (status, said) = site.run_to_end(&["new"]);
-    assert!(status == 1 && said.contains("holds a cluster already"), "{status} {said}");
+    assert!(
+        status == 1 && said.contains("holds a cluster already"),
+        "{status} {said}"
+    );
     let id = site.start().client().submit(&job("x"));
     // What is left of it when its disk is not mounted, and when only its database went.
     let state = site.dir.path().join("state");
@@ -94,14 +134,21 @@ fn a_cluster_is_made_once_and_by_its_word_only() {
     std::fs::rename(&state, &aside).unwrap();
     std::fs::create_dir(&state).unwrap();
     let (status, said) = site.run_to_end(&["run"]);
-    assert!(status == EXIT_DATABASE && said.contains("is the directory's disk mounted?"), "{status} {said}");
+    assert!(
+        status == EXIT_DATABASE && said.contains("is the directory's disk mounted?"),
+        "{status} {said}"
+    );
     std::fs::remove_dir_all(&state).unwrap();
     std::fs::rename(&aside, &state).unwrap();
     assert_eq!(site.start().client().job_ids(), [id]);
     std::fs::remove_file(site.database()).unwrap();
     for words in ["run", "new"] {
         let (status, said) = site.run_to_end(&[words]);
-        assert!(status != 0 && (said.contains("gone or empty") || said.contains("holds a cluster already")), "{status} {said}");
+        assert!(
+            status != 0
+                && (said.contains("gone or empty") || said.contains("holds a cluster already")),
+            "{status} {said}"
+        );
     }
 }
 
@@ -120,8 +167,15 @@ fn a_database_without_its_log_or_from_before_is_refused_and_a_restore_gives_no_i
     let refused = |what: &str, words: &[&str]| {
         let (status, said) = site.run_to_end(&["run"]);
         assert_eq!(status, EXIT_DATABASE, "{what}: {said}");
-        let restore = format!("gpuctld restore --config {} --from FILE", site.config().display());
-        for words in words.iter().copied().chain(["is damaged", "behind what this controller has committed", &restore]) {
+        let restore = format!(
+            "gpuctld restore --config {} --from FILE",
+            site.config().display()
+        );
+        for words in words.iter().copied().chain([
+            "is damaged",
+            "behind what this controller has committed",
+            &restore,
+        ]) {
             assert!(said.contains(words), "{what}: {words:?} is not in {said}");
         }
     };
@@ -142,7 +196,10 @@ fn a_database_without_its_log_or_from_before_is_refused_and_a_restore_gives_no_i
     let controller = site.start();
     assert_eq!(controller.client().job_ids(), [first]);
     let next = controller.client().submit(&job("y"));
-    assert!(next > last + 900_000, "id {next} may have been given out before");
+    assert!(
+        next > last + 900_000,
+        "id {next} may have been given out before"
+    );
     // Killed and started again it is no older than itself.
     controller.kill();
     assert_eq!(site.start().client().job_ids(), [first, next]);
@@ -156,7 +213,10 @@ fn a_page_that_is_not_what_was_written_is_called_damage_whenever_it_is_met() {
     for number in 0..60 {
         let id = client.submit(&job(&format!("x{number}")));
         if number < 20 {
-            client.post("/v1/jobs/cancel", &serde_json::json!({"jobs": [id.to_string()]}));
+            client.post(
+                "/v1/jobs/cancel",
+                &serde_json::json!({"jobs": [id.to_string()]}),
+            );
         }
     }
     assert_eq!(controller.stop(), 0);
@@ -172,8 +232,19 @@ fn a_page_that_is_not_what_was_written_is_called_damage_whenever_it_is_met() {
         std::fs::write(site.database(), &bytes).unwrap();
         let log = std::fs::File::create(site.dir.path().join("log")).unwrap();
         let mut process = site.command(&["run"]).stderr(log).spawn().unwrap();
-        wait_until(|| ["is damaged", "every page is sound"].iter().any(|words| site.log().contains(words)), || format!("a word about page {at}: {}", site.log()));
-        assert!(site.log().contains("is damaged") && site.log().contains("restore"), "page {at}: {}", site.log());
+        wait_until(
+            || {
+                ["is damaged", "every page is sound"]
+                    .iter()
+                    .any(|words| site.log().contains(words))
+            },
+            || format!("a word about page {at}: {}", site.log()),
+        );
+        assert!(
+            site.log().contains("is damaged") && site.log().contains("restore"),
+            "page {at}: {}",
+            site.log()
+        );
         process.kill().unwrap();
         process.wait().unwrap();
         for end in ["db-wal", "db-shm"] {
@@ -187,9 +258,18 @@ fn a_page_that_is_not_what_was_written_is_called_damage_whenever_it_is_met() {
 fn sighup_reads_the_configuration_and_keeps_the_old_one_when_it_is_wrong() {
     let site = Site::new();
     let controller = site.start();
-    let partitions = || controller.client().get("/v1/partitions")["partitions"].as_array().unwrap().len();
+    let partitions = || {
+        controller.client().get("/v1/partitions")["partitions"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
     let good = std::fs::read_to_string(site.config()).unwrap();
-    std::fs::write(site.config(), format!("{good}\n[partition.second]\nmax_tiem = \"1\"\n")).unwrap();
+    std::fs::write(
+        site.config(),
+        format!("{good}\n[partition.second]\nmax_tiem = \"1\"\n"),
+    )
+    .unwrap();
     controller.signal(Signal::SIGHUP);
     site.wait_for_log("did you mean");
     assert_eq!(partitions(), 1);
@@ -213,7 +293,10 @@ fn a_wrong_configuration_starts_nothing() {
 #[test]
 fn a_right_configuration_is_counted_in_proper_words() {
     let site = Site::new();
-    for (extra, words) in [("", ": 1 partition, no mistakes\n"), ("[partition.second]\n", ": 2 partitions, no mistakes\n")] {
+    for (extra, words) in [
+        ("", ": 1 partition, no mistakes\n"),
+        ("[partition.second]\n", ": 2 partitions, no mistakes\n"),
+    ] {
         site.configure(extra);
         let (status, said) = site.run_to_end(&["check"]);
         assert!(status == 0 && said.ends_with(words), "{status} {said}");
@@ -223,7 +306,11 @@ fn a_right_configuration_is_counted_in_proper_words() {
 #[test]
 fn systemd_does_not_start_again_what_cannot_use_its_database() {
     let unit = include_str!("../../../packaging/systemd/gpupool-gpuctld.service");
-    assert!(unit.lines().any(|line| line == format!("RestartPreventExitStatus={EXIT_DATABASE}")), "{unit}");
+    assert!(
+        unit.lines()
+            .any(|line| line == format!("RestartPreventExitStatus={EXIT_DATABASE}")),
+        "{unit}"
+    );
 }
 
 #[test]
@@ -232,13 +319,22 @@ fn systemd_is_told_when_recovery_is_complete() {
     assert_eq!(site.run_to_end(&["new"]).0, 0);
     let path = site.dir.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(crate::controller::PATIENCE)).unwrap();
-    let mut process =
-        site.command(&["run"]).env("NOTIFY_SOCKET", &path).stderr(std::process::Stdio::null()).spawn().unwrap();
+    socket
+        .set_read_timeout(Some(crate::controller::PATIENCE))
+        .unwrap();
+    let mut process = site
+        .command(&["run"])
+        .env("NOTIFY_SOCKET", &path)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     let mut text = [0; 256];
     let length = socket.recv(&mut text).unwrap();
     assert_eq!(&text[..length], b"READY=1\n");
-    assert!(std::os::unix::net::UnixStream::connect(site.socket()).is_ok(), "ready, and does not answer");
+    assert!(
+        std::os::unix::net::UnixStream::connect(site.socket()).is_ok(),
+        "ready, and does not answer"
+    );
     process.kill().unwrap();
     process.wait().unwrap();
 }

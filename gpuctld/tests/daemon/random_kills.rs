@@ -3,8 +3,8 @@
 
 use crate::controller::{Client, Controller, Site, job, wait_until};
 use crate::node::{Machine, hello};
-use gmodel::{Fence, RunId};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
+use gmodel::{Fence, RunId};
 use gwire::frame;
 use gwire::node_protocol::{ToController, ToNode};
 use serde_json::{Value, json};
@@ -20,7 +20,11 @@ type Acknowledged = Arc<Mutex<BTreeMap<u64, u64>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_random_moments_it_always_starts_again_and_nothing_acknowledged_is_missing() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     let kills = number("GPUPOOL_KILLS").unwrap_or(20);
     let mut seed = number("GPUPOOL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("GPUPOOL_SEED={seed}");
@@ -31,11 +35,16 @@ async fn killed_at_random_moments_it_always_starts_again_and_nothing_acknowledge
     let running = tokio::spawn(node.clone().run(machine));
     let mut client = controller.client();
     tokio::task::block_in_place(|| {
-        wait_until(|| client.get("/v1/nodes")["nodes"][0]["state"] == "IDLE", || "the node's GPUs".into());
+        wait_until(
+            || client.get("/v1/nodes")["nodes"][0]["state"] == "IDLE",
+            || "the node's GPUs".into(),
+        );
     });
     let acknowledged = Acknowledged::default();
     for kill in 0..kills {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let pause = Duration::from_micros(5_000 + (seed >> 33) % 150_000);
         controller = tokio::task::block_in_place(|| {
             submit_until_killed(&site, controller, pause, &acknowledged);
@@ -44,14 +53,24 @@ async fn killed_at_random_moments_it_always_starts_again_and_nothing_acknowledge
             controller
         });
         assert_eq!(node.told_twice(), None, "kill {kill}: started twice");
-        assert!(!running.is_finished(), "kill {kill}: the node refused its orders");
+        assert!(
+            !running.is_finished(),
+            "kill {kill}: the node refused its orders"
+        );
     }
-    tokio::task::block_in_place(|| wait_until(|| node.clean() > 0, || "the node to run anything".into()));
+    tokio::task::block_in_place(|| {
+        wait_until(|| node.clean() > 0, || "the node to run anything".into())
+    });
     node.stop.store(true, Ordering::Relaxed);
     running.abort();
 }
 
-fn submit_until_killed(site: &Site, controller: Controller, pause: Duration, acknowledged: &Acknowledged) {
+fn submit_until_killed(
+    site: &Site,
+    controller: Controller,
+    pause: Duration,
+    acknowledged: &Acknowledged,
+) {
     let dead = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
@@ -66,7 +85,10 @@ fn submit_until_killed(site: &Site, controller: Controller, pause: Duration, ack
                             assert_eq!(old, None, "id {id} was given twice");
                         }
                         Err(text) => {
-                            assert!(dead.load(Ordering::Relaxed), "refused before the kill: {text}");
+                            assert!(
+                                dead.load(Ordering::Relaxed),
+                                "refused before the kill: {text}"
+                            );
                             return;
                         }
                     }
@@ -90,7 +112,8 @@ fn submission(client: usize, count: usize) -> (Value, u64) {
             (body, 100)
         }
         4 => {
-            body["script"] = format!("#!/bin/sh\n# {client} {count} {}\n", "x".repeat(300_000)).into();
+            body["script"] =
+                format!("#!/bin/sh\n# {client} {count} {}\n", "x".repeat(300_000)).into();
             (body, 1)
         }
         _ => (body, 1),
@@ -101,7 +124,9 @@ fn assert_all_there(client: &mut Client, acknowledged: &Acknowledged, kill: u64)
     let acknowledged = acknowledged.lock().unwrap();
     let mut taken = BTreeSet::new();
     for (first, ids) in acknowledged.iter() {
-        let (status, body) = client.ask("GET", &format!("/v1/jobs/{first}"), &Value::Null).unwrap();
+        let (status, body) = client
+            .ask("GET", &format!("/v1/jobs/{first}"), &Value::Null)
+            .unwrap();
         assert_eq!(status, 200, "kill {kill}: job {first} is lost: {body}");
         for id in *first..first + ids {
             assert!(taken.insert(id), "kill {kill}: id {id} belongs to two");
@@ -126,13 +151,24 @@ impl HollowNode {
             if let Ok(stream) = machine.dial(gwire::node_protocol::ALPN_NODE).await {
                 let (source, mut sink) = tokio::io::split(stream);
                 let mut frames = frame::FrameReader::new(source);
-                if frame::write(&mut sink, &hello("boot", self.reports())).await.is_ok() {
+                if frame::write(&mut sink, &hello("boot", self.reports()))
+                    .await
+                    .is_ok()
+                {
                     while let Ok(Some(told)) = frames.next::<ToNode>().await {
-                        let ToNode::Orders { orders, desired } = told else { continue };
+                        let ToNode::Orders { orders, desired } = told else {
+                            continue;
+                        };
                         self.obey(desired.fence);
-                        let new: Vec<RunId> = orders.into_iter().filter_map(|order| order.run).collect();
+                        let new: Vec<RunId> =
+                            orders.into_iter().filter_map(|order| order.run).collect();
                         let runs = self.take(&new);
-                        let frames = [ToController::Obeyed { fence: desired.fence }, ToController::Runs { runs }];
+                        let frames = [
+                            ToController::Obeyed {
+                                fence: desired.fence,
+                            },
+                            ToController::Runs { runs },
+                        ];
                         for frame in &frames {
                             let _ = frame::write(&mut sink, frame).await; // told again in the next hello
                         }
@@ -170,7 +206,10 @@ impl HollowNode {
     /// Everything it knows: an order for any of these would be a second start.
     fn reports(&self) -> Vec<RunReport> {
         let phases = self.phases.lock().unwrap();
-        phases.iter().map(|(run, phase)| RunReport::new(*run, phase.clone())).collect()
+        phases
+            .iter()
+            .map(|(run, phase)| RunReport::new(*run, phase.clone()))
+            .collect()
     }
 
     fn told_twice(&self) -> Option<RunId> {

@@ -17,8 +17,10 @@ fn write_old_jobs(db: &mut Connection) {
     turn.execute_batch("CREATE TEMP TABLE old AS SELECT * FROM jobs WHERE id = 1; UPDATE meta SET next_job = 10000").unwrap();
     for n in 0..JOBS {
         let (id, end) = (1000 + n, end + n * 1000);
-        turn.execute("UPDATE old SET id = ?1, end_ms = ?2", (id, end)).unwrap();
-        turn.execute("INSERT INTO jobs SELECT * FROM old", []).unwrap();
+        turn.execute("UPDATE old SET id = ?1, end_ms = ?2", (id, end))
+            .unwrap();
+        turn.execute("INSERT INTO jobs SELECT * FROM old", [])
+            .unwrap();
         turn.execute(
             "INSERT INTO runs (job, attempt, live, user, account, partition, qos, name, tags, state, placed_ms, start_ms, end_ms, cpus,
                 mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes)
@@ -39,7 +41,10 @@ fn killed_while_it_removes_old_jobs_it_leaves_nothing_half_removed() {
     let controller = site.start();
     let mut client = controller.client();
     let kept = client.submit(&job("x"));
-    client.post("/v1/jobs/cancel", &serde_json::json!({"jobs": [kept.to_string()]}));
+    client.post(
+        "/v1/jobs/cancel",
+        &serde_json::json!({"jobs": [kept.to_string()]}),
+    );
     assert_eq!(controller.stop(), 0);
     let mut db = Connection::open(site.database()).unwrap();
     write_old_jobs(&mut db);
@@ -50,32 +55,66 @@ fn killed_while_it_removes_old_jobs_it_leaves_nothing_half_removed() {
         let controller = site.start();
         let db = Connection::open(site.database()).unwrap();
         // A while after it began, in one transaction or between two.
-        wait_until(|| number(&db, old) < left - 700, || format!("jobs to go, kill {kill}:\n{}", site.log()));
+        wait_until(
+            || number(&db, old) < left - 700,
+            || format!("jobs to go, kill {kill}:\n{}", site.log()),
+        );
         controller.kill();
         left = number(&db, old);
         assert!(left > 0, "it was killed too late");
         for (what, sql) in [
-            ("runs without a job", "SELECT count(*) FROM runs WHERE job NOT IN (SELECT id FROM jobs)"),
-            ("jobs without a run", "SELECT count(*) FROM jobs WHERE id >= 1000 AND id NOT IN (SELECT job FROM runs)"),
-            ("hours without a run", "SELECT count(*) FROM run_hours WHERE job NOT IN (SELECT job FROM runs)"),
-            ("history without a job", "SELECT count(*) FROM events WHERE seq < 0 AND job NOT IN (SELECT id FROM jobs)"),
+            (
+                "runs without a job",
+                "SELECT count(*) FROM runs WHERE job NOT IN (SELECT id FROM jobs)",
+            ),
+            (
+                "jobs without a run",
+                "SELECT count(*) FROM jobs WHERE id >= 1000 AND id NOT IN (SELECT job FROM runs)",
+            ),
+            (
+                "hours without a run",
+                "SELECT count(*) FROM run_hours WHERE job NOT IN (SELECT job FROM runs)",
+            ),
+            (
+                "history without a job",
+                "SELECT count(*) FROM events WHERE seq < 0 AND job NOT IN (SELECT id FROM jobs)",
+            ),
         ] {
             assert_eq!(number(&db, sql), 0, "{what}");
         }
-        assert_eq!(number(&db, "SELECT sum(begun) FROM usage_sums WHERE span = 1"), JOBS, "sums stay");
-        assert_eq!(number(&db, "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check <> 'ok'"), 0);
+        assert_eq!(
+            number(&db, "SELECT sum(begun) FROM usage_sums WHERE span = 1"),
+            JOBS,
+            "sums stay"
+        );
+        assert_eq!(
+            number(
+                &db,
+                "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check <> 'ok'"
+            ),
+            0
+        );
     }
     let controller = site.start();
     site.wait_for_log("removed");
     let db = Connection::open(site.database()).unwrap();
-    assert_eq!((number(&db, old), number(&db, "SELECT count(*) FROM runs")), (0, 0));
-    assert_eq!(number(&db, "SELECT sum(begun) FROM usage_sums WHERE span = 1"), JOBS);
+    assert_eq!(
+        (number(&db, old), number(&db, "SELECT count(*) FROM runs")),
+        (0, 0)
+    );
+    assert_eq!(
+        number(&db, "SELECT sum(begun) FROM usage_sums WHERE span = 1"),
+        JOBS
+    );
     // Commands are answered as ever, and the job that is not old is there.
     assert!(controller.client().submit(&job("y")) >= 10_000);
     assert_eq!(number(&db, "SELECT count(*) FROM jobs WHERE id = 1"), 1);
     // The room is there to be used again, and said.
     let diagnosis = || controller.client().get("/v1/diag");
-    wait_until(|| diagnosis()["database_free_bytes"].as_u64().unwrap() > 1 << 20, || diagnosis().to_string());
+    wait_until(
+        || diagnosis()["database_free_bytes"].as_u64().unwrap() > 1 << 20,
+        || diagnosis().to_string(),
+    );
     assert!(diagnosis()["database_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(controller.stop(), 0);
 }

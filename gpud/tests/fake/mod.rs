@@ -12,14 +12,16 @@ use gmodel::run::{Desired, DesiredRun, RunEnd, RunPhase, RunReport, StopWhy, Wan
 use gmodel::{Fence, RunId, UserRef};
 use gwire::api::{FORWARD_HEADER, JoinReply, JoinRequest};
 use gwire::frame::{self, FrameReader};
-use gwire::node_protocol::{ALPN_HTTP, ALPN_JOIN, ALPN_NODE, Hello, PROTOCOL, ToController, ToNode};
+use gwire::node_protocol::{
+    ALPN_HTTP, ALPN_JOIN, ALPN_NODE, Hello, PROTOCOL, ToController, ToNode,
+};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest, Sha256};
@@ -81,20 +83,35 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.distinguished_name.push(DnType::CommonName, "test cluster");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "test cluster");
         let cert = params.self_signed(&key).unwrap();
-        Self { der: cert.der().clone(), pem: cert.pem(), issuer: Issuer::new(params, key), short_lived }
+        Self {
+            der: cert.der().clone(),
+            pem: cert.pem(),
+            issuer: Issuer::new(params, key),
+            short_lived,
+        }
     }
 
     /// Name and role as gpuctld writes them into a certificate.
     fn sign(&self, request: &JoinRequest, role: &str) -> JoinReply {
-        let name = if request.name.is_empty() { "n1" } else { &request.name };
+        let name = if request.name.is_empty() {
+            "n1"
+        } else {
+            &request.name
+        };
         let csr = CertificateSigningRequestParams::from_pem(&request.csr_pem).unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         let uri = format!("gpupool:role:{role}");
-        params.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        params
+            .subject_alt_names
+            .push(SanType::URI(uri.try_into().unwrap()));
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ClientAuth);
         if self.short_lived {
             let now = std::time::UNIX_EPOCH.elapsed().unwrap();
             let epoch = rcgen::date_time_ymd(1970, 1, 1);
@@ -102,7 +119,15 @@ impl Authority {
         }
         let cert = params.signed_by(&csr.public_key, &self.issuer).unwrap();
         let role = serde_json::from_value(role.into()).unwrap();
-        JoinReply { schema: 1, name: name.into(), role, cert_pem: cert.pem(), ca_pem: self.pem.clone(), cluster: "test".into(), admin: false }
+        JoinReply {
+            schema: 1,
+            name: name.into(),
+            role,
+            cert_pem: cert.pem(),
+            ca_pem: self.pem.clone(),
+            cluster: "test".into(),
+            admin: false,
+        }
     }
 
     fn acceptor(&self) -> TlsAcceptor {
@@ -110,12 +135,17 @@ impl Authority {
         let mut params = CertificateParams::default();
         let name = "gpuctld.gpupool.internal".try_into().unwrap();
         params.subject_alt_names.push(SanType::DnsName(name));
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ServerAuth);
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let clients = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let clients = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            provider.clone(),
+        );
         let chain = vec![cert.der().clone(), self.der.clone()];
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
@@ -148,10 +178,19 @@ impl Controller {
         let authority = Arc::new(Authority::new(short_lived));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let pin: String = Sha256::digest(&authority.der).iter().map(|byte| format!("{byte:02x}")).collect();
+        let pin: String = Sha256::digest(&authority.der)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let (sender, events) = mpsc::unbounded_channel();
         let to_node = Arc::default();
-        tokio::spawn(accept(listener, authority, role, sender, Arc::clone(&to_node)));
+        tokio::spawn(accept(
+            listener,
+            authority,
+            role,
+            sender,
+            Arc::clone(&to_node),
+        ));
         Self {
             address,
             token: format!("secret.{pin}"),
@@ -176,13 +215,19 @@ impl Controller {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(event)) => self.hear(event),
                 Ok(None) => panic!("the controller ended"),
-                Err(_) => panic!("waited in vain for {what}; phases {:?}, obeyed {:?}", self.phases, self.obeyed),
+                Err(_) => panic!(
+                    "waited in vain for {what}; phases {:?}, obeyed {:?}",
+                    self.phases, self.obeyed
+                ),
             }
         }
     }
 
     pub async fn wait_phase(&mut self, run: RunId, rank: u8) {
-        self.wait(&format!("phase {rank} of {run}"), |ctl| ctl.phases.get(&run).is_some_and(|p| p.rank() >= rank)).await;
+        self.wait(&format!("phase {rank} of {run}"), |ctl| {
+            ctl.phases.get(&run).is_some_and(|p| p.rank() >= rank)
+        })
+        .await;
     }
 
     /// Waits until the run is clean; its end.
@@ -214,7 +259,11 @@ impl Controller {
             ToController::Obeyed { fence } => self.obeyed = Some(fence),
             ToController::Inventory { inventory } => self.inventories.push(inventory),
             ToController::GpuOrders { done } => self.gpu_orders.extend(done),
-            ToController::Log { question, text, error } => drop(self.logs.insert(question, (text, error))),
+            ToController::Log {
+                question,
+                text,
+                error,
+            } => drop(self.logs.insert(question, (text, error))),
             _ => {}
         }
     }
@@ -223,13 +272,21 @@ impl Controller {
         self.phase(report.run, report.phase.clone());
         let before = self.marks.get(&report.run).map_or(0, |mark| mark.number);
         let now = report.mark.as_ref().map_or(0, |mark| mark.number);
-        assert!(before <= now, "a mark of {} is forgotten: {before}, then {now}", report.run);
-        self.marks.extend(report.mark.clone().map(|mark| (report.run, mark)));
+        assert!(
+            before <= now,
+            "a mark of {} is forgotten: {before}, then {now}",
+            report.run
+        );
+        self.marks
+            .extend(report.mark.clone().map(|mark| (report.run, mark)));
     }
 
     fn phase(&mut self, run: RunId, phase: RunPhase) {
         if let Some(before) = self.phases.get(&run) {
-            assert!(before.rank() <= phase.rank(), "{run} went back from {before:?} to {phase:?}");
+            assert!(
+                before.rank() <= phase.rank(),
+                "{run} went back from {before:?} to {phase:?}"
+            );
         }
         self.phases.insert(run, phase);
     }
@@ -240,18 +297,39 @@ impl Controller {
 
     pub fn send_bytes(&self, bytes: Vec<u8>) {
         let to_node = self.to_node.lock().unwrap();
-        to_node.as_ref().expect("a node is connected").send(bytes).unwrap();
+        to_node
+            .as_ref()
+            .expect("a node is connected")
+            .send(bytes)
+            .unwrap();
     }
 
     /// Desired state of this generation with orders for GPUs and no run.
     pub fn order_gpus(&self, generation: u64, gpus: Vec<GpuOrder>) {
-        let desired = Desired { fence: Fence { incarnation: 1, generation }, runs: Vec::new(), gpus };
-        self.send(&ToNode::Orders { orders: Vec::new(), desired });
+        let desired = Desired {
+            fence: Fence {
+                incarnation: 1,
+                generation,
+            },
+            runs: Vec::new(),
+            gpus,
+        };
+        self.send(&ToNode::Orders {
+            orders: Vec::new(),
+            desired,
+        });
     }
 
     /// Desired state of this generation, with the orders of runs to start.
     pub fn desire(&self, generation: u64, orders: Vec<LaunchOrder>, runs: Vec<DesiredRun>) {
-        let desired = Desired { fence: Fence { incarnation: 1, generation }, runs, gpus: Vec::new() };
+        let desired = Desired {
+            fence: Fence {
+                incarnation: 1,
+                generation,
+            },
+            runs,
+            gpus: Vec::new(),
+        };
         self.send(&ToNode::Orders { orders, desired });
     }
 }
@@ -265,11 +343,17 @@ async fn accept(
 ) {
     let acceptor = authority.acceptor();
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, authority, events, to_node) =
-            (acceptor.clone(), Arc::clone(&authority), events.clone(), Arc::clone(&to_node));
+        let (acceptor, authority, events, to_node) = (
+            acceptor.clone(),
+            Arc::clone(&authority),
+            events.clone(),
+            Arc::clone(&to_node),
+        );
         tokio::spawn(async move {
             stream.set_nodelay(true).unwrap();
-            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
             match stream.get_ref().1.alpn_protocol() {
                 Some(ALPN_NODE) => {
                     let (sender, queue) = mpsc::unbounded_channel();
@@ -283,10 +367,22 @@ async fn accept(
     }
 }
 
-async fn serve_node(stream: TlsStream<TcpStream>, mut queue: mpsc::UnboundedReceiver<Vec<u8>>, events: &mpsc::UnboundedSender<Event>) {
+async fn serve_node(
+    stream: TlsStream<TcpStream>,
+    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    events: &mpsc::UnboundedSender<Event>,
+) {
     let (read, mut write) = tokio::io::split(stream);
-    let welcome = ToNode::Welcome { protocol: PROTOCOL, release: "0.1.0".into(), cluster: "test".into(), heartbeat_secs: 5 };
-    write.write_all(&frame::encode(&welcome).unwrap()).await.unwrap();
+    let welcome = ToNode::Welcome {
+        protocol: PROTOCOL,
+        release: "0.1.0".into(),
+        cluster: "test".into(),
+        heartbeat_secs: 5,
+    };
+    write
+        .write_all(&frame::encode(&welcome).unwrap())
+        .await
+        .unwrap();
     let mut frames = FrameReader::new(read);
     loop {
         tokio::select! {
@@ -307,7 +403,12 @@ async fn serve_http(stream: TlsStream<TcpStream>, authority: Arc<Authority>, rol
         let authority = Arc::clone(&authority);
         async move {
             let path = request.uri().path().to_owned();
-            let peer: Vec<_> = request.headers().get_all(FORWARD_HEADER).iter().map(|v| v.to_str().unwrap().to_owned()).collect();
+            let peer: Vec<_> = request
+                .headers()
+                .get_all(FORWARD_HEADER)
+                .iter()
+                .map(|v| v.to_str().unwrap().to_owned())
+                .collect();
             let method = request.method().to_string();
             let body = request.into_body().collect().await.unwrap().to_bytes();
             let answer = match path.as_str() {
@@ -320,7 +421,9 @@ async fn serve_http(stream: TlsStream<TcpStream>, authority: Arc<Authority>, rol
             Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(answer))))
         }
     });
-    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 // --- the node ---
@@ -353,7 +456,15 @@ impl Node {
         // As /tmp is: the site's programs are below it, and what is root's there nobody else may move.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
         fs::set_permissions(dir.join("work"), fs::Permissions::from_mode(0o777)).unwrap();
-        let mut node = Self { dir, cgroup_tag: tag, controller: controller.address.clone(), extra: extra.into(), daemon: None, daemon_uid: None, program: None };
+        let mut node = Self {
+            dir,
+            cgroup_tag: tag,
+            controller: controller.address.clone(),
+            extra: extra.into(),
+            daemon: None,
+            daemon_uid: None,
+            program: None,
+        };
         node.write_config();
         assert!(node.join(&controller.token).await.success());
         node.start_daemon();
@@ -371,22 +482,46 @@ impl Node {
             beside("gstepd").display(),
             self.extra,
         );
-        let text = if self.extra.contains("gpus =") { text } else { format!("gpus = \"none\"\n{text}") };
+        let text = if self.extra.contains("gpus =") {
+            text
+        } else {
+            format!("gpus = \"none\"\n{text}")
+        };
         fs::write(self.dir.join("gpud.toml"), text).unwrap();
     }
 
     pub async fn join(&self, token: &str) -> std::process::ExitStatus {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_gpud"));
-        command.args(["join", "--controller", &self.controller, "--token", token, "--name", "n1", "--state-dir"]);
+        command.args([
+            "join",
+            "--controller",
+            &self.controller,
+            "--token",
+            token,
+            "--name",
+            "n1",
+            "--state-dir",
+        ]);
         command.arg(self.dir.join("state")).stderr(self.log());
         command.status().await.unwrap()
     }
 
     pub fn start_daemon(&mut self) {
         assert!(self.daemon.is_none());
-        let mut command = Command::new(self.program.as_deref().unwrap_or(Path::new(env!("CARGO_BIN_EXE_gpud"))));
-        command.arg("run").arg("--config").arg(self.dir.join("gpud.toml"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(self.log()).env("GPUD_LOG", "debug");
+        let mut command = Command::new(
+            self.program
+                .as_deref()
+                .unwrap_or(Path::new(env!("CARGO_BIN_EXE_gpud"))),
+        );
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(self.dir.join("gpud.toml"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(self.log())
+            .env("GPUD_LOG", "debug");
         if self.dir.join("nvml").exists() {
             command.env("NVML_SIM_STATE", self.dir.join("nvml"));
         }
@@ -398,7 +533,11 @@ impl Node {
     }
 
     fn log(&self) -> fs::File {
-        fs::OpenOptions::new().append(true).create(true).open(self.dir.join("gpud.log")).unwrap()
+        fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.dir.join("gpud.log"))
+            .unwrap()
     }
 
     pub fn log_text(&self) -> String {
@@ -415,8 +554,15 @@ impl Node {
     /// SIGTERM, as systemd would.
     pub fn stop_daemon(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
-        assert!(daemon.wait().unwrap().success(), "gpud ends well on SIGTERM");
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(daemon.id() as i32),
+            nix::sys::signal::Signal::SIGTERM,
+        )
+        .unwrap();
+        assert!(
+            daemon.wait().unwrap().success(),
+            "gpud ends well on SIGTERM"
+        );
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -439,15 +585,28 @@ impl Node {
 
     /// The order of a job whose script is `body`, run by `sh` in `work`.
     pub fn order(&self, run: RunId, body: &str) -> LaunchOrder {
-        let user = if is_root() { "nobody".to_owned() } else { own_name() };
+        let user = if is_root() {
+            "nobody".to_owned()
+        } else {
+            own_name()
+        };
         let user = gsys::user::User::by_name(&user).unwrap().unwrap();
         LaunchOrder {
             run: Some(run),
             job_name: "test".into(),
-            user: UserRef { name: user.name, uid: user.uid, gid: user.gid },
+            user: UserRef {
+                name: user.name,
+                uid: user.uid,
+                gid: user.gid,
+            },
             partition: "p".into(),
             cluster: "test".into(),
-            nodes: vec![OrderNode { name: "n1".into(), cpus: 1, tasks: 1, gpus: 0 }],
+            nodes: vec![OrderNode {
+                name: "n1".into(),
+                cpus: 1,
+                tasks: 1,
+                gpus: 0,
+            }],
             ntasks: 1,
             cpus_per_task: 1,
             cpus: 1,
@@ -464,14 +623,25 @@ impl Node {
 
     /// No process, cgroup or mount of the run is left.
     pub fn assert_no_trace(&self, run: RunId) {
-        for tree in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids"] {
+        for tree in [
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/unified",
+            "/sys/fs/cgroup/memory",
+            "/sys/fs/cgroup/cpu",
+            "/sys/fs/cgroup/pids",
+        ] {
             for what in ["run", "prolog", "epilog"] {
-                let dir = Path::new(tree).join(&self.cgroup_tag).join(format!("{what}_{run}"));
+                let dir = Path::new(tree)
+                    .join(&self.cgroup_tag)
+                    .join(format!("{what}_{run}"));
                 assert!(!dir.exists(), "{} is left", dir.display());
             }
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(&format!("{}/spool/private/{run}", self.dir.display())), "a mount is left");
+        assert!(
+            !mounts.contains(&format!("{}/spool/private/{run}", self.dir.display())),
+            "a mount is left"
+        );
         assert!(!self.path("spool/private").join(run.to_string()).exists());
     }
 }
@@ -480,16 +650,21 @@ impl Node {
 fn simulate_gpus(dir: &Path) {
     let sim = beside("nvml-sim");
     fs::create_dir_all(dir.join("nvml")).unwrap();
-    let made = std::process::Command::new(sim).args(["init", "--gpus", "h100:4", "--dir"]).arg(dir.join("nvml")).status();
+    let made = std::process::Command::new(sim)
+        .args(["init", "--gpus", "h100:4", "--dir"])
+        .arg(dir.join("nvml"))
+        .status();
     assert!(made.unwrap().success());
-    let state: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("nvml/state.json")).unwrap()).unwrap();
+    let state: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.join("nvml/state.json")).unwrap()).unwrap();
     fs::create_dir_all(dir.join("dev")).unwrap();
     fs::set_permissions(dir.join("dev"), fs::Permissions::from_mode(0o755)).unwrap();
     let major = gsys::device_node::unused_major(&[]).unwrap();
     for gpu in state["gpus"].as_array().unwrap() {
         let minor = gpu["minor"].as_u64().unwrap() as u32;
         let device = gsys::device_fence::DeviceNumber { major, minor };
-        gsys::device_node::make_char_device(&dir.join(format!("dev/nvidia{minor}")), device).unwrap();
+        gsys::device_node::make_char_device(&dir.join(format!("dev/nvidia{minor}")), device)
+            .unwrap();
     }
     let device = gsys::device_fence::DeviceNumber { major, minor: 4000 };
     gsys::device_node::make_char_device(&dir.join("dev/nvidiactl"), device).unwrap();
@@ -503,14 +678,26 @@ pub async fn gpu_node(ctl: &mut Controller, extra: &str) -> Node {
     simulate_gpus(&node.dir);
     let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
     let lib = beside("libnvidia_ml_sim.so");
-    let gpus = format!("gpus = \"auto\"\nnvml_lib = {:?}\ndev_dir = {:?}\n{extra}", lib.display(), node.path("dev").display());
-    fs::write(node.path("gpud.toml"), config.replace("gpus = \"none\"", &gpus)).unwrap();
+    let gpus = format!(
+        "gpus = \"auto\"\nnvml_lib = {:?}\ndev_dir = {:?}\n{extra}",
+        lib.display(),
+        node.path("dev").display()
+    );
+    fs::write(
+        node.path("gpud.toml"),
+        config.replace("gpus = \"none\"", &gpus),
+    )
+    .unwrap();
     node.start_daemon();
     node
 }
 
 pub fn nvml_sim(node: &Node, words: &[&str]) {
-    let said = std::process::Command::new(beside("nvml-sim")).args(words).arg("--dir").arg(node.path("nvml")).status();
+    let said = std::process::Command::new(beside("nvml-sim"))
+        .args(words)
+        .arg("--dir")
+        .arg(node.path("nvml"))
+        .status();
     assert!(said.unwrap().success(), "{words:?}");
 }
 
@@ -524,8 +711,16 @@ impl Drop for Node {
             let _ = gsys::cgroup::remove_all(&self.cgroup_tag);
         }
         if std::thread::panicking() {
-            eprintln!("--- gpud.log of {}\n{}", self.dir.display(), self.log_text());
-            for run in fs::read_dir(self.path("spool/runs")).into_iter().flatten().flatten() {
+            eprintln!(
+                "--- gpud.log of {}\n{}",
+                self.dir.display(),
+                self.log_text()
+            );
+            for run in fs::read_dir(self.path("spool/runs"))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
                 let log = fs::read_to_string(run.path().join("log")).unwrap_or_default();
                 eprintln!("--- {}\n{log}", run.path().display());
             }
@@ -541,11 +736,23 @@ pub fn run_id(text: &str) -> RunId {
 }
 
 pub fn want(run: RunId, want: Want) -> DesiredRun {
-    DesiredRun { run, want, signals: Vec::new(), limit_secs: None, suspended: false }
+    DesiredRun {
+        run,
+        want,
+        signals: Vec::new(),
+        limit_secs: None,
+        suspended: false,
+    }
 }
 
 pub fn stop(run: RunId, grace_secs: u32) -> DesiredRun {
-    want(run, Want::Stop { why: StopWhy::Cancelled, grace_secs })
+    want(
+        run,
+        Want::Stop {
+            why: StopWhy::Cancelled,
+            grace_secs,
+        },
+    )
 }
 
 pub fn is_root() -> bool {
@@ -553,7 +760,9 @@ pub fn is_root() -> bool {
 }
 
 fn own_name() -> String {
-    gsys::user::user_name(nix::unistd::geteuid().as_raw()).unwrap().unwrap()
+    gsys::user::user_name(nix::unistd::geteuid().as_raw())
+        .unwrap()
+        .unwrap()
 }
 
 /// Waits for a file a job makes.
@@ -579,20 +788,39 @@ fn build_tools() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let newest = ["gstepd/src", "nvml-sim/src", "gsys/src", "gmodel/src"].map(|dir| newest_below(&workspace.join(dir)));
+        let newest = ["gstepd/src", "nvml-sim/src", "gsys/src", "gmodel/src"]
+            .map(|dir| newest_below(&workspace.join(dir)));
         let newest = newest.into_iter().max().unwrap();
-        let built = |name: &str| fs::metadata(beside(name)).and_then(|meta| meta.modified()).is_ok_and(|at| at > newest);
-        if ["gstepd", "nvml-sim", "libnvidia_ml_sim.so"].into_iter().all(built) {
+        let built = |name: &str| {
+            fs::metadata(beside(name))
+                .and_then(|meta| meta.modified())
+                .is_ok_and(|at| at > newest)
+        };
+        if ["gstepd", "nvml-sim", "libnvidia_ml_sim.so"]
+            .into_iter()
+            .all(built)
+        {
             return;
         }
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-        let built = Command::new(cargo).args(["build", "--quiet", "-p", "gstepd", "-p", "nvml-sim"]).status().unwrap();
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "-p", "gstepd", "-p", "nvml-sim"])
+            .status()
+            .unwrap();
         assert!(built.success(), "gstepd does not build");
     });
 }
 
 fn newest_below(dir: &Path) -> std::time::SystemTime {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let newest = |path: PathBuf| if path.is_dir() { newest_below(&path) } else { fs::metadata(path).unwrap().modified().unwrap() };
+    let entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let newest = |path: PathBuf| {
+        if path.is_dir() {
+            newest_below(&path)
+        } else {
+            fs::metadata(path).unwrap().modified().unwrap()
+        }
+    };
     entries.map(newest).max().unwrap_or(std::time::UNIX_EPOCH)
 }

@@ -24,7 +24,11 @@ struct Answer {
 /// A line for each step under way; with `first_only` of each job the lowest number alone, and its script if nothing else runs.
 pub(super) fn list(args: &AccountingArgs, first_only: bool, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
-    let text = if args.format.is_empty() { USUAL.to_owned() } else { args.format.join(",") };
+    let text = if args.format.is_empty() {
+        USUAL.to_owned()
+    } else {
+        args.format.join(",")
+    };
     let columns = run_column::read(&text).map_err(Failure::new)?;
     let named = Named::of(&args.jobs.join(","));
     let of_runs = query(args, now)?;
@@ -41,42 +45,75 @@ pub(super) fn list(args: &AccountingArgs, first_only: bool, now: Timestamp) -> O
     let mut client = gcli::connect("gacct")?;
     args.cluster.check(&mut client)?;
     let path = path_with_query("/v1/steps", &query);
-    let path = format!("{path}{}live=true", if path.contains('?') { '&' } else { '?' });
+    let path = format!(
+        "{path}{}live=true",
+        if path.contains('?') { '&' } else { '?' }
+    );
     if args.json {
         copy_json(&mut client, &path, &mut out)?;
         out.flush()?;
         return Ok(0);
     }
     let Answer { steps } = client.get(&path)?;
-    let listing = Listing { columns, style: Style::of(args), manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()) };
-    let mut lines = if args.noheader { String::new() } else { listing.header() };
-    let meant: Vec<&StepRow> = steps.iter().filter(|step| is_meant(step, &named, first_only, &steps)).collect();
-    let (known, unknown): (Vec<&StepRow>, Vec<&StepRow>) = meant.iter().partition(|step| step.cpu_time_secs.is_some());
-    known.iter().for_each(|step| listing.add(&RunLine::default().of_step(step), &mut lines));
+    let listing = Listing {
+        columns,
+        style: Style::of(args),
+        manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()),
+    };
+    let mut lines = if args.noheader {
+        String::new()
+    } else {
+        listing.header()
+    };
+    let meant: Vec<&StepRow> = steps
+        .iter()
+        .filter(|step| is_meant(step, &named, first_only, &steps))
+        .collect();
+    let (known, unknown): (Vec<&StepRow>, Vec<&StepRow>) =
+        meant.iter().partition(|step| step.cpu_time_secs.is_some());
+    known
+        .iter()
+        .for_each(|step| listing.add(&RunLine::default().of_step(step), &mut lines));
     out.write_all(lines.as_bytes())?;
     out.flush()?;
     if !unknown.is_empty() {
         let ids: Vec<&str> = unknown.iter().map(|step| step.shown_id.as_str()).collect();
-        let text = format!("nothing is known of {}: a node did not answer, or measures nothing before the end", ids.join(", "));
+        let text = format!(
+            "nothing is known of {}: a node did not answer, or measures nothing before the end",
+            ids.join(", ")
+        );
         gcli::failure::note("gacct", text)?;
     }
     match meant.is_empty() && !args.jobs.is_empty() {
-        true => Err(Failure::new(format_args!("couldn't get steps for job {}: none of it runs now", args.jobs.join(",")))),
+        true => Err(Failure::new(format_args!(
+            "couldn't get steps for job {}: none of it runs now",
+            args.jobs.join(",")
+        ))),
         false => Ok(u8::from(known.is_empty() && !unknown.is_empty())),
     }
 }
 
 fn is_meant(step: &StepRow, named: &Named, first_only: bool, all: &[StepRow]) -> bool {
     let job = step.shown_id.rsplit_once('.').map_or("", |(job, _)| job);
-    let of_job = named.jobs.iter().any(|word| covers(word, job) || *word == step.job.to_string());
+    let of_job = named
+        .jobs
+        .iter()
+        .any(|word| covers(word, job) || *word == step.job.to_string());
     let of_all = named.jobs.is_empty() && named.steps.is_empty() || of_job;
-    let is_first = || all.iter().filter(|other| other.job == step.job).all(|other| number(step) <= number(other));
+    let is_first = || {
+        all.iter()
+            .filter(|other| other.job == step.job)
+            .all(|other| number(step) <= number(other))
+    };
     named.steps.contains(&step.shown_id) || of_all && (!first_only || is_first())
 }
 
 /// The script comes last.
 fn number(step: &StepRow) -> u32 {
-    step.shown_id.rsplit_once('.').and_then(|(_, number)| number.parse().ok()).unwrap_or(u32::MAX)
+    step.shown_id
+        .rsplit_once('.')
+        .and_then(|(_, number)| number.parse().ok())
+        .unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -85,12 +122,21 @@ mod tests {
 
     #[test]
     fn sstat_shows_the_first_step_of_a_job_unless_one_is_named() {
-        let step = |id: &str| StepRow { job: id.split(['.', '_']).next().unwrap().parse().unwrap(), shown_id: id.into(), ..StepRow::default() };
+        let step = |id: &str| StepRow {
+            job: id.split(['.', '_']).next().unwrap().parse().unwrap(),
+            shown_id: id.into(),
+            ..StepRow::default()
+        };
         let all = ["17.batch", "17.2", "17.10", "18.batch", "98_4.batch"].map(step);
         let shown = |list: &str, first_only| {
             let named = Named::of(list);
-            let meant = all.iter().filter(|step| is_meant(step, &named, first_only, &all));
-            meant.map(|step| step.shown_id.as_str()).collect::<Vec<_>>().join(" ")
+            let meant = all
+                .iter()
+                .filter(|step| is_meant(step, &named, first_only, &all));
+            meant
+                .map(|step| step.shown_id.as_str())
+                .collect::<Vec<_>>()
+                .join(" ")
         };
         assert_eq!(shown("", true), "17.2 18.batch 98_4.batch");
         assert_eq!(shown("17", false), "17.batch 17.2 17.10");

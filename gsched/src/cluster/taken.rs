@@ -47,7 +47,11 @@ impl Cluster {
         'all: for (nodes, of) in picked {
             if part.replace(*of) != Some(*of) {
                 self.taken.begin();
-                for (place, known) in before.iter().enumerate().filter(|(_, known)| known.part == *of && self.rooms.has(known.of)) {
+                for (place, known) in before
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, known)| known.part == *of && self.rooms.has(known.of))
+                {
                     self.taken.set(known.of.id, Place::Before(place as u32));
                 }
             }
@@ -58,8 +62,19 @@ impl Cluster {
                 let place = match self.taken.get(room) {
                     Some(Place::Now(place)) => place as usize,
                     known => {
-                        let known = if let Some(Place::Before(place)) = known { Some(&before[place as usize]) } else { None };
-                        let Some(taken) = self.take(*of, room, stretch.len(), known, need(*of, self.nodes[at].make), (from, to)) else {
+                        let known = if let Some(Place::Before(place)) = known {
+                            Some(&before[place as usize])
+                        } else {
+                            None
+                        };
+                        let Some(taken) = self.take(
+                            *of,
+                            room,
+                            stretch.len(),
+                            known,
+                            need(*of, self.nodes[at].make),
+                            (from, to),
+                        ) else {
                             is_there = false;
                             break 'all;
                         };
@@ -72,7 +87,12 @@ impl Cluster {
                 all[place].nodes += stretch.len();
                 self.place_room(stretch.clone(), all[place].made.id);
                 match holds.last_mut() {
-                    Some((same, last)) if last.end == stretch.start && (last_place == place || *same == all[place].hold) => last.end = stretch.end,
+                    Some((same, last))
+                        if last.end == stretch.start
+                            && (last_place == place || *same == all[place].hold) =>
+                    {
+                        last.end = stretch.end
+                    }
                     _ => holds.push((all[place].hold, stretch)),
                 }
                 last_place = place;
@@ -100,11 +120,22 @@ impl Cluster {
             && self.rooms.find_again(before.made)
         {
             debug_assert!(self.is_what_is_left(before, need, from, to));
-            return Some(Taken { nodes: 0, ..before.clone() });
+            return Some(Taken {
+                nodes: 0,
+                ..before.clone()
+            });
         }
         let of = self.rooms.mark(room);
-        let (made, hold) = self.rooms.add_changed(room, nodes, |room| room.hold(need, from, to))?;
-        Some(Taken { part, of, made: self.rooms.mark(made), hold, nodes: 0 })
+        let (made, hold) = self
+            .rooms
+            .add_changed(room, nodes, |room| room.hold(need, from, to))?;
+        Some(Taken {
+            part,
+            of,
+            made: self.rooms.mark(made),
+            hold,
+            nodes: 0,
+        })
     }
 
     /// Whether a room is what a reservation leaves of another.

@@ -100,31 +100,71 @@ impl Standings {
             self.begin(snapshot, queue);
             self.enter(snapshot, waiting.clone());
         }
-        self.tree.want(waiting.clone().filter_map(|(number, ..)| self.waiting[number]));
+        self.tree.want(
+            waiting
+                .clone()
+                .filter_map(|(number, ..)| self.waiting[number]),
+        );
         self.tree.rank_all();
         let mut factors = vec![0; self.waiting.len()];
         for (number, ..) in waiting {
-            factors[number] = self.waiting[number].map_or(PPM as u32, |at| self.tree.nodes[at].factor);
+            factors[number] =
+                self.waiting[number].map_or(PPM as u32, |at| self.tree.nodes[at].factor);
         }
         factors
     }
 
     fn begin(&mut self, snapshot: &Snapshot, queue: u64) {
         let mut tree = FairTree::of_policy(&snapshot.policy);
-        let named = |node: &ShareNode| Person { account: node.account.into(), user: node.user.map(Into::into), ..Person::default() };
+        let named = |node: &ShareNode| Person {
+            account: node.account.into(),
+            user: node.user.map(Into::into),
+            ..Person::default()
+        };
         let people = tree.nodes.iter().map(named).collect();
         let nodes = std::mem::take(&mut tree.nodes).into_iter();
-        let nodes = nodes.map(|node| ShareNode { account: "", user: node.user.map(|_| ""), ..node }).collect();
-        let FairTree { accounts, users, user_count, .. } = tree;
-        let tree = FairTree { nodes, accounts, users, user_count, ..FairTree::default() };
+        let nodes = nodes
+            .map(|node| ShareNode {
+                account: "",
+                user: node.user.map(|_| ""),
+                ..node
+            })
+            .collect();
+        let FairTree {
+            accounts,
+            users,
+            user_count,
+            ..
+        } = tree;
+        let tree = FairTree {
+            nodes,
+            accounts,
+            users,
+            user_count,
+            ..FairTree::default()
+        };
         let of = Some((snapshot.config.clone(), snapshot.policy.clone()));
-        *self = Self { of, tree, people, queue, are_stale: true, ..Self::default() };
+        *self = Self {
+            of,
+            tree,
+            people,
+            queue,
+            are_stale: true,
+            ..Self::default()
+        };
     }
 
     /// Enters what everybody has used by now. `false`: not all who stand in the tree are to.
-    fn enter<'n>(&mut self, snapshot: &Snapshot, waiting: impl Iterator<Item = (usize, &'n str, &'n str)>) -> bool {
+    fn enter<'n>(
+        &mut self,
+        snapshot: &Snapshot,
+        waiting: impl Iterator<Item = (usize, &'n str, &'n str)>,
+    ) -> bool {
         self.pass += 1;
-        let clock = Clock::new(snapshot.now, snapshot.config.scheduler.fair_share.half_life_secs);
+        let clock = Clock::new(
+            snapshot.now,
+            snapshot.config.scheduler.fair_share.half_life_secs,
+        );
         self.enter_runs(snapshot, &clock);
         let are_rows_there = self.enter_book(&snapshot.usage);
         for (number, account, user) in waiting {
@@ -135,7 +175,11 @@ impl Standings {
             self.waiting[number] = Some(at);
             self.people[at].waited = self.pass;
         }
-        match self.read.as_ref().is_some_and(|read| clock.is_in_step_of(read)) {
+        match self
+            .read
+            .as_ref()
+            .is_some_and(|read| clock.is_in_step_of(read))
+        {
             true => (0..self.moving.len()).for_each(|place| self.is_due(self.moving[place])),
             false => (0..self.people.len()).for_each(|at| self.is_due(at)),
         }
@@ -162,7 +206,8 @@ impl Standings {
         }
         person.is_due = false;
         let decayed = person.entry.as_ref().map(|entry| &entry.decayed);
-        let is_moving = !person.running.is_empty() || decayed.is_some_and(|decayed| !clock.has_half_life_of(decayed));
+        let is_moving = !person.running.is_empty()
+            || decayed.is_some_and(|decayed| !clock.has_half_life_of(decayed));
         let usage = match decayed {
             Some(decayed) => decayed.with_known(&person.running, clock, &mut person.known),
             None if is_moving => Decayed::default().with(&person.running, clock),
@@ -176,9 +221,20 @@ impl Standings {
 
     fn enter_runs(&mut self, snapshot: &Snapshot, clock: &Clock) {
         // What GPUs weigh their nodes say, which may come to say something else.
-        let keeps = snapshot.config.scheduler.fair_share.gpu_weights_milli.is_empty();
+        let keeps = snapshot
+            .config
+            .scheduler
+            .fair_share
+            .gpu_weights_milli
+            .is_empty();
         let stale = std::mem::take(&mut self.stale);
-        if std::mem::take(&mut self.are_stale) || !keeps || !self.read.as_ref().is_some_and(|read| clock.goes_on_from(read)) {
+        if std::mem::take(&mut self.are_stale)
+            || !keeps
+            || !self
+                .read
+                .as_ref()
+                .is_some_and(|read| clock.goes_on_from(read))
+        {
             for at in 0..self.people.len() {
                 if self.people[at].runs > 0 {
                     let person = &mut self.people[at];
@@ -201,14 +257,27 @@ impl Standings {
                 let known = self.runs.remove(place);
                 self.leave_run(&known, clock);
             }
-            let now = snapshot.running.binary_search_by_key(&id, |run| run.run).ok().map(|at| &snapshot.running[at]);
-            if let Some(entered) = now.and_then(|run| self.enter_run(snapshot, run, &weights, clock)) {
-                self.runs.insert(place.unwrap_or_else(|place| place), entered);
+            let now = snapshot
+                .running
+                .binary_search_by_key(&id, |run| run.run)
+                .ok()
+                .map(|at| &snapshot.running[at]);
+            if let Some(entered) =
+                now.and_then(|run| self.enter_run(snapshot, run, &weights, clock))
+            {
+                self.runs
+                    .insert(place.unwrap_or_else(|place| place), entered);
             }
         }
     }
 
-    fn enter_run(&mut self, snapshot: &Snapshot, run: &RunningRun, weights: &GpuWeights, clock: &Clock) -> Option<RunUse> {
+    fn enter_run(
+        &mut self,
+        snapshot: &Snapshot,
+        run: &RunningRun,
+        weights: &GpuWeights,
+        clock: &Clock,
+    ) -> Option<RunUse> {
         if run.charged {
             return None;
         }
@@ -224,20 +293,31 @@ impl Standings {
             (None, None) => {}
         }
         self.is_due(at);
-        Some(RunUse { run: run.run, at, micro, since })
+        Some(RunUse {
+            run: run.run,
+            at,
+            micro,
+            since,
+        })
     }
 
     fn leave_run(&mut self, known: &RunUse, clock: &Clock) {
         let person = &mut self.people[known.at];
         (person.runs, person.known) = (person.runs - 1, None);
-        known.since.iter().for_each(|since| person.running.remove(clock, known.micro, *since));
+        known
+            .since
+            .iter()
+            .for_each(|since| person.running.remove(clock, known.micro, *since));
         self.is_due(known.at);
     }
 
     /// `false`: somebody has no row any more.
     fn enter_book(&mut self, book: &Arc<UsageBook>) -> bool {
         let before = self.book.replace(book.clone());
-        if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, book)) {
+        if before
+            .as_ref()
+            .is_some_and(|before| Arc::ptr_eq(before, book))
+        {
             return true;
         }
         for (account, user, entry) in book.users_since(before.as_deref()) {
@@ -250,7 +330,9 @@ impl Standings {
     }
 
     fn place(&self, account: &str, user: &str) -> Option<usize> {
-        let is_it = |at: usize| (&*self.people[at].account, self.people[at].user.as_deref()) == (account, Some(user));
+        let is_it = |at: usize| {
+            (&*self.people[at].account, self.people[at].user.as_deref()) == (account, Some(user))
+        };
         self.tree.users.find(hash(&[account, user]), is_it)
     }
 
@@ -259,20 +341,35 @@ impl Standings {
         if let Some(at) = self.place(account, user) {
             return at;
         }
-        let parent = self.tree.accounts.find(hash(&[account]), |at| &*self.people[at].account == account).unwrap_or_else(|| {
-            let at = self.push(account, None, 0);
-            self.tree.accounts.add(at, |at| hash(&[&self.people[at].account]));
-            at
-        });
+        let parent = self
+            .tree
+            .accounts
+            .find(hash(&[account]), |at| &*self.people[at].account == account)
+            .unwrap_or_else(|| {
+                let at = self.push(account, None, 0);
+                self.tree
+                    .accounts
+                    .add(at, |at| hash(&[&self.people[at].account]));
+                at
+            });
         let at = self.push(account, Some(user), parent);
-        self.tree.users.add(at, |at| hash(&[&self.people[at].account, self.people[at].user.as_deref().unwrap_or_default()]));
+        self.tree.users.add(at, |at| {
+            hash(&[
+                &self.people[at].account,
+                self.people[at].user.as_deref().unwrap_or_default(),
+            ])
+        });
         self.tree.user_count += 1;
         self.fleeting.push(at);
         at
     }
 
     fn push(&mut self, account: &str, user: Option<&str>, parent: usize) -> usize {
-        self.people.push(Person { account: account.into(), user: user.map(Into::into), ..Person::default() });
+        self.people.push(Person {
+            account: account.into(),
+            user: user.map(Into::into),
+            ..Person::default()
+        });
         self.tree.push("", user.map(|_| ""), parent, 1)
     }
 }

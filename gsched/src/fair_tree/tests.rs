@@ -11,32 +11,67 @@ fn policy_and_use(text: &str) -> (Policy, Vec<(String, String, u64)>) {
     let (mut policy, mut used) = (Policy::default(), Vec::new());
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let named = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let named = |name: &str| {
+            words
+                .iter()
+                .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        };
         let shares = named("shares").map_or(1, |n| n.parse().unwrap());
         if words[0] == "account" {
             let parent = named("under").map(str::to_owned);
-            let account = Account { name: words[1].into(), parent, shares, ..Account::default() };
+            let account = Account {
+                name: words[1].into(),
+                parent,
+                shares,
+                ..Account::default()
+            };
             policy.accounts.insert(words[1].into(), account);
         } else {
             let account = policy.accounts.get_mut(words[3]).unwrap();
-            account.users.insert(words[1].into(), AccountUser { shares, ..AccountUser::default() });
-            used.push((words[3].to_owned(), words[1].to_owned(), named("used").map_or(0, |n| n.parse().unwrap())));
+            account.users.insert(
+                words[1].into(),
+                AccountUser {
+                    shares,
+                    ..AccountUser::default()
+                },
+            );
+            used.push((
+                words[3].to_owned(),
+                words[1].to_owned(),
+                named("used").map_or(0, |n| n.parse().unwrap()),
+            ));
         }
     }
     (policy, used)
 }
 
 fn tree<'a>(policy: &'a Policy, used: &'a [(String, String, u64)]) -> FairTree<'a> {
-    FairTree::new(policy, used.iter().map(|(account, user, used)| (&**account, &**user, *used)))
+    FairTree::new(
+        policy,
+        used.iter()
+            .map(|(account, user, used)| (&**account, &**user, *used)),
+    )
 }
 
 fn check(text: &str, want: Expect) {
     let (policy, used) = policy_and_use(text);
     let lines = tree(&policy, &used);
     let lines = lines.lines().into_iter().map(|(depth, node)| {
-        let level = node.level_fs.ppm().map_or("inf".to_owned(), |ppm| format!("{}.{:03}", ppm / 1_000_000, ppm / 1000 % 1000));
-        let factor = if node.user.is_some() { format!(" {}", node.factor) } else { String::new() };
-        format!("{}{} {} {}{factor}\n", " ".repeat(depth), node.user.unwrap_or(node.account), node.usage, level)
+        let level = node.level_fs.ppm().map_or("inf".to_owned(), |ppm| {
+            format!("{}.{:03}", ppm / 1_000_000, ppm / 1000 % 1000)
+        });
+        let factor = if node.user.is_some() {
+            format!(" {}", node.factor)
+        } else {
+            String::new()
+        };
+        format!(
+            "{}{} {} {}{factor}\n",
+            " ".repeat(depth),
+            node.user.unwrap_or(node.account),
+            node.usage,
+            level
+        )
     });
     want.assert_eq(&lines.collect::<String>());
 }
@@ -154,9 +189,19 @@ fn resting_mends_a_standing_step_by_step() {
     let tree = tree(&policy, &used);
     assert_eq!(tree.factor("a", "ann"), 333_333);
     let outlook = tree.outlook("a", "ann");
-    let shown: Vec<(u32, u64, u32)> =
-        outlook.iter().map(|later| (later.after_half_lives_milli, later.usage, later.factor)).collect();
-    assert_eq!(shown, [(500, 565, 333_333), (1000, 400, 333_333), (2000, 200, 666_666), (4000, 50, 1_000_000)]);
+    let shown: Vec<(u32, u64, u32)> = outlook
+        .iter()
+        .map(|later| (later.after_half_lives_milli, later.usage, later.factor))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (500, 565, 333_333),
+            (1000, 400, 333_333),
+            (2000, 200, 666_666),
+            (4000, 50, 1_000_000)
+        ]
+    );
     assert_eq!(tree.outlook("a", "nobody"), []);
 }
 
@@ -169,10 +214,19 @@ fn running_work_counts_and_a_run_in_the_book_counts_once() {
     );
     let used = |snapshot: &Snapshot, user: &str| {
         let tree = FairTree::of(snapshot);
-        tree.lines().iter().find(|(_, node)| node.user == Some(user)).map(|(_, node)| node.usage)
+        tree.lines()
+            .iter()
+            .find(|(_, node)| node.user == Some(user))
+            .map(|(_, node)| node.usage)
     };
-    let (ann, bob) = (used(&snapshot, "ann").unwrap(), used(&snapshot, "bob").unwrap());
-    assert!((14_400_000..14_600_000).contains(&ann), "4 GPUs and 4 CPUs for an hour: {ann}");
+    let (ann, bob) = (
+        used(&snapshot, "ann").unwrap(),
+        used(&snapshot, "bob").unwrap(),
+    );
+    assert!(
+        (14_400_000..14_600_000).contains(&ann),
+        "4 GPUs and 4 CPUs for an hour: {ann}"
+    );
     assert!(ann > bob && bob > ann / 2 - 100_000);
     snapshot.running[0].charged = true;
     assert_eq!(used(&snapshot, "ann"), None);
@@ -190,27 +244,46 @@ fn by_the_book(policy: &Policy, used: &[(String, String, u64)]) -> BTreeMap<(Str
         all: (u64, u128),
     }
     fn total(policy: &Policy, used: &[(String, String, u64)], account: &str) -> u128 {
-        let own: u128 = used.iter().filter(|(of, ..)| of == account).map(|(.., used)| u128::from(*used)).sum();
-        let below = policy.accounts.values().filter(|one| one.parent.as_deref() == Some(account));
-        own + below.map(|one| total(policy, used, &one.name)).sum::<u128>()
+        let own: u128 = used
+            .iter()
+            .filter(|(of, ..)| of == account)
+            .map(|(.., used)| u128::from(*used))
+            .sum();
+        let below = policy
+            .accounts
+            .values()
+            .filter(|one| one.parent.as_deref() == Some(account));
+        own + below
+            .map(|one| total(policy, used, &one.name))
+            .sum::<u128>()
     }
     fn children(policy: &Policy, used: &[(String, String, u64)], of: Option<&str>) -> Vec<One> {
-        let accounts = policy.accounts.values().filter(|one| one.parent.as_deref() == of).map(|one| One {
-            account: one.name.clone(),
-            user: None,
-            shares: u64::from(one.shares),
-            used: total(policy, used, &one.name),
-            all: (0, 0),
-        });
-        let users = used.iter().filter(|(account, ..)| Some(&**account) == of).map(|(account, user, used)| One {
-            account: account.clone(),
-            user: Some(user.clone()),
-            shares: u64::from(policy.accounts[account].users[user].shares),
-            used: u128::from(*used),
-            all: (0, 0),
-        });
+        let accounts = policy
+            .accounts
+            .values()
+            .filter(|one| one.parent.as_deref() == of)
+            .map(|one| One {
+                account: one.name.clone(),
+                user: None,
+                shares: u64::from(one.shares),
+                used: total(policy, used, &one.name),
+                all: (0, 0),
+            });
+        let users = used
+            .iter()
+            .filter(|(account, ..)| Some(&**account) == of)
+            .map(|(account, user, used)| One {
+                account: account.clone(),
+                user: Some(user.clone()),
+                shares: u64::from(policy.accounts[account].users[user].shares),
+                used: u128::from(*used),
+                all: (0, 0),
+            });
         let mut all: Vec<One> = accounts.chain(users).collect();
-        let sum = (all.iter().map(|one| one.shares).sum(), all.iter().map(|one| one.used).sum());
+        let sum = (
+            all.iter().map(|one| one.shares).sum(),
+            all.iter().map(|one| one.used).sum(),
+        );
         all.iter_mut().for_each(|one| one.all = sum);
         all
     }
@@ -219,22 +292,38 @@ fn by_the_book(policy: &Policy, used: &[(String, String, u64)]) -> BTreeMap<(Str
         match (one.shares, one.used) {
             (0, _) => (0, 1),
             (_, 0) => (1, 0),
-            _ => (u128::from(one.shares) * one.all.1, u128::from(one.all.0) * one.used),
+            _ => (
+                u128::from(one.shares) * one.all.1,
+                u128::from(one.all.0) * one.used,
+            ),
         }
     }
     /// Users in the order of their ranks, tied ones together.
-    fn groups(policy: &Policy, used: &[(String, String, u64)], mut list: Vec<One>) -> Vec<Vec<One>> {
+    fn groups(
+        policy: &Policy,
+        used: &[(String, String, u64)],
+        mut list: Vec<One>,
+    ) -> Vec<Vec<One>> {
         let mut ranked: Vec<Vec<One>> = Vec::new();
         while !list.is_empty() {
             let better = |a: &One, b: &One| {
                 let ((an, ad), (bn, bd)) = (level(a), level(b));
                 an * bd > bn * ad || (ad == 0 && bd != 0)
             };
-            let best = list.iter().find(|one| !list.iter().any(|other| better(other, one))).unwrap().clone();
-            let (equal, rest): (Vec<One>, Vec<One>) = list.into_iter().partition(|one| !better(&best, one));
+            let best = list
+                .iter()
+                .find(|one| !list.iter().any(|other| better(other, one)))
+                .unwrap()
+                .clone();
+            let (equal, rest): (Vec<One>, Vec<One>) =
+                list.into_iter().partition(|one| !better(&best, one));
             list = rest;
-            let (users, accounts): (Vec<One>, Vec<One>) = equal.into_iter().partition(|one| one.user.is_some());
-            let below: Vec<One> = accounts.iter().flat_map(|one| children(policy, used, Some(&one.account))).collect();
+            let (users, accounts): (Vec<One>, Vec<One>) =
+                equal.into_iter().partition(|one| one.user.is_some());
+            let below: Vec<One> = accounts
+                .iter()
+                .flat_map(|one| children(policy, used, Some(&one.account)))
+                .collect();
             let mut below = groups(policy, used, below);
             if !users.is_empty() {
                 if below.is_empty() {
@@ -250,7 +339,10 @@ fn by_the_book(policy: &Policy, used: &[(String, String, u64)]) -> BTreeMap<(Str
     let mut factors = BTreeMap::new();
     for group in groups(policy, used, children(policy, used, None)) {
         for one in &group {
-            factors.insert((one.account.clone(), one.user.clone().unwrap()), rank * PPM / used.len() as u64);
+            factors.insert(
+                (one.account.clone(), one.user.clone().unwrap()),
+                rank * PPM / used.len() as u64,
+            );
         }
         rank -= group.len() as u64;
     }
@@ -259,18 +351,33 @@ fn by_the_book(policy: &Policy, used: &[(String, String, u64)]) -> BTreeMap<(Str
 
 fn trees() -> impl Strategy<Value = String> {
     let account = (0..4u32, 0..6usize);
-    let user = (0..3u32, prop::sample::select(vec![0u64, 0, 10, 10, 20, 30, 70, 1000]), 0..6usize);
-    (prop::collection::vec(account, 1..6), prop::collection::vec(user, 1..12)).prop_map(|(accounts, users)| {
-        let mut text = String::new();
-        for (at, (shares, parent)) in accounts.iter().enumerate() {
-            let under = if *parent < at { format!("under=a{parent}") } else { String::new() };
-            text += &format!("account a{at} shares={shares} {under}\n");
-        }
-        for (at, (shares, used, account)) in users.iter().enumerate() {
-            text += &format!("user u{at} in a{} shares={shares} used={used}\n", account % accounts.len());
-        }
-        text
-    })
+    let user = (
+        0..3u32,
+        prop::sample::select(vec![0u64, 0, 10, 10, 20, 30, 70, 1000]),
+        0..6usize,
+    );
+    (
+        prop::collection::vec(account, 1..6),
+        prop::collection::vec(user, 1..12),
+    )
+        .prop_map(|(accounts, users)| {
+            let mut text = String::new();
+            for (at, (shares, parent)) in accounts.iter().enumerate() {
+                let under = if *parent < at {
+                    format!("under=a{parent}")
+                } else {
+                    String::new()
+                };
+                text += &format!("account a{at} shares={shares} {under}\n");
+            }
+            for (at, (shares, used, account)) in users.iter().enumerate() {
+                text += &format!(
+                    "user u{at} in a{} shares={shares} used={used}\n",
+                    account % accounts.len()
+                );
+            }
+            text
+        })
 }
 
 proptest! {
@@ -286,7 +393,10 @@ proptest! {
 
 /// A job of one of a few users, some of whose accounts the policy does not know.
 fn spec_of(who: u8) -> Arc<JobSpec> {
-    let mut spec = JobSpec::from(gmodel::CommonSpec { account: format!("a{}", who % 4), ..Default::default() });
+    let mut spec = JobSpec::from(gmodel::CommonSpec {
+        account: format!("a{}", who % 4),
+        ..Default::default()
+    });
     spec.user.name = format!("u{}", who / 2);
     Arc::new(spec)
 }
@@ -294,12 +404,32 @@ fn spec_of(who: u8) -> Arc<JobSpec> {
 fn waits(at: usize, who: u8) -> PendingJob {
     let now = Timestamp::default();
     let (reason, particulars) = Default::default();
-    PendingJob { id: gmodel::JobId(at as u64), spec: spec_of(who), submitted: now, eligible: now, nice: 0, limit_secs: None, reason, particulars }
+    PendingJob {
+        id: gmodel::JobId(at as u64),
+        spec: spec_of(who),
+        submitted: now,
+        eligible: now,
+        nice: 0,
+        limit_secs: None,
+        reason,
+        particulars,
+    }
 }
 
 fn runs(job: u64, who: u8, cpus: u32, started: Option<Timestamp>) -> RunningRun {
-    let share = gmodel::run::NodeShare { node: NodeId(1), cpus, mem_bytes: 0, gpus: Default::default(), tasks: 1 };
-    let run = RunningRun::new(gmodel::RunId::new(gmodel::JobId(job), 1), spec_of(who), vec![share], None);
+    let share = gmodel::run::NodeShare {
+        node: NodeId(1),
+        cpus,
+        mem_bytes: 0,
+        gpus: Default::default(),
+        tasks: 1,
+    };
+    let run = RunningRun::new(
+        gmodel::RunId::new(gmodel::JobId(job), 1),
+        spec_of(who),
+        vec![share],
+        None,
+    );
     RunningRun { started, ..run }
 }
 

@@ -14,7 +14,11 @@ impl Ledger {
     ///
     /// # Errors
     /// The first limit but headroom and lending limits.
-    pub(crate) fn check_but_idle(&self, job: &PendingJob, take: &Take) -> Result<Option<RunClass>, Reason> {
+    pub(crate) fn check_but_idle(
+        &self,
+        job: &PendingJob,
+        take: &Take,
+    ) -> Result<Option<RunClass>, Reason> {
         let mut first = None;
         let class = self.examine(job, take, &mut |reason| {
             let is_idle_kept = reason.code == ReasonCode::Headroom;
@@ -25,7 +29,14 @@ impl Ledger {
     }
 
     /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.
-    pub(super) fn idle_is_not_kept(&self, job: &PendingJob, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
+    pub(super) fn idle_is_not_kept(
+        &self,
+        job: &PendingJob,
+        who: Who,
+        class: Option<RunClass>,
+        held: &Holding,
+        found: Found,
+    ) -> bool {
         let spec = &*job.spec;
         if held.gpus == 0 || !self.keeps_idle {
             return true;
@@ -37,15 +48,30 @@ impl Ledger {
             return false;
         }
         let spared = self.is_urgent(spec) || class == Some(RunClass::Guaranteed);
-        let reason = self.idle.kept(When::Now, held, who.partition, &|_| !spared, &spec.qos, &self.types, &self.config, &self.policy);
+        let reason = self.idle.kept(
+            When::Now,
+            held,
+            who.partition,
+            &|_| !spared,
+            &spec.qos,
+            &self.types,
+            &self.config,
+            &self.policy,
+        );
         if reason.is_some_and(|reason| !found(reason)) {
             return false;
         }
-        self.owed_to_others(job).all(|owed| self.is_kept_for(owed, who, held).is_none_or(&mut *found))
+        self.owed_to_others(job)
+            .all(|owed| self.is_kept_for(owed, who, held).is_none_or(&mut *found))
     }
 
     /// What accounts with a lending limit keep of what is idle from a borrower.
-    pub(super) fn not_lent(&self, at: When, account: Option<u32>, held: &Holding) -> Option<Reason> {
+    pub(super) fn not_lent(
+        &self,
+        at: When,
+        account: Option<u32>,
+        held: &Holding,
+    ) -> Option<Reason> {
         let guarantees = self.guarantees.as_ref()?;
         held.each().find_map(|(gpu_type, milli)| {
             let kept = guarantees.kept_back(&self.tree, account.unwrap_or_default(), gpu_type);
@@ -76,16 +102,29 @@ impl Ledger {
 
     /// What is idle on which nodes matters then.
     pub(crate) fn partitions_keep_idle(&self) -> bool {
-        self.config.partitions.iter().any(|one| one.headroom.is_some())
+        self.config
+            .partitions
+            .iter()
+            .any(|one| one.headroom.is_some())
     }
 
     /// Why so much may not be taken of what is idle on the nodes of a partition; thousandths by type.
-    pub(crate) fn kept_in(&self, at: When, partition: usize, taken: &BTreeMap<String, u64>) -> Option<Reason> {
-        self.idle.kept_in(at, partition, taken, &self.types, &self.config)
+    pub(crate) fn kept_in(
+        &self,
+        at: When,
+        partition: usize,
+        taken: &BTreeMap<String, u64>,
+    ) -> Option<Reason> {
+        self.idle
+            .kept_in(at, partition, taken, &self.types, &self.config)
     }
 
     /// What is idle is counted as if some runs had left, besides those that leave already. What was counted before.
-    pub(crate) fn idle_without<'a>(&mut self, gone: impl Iterator<Item = &'a RunningRun>, snapshot: &Snapshot) -> IdleGpus {
+    pub(crate) fn idle_without<'a>(
+        &mut self,
+        gone: impl Iterator<Item = &'a RunningRun>,
+        snapshot: &Snapshot,
+    ) -> IdleGpus {
         let before = self.idle.clone();
         self.idle.go_on_without(gone, snapshot, &self.types);
         before
@@ -116,6 +155,9 @@ impl Ledger {
 
     /// Whether a job may use what is kept for urgent work.
     pub(crate) fn is_urgent(&self, spec: &JobSpec) -> bool {
-        self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.headroom.is_some())
+        self.policy
+            .qos
+            .get(&spec.qos)
+            .is_some_and(|qos| qos.headroom.is_some())
     }
 }

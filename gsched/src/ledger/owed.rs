@@ -47,11 +47,34 @@ impl Ledger {
         self.count(&job.spec, who, &held, true);
         if self.keeps_idle() {
             let choice = (job.is_choice() && job.positions.is_none()).then_some(job.id);
-            self.idle.promise(choice, &held, who.partition, on, gone, snapshot, &self.types);
+            self.idle.promise(
+                choice,
+                &held,
+                who.partition,
+                on,
+                gone,
+                snapshot,
+                &self.types,
+            );
         }
-        let (borrows, spares) = (class == Some(RunClass::Borrowed), self.spares_kept(job, class));
-        let keepers = if spares { keepers_on(on, snapshot) } else { BTreeSet::new() };
-        self.owed.push(Owed { whose: key(job), spec: job.spec.clone(), held, borrows, spares, keepers, on: on.to_vec() });
+        let (borrows, spares) = (
+            class == Some(RunClass::Borrowed),
+            self.spares_kept(job, class),
+        );
+        let keepers = if spares {
+            keepers_on(on, snapshot)
+        } else {
+            BTreeSet::new()
+        };
+        self.owed.push(Owed {
+            whose: key(job),
+            spec: job.spec.clone(),
+            held,
+            borrows,
+            spares,
+            keepers,
+            on: on.to_vec(),
+        });
     }
 
     /// Whether that was said in this pass, of one of its partitions.
@@ -61,11 +84,15 @@ impl Ledger {
 
     /// What is owed to a job is not in its own way where it might start in another of its partitions; nothing where nothing is.
     pub(crate) fn lift_owed(&mut self, job: &PendingJob) -> Option<Lifted> {
-        let place = self.owed.iter().position(|owed| job.is_choice() && job.positions.is_none() && owed.whose == key(job))?;
+        let place = self.owed.iter().position(|owed| {
+            job.is_choice() && job.positions.is_none() && owed.whose == key(job)
+        })?;
         let owed = self.owed.remove(place);
         let who = self.who(&owed.spec);
         self.count(&owed.spec, who, &owed.held, false);
-        if let (Some(guarantees), Some((account, held))) = (&mut self.guarantees, self.claimed.get(&owed.whose)) {
+        if let (Some(guarantees), Some((account, held))) =
+            (&mut self.guarantees, self.claimed.get(&owed.whose))
+        {
             guarantees.remove(&self.tree, *account, held);
         }
         let idle = self.idle.clone();
@@ -76,7 +103,9 @@ impl Ledger {
     pub(crate) fn owe_again(&mut self, Lifted { place, owed, idle }: Lifted) {
         let who = self.who(&owed.spec);
         self.count(&owed.spec, who, &owed.held, true);
-        if let (Some(guarantees), Some((account, held))) = (&mut self.guarantees, self.claimed.get(&owed.whose)) {
+        if let (Some(guarantees), Some((account, held))) =
+            (&mut self.guarantees, self.claimed.get(&owed.whose))
+        {
             guarantees.add(&self.tree, *account, held);
         }
         self.owed.insert(place, owed);
@@ -86,7 +115,9 @@ impl Ledger {
     /// What a job is to leave to others before it for whom somebody goes.
     pub(crate) fn owed_to_others(&self, job: &PendingJob) -> impl Iterator<Item = &Owed> {
         let goes_first = self.is_urgent(&job.spec) && job.preempted.is_none();
-        self.owed.iter().filter(move |owed| !goes_first && owed.whose != key(job))
+        self.owed
+            .iter()
+            .filter(move |owed| !goes_first && owed.whose != key(job))
     }
 
     /// Whether all that is kept idle is kept from a job.
@@ -96,7 +127,8 @@ impl Ledger {
 
     /// Whether one of those is to leave what a partition keeps.
     pub(crate) fn is_left_by_others(&self, job: &PendingJob, keeper: usize) -> bool {
-        self.owed_to_others(job).any(|owed| owed.keepers.contains(&keeper))
+        self.owed_to_others(job)
+            .any(|owed| owed.keepers.contains(&keeper))
     }
 
     /// Why so much may not be taken: it would be short when another is to start.
@@ -104,7 +136,16 @@ impl Ledger {
         let not_lent = || self.not_lent(When::Then, self.tree.number(&owed.spec.account), held);
         let kept = || {
             let spares = |keeper: usize| owed.keepers.contains(&keeper);
-            self.idle.kept(When::Then, held, who.partition, &spares, &owed.spec.qos, &self.types, &self.config, &self.policy)
+            self.idle.kept(
+                When::Then,
+                held,
+                who.partition,
+                &spares,
+                &owed.spec.qos,
+                &self.types,
+                &self.config,
+                &self.policy,
+            )
         };
         (owed.borrows).then(not_lent).flatten().or_else(kept)
     }

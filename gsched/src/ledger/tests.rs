@@ -1,9 +1,9 @@
 use super::*;
 use crate::world::{NOW, take, world};
 use expect_test::{Expect, expect};
+use gmodel::NodeId;
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
-use gmodel::NodeId;
 
 /// For each job: its class, or why not, for as many h100 as it asks for.
 fn check(text: &str, want: Expect) {
@@ -23,9 +23,12 @@ fn check(text: &str, want: Expect) {
 
 #[test]
 fn without_a_policy_nobody_is_limited_and_nothing_is_borrowed() {
-    check("node n1 h100:8\n job 1 a ann 8", expect![[r#"
+    check(
+        "node n1 h100:8\n job 1 a ann 8",
+        expect![[r#"
         1: None
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -232,11 +235,14 @@ fn licences_are_counted_and_free_again_when_a_run_is_over() {
          job 2 a ann 1 licence=matlab:1
          job 3 a ann 1 licence=matlab:2
          job 4 a ann 1 licence=ansys:1";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         2: None
         3: Licenses: licence matlab: there are 3, 2 are in use, this job needs 2
         4: Licenses: licence ansys is not in the configuration
-    "#]]);
+    "#]],
+    );
     let mut snapshot = world(text);
     snapshot.running[0].charged = true;
     let over = Ledger::new(&snapshot);
@@ -253,14 +259,36 @@ fn a_cap_counts_what_was_used_what_runs_and_what_the_job_may_use() {
          job 3 a ann 1 limit=39600";
     let mut snapshot = world(text);
     let mut book = UsageBook::default();
-    let rate = crate::usage::Rate { weighted_micro: 0, gpus: [("h100".to_owned(), 2000)].into() };
+    let rate = crate::usage::Rate {
+        weighted_micro: 0,
+        gpus: [("h100".to_owned(), 2000)].into(),
+    };
     // 43 h of 2 GPUs this month, and some in the last.
-    book.charge("a", "ann", &rate, NOW.plus_secs(-80 * 3600), NOW.plus_secs(-37 * 3600), 0);
-    book.charge("a", "ann", &rate, NOW.plus_secs(-40 * 86_400), NOW.plus_secs(-35 * 86_400), 0);
+    book.charge(
+        "a",
+        "ann",
+        &rate,
+        NOW.plus_secs(-80 * 3600),
+        NOW.plus_secs(-37 * 3600),
+        0,
+    );
+    book.charge(
+        "a",
+        "ann",
+        &rate,
+        NOW.plus_secs(-40 * 86_400),
+        NOW.plus_secs(-35 * 86_400),
+        0,
+    );
     snapshot.usage = Arc::new(book);
     let ledger = Ledger::new(&snapshot);
-    assert_eq!(ledger.check(&snapshot.pending[0], &take("h100", 1)), Ok(None));
-    let no = ledger.check(&snapshot.pending[1], &take("h100", 1)).unwrap_err();
+    assert_eq!(
+        ledger.check(&snapshot.pending[0], &take("h100", 1)),
+        Ok(None)
+    );
+    let no = ledger
+        .check(&snapshot.pending[1], &take("h100", 1))
+        .unwrap_err();
     expect!["AssocGrpBilling: account lab may use 100 GPU-hours a month: 88 are used, running jobs may use 2 more by their time limits, and this job 11; the next period begins 2026-12-01T00:00:00Z"]
         .assert_eq(&format!("{}: {}", no.code, no.text));
 }
@@ -274,11 +302,14 @@ fn a_cap_holds_in_the_periods_that_a_job_reaches_into() {
          job 2 lab ann 1 limit=86400
          job 3 lab ann 1 limit=90000
          job 4 lab ann 1";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         2: None
         3: AssocGrpBilling: account lab may use 30 GPU-hours a day: of the period that begins 2026-11-21T00:00:00Z, running jobs may use 18 by their time limits, and this job 13
         4: AssocGrpBilling: account lab may use 30 GPU-hours a day: of the period that begins 2026-11-21T00:00:00Z, running jobs may use 18 by their time limits, and this job 24
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -291,15 +322,23 @@ fn why_lists_everything_that_stands_in_the_way() {
          job 2 a ann 1 qos=high noborrow",
     );
     let ledger = Ledger::new(&snapshot);
-    let codes: Vec<String> =
-        ledger.blockers(&snapshot.pending[0], &take("h100", 1)).iter().map(|one| one.code.to_string()).collect();
+    let codes: Vec<String> = ledger
+        .blockers(&snapshot.pending[0], &take("h100", 1))
+        .iter()
+        .map(|one| one.code.to_string())
+        .collect();
     assert_eq!(codes, ["AssocGrpGRES", "QOSMaxJobsPerUserLimit", "Quota"]);
 }
 
 /// The walk over runs: what changed.
 fn classes(text: &str, want: Expect) {
     let changed = Ledger::new(&world(text)).classes();
-    want.assert_eq(&changed.iter().map(|(run, class)| format!("{run} {class:?}\n")).collect::<String>());
+    want.assert_eq(
+        &changed
+            .iter()
+            .map(|(run, class)| format!("{run} {class:?}\n"))
+            .collect::<String>(),
+    );
 }
 
 #[test]
@@ -333,21 +372,37 @@ fn no_run_is_moved_onto_what_a_job_was_promised_for_whom_others_go() {
              job 10 a ann 4 {more}"
         )
     };
-    classes(&text("leaving=10", ""), expect![[r#"
+    classes(
+        &text("leaving=10", ""),
+        expect![[r#"
         3-1 Guaranteed
-    "#]]);
+    "#]],
+    );
     check(&text("leaving=10", ""), expect!["10: Some(Guaranteed)\n"]);
     // Nor when they are gone, and it starts in this pass.
-    let gone = text("leaving=10", "preempting").replace("run 2 b bob 4 on=n1 ago=400 class=b leaving=10", "");
+    let gone = text("leaving=10", "preempting")
+        .replace("run 2 b bob 4 on=n1 ago=400 class=b leaving=10", "");
     check(&gone, expect!["10: Some(Guaranteed)\n"]);
-    classes(&gone, expect![[r#"
+    classes(
+        &gone,
+        expect![[r#"
         3-1 Guaranteed
-    "#]]);
+    "#]],
+    );
     // Who does not come, or does not stand on it, is promised nothing.
-    for (leaving, more) in [("", ""), ("leaving", ""), ("leaving=11", ""), ("leaving=10", "held"), ("leaving=10 toborrow", "")] {
-        classes(&text(leaving, more), expect![[r#"
+    for (leaving, more) in [
+        ("", ""),
+        ("leaving", ""),
+        ("leaving=11", ""),
+        ("leaving=10", "held"),
+        ("leaving=10 toborrow", ""),
+    ] {
+        classes(
+            &text(leaving, more),
+            expect![[r#"
             1-1 Guaranteed
-        "#]]);
+        "#]],
+        );
     }
 }
 
@@ -384,10 +439,13 @@ fn a_guaranteed_budget_that_is_used_up_makes_runs_borrow() {
          run 2 a ann 2 on=n1 ago=3600 limit=7200 class=b
          run 3 a ann 2 on=n1 ago=0 limit=3600 class=b";
     // Used by now: 4 + 2. Still promised to the first: 2; the second would bring it to 10, the third beyond.
-    classes(text, expect![[r#"
+    classes(
+        text,
+        expect![[r#"
         1-1 Guaranteed
         2-1 Guaranteed
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -433,8 +491,22 @@ mod properties {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = (0..5usize, 0..3usize, any::<bool>(), any::<bool>(), 0..5u64, prop::bool::weighted(0.3));
-        let step = step.prop_map(|(account, user, high, h100, gpus, gives)| Step { account, user, high, h100, gpus, gives });
+        let step = (
+            0..5usize,
+            0..3usize,
+            any::<bool>(),
+            any::<bool>(),
+            0..5u64,
+            prop::bool::weighted(0.3),
+        );
+        let step = step.prop_map(|(account, user, high, h100, gpus, gives)| Step {
+            account,
+            user,
+            high,
+            h100,
+            gpus,
+            gives,
+        });
         prop::collection::vec(step, 1..60)
     }
 
@@ -442,8 +514,19 @@ mod properties {
     fn run_of(id: u64, job: &PendingJob, step: &Step, class: Option<RunClass>) -> RunningRun {
         let node = NodeId(if step.h100 { 1 } else { 2 });
         let gpus = gmodel::GpuSet::whole((0..step.gpus as u16).map(gmodel::GpuSlot));
-        let share = NodeShare { node, cpus: step.gpus.max(1) as u32, mem_bytes: 0, gpus, tasks: 1 };
-        let mut run = RunningRun::new(RunId::new(gmodel::JobId(id), 1), job.spec.clone(), vec![share], None);
+        let share = NodeShare {
+            node,
+            cpus: step.gpus.max(1) as u32,
+            mem_bytes: 0,
+            gpus,
+            tasks: 1,
+        };
+        let mut run = RunningRun::new(
+            RunId::new(gmodel::JobId(id), 1),
+            job.spec.clone(),
+            vec![share],
+            None,
+        );
         (run.placed, run.started, run.class) = (NOW, Some(NOW), class);
         run
     }
@@ -454,7 +537,11 @@ mod properties {
             let gpus = run.shares[0].gpus.len() as u64;
             sum.0 += 1;
             sum.1 += gpus;
-            sum.2 += if run.shares[0].node == NodeId(1) { gpus } else { 0 };
+            sum.2 += if run.shares[0].node == NodeId(1) {
+                gpus
+            } else {
+                0
+            };
             sum.3 += u64::from(run.shares[0].cpus);
         }
         sum
@@ -475,18 +562,38 @@ mod properties {
         let high = |run: &RunningRun| run.spec.qos == "high";
         assert!(held(runs, high).1 <= 7);
         for user in USERS {
-            assert!(held(runs, |run| run.spec.user.name == user && run.spec.account == "vision").1 <= 5);
+            assert!(
+                held(runs, |run| run.spec.user.name == user
+                    && run.spec.account == "vision")
+                .1 <= 5
+            );
             assert!(held(runs, |run| run.spec.user.name == user && high(run)).0 <= 2);
         }
         for account in ACCOUNTS {
             assert!(held(runs, |run| run.spec.account == account && high(run)).2 <= 4);
         }
         let guaranteed = |run: &RunningRun| run.class == Some(RunClass::Guaranteed);
-        let standing = |account: &'static str| held(runs, |run| guaranteed(run) && within(&run.spec.account, account)).1;
-        assert!(standing("lab") <= 12 && standing("vision") <= 6, "guarantees hold");
-        assert!(standing("vision").max(6) + standing("nlp") + held(runs, |run| guaranteed(run) && run.spec.account == "lab").1 <= 12);
+        let standing = |account: &'static str| {
+            held(runs, |run| {
+                guaranteed(run) && within(&run.spec.account, account)
+            })
+            .1
+        };
+        assert!(
+            standing("lab") <= 12 && standing("vision") <= 6,
+            "guarantees hold"
+        );
+        assert!(
+            standing("vision").max(6)
+                + standing("nlp")
+                + held(runs, |run| guaranteed(run) && run.spec.account == "lab").1
+                <= 12
+        );
         let bio = held(runs, |run| guaranteed(run) && run.spec.account == "bio");
-        assert!(bio.1 - bio.2 <= 4 && bio.2 == 0, "bio is guaranteed only a100");
+        assert!(
+            bio.1 - bio.2 <= 4 && bio.2 == 0,
+            "bio is guaranteed only a100"
+        );
         assert_eq!(standing("free"), 0);
     }
 

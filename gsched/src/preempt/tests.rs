@@ -11,21 +11,34 @@ fn has_room(snapshot: &Snapshot, job: &PendingJob, gone: &BTreeSet<RunId>) -> bo
     let nodes = job.spec.request.nodes_min as usize;
     let each = (milli / 1000) as usize / nodes;
     let mut free: Vec<SchedNode> = snapshot.nodes.clone();
-    for run in snapshot.running.iter().filter(|run| gone.contains(&run.run) || run.leaves_by.is_some()) {
+    for run in snapshot
+        .running
+        .iter()
+        .filter(|run| gone.contains(&run.run) || run.leaves_by.is_some())
+    {
         for share in &run.shares {
-            free.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+            free.iter_mut()
+                .find(|node| node.id == share.node)
+                .unwrap()
+                .give(share);
         }
     }
     let fits = |node: &&SchedNode| {
         let of_type = |at: &usize| gpu_type.is_none_or(|name| node.gpus[*at].info.gpu_type == name);
-        (0..node.gpus.len()).filter(of_type).filter(|at| node.free_gpu_milli[*at] == 1000).count() >= each
+        (0..node.gpus.len())
+            .filter(of_type)
+            .filter(|at| node.free_gpu_milli[*at] == 1000)
+            .count()
+            >= each
     };
     free.iter().filter(fits).count() >= nodes
 }
 
 fn chosen(snapshot: &Snapshot, job: &PendingJob) -> Option<Vec<Preempt>> {
     let ledger = Ledger::new(snapshot);
-    victims(snapshot, &ledger, job, &mut |gone| has_room(snapshot, job, gone))
+    victims(snapshot, &ledger, job, &mut |gone| {
+        has_room(snapshot, job, gone)
+    })
 }
 
 /// For each job: whom it preempts, if anybody.
@@ -34,7 +47,12 @@ fn check(text: &str, want: Expect) {
     let mut shown = String::new();
     for job in &snapshot.pending {
         let set = chosen(&snapshot, job).map_or("nobody".into(), |set| {
-            let one = |one: &Preempt| format!("{} {:?} loses {}: {}", one.run, one.mode, one.lost_gpu_secs, one.why);
+            let one = |one: &Preempt| {
+                format!(
+                    "{} {:?} loses {}: {}",
+                    one.run, one.mode, one.lost_gpu_secs, one.why
+                )
+            };
             set.iter().map(one).collect::<Vec<_>>().join("\n   ")
         });
         shown += &format!("{}: {set}\n", job.id);
@@ -156,7 +174,13 @@ fn nobody_behind_takes_what_room_is_being_made_with() {
          job 11 b bob 2",
     );
     let plan = crate::plan(&snapshot, crate::WorkBudget::default());
-    assert_eq!(plan.preempts.iter().map(|one| (one.run.job.0, one.for_job.0)).collect::<Vec<_>>(), [(1, 10)]);
+    assert_eq!(
+        plan.preempts
+            .iter()
+            .map(|one| (one.run.job.0, one.for_job.0))
+            .collect::<Vec<_>>(),
+        [(1, 10)]
+    );
     assert_eq!(plan.starts, []);
 }
 
@@ -208,14 +232,22 @@ fn off_young_and_just_returned_runs_are_left_alone() {
 #[test]
 fn qos_that_preempt_each_other_in_a_circle_preempt_nobody_of_it() {
     let victim = |qos: &str, runs: &str, waits: &str| {
-        let snapshot = world(&format!("node n1 h100:1\n{qos}\nqos low\nrun 1 b bob 1 on=n1 ago=900 qos={runs}\njob 10 a ann 1 qos={waits}"));
+        let snapshot = world(&format!(
+            "node n1 h100:1\n{qos}\nqos low\nrun 1 b bob 1 on=n1 ago=900 qos={runs}\njob 10 a ann 1 qos={waits}"
+        ));
         chosen(&snapshot, &snapshot.pending[0]).is_some()
     };
     let pairs = [("b", "a"), ("c", "b"), ("a", "c"), ("low", "b")];
     let all = |qos: &str| pairs.map(|(runs, waits)| victim(qos, runs, waits));
-    assert_eq!(all("qos a preempts=b\nqos b preempts=c,low\nqos c"), [true, true, false, true]);
+    assert_eq!(
+        all("qos a preempts=b\nqos b preempts=c,low\nqos c"),
+        [true, true, false, true]
+    );
     // The three would take the GPU from each other for ever; who is outside still gives way.
-    assert_eq!(all("qos a preempts=b\nqos b preempts=c,low\nqos c preempts=a"), [false, false, false, true]);
+    assert_eq!(
+        all("qos a preempts=b\nqos b preempts=c,low\nqos c preempts=a"),
+        [false, false, false, true]
+    );
 }
 
 #[test]
@@ -357,7 +389,10 @@ fn a_fair_part_is_claimed_once_and_given_once() {
          job 15 none pat 1",
     );
     // Two GPUs each are fair: a takes two, and none only what the others have above their parts in whole runs.
-    assert_eq!(in_one_pass(&snapshot), [vec![4], vec![2], vec![], vec![1], vec![], vec![]]);
+    assert_eq!(
+        in_one_pass(&snapshot),
+        [vec![4], vec![2], vec![], vec![1], vec![], vec![]]
+    );
 }
 
 /// Two nodes of one run each, on which much is lost; beside them one of two runs on which nothing is. One run more is
@@ -399,19 +434,30 @@ fn a_reclaim_on_a_full_cluster_asks_for_few_proofs() {
         text += &format!("node n{node} h100:8\n");
         for gpu in 0..8 {
             let id = 1 + node * 8 + gpu;
-            text += &format!("run {id} b bob 1 on=n{node} ago={} class=b\n", 100 + (id * 37) % 3000);
+            text += &format!(
+                "run {id} b bob 1 on=n{node} ago={} class=b\n",
+                100 + (id * 37) % 3000
+            );
         }
     }
     let mut snapshot = world(&text);
-    snapshot.pending = world("job 9000 a ann 1\njob 9001 a ann 8\njob 9002 a ann 8 nodes=2").pending;
+    snapshot.pending =
+        world("job 9000 a ann 1\njob 9001 a ann 8\njob 9002 a ann 8 nodes=2").pending;
     // So many are to stay idle besides, so many runs go for it, after so many proofs.
-    for (at, kept, runs, few) in [(0, 0, 1, 3), (1, 0, 8, 12), (2, 0, 8, 24), (0, 8, 9, 120), (1, 8, 16, 140)] {
+    for (at, kept, runs, few) in [
+        (0, 0, 1, 3),
+        (1, 0, 8, 12),
+        (2, 0, 8, 24),
+        (0, 8, 9, 120),
+        (1, 8, 16, 140),
+    ] {
         let ledger = Ledger::new(&snapshot);
         let job = &snapshot.pending[at];
         let mut asked = 0;
         let set = victims(&snapshot, &ledger, job, &mut |gone| {
             asked += 1;
-            has_room(&snapshot, job, gone) && gone.len() as u64 >= kept + gpus_asked(&job.spec.request).1 / 1000
+            has_room(&snapshot, job, gone)
+                && gone.len() as u64 >= kept + gpus_asked(&job.spec.request).1 / 1000
         });
         assert_eq!(set.unwrap().len(), runs);
         assert!(asked <= few, "{asked} proofs");
@@ -425,8 +471,25 @@ mod properties {
 
     /// Full or half-full nodes of 4 GPUs, runs of 1 to 4 GPUs on one or two of them, one job of the owner.
     fn clusters() -> impl Strategy<Value = String> {
-        let run = (1..4u32, 0..4usize, 0..4usize, prop::bool::weighted(0.25), 1..5000u32, 0..3usize);
-        let job = prop::sample::select(vec!["1", "2", "3", "4", "2 nodes=2", "4 nodes=2", "6 nodes=2", "3 nodes=3", "6 nodes=3"]);
+        let run = (
+            1..4u32,
+            0..4usize,
+            0..4usize,
+            prop::bool::weighted(0.25),
+            1..5000u32,
+            0..3usize,
+        );
+        let job = prop::sample::select(vec![
+            "1",
+            "2",
+            "3",
+            "4",
+            "2 nodes=2",
+            "4 nodes=2",
+            "6 nodes=2",
+            "3 nodes=3",
+            "6 nodes=3",
+        ]);
         (2..5usize, prop::collection::vec(run, 1..10), job).prop_map(|(nodes, runs, job)| {
             let mut text = String::from("account a g=16\naccount c g=1\n");
             let mut free = vec![4u32; nodes];
@@ -445,7 +508,12 @@ mod properties {
                 on.iter().for_each(|node| free[*node] -= gpus);
                 let on: Vec<String> = on.iter().map(|node| format!("n{node}")).collect();
                 let account = ["b", "c", "d"][account];
-                writeln!(text, "run {id} {account} bob {gpus} on={} ago={ago} class=b", on.join(",")).unwrap();
+                writeln!(
+                    text,
+                    "run {id} {account} bob {gpus} on={} ago={ago} class=b",
+                    on.join(",")
+                )
+                .unwrap();
             }
             writeln!(text, "job 99 a ann {job}").unwrap();
             text
@@ -455,15 +523,39 @@ mod properties {
     /// The fewest runs that make room, by trying all sets.
     fn optimum(eligible: &[RunId], makes_room: impl Fn(&BTreeSet<RunId>) -> bool) -> Option<usize> {
         let sets = 0..1u32 << eligible.len();
-        let set = |bits: u32| (0..eligible.len()).filter(|at| bits & (1 << at) != 0).map(|at| eligible[at]).collect();
-        sets.filter(|bits| makes_room(&set(*bits))).map(u32::count_ones).min().map(|count| count as usize)
+        let set = |bits: u32| {
+            (0..eligible.len())
+                .filter(|at| bits & (1 << at) != 0)
+                .map(|at| eligible[at])
+                .collect()
+        };
+        sets.filter(|bits| makes_room(&set(*bits)))
+            .map(u32::count_ones)
+            .min()
+            .map(|count| count as usize)
     }
 
     /// With so many GPUs idle beside the job.
-    fn has_room_beside(snapshot: &Snapshot, job: &PendingJob, kept: u64, gone: &BTreeSet<RunId>) -> bool {
-        let left = snapshot.running.iter().filter(|run| gone.contains(&run.run)).map(gpus_of).sum::<u64>();
-        let idle: usize = snapshot.nodes.iter().flat_map(|node| &node.free_gpu_milli).filter(|milli| **milli == 1000).count();
-        has_room(snapshot, job, gone) && idle as u64 + left >= kept + gpus_asked(&job.spec.request).1 / 1000
+    fn has_room_beside(
+        snapshot: &Snapshot,
+        job: &PendingJob,
+        kept: u64,
+        gone: &BTreeSet<RunId>,
+    ) -> bool {
+        let left = snapshot
+            .running
+            .iter()
+            .filter(|run| gone.contains(&run.run))
+            .map(gpus_of)
+            .sum::<u64>();
+        let idle: usize = snapshot
+            .nodes
+            .iter()
+            .flat_map(|node| &node.free_gpu_milli)
+            .filter(|milli| **milli == 1000)
+            .count();
+        has_room(snapshot, job, gone)
+            && idle as u64 + left >= kept + gpus_asked(&job.spec.request).1 / 1000
     }
 
     proptest! {
@@ -498,22 +590,24 @@ mod properties {
     /// Runs of one account on one node each, and a job that wants whole nodes.
     fn whole_nodes() -> impl Strategy<Value = String> {
         let run = (1..5u32, 0..6usize, 1..3000u32);
-        (2..6usize, prop::collection::vec(run, 4..12), 1..4usize).prop_map(|(nodes, runs, wanted)| {
-            let mut text = String::from("account a g=24\n");
-            let mut free = vec![4u32; nodes];
-            for node in 0..nodes {
-                writeln!(text, "node n{node} h100:4").unwrap();
-            }
-            for (id, (gpus, on, ago)) in (1..).zip(runs) {
-                let on = on % nodes;
-                if free[on] >= gpus {
-                    free[on] -= gpus;
-                    writeln!(text, "run {id} b bob {gpus} on=n{on} ago={ago} class=b").unwrap();
+        (2..6usize, prop::collection::vec(run, 4..12), 1..4usize).prop_map(
+            |(nodes, runs, wanted)| {
+                let mut text = String::from("account a g=24\n");
+                let mut free = vec![4u32; nodes];
+                for node in 0..nodes {
+                    writeln!(text, "node n{node} h100:4").unwrap();
                 }
-            }
-            writeln!(text, "job 99 a ann {} nodes={wanted}", 4 * wanted).unwrap();
-            text
-        })
+                for (id, (gpus, on, ago)) in (1..).zip(runs) {
+                    let on = on % nodes;
+                    if free[on] >= gpus {
+                        free[on] -= gpus;
+                        writeln!(text, "run {id} b bob {gpus} on=n{on} ago={ago} class=b").unwrap();
+                    }
+                }
+                writeln!(text, "job 99 a ann {} nodes={wanted}", 4 * wanted).unwrap();
+                text
+            },
+        )
     }
 
     proptest! {
@@ -556,16 +650,50 @@ mod properties {
             let job = self.snapshot.pending[at].clone();
             let count = (gpus_asked(&job.spec.request).1 / 1000) as usize;
             let ledger = Ledger::new(&self.snapshot);
-            let Ok(class) = ledger.check(&job, &crate::world::take("h100", count as u64)) else { return false };
-            let free = |node: &SchedNode| node.free_gpu_milli.iter().filter(|milli| **milli == 1000).count();
-            let Some(node) = self.snapshot.nodes.iter_mut().find(|node| free(node) >= count) else { return false };
-            let slots: Vec<usize> = (0..node.gpus.len()).filter(|at| node.free_gpu_milli[*at] == 1000).take(count).collect();
-            let gpus = gmodel::GpuSet::whole(slots.iter().map(|slot| gmodel::GpuSlot(*slot as u16)));
-            let share = gmodel::run::NodeShare { node: node.id, cpus: 1, mem_bytes: 0, gpus, tasks: 1 };
+            let Ok(class) = ledger.check(&job, &crate::world::take("h100", count as u64)) else {
+                return false;
+            };
+            let free = |node: &SchedNode| {
+                node.free_gpu_milli
+                    .iter()
+                    .filter(|milli| **milli == 1000)
+                    .count()
+            };
+            let Some(node) = self
+                .snapshot
+                .nodes
+                .iter_mut()
+                .find(|node| free(node) >= count)
+            else {
+                return false;
+            };
+            let slots: Vec<usize> = (0..node.gpus.len())
+                .filter(|at| node.free_gpu_milli[*at] == 1000)
+                .take(count)
+                .collect();
+            let gpus =
+                gmodel::GpuSet::whole(slots.iter().map(|slot| gmodel::GpuSlot(*slot as u16)));
+            let share = gmodel::run::NodeShare {
+                node: node.id,
+                cpus: 1,
+                mem_bytes: 0,
+                gpus,
+                tasks: 1,
+            };
             node.take(&share);
-            let attempt = 1 + self.preemptions.iter().filter(|(_, id)| *id == job.id).count() as u32;
-            let mut run = RunningRun::new(RunId::new(job.id, attempt), job.spec.clone(), vec![share], None);
-            (run.placed, run.started, run.class, run.preempted) = (self.now, Some(self.now), class, job.preempted);
+            let attempt = 1 + self
+                .preemptions
+                .iter()
+                .filter(|(_, id)| *id == job.id)
+                .count() as u32;
+            let mut run = RunningRun::new(
+                RunId::new(job.id, attempt),
+                job.spec.clone(),
+                vec![share],
+                None,
+            );
+            (run.placed, run.started, run.class, run.preempted) =
+                (self.now, Some(self.now), class, job.preempted);
             self.snapshot.running.push(run);
             self.snapshot.running.sort_by_key(|run| run.run);
             self.snapshot.pending.remove(at);
@@ -573,10 +701,20 @@ mod properties {
         }
 
         fn end(&mut self, id: RunId, preempted: bool) {
-            let at = self.snapshot.running.iter().position(|run| run.run == id).unwrap();
+            let at = self
+                .snapshot
+                .running
+                .iter()
+                .position(|run| run.run == id)
+                .unwrap();
             let run = self.snapshot.running.remove(at);
             for share in &run.shares {
-                self.snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+                self.snapshot
+                    .nodes
+                    .iter_mut()
+                    .find(|node| node.id == share.node)
+                    .unwrap()
+                    .give(share);
             }
             if preempted {
                 self.preemptions.push((self.now.secs(), id.job));
@@ -591,18 +729,33 @@ mod properties {
             self.now = self.now.plus_secs(secs);
             self.snapshot.now = self.now;
             for (id, class) in Ledger::new(&self.snapshot).classes() {
-                self.snapshot.running.iter_mut().find(|run| run.run == id).unwrap().class = Some(class);
+                self.snapshot
+                    .running
+                    .iter_mut()
+                    .find(|run| run.run == id)
+                    .unwrap()
+                    .class = Some(class);
             }
             let order = in_order_of(&self.snapshot);
             for id in order {
-                let at = self.snapshot.pending.iter().position(|job| job.id == id).unwrap();
+                let at = self
+                    .snapshot
+                    .pending
+                    .iter()
+                    .position(|job| job.id == id)
+                    .unwrap();
                 if self.place(at) {
                     continue;
                 }
                 let job = self.snapshot.pending[at].clone();
                 if let Some(set) = chosen(&self.snapshot, &job) {
                     set.iter().for_each(|one| self.end(one.run, true));
-                    let at = self.snapshot.pending.iter().position(|job| job.id == id).unwrap();
+                    let at = self
+                        .snapshot
+                        .pending
+                        .iter()
+                        .position(|job| job.id == id)
+                        .unwrap();
                     assert!(self.place(at), "what was preempted for job {id} starts it");
                 }
             }
@@ -611,7 +764,10 @@ mod properties {
 
     fn in_order_of(snapshot: &Snapshot) -> Vec<JobId> {
         let order = crate::priority::in_order(snapshot, &Ledger::new(snapshot));
-        order.iter().map(|one| snapshot.pending[one.at].id).collect()
+        order
+            .iter()
+            .map(|one| snapshot.pending[one.at].id)
+            .collect()
     }
 
     proptest! {
@@ -647,10 +803,16 @@ mod properties {
     fn a_run_that_came_back_is_spared_for_a_while() {
         let text = "node n1 h100:1\nnode n2 h100:1\naccount a g=1\nrun 1 b bob 1 on=n1 ago=1 class=b back\nrun 2 b bob 1 on=n2 ago=9000 class=b\njob 3 a ann 1";
         let mut snapshot = world(text);
-        let run = |snapshot: &Snapshot| chosen(snapshot, &snapshot.pending[0]).map(|set| set[0].run.job.0);
+        let run = |snapshot: &Snapshot| {
+            chosen(snapshot, &snapshot.pending[0]).map(|set| set[0].run.job.0)
+        };
         assert_eq!(run(&snapshot), Some(2));
         snapshot.now = NOW.plus_secs(300);
-        assert_eq!(run(&snapshot), Some(1), "it has less to lose, and ran long enough");
+        assert_eq!(
+            run(&snapshot),
+            Some(1),
+            "it has less to lose, and ran long enough"
+        );
         let config = Arc::make_mut(&mut snapshot.config);
         config.scheduler.preempt.min_run_secs = 1000;
         assert_eq!(run(&snapshot), Some(2));

@@ -18,8 +18,23 @@ fn planned(text: &str) -> (Snapshot, Plan) {
 }
 
 fn shown(plan: &Plan) -> Vec<String> {
-    let ids = |runs: &[RunId]| runs.iter().map(RunId::to_string).collect::<Vec<_>>().join(" ");
-    plan.preempts.iter().map(|one| format!("{} for {}, heirs: {}", one.run, one.for_job, ids(&one.heirs))).collect()
+    let ids = |runs: &[RunId]| {
+        runs.iter()
+            .map(RunId::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    plan.preempts
+        .iter()
+        .map(|one| {
+            format!(
+                "{} for {}, heirs: {}",
+                one.run,
+                one.for_job,
+                ids(&one.heirs)
+            )
+        })
+        .collect()
 }
 
 const TWO_NODES: &str = "node n1 h100:4
@@ -37,7 +52,10 @@ fn a_whole_node_is_reclaimed_though_the_lenders_guaranteed_runs_stand_on_both() 
          run 4 b bob 2 on=n2 ago=600 class=b
          job 10 a ann 4"
     ));
-    assert_eq!(shown(&plan), ["4-1 for 10, heirs: ", "2-1 for 10, heirs: 3-1"]);
+    assert_eq!(
+        shown(&plan),
+        ["4-1 for 10, heirs: ", "2-1 for 10, heirs: 3-1"]
+    );
 }
 
 #[test]
@@ -56,7 +74,14 @@ fn a_gang_reclaims_by_place_too() {
          job 10 a ann 4 nodes=2",
     );
     // n3 without loss of a guaranteed run, and one of the two others.
-    assert_eq!(shown(&plan), ["5-1 for 10, heirs: ", "4-1 for 10, heirs: ", "2-1 for 10, heirs: 3-1"]);
+    assert_eq!(
+        shown(&plan),
+        [
+            "5-1 for 10, heirs: ",
+            "4-1 for 10, heirs: ",
+            "2-1 for 10, heirs: 3-1"
+        ]
+    );
 }
 
 #[test]
@@ -101,25 +126,50 @@ fn an_heir_is_not_taken_for_the_next_job() {
          job 10 a ann 2
          job 11 a ann 1",
     );
-    assert_eq!(shown(&plan), ["2-1 for 10, heirs: ", "1-1 for 10, heirs: 3-1"]);
+    assert_eq!(
+        shown(&plan),
+        ["2-1 for 10, heirs: ", "1-1 for 10, heirs: 3-1"]
+    );
 }
 
 /// Thousandths that each account stands on, with these runs gone and the heirs in their place.
-fn standing(snapshot: &Snapshot, gone: &BTreeSet<RunId>, heirs: &BTreeSet<RunId>) -> Vec<(String, u64)> {
+fn standing(
+    snapshot: &Snapshot,
+    gone: &BTreeSet<RunId>,
+    heirs: &BTreeSet<RunId>,
+) -> Vec<(String, u64)> {
     let mut after = snapshot.clone();
     after.running.retain(|run| !gone.contains(&run.run));
     for run in &mut after.running {
-        run.class = if heirs.contains(&run.run) { Some(RunClass::Guaranteed) } else { run.class };
+        run.class = if heirs.contains(&run.run) {
+            Some(RunClass::Guaranteed)
+        } else {
+            run.class
+        };
     }
     let ledger = Ledger::new(&after);
-    let used = |guarantees: &Guarantees, name: &str| guarantees.used(ledger.tree().number(name).unwrap(), crate::limits::ALL);
+    let used = |guarantees: &Guarantees, name: &str| {
+        guarantees.used(ledger.tree().number(name).unwrap(), crate::limits::ALL)
+    };
     let accounts = snapshot.policy.accounts.keys();
-    accounts.map(|name| (name.clone(), used(ledger.guarantees().unwrap(), name))).collect()
+    accounts
+        .map(|name| (name.clone(), used(ledger.guarantees().unwrap(), name)))
+        .collect()
 }
 
 fn clusters() -> impl Strategy<Value = String> {
-    let run = (1..4u32, 0..4usize, 0..4usize, prop::bool::weighted(0.2), 1..5000u32, 0..3usize);
-    let jobs = prop::collection::vec(prop::sample::select(vec!["1", "3", "4", "2 nodes=2", "6 nodes=2", "8 nodes=2"]), 1..4);
+    let run = (
+        1..4u32,
+        0..4usize,
+        0..4usize,
+        prop::bool::weighted(0.2),
+        1..5000u32,
+        0..3usize,
+    );
+    let jobs = prop::collection::vec(
+        prop::sample::select(vec!["1", "3", "4", "2 nodes=2", "6 nodes=2", "8 nodes=2"]),
+        1..4,
+    );
     (2..5usize, prop::collection::vec(run, 4..14), jobs, 0..9u32, 0..5u32).prop_map(|(nodes, runs, jobs, b, c)| {
         let mut text = format!("account a g=16\naccount top g={}\naccount b g={b} under=top\naccount c g={c} under=top\n", b + c);
         let mut free = vec![4u32; nodes];
@@ -144,13 +194,20 @@ fn serves(snapshot: &Snapshot, job: JobId, gone: &BTreeSet<RunId>) -> bool {
     let mut after = snapshot.clone();
     for run in after.running.iter().filter(|run| gone.contains(&run.run)) {
         for share in &run.shares {
-            after.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+            after
+                .nodes
+                .iter_mut()
+                .find(|node| node.id == share.node)
+                .unwrap()
+                .give(share);
         }
     }
     after.running.retain(|run| !gone.contains(&run.run));
     after.pending.retain(|one| one.id == job);
     let plan = crate::plan(&after, WorkBudget::default());
-    plan.starts.iter().any(|start| start.class == Some(RunClass::Guaranteed))
+    plan.starts
+        .iter()
+        .any(|start| start.class == Some(RunClass::Guaranteed))
 }
 
 proptest! {
@@ -179,13 +236,19 @@ fn reclaim(text: &str) -> Option<(bool, bool)> {
     let mut snapshot = classified(world(text));
     snapshot.pending.truncate(1);
     let job = snapshot.pending[0].clone();
-    if job.spec.request.nodes_min > 1 || snapshot.running.len() > 10 || serves(&snapshot, job.id, &BTreeSet::new()) {
+    if job.spec.request.nodes_min > 1
+        || snapshot.running.len() > 10
+        || serves(&snapshot, job.id, &BTreeSet::new())
+    {
         return None;
     }
     let plan = crate::plan(&snapshot, WorkBudget::default());
     let runs: Vec<RunId> = snapshot.running.iter().map(|run| run.run).collect();
     let starts = |gone: &BTreeSet<RunId>| serves(&snapshot, job.id, gone);
-    let needed = |gone: &BTreeSet<RunId>| gone.iter().all(|run| !starts(&gone.iter().copied().filter(|one| one != run).collect()));
+    let needed = |gone: &BTreeSet<RunId>| {
+        gone.iter()
+            .all(|run| !starts(&gone.iter().copied().filter(|one| one != run).collect()))
+    };
     let mut few = subsets(&runs).filter(|gone| gone.len() <= 3);
     let possible = few.any(|gone| keeps(&snapshot, &gone) && starts(&gone) && needed(&gone));
     Some((possible, !plan.preempts.is_empty()))
@@ -210,9 +273,20 @@ fn each_of_many_reclaims_that_are_possible_is_found() {
 
 /// With the classes that its runs have before anything is planned for those who wait.
 fn classified(mut snapshot: Snapshot) -> Snapshot {
-    let plan = crate::plan(&Snapshot { pending: Vec::new(), ..snapshot.clone() }, WorkBudget::default());
+    let plan = crate::plan(
+        &Snapshot {
+            pending: Vec::new(),
+            ..snapshot.clone()
+        },
+        WorkBudget::default(),
+    );
     for (run, class) in plan.classes {
-        snapshot.running.iter_mut().find(|one| one.run == run).unwrap().class = Some(class);
+        snapshot
+            .running
+            .iter_mut()
+            .find(|one| one.run == run)
+            .unwrap()
+            .class = Some(class);
     }
     snapshot
 }
@@ -234,17 +308,37 @@ fn keeps(snapshot: &Snapshot, gone: &BTreeSet<RunId>) -> bool {
                 heirs.remove(&heir.run);
             }
         }
-        borrowed.sort_by_key(|run| Reverse(run.shares.iter().map(|share| share.gpus.0.len()).sum::<usize>()));
+        borrowed.sort_by_key(|run| {
+            Reverse(
+                run.shares
+                    .iter()
+                    .map(|share| share.gpus.0.len())
+                    .sum::<usize>(),
+            )
+        });
         guaranteed(snapshot, gone, &heirs) == before
     })
 }
 
 /// Thousandths of GPUs of each account's guaranteed runs, with these gone and the heirs among them.
-fn guaranteed(snapshot: &Snapshot, gone: &BTreeSet<RunId>, heirs: &BTreeSet<RunId>) -> BTreeMap<String, u64> {
+fn guaranteed(
+    snapshot: &Snapshot,
+    gone: &BTreeSet<RunId>,
+    heirs: &BTreeSet<RunId>,
+) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
-    for run in snapshot.running.iter().filter(|run| !gone.contains(&run.run)) {
+    for run in snapshot
+        .running
+        .iter()
+        .filter(|run| !gone.contains(&run.run))
+    {
         if run.class == Some(RunClass::Guaranteed) || heirs.contains(&run.run) {
-            let gpus = run.shares.iter().flat_map(|share| &share.gpus.0).map(|grant| u64::from(grant.part.of_slot_milli())).sum::<u64>();
+            let gpus = run
+                .shares
+                .iter()
+                .flat_map(|share| &share.gpus.0)
+                .map(|grant| u64::from(grant.part.of_slot_milli()))
+                .sum::<u64>();
             *sums.entry(run.spec.account.clone()).or_default() += gpus;
         }
     }
@@ -252,7 +346,12 @@ fn guaranteed(snapshot: &Snapshot, gone: &BTreeSet<RunId>, heirs: &BTreeSet<RunI
 }
 
 fn subsets(runs: &[RunId]) -> impl Iterator<Item = BTreeSet<RunId>> {
-    (0..1u32 << runs.len()).map(|bits| (0..runs.len()).filter(|at| bits & (1 << at) != 0).map(|at| runs[at]).collect())
+    (0..1u32 << runs.len()).map(|bits| {
+        (0..runs.len())
+            .filter(|at| bits & (1 << at) != 0)
+            .map(|at| runs[at])
+            .collect()
+    })
 }
 
 #[test]

@@ -7,7 +7,9 @@ fn shown(snapshot: &Snapshot) -> String {
     let ledger = Ledger::new(snapshot);
     let line = |one: Ordered| {
         let job = &snapshot.pending[one.at];
-        let class = one.class.map_or(String::new(), |class| format!(" {class:?}"));
+        let class = one
+            .class
+            .map_or(String::new(), |class| format!(" {class:?}"));
         format!("{} {}{class}\n", job.id, one.factors.priority)
     };
     in_order(snapshot, &ledger).into_iter().map(line).collect()
@@ -145,7 +147,10 @@ fn who_may_not_start_has_no_class_and_stands_with_the_borrowers() {
          job 5 b bob 1 nice=4",
     );
     snapshot.pending[2].eligible = snapshot.now.plus_secs(60);
-    snapshot.pending[3].dependency = Some(gmodel::Reason::new(gmodel::ReasonCode::Dependency, "waits for job 9"));
+    snapshot.pending[3].dependency = Some(gmodel::Reason::new(
+        gmodel::ReasonCode::Dependency,
+        "waits for job 9",
+    ));
     expect![[r#"
         2 9999 Guaranteed
         1 10000
@@ -183,7 +188,9 @@ fn the_sites_own_factor_counts_up_to_its_weight() {
 
 #[test]
 fn size_and_partition_have_their_factors() {
-    let mut snapshot = world("node n1 h100:8\n node n2 h100:8\n job 1 a ann 4 nodes=2\n job 2 a ann h100:4\n job 3 a ann 0");
+    let mut snapshot = world(
+        "node n1 h100:8\n node n2 h100:8\n job 1 a ann 4 nodes=2\n job 2 a ann h100:4\n job 3 a ann 0",
+    );
     let config = Arc::make_mut(&mut snapshot.config);
     config.scheduler.priority.size = 1000;
     config.partitions[0].priority_factor = 3;
@@ -192,21 +199,46 @@ fn size_and_partition_have_their_factors() {
         let mut parts: Vec<_> = order.iter().map(|one| (one.at, one.factors)).collect();
         parts.sort_by_key(|(at, _)| *at);
         let weights = &snapshot.config.scheduler.priority;
-        parts.iter().map(|(_, one)| (one.size, one.weighted(weights).size, one.partition)).collect::<Vec<_>>()
+        parts
+            .iter()
+            .map(|(_, one)| (one.size, one.weighted(weights).size, one.partition))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(parts(&snapshot), [(250_000, 250, 1_000_000), (250_000, 250, 1_000_000), (7_812, 7, 1_000_000)]);
-    Arc::make_mut(&mut snapshot.config).scheduler.priority.favor_small = true;
+    assert_eq!(
+        parts(&snapshot),
+        [
+            (250_000, 250, 1_000_000),
+            (250_000, 250, 1_000_000),
+            (7_812, 7, 1_000_000)
+        ]
+    );
+    Arc::make_mut(&mut snapshot.config)
+        .scheduler
+        .priority
+        .favor_small = true;
     assert_eq!(parts(&snapshot)[0], (750_000, 750, 1_000_000));
 }
 
 /// 3g.40gb has three of seven compute slices and half of the memory: it is charged, and stands on a guarantee, as a half.
 #[test]
 fn a_slice_is_as_large_as_what_it_is_charged_with() {
-    let mut snapshot = world("node n1 h100:3 cut=3g.40gb+4g.40gb\n job 1 a ann 3g.40gb:1\n job 2 a ann 1g.10gb:1");
+    let mut snapshot =
+        world("node n1 h100:3 cut=3g.40gb+4g.40gb\n job 1 a ann 3g.40gb:1\n job 2 a ann 1g.10gb:1");
     Arc::make_mut(&mut snapshot.config).scheduler.priority.size = 1000;
     let order = in_order(&snapshot, &Ledger::new(&snapshot));
-    let size = |id: u64| order.iter().find(|one| snapshot.pending[one.at].id == JobId(id)).unwrap().factors.size;
-    assert_eq!((size(1), size(2)), (125_000, 35_500), "of a slice that is nowhere its name says the least");
+    let size = |id: u64| {
+        order
+            .iter()
+            .find(|one| snapshot.pending[one.at].id == JobId(id))
+            .unwrap()
+            .factors
+            .size
+    };
+    assert_eq!(
+        (size(1), size(2)),
+        (125_000, 35_500),
+        "of a slice that is nowhere its name says the least"
+    );
 }
 
 #[test]
@@ -222,7 +254,10 @@ fn first_come_and_shortest_first_are_textbook() {
     let mut ids = |order| {
         Arc::make_mut(&mut snapshot.config).scheduler.order = order;
         let ordered = in_order(&snapshot, &Ledger::new(&snapshot));
-        ordered.iter().map(|one| snapshot.pending[one.at].id.0).collect::<Vec<_>>()
+        ordered
+            .iter()
+            .map(|one| snapshot.pending[one.at].id.0)
+            .collect::<Vec<_>>()
     };
     assert_eq!(ids(JobOrder::Fifo), [2, 3, 1, 4]);
     assert_eq!(ids(JobOrder::Sjf), [2, 1, 4, 3]);
@@ -239,10 +274,23 @@ fn what_starts_keeps_the_number_of_its_place_in_line() {
          job 20 a ann 9",
     );
     let order = in_order(&snapshot, &Ledger::new(&snapshot));
-    let number = |id: u64| order.iter().find(|one| snapshot.pending[one.at].id == JobId(id)).unwrap().factors.priority;
+    let number = |id: u64| {
+        order
+            .iter()
+            .find(|one| snapshot.pending[one.at].id == JobId(id))
+            .unwrap()
+            .factors
+            .priority
+    };
     let plan = crate::plan(&snapshot, crate::WorkBudget::default());
     let told = super::of_starts(&snapshot, &plan.starts);
-    let want = [(3, number(3)), (4, number(4)), (10, number(10)), (11, number(10)), (12, number(10))];
+    let want = [
+        (3, number(3)),
+        (4, number(4)),
+        (10, number(10)),
+        (11, number(10)),
+        (12, number(10)),
+    ];
     assert_eq!(told, want.map(|(id, number)| (JobId(id), number)));
     assert!(number(3) != number(4) && super::of_starts(&snapshot, &[]).is_empty());
 }

@@ -19,7 +19,10 @@ fn queue(backfill: &str) -> String {
 #[test]
 fn without_backfill_nobody_passes_in_a_partition() {
     check(
-        &format!("partition main\npartition other\n{}\njob gpus=1 partition=other time=10", queue("off")),
+        &format!(
+            "partition main\npartition other\n{}\njob gpus=1 partition=other time=10",
+            queue("off")
+        ),
         expect![[r#"
             50 starts on n1[4]x1
             10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory
@@ -89,7 +92,9 @@ fn what_is_left_beside_a_reservation_may_be_used_for_long() {
 #[test]
 fn shortest_first_and_first_come_are_orders() {
     for order in ["sjf", "fifo"] {
-        let queue = format!("order {order}\nnode n1 h100:1\njob gpus=1 time=300\njob gpus=1 time=100\njob gpus=1 time=200");
+        let queue = format!(
+            "order {order}\nnode n1 h100:1\njob gpus=1 time=300\njob gpus=1 time=100\njob gpus=1 time=200"
+        );
         let snapshot = super::picture(&queue);
         let plan = crate::plan(&snapshot, crate::WorkBudget::default());
         let first = if order == "sjf" { 20 } else { 10 };
@@ -119,16 +124,25 @@ fn best_fit_fills_whole_nodes_and_puts_the_rest_where_most_is_free() {
 #[test]
 fn spread_takes_the_emptiest_and_first_fit_the_first() {
     let nodes = "node n1 h100:4\nnode n2 h100:4\nnode n3 h100:4\nrunning 1 n1 gpus=0 left=60\nrunning 2 n2 gpus=0-1 left=60";
-    check(&format!("placement spread\n{nodes}\njob gpus=1\njob gpus=1"), expect![[r#"
+    check(
+        &format!("placement spread\n{nodes}\njob gpus=1\njob gpus=1"),
+        expect![[r#"
         10 starts on n3[0]x1
         20 starts on n1[1]x1
-    "#]]);
-    check(&format!("placement first_fit\n{nodes}\njob gpus=1\njob gpus=1"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("placement first_fit\n{nodes}\njob gpus=1\njob gpus=1"),
+        expect![[r#"
         10 starts on n1[1]x1
         20 starts on n1[2]x1
-    "#]]);
-    check(&format!("placement pack\n{nodes}\njob gpus=1\njob gpus=1"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("placement pack\n{nodes}\njob gpus=1\njob gpus=1"),
+        expect![[r#"
         10 starts on n2[2]x1
         20 starts on n2[3]x1
-    "#]]);
+    "#]],
+    );
 }

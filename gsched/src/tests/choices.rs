@@ -67,8 +67,14 @@ fn who_comes_after_a_reservation_was_taken_back_may_be_promised_its_time() {
              job gpus=4 partition=a,c time=500
              job gpus=4 partition=m time=500"
         ));
-        let told = forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
-        let starts: BTreeMap<u64, i64> = told.into_iter().map(|one| (one.job.0, one.start.unwrap().since_secs(NOW))).collect();
+        let told = forecast(
+            &snapshot,
+            &snapshot.pending.iter().map(|job| job.id).collect(),
+        );
+        let starts: BTreeMap<u64, i64> = told
+            .into_iter()
+            .map(|one| (one.job.0, one.start.unwrap().since_secs(NOW)))
+            .collect();
         starts.into_values().collect::<Vec<_>>()
     };
     assert_eq!(promised(1100), [1500, 1000, 2000], "it stays where it is");
@@ -186,8 +192,13 @@ fn an_array_is_expected_where_its_first_task_starts() {
          running 2 n2 gpus=0 left=50
          job gpus=1 partition=a,b time=1000 array=3",
     );
-    let expected = forecast(&snapshot, &BTreeSet::from([JobId(10)])).pop().unwrap();
-    assert_eq!((expected.partition.as_deref(), expected.start), (Some("b"), Some(NOW.plus_secs(50))));
+    let expected = forecast(&snapshot, &BTreeSet::from([JobId(10)]))
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (expected.partition.as_deref(), expected.start),
+        (Some("b"), Some(NOW.plus_secs(50)))
+    );
 }
 
 #[test]
@@ -258,7 +269,10 @@ fn licences_kept_for_it_in_one_partition_do_not_stand_in_its_way_in_another() {
          job gpus=1 partition=a,b time=1000 licences=matlab:1",
     );
     let told = why(&snapshot, JobId(10)).unwrap();
-    assert_eq!((told.starts_now, told.partition.as_deref(), told.blockers), (true, Some("b"), vec![]));
+    assert_eq!(
+        (told.starts_now, told.partition.as_deref(), told.blockers),
+        (true, Some("b"), vec![])
+    );
 }
 
 #[test]
@@ -296,8 +310,15 @@ fn a_change_is_tried_in_all_of_its_partitions() {
          job gpus=4 time=1000 partition=b,a",
     );
     let told = why(&snapshot, JobId(20)).unwrap();
-    let changes: Vec<_> = told.changes.iter().map(|change| (&*change.option, change.starts == NOW)).collect();
-    assert_eq!((told.partition.as_deref(), changes), (Some("b"), vec![("--gpus 1", true)]));
+    let changes: Vec<_> = told
+        .changes
+        .iter()
+        .map(|change| (&*change.option, change.starts == NOW))
+        .collect();
+    assert_eq!(
+        (told.partition.as_deref(), changes),
+        (Some("b"), vec![("--gpus 1", true)])
+    );
 }
 
 #[test]
@@ -315,17 +336,33 @@ fn it_starts_for_a_shorter_time_where_only_its_own_reservation_elsewhere_is_in_t
          job gpus=h100:1 partition=a,b time=1000 time_min=200",
     );
     let mut config = (*snapshot.config).clone();
-    (config.partitions[1].mem_per_gpu_bytes, config.partitions[2].mem_per_gpu_bytes) = (Some(1 << 30), Some(400 << 30));
+    (
+        config.partitions[1].mem_per_gpu_bytes,
+        config.partitions[2].mem_per_gpu_bytes,
+    ) = (Some(1 << 30), Some(400 << 30));
     snapshot.config = Arc::new(config);
-    snapshot.pending[1..].iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).request.mem = gmodel::job::MemAsk::Default);
+    snapshot.pending[1..]
+        .iter_mut()
+        .for_each(|job| Arc::make_mut(&mut job.spec).request.mem = gmodel::job::MemAsk::Default);
     let told = plan(&snapshot, WorkBudget::default());
-    let starts: Vec<_> = told.starts.iter().map(|one| (one.job.0, one.partition.as_deref(), one.limit_secs)).collect();
+    let starts: Vec<_> = told
+        .starts
+        .iter()
+        .map(|one| (one.job.0, one.partition.as_deref(), one.limit_secs))
+        .collect();
     assert_eq!(starts, [(20, Some("b"), Some(400))]);
     // Where it may not be cut as short it waits, and keeps what is reserved for it in a.
-    snapshot.pending[1..].iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).time_min_secs = Some(500));
+    snapshot.pending[1..]
+        .iter_mut()
+        .for_each(|job| Arc::make_mut(&mut job.spec).time_min_secs = Some(500));
     assert_eq!(plan(&snapshot, WorkBudget::default()).starts.len(), 0);
-    let expected = forecast(&snapshot, &BTreeSet::from([JobId(20)])).pop().unwrap();
-    assert_eq!((expected.partition.as_deref(), expected.start), (Some("a"), Some(NOW.plus_secs(100))));
+    let expected = forecast(&snapshot, &BTreeSet::from([JobId(20)]))
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (expected.partition.as_deref(), expected.start),
+        (Some("a"), Some(NOW.plus_secs(100)))
+    );
 }
 
 #[test]
@@ -343,12 +380,31 @@ fn it_is_told_what_stands_in_its_way_in_each_and_where_it_is_expected() {
          job gpus=1 partition=c,a,b time=1000",
     );
     let told = why(&snapshot, JobId(20)).unwrap();
-    let codes = |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
-    assert_eq!((told.partition.as_deref(), codes(&told.blockers)), (Some("c"), vec![ReasonCode::PartitionDown]));
-    let rest: Vec<_> = told.elsewhere.iter().map(|one| (&*one.partition, one.ahead, codes(&one.blockers))).collect();
-    assert_eq!(rest, [("a", 0, vec![ReasonCode::Resources]), ("b", 1, vec![ReasonCode::Resources])]);
-    let expected = forecast(&snapshot, &BTreeSet::from([JobId(20)])).pop().unwrap();
-    assert_eq!((expected.partition.as_deref(), expected.start), (Some("b"), Some(NOW.plus_secs(70))));
+    let codes =
+        |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
+    assert_eq!(
+        (told.partition.as_deref(), codes(&told.blockers)),
+        (Some("c"), vec![ReasonCode::PartitionDown])
+    );
+    let rest: Vec<_> = told
+        .elsewhere
+        .iter()
+        .map(|one| (&*one.partition, one.ahead, codes(&one.blockers)))
+        .collect();
+    assert_eq!(
+        rest,
+        [
+            ("a", 0, vec![ReasonCode::Resources]),
+            ("b", 1, vec![ReasonCode::Resources])
+        ]
+    );
+    let expected = forecast(&snapshot, &BTreeSet::from([JobId(20)]))
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (expected.partition.as_deref(), expected.start),
+        (Some("b"), Some(NOW.plus_secs(70)))
+    );
     assert_eq!(told.forecast, Some(expected));
 }
 
@@ -366,7 +422,11 @@ fn a_limit_of_one_partition_leaves_the_others() {
     config.partitions[0].per_user.gpus = Some(GpuAmounts::all(1));
     snapshot.config = Arc::new(config);
     let told = plan(&snapshot, WorkBudget::default());
-    let starts: Vec<_> = told.starts.iter().map(|start| (start.job.0, start.partition.as_deref())).collect();
+    let starts: Vec<_> = told
+        .starts
+        .iter()
+        .map(|start| (start.job.0, start.partition.as_deref()))
+        .collect();
     assert_eq!(starts, [(10, Some("b")), (20, Some("a"))]);
 }
 
@@ -380,15 +440,30 @@ fn a_guarantee_is_asked_for_once() {
          job gpus=2 partition=a,b
          job gpus=2 partition=a,b",
     );
-    let account = Account { name: "lab".into(), guaranteed: Some(GpuAmounts::all(4)), ..Account::default() };
-    snapshot.policy = Arc::new(Policy { accounts: [("lab".to_owned(), account)].into(), ..Policy::default() });
+    let account = Account {
+        name: "lab".into(),
+        guaranteed: Some(GpuAmounts::all(4)),
+        ..Account::default()
+    };
+    snapshot.policy = Arc::new(Policy {
+        accounts: [("lab".to_owned(), account)].into(),
+        ..Policy::default()
+    });
     for job in &mut snapshot.pending {
         Arc::make_mut(&mut job.spec).account = "lab".into();
     }
     let ledger = crate::ledger::Ledger::new(&snapshot);
     let order = crate::priority::in_order(&snapshot, &ledger);
-    let classes: Vec<_> = order.iter().map(|one| (snapshot.pending[one.at].id.0, one.class.unwrap())).collect();
-    assert!(classes.iter().all(|(_, class)| *class == gmodel::RunClass::Guaranteed), "{classes:?}");
+    let classes: Vec<_> = order
+        .iter()
+        .map(|one| (snapshot.pending[one.at].id.0, one.class.unwrap()))
+        .collect();
+    assert!(
+        classes
+            .iter()
+            .all(|(_, class)| *class == gmodel::RunClass::Guaranteed),
+        "{classes:?}"
+    );
 }
 
 #[test]
@@ -404,17 +479,32 @@ fn nobody_gives_way_twice_for_it() {
 fn nobody_gives_way_for_it_where_another_of_its_partitions_starts_it() {
     let snapshot = of_a_qos_that_preempts(&["a"]);
     let (tell, told) = std::sync::mpsc::channel();
-    let last = crate::Engine::default().plan_in_slices(&snapshot, None, WorkBudget::default(), 1, Box::new(move |part| tell.send(part).unwrap()));
+    let last = crate::Engine::default().plan_in_slices(
+        &snapshot,
+        None,
+        WorkBudget::default(),
+        1,
+        Box::new(move |part| tell.send(part).unwrap()),
+    );
     let whole = plan(&snapshot, WorkBudget::default());
     for one in told.iter().chain([last, whole.clone()]) {
         assert_eq!(one.preempts, []);
     }
-    assert_eq!(whole.starts.iter().map(|start| start.partition.as_deref()).collect::<Vec<_>>(), [Some("b")]);
+    assert_eq!(
+        whole
+            .starts
+            .iter()
+            .map(|start| start.partition.as_deref())
+            .collect::<Vec<_>>(),
+        [Some("b")]
+    );
 }
 
 /// Job 10 may preempt what stands in some of its two partitions.
 fn of_a_qos_that_preempts(full: &[&str]) -> Snapshot {
-    let mut text = String::from("partition a nodes=n1\npartition b nodes=n2\nnode n1 h100:2\nnode n2 h100:2\n");
+    let mut text = String::from(
+        "partition a nodes=n1\npartition b nodes=n2\nnode n1 h100:2\nnode n2 h100:2\n",
+    );
     for at in 1..=full.len() {
         text += &format!("running {at} n{at} gpus=0-1 left=1000\n");
     }
@@ -424,9 +514,18 @@ fn of_a_qos_that_preempts(full: &[&str]) -> Snapshot {
         preempt: over.iter().map(|name| (*name).to_owned()).collect(),
         ..Qos::default()
     };
-    let all = [("low".to_owned(), qos("low", &[])), ("high".to_owned(), qos("high", &["low"]))];
-    snapshot.policy = Arc::new(Policy { qos: all.into(), ..Policy::default() });
-    snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
+    let all = [
+        ("low".to_owned(), qos("low", &[])),
+        ("high".to_owned(), qos("high", &["low"])),
+    ];
+    snapshot.policy = Arc::new(Policy {
+        qos: all.into(),
+        ..Policy::default()
+    });
+    snapshot
+        .pending
+        .iter_mut()
+        .for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
     for (run, partition) in snapshot.running.iter_mut().zip(full) {
         let spec = Arc::make_mut(&mut run.spec);
         (spec.qos, spec.partition) = ("low".into(), (*partition).into());
@@ -448,7 +547,12 @@ fn the_reason_that_it_has_stays_while_another_is_as_good() {
     );
     let mut engine = crate::Engine::default();
     let first = engine.plan(&snapshot, WorkBudget::default());
-    let give = |snapshot: &mut Snapshot, reason: &Reason| snapshot.pending.iter_mut().for_each(|job| job.reason = reason.clone());
+    let give = |snapshot: &mut Snapshot, reason: &Reason| {
+        snapshot
+            .pending
+            .iter_mut()
+            .for_each(|job| job.reason = reason.clone())
+    };
     give(&mut snapshot, &first.reasons[0].1);
     for _ in 0..3 {
         let again = engine.plan(&snapshot, WorkBudget::default());
@@ -468,9 +572,28 @@ fn all_nodes_are_alike_in_one_of_the_features_in_brackets() {
              job nodes=2 gpn=2 constraint={constraint}"
         ));
         let plan = plan(&picture, WorkBudget::default());
-        let names = |id| picture.nodes.iter().find(|node| node.id == id).unwrap().name.clone();
-        let starts = plan.starts.first().map(|start| start.allocation.iter().map(|share| names(share.node)).collect::<Vec<_>>().join("+"));
-        (starts, plan.reasons.first().map(|(_, reason)| reason.code.clone()), why(&picture, JobId(10)).unwrap().starts_now)
+        let names = |id| {
+            picture
+                .nodes
+                .iter()
+                .find(|node| node.id == id)
+                .unwrap()
+                .name
+                .clone()
+        };
+        let starts = plan.starts.first().map(|start| {
+            start
+                .allocation
+                .iter()
+                .map(|share| names(share.node))
+                .collect::<Vec<_>>()
+                .join("+")
+        });
+        (
+            starts,
+            plan.reasons.first().map(|(_, reason)| reason.code.clone()),
+            why(&picture, JobId(10)).unwrap().starts_now,
+        )
     };
     let starts = |nodes: &str| (Some(nodes.to_owned()), None, true);
     let waits = (None, Some(ReasonCode::Resources), false);
@@ -480,45 +603,78 @@ fn all_nodes_are_alike_in_one_of_the_features_in_brackets() {
     assert_eq!(told("[r1|r2]", one_is_busy), starts("n3+n4"));
     assert_eq!(told("ib&[r1|r2]", one_is_busy), waits, "n4 has no ib");
     let one_of_each = "running 1 n1 gpus=0 left=60\nrunning 2 n3 gpus=0 left=90";
-    assert_eq!(told("[r1|r2]", one_of_each), waits, "two nodes are free, and not alike");
+    assert_eq!(
+        told("[r1|r2]", one_of_each),
+        waits,
+        "two nodes are free, and not alike"
+    );
     assert_eq!(told("(r1|r2)", one_of_each).0, Some("n2+n4".to_owned()));
 }
 
 /// Three partitions over the nodes of a random cluster, which give other CPUs with a GPU, and jobs that name some of them.
 fn in_partitions() -> impl Strategy<Value = Snapshot> {
-    let lists = prop::sample::select(vec!["main", "odd", "main,odd", "odd,main", "even,odd,main", "odd,gone"]);
+    let lists = prop::sample::select(vec![
+        "main",
+        "odd",
+        "main,odd",
+        "odd,main",
+        "even,odd,main",
+        "odd,gone",
+    ]);
     let cpus = prop::collection::vec(prop::sample::select(vec![None, Some(4), Some(10)]), 3);
     let backfill = prop::sample::select(vec![Backfill::EASY, Backfill::First(3), RESERVING]);
     // Nodes of two kinds, and jobs that want all of theirs to be of one.
-    let alike = prop::sample::select(vec![None, None, Some("[r1|r2]"), Some("[gone|r2|r1]"), Some("r1")]);
+    let alike = prop::sample::select(vec![
+        None,
+        None,
+        Some("[r1|r2]"),
+        Some("[gone|r2|r1]"),
+        Some("r1"),
+    ]);
     let lists = (lists, alike);
-    (cluster(), prop::collection::vec(lists, 12), any::<bool>(), cpus, backfill).prop_map(|(mut snapshot, lists, tiers, cpus, backfill)| {
-        for (at, node) in snapshot.nodes.iter_mut().enumerate() {
-            node.features.push(if at % 3 == 0 { "r1" } else { "r2" }.to_owned());
-        }
-        let part = |name: &str, nodes: &str, priority_tier: u32| Partition {
-            name: name.into(),
-            nodes: NodeSelection::Names(Hostlist::parse(nodes).unwrap()),
-            priority_tier,
-            ..Partition::default()
-        };
-        let mut config = (*snapshot.config).clone();
-        config.partitions.extend([part("odd", "n1,n3,n5", if tiers { 3 } else { 1 }), part("even", "n2,n4", 1)]);
-        config.scheduler.backfill = backfill;
-        config.partitions.iter_mut().zip(cpus).for_each(|(one, cpus)| one.cpus_per_gpu = cpus);
-        snapshot.config = Arc::new(config);
-        let jobs = std::mem::take(&mut snapshot.pending);
-        for (mut job, (list, alike)) in jobs.into_iter().zip(lists) {
-            let mut spec = (*job.spec).clone();
-            spec.partition = list.into();
-            spec.request.constraint = alike.map(str::to_owned).or(spec.request.constraint.clone());
-            // Half of them ask for what the partition gives.
-            spec.request.cpus_per_task = spec.request.cpus_per_task.filter(|cpus| *cpus > 10);
-            job.spec = Arc::new(spec);
-            snapshot.pending.extend(job.in_each_partition());
-        }
-        snapshot
-    })
+    (
+        cluster(),
+        prop::collection::vec(lists, 12),
+        any::<bool>(),
+        cpus,
+        backfill,
+    )
+        .prop_map(|(mut snapshot, lists, tiers, cpus, backfill)| {
+            for (at, node) in snapshot.nodes.iter_mut().enumerate() {
+                node.features
+                    .push(if at % 3 == 0 { "r1" } else { "r2" }.to_owned());
+            }
+            let part = |name: &str, nodes: &str, priority_tier: u32| Partition {
+                name: name.into(),
+                nodes: NodeSelection::Names(Hostlist::parse(nodes).unwrap()),
+                priority_tier,
+                ..Partition::default()
+            };
+            let mut config = (*snapshot.config).clone();
+            config.partitions.extend([
+                part("odd", "n1,n3,n5", if tiers { 3 } else { 1 }),
+                part("even", "n2,n4", 1),
+            ]);
+            config.scheduler.backfill = backfill;
+            config
+                .partitions
+                .iter_mut()
+                .zip(cpus)
+                .for_each(|(one, cpus)| one.cpus_per_gpu = cpus);
+            snapshot.config = Arc::new(config);
+            let jobs = std::mem::take(&mut snapshot.pending);
+            for (mut job, (list, alike)) in jobs.into_iter().zip(lists) {
+                let mut spec = (*job.spec).clone();
+                spec.partition = list.into();
+                spec.request.constraint =
+                    alike.map(str::to_owned).or(spec.request.constraint.clone());
+                // Half of them ask for what the partition gives.
+                spec.request.cpus_per_task = spec.request.cpus_per_task.filter(|cpus| *cpus > 10);
+                job.spec = Arc::new(spec);
+                snapshot.pending.extend(job.in_each_partition());
+            }
+            snapshot
+        })
 }
 
 proptest! {
@@ -565,8 +721,15 @@ fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64
     let config = Arc::make_mut(&mut snapshot.config);
     config.scheduler.order = gmodel::policy::JobOrder::Fifo;
     config.scheduler.licences.insert("matlab".into(), 2);
-    let group = gmodel::policy::Limits { gpus: Some(GpuAmounts::all(limit)), ..Default::default() };
-    let account = Account { name: "a".into(), group, ..Account::default() };
+    let group = gmodel::policy::Limits {
+        gpus: Some(GpuAmounts::all(limit)),
+        ..Default::default()
+    };
+    let account = Account {
+        name: "a".into(),
+        group,
+        ..Account::default()
+    };
     let kept = super::reservation(&["night", "nodes=n1", "from=700", "secs=500"]);
     let policy = Arc::make_mut(&mut snapshot.policy);
     policy.accounts.insert("a".into(), account);
@@ -585,20 +748,41 @@ fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64
 
 pub(super) fn starts(snapshot: &Snapshot, job: JobId) -> bool {
     let entries = || snapshot.pending.iter().filter(|one| one.id == job);
-    plan(snapshot, WorkBudget::default()).starts.iter().any(|start| entries().any(|entry| entry.is_or_has(start.job)))
+    plan(snapshot, WorkBudget::default())
+        .starts
+        .iter()
+        .any(|start| entries().any(|entry| entry.is_or_has(start.job)))
 }
 
 /// A job that is told to start does, one that is not has something in its way, and each change that is proposed starts it.
 pub(super) fn what_is_told_is_so(snapshot: &Snapshot, id: JobId) -> Result<Why, TestCaseError> {
     let told = why(snapshot, id).unwrap();
-    prop_assert_eq!(told.starts_now, starts(snapshot, id), "job {}: {:?}", id, told);
-    prop_assert_ne!(told.starts_now, !told.blockers.is_empty(), "job {}: {:?}", id, told);
+    prop_assert_eq!(
+        told.starts_now,
+        starts(snapshot, id),
+        "job {}: {:?}",
+        id,
+        told
+    );
+    prop_assert_ne!(
+        told.starts_now,
+        !told.blockers.is_empty(),
+        "job {}: {:?}",
+        id,
+        told
+    );
     for change in told.changes.iter().filter(|change| change.starts == NOW) {
         let mut changed = snapshot.clone();
-        changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
+        changed
+            .pending
+            .iter_mut()
+            .filter(|one| one.id == id)
+            .for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
         if moves(&change.edit) {
             let mut seen = BTreeSet::new();
-            changed.pending.retain(|one| one.id != id || seen.insert(one.spec.alternative));
+            changed
+                .pending
+                .retain(|one| one.id != id || seen.insert(one.spec.alternative));
         }
         prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
     }
@@ -622,10 +806,20 @@ fn what_one_of_several_partitions_is_promised_of_a_reservation_by_number_is_nobo
         );
         let picture = picture(&text);
         let told = crate::forecast(&picture, &[10, 20].map(JobId).into());
-        told.iter().map(|one| one.start.unwrap().since_secs(NOW)).collect::<Vec<_>>()
+        told.iter()
+            .map(|one| one.start.unwrap().since_secs(NOW))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(starts("job gpus=1 user=alice reservation=demo time=50"), [100, 1100], "the first has both");
-    assert_eq!(starts("job gpus=4 user=bob time=50"), [100, 100], "which are set apart no more besides");
+    assert_eq!(
+        starts("job gpus=1 user=alice reservation=demo time=50"),
+        [100, 1100],
+        "the first has both"
+    );
+    assert_eq!(
+        starts("job gpus=4 user=bob time=50"),
+        [100, 100],
+        "which are set apart no more besides"
+    );
 }
 
 fn moves(edit: &crate::Edit) -> bool {

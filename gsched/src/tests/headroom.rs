@@ -12,7 +12,11 @@ use std::sync::Arc;
 /// Who starts and whose runs are ended for whom.
 fn told(snapshot: &Snapshot) -> (Vec<u64>, Vec<(u64, u64)>) {
     let told = plan(snapshot, WorkBudget::default());
-    let ended = told.preempts.iter().map(|one| (one.run.job.0, one.for_job.0)).collect();
+    let ended = told
+        .preempts
+        .iter()
+        .map(|one| (one.run.job.0, one.for_job.0))
+        .collect();
     (told.starts.iter().map(|start| start.job.0).collect(), ended)
 }
 
@@ -34,18 +38,40 @@ const TWO_LEFT: &str = "node n1 h100:4
 #[test]
 fn others_give_way_until_what_is_kept_stays_idle_beside_the_job() {
     let one = |job: &str| of(&format!("{TWO_LEFT} {job} partition=train"));
-    assert_eq!(one("job 10 b ann 1 qos=high"), (vec![10], vec![]), "of two that are idle one is kept");
-    assert_eq!(one("job 10 b ann 2 qos=low"), (vec![], vec![]), "nobody gives way to it");
+    assert_eq!(
+        one("job 10 b ann 1 qos=high"),
+        (vec![10], vec![]),
+        "of two that are idle one is kept"
+    );
+    assert_eq!(
+        one("job 10 b ann 2 qos=low"),
+        (vec![], vec![]),
+        "nobody gives way to it"
+    );
     assert_eq!(one("job 10 b ann 1 nodes=1 qos=urgent"), (vec![10], vec![]));
-    assert_eq!(one("job 10 b ann 2 qos=high"), (vec![], vec![(1, 10)]), "it loses the least");
-    assert_eq!(one("job 10 b ann 4 qos=high"), (vec![], vec![(1, 10)]), "all of n1, and the one of n2 stays idle");
-    assert_eq!(one("job 10 b ann 8 nodes=2 qos=high"), (vec![], vec![]), "so many are never idle beside what is kept");
+    assert_eq!(
+        one("job 10 b ann 2 qos=high"),
+        (vec![], vec![(1, 10)]),
+        "it loses the least"
+    );
+    assert_eq!(
+        one("job 10 b ann 4 qos=high"),
+        (vec![], vec![(1, 10)]),
+        "all of n1, and the one of n2 stays idle"
+    );
+    assert_eq!(
+        one("job 10 b ann 8 nodes=2 qos=high"),
+        (vec![], vec![]),
+        "so many are never idle beside what is kept"
+    );
     assert_eq!(one("job 10 b ann 7 nodes=1 qos=high"), (vec![], vec![]));
 }
 
 #[test]
 fn gpus_of_no_known_type_are_idle_once() {
-    let of_four = |gpus: u32| of(&format!("node n1 gpu:4\npartition train nodes=n1 headroom=2\njob 10 b ann {gpus} partition=train")).0;
+    let of_four = |gpus: u32| {
+        of(&format!("node n1 gpu:4\npartition train nodes=n1 headroom=2\njob 10 b ann {gpus} partition=train")).0
+    };
     assert_eq!((of_four(2), of_four(3)), (vec![10], vec![]));
 }
 
@@ -65,8 +91,16 @@ fn who_has_room_and_leaves_too_little_idle_makes_others_leave_as_much_as_is_miss
         )
     };
     assert_eq!(of(&text(0, "job 10 b ann 4 qos=high")), (vec![10], vec![]));
-    assert_eq!(of(&text(1, "job 10 b ann 4 qos=high")), (vec![], vec![(2, 10)]), "the least loss");
-    assert_eq!(of(&text(2, "job 10 b ann 4 qos=high")), (vec![], vec![(3, 10)]), "one run that holds two");
+    assert_eq!(
+        of(&text(1, "job 10 b ann 4 qos=high")),
+        (vec![], vec![(2, 10)]),
+        "the least loss"
+    );
+    assert_eq!(
+        of(&text(2, "job 10 b ann 4 qos=high")),
+        (vec![], vec![(3, 10)]),
+        "one run that holds two"
+    );
     assert_eq!(of(&text(4, "job 10 b ann 4 qos=high")).1.len(), 3);
     assert_eq!(of(&text(5, "job 10 b ann 4 qos=high")), (vec![], vec![]));
 }
@@ -86,7 +120,11 @@ fn guaranteed_demand_takes_back_what_others_keep_idle_besides() {
         )
     };
     assert_eq!(of(&text("")), (vec![10], vec![]));
-    assert_eq!(of(&text("qos urgent headroom=2")), (vec![], vec![(3, 10)]), "the two that are idle stay idle");
+    assert_eq!(
+        of(&text("qos urgent headroom=2")),
+        (vec![], vec![(3, 10)]),
+        "the two that are idle stay idle"
+    );
     assert_eq!(of(&text("qos urgent headroom=7")), (vec![], vec![]));
     // What an account does not lend is kept from who borrows, whoever preempts.
     let lent = |lend: u32| {
@@ -101,7 +139,10 @@ fn guaranteed_demand_takes_back_what_others_keep_idle_besides() {
              job 10 b eve 3 qos=high"
         ))
     };
-    assert_eq!((lent(3), lent(2)), ((vec![10], vec![]), (vec![], vec![(2, 10)])));
+    assert_eq!(
+        (lent(3), lent(2)),
+        ((vec![10], vec![]), (vec![], vec![(2, 10)]))
+    );
 }
 
 #[test]
@@ -114,13 +155,21 @@ fn nothing_is_set_aside_for_one_who_can_never_leave_enough_idle() {
              job 11 b eve 2"
         );
         let mut snapshot = world(&text);
-        let first = snapshot.pending.iter_mut().find(|job| job.id == JobId(10)).unwrap();
+        let first = snapshot
+            .pending
+            .iter_mut()
+            .find(|job| job.id == JobId(10))
+            .unwrap();
         Arc::make_mut(&mut first.spec).request.exclusive = exclusive;
         told(&snapshot).0
     };
     assert_eq!(starts(false, 1), [10]);
     assert_eq!(starts(true, 0), [10]);
-    assert_eq!(starts(true, 1), [11], "the first would take all four, whatever else leaves");
+    assert_eq!(
+        starts(true, 1),
+        [11],
+        "the first would take all four, whatever else leaves"
+    );
 }
 
 /// Two GPUs are to stay idle, and of the first's nodes a whole one.
@@ -140,14 +189,24 @@ fn nothing_is_set_aside_for_one_who_waits_for_a_node_that_is_drained() {
         Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = 1;
         if !busy {
             let gone = snapshot.running.remove(0);
-            gone.shares.iter().for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
+            gone.shares
+                .iter()
+                .for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
         }
         snapshot.nodes[0].unavailable = drained.then(|| "drained".into());
         told(&snapshot).0
     };
     assert_eq!(starts(false, false), [10, 11]);
-    assert_eq!(starts(false, true), [] as [u64; 0], "the run ends, and the first has its turn before the second");
-    assert_eq!(starts(true, false), [11], "nobody knows when the node is back");
+    assert_eq!(
+        starts(false, true),
+        [] as [u64; 0],
+        "the run ends, and the first has its turn before the second"
+    );
+    assert_eq!(
+        starts(true, false),
+        [11],
+        "nobody knows when the node is back"
+    );
 }
 
 #[test]
@@ -168,11 +227,18 @@ fn a_limit_has_room_for_a_job_for_which_others_go_until_it_starts() {
         ))
     };
     assert_eq!(told(&text(6)), (vec![11], vec![(1, 10)]));
-    assert_eq!(told(&text(5)), (vec![], vec![(1, 10)]), "both are more than five");
+    assert_eq!(
+        told(&text(5)),
+        (vec![], vec![(1, 10)]),
+        "both are more than five"
+    );
     let mut later = text(5);
     later.running[0].leaves_by = Some(later.now.plus_secs(60));
     later.running[0].leaves_for = Some(JobId(10));
-    later.pending[0].reason = Reason { nodes: Some(Arc::new(vec![NodeId(1)])), ..ReasonCode::Preempting.into() };
+    later.pending[0].reason = Reason {
+        nodes: Some(Arc::new(vec![NodeId(1)])),
+        ..ReasonCode::Preempting.into()
+    };
     assert_eq!(told(&later), (vec![], vec![]), "nor while the run goes");
 }
 
@@ -212,13 +278,22 @@ fn whole_nodes_that_others_left_to_stay_idle_beside_a_job_are_nobodys_until_it_s
              job 11 a eve 1 qos=low partition=train",
         );
         Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
-        snapshot.pending[0].reason = Reason { nodes: Some(Arc::new(vec![NodeId(1)])), ..ReasonCode::Preempting.into() };
+        snapshot.pending[0].reason = Reason {
+            nodes: Some(Arc::new(vec![NodeId(1)])),
+            ..ReasonCode::Preempting.into()
+        };
         let leaving = told(&snapshot);
         let gone = snapshot.running.remove(0);
-        gone.shares.iter().for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
+        gone.shares
+            .iter()
+            .for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
         (leaving, told(&snapshot).0)
     };
-    assert_eq!(starts(0).0, (vec![10, 11], vec![]), "on n2, which is free, and beside the run");
+    assert_eq!(
+        starts(0).0,
+        (vec![10, 11], vec![]),
+        "on n2, which is free, and beside the run"
+    );
     assert_eq!(starts(1), ((vec![], vec![]), vec![10, 11]));
 }
 
@@ -239,9 +314,17 @@ fn whole_nodes_that_are_kept_stay_whole_when_others_give_way() {
         told(&snapshot)
     };
     assert_eq!(whole(0, "job 10 b ann 4 qos=high"), (vec![10], vec![]));
-    assert_eq!(whole(1, "job 10 b ann 1 qos=high"), (vec![], vec![(2, 10)]), "on the node that is in use");
+    assert_eq!(
+        whole(1, "job 10 b ann 1 qos=high"),
+        (vec![], vec![(2, 10)]),
+        "on the node that is in use"
+    );
     assert_eq!(whole(1, "job 10 b ann 4 qos=high").1.len(), 2);
-    assert_eq!(whole(2, "job 10 b ann 1 qos=high"), (vec![], vec![]), "that would be one node too few");
+    assert_eq!(
+        whole(2, "job 10 b ann 1 qos=high"),
+        (vec![], vec![]),
+        "that would be one node too few"
+    );
 }
 
 /// It would like those best that are kept: of them it takes as many as may go, and others.
@@ -261,10 +344,20 @@ fn who_needs_several_nodes_takes_what_may_go_of_those_that_are_kept_and_others()
         Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
         told(&snapshot).0
     };
-    assert_eq!((starts(0, 3, ""), starts(1, 3, ""), starts(2, 3, "")), (vec![10], vec![10], vec![]));
-    assert_eq!((starts(1, 2, ""), starts(2, 2, ""), starts(1, 4, "")), (vec![10], vec![10], vec![]));
+    assert_eq!(
+        (starts(0, 3, ""), starts(1, 3, ""), starts(2, 3, "")),
+        (vec![10], vec![10], vec![])
+    );
+    assert_eq!(
+        (starts(1, 2, ""), starts(2, 2, ""), starts(1, 4, "")),
+        (vec![10], vec![10], vec![])
+    );
     let busy = "run 1 b bob 2 on=n3 ago=900 partition=odd";
-    assert_eq!((starts(1, 3, busy), starts(1, 4, busy)), (vec![10], vec![]), "beside the run on n3");
+    assert_eq!(
+        (starts(1, 3, busy), starts(1, 4, busy)),
+        (vec![10], vec![]),
+        "beside the run on n3"
+    );
 }
 
 /// Between the order to go and the start, and at it.
@@ -283,15 +376,25 @@ fn nobody_takes_meanwhile_what_the_job_counts_on() {
              job 11 b eve 1 qos=low partition=train"
         )
     };
-    assert_eq!(of(&text(0)), (vec![11], vec![(1, 10)]), "what is idle on n2 the first does not need");
-    assert_eq!(of(&text(1)), (vec![], vec![(1, 10)]), "of three one would be kept, and the first would find too little then");
+    assert_eq!(
+        of(&text(0)),
+        (vec![11], vec![(1, 10)]),
+        "what is idle on n2 the first does not need"
+    );
+    assert_eq!(
+        of(&text(1)),
+        (vec![], vec![(1, 10)]),
+        "of three one would be kept, and the first would find too little then"
+    );
     let mut snapshot = world(&text(1));
     snapshot.running[0].leaves_by = Some(snapshot.now.plus_secs(60));
     snapshot.running[0].leaves_for = Some(JobId(10));
     snapshot.pending[0].reason.code = ReasonCode::Preempting;
     assert_eq!(told(&snapshot), (vec![], vec![]), "nor while the run goes");
     let gone = snapshot.running.remove(0);
-    gone.shares.iter().for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
+    gone.shares
+        .iter()
+        .for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
     assert_eq!(told(&snapshot), (vec![10], vec![]), "and one stays idle");
     // What is to stay idle went meanwhile: it waits, and nobody else goes for nothing.
     snapshot.nodes[1].unavailable = Some("down".into());
@@ -316,7 +419,11 @@ fn runs_that_go_for_another_are_not_counted_on_twice() {
     assert_eq!(of(&text("job 11 b eve 0 qos=high")).1, [(2, 10)]);
     // One stays idle beside the first; for the second all of n1 has to go, and two are idle then.
     assert_eq!(of(&text("job 11 b eve 3 qos=high")).1, [(2, 10), (1, 11)]);
-    assert_eq!(of(&text("job 11 b eve 4 qos=high")).1, [(2, 10), (1, 11)], "one is idle on n2");
+    assert_eq!(
+        of(&text("job 11 b eve 4 qos=high")).1,
+        [(2, 10), (1, 11)],
+        "one is idle on n2"
+    );
     let later = |ask: &str| {
         let mut snapshot = world(&text(&format!("job 11 b eve {ask} qos=high")));
         snapshot.running[1].leaves_by = Some(snapshot.now.plus_secs(60));
@@ -324,7 +431,10 @@ fn runs_that_go_for_another_are_not_counted_on_twice() {
         snapshot.pending[0].reason.code = ReasonCode::Preempting;
         told(&snapshot).1
     };
-    assert_eq!((later("3"), later("4"), later("1")), (vec![(1, 11)], vec![(1, 11)], vec![(1, 11)]));
+    assert_eq!(
+        (later("3"), later("4"), later("1")),
+        (vec![(1, 11)], vec![(1, 11)], vec![(1, 11)])
+    );
 }
 
 /// It may have room there without them, beside what is to stay idle.
@@ -345,14 +455,26 @@ fn what_a_job_is_promised_in_one_of_its_partitions_is_not_in_its_way_in_another(
     };
     let pool = |lists: &str, kept: u32| {
         let mut snapshot = world(&text(lists, kept));
-        snapshot.pending = snapshot.pending.drain(..).flat_map(PendingJob::in_each_partition).collect();
+        snapshot.pending = snapshot
+            .pending
+            .drain(..)
+            .flat_map(PendingJob::in_each_partition)
+            .collect();
         snapshot
     };
     let at = |lists: &str, kept: u32| told(&pool(lists, kept));
     assert_eq!(at("even", 2), (vec![], vec![(1, 10)]));
     assert_eq!(at("odd", 2), (vec![10], vec![]), "two of five stay idle");
-    assert_eq!((at("even,odd", 2), at("odd,even", 2)), ((vec![10], vec![]), (vec![10], vec![])), "nobody need go");
-    assert_eq!(at("odd,even", 3), (vec![], vec![(1, 10)]), "three stay idle only when the run is gone");
+    assert_eq!(
+        (at("even,odd", 2), at("odd,even", 2)),
+        ((vec![10], vec![]), (vec![10], vec![])),
+        "nobody need go"
+    );
+    assert_eq!(
+        at("odd,even", 3),
+        (vec![], vec![(1, 10)]),
+        "three stay idle only when the run is gone"
+    );
     assert_eq!(at("odd,even", 5), (vec![], vec![]));
     let why = crate::why(&pool("odd,even", 2), JobId(10)).unwrap();
     assert!(why.starts_now, "{why:?}");
@@ -372,14 +494,32 @@ fn what_is_freed_for_a_job_in_one_of_its_partitions_is_kept_for_it_there() {
          job 10 b ann 4 qos=high partition=odd,even
          job 11 b eve 1 qos=low partition=odd",
     );
-    snapshot.pending = snapshot.pending.drain(..).flat_map(PendingJob::in_each_partition).collect();
+    snapshot.pending = snapshot
+        .pending
+        .drain(..)
+        .flat_map(PendingJob::in_each_partition)
+        .collect();
     let first = plan(&snapshot, WorkBudget::default());
     assert_eq!(told(&snapshot), (vec![], vec![(1, 10)]), "{first:?}");
     snapshot.running[0].leaves_by = Some(snapshot.now.plus_secs(60));
     snapshot.running[0].leaves_for = Some(JobId(10));
-    let reason = first.reasons.iter().find(|(job, _)| *job == JobId(10)).unwrap().1.clone();
-    snapshot.pending.iter_mut().filter(|job| job.id == JobId(10)).for_each(|job| job.reason = reason.clone());
-    assert_eq!(told(&snapshot), (vec![], vec![]), "11 leaves it what is idle on n1");
+    let reason = first
+        .reasons
+        .iter()
+        .find(|(job, _)| *job == JobId(10))
+        .unwrap()
+        .1
+        .clone();
+    snapshot
+        .pending
+        .iter_mut()
+        .filter(|job| job.id == JobId(10))
+        .for_each(|job| job.reason = reason.clone());
+    assert_eq!(
+        told(&snapshot),
+        (vec![], vec![]),
+        "11 leaves it what is idle on n1"
+    );
 }
 
 /// Two for whom others went in one pass: the first would like it better where they went for the second.
@@ -398,11 +538,18 @@ fn each_starts_where_others_went_for_it() {
     Arc::make_mut(&mut snapshot.config).scheduler.placement = Placement::BestFit;
     assert_eq!(told(&snapshot).0, [10], "on n2, which has less to lose");
     for (job, node) in snapshot.pending.iter_mut().zip([1, 2]) {
-        job.reason = Reason { nodes: Some(Arc::new(vec![NodeId(node)])), ..ReasonCode::Preempting.into() };
+        job.reason = Reason {
+            nodes: Some(Arc::new(vec![NodeId(node)])),
+            ..ReasonCode::Preempting.into()
+        };
     }
     assert_eq!(told(&snapshot).0, [10, 11]);
     snapshot.nodes[0].unavailable = Some("down".into());
-    assert_eq!(told(&snapshot).0, [11], "what was freed for another is not the first's, though its own is gone");
+    assert_eq!(
+        told(&snapshot).0,
+        [11],
+        "what was freed for another is not the first's, though its own is gone"
+    );
     snapshot.pending[1].held_by = Some("user:ann".into());
     assert_eq!(told(&snapshot).0, [10], "unless that cannot start");
 }
@@ -424,8 +571,16 @@ fn who_would_be_over_just_when_others_have_left_for_a_job_does_not_start_beside_
         told(&snapshot)
     };
     assert_eq!(starts(4, 20, 30), (vec![], vec![(1, 10)]));
-    assert_eq!(starts(2, 20, 30), (vec![11], vec![(1, 10)]), "there is room beside it");
-    assert_eq!((starts(4, 200, 300).0, starts(4, 280, 300).0), (vec![11], vec![]), "long before that it may");
+    assert_eq!(
+        starts(2, 20, 30),
+        (vec![11], vec![(1, 10)]),
+        "there is room beside it"
+    );
+    assert_eq!(
+        (starts(4, 200, 300).0, starts(4, 280, 300).0),
+        (vec![11], vec![]),
+        "long before that it may"
+    );
 }
 
 #[test]
@@ -444,21 +599,39 @@ fn nobody_goes_from_where_a_limit_of_the_job_has_no_room() {
              job 10 a ann {job} qos=high"
         ));
         if job == "1" {
-            Arc::make_mut(&mut snapshot.pending[0].spec).request.exclusive = true;
+            Arc::make_mut(&mut snapshot.pending[0].spec)
+                .request
+                .exclusive = true;
         }
         told(&snapshot).1
     };
-    assert_eq!((ended("usergpus=4", "1"), ended("usergpus=3", "1")), (vec![(1, 10)], vec![]), "all of n1 are four");
-    assert_eq!((ended("usergpus=h100:2", "2"), ended("usergpus=h100:1", "2")), (vec![(1, 10)], vec![]));
+    assert_eq!(
+        (ended("usergpus=4", "1"), ended("usergpus=3", "1")),
+        (vec![(1, 10)], vec![]),
+        "all of n1 are four"
+    );
+    assert_eq!(
+        (ended("usergpus=h100:2", "2"), ended("usergpus=h100:1", "2")),
+        (vec![(1, 10)], vec![])
+    );
 }
 
 /// Who stands still keeps its GPUs.
 #[test]
 fn a_run_that_is_only_suspended_leaves_nothing_idle() {
     let text = TWO_LEFT.replace("qos low", "qos low mode=suspend");
-    assert_eq!(of(&format!("{text} job 10 b ann 2 qos=high partition=train")), (vec![], vec![]));
-    let mut snapshot = world(&format!("{TWO_LEFT} job 10 b ann 2 qos=high partition=train"));
-    Arc::make_mut(&mut snapshot.policy).qos.get_mut("low").unwrap().preempt_mode = Some(PreemptMode::Off);
+    assert_eq!(
+        of(&format!("{text} job 10 b ann 2 qos=high partition=train")),
+        (vec![], vec![])
+    );
+    let mut snapshot = world(&format!(
+        "{TWO_LEFT} job 10 b ann 2 qos=high partition=train"
+    ));
+    Arc::make_mut(&mut snapshot.policy)
+        .qos
+        .get_mut("low")
+        .unwrap()
+        .preempt_mode = Some(PreemptMode::Off);
     assert_eq!(told(&snapshot), (vec![], vec![]));
 }
 
@@ -469,10 +642,15 @@ mod properties {
     /// `odd` keeps some GPUs, an idle QOS others, bio does not lend all.
     fn pool(kept: u64, of_odd: u64, lends: u64, guaranteed: [u64; 3], pairs: bool) -> Pool {
         let [lab, vision, bio] = guaranteed;
-        let text = guarantees(lab.max(vision), vision, bio, pairs).replace("account bio", &format!("account bio lend={lends}"));
+        let text = guarantees(lab.max(vision), vision, bio, pairs)
+            .replace("account bio", &format!("account bio lend={lends}"));
         let mut pool = Pool::new(&format!("{text}qos urgent headroom={kept}\n"));
         let config = Arc::make_mut(&mut pool.snapshot.config);
-        config.partitions.iter_mut().filter(|one| one.name == "odd").for_each(|one| one.headroom = Some(GpuAmounts::all(of_odd)));
+        config
+            .partitions
+            .iter_mut()
+            .filter(|one| one.name == "odd")
+            .for_each(|one| one.headroom = Some(GpuAmounts::all(of_odd)));
         pool
     }
 
@@ -480,13 +658,16 @@ mod properties {
         let nodes = pool.snapshot.nodes.iter();
         let of = |node: &crate::SchedNode| -> u64 {
             let gpus = node.gpus.iter().zip(&node.free_gpu_milli);
-            gpus.map(|(gpu, free)| u64::from(*free) * u64::from(gpu.info.part().milli()) / 1000).sum()
+            gpus.map(|(gpu, free)| u64::from(*free) * u64::from(gpu.info.part().milli()) / 1000)
+                .sum()
         };
         nodes.map(of).sum()
     }
 
     fn takes_gpus(told: &Plan) -> bool {
-        told.starts.iter().any(|start| start.allocation.iter().any(|share| share.gpus.milli() > 0))
+        told.starts
+            .iter()
+            .any(|start| start.allocation.iter().any(|share| share.gpus.milli() > 0))
     }
 
     proptest! {
@@ -540,13 +721,31 @@ mod properties {
     #[test]
     fn somebody_gives_way_beside_headroom_in_such_pools() {
         let mut pool = pool(2, 0, 0, [0, 0, 0], true);
-        let job = |ask: usize, high: bool| Job { comes: 0, account: 4, user: 0, ask, list: 0, high, secs: 600, percent: 100 };
+        let job = |ask: usize, high: bool| Job {
+            comes: 0,
+            account: 4,
+            user: 0,
+            ask,
+            list: 0,
+            high,
+            secs: 600,
+            percent: 100,
+        };
         (1..7).for_each(|id| pool.submit(id, &job(1, false), true));
         pool.round();
         pool.submit(9, &job(1, true), true);
         (0..3).for_each(|_| drop(pool.round()));
-        assert!(!pool.preempted.is_empty() && pool.preempted.iter().all(|(_, _, whom)| whom.0 == 9), "{:?}", pool.preempted);
-        assert!(pool.snapshot.running.iter().any(|run| run.run.job == JobId(9)) && idle(&pool) >= 2000);
+        assert!(
+            !pool.preempted.is_empty() && pool.preempted.iter().all(|(_, _, whom)| whom.0 == 9),
+            "{:?}",
+            pool.preempted
+        );
+        assert!(
+            pool.snapshot
+                .running
+                .iter()
+                .any(|run| run.run.job == JobId(9))
+                && idle(&pool) >= 2000
+        );
     }
 }
-

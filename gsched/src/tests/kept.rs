@@ -2,9 +2,9 @@
 
 use super::promises::{cluster, cpus, gives_out_only_what_is_free};
 use super::{NOW, picture};
+use crate::ledger::{Ledger, Take};
 use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
-use crate::ledger::{Ledger, Take};
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Account, GpuAmounts, Limits, PreemptMode};
@@ -19,11 +19,17 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
     for start in &plan.starts {
         let is_meant = |job: &PendingJob| {
             let own = job.id <= start.job && start.job.0 < job.id.0 + 10;
-            own && start.partition.as_ref().is_none_or(|name| *name == job.spec.partition)
+            own && start
+                .partition
+                .as_ref()
+                .is_none_or(|name| *name == job.spec.partition)
         };
         let job = snapshot.pending.iter().rfind(|job| is_meant(job)).unwrap();
         let (id, is_array) = (job.id, job.positions.is_some());
-        let ends_by = start.limit_secs.or(job.limit_secs).map(|secs| snapshot.now.plus_secs(i64::from(secs)));
+        let ends_by = start
+            .limit_secs
+            .or(job.limit_secs)
+            .map(|secs| snapshot.now.plus_secs(i64::from(secs)));
         let run = RunId::new(start.job, 1);
         let mut entry = RunningRun::new(run, job.spec.clone(), start.allocation.clone(), ends_by);
         entry.class = start.class;
@@ -31,7 +37,12 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
         entry.started = Some(snapshot.now);
         snapshot.running.push(entry);
         for share in &start.allocation {
-            snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
+            snapshot
+                .nodes
+                .iter_mut()
+                .find(|node| node.id == share.node)
+                .unwrap()
+                .take(share);
         }
         assert!(runs.insert(run), "{run} twice");
         // All its entries, where it waits in several partitions.
@@ -39,13 +50,17 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
             if job.id != id || job.positions.is_some() != is_array {
                 return true;
             }
-            let Some(positions) = &mut job.positions else { return false };
+            let Some(positions) = &mut job.positions else {
+                return false;
+            };
             let position = (start.job.0 - id.0) as u32;
             *positions = positions.iter().filter(|one| *one != position).collect();
             !positions.is_empty()
         });
     }
-    snapshot.pending.sort_by_key(|job| (job.id, job.spec.choice()));
+    snapshot
+        .pending
+        .sort_by_key(|job| (job.id, job.spec.choice()));
     snapshot.running.sort_by_key(|run| run.run);
     runs
 }
@@ -53,30 +68,63 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
 pub(super) fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
     let gone = snapshot.running.remove(at);
     for share in &gone.shares {
-        snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+        snapshot
+            .nodes
+            .iter_mut()
+            .find(|node| node.id == share.node)
+            .unwrap()
+            .give(share);
     }
-    Changes { runs: BTreeSet::from([gone.run]), nodes: gone.shares.iter().map(|share| share.node).collect(), all_pending: true, ..Changes::default() }
+    Changes {
+        runs: BTreeSet::from([gone.run]),
+        nodes: gone.shares.iter().map(|share| share.node).collect(),
+        all_pending: true,
+        ..Changes::default()
+    }
 }
 
 /// What a mirror tells.
 fn difference(before: &Snapshot, after: &Snapshot) -> Changes {
     if before.nodes.len() != after.nodes.len() {
-        return Changes { everything: true, ..Changes::default() };
+        return Changes {
+            everything: true,
+            ..Changes::default()
+        };
     }
     let runs = |one: &Snapshot, other: &Snapshot| -> Vec<RunId> {
-        one.running.iter().filter(|run| !other.running.contains(run)).map(|run| run.run).collect()
+        one.running
+            .iter()
+            .filter(|run| !other.running.contains(run))
+            .map(|run| run.run)
+            .collect()
     };
-    let nodes = before.nodes.iter().zip(&after.nodes).filter(|(was, is)| was != is);
+    let nodes = before
+        .nodes
+        .iter()
+        .zip(&after.nodes)
+        .filter(|(was, is)| was != is);
     let only_free = before.nodes.iter().zip(&after.nodes).filter(|(was, is)| {
         let free = is.free_gpu_milli.clone();
-        was != is && crate::SchedNode { free_cpus: is.free_cpus, free_mem_bytes: is.free_mem_bytes, free_gpu_milli: free, runs: is.runs, ..(*was).clone() } == **is
+        was != is
+            && crate::SchedNode {
+                free_cpus: is.free_cpus,
+                free_mem_bytes: is.free_mem_bytes,
+                free_gpu_milli: free,
+                runs: is.runs,
+                ..(*was).clone()
+            } == **is
     });
     let length = before.pending.len().max(after.pending.len());
     Changes {
-        runs: runs(before, after).into_iter().chain(runs(after, before)).collect(),
+        runs: runs(before, after)
+            .into_iter()
+            .chain(runs(after, before))
+            .collect(),
         nodes: nodes.map(|(_, is)| is.id).collect(),
         only_free: only_free.map(|(_, is)| is.id).collect(),
-        pending: (0..length).filter(|at| before.pending.get(*at) != after.pending.get(*at)).collect(),
+        pending: (0..length)
+            .filter(|at| before.pending.get(*at) != after.pending.get(*at))
+            .collect(),
         ..Changes::default()
     }
 }
@@ -96,17 +144,34 @@ fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     along_lines.plan(snapshot, all());
     assert_eq!(promises(&mut along_lines, snapshot), reserved(&left));
     let reasons = |plan: &Plan| -> BTreeMap<_, _> {
-        let all = plan.reasons.iter().map(|one| (one, false)).chain(plan.array_reasons.iter().map(|one| (one, true)));
-        let told: BTreeMap<_, _> = all.map(|((job, reason), array)| ((*job, array), reason.code)).collect();
-        assert_eq!(told.len(), plan.reasons.len() + plan.array_reasons.len(), "nobody is told twice");
+        let all = plan
+            .reasons
+            .iter()
+            .map(|one| (one, false))
+            .chain(plan.array_reasons.iter().map(|one| (one, true)));
+        let told: BTreeMap<_, _> = all
+            .map(|((job, reason), array)| ((*job, array), reason.code))
+            .collect();
+        assert_eq!(
+            told.len(),
+            plan.reasons.len() + plan.array_reasons.len(),
+            "nobody is told twice"
+        );
         // Who is told nothing has the reason that is known.
-        let known = snapshot.pending.iter().map(|job| ((job.id, job.positions.is_some()), job.reason.code));
+        let known = snapshot
+            .pending
+            .iter()
+            .map(|job| ((job.id, job.positions.is_some()), job.reason.code));
         known.chain(told).collect()
     };
     assert_eq!(reasons(plan), reasons(&by_job));
 }
 
-pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: Snapshot, steps: Vec<(prop::sample::Index, i64)>) {
+pub(super) fn told_what_changed_it_plans_alike(
+    mut snapshot: Snapshot,
+    coming: Snapshot,
+    steps: Vec<(prop::sample::Index, i64)>,
+) {
     snapshot.running.sort_by_key(|run| run.run);
     let mut coming = coming.pending.into_iter().peekable();
     let mut engine = Engine::default();
@@ -114,17 +179,32 @@ pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: S
     let mut before = Snapshot::default();
     for (which, secs) in steps {
         let kept = engine.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
-        let only_starts = silent.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
-        assert_eq!((&only_starts.starts, &only_starts.preempts, &only_starts.classes), (&kept.starts, &kept.preempts, &kept.classes));
+        let only_starts =
+            silent.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
+        assert_eq!(
+            (
+                &only_starts.starts,
+                &only_starts.preempts,
+                &only_starts.classes
+            ),
+            (&kept.starts, &kept.preempts, &kept.classes)
+        );
         assert_eq!(&kept, &plan(&snapshot, all()));
         says_what_a_look_at_every_job_says(&snapshot, &kept);
         let mut new = Engine::default();
         new.plan(&snapshot, all());
-        assert_eq!(promises(&mut engine, &snapshot), promises(&mut new, &snapshot));
+        assert_eq!(
+            promises(&mut engine, &snapshot),
+            promises(&mut new, &snapshot)
+        );
         before = snapshot.clone();
         enter(&mut snapshot, &kept);
         for (id, reason) in &kept.reasons {
-            snapshot.pending.iter_mut().filter(|job| job.id == *id && job.positions.is_none()).for_each(|job| job.reason = reason.clone());
+            snapshot
+                .pending
+                .iter_mut()
+                .filter(|job| job.id == *id && job.positions.is_none())
+                .for_each(|job| job.reason = reason.clone());
         }
         snapshot.now = snapshot.now.plus_secs(secs);
         if secs % 2 == 0 && !snapshot.running.is_empty() {
@@ -132,7 +212,9 @@ pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: S
             end(&mut snapshot, which.index(count));
         }
         let mut new: Vec<_> = coming.by_ref().take(which.index(3)).collect();
-        while let Some(rest) = coming.next_if(|next| new.last().is_some_and(|last| last.id == next.id)) {
+        while let Some(rest) =
+            coming.next_if(|next| new.last().is_some_and(|last| last.id == next.id))
+        {
             new.push(rest);
         }
         for job in &mut new {
@@ -144,7 +226,9 @@ pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: S
             let at = which.index(snapshot.pending.len());
             let gone = snapshot.pending.swap_remove(at);
             let is_array = gone.positions.is_some();
-            snapshot.pending.retain(|job| job.id != gone.id || job.positions.is_some() != is_array);
+            snapshot
+                .pending
+                .retain(|job| job.id != gone.id || job.positions.is_some() != is_array);
         }
     }
 }
@@ -164,7 +248,12 @@ pub(super) fn plans_as_a_new_one(mut snapshot: Snapshot, which: Vec<prop::sample
         let count = snapshot.running.len();
         let mut changes = end(&mut snapshot, which.index(count));
         changes.runs.extend(met);
-        changes.nodes.extend(kept.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
+        changes.nodes.extend(
+            kept.starts
+                .iter()
+                .flat_map(|start| &start.allocation)
+                .map(|share| share.node),
+        );
         let quick = engine.after(&snapshot, &changes, all()).unwrap();
         gives_out_only_what_is_free(&snapshot, &quick);
         enter(&mut snapshot, &quick);
@@ -180,7 +269,9 @@ fn promises(engine: &mut Engine, snapshot: &Snapshot) -> Vec<(JobId, Timestamp, 
 /// Those that were not taken back.
 fn reserved(left: &Left) -> Vec<(JobId, Timestamp, Vec<usize>)> {
     let standing = left.reserved.iter().filter(|one| !one.holds.is_empty());
-    standing.map(|one| (one.job, one.at, one.nodes().collect())).collect()
+    standing
+        .map(|one| (one.job, one.at, one.nodes().collect()))
+        .collect()
 }
 
 proptest! {
@@ -289,7 +380,11 @@ proptest! {
 
 /// The start that the text of the first plan named, seconds from now; nothing where it named none.
 fn named(plan: &Plan, job: JobId) -> i64 {
-    let text = plan.reasons.iter().find(|(id, _)| *id == job).map(|(_, reason)| reason.text.to_string());
+    let text = plan
+        .reasons
+        .iter()
+        .find(|(id, _)| *id == job)
+        .map(|(_, reason)| reason.text.to_string());
     let at = text.and_then(|text| gmodel::time::parse_rfc3339(text.rsplit_once("expected by ")?.1));
     at.map_or(i64::MAX, |at| at.since_secs(NOW))
 }
@@ -297,7 +392,9 @@ fn named(plan: &Plan, job: JobId) -> i64 {
 fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
     let jobs = snapshot.pending.iter().map(|job| job.id).collect();
     let told = crate::forecast(snapshot, &jobs);
-    told.into_iter().map(|one| (one.job, one.start.map(|at| at.since_secs(NOW)))).collect()
+    told.into_iter()
+        .map(|one| (one.job, one.start.map(|at| at.since_secs(NOW))))
+        .collect()
 }
 
 #[test]
@@ -312,18 +409,35 @@ fn who_waits_for_what_is_out_of_order_is_told_when_that_changes() {
         plan.reasons[0].1.text.to_string()
     };
     snapshot.nodes[0].unavailable = Some("not responding".into());
-    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: not responding)");
+    assert_eq!(
+        told(&snapshot),
+        "nodes it needs are not available (n1: not responding)"
+    );
     snapshot.nodes[0].unavailable = Some("drained: disk".into());
-    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: drained: disk)");
+    assert_eq!(
+        told(&snapshot),
+        "nodes it needs are not available (n1: drained: disk)"
+    );
     snapshot.nodes[0].unavailable = None;
-    let fault = |snapshot: &mut Snapshot, fault: &str| Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].info.fault = fault.into();
+    let fault = |snapshot: &mut Snapshot, fault: &str| {
+        Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].info.fault = fault.into()
+    };
     fault(&mut snapshot, "is hot");
-    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: gpu1 is hot)");
+    assert_eq!(
+        told(&snapshot),
+        "nodes it needs are not available (n1: gpu1 is hot)"
+    );
     fault(&mut snapshot, "fell off the bus");
-    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: gpu1 fell off the bus)");
+    assert_eq!(
+        told(&snapshot),
+        "nodes it needs are not available (n1: gpu1 fell off the bus)"
+    );
     Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].present = false;
     Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].forgotten = true;
-    assert!(told(&snapshot).ends_with("has no such nodes"), "nobody expects it back");
+    assert!(
+        told(&snapshot).ends_with("has no such nodes"),
+        "nobody expects it back"
+    );
 }
 
 #[test]
@@ -344,11 +458,29 @@ fn only_reservations_that_may_begin_before_a_start_is_over_are_made_for_it() {
         let mut engine = Engine::default();
         let plan = engine.plan(&picture(text), all());
         let left = engine.left.unwrap();
-        (plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>(), left.reserved.len(), left.wants.len())
+        (
+            plan.starts
+                .iter()
+                .map(|start| start.job.0)
+                .collect::<Vec<_>>(),
+            left.reserved.len(),
+            left.wants.len(),
+        )
     };
-    assert_eq!(decided(&queue("job nodes=2 gpn=4 time=500")), (vec![40], 1, 2), "both begin after the first");
-    assert!(decided(&queue("job gpus=4 time=600")).0.is_empty(), "between the run on n2 and the first there is time for the second");
-    assert_eq!(decided(&queue("job gpus=4 time=800")), (vec![40], 1, 2), "there is not");
+    assert_eq!(
+        decided(&queue("job nodes=2 gpn=4 time=500")),
+        (vec![40], 1, 2),
+        "both begin after the first"
+    );
+    assert!(
+        decided(&queue("job gpus=4 time=600")).0.is_empty(),
+        "between the run on n2 and the first there is time for the second"
+    );
+    assert_eq!(
+        decided(&queue("job gpus=4 time=800")),
+        (vec![40], 1, 2),
+        "there is not"
+    );
 }
 
 #[test]
@@ -364,9 +496,26 @@ fn a_silent_engine_starts_the_same_and_tells_nobody_why_he_waits() {
     );
     let (mut silent, loud) = (Engine::silent(), plan(&snapshot, all()));
     let only_starts = silent.plan(&snapshot, all());
-    assert_eq!(only_starts.starts.iter().map(|start| start.job.0).collect::<Vec<_>>(), [30]);
-    assert_eq!((&only_starts.starts, only_starts.reasons.len(), loud.reasons.len()), (&loud.starts, 0, 3));
-    assert!(silent.left.is_none(), "what it did not look at no quick pass may rest on");
+    assert_eq!(
+        only_starts
+            .starts
+            .iter()
+            .map(|start| start.job.0)
+            .collect::<Vec<_>>(),
+        [30]
+    );
+    assert_eq!(
+        (
+            &only_starts.starts,
+            only_starts.reasons.len(),
+            loud.reasons.len()
+        ),
+        (&loud.starts, 0, 3)
+    );
+    assert!(
+        silent.left.is_none(),
+        "what it did not look at no quick pass may rest on"
+    );
 }
 
 #[test]
@@ -385,10 +534,24 @@ fn who_asks_for_more_than_one_who_was_refused_is_not_searched_for() {
     };
     let (before, starts) = probes("");
     assert_eq!(starts, 0, "the second would stand in the way of the first");
-    assert_eq!(probes("job nodes=2 gpn=4 cpus=9 time=2100"), (before, 0), "more of more nodes for longer");
-    assert!(probes("job gpus=4 cpus=7 time=2000").0 > before, "fewer CPUs");
-    assert!(probes("job gpus=3 cpus=8 time=2000").0 > before, "fewer GPUs");
-    assert_eq!(probes("job gpus=4 cpus=9 time=900").1, 1, "it is over when the first begins");
+    assert_eq!(
+        probes("job nodes=2 gpn=4 cpus=9 time=2100"),
+        (before, 0),
+        "more of more nodes for longer"
+    );
+    assert!(
+        probes("job gpus=4 cpus=7 time=2000").0 > before,
+        "fewer CPUs"
+    );
+    assert!(
+        probes("job gpus=3 cpus=8 time=2000").0 > before,
+        "fewer GPUs"
+    );
+    assert_eq!(
+        probes("job gpus=4 cpus=9 time=900").1,
+        1,
+        "it is over when the first begins"
+    );
 }
 
 #[test]
@@ -407,17 +570,30 @@ fn the_one_who_waits_longest_for_what_is_freed_gets_it() {
     assert!(engine.plan(&snapshot, all()).starts.is_empty());
     let changes = end(&mut snapshot, 0);
     let quick = engine.after(&snapshot, &changes, all()).unwrap();
-    let starts: Vec<_> = quick.starts.iter().map(|start| (start.job.0, start.allocation[0].node.0)).collect();
+    let starts: Vec<_> = quick
+        .starts
+        .iter()
+        .map(|start| (start.job.0, start.allocation[0].node.0))
+        .collect();
     // The first needs both nodes, the second would keep it waiting.
     assert_eq!(starts, [(30, 1)]);
     assert!(quick.reasons.is_empty() && !quick.cut_short);
-    let other = Changes { everything: true, ..Changes::default() };
-    assert_eq!(engine.after(&snapshot, &other, all()), None, "that takes a full pass");
+    let other = Changes {
+        everything: true,
+        ..Changes::default()
+    };
+    assert_eq!(
+        engine.after(&snapshot, &other, all()),
+        None,
+        "that takes a full pass"
+    );
 }
 
 /// An array of id 10 with a cap of two: tasks 1 and 2, and 0 and 3 with records of their own, behind them a job of 6 GPUs.
 fn capped(cluster: &str) -> Snapshot {
-    let mut snapshot = picture(&format!("{cluster}\njob gpus=1 time=100 array=3 room=2\njob gpus=1 time=100 room=2\njob gpus=1 time=100 room=2\njob gpus=6 time=100"));
+    let mut snapshot = picture(&format!(
+        "{cluster}\njob gpus=1 time=100 array=3 room=2\njob gpus=1 time=100 room=2\njob gpus=1 time=100 room=2\njob gpus=6 time=100"
+    ));
     for (at, id) in [(1, 10), (2, 13)] {
         snapshot.pending[at].id = JobId(id);
         snapshot.pending[at].array = Some(JobId(10));
@@ -432,64 +608,134 @@ fn capped(cluster: &str) -> Snapshot {
 
 #[test]
 fn all_records_of_an_array_count_for_its_cap() {
-    let started = |plan: &Plan| plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>();
+    let started = |plan: &Plan| {
+        plan.starts
+            .iter()
+            .map(|start| start.job.0)
+            .collect::<Vec<_>>()
+    };
     let snapshot = capped("node n1 h100:8");
     let told = plan(&snapshot, all());
     let of_array = started(&told).into_iter().filter(|id| *id < 40).count();
-    assert_eq!((of_array, started(&told).contains(&40)), (2, true), "who is behind gets what the others may not have: {told:?}");
-    let waits = told.reasons.iter().chain(&told.array_reasons).filter(|(_, reason)| reason.code == ReasonCode::JobArrayTaskLimit);
+    assert_eq!(
+        (of_array, started(&told).contains(&40)),
+        (2, true),
+        "who is behind gets what the others may not have: {told:?}"
+    );
+    let waits = told
+        .reasons
+        .iter()
+        .chain(&told.array_reasons)
+        .filter(|(_, reason)| reason.code == ReasonCode::JobArrayTaskLimit);
     assert_eq!(waits.count(), 2);
     let mut free = snapshot.clone();
     free.pending.iter_mut().for_each(|job| job.array = None);
-    assert_eq!(started(&plan(&free, all())).len(), 4, "tasks of other arrays do not count: two, one and one");
+    assert_eq!(
+        started(&plan(&free, all())).len(),
+        4,
+        "tasks of other arrays do not count: two, one and one"
+    );
     // What a pass started counts in the quick ones after it, whose snapshot knows no run of it yet.
     let mut snapshot = capped("node n1 h100:4\nnode n2 h100:1\nrunning 1 n1 gpus=0-3 left=1000");
     let mut engine = Engine::default();
     assert_eq!(engine.plan(&snapshot, all()).starts.len(), 1);
     let changes = end(&mut snapshot, 0);
-    assert_eq!(engine.after(&snapshot, &changes, all()).unwrap().starts.len(), 1);
+    assert_eq!(
+        engine
+            .after(&snapshot, &changes, all())
+            .unwrap()
+            .starts
+            .len(),
+        1
+    );
 }
 
 #[test]
 fn of_an_array_beyond_its_guarantee_each_task_starts_once() {
     let mut snapshot = picture("node n1 h100:4\njob gpus=1 time=100 array=3 account=lab");
-    let lab = Account { name: "lab".into(), guaranteed: Some(GpuAmounts::all(1)), ..Account::default() };
-    snapshot.policy = Arc::new(Policy { accounts: [("lab".to_owned(), lab)].into(), ..Policy::default() });
-    let starts: Vec<_> = plan(&snapshot, all()).starts.iter().map(|start| (start.job.0, start.class)).collect();
+    let lab = Account {
+        name: "lab".into(),
+        guaranteed: Some(GpuAmounts::all(1)),
+        ..Account::default()
+    };
+    snapshot.policy = Arc::new(Policy {
+        accounts: [("lab".to_owned(), lab)].into(),
+        ..Policy::default()
+    });
+    let starts: Vec<_> = plan(&snapshot, all())
+        .starts
+        .iter()
+        .map(|start| (start.job.0, start.class))
+        .collect();
     // What is beyond it came once more from the first task on, and the fourth GPU was kept for nobody.
-    assert_eq!(starts, [(10, Some(RunClass::Guaranteed)), (11, Some(RunClass::Borrowed)), (12, Some(RunClass::Borrowed))]);
+    assert_eq!(
+        starts,
+        [
+            (10, Some(RunClass::Guaranteed)),
+            (11, Some(RunClass::Borrowed)),
+            (12, Some(RunClass::Borrowed))
+        ]
+    );
 }
 
 #[test]
 fn a_pass_that_was_cut_short_comes_further_the_next_time() {
-    let mut text = String::from("backfill all\nnode n1 h100:8\nnode n2 h100:1\nrunning 1 n1 gpus=0-7 left=100\n");
+    let mut text = String::from(
+        "backfill all\nnode n1 h100:8\nnode n2 h100:1\nrunning 1 n1 gpus=0-7 left=100\n",
+    );
     (1..60).for_each(|at| text += &format!("job gpus={} time={}\n", 2 + at % 7, 10 + at));
     text += "job gpus=1 time=10\n";
     let snapshot = picture(&text);
     let mut engine = Engine::default();
-    let few = WorkBudget { node_probes: 20, starts: 100 };
+    let few = WorkBudget {
+        node_probes: 20,
+        starts: 100,
+    };
     let passes = (1..20).find(|_| !engine.plan(&snapshot, few).cut_short);
     assert!(passes.is_some_and(|passes| passes > 1), "{passes:?}");
 }
 
 #[test]
 fn a_long_pass_is_handed_over_in_parts_that_make_up_the_whole() {
-    let mut text = String::from("backfill all\nnode n1 h100:8\nnode n2 h100:4\nrunning 1 n1 gpus=0-7 left=100\n");
+    let mut text = String::from(
+        "backfill all\nnode n1 h100:8\nnode n2 h100:4\nrunning 1 n1 gpus=0-7 left=100\n",
+    );
     (1..40).for_each(|at| text += &format!("job gpus={} time={}\n", 1 + at % 8, 10 + at));
     let snapshot = picture(&text);
     let whole = plan(&snapshot, all());
     let (tell, told) = std::sync::mpsc::channel();
-    let last = Engine::default().plan_in_slices(&snapshot, None, all(), 10, Box::new(move |part| tell.send(part).unwrap()));
+    let last = Engine::default().plan_in_slices(
+        &snapshot,
+        None,
+        all(),
+        10,
+        Box::new(move |part| tell.send(part).unwrap()),
+    );
     let mut parts: Vec<Plan> = told.iter().collect();
     assert!(parts.len() > 1, "{} parts", parts.len());
-    assert!(parts[0].starts.len() + parts[0].reasons.len() < whole.starts.len() + whole.reasons.len());
+    assert!(
+        parts[0].starts.len() + parts[0].reasons.len() < whole.starts.len() + whole.reasons.len()
+    );
     parts.push(last);
-    assert_eq!(parts.iter().flat_map(|part| part.starts.clone()).collect::<Vec<_>>(), whole.starts);
-    assert_eq!(parts.iter().flat_map(|part| part.reasons.clone()).collect::<Vec<_>>(), whole.reasons);
+    assert_eq!(
+        parts
+            .iter()
+            .flat_map(|part| part.starts.clone())
+            .collect::<Vec<_>>(),
+        whole.starts
+    );
+    assert_eq!(
+        parts
+            .iter()
+            .flat_map(|part| part.reasons.clone())
+            .collect::<Vec<_>>(),
+        whole.reasons
+    );
 }
 
 #[test]
-fn of_an_array_that_waits_first_one_task_is_promised_a_start_until_somebody_would_start_beside_it() {
+fn of_an_array_that_waits_first_one_task_is_promised_a_start_until_somebody_would_start_beside_it()
+{
     let text = "node n1 h100:4\nrunning 1 n1 gpus=0-3 left=1000\njob gpus=4 time=100 array=50\njob gpus=4 time=100 array=50";
     let snapshot = picture(text);
     let mut engine = Engine::default();
@@ -519,16 +765,27 @@ fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
         if leaves_for.is_none() {
             snapshot.pending.remove(0);
             let partitions = &mut Arc::make_mut(&mut snapshot.config).partitions;
-            partitions.iter_mut().for_each(|one| one.preempt_mode = PreemptMode::Off);
+            partitions
+                .iter_mut()
+                .for_each(|one| one.preempt_mode = PreemptMode::Off);
         }
         let mut engine = Engine::default();
         engine.plan(&snapshot, all());
         let changes = end(&mut snapshot, ends);
-        engine.after(&snapshot, &changes, all()).map(|plan| plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>())
+        engine.after(&snapshot, &changes, all()).map(|plan| {
+            plan.starts
+                .iter()
+                .map(|start| start.job.0)
+                .collect::<Vec<_>>()
+        })
     };
     assert_eq!(quick(None, 1), Some(vec![11]));
     assert_eq!(quick(Some(JobId(10)), 1), None, "that takes a full pass");
-    assert_eq!(quick(Some(JobId(10)), 0), None, "the last of them is gone, and 10 is to start");
+    assert_eq!(
+        quick(Some(JobId(10)), 0),
+        None,
+        "the last of them is gone, and 10 is to start"
+    );
 }
 
 #[test]
@@ -548,16 +805,41 @@ fn who_just_went_for_a_job_does_not_come_back_in_its_place_in_a_quick_pass() {
             ));
             let mut engine = Engine::default();
             let told = engine.plan(&snapshot, all());
-            assert_eq!(told.preempts.iter().map(|one| one.run.job.0).collect::<Vec<_>>(), [2]);
+            assert_eq!(
+                told.preempts
+                    .iter()
+                    .map(|one| one.run.job.0)
+                    .collect::<Vec<_>>(),
+                [2]
+            );
             snapshot.pending[0].reason = told.reasons[0].1.clone();
             // It is gone at once, and back in the queue.
-            let back = PendingJob { id: JobId(2), limit_secs: Some(6000), spec: snapshot.running[1].spec.clone(), ..snapshot.pending[0].clone() };
-            let back = PendingJob { submitted: snapshot.now.plus_secs(-800), eligible: snapshot.now.plus_secs(-800), reason: gmodel::Reason::default(), ..back };
+            let back = PendingJob {
+                id: JobId(2),
+                limit_secs: Some(6000),
+                spec: snapshot.running[1].spec.clone(),
+                ..snapshot.pending[0].clone()
+            };
+            let back = PendingJob {
+                submitted: snapshot.now.plus_secs(-800),
+                eligible: snapshot.now.plus_secs(-800),
+                reason: gmodel::Reason::default(),
+                ..back
+            };
             let mut changes = end(&mut snapshot, 1);
             snapshot.pending.insert(0, back);
             changes.all_pending = true;
-            assert_eq!(engine.after(&snapshot, &changes, all()), None, "quotas {quotas:?} {limit:?}: that takes a full pass");
-            let starts: Vec<u64> = engine.plan(&snapshot, all()).starts.iter().map(|start| start.job.0).collect();
+            assert_eq!(
+                engine.after(&snapshot, &changes, all()),
+                None,
+                "quotas {quotas:?} {limit:?}: that takes a full pass"
+            );
+            let starts: Vec<u64> = engine
+                .plan(&snapshot, all())
+                .starts
+                .iter()
+                .map(|start| start.job.0)
+                .collect();
             assert_eq!(starts, [10], "quotas {quotas:?} {limit:?}");
         }
     }

@@ -13,7 +13,10 @@ use std::sync::Arc;
 /// When each job is expected to start, seconds from now.
 fn starts(snapshot: &Snapshot) -> Vec<(u64, Option<i64>)> {
     let all = snapshot.pending.iter().map(|job| job.id).collect();
-    let mut told: Vec<_> = forecast(snapshot, &all).iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)))).collect();
+    let mut told: Vec<_> = forecast(snapshot, &all)
+        .iter()
+        .map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW))))
+        .collect();
     told.sort_unstable();
     told
 }
@@ -36,13 +39,39 @@ fn who_waits_for_a_limit_starts_when_a_run_that_holds_it_ends() {
         );
         told(&text)
     };
-    assert_eq!(of("account a limit=8", ""), [(10, Some(600)), (11, Some(0))], "who comes behind is within the limit, and takes of it");
-    assert_eq!(of("account a limit=9", ""), [(10, Some(300)), (11, Some(0))], "so much that the other run must be over, too");
-    assert_eq!(of("account a userjobs=1", ""), [(10, Some(600)), (11, Some(1600))], "of each user one run");
-    assert_eq!(of("qos q grpjobs=2\naccount a", "qos=q"), [(10, Some(300)), (11, Some(600))]);
-    assert_eq!(of("qos q usergpus=4\naccount a", "qos=q"), [(10, Some(600)), (11, Some(1600))]);
-    assert_eq!(of("account a grphours=1", ""), [(10, None), (11, Some(300))], "4 GPUs for 1000 s are more than that");
-    assert_eq!(of("account a limit=3", ""), [(10, None), (11, Some(600))], "more than the limit");
+    assert_eq!(
+        of("account a limit=8", ""),
+        [(10, Some(600)), (11, Some(0))],
+        "who comes behind is within the limit, and takes of it"
+    );
+    assert_eq!(
+        of("account a limit=9", ""),
+        [(10, Some(300)), (11, Some(0))],
+        "so much that the other run must be over, too"
+    );
+    assert_eq!(
+        of("account a userjobs=1", ""),
+        [(10, Some(600)), (11, Some(1600))],
+        "of each user one run"
+    );
+    assert_eq!(
+        of("qos q grpjobs=2\naccount a", "qos=q"),
+        [(10, Some(300)), (11, Some(600))]
+    );
+    assert_eq!(
+        of("qos q usergpus=4\naccount a", "qos=q"),
+        [(10, Some(600)), (11, Some(1600))]
+    );
+    assert_eq!(
+        of("account a grphours=1", ""),
+        [(10, None), (11, Some(300))],
+        "4 GPUs for 1000 s are more than that"
+    );
+    assert_eq!(
+        of("account a limit=3", ""),
+        [(10, None), (11, Some(600))],
+        "more than the limit"
+    );
     assert_eq!(of("account a", ""), [(10, Some(0)), (11, Some(0))]);
 }
 
@@ -60,23 +89,48 @@ fn who_is_within_a_limit_before_another_and_runs_on_moves_him_on() {
         ))
     };
     assert_eq!(queue(""), [(10, Some(200))]);
-    assert_eq!(queue("job 11 a ann 4 limit=1000"), [(10, Some(1100)), (11, Some(100))]);
-    assert_eq!(queue("job 11 a ann 4 limit=100"), [(10, Some(200)), (11, Some(100))]);
-    assert_eq!(queue("job 11 a ann 4 limit=1000\njob 12 a ann 4 limit=1000"), [(10, Some(1200)), (11, Some(100)), (12, Some(200))]);
+    assert_eq!(
+        queue("job 11 a ann 4 limit=1000"),
+        [(10, Some(1100)), (11, Some(100))]
+    );
+    assert_eq!(
+        queue("job 11 a ann 4 limit=100"),
+        [(10, Some(200)), (11, Some(100))]
+    );
+    assert_eq!(
+        queue("job 11 a ann 4 limit=1000\njob 12 a ann 4 limit=1000"),
+        [(10, Some(1200)), (11, Some(100)), (12, Some(200))]
+    );
 }
 
 #[test]
 fn however_many_move_one_on_the_plan_has_an_end() {
     // Each of one GPU passes those of eight before it, which it keeps waiting: in the end nobody is planned who does so.
-    let many: String = (11..400).map(|id| format!("job {id} a ann {} limit={}\n", if id % 4 == 0 { 8 } else { 1 }, 1000 + id * 37 % 911)).collect();
-    let told = told(&format!("node n1 h100:64\naccount a limit=8\nrun 1 a ann 4 on=n1 limit=100\njob 10 a ann 8 limit=50\n{many}"));
+    let many: String = (11..400)
+        .map(|id| {
+            format!(
+                "job {id} a ann {} limit={}\n",
+                if id % 4 == 0 { 8 } else { 1 },
+                1000 + id * 37 % 911
+            )
+        })
+        .collect();
+    let told = told(&format!(
+        "node n1 h100:64\naccount a limit=8\nrun 1 a ann 4 on=n1 limit=100\njob 10 a ann 8 limit=50\n{many}"
+    ));
     assert!(told.iter().all(|(_, start)| start.is_some()), "{told:?}");
 }
 
 #[test]
 fn a_run_without_an_end_and_a_limit_of_nothing_foretell_no_start() {
-    assert_eq!(told("node n1 h100:8\naccount a limit=4\nrun 1 a ann 4 on=n1\njob 10 a ann 1 limit=50"), [(10, None)]);
-    assert_eq!(told("node n1 h100:8\naccount a grpjobs=0\njob 10 a ann 1 limit=50"), [(10, None)]);
+    assert_eq!(
+        told("node n1 h100:8\naccount a limit=4\nrun 1 a ann 4 on=n1\njob 10 a ann 1 limit=50"),
+        [(10, None)]
+    );
+    assert_eq!(
+        told("node n1 h100:8\naccount a grpjobs=0\njob 10 a ann 1 limit=50"),
+        [(10, None)]
+    );
 }
 
 #[test]
@@ -91,20 +145,51 @@ fn who_waits_for_the_window_of_its_reservation_and_for_a_limit_starts_when_both_
              job 11 a ann 4 limit=50"
         ));
         let what = ReservedPart::Nodes(Hostlist::parse("n1").unwrap());
-        let one = Reservation { name: "r".into(), start: NOW.plus_secs(100), duration_secs: 1000, repeat, what, users: ["ann".to_owned()].into(), ..Reservation::default() };
-        Arc::make_mut(&mut snapshot.policy).reservations.insert("r".into(), one);
+        let one = Reservation {
+            name: "r".into(),
+            start: NOW.plus_secs(100),
+            duration_secs: 1000,
+            repeat,
+            what,
+            users: ["ann".to_owned()].into(),
+            ..Reservation::default()
+        };
+        Arc::make_mut(&mut snapshot.policy)
+            .reservations
+            .insert("r".into(), one);
         for job in &mut snapshot.pending {
             Arc::make_mut(&mut job.spec).reservation = Some("r".into());
         }
         snapshot.pending[0].positions = tasks.map(gmodel::array_spec::RangeSet::first_n);
         starts(&snapshot)
     };
-    assert_eq!(of("account a limit=12", 300, Repeat::Once, None), [(10, Some(100)), (11, Some(100))]);
-    assert_eq!(of("account a limit=4", 300, Repeat::Once, None), [(10, Some(300)), (11, Some(350))]);
-    assert_eq!(of("account a limit=4", 2000, Repeat::Once, None), [(10, None), (11, None)], "then the window is over");
-    assert_eq!(of("account a limit=4", 2000, Repeat::Hourly, None), [(10, Some(3700)), (11, Some(3750))]);
-    assert_eq!(of("account a\nqos urgent headroom=11", 300, Repeat::Once, None), [(10, Some(300)), (11, Some(350))], "of 16 five may be taken");
-    assert_eq!(of("account a limit=4", 300, Repeat::Once, Some(5)), [(10, Some(300)), (11, Some(450))], "two tasks at a time, and the last alone");
+    assert_eq!(
+        of("account a limit=12", 300, Repeat::Once, None),
+        [(10, Some(100)), (11, Some(100))]
+    );
+    assert_eq!(
+        of("account a limit=4", 300, Repeat::Once, None),
+        [(10, Some(300)), (11, Some(350))]
+    );
+    assert_eq!(
+        of("account a limit=4", 2000, Repeat::Once, None),
+        [(10, None), (11, None)],
+        "then the window is over"
+    );
+    assert_eq!(
+        of("account a limit=4", 2000, Repeat::Hourly, None),
+        [(10, Some(3700)), (11, Some(3750))]
+    );
+    assert_eq!(
+        of("account a\nqos urgent headroom=11", 300, Repeat::Once, None),
+        [(10, Some(300)), (11, Some(350))],
+        "of 16 five may be taken"
+    );
+    assert_eq!(
+        of("account a limit=4", 300, Repeat::Once, Some(5)),
+        [(10, Some(300)), (11, Some(450))],
+        "two tasks at a time, and the last alone"
+    );
 }
 
 #[test]
@@ -118,7 +203,10 @@ fn tasks_of_an_array_start_as_the_limit_lets_them() {
     let told = forecast(&snapshot, &BTreeSet::from([JobId(10)]));
     let tasks = told[0].tasks.as_ref().unwrap();
     let at = |task| tasks.of(task).map(|at| at.since_secs(NOW));
-    assert_eq!((0..5).map(at).collect::<Vec<_>>(), [100, 100, 150, 150, 200].map(Some));
+    assert_eq!(
+        (0..5).map(at).collect::<Vec<_>>(),
+        [100, 100, 150, 150, 200].map(Some)
+    );
 }
 
 #[test]
@@ -135,13 +223,32 @@ fn who_does_not_borrow_starts_when_the_guarantee_has_room() {
              {jobs}"
         ))
     };
-    assert_eq!(of("job 10 a ann 2 limit=50 noborrow"), [(10, Some(100))], "the borrowed run takes two of the four");
-    assert_eq!(of("job 10 a ann 4 limit=50 noborrow"), [(10, Some(300))], "all of them are free only after that");
+    assert_eq!(
+        of("job 10 a ann 2 limit=50 noborrow"),
+        [(10, Some(100))],
+        "the borrowed run takes two of the four"
+    );
+    assert_eq!(
+        of("job 10 a ann 4 limit=50 noborrow"),
+        [(10, Some(300))],
+        "all of them are free only after that"
+    );
     assert_eq!(of("job 10 a ann 5 limit=50 noborrow"), [(10, None)]);
     assert_eq!(of("job 10 b bob 4 limit=50 noborrow"), [(10, Some(900))]);
-    assert_eq!(of("job 10 a ann 2 limit=50"), [(10, Some(0))], "who borrows need not wait");
-    assert_eq!(of("job 10 a ann 4 limit=50 noborrow\njob 11 a ann 4 limit=50 noborrow"), [(10, Some(300)), (11, Some(350))]);
-    assert_eq!(of("job 10 a ann 4 limit=50 noborrow\njob 11 a ann 2 limit=900"), [(10, Some(900)), (11, Some(0))], "who borrows now is guaranteed then");
+    assert_eq!(
+        of("job 10 a ann 2 limit=50"),
+        [(10, Some(0))],
+        "who borrows need not wait"
+    );
+    assert_eq!(
+        of("job 10 a ann 4 limit=50 noborrow\njob 11 a ann 4 limit=50 noborrow"),
+        [(10, Some(300)), (11, Some(350))]
+    );
+    assert_eq!(
+        of("job 10 a ann 4 limit=50 noborrow\njob 11 a ann 2 limit=900"),
+        [(10, Some(900)), (11, Some(0))],
+        "who borrows now is guaranteed then"
+    );
 }
 
 #[test]
@@ -157,14 +264,46 @@ fn who_waits_for_a_cap_starts_in_its_next_period() {
     };
     let (hour, midnight) = (3600, 12 * 3600);
     assert_eq!(of("job 10 a ann 1 limit=7200"), [(10, Some(0))]);
-    assert_eq!(of("job 10 a ann 4 limit=3600"), [(10, Some(midnight - hour / 2))], "what is left is enough for the last half hour of the day");
-    assert_eq!(of("job 10 a ann 2 limit=3600\njob 11 a ann 4 limit=3600"), [(10, Some(0)), (11, Some(midnight))]);
-    assert_eq!(of("job 10 a ann 2 limit=3600\njob 11 a ann 8 limit=3600\njob 12 a ann 1 limit=3600"), [(10, Some(0)), (11, Some(midnight)), (12, Some(2 * midnight + midnight))]);
-    assert_eq!(of("job 10 a ann 1 limit=36000"), [(10, Some(midnight - 2 * hour))], "each of the two days that it reaches into has room");
-    assert_eq!(of("job 10 a ann 1 limit=43200"), [(10, Some(midnight + 16 * hour))], "8 hours in each of the next days");
-    assert_eq!(of("job 10 a ann 1 limit=36000\njob 11 a ann 1 limit=3600"), [(10, Some(midnight + 16 * hour)), (11, Some(0))]);
-    assert_eq!(of("job 10 a ann 1 limit=36000\njob 11 a ann 1 limit=10800"), [(10, Some(midnight - 2 * hour)), (11, Some(3 * midnight))]);
-    assert_eq!(of("job 10 a ann 8 limit=36000"), [(10, None)], "no day has so much");
+    assert_eq!(
+        of("job 10 a ann 4 limit=3600"),
+        [(10, Some(midnight - hour / 2))],
+        "what is left is enough for the last half hour of the day"
+    );
+    assert_eq!(
+        of("job 10 a ann 2 limit=3600\njob 11 a ann 4 limit=3600"),
+        [(10, Some(0)), (11, Some(midnight))]
+    );
+    assert_eq!(
+        of("job 10 a ann 2 limit=3600\njob 11 a ann 8 limit=3600\njob 12 a ann 1 limit=3600"),
+        [
+            (10, Some(0)),
+            (11, Some(midnight)),
+            (12, Some(2 * midnight + midnight))
+        ]
+    );
+    assert_eq!(
+        of("job 10 a ann 1 limit=36000"),
+        [(10, Some(midnight - 2 * hour))],
+        "each of the two days that it reaches into has room"
+    );
+    assert_eq!(
+        of("job 10 a ann 1 limit=43200"),
+        [(10, Some(midnight + 16 * hour))],
+        "8 hours in each of the next days"
+    );
+    assert_eq!(
+        of("job 10 a ann 1 limit=36000\njob 11 a ann 1 limit=3600"),
+        [(10, Some(midnight + 16 * hour)), (11, Some(0))]
+    );
+    assert_eq!(
+        of("job 10 a ann 1 limit=36000\njob 11 a ann 1 limit=10800"),
+        [(10, Some(midnight - 2 * hour)), (11, Some(3 * midnight))]
+    );
+    assert_eq!(
+        of("job 10 a ann 8 limit=36000"),
+        [(10, None)],
+        "no day has so much"
+    );
 }
 
 #[test]
@@ -184,30 +323,90 @@ fn who_waits_until_more_is_idle_than_is_kept_starts_when_runs_that_leave_enough_
     assert_eq!(of(&urgent(2), "job 10 a ann 4 limit=50"), [(10, Some(0))]);
     assert_eq!(of(&urgent(3), "job 10 a ann 4 limit=50"), [(10, Some(300))]);
     assert_eq!(of(&urgent(7), "job 10 a ann 4 limit=50"), [(10, Some(600))]);
-    assert_eq!(of(&urgent(9), "job 10 a ann 4 limit=50"), [(10, None)], "12 are never idle beside it");
-    assert_eq!(of(&urgent(7), "job 10 a ann 4 limit=50 qos=urgent"), [(10, Some(0))], "it is kept for such");
+    assert_eq!(
+        of(&urgent(9), "job 10 a ann 4 limit=50"),
+        [(10, None)],
+        "12 are never idle beside it"
+    );
+    assert_eq!(
+        of(&urgent(7), "job 10 a ann 4 limit=50 qos=urgent"),
+        [(10, Some(0))],
+        "it is kept for such"
+    );
     // What the first waits for nobody behind it takes; who is urgent does, and moves it on.
     let queue = "job 10 a ann 4 limit=50
 job 11 a eve 1 limit=900";
     assert_eq!(of(&urgent(3), queue), [(10, Some(300)), (11, Some(300))]);
-    assert_eq!(of(&urgent(4), "job 10 a ann 6 limit=50
-job 11 a eve 1 limit=1000"), [(10, Some(300)), (11, Some(350))]);
-    assert_eq!(of(&urgent(4), "job 10 a ann 6 limit=50
-job 11 a eve 1 limit=1000 qos=urgent"), [(10, Some(600)), (11, Some(0))]);
+    assert_eq!(
+        of(
+            &urgent(4),
+            "job 10 a ann 6 limit=50
+job 11 a eve 1 limit=1000"
+        ),
+        [(10, Some(300)), (11, Some(350))]
+    );
+    assert_eq!(
+        of(
+            &urgent(4),
+            "job 10 a ann 6 limit=50
+job 11 a eve 1 limit=1000 qos=urgent"
+        ),
+        [(10, Some(600)), (11, Some(0))]
+    );
     // Of a partition: on its nodes, from all but those who stand on their guarantee.
     let partition = |kept: u32| format!("partition train nodes=n1 headroom={kept}");
-    assert_eq!(of(&partition(4), "job 10 a ann 4 limit=50 partition=train"), [(10, Some(300))]);
-    assert_eq!(of(&partition(4), "job 10 a ann 2 limit=50"), [(10, Some(0))], "n2 keeps nothing");
-    assert_eq!(of(&partition(4), "job 10 a ann 3 limit=50"), [(10, Some(300))], "n1 has room sooner than n2");
-    assert_eq!(of(&partition(6), "job 10 a ann 3 limit=50"), [(10, Some(600))], "on n2");
-    assert_eq!(of(&partition(6), "job 10 a ann 3 limit=50 partition=train"), [(10, None)]);
-    let owed = of(&format!("{}
-account b g=8", partition(4)), "job 10 b eve 4 limit=50 partition=train
-job 11 b eve 4 limit=20 partition=train");
-    assert_eq!(owed, [(10, Some(0)), (11, Some(40))], "each stands on its guarantee, and the second makes room");
+    assert_eq!(
+        of(&partition(4), "job 10 a ann 4 limit=50 partition=train"),
+        [(10, Some(300))]
+    );
+    assert_eq!(
+        of(&partition(4), "job 10 a ann 2 limit=50"),
+        [(10, Some(0))],
+        "n2 keeps nothing"
+    );
+    assert_eq!(
+        of(&partition(4), "job 10 a ann 3 limit=50"),
+        [(10, Some(300))],
+        "n1 has room sooner than n2"
+    );
+    assert_eq!(
+        of(&partition(6), "job 10 a ann 3 limit=50"),
+        [(10, Some(600))],
+        "on n2"
+    );
+    assert_eq!(
+        of(&partition(6), "job 10 a ann 3 limit=50 partition=train"),
+        [(10, None)]
+    );
+    let owed = of(
+        &format!(
+            "{}
+account b g=8",
+            partition(4)
+        ),
+        "job 10 b eve 4 limit=50 partition=train
+job 11 b eve 4 limit=20 partition=train",
+    );
+    assert_eq!(
+        owed,
+        [(10, Some(0)), (11, Some(40))],
+        "each stands on its guarantee, and the second makes room"
+    );
     // Of what accounts do not lend borrowers are told, too.
-    let lent = |lend: u32| of(&format!("account b g=8 lend={lend}"), "job 10 a ann 3 limit=50");
-    assert_eq!((lent(8), lent(5), lent(1)), (vec![(10, Some(0))], vec![(10, Some(0))], vec![(10, Some(300))]));
+    let lent = |lend: u32| {
+        of(
+            &format!("account b g=8 lend={lend}"),
+            "job 10 a ann 3 limit=50",
+        )
+    };
+    assert_eq!(
+        (lent(8), lent(5), lent(1)),
+        (
+            vec![(10, Some(0))],
+            vec![(10, Some(0))],
+            vec![(10, Some(300))]
+        )
+    );
 }
 
 #[test]
@@ -225,14 +424,31 @@ fn who_would_break_into_a_whole_node_that_is_kept_starts_when_more_nodes_are_idl
         starts(&snapshot)
     };
     assert_eq!(of(0, "job 10 a ann 2 limit=50"), [(10, Some(0))]);
-    assert_eq!(of(1, "job 10 a ann 1 limit=50"), [(10, Some(0))], "beside the run on n1");
+    assert_eq!(
+        of(1, "job 10 a ann 1 limit=50"),
+        [(10, Some(0))],
+        "beside the run on n1"
+    );
     assert_eq!(of(1, "job 10 a ann 2 limit=50"), [(10, Some(300))]);
     assert_eq!(of(2, "job 10 a ann 2 limit=50"), [(10, Some(600))]);
     assert_eq!(of(3, "job 10 a ann 2 limit=50"), [(10, None)]);
-    assert_eq!(of(1, "job 10 a ann 2 limit=50
-job 11 a eve 2 limit=900"), [(10, Some(300)), (11, Some(300))], "two on one node");
-    assert_eq!(of(1, "job 10 a ann 4 limit=50
-job 11 a eve 3 limit=900"), [(10, Some(300)), (11, Some(350))]);
+    assert_eq!(
+        of(
+            1,
+            "job 10 a ann 2 limit=50
+job 11 a eve 2 limit=900"
+        ),
+        [(10, Some(300)), (11, Some(300))],
+        "two on one node"
+    );
+    assert_eq!(
+        of(
+            1,
+            "job 10 a ann 4 limit=50
+job 11 a eve 3 limit=900"
+        ),
+        [(10, Some(300)), (11, Some(350))]
+    );
     let guaranteed = "account a g=4
 account b g=4
 job 10 b eve 2 limit=50";
@@ -241,7 +457,10 @@ job 10 b eve 2 limit=50";
 
 /// What really becomes of a queue that nobody joins, where every run takes its whole limit.
 fn real_starts(snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
-    real_runs(snapshot).into_iter().map(|(run, _)| (run.run.job, run.placed)).collect()
+    real_runs(snapshot)
+        .into_iter()
+        .map(|(run, _)| (run.run.job, run.placed))
+        .collect()
 }
 
 /// The same, and when each run ended; those that run already, too. What was used is charged.
@@ -250,13 +469,29 @@ fn real_runs(mut snapshot: Snapshot) -> Vec<(RunningRun, Timestamp)> {
     for _ in 0..1000 {
         let told = plan(&snapshot, WorkBudget::default());
         for start in &told.starts {
-            let at = snapshot.pending.iter().position(|job| job.id == start.job).unwrap();
-            let PendingJob { spec, limit_secs, .. } = snapshot.pending.remove(at);
+            let at = snapshot
+                .pending
+                .iter()
+                .position(|job| job.id == start.job)
+                .unwrap();
+            let PendingJob {
+                spec, limit_secs, ..
+            } = snapshot.pending.remove(at);
             for share in &start.allocation {
-                snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
+                snapshot
+                    .nodes
+                    .iter_mut()
+                    .find(|node| node.id == share.node)
+                    .unwrap()
+                    .take(share);
             }
             let ends_by = limit_secs.map(|secs| snapshot.now.plus_secs(i64::from(secs)));
-            let mut run = RunningRun::new(RunId::new(start.job, 1), spec, start.allocation.to_vec(), ends_by);
+            let mut run = RunningRun::new(
+                RunId::new(start.job, 1),
+                spec,
+                start.allocation.to_vec(),
+                ends_by,
+            );
             (run.placed, run.started, run.class) = (snapshot.now, Some(snapshot.now), start.class);
             snapshot.running.push(run);
         }
@@ -264,21 +499,44 @@ fn real_runs(mut snapshot: Snapshot) -> Vec<(RunningRun, Timestamp)> {
         if !told.starts.is_empty() {
             continue;
         }
-        let Some(next) = snapshot.running.iter().filter_map(|run| run.ends_by).min() else { break };
+        let Some(next) = snapshot.running.iter().filter_map(|run| run.ends_by).min() else {
+            break;
+        };
         snapshot.now = next;
         let ended = |run: &RunningRun| run.ends_by == Some(next);
         for run in snapshot.running.iter().filter(|run| ended(run)) {
             found.push((run.clone(), next));
-            let gpus = run.shares.iter().map(|share| 1000 * share.gpus.slots().count() as u64).sum();
-            let rate = Rate { weighted_micro: 0, gpus: [("h100".to_owned(), gpus)].into() };
+            let gpus = run
+                .shares
+                .iter()
+                .map(|share| 1000 * share.gpus.slots().count() as u64)
+                .sum();
+            let rate = Rate {
+                weighted_micro: 0,
+                gpus: [("h100".to_owned(), gpus)].into(),
+            };
             let (account, user) = (&run.spec.account, &run.spec.user.name);
-            Arc::make_mut(&mut snapshot.usage).charge(account, user, &rate, run.started.unwrap_or(next), next, 0);
+            Arc::make_mut(&mut snapshot.usage).charge(
+                account,
+                user,
+                &rate,
+                run.started.unwrap_or(next),
+                next,
+                0,
+            );
             for share in &run.shares {
-                let node = snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap();
+                let node = snapshot
+                    .nodes
+                    .iter_mut()
+                    .find(|node| node.id == share.node)
+                    .unwrap();
                 node.free_cpus += share.cpus;
                 node.free_mem_bytes += share.mem_bytes;
                 node.runs -= 1;
-                share.gpus.slots().for_each(|slot| node.free_gpu_milli[usize::from(slot.0)] = 1000);
+                share
+                    .gpus
+                    .slots()
+                    .for_each(|slot| node.free_gpu_milli[usize::from(slot.0)] = 1000);
             }
         }
         snapshot.running.retain(|run| !ended(run));

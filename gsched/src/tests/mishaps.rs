@@ -3,8 +3,8 @@
 //! to rest.
 
 use super::promises::is_within_the_node;
-use super::some_reservations;
 use super::rounds::{Job, Pool, guarantees, jobs};
+use super::some_reservations;
 use crate::world::world;
 use gmodel::policy::PreemptMode;
 use gmodel::{NodeId, ReasonCode};
@@ -27,21 +27,43 @@ enum Mishap {
 
 fn mishaps() -> impl Strategy<Value = Vec<(Mishap, prop::sample::Index)>> {
     use Mishap::*;
-    let kinds = vec![NodeFails, NodesReturn, Hold, ReleaseAll, CancelWaiting, CancelRun, RequeueRun, OtherPolicy, Quiet, Quiet];
-    prop::collection::vec((prop::sample::select(kinds), any::<prop::sample::Index>()), 16)
+    let kinds = vec![
+        NodeFails,
+        NodesReturn,
+        Hold,
+        ReleaseAll,
+        CancelWaiting,
+        CancelRun,
+        RequeueRun,
+        OtherPolicy,
+        Quiet,
+        Quiet,
+    ];
+    prop::collection::vec(
+        (prop::sample::select(kinds), any::<prop::sample::Index>()),
+        16,
+    )
 }
 
 fn happen(pool: &mut Pool, (what, which): (Mishap, prop::sample::Index), policies: &[String; 2]) {
     let (waiting, runs) = (pool.snapshot.pending.len(), pool.snapshot.running.len());
     match what {
         Mishap::NodeFails => pool.lose_node(which.index(4)),
-        Mishap::NodesReturn => pool.snapshot.nodes.iter_mut().for_each(|node| node.unavailable = None),
+        Mishap::NodesReturn => pool
+            .snapshot
+            .nodes
+            .iter_mut()
+            .for_each(|node| node.unavailable = None),
         Mishap::Hold if waiting > 0 => {
             let job = pool.snapshot.pending[which.index(waiting)].id;
             let of_job = pool.snapshot.pending.iter_mut().filter(|one| one.id == job);
             of_job.for_each(|one| one.held_by = Some("user:ann".into()));
         }
-        Mishap::ReleaseAll => pool.snapshot.pending.iter_mut().for_each(|job| job.held_by = None),
+        Mishap::ReleaseAll => pool
+            .snapshot
+            .pending
+            .iter_mut()
+            .for_each(|job| job.held_by = None),
         Mishap::CancelWaiting if waiting > 0 => {
             let job = pool.snapshot.pending[which.index(waiting)].id;
             pool.snapshot.pending.retain(|one| one.id != job);
@@ -57,16 +79,42 @@ fn happen(pool: &mut Pool, (what, which): (Mishap, prop::sample::Index), policie
 
 fn all_is_well(pool: &Pool, told: &crate::Plan) -> Result<(), TestCaseError> {
     is_within_the_node(&pool.snapshot);
-    let down: BTreeSet<NodeId> = pool.snapshot.nodes.iter().filter(|node| node.unavailable.is_some()).map(|node| node.id).collect();
+    let down: BTreeSet<NodeId> = pool
+        .snapshot
+        .nodes
+        .iter()
+        .filter(|node| node.unavailable.is_some())
+        .map(|node| node.id)
+        .collect();
     for start in &told.starts {
-        prop_assert!(start.allocation.iter().all(|share| !down.contains(&share.node)), "{:?} on a node that is down", start);
+        prop_assert!(
+            start
+                .allocation
+                .iter()
+                .all(|share| !down.contains(&share.node)),
+            "{:?} on a node that is down",
+            start
+        );
     }
     for preempt in &told.preempts {
-        let whom = pool.snapshot.pending.iter().find(|job| job.id == preempt.for_job);
-        prop_assert!(whom.is_some_and(|job| job.is_eligible(pool.snapshot.now)), "{:?} for one who cannot start", preempt);
+        let whom = pool
+            .snapshot
+            .pending
+            .iter()
+            .find(|job| job.id == preempt.for_job);
+        prop_assert!(
+            whom.is_some_and(|job| job.is_eligible(pool.snapshot.now)),
+            "{:?} for one who cannot start",
+            preempt
+        );
     }
     for job in &pool.snapshot.pending {
-        prop_assert_ne!(job.reason.code, ReasonCode::None, "job {} does not know why it waits", job.id);
+        prop_assert_ne!(
+            job.reason.code,
+            ReasonCode::None,
+            "job {} does not know why it waits",
+            job.id
+        );
     }
     Ok(())
 }
@@ -113,7 +161,16 @@ proptest! {
 #[test]
 fn much_happens_in_such_pools() {
     let mut pool = Pool::new(&guarantees(1, 0, 0, true));
-    let job = |ask: usize| Job { comes: 0, account: 0, user: 0, ask, list: 0, high: false, secs: 600, percent: 100 };
+    let job = |ask: usize| Job {
+        comes: 0,
+        account: 0,
+        user: 0,
+        ask,
+        list: 0,
+        high: false,
+        secs: 600,
+        percent: 100,
+    };
     (1..6).for_each(|id| pool.submit(id, &job(1), true));
     pool.round();
     let before = pool.snapshot.running.len();

@@ -7,10 +7,10 @@ mod headroom;
 mod in_turn;
 mod kept;
 mod limited;
+mod mishaps;
 mod pools;
 mod promises;
 mod reserved;
-mod mishaps;
 mod rounds;
 mod sharing;
 mod terms;
@@ -30,7 +30,9 @@ use gmodel::job::{GpuScope, MemAsk, Switches};
 use gmodel::node::{GpuEntry, GpuInfo};
 use gmodel::policy::{Backfill, Rails, Repeat, Reservation, ReservedPart, Switch};
 use gmodel::run::NodeShare;
-use gmodel::{CommonSpec, GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
+use gmodel::{
+    CommonSpec, GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -49,7 +51,10 @@ fn some_reservations() -> impl proptest::strategy::Strategy<Value = Backfill> {
 fn picture(text: &str) -> Snapshot {
     let mut config = ClusterConfig::default();
     config.scheduler.backfill = RESERVING;
-    let mut snapshot = Snapshot { now: NOW, ..Snapshot::default() };
+    let mut snapshot = Snapshot {
+        now: NOW,
+        ..Snapshot::default()
+    };
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words: Vec<&str> = rest.split_whitespace().collect();
@@ -61,22 +66,41 @@ fn picture(text: &str) -> Snapshot {
             }
             "running" => run(&mut snapshot, &words),
             "backfill" => config.scheduler.backfill = backfill(rest),
-            "placement" => config.scheduler.placement = serde_json::from_str(&format!("{rest:?}")).unwrap(),
+            "placement" => {
+                config.scheduler.placement = serde_json::from_str(&format!("{rest:?}")).unwrap()
+            }
             "order" => config.scheduler.order = serde_json::from_str(&format!("{rest:?}")).unwrap(),
             "licence" => {
-                config.scheduler.licences.insert(words[0].into(), words[1].parse().unwrap());
+                config
+                    .scheduler
+                    .licences
+                    .insert(words[0].into(), words[1].parse().unwrap());
             }
             "switch" => {
                 let nodes = Some(Hostlist::parse(words[1]).unwrap());
-                config.scheduler.topology.switches.push(Switch { name: words[0].into(), nodes, ..Switch::default() });
+                config.scheduler.topology.switches.push(Switch {
+                    name: words[0].into(),
+                    nodes,
+                    ..Switch::default()
+                });
             }
             "rails" => {
-                let of_gpu = get(&words, "of").unwrap().split(',').map(|rail| rail.parse().unwrap()).collect();
-                config.scheduler.topology.rails.push(Rails { name: "pod".into(), nodes: Hostlist::parse(words[0]).unwrap(), of_gpu });
+                let of_gpu = get(&words, "of")
+                    .unwrap()
+                    .split(',')
+                    .map(|rail| rail.parse().unwrap())
+                    .collect();
+                config.scheduler.topology.rails.push(Rails {
+                    name: "pod".into(),
+                    nodes: Hostlist::parse(words[0]).unwrap(),
+                    of_gpu,
+                });
             }
             "reservation" => {
                 let one = reservation(&words);
-                Arc::make_mut(&mut snapshot.policy).reservations.insert(one.name.clone(), one);
+                Arc::make_mut(&mut snapshot.policy)
+                    .reservations
+                    .insert(one.name.clone(), one);
             }
             "job" => {
                 let id = JobId(10 + snapshot.pending.last().map_or(0, |last| last.id.0));
@@ -86,7 +110,11 @@ fn picture(text: &str) -> Snapshot {
         }
     }
     if config.partitions.is_empty() {
-        config.partitions.push(Partition { name: "main".into(), is_default: true, ..Partition::default() });
+        config.partitions.push(Partition {
+            name: "main".into(),
+            is_default: true,
+            ..Partition::default()
+        });
     }
     snapshot.config = Arc::new(config);
     snapshot
@@ -107,7 +135,11 @@ fn reservation(words: &[&str]) -> Reservation {
         name: words[0].into(),
         start: NOW.plus_secs(number(words, "from").unwrap_or(0)),
         duration_secs: number(words, "secs").unwrap(),
-        repeat: if words.contains(&"daily") { Repeat::Daily } else { Repeat::Once },
+        repeat: if words.contains(&"daily") {
+            Repeat::Daily
+        } else {
+            Repeat::Once
+        },
         what: match (get(words, "nodes"), get(words, "gpus")) {
             (Some(list), _) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
             (None, Some(amounts)) => ReservedPart::Gpus(crate::world::amounts(amounts)),
@@ -123,7 +155,9 @@ fn reservation(words: &[&str]) -> Reservation {
 }
 
 fn get<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
-    words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    words
+        .iter()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
 fn number<T: std::str::FromStr>(words: &[&str], key: &str) -> Option<T> {
@@ -133,16 +167,36 @@ fn number<T: std::str::FromStr>(words: &[&str], key: &str) -> Option<T> {
 fn partition(words: &[&str]) -> Partition {
     Partition {
         name: words[0].into(),
-        nodes: get(words, "nodes").map_or(NodeSelection::All, |l| NodeSelection::Names(Hostlist::parse(l).unwrap())),
+        nodes: get(words, "nodes").map_or(NodeSelection::All, |l| {
+            NodeSelection::Names(Hostlist::parse(l).unwrap())
+        }),
         priority_tier: number(words, "tier").unwrap_or(1),
         max_time_secs: number(words, "max_time"),
         headroom_nodes: number(words, "keeps").unwrap_or(0),
-        allow_accounts: get(words, "accounts").into_iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
-        allow_users: get(words, "users").into_iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
-        allow_qos: get(words, "qos").into_iter().flat_map(|list| list.split(',')).map(str::to_owned).collect(),
-        state: if words.contains(&"down") { gmodel::config::PartitionState::Down } else { Default::default() },
+        allow_accounts: get(words, "accounts")
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::to_owned)
+            .collect(),
+        allow_users: get(words, "users")
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::to_owned)
+            .collect(),
+        allow_qos: get(words, "qos")
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::to_owned)
+            .collect(),
+        state: if words.contains(&"down") {
+            gmodel::config::PartitionState::Down
+        } else {
+            Default::default()
+        },
         cpus_per_gpu: number(words, "cpus_per_gpu"),
-        gpu_sharing: get(words, "sharing").map_or_else(Default::default, |word| serde_json::from_str(&format!("{word:?}")).unwrap()),
+        gpu_sharing: get(words, "sharing").map_or_else(Default::default, |word| {
+            serde_json::from_str(&format!("{word:?}")).unwrap()
+        }),
         ..Partition::default()
     }
 }
@@ -168,13 +222,26 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
                 };
                 let island_size = number::<u32>(words, "island");
                 let nvlink_island = island_size.map(|size| u32::from(slot.0) / size);
-                let info = GpuInfo { nvlink_island, ..info };
-                gpus.push(GpuEntry { slot, info, present: true, forgotten: false, refused: String::new(), checks: None });
+                let info = GpuInfo {
+                    nvlink_island,
+                    ..info
+                };
+                gpus.push(GpuEntry {
+                    slot,
+                    info,
+                    present: true,
+                    forgotten: false,
+                    refused: String::new(),
+                    checks: None,
+                });
             }
         }
     }
     // One a100 more that is cut: `cut=3g.40gb+1g.10gb`.
-    for (at, profile) in get(words, "cut").into_iter().flat_map(|cut| cut.split('+').enumerate()) {
+    for (at, profile) in get(words, "cut")
+        .into_iter()
+        .flat_map(|cut| cut.split('+').enumerate())
+    {
         let slice = gmodel::node::MigSlice {
             gpu: format!("{}-cut", words[0]),
             profile: profile.into(),
@@ -182,14 +249,27 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
             compute_slices: profile[..1].parse().unwrap(),
             memory_slices: 1,
         };
-        let info = GpuInfo { uuid: format!("MIG-{}-{at}", words[0]), gpu_type: "a100".into(), slice: Some(slice), ..GpuInfo::default() };
-        gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, forgotten: false, refused: String::new(), checks: None });
+        let info = GpuInfo {
+            uuid: format!("MIG-{}-{at}", words[0]),
+            gpu_type: "a100".into(),
+            slice: Some(slice),
+            ..GpuInfo::default()
+        };
+        gpus.push(GpuEntry {
+            slot: GpuSlot(gpus.len() as u16),
+            info,
+            present: true,
+            forgotten: false,
+            refused: String::new(),
+            checks: None,
+        });
     }
     SchedNode {
         id,
         name: words[0].into(),
         unavailable: words.contains(&"down").then(|| "down".into()),
-        features: get(words, "feature").map_or(Vec::new(), |f| f.split(',').map(str::to_owned).collect()),
+        features: get(words, "feature")
+            .map_or(Vec::new(), |f| f.split(',').map(str::to_owned).collect()),
         nvlink_domain: get(words, "domain").unwrap_or_default().into(),
         cpus,
         mem_bytes,
@@ -205,7 +285,11 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
 
 fn run(snapshot: &mut Snapshot, words: &[&str]) {
     let slots: RangeSet = get(words, "gpus").map_or(RangeSet::new(), |text| text.parse().unwrap());
-    let node = snapshot.nodes.iter_mut().find(|node| node.name == words[1]).unwrap();
+    let node = snapshot
+        .nodes
+        .iter_mut()
+        .find(|node| node.name == words[1])
+        .unwrap();
     let share = NodeShare {
         node: node.id,
         cpus: number(words, "cpus").unwrap_or(1),
@@ -216,14 +300,18 @@ fn run(snapshot: &mut Snapshot, words: &[&str]) {
     node.take(&share);
     let run = RunId::new(JobId(words[0].parse().unwrap()), 1);
     let ends_by = number::<i64>(words, "left").map(|secs| NOW.plus_secs(secs));
-    snapshot.running.push(RunningRun::new(run, Arc::default(), vec![share], ends_by));
+    snapshot
+        .running
+        .push(RunningRun::new(run, Arc::default(), vec![share], ends_by));
 }
 
 fn job(id: JobId, words: &[&str]) -> PendingJob {
     let per_node = get(words, "gpn");
     let request = Request {
         nodes_min: number(words, "nodes").unwrap_or(1),
-        nodes_max: number(words, "most").or(number(words, "nodes")).unwrap_or(1),
+        nodes_max: number(words, "most")
+            .or(number(words, "nodes"))
+            .unwrap_or(1),
         ntasks: number(words, "ntasks").unwrap_or(1),
         cpus_per_task: number(words, "cpus"),
         cpus_per_gpu: number(words, "cpg"),
@@ -232,8 +320,14 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
             Some("usual") => MemAsk::Default,
             _ => MemAsk::PerNode(number::<u64>(words, "mem").unwrap_or(1) << 30),
         },
-        gpus: get(words, "gpus").or(per_node).map(|text| GpuAsk::parse(text).unwrap()),
-        gpu_scope: if per_node.is_some() { GpuScope::Node } else { GpuScope::Job },
+        gpus: get(words, "gpus")
+            .or(per_node)
+            .map(|text| GpuAsk::parse(text).unwrap()),
+        gpu_scope: if per_node.is_some() {
+            GpuScope::Node
+        } else {
+            GpuScope::Job
+        },
         gpu_mem_mib: number(words, "gpu_mem"),
         exclusive: words.contains(&"exclusive"),
         nodelist: get(words, "nodelist").map(|text| Hostlist::parse(text).unwrap()),
@@ -242,8 +336,13 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         nvlink: words.contains(&"nvlink"),
         prefer: get(words, "prefer").map(str::to_owned),
         switches: get(words, "switches").map(|text| {
-            let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
-            Switches { most: most.parse().unwrap(), wait_secs: wait }
+            let (most, wait) = text
+                .split_once('@')
+                .map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
+            Switches {
+                most: most.parse().unwrap(),
+                wait_secs: wait,
+            }
         }),
         ..Request::default()
     };
@@ -253,12 +352,17 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         spec: Arc::new(JobSpec::from(CommonSpec {
             partition,
             request,
-            user: gmodel::job::UserRef { name: get(words, "user").unwrap_or("bob").into(), uid: number(words, "uid").unwrap_or(1000), gid: 1000 },
+            user: gmodel::job::UserRef {
+                name: get(words, "user").unwrap_or("bob").into(),
+                uid: number(words, "uid").unwrap_or(1000),
+                gid: 1000,
+            },
             reservation: get(words, "reservation").map(str::to_owned),
             account: get(words, "account").unwrap_or_default().into(),
             qos: get(words, "qos").unwrap_or_default().into(),
             time_min_secs: number(words, "time_min"),
-            licences: get(words, "licences").map_or_else(BTreeMap::new, |text| gmodel::licence::parse(text).unwrap()),
+            licences: get(words, "licences")
+                .map_or_else(BTreeMap::new, |text| gmodel::licence::parse(text).unwrap()),
             ..CommonSpec::default()
         })),
         submitted: Timestamp(id.0 as i64),
@@ -268,7 +372,10 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         reason: gmodel::Reason::default(),
         particulars: crate::Particulars {
             held_by: get(words, "held").map(Into::into),
-            avoid: number::<u32>(words, "avoid").map(NodeId).into_iter().collect(),
+            avoid: number::<u32>(words, "avoid")
+                .map(NodeId)
+                .into_iter()
+                .collect(),
             positions: number::<u32>(words, "array").map(RangeSet::first_n),
             room: number(words, "room"),
             ..crate::Particulars::default()
@@ -280,10 +387,18 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
 fn story(snapshot: &Snapshot, plan: &Plan) -> String {
     let mut out = String::new();
     for start in &plan.starts {
-        let partition = start.partition.as_ref().map_or(String::new(), |name| format!(" in {name}"));
+        let partition = start
+            .partition
+            .as_ref()
+            .map_or(String::new(), |name| format!(" in {name}"));
         write!(out, "{} starts{partition} on", start.job).unwrap();
         for share in &start.allocation {
-            let name = &snapshot.nodes.iter().find(|node| node.id == share.node).unwrap().name;
+            let name = &snapshot
+                .nodes
+                .iter()
+                .find(|node| node.id == share.node)
+                .unwrap()
+                .name;
             let slot = |grant: &GpuGrant| match grant.part.milli() {
                 1000 => grant.slot.0.to_string(),
                 milli => format!("{}:{milli}", grant.slot.0),
@@ -291,7 +406,10 @@ fn story(snapshot: &Snapshot, plan: &Plan) -> String {
             let slots: Vec<String> = share.gpus.0.iter().map(slot).collect();
             write!(out, " {name}[{}]x{}", slots.join(","), share.cpus).unwrap();
         }
-        start.limit_secs.iter().for_each(|secs| write!(out, " for {secs} s").unwrap());
+        start
+            .limit_secs
+            .iter()
+            .for_each(|secs| write!(out, " for {secs} s").unwrap());
         out.push('\n');
     }
     for (id, reason) in &plan.reasons {
@@ -453,15 +571,39 @@ fn an_exclusive_job_takes_an_empty_node_whole_and_leaves_it_to_nobody() {
 fn a_limit_that_says_no_to_a_whole_large_node_lets_a_small_one_be_taken() {
     let starts = |nodes: &str, job: &str| {
         let mut snapshot = picture(&format!("placement spread\n{nodes}\njob exclusive {job}"));
-        Arc::make_mut(&mut snapshot.config).partitions[0].per_user.gpus = Some(gmodel::policy::GpuAmounts::all(3));
+        Arc::make_mut(&mut snapshot.config).partitions[0]
+            .per_user
+            .gpus = Some(gmodel::policy::GpuAmounts::all(3));
         let plan = plan(&snapshot, WorkBudget::default());
-        plan.starts.first().map(|start| start.allocation.iter().map(|share| share.node.0).collect::<Vec<_>>())
+        plan.starts.first().map(|start| {
+            start
+                .allocation
+                .iter()
+                .map(|share| share.node.0)
+                .collect::<Vec<_>>()
+        })
     };
     assert_eq!(starts("node n1 h100:4\nnode n2 h100:2", ""), Some(vec![2]));
-    assert_eq!(starts("node n1 h100:2\nnode n2 h100:4", "gpn=2"), Some(vec![1]));
-    assert_eq!(starts("node n1 h100:4\nnode n2 h100:2\nrunning 1 n2 cpus=1 left=60", ""), None, "it is not empty");
+    assert_eq!(
+        starts("node n1 h100:2\nnode n2 h100:4", "gpn=2"),
+        Some(vec![1])
+    );
+    assert_eq!(
+        starts(
+            "node n1 h100:4\nnode n2 h100:2\nrunning 1 n2 cpus=1 left=60",
+            ""
+        ),
+        None,
+        "it is not empty"
+    );
     assert_eq!(starts("node n1 h100:4\nnode n2 h100:4", ""), None);
-    assert_eq!(starts("node n1 h100:4\nnode n2 h100:1\nnode n3 h100:8\nnode n4 h100:2", "nodes=2 gpn=1"), Some(vec![2, 4]));
+    assert_eq!(
+        starts(
+            "node n1 h100:4\nnode n2 h100:1\nnode n3 h100:8\nnode n4 h100:2",
+            "nodes=2 gpn=1"
+        ),
+        Some(vec![2, 4])
+    );
 }
 
 #[test]
@@ -622,11 +764,18 @@ fn a_partition_that_was_closed_to_somebody_starts_nothing_of_theirs() {
 #[test]
 fn a_pass_ends_with_its_budget_and_says_so() {
     let snapshot = picture("node n1 h100:8\njob gpus=1 array=8\njob gpus=1");
-    let cut = plan(&snapshot, WorkBudget { node_probes: 1_000_000, starts: 3 });
+    let cut = plan(
+        &snapshot,
+        WorkBudget {
+            node_probes: 1_000_000,
+            starts: 3,
+        },
+    );
     expect![[r#"
         10 starts on n1[0]x1
         11 starts on n1[1]x1
         12 starts on n1[2]x1
         cut short
-    "#]].assert_eq(&story(&snapshot, &cut));
+    "#]]
+    .assert_eq(&story(&snapshot, &cut));
 }

@@ -3,13 +3,15 @@
 
 use super::choices::{starts, what_is_told_is_so};
 use super::kept::{end, enter};
-use super::promises::is_within_the_node;
 use super::picture;
+use super::promises::is_within_the_node;
 use crate::{Engine, PendingJob, Plan, SchedNode, Snapshot, WorkBudget, forecast, plan, why};
 use gmodel::config::GpuSharing;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
-use gmodel::policy::{Account, Budget, BudgetKind, GpuAmounts, Limits, Period, Qos, Reservation, ReservedPart};
+use gmodel::policy::{
+    Account, Budget, BudgetKind, GpuAmounts, Limits, Period, Qos, Reservation, ReservedPart,
+};
 use gmodel::{JobId, ReasonCode, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,13 +34,60 @@ const POOL: &str = "order fifo
     node n7 h100:4 64c feature=ib,roce
     ";
 const GPUS: [&str; 22] = [
-    "", "gpus=1", "gpus=2", "gpus=3", "gpus=4", "gpus=8", "gpn=1", "gpn=4", "gpn=8", "gpus=h100:2", "gpn=l4:2", "gpus=h100:8|l4:4", "gpus=h200:1|l4:2",
-    "gpus=l4:8|h100:4", "gpus=0.5", "gpus=0.25", "gpus=h100:0.5", "gpus=1g.10gb:1", "gpus=1g.10gb:2", "gpus=3g.40gb:1", "gpus=h200:1", "gpus=9",
+    "",
+    "gpus=1",
+    "gpus=2",
+    "gpus=3",
+    "gpus=4",
+    "gpus=8",
+    "gpn=1",
+    "gpn=4",
+    "gpn=8",
+    "gpus=h100:2",
+    "gpn=l4:2",
+    "gpus=h100:8|l4:4",
+    "gpus=h200:1|l4:2",
+    "gpus=l4:8|h100:4",
+    "gpus=0.5",
+    "gpus=0.25",
+    "gpus=h100:0.5",
+    "gpus=1g.10gb:1",
+    "gpus=1g.10gb:2",
+    "gpus=3g.40gb:1",
+    "gpus=h200:1",
+    "gpus=9",
 ];
 const MORE: [&str; 30] = [
-    "", "", "", "", "", "", "cpus=8", "cpus=32", "cpus=40", "cpus=70", "mem=200", "mem=400", "mem=600", "constraint=ib", "constraint=roce",
-    "constraint=ib&roce", "constraint=ib|cpu", "constraint=big&roce", "switches=1", "switches=1@100", "licences=matlab:1", "licences=matlab:3",
-    "licences=matlab:5", "nvlink", "exclusive", "exclude=n[1-2]", "nodelist=n4", "gpu_mem=50000", "prefer=roce", "user=alice reservation=demo",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "cpus=8",
+    "cpus=32",
+    "cpus=40",
+    "cpus=70",
+    "mem=200",
+    "mem=400",
+    "mem=600",
+    "constraint=ib",
+    "constraint=roce",
+    "constraint=ib&roce",
+    "constraint=ib|cpu",
+    "constraint=big&roce",
+    "switches=1",
+    "switches=1@100",
+    "licences=matlab:1",
+    "licences=matlab:3",
+    "licences=matlab:5",
+    "nvlink",
+    "exclusive",
+    "exclude=n[1-2]",
+    "nodelist=n4",
+    "gpu_mem=50000",
+    "prefer=roce",
+    "user=alice reservation=demo",
 ];
 const LISTS: [&str; 5] = ["all", "all", "big", "small", "small,big"];
 const NODES: [u32; 8] = [1, 1, 1, 1, 1, 2, 2, 3];
@@ -47,24 +96,67 @@ const CUT: usize = 2;
 
 /// The words of a job.
 fn ask() -> impl Strategy<Value = String> {
-    let parts = (0..NODES.len(), 0..GPUS.len(), 0..MORE.len(), 0..MORE.len(), 0..LISTS.len(), 60u32..2000, 0u32..8);
+    let parts = (
+        0..NODES.len(),
+        0..GPUS.len(),
+        0..MORE.len(),
+        0..MORE.len(),
+        0..LISTS.len(),
+        60u32..2000,
+        0u32..8,
+    );
     parts.prop_map(|(nodes, gpus, one, other, list, secs, tasks)| {
         let key = |words: &str| words.split('=').next().unwrap_or_default().to_owned();
-        let other = if key(MORE[one]) == key(MORE[other]) { "" } else { MORE[other] };
-        let array = if tasks > 5 { format!("array={tasks}") } else { String::new() };
+        let other = if key(MORE[one]) == key(MORE[other]) {
+            ""
+        } else {
+            MORE[other]
+        };
+        let array = if tasks > 5 {
+            format!("array={tasks}")
+        } else {
+            String::new()
+        };
         // Of several nodes each gives as much.
-        let gpus = if NODES[nodes] > 1 { GPUS[gpus].replace("gpus", "gpn") } else { GPUS[gpus].to_owned() };
-        format!("job nodes={} {gpus} {} {other} partition={} time={secs} {array}", NODES[nodes], MORE[one], LISTS[list])
+        let gpus = if NODES[nodes] > 1 {
+            GPUS[gpus].replace("gpus", "gpn")
+        } else {
+            GPUS[gpus].to_owned()
+        };
+        format!(
+            "job nodes={} {gpus} {} {other} partition={} time={secs} {array}",
+            NODES[nodes], MORE[one], LISTS[list]
+        )
     })
 }
 
 /// `windows`: with a maintenance that comes.
 fn pool(jobs: &[String], backfill: &str, windows: bool) -> Snapshot {
-    let patch = if windows { "reservation patch nodes=n2 from=900 secs=600 maint\n" } else { "" };
-    let mut snapshot = picture(&format!("{POOL}backfill {backfill}\n{patch}{}", jobs.join("\n")));
-    let cut = crate::world::world("node n1 h100:0\nnode n2 h100:0\nnode n3 h100:1 cut=3g.40gb+1g.10gb+1g.10gb").nodes.remove(CUT);
-    snapshot.nodes[CUT] = SchedNode { features: snapshot.nodes[CUT].features.clone(), ..cut };
-    assert!(snapshot.config.partitions.iter().all(|one| one.gpu_sharing == GpuSharing::Mps));
+    let patch = if windows {
+        "reservation patch nodes=n2 from=900 secs=600 maint\n"
+    } else {
+        ""
+    };
+    let mut snapshot = picture(&format!(
+        "{POOL}backfill {backfill}\n{patch}{}",
+        jobs.join("\n")
+    ));
+    let cut = crate::world::world(
+        "node n1 h100:0\nnode n2 h100:0\nnode n3 h100:1 cut=3g.40gb+1g.10gb+1g.10gb",
+    )
+    .nodes
+    .remove(CUT);
+    snapshot.nodes[CUT] = SchedNode {
+        features: snapshot.nodes[CUT].features.clone(),
+        ..cut
+    };
+    assert!(
+        snapshot
+            .config
+            .partitions
+            .iter()
+            .all(|one| one.gpu_sharing == GpuSharing::Mps)
+    );
     snapshot
 }
 
@@ -83,9 +175,18 @@ fn has_room(job: &PendingJob, node: &SchedNode, kind: &GpuKind, amount: &GpuAmou
     let request = &job.spec.request;
     let features: BTreeSet<&str> = node.features.iter().map(String::as_str).collect();
     // Where it takes more than it names, others may be with them.
-    let is_named = request.nodelist.as_ref().is_none_or(|list| list.len() < request.nodes_min as usize || list.contains(&node.name));
-    let is_excluded = request.exclude.as_ref().is_some_and(|list| list.contains(&node.name));
-    let constraint = request.constraint.as_deref().is_none_or(|text| Constraint::parse(text).unwrap().eval(&features));
+    let is_named = request
+        .nodelist
+        .as_ref()
+        .is_none_or(|list| list.len() < request.nodes_min as usize || list.contains(&node.name));
+    let is_excluded = request
+        .exclude
+        .as_ref()
+        .is_some_and(|list| list.contains(&node.name));
+    let constraint = request
+        .constraint
+        .as_deref()
+        .is_none_or(|text| Constraint::parse(text).unwrap().eval(&features));
     let mem = match request.mem {
         gmodel::job::MemAsk::PerNode(bytes) => bytes,
         _ => unreachable!("these jobs ask for bytes of a node"),
@@ -97,7 +198,9 @@ fn has_room(job: &PendingJob, node: &SchedNode, kind: &GpuKind, amount: &GpuAmou
             GpuAmount::Share { milli } => u64::from(*milli),
             _ => 1000,
         };
-        let enough = request.gpu_mem_mib.is_none_or(|least| info.memory_mib * part / 1000 >= least);
+        let enough = request
+            .gpu_mem_mib
+            .is_none_or(|least| info.memory_mib * part / 1000 >= least);
         let kind = match kind {
             GpuKind::Any => true,
             GpuKind::Type(name) => info.gpu_type == *name,
@@ -107,19 +210,43 @@ fn has_room(job: &PendingJob, node: &SchedNode, kind: &GpuKind, amount: &GpuAmou
     let gpus = match amount {
         GpuAmount::Whole(0) => true,
         GpuAmount::Whole(count) => {
-            let count = if request.gpu_scope == gmodel::job::GpuScope::Job { count.div_ceil(request.nodes_min) } else { *count };
-            let whole: Vec<_> = node.gpus.iter().filter(|gpu| gpu.info.slice.is_none() && is_of(&gpu.info)).collect();
-            let island = |at: u32| whole.iter().filter(|gpu| gpu.info.nvlink_island == Some(at)).count();
-            let joined = !request.nvlink || count < 2 || (0..4).any(|at| island(at) >= count as usize);
+            let count = if request.gpu_scope == gmodel::job::GpuScope::Job {
+                count.div_ceil(request.nodes_min)
+            } else {
+                *count
+            };
+            let whole: Vec<_> = node
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.info.slice.is_none() && is_of(&gpu.info))
+                .collect();
+            let island = |at: u32| {
+                whole
+                    .iter()
+                    .filter(|gpu| gpu.info.nvlink_island == Some(at))
+                    .count()
+            };
+            let joined =
+                !request.nvlink || count < 2 || (0..4).any(|at| island(at) >= count as usize);
             whole.len() >= count as usize && joined
         }
         // No two slices are joined.
         GpuAmount::Mig { count, .. } if request.nvlink && *count > 1 => false,
         GpuAmount::Mig { profile, count } => {
-            let slices = node.gpus.iter().filter(|gpu| is_of(&gpu.info) && gpu.info.slice.as_ref().is_some_and(|slice| slice.profile == *profile));
+            let slices = node.gpus.iter().filter(|gpu| {
+                is_of(&gpu.info)
+                    && gpu
+                        .info
+                        .slice
+                        .as_ref()
+                        .is_some_and(|slice| slice.profile == *profile)
+            });
             slices.count() >= *count as usize
         }
-        GpuAmount::Share { .. } => node.gpus.iter().any(|gpu| gpu.info.slice.is_none() && gpu.info.mps && is_of(&gpu.info)),
+        GpuAmount::Share { .. } => node
+            .gpus
+            .iter()
+            .any(|gpu| gpu.info.slice.is_none() && gpu.info.mps && is_of(&gpu.info)),
     };
     is_named && !is_excluded && constraint && node.cpus >= cpus && node.mem_bytes >= mem && gpus
 }
@@ -128,23 +255,44 @@ fn has_room(job: &PendingJob, node: &SchedNode, kind: &GpuKind, amount: &GpuAmou
 fn could_run(snapshot: &Snapshot, job: &PendingJob) -> bool {
     let request = &job.spec.request;
     let partition = snapshot.config.partition(&job.spec.partition).unwrap();
-    let licences = job.spec.licences.iter().all(|(name, count)| snapshot.config.scheduler.licences[name] >= *count);
+    let licences = job
+        .spec
+        .licences
+        .iter()
+        .all(|(name, count)| snapshot.config.scheduler.licences[name] >= *count);
     let switches = &snapshot.config.scheduler.topology.switches;
-    let none = [gmodel::gpu_request::GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(0) }];
-    let ways = request.gpus.as_ref().map_or(&none[..], |ask| &ask.alternatives);
+    let none = [gmodel::gpu_request::GpuAlternative {
+        kind: GpuKind::Any,
+        amount: GpuAmount::Whole(0),
+    }];
+    let ways = request
+        .gpus
+        .as_ref()
+        .map_or(&none[..], |ask| &ask.alternatives);
     licences
         && ways.iter().any(|way| {
-            let fits = |node: &&SchedNode| partition.holds(&node.name, &node.features) && has_room(job, node, &way.kind, &way.amount);
+            let fits = |node: &&SchedNode| {
+                partition.holds(&node.name, &node.features)
+                    && has_room(job, node, &way.kind, &way.amount)
+            };
             let fitting: Vec<&SchedNode> = snapshot.nodes.iter().filter(fits).collect();
-            let most = |names: &dyn Fn(&str) -> bool| fitting.iter().filter(|node| names(&node.name)).count();
+            let most = |names: &dyn Fn(&str) -> bool| {
+                fitting.iter().filter(|node| names(&node.name)).count()
+            };
             let needs = request.nodes_min as usize;
             let named = request.nodelist.as_ref().map_or(0, |list| list.len());
-            let are_named_there = request.nodelist.as_ref().is_none_or(|list| most(&|name| list.contains(name)) == named.min(needs));
-            are_named_there && match &request.switches {
-                // Who waits only so long for near nodes takes others then.
-                Some(one) if one.wait_secs.is_none() => switches.iter().any(|switch| most(&|name| switch.nodes.as_ref().unwrap().contains(name)) >= needs),
-                _ => fitting.len() >= needs,
-            }
+            let are_named_there = request
+                .nodelist
+                .as_ref()
+                .is_none_or(|list| most(&|name| list.contains(name)) == named.min(needs));
+            are_named_there
+                && match &request.switches {
+                    // Who waits only so long for near nodes takes others then.
+                    Some(one) if one.wait_secs.is_none() => switches.iter().any(|switch| {
+                        most(&|name| switch.nodes.as_ref().unwrap().contains(name)) >= needs
+                    }),
+                    _ => fitting.len() >= needs,
+                }
         })
 }
 
@@ -280,23 +428,74 @@ const KEPT: u32 = 8;
 fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
     let has = |bit: u32| which & (1 << bit) != 0;
     let config = Arc::make_mut(&mut snapshot.config);
-    let one = |name: &str| config.partitions.iter().position(|one| one.name == name).unwrap();
+    let one = |name: &str| {
+        config
+            .partitions
+            .iter()
+            .position(|one| one.name == name)
+            .unwrap()
+    };
     let (big, small) = (one("big"), one("small"));
     config.partitions[big].headroom = has(0).then(|| GpuAmounts::all(amount));
     config.partitions[small].headroom_nodes = u32::from(has(1)) * (amount as u32 % 4);
     let policy = Arc::make_mut(&mut snapshot.policy);
-    let headroom = has(2).then(|| GpuAmounts(BTreeMap::from([(if amount.is_multiple_of(2) { "gpu" } else { "h100" }.to_owned(), amount * 1000)])));
+    let headroom = has(2).then(|| {
+        GpuAmounts(BTreeMap::from([(
+            if amount.is_multiple_of(2) {
+                "gpu"
+            } else {
+                "h100"
+            }
+            .to_owned(),
+            amount * 1000,
+        )]))
+    });
     let spared = (!has(2)).then(|| GpuAmounts::all(0));
-    policy.qos.insert("spared".into(), Qos { name: "spared".into(), headroom: spared, ..Qos::default() });
-    policy.qos.insert("urgent".into(), Qos { name: "urgent".into(), headroom, ..Qos::default() });
-    let cap = Budget { kind: BudgetKind::Cap, gpu_hours: amount / 3, period: Period::Day, gpu_type: None };
-    let group = Limits { gpus: has(4).then(|| GpuAmounts::all(amount)), ..Limits::default() };
-    let account = Account { name: "a".into(), group, budgets: has(3).then_some(cap).into_iter().collect(), ..Account::default() };
+    policy.qos.insert(
+        "spared".into(),
+        Qos {
+            name: "spared".into(),
+            headroom: spared,
+            ..Qos::default()
+        },
+    );
+    policy.qos.insert(
+        "urgent".into(),
+        Qos {
+            name: "urgent".into(),
+            headroom,
+            ..Qos::default()
+        },
+    );
+    let cap = Budget {
+        kind: BudgetKind::Cap,
+        gpu_hours: amount / 3,
+        period: Period::Day,
+        gpu_type: None,
+    };
+    let group = Limits {
+        gpus: has(4).then(|| GpuAmounts::all(amount)),
+        ..Limits::default()
+    };
+    let account = Account {
+        name: "a".into(),
+        group,
+        budgets: has(3).then_some(cap).into_iter().collect(),
+        ..Account::default()
+    };
     policy.accounts.insert("a".into(), account);
     if has(5) {
         let what = ReservedPart::Nodes(gmodel::hostlist::Hostlist::parse("n5,n7").unwrap());
         let users = BTreeSet::from(["alice".to_owned()]);
-        let draws = Reservation { name: "draws".into(), start: snapshot.now, duration_secs: 1500, what, users, magnetic: true, ..Reservation::default() };
+        let draws = Reservation {
+            name: "draws".into(),
+            start: snapshot.now,
+            duration_secs: 1500,
+            what,
+            users,
+            magnetic: true,
+            ..Reservation::default()
+        };
         policy.reservations.insert("draws".into(), draws);
     }
     for (at, job) in snapshot.pending.iter_mut().enumerate() {
@@ -312,8 +511,17 @@ fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
         }
     }
     // Of a job of several partitions all have one owner.
-    let first: BTreeMap<JobId, _> = snapshot.pending.iter().rev().map(|job| (job.id, job.spec.account.clone())).collect();
-    snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).account.clone_from(&first[&job.id]));
+    let first: BTreeMap<JobId, _> = snapshot
+        .pending
+        .iter()
+        .rev()
+        .map(|job| (job.id, job.spec.account.clone()))
+        .collect();
+    snapshot.pending.iter_mut().for_each(|job| {
+        Arc::make_mut(&mut job.spec)
+            .account
+            .clone_from(&first[&job.id])
+    });
     snapshot
 }
 
@@ -388,7 +596,13 @@ fn may_start_ever(snapshot: &Snapshot, job: &PendingJob) -> bool {
     let mut idle = only(snapshot, job.id);
     Arc::make_mut(&mut idle.policy).reservations.remove("patch");
     for run in std::mem::take(&mut idle.running) {
-        run.shares.iter().for_each(|share| idle.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share));
+        run.shares.iter().for_each(|share| {
+            idle.nodes
+                .iter_mut()
+                .find(|node| node.id == share.node)
+                .unwrap()
+                .give(share)
+        });
     }
     !plan(&idle, WorkBudget::default()).starts.is_empty()
 }

@@ -15,16 +15,35 @@ struct Job {
 }
 
 fn jobs() -> impl Strategy<Value = Vec<Job>> {
-    let gpus = prop::sample::select(vec!["0", "1", "2", "3", "4", "h100:1", "h100:2", "a100:1", "0.5"]);
-    let job = (any::<bool>(), gpus, 30u32..400).prop_map(|(inside, gpus, secs)| Job { inside, gpus, secs });
+    let gpus = prop::sample::select(vec![
+        "0", "1", "2", "3", "4", "h100:1", "h100:2", "a100:1", "0.5",
+    ]);
+    let job = (any::<bool>(), gpus, 30u32..400).prop_map(|(inside, gpus, secs)| Job {
+        inside,
+        gpus,
+        secs,
+    });
     prop::collection::vec(job, 4..24)
 }
 
 /// Thousandths: of h100 (on the first two nodes), and of all.
 fn held(snapshot: &Snapshot, inside: bool) -> (u64, u64) {
     let of = |run: &&RunningRun| run.spec.reservation.is_some() == inside;
-    let shares = snapshot.running.iter().filter(of).flat_map(|run| &run.shares);
-    let parts = shares.map(|share| (if share.node.0 < 3 { share.gpus.milli() } else { 0 }, share.gpus.milli()));
+    let shares = snapshot
+        .running
+        .iter()
+        .filter(of)
+        .flat_map(|run| &run.shares);
+    let parts = shares.map(|share| {
+        (
+            if share.node.0 < 3 {
+                share.gpus.milli()
+            } else {
+                0
+            },
+            share.gpus.milli(),
+        )
+    });
     parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
 }
 

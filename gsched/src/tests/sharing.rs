@@ -80,14 +80,19 @@ fn holds_the_rule(snapshot: &Snapshot) -> Result<(), TestCaseError> {
     let mut held: BTreeMap<(NodeId, u16), Vec<&GpuPart>> = BTreeMap::new();
     for share in snapshot.running.iter().flat_map(|run| &run.shares) {
         for grant in &share.gpus.0 {
-            held.entry((share.node, grant.slot.0)).or_default().push(&grant.part);
+            held.entry((share.node, grant.slot.0))
+                .or_default()
+                .push(&grant.part);
         }
     }
     for (at, parts) in held {
         let milli: u32 = parts.iter().map(|part| part.of_slot_milli()).sum();
         prop_assert!(milli <= 1000, "{at:?} is given out {milli} thousandths");
         for (one, part) in parts.iter().enumerate() {
-            prop_assert!(parts[..one].iter().all(|other| part.goes_beside(other)), "{at:?}: {parts:?}");
+            prop_assert!(
+                parts[..one].iter().all(|other| part.goes_beside(other)),
+                "{at:?}: {parts:?}"
+            );
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! What a job may ask for beside amounts: reservations, licences, switches, shares, a shorter time.
 
-use super::{check, picture, story};
 use super::NOW;
+use super::{check, picture, story};
 use crate::{Snapshot, WorkBudget, plan};
 use expect_test::expect;
 use gmodel::{JobId, NodeId};
@@ -107,18 +107,39 @@ fn a_job_starts_while_its_reservation_lasts_and_ends_with_it() {
             left - 1000
         ));
         let plan = plan(&snapshot, WorkBudget::default());
-        let expected = crate::forecast(&snapshot, &std::collections::BTreeSet::from([gmodel::JobId(10)]))[0].start;
-        (plan.starts.first().map(|start| start.limit_secs), expected.map(|at| at.since_secs(super::NOW)))
+        let expected = crate::forecast(
+            &snapshot,
+            &std::collections::BTreeSet::from([gmodel::JobId(10)]),
+        )[0]
+        .start;
+        (
+            plan.starts.first().map(|start| start.limit_secs),
+            expected.map(|at| at.since_secs(super::NOW)),
+        )
     };
     assert_eq!(starts(700, "time=700"), (Some(None), Some(0)));
-    assert_eq!(starts(699, "time=700"), (Some(Some(699)), Some(0)), "more than is left, and less than it lasts");
+    assert_eq!(
+        starts(699, "time=700"),
+        (Some(Some(699)), Some(0)),
+        "more than is left, and less than it lasts"
+    );
     assert_eq!(starts(700, "time=5000"), (Some(Some(700)), Some(0)));
-    assert_eq!(starts(700, ""), (Some(Some(700)), Some(0)), "no limit at all");
+    assert_eq!(
+        starts(700, ""),
+        (Some(Some(700)), Some(0)),
+        "no limit at all"
+    );
     assert_eq!(starts(60, "time=700"), (Some(Some(60)), Some(0)));
     assert_eq!(starts(59, "time=700"), (None, Some(86_400 + 59 - 1000)));
     assert_eq!(starts(59, "time=59"), (Some(None), Some(0)));
-    assert_eq!(starts(300, "time=700 time_min=300"), (Some(Some(300)), Some(0)));
-    assert_eq!(starts(299, "time=700 time_min=300"), (None, Some(86_400 + 299 - 1000)));
+    assert_eq!(
+        starts(300, "time=700 time_min=300"),
+        (Some(Some(300)), Some(0))
+    );
+    assert_eq!(
+        starts(299, "time=700 time_min=300"),
+        (None, Some(86_400 + 299 - 1000))
+    );
 }
 
 #[test]
@@ -133,17 +154,35 @@ fn a_job_ends_with_its_reservation_and_before_nobody_elses_start() {
          job gpus=2 user=alice reservation=course time=500
          job gpus=1 user=bob time=101
          job gpus=2 user=alice reservation=course time=30 nodelist=n1";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         30 starts on n2[0,1]x1 for 100 s
         50 starts on n1[2,3]x1
         10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:10Z
         20 waits: Priority: what it needs is kept for job 10
         40 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-01T00:01:40Z to 1970-01-01T00:18:20Z
-    "#]]);
+    "#]],
+    );
     let snapshot = picture(text);
-    let told = crate::forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
-    let told: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW)))).collect();
-    assert_eq!(told, [(10, Some(30)), (20, None), (30, Some(0)), (40, Some(100)), (50, Some(0))]);
+    let told = crate::forecast(
+        &snapshot,
+        &snapshot.pending.iter().map(|job| job.id).collect(),
+    );
+    let told: Vec<_> = told
+        .iter()
+        .map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW))))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (10, Some(30)),
+            (20, None),
+            (30, Some(0)),
+            (40, Some(100)),
+            (50, Some(0))
+        ]
+    );
 }
 
 #[test]
@@ -156,16 +195,28 @@ fn what_a_job_takes_of_licences_and_gpus_by_number_it_takes_until_its_reservatio
          job gpus=1 user=alice reservation=demo time=40 licences=matlab:1
          job gpus=2 user=carl reservation=next time=500 licences=matlab:2
          job gpus=3 user=alice reservation=demo time=500";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         10 starts on n1[0]x1 for 100 s
         20 waits: Licenses: needs 1 of licence "matlab"; 0 of 2 are free for as long
         30 waits: Reservation: reservation "next" begins at 1970-01-01T00:18:20Z
         40 waits: Reservation: reservation "demo" has 3 GPUs, and 2 are free for as long: this job needs 3
-    "#]]);
+    "#]],
+    );
     let snapshot = picture(text);
-    let told = crate::forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
-    let told: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW)))).collect();
-    assert_eq!(told, [(10, Some(0)), (20, None), (30, Some(100)), (40, None)]);
+    let told = crate::forecast(
+        &snapshot,
+        &snapshot.pending.iter().map(|job| job.id).collect(),
+    );
+    let told: Vec<_> = told
+        .iter()
+        .map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW))))
+        .collect();
+    assert_eq!(
+        told,
+        [(10, Some(0)), (20, None), (30, Some(100)), (40, None)]
+    );
 }
 
 /// Its GPUs would be nobody's there, and missing elsewhere.
@@ -181,16 +232,41 @@ fn what_is_reserved_by_number_is_set_apart_beside_nodes_that_others_reserve() {
              {more}"
         )
     };
-    check(&cluster("job gpus=4 user=alice reservation=one time=100\njob gpus=3 user=bob time=100\njob gpus=2 user=bob time=100"), expect![[r#"
+    check(
+        &cluster(
+            "job gpus=4 user=alice reservation=one time=100\njob gpus=3 user=bob time=100\njob gpus=2 user=bob time=100",
+        ),
+        expect![[r#"
         10 starts on n1[0,1,2,3]x1
         30 starts on n2[0,1]x1
         20 waits: Resources: needs 3 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:28:20Z
-    "#]]);
+    "#]],
+    );
     // From 700 on there are two nodes, from 800 on the first alone.
-    let snapshot = picture(&cluster("running 1 n1 gpus=0-3 left=750\njob gpus=2 user=dan reservation=some time=900\njob gpus=3 user=bob time=300"));
-    let told = crate::forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
-    let told: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(super::NOW)), one.nodes.clone())).collect();
-    assert_eq!(told, [(10, Some(750), vec![NodeId(1)]), (20, Some(900), vec![NodeId(1)])]);
+    let snapshot = picture(&cluster(
+        "running 1 n1 gpus=0-3 left=750\njob gpus=2 user=dan reservation=some time=900\njob gpus=3 user=bob time=300",
+    ));
+    let told = crate::forecast(
+        &snapshot,
+        &snapshot.pending.iter().map(|job| job.id).collect(),
+    );
+    let told: Vec<_> = told
+        .iter()
+        .map(|one| {
+            (
+                one.job.0,
+                one.start.map(|at| at.since_secs(super::NOW)),
+                one.nodes.clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (10, Some(750), vec![NodeId(1)]),
+            (20, Some(900), vec![NodeId(1)])
+        ]
+    );
 }
 
 #[test]
@@ -210,7 +286,9 @@ fn jobs_of_a_reservation_of_gpus_take_no_more_than_it_has_unless_it_is_flexible(
         )
     };
     // The second comes when the first ends, and the fourth would be in its way.
-    check(&queue(""), expect![[r#"
+    check(
+        &queue(""),
+        expect![[r#"
         10 starts on n1[0,1]x1
         30 starts on n1[2]x1
         60 starts on n1[]x1
@@ -219,8 +297,11 @@ fn jobs_of_a_reservation_of_gpus_take_no_more_than_it_has_unless_it_is_flexible(
         40 waits: Reservation: reservation "demo" has 4 GPUs, and none is free for as long: this job needs 1
         50 waits: Reservation: needs 5 GPUs, and reservation "demo" has 4 GPUs
         80 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-    "#]]);
-    check(&queue("flex"), expect![[r#"
+    "#]],
+    );
+    check(
+        &queue("flex"),
+        expect![[r#"
         10 starts on n1[0,1]x1
         20 starts on n1[2,3,4,5]x1
         30 starts on n1[6]x1
@@ -229,7 +310,8 @@ fn jobs_of_a_reservation_of_gpus_take_no_more_than_it_has_unless_it_is_flexible(
         50 waits: Resources: needs 5 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 60 CPUs and 508G of memory; room is expected by 1970-01-01T00:18:20Z
         70 waits: Priority: needs 4 GPUs, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
         80 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -283,14 +365,25 @@ fn what_is_set_apart_by_number_does_not_move_to_the_node_that_somebody_waits_for
          job gpus=8 time=1000",
     );
     let expected = |snapshot: &crate::Snapshot| {
-        let told = crate::forecast(snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
-        told.iter().map(|one| (one.start.map(|at| at.since_secs(NOW)), one.nodes.clone())).collect::<Vec<_>>()
+        let told = crate::forecast(
+            snapshot,
+            &snapshot.pending.iter().map(|job| job.id).collect(),
+        );
+        told.iter()
+            .map(|one| (one.start.map(|at| at.since_secs(NOW)), one.nodes.clone()))
+            .collect::<Vec<_>>()
     };
     assert_eq!(expected(&snapshot), [(Some(100), vec![NodeId(2)])]);
     snapshot.now = snapshot.now.plus_secs(100);
     super::kept::end(&mut snapshot, 1);
     let told = plan(&snapshot, WorkBudget::default());
-    assert_eq!(told.starts.iter().map(|start| start.allocation[0].node).collect::<Vec<_>>(), [NodeId(2)]);
+    assert_eq!(
+        told.starts
+            .iter()
+            .map(|start| start.allocation[0].node)
+            .collect::<Vec<_>>(),
+        [NodeId(2)]
+    );
     check(
         "reservation demo gpus=3 user=alice secs=100000
          node n1 h100:8
@@ -313,23 +406,29 @@ fn a_reservation_of_gpus_of_a_type_is_of_that_type_for_its_jobs_too() {
          job gpus=2 user=bob time=100
          job gpus=h100:3 user=bob time=100
          job gpus=h100:1 user=bob time=100";
-    check(&format!("reservation demo gpus=h100:1 user=alice secs=1000\n{nodes}\n{queue}"), expect![[r#"
+    check(
+        &format!("reservation demo gpus=h100:1 user=alice secs=1000\n{nodes}\n{queue}"),
+        expect![[r#"
         10 starts on n2[0]x1
         40 starts on n1[0,1]x1
         50 starts on n2[1,2,3]x1
         20 waits: Reservation: reservation "demo" has 1 GPU, and none is free for as long: this job needs 1
         30 waits: Reservation: reservation "demo" has 1 GPU, and none is free for as long: this job needs 1
         60 waits: Priority: needs 1 h100, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-    "#]]);
+    "#]],
+    );
     // One h100 and one more of any type.
-    check(&format!("reservation demo gpus=h100:1,gpu:2 user=alice secs=1000\n{nodes}\n{queue}"), expect![[r#"
+    check(
+        &format!("reservation demo gpus=h100:1,gpu:2 user=alice secs=1000\n{nodes}\n{queue}"),
+        expect![[r#"
         10 starts on n1[0]x1
         20 starts on n2[0]x1
         40 starts on n2[1,2]x1
         60 starts on n2[3]x1
         30 waits: Reservation: reservation "demo" has 2 GPUs, and none is free for as long: this job needs 1
         50 waits: Priority: needs 3 h100, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -346,31 +445,45 @@ fn a_reservation_of_gpus_has_whole_ones_first_and_then_slices() {
              job gpus=2 user=alice reservation=demo time=100"
         )
     };
-    check(&queue("a100:2"), expect![[r#"
+    check(
+        &queue("a100:2"),
+        expect![[r#"
         10 starts on n1[0:142]x1
         40 starts on n2[0,1]x1
         20 waits: Resources: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 6 slices 1g.10gb, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
         30 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-    "#]]);
+    "#]],
+    );
     // Whole GPUs and slices are not counted together.
     let mixed = |gpus: &str| {
         let nodes = format!("node n1 a100:1 cut={seven}\n node n2 a100:3");
-        format!("{nodes}\n running 1 n2 gpus=0 left=60\n running 2 n2 gpus=1 left=60\n job gpus={gpus} user=bob time=100")
+        format!(
+            "{nodes}\n running 1 n2 gpus=0 left=60\n running 2 n2 gpus=1 left=60\n job gpus={gpus} user=bob time=100"
+        )
     };
     for (gpus, free) in [
-        ("3", "most is free on n1: 1 GPU, 7 slices 1g.10gb, 64 CPUs and"),
+        (
+            "3",
+            "most is free on n1: 1 GPU, 7 slices 1g.10gb, 64 CPUs and",
+        ),
         ("a100:3", "most is free on n2: 1 GPU, 62 CPUs and"),
     ] {
         let snapshot = picture(&mixed(gpus));
-        let told = plan(&snapshot, WorkBudget::default()).reasons[0].1.text.to_string();
+        let told = plan(&snapshot, WorkBudget::default()).reasons[0]
+            .1
+            .text
+            .to_string();
         assert!(told.contains(free), "{gpus}: {told}");
     }
-    check(&queue("a100:3"), expect![[r#"
+    check(
+        &queue("a100:3"),
+        expect![[r#"
         40 starts on n2[0,1]x1
         10 waits: Resources: needs 1 slice 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 0 slices 1g.10gb, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:33:20Z
         20 waits: Priority: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
         30 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -387,14 +500,27 @@ fn what_a_job_of_a_reservation_of_gpus_leaves_is_for_others_of_it() {
     super::kept::enter(&mut snapshot, &first);
     let starts = |snapshot: &crate::Snapshot| {
         let jobs = snapshot.pending.iter().map(|job| job.id).collect();
-        crate::forecast(snapshot, &jobs).iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)))).collect::<Vec<_>>()
+        crate::forecast(snapshot, &jobs)
+            .iter()
+            .map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW))))
+            .collect::<Vec<_>>()
     };
     // The third when the first ends; bob, who needs three of four, when the reservation is over.
     assert_eq!(starts(&snapshot), [(20, Some(1000)), (30, Some(100))]);
     let changes = super::kept::end(&mut snapshot, 0);
-    assert_eq!(engine.after(&snapshot, &changes, WorkBudget::default()), None, "that takes a full pass");
+    assert_eq!(
+        engine.after(&snapshot, &changes, WorkBudget::default()),
+        None,
+        "that takes a full pass"
+    );
     let next = engine.plan(&snapshot, WorkBudget::default());
-    assert_eq!(next.starts.iter().map(|start| start.job.0).collect::<Vec<_>>(), [30]);
+    assert_eq!(
+        next.starts
+            .iter()
+            .map(|start| start.job.0)
+            .collect::<Vec<_>>(),
+        [30]
+    );
 }
 
 #[test]
@@ -438,14 +564,27 @@ fn what_is_promised_to_who_waits_for_a_node_is_taken_on_no_other() {
         plan(&snapshot, WorkBudget::default()).starts.len()
     };
     for of_both in ["licences=matlab:1", "reservation=demo"] {
-        assert_eq!(starts(of_both, &format!("{of_both} time=150")), 1, "{of_both}: over by then");
-        assert_eq!(starts(of_both, &format!("{of_both} time=151")), 0, "{of_both}");
-        assert_eq!(starts(of_both, "time=151"), 1, "{of_both}: needs none of it");
+        assert_eq!(
+            starts(of_both, &format!("{of_both} time=150")),
+            1,
+            "{of_both}: over by then"
+        );
+        assert_eq!(
+            starts(of_both, &format!("{of_both} time=151")),
+            0,
+            "{of_both}"
+        );
+        assert_eq!(
+            starts(of_both, "time=151"),
+            1,
+            "{of_both}: needs none of it"
+        );
     }
 }
 
 #[test]
-fn who_waits_outside_of_a_reservation_is_promised_nothing_of_it_while_one_of_its_own_looks_for_nodes() {
+fn who_waits_outside_of_a_reservation_is_promised_nothing_of_it_while_one_of_its_own_looks_for_nodes()
+ {
     // The second needs GPUs that are reserved until 1000; the third may have these.
     let snapshot = picture(
         "backfill 2
@@ -458,7 +597,11 @@ fn who_waits_outside_of_a_reservation_is_promised_nothing_of_it_while_one_of_its
          job gpus=6 user=alice time=50
          job gpus=4 user=bob reservation=demo time=500",
     );
-    let started: Vec<u64> = plan(&snapshot, WorkBudget::default()).starts.iter().map(|start| start.job.0).collect();
+    let started: Vec<u64> = plan(&snapshot, WorkBudget::default())
+        .starts
+        .iter()
+        .map(|start| start.job.0)
+        .collect();
     assert_eq!(started, [30]);
 }
 
@@ -474,25 +617,47 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
          node n6 h100:8
          running 1 n1 gpus=0 left=500
          running 2 n2 gpus=0 left=100";
-    check(&format!("{nodes}\njob nodes=2 gpn=8 time=60"), expect![[r#"
+    check(
+        &format!("{nodes}\njob nodes=2 gpn=8 time=60"),
+        expect![[r#"
         10 starts on n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1
-    "#]]);
-    check(&format!("{nodes}\njob nodes=4 gpn=8 time=60\njob nodes=1 gpn=7 time=60"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{nodes}\njob nodes=4 gpn=8 time=60\njob nodes=1 gpn=7 time=60"),
+        expect![[r#"
         10 starts on n3[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1 n6[0,1,2,3,4,5,6,7]x1
         20 starts on n1[1,2,3,4,5,6,7]x1
-    "#]]);
-    check(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!(
+            "{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1"
+        ),
+        expect![[r#"
         10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 2 nodes below 1 leaf switch; most is free on n6: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:30Z
-    "#]]);
+    "#]],
+    );
     // It waited its 900 seconds since it came at zero.
-    check(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@900 begin=-900"), expect![[r#"
+    check(
+        &format!(
+            "{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@900 begin=-900"
+        ),
+        expect![[r#"
         10 starts on n3[0,1,2,3,4,5,6,7]x1 n6[0,1,2,3,4,5,6,7]x1
-    "#]]);
+    "#]],
+    );
     // In 20 s any switches will do; in 50 s there is room below one.
     for (patience, expected) in [(20, 20), (49, 49), (51, 50)] {
-        let snapshot = picture(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@{patience}"));
+        let snapshot = picture(&format!(
+            "{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@{patience}"
+        ));
         let told = crate::forecast(&snapshot, &std::collections::BTreeSet::from([JobId(10)]));
-        assert_eq!(told[0].start, Some(NOW.plus_secs(expected)), "waits {patience} s");
+        assert_eq!(
+            told[0].start,
+            Some(NOW.plus_secs(expected)),
+            "waits {patience} s"
+        );
     }
 }
 
@@ -505,12 +670,18 @@ fn a_job_that_no_switch_can_hold_any_more_is_told_so() {
          node n2 h100:1
          node n3 h100:8
          node n4 8c";
-    check(&format!("{nodes}\njob nodes=2 gpn=8 time=60 switches=1"), expect![[r#"
+    check(
+        &format!("{nodes}\njob nodes=2 gpn=8 time=60 switches=1"),
+        expect![[r#"
         10 waits: BadConstraints: needs 8 GPUs, 1 CPU and 1G of memory on each of 2 nodes below one leaf switch; partition "main" has 1 such node there at most, and enough below 2
-    "#]]);
-    check(&format!("{nodes}\njob nodes=2 gpn=8 time=60 switches=2"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{nodes}\njob nodes=2 gpn=8 time=60 switches=2"),
+        expect![[r#"
         10 starts on n1[0,1,2,3,4,5,6,7]x1 n3[0,1,2,3,4,5,6,7]x1
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -569,24 +740,39 @@ fn a_job_stays_below_as_many_switches_as_it_bears() {
         text
     };
     let open = nodes(["", "", "", "", "", "", "", "0", "0"]);
-    check(&format!("{open}\njob nodes=5 gpn=8 time=60 switches=2"), expect![[r#"
+    check(
+        &format!("{open}\njob nodes=5 gpn=8 time=60 switches=2"),
+        expect![[r#"
         10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n3[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1
-    "#]]);
-    check(&format!("{open}\njob nodes=7 gpn=8 time=60 switches=2"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{open}\njob nodes=7 gpn=8 time=60 switches=2"),
+        expect![[r#"
         10 waits: BadConstraints: needs 8 GPUs, 1 CPU and 1G of memory on each of 7 nodes below 2 leaf switches; partition "main" has 6 such nodes there at most, and enough below 3
-    "#]]);
+    "#]],
+    );
     // Six nodes are free, and no two switches have five of them.
     let spread = nodes(["", "", "0", "", "", "0", "", "", "0"]);
-    check(&format!("{spread}\njob nodes=5 gpn=8 time=60 switches=2"), expect![[r#"
+    check(
+        &format!("{spread}\njob nodes=5 gpn=8 time=60 switches=2"),
+        expect![[r#"
         10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 5 nodes below 2 leaf switches; most is free on n8: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:21:40Z
-    "#]]);
-    check(&format!("{spread}\njob nodes=5 gpn=8 time=60 switches=3"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{spread}\njob nodes=5 gpn=8 time=60 switches=3"),
+        expect![[r#"
         10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1 n7[0,1,2,3,4,5,6,7]x1
-    "#]]);
+    "#]],
+    );
     // It has waited as long as it said.
-    check(&format!("{spread}\njob nodes=5 gpn=8 time=60 switches=2@900 begin=-900"), expect![[r#"
+    check(
+        &format!("{spread}\njob nodes=5 gpn=8 time=60 switches=2@900 begin=-900"),
+        expect![[r#"
         10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1 n7[0,1,2,3,4,5,6,7]x1
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -604,16 +790,25 @@ fn the_switches_that_are_largest_need_not_be_those_that_serve() {
          node n6 h100:7
          node n7 h100:8
          node n8 h100:2";
-    check(&format!("{text}\njob nodes=2 gpus=15 time=60 switches=2"), expect![[r#"
+    check(
+        &format!("{text}\njob nodes=2 gpus=15 time=60 switches=2"),
+        expect![[r#"
         10 starts on n4[0,1,2,3,4,5,6]x1 n7[0,1,2,3,4,5,6,7]x1
-    "#]]);
+    "#]],
+    );
     // A node that is named brings its switch along.
-    check(&format!("{text}\njob nodes=3 gpn=2 time=60 nodelist=n8 switches=2"), expect![[r#"
+    check(
+        &format!("{text}\njob nodes=3 gpn=2 time=60 nodelist=n8 switches=2"),
+        expect![[r#"
         10 starts on n1[0,1]x1 n2[0,1]x1 n8[0,1]x1
-    "#]]);
-    check(&format!("{text}\njob nodes=4 gpn=2 time=60 nodelist=n[7-8] switches=2"), expect![[r#"
+    "#]],
+    );
+    check(
+        &format!("{text}\njob nodes=4 gpn=2 time=60 nodelist=n[7-8] switches=2"),
+        expect![[r#"
         10 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on each of 4 nodes below 2 leaf switches; most is free on n7: 8 GPUs, 64 CPUs and 512G of memory
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -626,25 +821,48 @@ fn whole_nodes_are_kept_idle_for_urgent_work() {
          job gpus=2
          job gpus=2 time_min=60 time=600
          job nodes=2 gpn=1";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         10 starts on n1[0,1]x1
         20 starts on n1[2,3]x1
         30 waits: Headroom: partition main keeps 1 whole node idle for urgent work: 1 is idle and this job would take 1
         40 waits: Headroom: partition main keeps 1 whole node idle for urgent work: 1 is idle and this job would take 1
         50 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on each of 2 nodes; most is free on n2: 4 GPUs, 64 CPUs and 512G of memory
-    "#]]);
+    "#]],
+    );
     // One that is down is not ready for anybody.
-    check("partition main keeps=1\nnode n1 h100:4\nnode n2 h100:4 down\njob gpus=2", expect![[r#"
+    check(
+        "partition main keeps=1\nnode n1 h100:4\nnode n2 h100:4 down\njob gpus=2",
+        expect![[r#"
         10 waits: Headroom: partition main keeps 1 whole node idle for urgent work: 1 is idle and this job would take 1
-    "#]]);
+    "#]],
+    );
     let mut snapshot = picture(&format!("{text}\njob gpus=4"));
-    let urgent = gmodel::policy::Qos { name: "urgent".into(), headroom: Some(gmodel::policy::GpuAmounts::default()), ..Default::default() };
-    snapshot.policy = std::sync::Arc::new(gmodel::Policy { qos: [("urgent".to_owned(), urgent)].into(), ..Default::default() });
+    let urgent = gmodel::policy::Qos {
+        name: "urgent".into(),
+        headroom: Some(gmodel::policy::GpuAmounts::default()),
+        ..Default::default()
+    };
+    snapshot.policy = std::sync::Arc::new(gmodel::Policy {
+        qos: [("urgent".to_owned(), urgent)].into(),
+        ..Default::default()
+    });
     std::sync::Arc::make_mut(&mut snapshot.pending[5].spec).qos = "urgent".into();
     let plan = plan(&snapshot, WorkBudget::default());
-    assert_eq!(plan.starts.last().map(|start| (start.job.0, start.allocation[0].node.0)), Some((60, 2)), "{}", story(&snapshot, &plan));
+    assert_eq!(
+        plan.starts
+            .last()
+            .map(|start| (start.job.0, start.allocation[0].node.0)),
+        Some((60, 2)),
+        "{}",
+        story(&snapshot, &plan)
+    );
     let why = crate::why(&snapshot, gmodel::JobId(30)).unwrap();
-    assert_eq!(why.blockers.iter().map(|one| one.code).collect::<Vec<_>>(), [gmodel::ReasonCode::Headroom]);
+    assert_eq!(
+        why.blockers.iter().map(|one| one.code).collect::<Vec<_>>(),
+        [gmodel::ReasonCode::Headroom]
+    );
 }
 
 #[test]
@@ -673,7 +891,9 @@ fn shares_fill_one_gpu_before_they_open_another_and_never_span_two() {
 
 #[test]
 fn a_shared_gpu_is_whole_again_when_the_last_has_left() {
-    let first = picture("partition main sharing=uncapped\nnode n1 h100:1\njob gpus=0.5 time=100\njob gpus=0.4 time=300\njob gpus=1 time=10");
+    let first = picture(
+        "partition main sharing=uncapped\nnode n1 h100:1\njob gpus=0.5 time=100\njob gpus=0.4 time=300\njob gpus=1 time=10",
+    );
     expect![[r#"
         10 starts on n1[0:500]x1
         20 starts on n1[0:400]x1
@@ -726,10 +946,19 @@ fn where_the_site_says_so_small_runs_move_to_make_a_large_hole() {
         ..gmodel::CommonSpec::default()
     };
     snapshot.running[0].spec = std::sync::Arc::new(checkpoint.into());
-    assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty(), "not unless the site says so");
-    std::sync::Arc::make_mut(&mut snapshot.config).scheduler.consolidate = true;
+    assert!(
+        plan(&snapshot, WorkBudget::default()).preempts.is_empty(),
+        "not unless the site says so"
+    );
+    std::sync::Arc::make_mut(&mut snapshot.config)
+        .scheduler
+        .consolidate = true;
     let moved = plan(&snapshot, WorkBudget::default());
-    let runs: Vec<_> = moved.preempts.iter().map(|one| (one.run, one.for_job)).collect();
+    let runs: Vec<_> = moved
+        .preempts
+        .iter()
+        .map(|one| (one.run, one.for_job))
+        .collect();
     assert_eq!(runs, [(snapshot.running[0].run, snapshot.pending[0].id)]);
     assert_eq!(moved.reasons[0].1.code, gmodel::ReasonCode::Preempting);
     // It takes no other node, or has its place in a reservation: it stays.
@@ -761,22 +990,55 @@ fn with_one_kept(text: &str) -> Snapshot {
 
 #[test]
 fn who_waits_until_more_is_idle_than_is_kept_is_not_passed_piece_by_piece() {
-    let starts = |text: &str| plan(&with_one_kept(text), WorkBudget::default()).starts.iter().map(|start| start.job.0).collect::<Vec<_>>();
+    let starts = |text: &str| {
+        plan(&with_one_kept(text), WorkBudget::default())
+            .starts
+            .iter()
+            .map(|start| start.job.0)
+            .collect::<Vec<_>>()
+    };
     let nodes = "node n1 h100:4
          node n2 h100:4
          running 1 n1 gpus=0-2 left=600
          running 2 n2 gpus=0-2 left=900
          ";
-    assert_eq!(starts(&format!("{nodes} job gpus=1")), [10], "of two that are idle one is kept");
-    assert_eq!(starts(&format!("{nodes} job gpus=3\n job gpus=1")), [0; 0], "what the first waits for is not for the second");
-    assert_eq!(starts(&format!("{nodes} job gpus=8\n job gpus=1")), [20], "so many will never be idle beside what is kept");
+    assert_eq!(
+        starts(&format!("{nodes} job gpus=1")),
+        [10],
+        "of two that are idle one is kept"
+    );
+    assert_eq!(
+        starts(&format!("{nodes} job gpus=3\n job gpus=1")),
+        [0; 0],
+        "what the first waits for is not for the second"
+    );
+    assert_eq!(
+        starts(&format!("{nodes} job gpus=8\n job gpus=1")),
+        [20],
+        "so many will never be idle beside what is kept"
+    );
     let one_over = "node n1 h100:4
          node n2 h100:4
          running 2 n2 gpus=0-2 left=900
          job gpus=4
          job gpus=1";
-    assert_eq!(starts(one_over), [10], "four and one kept are idle: the first has its turn");
-    let said = plan(&with_one_kept(&format!("{nodes} job gpus=3\n job gpus=1")), WorkBudget::default()).reasons;
-    let text = said.iter().find(|(job, _)| job.0 == 20).map(|(_, reason)| reason.text.to_string()).unwrap_or_default();
-    assert!(text.contains("0 are idle beside what a job before it waits for"), "{text}");
+    assert_eq!(
+        starts(one_over),
+        [10],
+        "four and one kept are idle: the first has its turn"
+    );
+    let said = plan(
+        &with_one_kept(&format!("{nodes} job gpus=3\n job gpus=1")),
+        WorkBudget::default(),
+    )
+    .reasons;
+    let text = said
+        .iter()
+        .find(|(job, _)| job.0 == 20)
+        .map(|(_, reason)| reason.text.to_string())
+        .unwrap_or_default();
+    assert!(
+        text.contains("0 are idle beside what a job before it waits for"),
+        "{text}"
+    );
 }

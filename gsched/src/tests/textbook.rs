@@ -19,14 +19,22 @@ enum By {
 fn by_definition(by: By, running: &[(usize, usize)], queue: &[(usize, usize)]) -> Vec<usize> {
     let mut free = [POOL as i64; SECONDS];
     let take = |free: &mut [i64; SECONDS], at: usize, (gpus, secs): (usize, usize)| {
-        free[at..at + secs].iter_mut().for_each(|free| *free -= gpus as i64);
+        free[at..at + secs]
+            .iter_mut()
+            .for_each(|free| *free -= gpus as i64);
     };
     running.iter().for_each(|run| take(&mut free, 0, *run));
     let mut starts = Vec::new();
     let mut waiting = false;
     for (place, job) in queue.iter().enumerate() {
-        let fits = |at: usize| free[at..at + job.1].iter().all(|free| *free >= job.0 as i64);
-        let earliest = (0..SECONDS - 100).find(|at| fits(*at)).expect("the pool is empty in the end");
+        let fits = |at: usize| {
+            free[at..at + job.1]
+                .iter()
+                .all(|free| *free >= job.0 as i64)
+        };
+        let earliest = (0..SECONDS - 100)
+            .find(|at| fits(*at))
+            .expect("the pool is empty in the end");
         let may_start = earliest == 0 && !(by == By::Fifo && waiting);
         if may_start {
             starts.push(place);

@@ -6,7 +6,10 @@ use crate::{ArrayCap, Edit, PendingJob, Snapshot, WorkBudget, forecast, plan, wh
 use expect_test::{Expect, expect};
 use gmodel::config::PartitionState;
 use gmodel::gpu_request::GpuAmount;
-use gmodel::policy::{Account, Budget, BudgetKind, GpuAmounts, JobOrder, Limits, Period, Placement, Qos, Reservation, ReservedPart};
+use gmodel::policy::{
+    Account, Budget, BudgetKind, GpuAmounts, JobOrder, Limits, Period, Placement, Qos, Reservation,
+    ReservedPart,
+};
 use gmodel::{JobId, NodeId, Reason, ReasonCode};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -18,12 +21,21 @@ fn check(text: &str, job: u64, expect: Expect) {
     let why = why(&snapshot, JobId(job)).unwrap();
     let mut out = format!("{} ahead\n", why.ahead);
     for blocker in &why.blockers {
-        let until = blocker.until.map_or(String::new(), |at| format!(" (until {at})"));
+        let until = blocker
+            .until
+            .map_or(String::new(), |at| format!(" (until {at})"));
         writeln!(out, "{}: {}{until}", blocker.code, blocker.text).unwrap();
     }
     if let Some(told) = &why.forecast {
-        let start = told.start.map_or("never by what is known".into(), |at| at.to_string());
-        writeln!(out, "expected {start} on {:?}", told.nodes.iter().map(|node| node.0).collect::<Vec<_>>()).unwrap();
+        let start = told
+            .start
+            .map_or("never by what is known".into(), |at| at.to_string());
+        writeln!(
+            out,
+            "expected {start} on {:?}",
+            told.nodes.iter().map(|node| node.0).collect::<Vec<_>>()
+        )
+        .unwrap();
     }
     for change in &why.changes {
         writeln!(out, "{}: {}", change.option, change.starts).unwrap();
@@ -64,9 +76,13 @@ fn a_job_that_names_its_node_is_told_of_that_one() {
             --gpus 4: 1970-01-01T00:16:40Z
         "#]],
     );
-    let of_a_partition = picture("partition main down\n node n1 h100:8\n job gpus=4 nodelist=n1 time=1000");
+    let of_a_partition =
+        picture("partition main down\n node n1 h100:8\n job gpus=4 nodelist=n1 time=1000");
     let blockers = why(&of_a_partition, JobId(10)).unwrap().blockers;
-    assert_eq!(blockers[0].text, r#"partition "main" is DOWN: it takes jobs and starts none"#);
+    assert_eq!(
+        blockers[0].text,
+        r#"partition "main" is DOWN: it takes jobs and starts none"#
+    );
 }
 
 #[test]
@@ -173,90 +189,184 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
              {job}"
         )
     };
-    check(&queue("job gpus=2 user=alice reservation=course time=60"), 10, expect![[r#"
+    check(
+        &queue("job gpus=2 user=alice reservation=course time=60"),
+        10,
+        expect![[r#"
         0 ahead
         Reservation: reservation "course" begins at 1970-01-01T00:18:20Z (until 1970-01-01T00:18:20Z)
         expected 1970-01-01T00:18:20Z on [1]
-    "#]]);
-    check(&queue("job gpus=3 user=alice reservation=course time=60"), 10, expect![[r#"
+    "#]],
+    );
+    check(
+        &queue("job gpus=3 user=alice reservation=course time=60"),
+        10,
+        expect![[r#"
         0 ahead
         Reservation: reservation "course" begins at 1970-01-01T00:18:20Z (until 1970-01-01T00:19:10Z)
         expected 1970-01-01T00:19:10Z on [1]
-    "#]]);
+    "#]],
+    );
     // Too large, too long, not for him.
-    check(&queue("job gpus=5 user=alice reservation=course time=60"), 10, expect![[r#"
+    check(
+        &queue("job gpus=5 user=alice reservation=course time=60"),
+        10,
+        expect![[r#"
         0 ahead
         Reservation: reservation "course" begins at 1970-01-01T00:18:20Z
         Reservation: needs 5 GPUs, and reservation "course" has 4 GPUs
         expected never by what is known on []
-    "#]]);
-    check(&queue("job gpus=2 user=alice reservation=course time=3000 time_min=301"), 10, expect![[r#"
+    "#]],
+    );
+    check(
+        &queue("job gpus=2 user=alice reservation=course time=3000 time_min=301"),
+        10,
+        expect![[r#"
         0 ahead
         Reservation: asks for 301 s, and reservation "course" lasts 5 min
         Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z
         expected never by what is known on []
-    "#]]);
-    check(&queue("job gpus=2 user=bob reservation=course time=60"), 10, expect![[r#"
+    "#]],
+    );
+    check(
+        &queue("job gpus=2 user=bob reservation=course time=60"),
+        10,
+        expect![[r#"
         0 ahead
         Reservation: reservation "course" is not for user "bob" in account ""
         Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z (until 1970-01-01T00:18:20Z)
         expected never by what is known on []
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn who_would_end_after_its_deadline_has_no_start() {
     let mut snapshot = picture("node n1 h100:1\nrunning 1 n1 gpus=0 left=100\njob gpus=1 time=50");
     for (deadline, start) in [(None, Some(100)), (Some(150), Some(100)), (Some(149), None)] {
-        std::sync::Arc::make_mut(&mut snapshot.pending[0].spec).deadline = deadline.map(|secs| NOW.plus_secs(secs));
+        std::sync::Arc::make_mut(&mut snapshot.pending[0].spec).deadline =
+            deadline.map(|secs| NOW.plus_secs(secs));
         let told = crate::forecast(&snapshot, &BTreeSet::from([JobId(10)]));
-        assert_eq!((told[0].start.map(|at| at.since_secs(NOW)), told[0].nodes.len()), (start, usize::from(start.is_some())), "{deadline:?}");
+        assert_eq!(
+            (
+                told[0].start.map(|at| at.since_secs(NOW)),
+                told[0].nodes.len()
+            ),
+            (start, usize::from(start.is_some())),
+            "{deadline:?}"
+        );
     }
 }
 
 #[test]
 fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit() {
     let mut lengths = crate::run_lengths::RunLengths::default();
-    let whose = |user| crate::run_lengths::Whose { account: "", user, partition: "main" };
+    let whose = |user| crate::run_lengths::Whose {
+        account: "",
+        user,
+        partition: "main",
+    };
     (0..8).for_each(|_| lengths.note(whose("ann"), Some(2000), 100));
     let expected = |reservation: &str, job: &str| {
-        let picture = picture(&format!("reservation r {reservation}\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\n{job}"));
-        let told = forecast(&lengths.believed(picture.clone()), &picture.pending.iter().map(|job| job.id).collect());
-        told.iter().map(|one| one.start.map(|at| at.since_secs(NOW))).collect::<Vec<_>>()
+        let picture = picture(&format!(
+            "reservation r {reservation}\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\n{job}"
+        ));
+        let told = forecast(
+            &lengths.believed(picture.clone()),
+            &picture.pending.iter().map(|job| job.id).collect(),
+        );
+        told.iter()
+            .map(|one| one.start.map(|at| at.since_secs(NOW)))
+            .collect::<Vec<_>>()
     };
     let job = "job gpus=8 user=ann time=2000";
     assert_eq!(expected("maint from=2050 secs=500", job), [Some(50)]);
-    assert_eq!(expected("maint from=2049 secs=500", job), [Some(2549)], "a second is short");
+    assert_eq!(
+        expected("maint from=2049 secs=500", job),
+        [Some(2549)],
+        "a second is short"
+    );
     assert_eq!(expected("maint from=60 secs=500", job), [Some(560)]);
-    assert_eq!(expected("user=bob from=1000 secs=500 daily", job), [Some(1500)], "which comes again, but not so soon");
+    assert_eq!(
+        expected("user=bob from=1000 secs=500 daily", job),
+        [Some(1500)],
+        "which comes again, but not so soon"
+    );
     let short = "job gpus=8 user=ann time=900";
-    assert_eq!(expected("maint from=1000 secs=500", &format!("{job}\n{short}\n{job}")), [Some(1500), Some(50), Some(1600)], "each by its own limit");
-    assert_eq!(expected("maint from=1000 secs=500", &format!("{short}\n{job}\n{short}")), [Some(50), Some(1500), Some(95)]);
+    assert_eq!(
+        expected(
+            "maint from=1000 secs=500",
+            &format!("{job}\n{short}\n{job}")
+        ),
+        [Some(1500), Some(50), Some(1600)],
+        "each by its own limit"
+    );
+    assert_eq!(
+        expected(
+            "maint from=1000 secs=500",
+            &format!("{short}\n{job}\n{short}")
+        ),
+        [Some(50), Some(1500), Some(95)]
+    );
     // Its own it ends with, and needs a minute of it.
     let inside = "job gpus=8 user=ann time=2000 reservation=r";
     assert_eq!(expected("user=ann from=100 secs=59 daily", inside), [None]);
-    assert_eq!(expected("user=ann from=100 secs=60 daily", inside), [Some(100)]);
-    assert_eq!(expected("user=ann from=100 secs=160 daily", &format!("{inside}\n{inside}")), [Some(100), Some(200)]);
-    assert_eq!(expected("user=ann from=100 secs=159 daily", &format!("{inside}\n{inside}")), [Some(100), Some(86_500)], "100 s later it ends too soon");
+    assert_eq!(
+        expected("user=ann from=100 secs=60 daily", inside),
+        [Some(100)]
+    );
+    assert_eq!(
+        expected(
+            "user=ann from=100 secs=160 daily",
+            &format!("{inside}\n{inside}")
+        ),
+        [Some(100), Some(200)]
+    );
+    assert_eq!(
+        expected(
+            "user=ann from=100 secs=159 daily",
+            &format!("{inside}\n{inside}")
+        ),
+        [Some(100), Some(86_500)],
+        "100 s later it ends too soon"
+    );
 }
 
 #[test]
 fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_whole_limit() {
     let mut lengths = crate::run_lengths::RunLengths::default();
-    let whose = |user| crate::run_lengths::Whose { account: "", user, partition: "main" };
+    let whose = |user| crate::run_lengths::Whose {
+        account: "",
+        user,
+        partition: "main",
+    };
     (0..8).for_each(|_| lengths.note(whose("ann"), Some(2000), 100));
     let expected = |text: &str| {
         let picture = picture(text);
-        let told = forecast(&lengths.believed(picture.clone()), &picture.pending.iter().map(|job| job.id).collect());
-        told.iter().map(|one| one.start.map(|at| at.since_secs(NOW))).collect::<Vec<_>>()
+        let told = forecast(
+            &lengths.believed(picture.clone()),
+            &picture.pending.iter().map(|job| job.id).collect(),
+        );
+        told.iter()
+            .map(|one| one.start.map(|at| at.since_secs(NOW)))
+            .collect::<Vec<_>>()
     };
     let one = |reserved: u32, from: u32, job: &str| {
-        expected(&format!("reservation r user=bob gpus={reserved} from={from} secs=500\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\njob user=ann time=2000 {job}"))
+        expected(&format!(
+            "reservation r user=bob gpus={reserved} from={from} secs=500\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\njob user=ann time=2000 {job}"
+        ))
     };
     assert_eq!(one(8, 2050, "gpus=8"), [Some(50)]);
     assert_eq!(one(8, 2049, "gpus=8"), [Some(2549)], "a second is short");
-    assert_eq!((one(4, 1000, "gpus=4"), one(4, 1000, "gpus=5")), (vec![Some(50)], vec![Some(1500)]), "beside four that are set apart");
-    assert_eq!((one(1, 1000, "exclusive"), one(1, 1000, "cpus=4")), (vec![Some(1500)], vec![Some(0)]));
+    assert_eq!(
+        (one(4, 1000, "gpus=4"), one(4, 1000, "gpus=5")),
+        (vec![Some(50)], vec![Some(1500)]),
+        "beside four that are set apart"
+    );
+    assert_eq!(
+        (one(1, 1000, "exclusive"), one(1, 1000, "cpus=4")),
+        (vec![Some(1500)], vec![Some(0)])
+    );
     // On another node sooner; after the window where that is full for longer.
     let two = |left: u32| {
         expected(&format!(
@@ -266,7 +376,12 @@ fn who_is_believed_to_be_short_starts_beside_gpus_reserved_by_number_with_its_wh
     };
     assert_eq!((two(700), two(3000)), (vec![Some(700)], vec![Some(1500)]));
     // Its own is for it.
-    assert_eq!(expected("reservation r user=ann gpus=8 from=100 secs=500\nnode n1 h100:8\njob user=ann time=2000 gpus=8 reservation=r"), [Some(100)]);
+    assert_eq!(
+        expected(
+            "reservation r user=ann gpus=8 from=100 secs=500\nnode n1 h100:8\njob user=ann time=2000 gpus=8 reservation=r"
+        ),
+        [Some(100)]
+    );
 }
 
 #[test]
@@ -302,15 +417,27 @@ fn who_others_make_room_for_is_expected_when_they_are_gone() {
         preempt: over.iter().map(|name| (*name).to_owned()).collect(),
         ..Qos::default()
     };
-    let all = [("low".to_owned(), qos("low", &[])), ("high".to_owned(), qos("high", &["low"]))];
-    snapshot.policy = Arc::new(gmodel::Policy { qos: all.into(), ..gmodel::Policy::default() });
-    snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
+    let all = [
+        ("low".to_owned(), qos("low", &[])),
+        ("high".to_owned(), qos("high", &["low"])),
+    ];
+    snapshot.policy = Arc::new(gmodel::Policy {
+        qos: all.into(),
+        ..gmodel::Policy::default()
+    });
+    snapshot
+        .pending
+        .iter_mut()
+        .for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
     snapshot.running.iter_mut().for_each(|run| {
         let spec = Arc::make_mut(&mut run.spec);
         (spec.qos, spec.partition) = ("low".into(), "main".into());
     });
     let told = forecast(&snapshot, &BTreeSet::from([10, 20].map(JobId)));
-    let starts: Vec<_> = told.iter().map(|one| one.start.map(|at| at.since_secs(NOW))).collect();
+    let starts: Vec<_> = told
+        .iter()
+        .map(|one| one.start.map(|at| at.since_secs(NOW)))
+        .collect();
     // 30 s to be killed, and a little to enter the plan; then the first runs for its 50 s.
     assert_eq!(starts, [Some(40), Some(90)]);
     // The order is given: it is expected when that run leaves.
@@ -336,18 +463,50 @@ fn who_may_preempt_runs_later_is_told_from_when() {
         let secs = |at: Option<gmodel::Timestamp>| at.map(|at| at.since_secs(crate::world::NOW));
         if let Some(from) = secs(why.blockers[0].may_preempt_from) {
             let looked = secs(crate::preempt::next_unprotected(&snapshot));
-            assert!(looked.is_some_and(|at| at <= from), "nobody looks at it then: {looked:?}, {from}");
+            assert!(
+                looked.is_some_and(|at| at <= from),
+                "nobody looks at it then: {looked:?}, {from}"
+            );
         }
-        (secs(why.blockers[0].may_preempt_from), secs(why.blockers[0].until), secs(why.forecast.unwrap().start))
+        (
+            secs(why.blockers[0].may_preempt_from),
+            secs(why.blockers[0].until),
+            secs(why.forecast.unwrap().start),
+        )
     };
     let low = "run 1 a bob 3 on=n1 qos=low ago=100 limit=7200";
     // Then 30 s to be killed, and a little to enter the plan.
     assert_eq!(told(low), (Some(500), Some(7100), Some(540)));
-    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=low ago=50 limit=7200")), (Some(550), Some(7150), Some(590)), "both must go");
-    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=any ago=50 limit=7200")), (Some(500), Some(7150), Some(540)));
-    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=off ago=50 limit=7200")), (None, Some(7150), Some(7150)), "one is never ended for others");
-    assert_eq!(told("run 1 a bob 3 on=n1 qos=any ago=100 limit=7200"), (None, Some(7100), Some(40)), "it may be now");
-    assert_eq!(told("run 1 a bob 3 on=n1 qos=low ago=100 limit=550"), (None, Some(450), Some(450)), "it is over before");
+    assert_eq!(
+        told(&format!(
+            "{low}\nrun 2 a bob 1 on=n1 qos=low ago=50 limit=7200"
+        )),
+        (Some(550), Some(7150), Some(590)),
+        "both must go"
+    );
+    assert_eq!(
+        told(&format!(
+            "{low}\nrun 2 a bob 1 on=n1 qos=any ago=50 limit=7200"
+        )),
+        (Some(500), Some(7150), Some(540))
+    );
+    assert_eq!(
+        told(&format!(
+            "{low}\nrun 2 a bob 1 on=n1 qos=off ago=50 limit=7200"
+        )),
+        (None, Some(7150), Some(7150)),
+        "one is never ended for others"
+    );
+    assert_eq!(
+        told("run 1 a bob 3 on=n1 qos=any ago=100 limit=7200"),
+        (None, Some(7100), Some(40)),
+        "it may be now"
+    );
+    assert_eq!(
+        told("run 1 a bob 3 on=n1 qos=low ago=100 limit=550"),
+        (None, Some(450), Some(450)),
+        "it is over before"
+    );
 }
 
 /// Nobody counts on runs that go for who comes before.
@@ -365,19 +524,43 @@ fn runs_that_may_be_ended_later_go_for_one_only() {
          job 13 a ann 2 limit=100",
     );
     let all = snapshot.pending.iter().map(|job| job.id).collect();
-    let starts: Vec<_> = forecast(&snapshot, &all).iter().map(|one| one.start.map(|at| at.since_secs(crate::world::NOW))).collect();
-    assert_eq!(starts, [540, 640, 740, 840].map(Some), "the second run for the second job, after which there is room for the others");
+    let starts: Vec<_> = forecast(&snapshot, &all)
+        .iter()
+        .map(|one| one.start.map(|at| at.since_secs(crate::world::NOW)))
+        .collect();
+    assert_eq!(
+        starts,
+        [540, 640, 740, 840].map(Some),
+        "the second run for the second job, after which there is room for the others"
+    );
 }
 
 #[test]
 fn what_is_in_the_way_of_each_kind_of_gpus_is_told_by_itself() {
-    let mut snapshot = picture("node n1 l4:8\nnode n2 h100:8\nrunning 1 n1 gpus=0 left=600\njob gpus=l4:8|h100:4|a100:1 time=100");
-    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(crate::world::amounts("h100:2"));
+    let mut snapshot = picture(
+        "node n1 l4:8\nnode n2 h100:8\nrunning 1 n1 gpus=0 left=600\njob gpus=l4:8|h100:4|a100:1 time=100",
+    );
+    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus =
+        Some(crate::world::amounts("h100:2"));
     let told = why(&snapshot, JobId(10)).unwrap();
-    let codes = |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
-    assert_eq!((told.alternative.as_deref(), codes(&told.blockers)), (Some("l4:8"), vec![ReasonCode::Resources]));
-    let others: Vec<_> = told.alternatives.iter().map(|one| (&*one.gpus, codes(&one.blockers))).collect();
-    assert_eq!(others, [("h100:4", vec![ReasonCode::QOSGrpGRES]), ("a100:1", vec![ReasonCode::PartitionConfig])]);
+    let codes =
+        |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
+    assert_eq!(
+        (told.alternative.as_deref(), codes(&told.blockers)),
+        (Some("l4:8"), vec![ReasonCode::Resources])
+    );
+    let others: Vec<_> = told
+        .alternatives
+        .iter()
+        .map(|one| (&*one.gpus, codes(&one.blockers)))
+        .collect();
+    assert_eq!(
+        others,
+        [
+            ("h100:4", vec![ReasonCode::QOSGrpGRES]),
+            ("a100:1", vec![ReasonCode::PartitionConfig])
+        ]
+    );
     let one = picture("node n1 l4:8\nrunning 1 n1 gpus=0 left=600\njob gpus=l4:8 time=100");
     let told = why(&one, JobId(10)).unwrap();
     assert_eq!((told.alternative, told.alternatives.len()), (None, 0));
@@ -389,20 +572,95 @@ fn an_array_at_its_cap_is_told_of_a_higher_one() {
         let mut snapshot = picture(text);
         snapshot.pending[0].cap = Some(cap);
         let told = why(&snapshot, JobId(10)).unwrap();
-        (told.blockers[0].text.clone(), told.changes.iter().map(|change| change.option.clone()).collect::<Vec<_>>())
+        (
+            told.blockers[0].text.clone(),
+            told.changes
+                .iter()
+                .map(|change| change.option.clone())
+                .collect::<Vec<_>>(),
+        )
     };
-    let (idle, busy) = ("node n1 h100:8\njob gpus=1 array=5 room=0 time=100", "node n1 h100:1\nrunning 1 n1 gpus=0 left=600\njob gpus=1 array=5 room=0 time=100");
-    let (text, changes) = of(idle, ArrayCap { most: 2, running: 2 });
-    assert_eq!((text.as_str(), changes), ("the array allows 2 at once, and 2 of its tasks run", vec!["ArrayTaskThrottle=3".to_owned()]));
-    assert_eq!(of(idle, ArrayCap { most: 1, running: 4 }).1, ["ArrayTaskThrottle=5"], "the cap was lowered");
-    assert!(of(busy, ArrayCap { most: 1, running: 1 }).1.is_empty(), "there is no room for more");
+    let (idle, busy) = (
+        "node n1 h100:8\njob gpus=1 array=5 room=0 time=100",
+        "node n1 h100:1\nrunning 1 n1 gpus=0 left=600\njob gpus=1 array=5 room=0 time=100",
+    );
+    let (text, changes) = of(
+        idle,
+        ArrayCap {
+            most: 2,
+            running: 2,
+        },
+    );
+    assert_eq!(
+        (text.as_str(), changes),
+        (
+            "the array allows 2 at once, and 2 of its tasks run",
+            vec!["ArrayTaskThrottle=3".to_owned()]
+        )
+    );
+    assert_eq!(
+        of(
+            idle,
+            ArrayCap {
+                most: 1,
+                running: 4
+            }
+        )
+        .1,
+        ["ArrayTaskThrottle=5"],
+        "the cap was lowered"
+    );
+    assert!(
+        of(
+            busy,
+            ArrayCap {
+                most: 1,
+                running: 1
+            }
+        )
+        .1
+        .is_empty(),
+        "there is no room for more"
+    );
     // Two things that gadm job update takes together, and one that it does not know.
     let few = "node n1 h100:8\nrunning 1 n1 gpus=0-5 left=600\njob gpus=4 array=5 room=0 time=100";
-    assert_eq!(of(few, ArrayCap { most: 1, running: 1 }).1, ["Gpus=2 ArrayTaskThrottle=2"]);
+    assert_eq!(
+        of(
+            few,
+            ArrayCap {
+                most: 1,
+                running: 1
+            }
+        )
+        .1,
+        ["Gpus=2 ArrayTaskThrottle=2"]
+    );
     let named = "node n1 h100:8\nnode n2 h100:8\nrunning 1 n1 gpus=0-7 left=600\njob gpus=4 array=5 room=0 time=100 nodelist=n1";
-    assert_eq!(of(named, ArrayCap { most: 1, running: 1 }).1, ["NodeList=none ArrayTaskThrottle=2"]);
-    let cut = "node n1 h100:8 8c\nrunning 1 n1 cpus=6 left=600\njob gpus=2 cpg=2 array=5 room=0 time=100";
-    assert_eq!(of(cut, ArrayCap { most: 1, running: 1 }).1, ["Gpus=1 ArrayTaskThrottle=2"], "and not --cpus-per-gpu 1");
+    assert_eq!(
+        of(
+            named,
+            ArrayCap {
+                most: 1,
+                running: 1
+            }
+        )
+        .1,
+        ["NodeList=none ArrayTaskThrottle=2"]
+    );
+    let cut =
+        "node n1 h100:8 8c\nrunning 1 n1 cpus=6 left=600\njob gpus=2 cpg=2 array=5 room=0 time=100";
+    assert_eq!(
+        of(
+            cut,
+            ArrayCap {
+                most: 1,
+                running: 1
+            }
+        )
+        .1,
+        ["Gpus=1 ArrayTaskThrottle=2"],
+        "and not --cpus-per-gpu 1"
+    );
 }
 
 #[test]
@@ -425,15 +683,29 @@ fn fewer_licences_are_proposed_where_those_are_free() {
 #[test]
 fn changes_are_of_use_only_before_the_deadline() {
     let told = |deadline: Option<i64>| {
-        let mut snapshot = picture("node n1 h100:8\nrunning 1 n1 gpus=0-3 left=600\nrunning 2 n1 gpus=4-7 left=9000\njob gpus=8 time=500");
+        let mut snapshot = picture(
+            "node n1 h100:8\nrunning 1 n1 gpus=0-3 left=600\nrunning 2 n1 gpus=4-7 left=9000\njob gpus=8 time=500",
+        );
         let job = &mut snapshot.pending[0];
         Arc::make_mut(&mut job.spec).deadline = deadline.map(|secs| NOW.plus_secs(secs));
         let told = why(&snapshot, JobId(10)).unwrap();
-        let late = told.blockers[0].text.contains("that is too late for its deadline");
-        (late, told.changes.iter().map(|change| change.option.clone()).collect::<Vec<_>>())
+        let late = told.blockers[0]
+            .text
+            .contains("that is too late for its deadline");
+        (
+            late,
+            told.changes
+                .iter()
+                .map(|change| change.option.clone())
+                .collect::<Vec<_>>(),
+        )
     };
     assert_eq!(told(None), (false, vec!["--gpus 4".into()]));
-    assert_eq!(told(Some(1100)), (true, vec!["--gpus 4".into()]), "from 600 to 1100");
+    assert_eq!(
+        told(Some(1100)),
+        (true, vec!["--gpus 4".into()]),
+        "from 600 to 1100"
+    );
     assert_eq!(told(Some(1099)), (true, vec![]));
     assert_eq!(told(Some(9500)), (false, vec!["--gpus 4".into()]));
 }
@@ -449,8 +721,14 @@ fn forecasts_follow_the_queue() {
          job gpus=4 time=50 held=user:bob",
     );
     let told = forecast(&snapshot, &BTreeSet::from([20, 30, 40].map(JobId)));
-    let starts: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)), one.ahead)).collect();
-    assert_eq!(starts, [(20, Some(150), 1), (30, Some(200), 2), (40, None, 3)]);
+    let starts: Vec<_> = told
+        .iter()
+        .map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)), one.ahead))
+        .collect();
+    assert_eq!(
+        starts,
+        [(20, Some(150), 1), (30, Some(200), 2), (40, None, 3)]
+    );
     assert_eq!(told[0].nodes, [NodeId(1)]);
 }
 
@@ -470,9 +748,19 @@ fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
          job 13 a ann h100:2 held",
     );
     let borrows = |job| why(&snapshot, JobId(job)).unwrap().borrows;
-    assert_eq!(borrows(10).unwrap(), "account a is guaranteed 4 GPUs, and this job needs 5");
-    assert_eq!(borrows(11).unwrap(), "account lab is guaranteed 8 GPUs, of which 8 are used or guaranteed to accounts below it, and this job needs 2");
-    assert_eq!((borrows(12), borrows(13)), (None, None), "the one is told by what is in its way, the other stands on its guarantee");
+    assert_eq!(
+        borrows(10).unwrap(),
+        "account a is guaranteed 4 GPUs, and this job needs 5"
+    );
+    assert_eq!(
+        borrows(11).unwrap(),
+        "account lab is guaranteed 8 GPUs, of which 8 are used or guaranteed to accounts below it, and this job needs 2"
+    );
+    assert_eq!(
+        (borrows(12), borrows(13)),
+        (None, None),
+        "the one is told by what is in its way, the other stands on its guarantee"
+    );
 }
 
 #[test]
@@ -492,9 +780,18 @@ fn who_may_have_any_type_is_told_of_one_that_the_guarantee_is_large_enough_for()
          job 12 b bob 3",
     );
     let borrows = |job| why(&snapshot, JobId(job)).unwrap().borrows.unwrap();
-    assert_eq!(borrows(10), "account b is guaranteed 2 GPUs and uses 1 of them, and this job needs 2");
-    assert_eq!(borrows(11), "account lab is guaranteed 4 h100, of which 4 are guaranteed to accounts below it, and this job needs 2");
-    assert_eq!(borrows(12), "account b is guaranteed 2 GPUs, and this job needs 3");
+    assert_eq!(
+        borrows(10),
+        "account b is guaranteed 2 GPUs and uses 1 of them, and this job needs 2"
+    );
+    assert_eq!(
+        borrows(11),
+        "account lab is guaranteed 4 h100, of which 4 are guaranteed to accounts below it, and this job needs 2"
+    );
+    assert_eq!(
+        borrows(12),
+        "account b is guaranteed 2 GPUs, and this job needs 3"
+    );
 }
 
 /// A snapshot in which more stands in the way of some jobs.
@@ -509,9 +806,18 @@ fn hindered(mut snapshot: Snapshot, held: u8, late: u8, limit: u64) -> Snapshot 
         Arc::make_mut(&mut job.spec).account = "a".into();
     }
     Arc::make_mut(&mut snapshot.config).scheduler.order = JobOrder::Fifo;
-    let group = Limits { gpus: Some(GpuAmounts::all(limit)), ..Limits::default() };
-    let account = Account { name: "a".into(), group, ..Account::default() };
-    Arc::make_mut(&mut snapshot.policy).accounts.insert("a".into(), account);
+    let group = Limits {
+        gpus: Some(GpuAmounts::all(limit)),
+        ..Limits::default()
+    };
+    let account = Account {
+        name: "a".into(),
+        group,
+        ..Account::default()
+    };
+    Arc::make_mut(&mut snapshot.policy)
+        .accounts
+        .insert("a".into(), account);
     snapshot
 }
 
@@ -523,14 +829,19 @@ fn without(snapshot: &Snapshot, job: JobId, code: ReasonCode) -> Option<Snapshot
         ReasonCode::JobHeldUser => changed.pending[at].held_by = None,
         ReasonCode::BeginTime => changed.pending[at].eligible = NOW,
         // For the others it holds on.
-        ReasonCode::AssocGrpGRES => Arc::make_mut(&mut changed.pending[at].spec).account = "free".into(),
+        ReasonCode::AssocGrpGRES => {
+            Arc::make_mut(&mut changed.pending[at].spec).account = "free".into()
+        }
         _ => return None,
     }
     Some(changed)
 }
 
 fn starts(snapshot: &Snapshot, job: JobId) -> bool {
-    plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job)
+    plan(snapshot, WorkBudget::default())
+        .starts
+        .iter()
+        .any(|start| start.job == job)
 }
 
 proptest! {
@@ -562,18 +873,34 @@ proptest! {
 /// All changes of an amount of a job, the least first, of each kind.
 fn amounts(job: &PendingJob) -> Vec<Vec<Edit>> {
     let request = &job.spec.request;
-    let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives).filter_map(|one| match one.amount {
-        GpuAmount::Whole(count) => Some(count),
-        _ => None,
-    });
+    let gpus = request
+        .gpus
+        .iter()
+        .flat_map(|ask| &ask.alternatives)
+        .filter_map(|one| match one.amount {
+            GpuAmount::Whole(count) => Some(count),
+            _ => None,
+        });
     let minutes = job.limit_secs.map_or(0, |secs| secs.div_ceil(60));
     vec![
         (1..gpus.max().unwrap_or(0)).rev().map(Edit::Gpus).collect(),
         (1..request.nodes_min).rev().map(Edit::Nodes).collect(),
-        (request.nodes_min..request.ntasks).rev().map(Edit::Tasks).collect(),
-        (1..request.cpus_per_task.unwrap_or(1)).rev().map(Edit::CpusPerTask).collect(),
-        (1..request.cpus_per_gpu.unwrap_or(1)).rev().map(Edit::CpusPerGpu).collect(),
-        (1..minutes).rev().map(|minutes| Edit::TimeLimit(minutes * 60)).collect(),
+        (request.nodes_min..request.ntasks)
+            .rev()
+            .map(Edit::Tasks)
+            .collect(),
+        (1..request.cpus_per_task.unwrap_or(1))
+            .rev()
+            .map(Edit::CpusPerTask)
+            .collect(),
+        (1..request.cpus_per_gpu.unwrap_or(1))
+            .rev()
+            .map(Edit::CpusPerGpu)
+            .collect(),
+        (1..minutes)
+            .rev()
+            .map(|minutes| Edit::TimeLimit(minutes * 60))
+            .collect(),
     ]
 }
 
@@ -623,9 +950,18 @@ fn the_least_change_of_large_amounts_is_found() {
     let by_gpu = "node n1 h100:8 128c
          running 1 n1 cpus=91 left=600
          job gpus=4 cpg=32 time=100";
-    for (text, option) in [(gpus, "--gpus 100"), (cpus, "--cpus-per-task 37"), (by_gpu, "--cpus-per-gpu 9"), (mem, "--mem 132G"), (time, "--time 12973")] {
+    for (text, option) in [
+        (gpus, "--gpus 100"),
+        (cpus, "--cpus-per-task 37"),
+        (by_gpu, "--cpus-per-gpu 9"),
+        (mem, "--mem 132G"),
+        (time, "--time 12973"),
+    ] {
         let told = why(&picture(text), JobId(10)).unwrap();
-        assert!(told.changes.iter().any(|change| change.option == option), "{option}: {told:?}");
+        assert!(
+            told.changes.iter().any(|change| change.option == option),
+            "{option}: {told:?}"
+        );
     }
 }
 
@@ -637,22 +973,61 @@ fn proposals(text: &str) -> Vec<String> {
     for change in told.changes.iter().filter(|change| change.starts == NOW) {
         assert!(change.loss_milli <= 1000, "{change:?}");
         let mut changed = snapshot.clone();
-        let at = changed.pending.iter().position(|one| one.id == job).unwrap();
+        let at = changed
+            .pending
+            .iter()
+            .position(|one| one.id == job)
+            .unwrap();
         changed.pending[at] = change.edit.apply(&snapshot.pending[at]).unwrap();
         assert!(starts(&changed, job), "{change:?}");
     }
-    told.changes.into_iter().map(|change| if change.starts == NOW { change.option } else { format!("later {}", change.option) }).collect()
+    told.changes
+        .into_iter()
+        .map(|change| {
+            if change.starts == NOW {
+                change.option
+            } else {
+                format!("later {}", change.option)
+            }
+        })
+        .collect()
 }
 
 #[test]
 fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
-    let busy = |cpus: u32| format!("node n1 h100:8 64c 512G\nnode n2 h100:8 64c 512G\nrunning 1 n1 cpus={cpus} left=600\nrunning 2 n2 cpus=60 left=600\n");
-    assert_eq!(proposals(&format!("{}job ntasks=16", busy(50))), ["--ntasks 14"]);
-    assert_eq!(proposals(&format!("{}job ntasks=16 mem=usual", busy(50))), ["--ntasks 14"], "with the memory that goes with them");
-    assert_eq!(proposals(&format!("{}job cpus=16 mem=usual", busy(50))), ["--cpus-per-task 14"]);
-    assert_eq!(proposals(&format!("{}job ntasks=16 nodes=2", busy(50))), ["--ntasks 9"]);
-    assert_eq!(proposals(&format!("{}job per_node=6 nodes=2", busy(50))), ["--ntasks-per-node 4", "--nodes 1"]);
-    assert_eq!(proposals(&format!("{}job ntasks=8 per_node=4 nodes=2 cpus=2", busy(50))), ["--ntasks 5", "--nodes 1 --ntasks 4", "--cpus-per-task 1"]);
+    let busy = |cpus: u32| {
+        format!(
+            "node n1 h100:8 64c 512G\nnode n2 h100:8 64c 512G\nrunning 1 n1 cpus={cpus} left=600\nrunning 2 n2 cpus=60 left=600\n"
+        )
+    };
+    assert_eq!(
+        proposals(&format!("{}job ntasks=16", busy(50))),
+        ["--ntasks 14"]
+    );
+    assert_eq!(
+        proposals(&format!("{}job ntasks=16 mem=usual", busy(50))),
+        ["--ntasks 14"],
+        "with the memory that goes with them"
+    );
+    assert_eq!(
+        proposals(&format!("{}job cpus=16 mem=usual", busy(50))),
+        ["--cpus-per-task 14"]
+    );
+    assert_eq!(
+        proposals(&format!("{}job ntasks=16 nodes=2", busy(50))),
+        ["--ntasks 9"]
+    );
+    assert_eq!(
+        proposals(&format!("{}job per_node=6 nodes=2", busy(50))),
+        ["--ntasks-per-node 4", "--nodes 1"]
+    );
+    assert_eq!(
+        proposals(&format!(
+            "{}job ntasks=8 per_node=4 nodes=2 cpus=2",
+            busy(50)
+        )),
+        ["--ntasks 5", "--nodes 1 --ntasks 4", "--cpus-per-task 1"]
+    );
     // CPUs are free, but not the memory that goes with a share of the node.
     let full = "node n1 h100:8 64c 512G
         job gpus=1 mem=500 time=900
@@ -663,11 +1038,28 @@ fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
 #[test]
 fn where_no_one_change_starts_it_two_together_are_told() {
     // Four GPUs are free, for an hour.
-    let half = |job: &str| format!("reservation patch maint from=3600 secs=50\nnode n1 h100:8 64c\nrunning 1 n1 gpus=0-3 left=600\n{job}");
-    assert_eq!(proposals(&half("job gpus=8 time=6000")), ["--gpus 4 --time 60"]);
-    assert_eq!(proposals(&half("job gpus=8 time=60000")), ["--gpus 4 --time 60"]);
-    assert_eq!(proposals(&half("job gpus=8 time=3600")), ["--gpus 4"], "one is enough");
-    assert_eq!(proposals(&half("job gpus=8 time=6000 held=user:bob")), Vec::<String>::new());
+    let half = |job: &str| {
+        format!(
+            "reservation patch maint from=3600 secs=50\nnode n1 h100:8 64c\nrunning 1 n1 gpus=0-3 left=600\n{job}"
+        )
+    };
+    assert_eq!(
+        proposals(&half("job gpus=8 time=6000")),
+        ["--gpus 4 --time 60"]
+    );
+    assert_eq!(
+        proposals(&half("job gpus=8 time=60000")),
+        ["--gpus 4 --time 60"]
+    );
+    assert_eq!(
+        proposals(&half("job gpus=8 time=3600")),
+        ["--gpus 4"],
+        "one is enough"
+    );
+    assert_eq!(
+        proposals(&half("job gpus=8 time=6000 held=user:bob")),
+        Vec::<String>::new()
+    );
     // As much of each as goes with the other.
     let both = "node n1 h100:8 16c
         running 1 n1 gpus=0-4 cpus=10 left=600
@@ -688,7 +1080,10 @@ fn where_no_one_change_starts_it_two_together_are_told() {
         running 2 n2 gpus=0 left=600
         job gpus=4 nodelist=n1";
     assert_eq!(proposals(elsewhere), ["--gpus 3 --partition other"; 0]);
-    assert_eq!(proposals(&elsewhere.replace(" nodelist=n1", "")), ["--gpus 3 --partition other"]);
+    assert_eq!(
+        proposals(&elsewhere.replace(" nodelist=n1", "")),
+        ["--gpus 3 --partition other"]
+    );
     let named = "node n1 h100:4
         node n2 h100:4
         running 1 n1 gpus=0-3 left=600
@@ -699,17 +1094,30 @@ fn where_no_one_change_starts_it_two_together_are_told() {
 
 #[test]
 fn an_array_of_which_tasks_have_started_is_told_what_starts_the_next() {
-    let mut snapshot = picture("node n1 h100:8\n running 1 n1 gpus=0-5 left=600\n job gpus=4 array=3");
+    let mut snapshot =
+        picture("node n1 h100:8\n running 1 n1 gpus=0-5 left=600\n job gpus=4 array=3");
     snapshot.pending[0].positions = Some("1-2".parse().unwrap());
     let told = why(&snapshot, JobId(10)).unwrap();
-    assert_eq!(told.changes.iter().map(|change| (&*change.option, change.starts)).collect::<Vec<_>>(), [("--gpus 2", NOW)]);
+    assert_eq!(
+        told.changes
+            .iter()
+            .map(|change| (&*change.option, change.starts))
+            .collect::<Vec<_>>(),
+        [("--gpus 2", NOW)]
+    );
 }
 
 #[test]
 fn whole_nodes_that_are_kept_are_told_besides_limits() {
-    let mut snapshot = picture("partition main keeps=2\n node n1 h100:8\n node n2 h100:8\n job gpus=2");
+    let mut snapshot =
+        picture("partition main keeps=2\n node n1 h100:8\n node n2 h100:8\n job gpus=2");
     Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(GpuAmounts::all(1));
-    let codes = why(&snapshot, JobId(10)).unwrap().blockers.iter().map(|one| one.code).collect::<Vec<_>>();
+    let codes = why(&snapshot, JobId(10))
+        .unwrap()
+        .blockers
+        .iter()
+        .map(|one| one.code)
+        .collect::<Vec<_>>();
     assert_eq!(codes, [ReasonCode::QOSGrpGRES, ReasonCode::Headroom]);
     // Each would do, on other nodes.
     let apart = "partition main keeps=1\n node n1 h100:8\n node n2 h100:2\n running 1 n1 gpus=0 left=60\n job exclusive";
@@ -736,7 +1144,9 @@ fn where_nothing_starts_it_now_the_change_that_starts_it_soonest_is_told() {
         "#]],
     );
     // Who is held is not told to ask for less.
-    let held = picture("node n1 h100:8\n running 1 n1 gpus=0-7 left=100\n job gpus=8 time=1000 held=user:bob");
+    let held = picture(
+        "node n1 h100:8\n running 1 n1 gpus=0-7 left=100\n job gpus=8 time=1000 held=user:bob",
+    );
     assert_eq!(why(&held, JobId(10)).unwrap().changes, []);
 }
 
@@ -748,13 +1158,28 @@ fn obstructed(mut snapshot: Snapshot, which: u32) -> Snapshot {
     let config = Arc::make_mut(&mut snapshot.config);
     config.scheduler.order = JobOrder::Fifo;
     let partition = &mut config.partitions[0];
-    partition.state = if has(0) { PartitionState::Down } else { PartitionState::Up };
+    partition.state = if has(0) {
+        PartitionState::Down
+    } else {
+        PartitionState::Up
+    };
     partition.max_time_secs = has(1).then_some(1);
     partition.max_nodes = has(2).then_some(0);
     partition.headroom = has(3).then(|| GpuAmounts::all(1_000_000_000));
-    config.scheduler.licences.insert("matlab".into(), if has(4) { 1 } else { 9 });
-    let none_at_once = |yes: bool| Limits { running_jobs: yes.then_some(0), ..Limits::default() };
-    let cap = Budget { kind: BudgetKind::Cap, gpu_hours: 0, period: Period::Week, gpu_type: None };
+    config
+        .scheduler
+        .licences
+        .insert("matlab".into(), if has(4) { 1 } else { 9 });
+    let none_at_once = |yes: bool| Limits {
+        running_jobs: yes.then_some(0),
+        ..Limits::default()
+    };
+    let cap = Budget {
+        kind: BudgetKind::Cap,
+        gpu_hours: 0,
+        period: Period::Week,
+        gpu_type: None,
+    };
     let account = Account {
         name: "a".into(),
         group: none_at_once(has(5)),
@@ -764,13 +1189,24 @@ fn obstructed(mut snapshot: Snapshot, which: u32) -> Snapshot {
     };
     let policy = Arc::make_mut(&mut snapshot.policy);
     policy.accounts.insert("a".into(), account);
-    policy.qos.insert("q".into(), Qos { name: "q".into(), group: none_at_once(has(8)), ..Qos::default() });
+    policy.qos.insert(
+        "q".into(),
+        Qos {
+            name: "q".into(),
+            group: none_at_once(has(8)),
+            ..Qos::default()
+        },
+    );
     let reservation = Reservation {
         name: "r".into(),
         start: NOW,
         duration_secs: u32::MAX,
         what: ReservedPart::AllNodes,
-        accounts: if has(9) { BTreeSet::new() } else { BTreeSet::from(["a".to_owned()]) },
+        accounts: if has(9) {
+            BTreeSet::new()
+        } else {
+            BTreeSet::from(["a".to_owned()])
+        },
         flex: true,
         ..Reservation::default()
     };
@@ -814,7 +1250,10 @@ fn obstacle(code: &ReasonCode) -> Option<u32> {
 fn roomy(snapshot: &Snapshot) -> Snapshot {
     let mut more = snapshot.clone();
     for id in 100..140 {
-        more.nodes.push(super::node(NodeId(id), &[&format!("n{id}"), "h100:8", "32c"]));
+        more.nodes.push(super::node(
+            NodeId(id),
+            &[&format!("n{id}"), "h100:8", "32c"],
+        ));
     }
     more
 }
@@ -855,9 +1294,18 @@ proptest! {
 
 /// With what the others that a pass over `before` starts would hold.
 fn beside(mut snapshot: Snapshot, before: &Snapshot, job: JobId) -> Snapshot {
-    for start in plan(before, WorkBudget::default()).starts.into_iter().filter(|start| start.job != job) {
+    for start in plan(before, WorkBudget::default())
+        .starts
+        .into_iter()
+        .filter(|start| start.job != job)
+    {
         for share in &start.allocation {
-            snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
+            snapshot
+                .nodes
+                .iter_mut()
+                .find(|node| node.id == share.node)
+                .unwrap()
+                .take(share);
         }
         snapshot.pending.retain(|one| one.id != start.job);
     }
@@ -865,10 +1313,21 @@ fn beside(mut snapshot: Snapshot, before: &Snapshot, job: JobId) -> Snapshot {
 }
 
 /// When and where the others will start, as far as reservations are made for them.
-fn promised(snapshot: &Snapshot, but: JobId) -> Vec<(JobId, Option<gmodel::Timestamp>, Vec<NodeId>)> {
-    let others = snapshot.pending.iter().map(|job| job.id).filter(|job| *job != but).collect();
+fn promised(
+    snapshot: &Snapshot,
+    but: JobId,
+) -> Vec<(JobId, Option<gmodel::Timestamp>, Vec<NodeId>)> {
+    let others = snapshot
+        .pending
+        .iter()
+        .map(|job| job.id)
+        .filter(|job| *job != but)
+        .collect();
     let told = forecast(snapshot, &others);
-    told.into_iter().filter(|one| one.start != Some(NOW)).map(|one| (one.job, one.start, one.nodes)).collect()
+    told.into_iter()
+        .filter(|one| one.start != Some(NOW))
+        .map(|one| (one.job, one.start, one.nodes))
+        .collect()
 }
 
 #[test]
@@ -880,8 +1339,21 @@ fn a_whole_node_that_has_more_than_its_reservation_is_in_the_way() {
     );
     assert!(!starts(&snapshot, JobId(10)));
     let told = why(&snapshot, JobId(10)).unwrap();
-    let blockers: Vec<_> = told.blockers.iter().map(|one| (one.code, &*one.text)).collect();
-    assert_eq!((told.starts_now, blockers), (false, vec![(ReasonCode::Reservation, "needs 8 GPUs, and reservation \"demo\" has 3 GPUs")]));
+    let blockers: Vec<_> = told
+        .blockers
+        .iter()
+        .map(|one| (one.code, &*one.text))
+        .collect();
+    assert_eq!(
+        (told.starts_now, blockers),
+        (
+            false,
+            vec![(
+                ReasonCode::Reservation,
+                "needs 8 GPUs, and reservation \"demo\" has 3 GPUs"
+            )]
+        )
+    );
 }
 
 #[test]

@@ -22,49 +22,84 @@ struct When {
 }
 
 fn when() -> impl Strategy<Value = When> {
-    (-600i64..1500, 30i64..1200, any::<bool>()).prop_map(|(from, secs, hourly)| When { from, secs, hourly })
+    (-600i64..1500, 30i64..1200, any::<bool>()).prop_map(|(from, secs, hourly)| When {
+        from,
+        secs,
+        hourly,
+    })
 }
 
 /// By whose reservation: alice's is of a node, carl's of two, dan's of GPUs; bob has none.
 fn job() -> impl Strategy<Value = String> {
     let user = prop::sample::select(vec!["alice", "carl", "dan", "bob", "bob"]);
     let gpus = prop::sample::select(vec!["0", "1", "2", "3", "4"]);
-    let limit = prop_oneof![Just(String::new()), (1u32..3000).prop_map(|secs| format!("time={secs}")), (1u32..200).prop_map(|secs| format!("time={secs}"))];
-    let least = prop_oneof![Just(String::new()), Just(String::new()), (1u32..1500).prop_map(|secs| format!("time_min={secs}"))];
+    let limit = prop_oneof![
+        Just(String::new()),
+        (1u32..3000).prop_map(|secs| format!("time={secs}")),
+        (1u32..200).prop_map(|secs| format!("time={secs}"))
+    ];
+    let least = prop_oneof![
+        Just(String::new()),
+        Just(String::new()),
+        (1u32..1500).prop_map(|secs| format!("time_min={secs}"))
+    ];
     let nodes = prop::sample::select(vec!["", "", "", "nodes=2"]);
     let partition = prop::sample::select(vec!["", "", "partition=side", "partition=main,side"]);
-    (user, gpus, limit, least, nodes, partition).prop_map(|(user, gpus, limit, least, nodes, partition)| {
-        let own = match user {
-            "alice" => "reservation=one",
-            "carl" => "reservation=two",
-            "dan" => "reservation=some",
-            _ => "",
-        };
-        let gpus = if nodes.is_empty() { format!("gpus={gpus}") } else { format!("gpn={gpus}") };
-        format!("{gpus} user={user} {own} {limit} {least} {nodes} {partition}")
-    })
+    (user, gpus, limit, least, nodes, partition).prop_map(
+        |(user, gpus, limit, least, nodes, partition)| {
+            let own = match user {
+                "alice" => "reservation=one",
+                "carl" => "reservation=two",
+                "dan" => "reservation=some",
+                _ => "",
+            };
+            let gpus = if nodes.is_empty() {
+                format!("gpus={gpus}")
+            } else {
+                format!("gpn={gpus}")
+            };
+            format!("{gpus} user={user} {own} {limit} {least} {nodes} {partition}")
+        },
+    )
 }
 
 /// Nodes n1 to n5 of 4 GPUs; `one` is n1, `two` n2 and n3, `some` two GPUs, the maintenance n3 or n4.
 fn cluster(windows: &[When], fixed: &str, jobs: &[String], backfill: &str) -> Snapshot {
-    let names = ["one nodes=n1 user=alice", "two nodes=n[2-3] user=carl", "some gpus=2 user=dan", "fix maint"];
+    let names = [
+        "one nodes=n1 user=alice",
+        "two nodes=n[2-3] user=carl",
+        "some gpus=2 user=dan",
+        "fix maint",
+    ];
     let mut text = format!(
         "backfill {backfill}
          partition main
          partition side nodes=n[2-5]
          {}",
-        (1..6).map(|node| format!("node n{node} h100:4\n")).collect::<String>()
+        (1..6)
+            .map(|node| format!("node n{node} h100:4\n"))
+            .collect::<String>()
     );
     for (name, when) in names.iter().zip(windows) {
         let fixed = if *name == "fix maint" { fixed } else { "" };
-        text += &format!("reservation {name} {fixed} from={} secs={}\n", when.from, when.secs);
+        text += &format!(
+            "reservation {name} {fixed} from={} secs={}\n",
+            when.from, when.secs
+        );
     }
     jobs.iter().for_each(|job| text += &format!("job {job}\n"));
     let mut snapshot = picture(&text);
     for (name, when) in names.iter().zip(windows) {
         let name = name.split(' ').next().unwrap();
-        let one = Arc::make_mut(&mut snapshot.policy).reservations.get_mut(name).unwrap();
-        one.repeat = if when.hourly { Repeat::Hourly } else { Repeat::Once };
+        let one = Arc::make_mut(&mut snapshot.policy)
+            .reservations
+            .get_mut(name)
+            .unwrap();
+        one.repeat = if when.hourly {
+            Repeat::Hourly
+        } else {
+            Repeat::Once
+        };
     }
     for job in &mut snapshot.pending {
         // A run outside of reservations would have no end.
@@ -98,18 +133,44 @@ fn is_where_it_may_be(snapshot: &Snapshot, run: &RunningRun) -> Result<(), TestC
     let own = of(snapshot, &run.spec);
     if let Some(own) = own {
         let window = window_at(own, run.placed);
-        prop_assert!(window.is_some_and(|window| end <= window.1), "{} of {:?} runs until {end}, its window is {window:?}", run.run, own.name);
+        prop_assert!(
+            window.is_some_and(|window| end <= window.1),
+            "{} of {:?} runs until {end}, its window is {window:?}",
+            run.run,
+            own.name
+        );
     }
-    let nodes = || run.shares.iter().map(|share| &snapshot.nodes[share.node.0 as usize - 1]);
-    for one in snapshot.policy.reservations.values().filter(|one| Some(*one) != own && nodes().any(|node| covers(one, node))) {
+    let nodes = || {
+        run.shares
+            .iter()
+            .map(|share| &snapshot.nodes[share.node.0 as usize - 1])
+    };
+    for one in snapshot
+        .policy
+        .reservations
+        .values()
+        .filter(|one| Some(*one) != own && nodes().any(|node| covers(one, node)))
+    {
         let meets = next(one, run.placed).is_some_and(|window| window.0 < end);
-        prop_assert!(!meets, "{} is on nodes of {:?} until {end}, which begins before", run.run, one.name);
+        prop_assert!(
+            !meets,
+            "{} is on nodes of {:?} until {end}, which begins before",
+            run.run,
+            one.name
+        );
     }
     Ok(())
 }
 
 fn gpus_of(job: &PendingJob) -> u32 {
-    match job.spec.request.gpus.as_ref().and_then(|ask| ask.alternatives.first()).map(|one| &one.amount) {
+    match job
+        .spec
+        .request
+        .gpus
+        .as_ref()
+        .and_then(|ask| ask.alternatives.first())
+        .map(|one| &one.amount)
+    {
         Some(GpuAmount::Whole(count)) => *count,
         _ => 0,
     }
@@ -122,24 +183,59 @@ fn has_room(snapshot: &Snapshot, job: &PendingJob, own: &Reservation, window: Wi
     let end = snapshot.now.plus_secs(secs).min(window.1);
     let gpus = gpus_of(job);
     let fits = |node: &&SchedNode| {
-        let free = node.free_gpu_milli.iter().filter(|milli| **milli == 1000).count();
-        let others = snapshot.policy.reservations.values().filter(|one| *one != own && covers(one, node));
-        let is_open = others.into_iter().all(|one| next(one, snapshot.now).is_none_or(|window| end <= window.0));
-        covers(own, node) && partition.holds(&node.name, &[]) && free >= gpus as usize && node.free_cpus >= 1 && is_open
+        let free = node
+            .free_gpu_milli
+            .iter()
+            .filter(|milli| **milli == 1000)
+            .count();
+        let others = snapshot
+            .policy
+            .reservations
+            .values()
+            .filter(|one| *one != own && covers(one, node));
+        let is_open = others
+            .into_iter()
+            .all(|one| next(one, snapshot.now).is_none_or(|window| end <= window.0));
+        covers(own, node)
+            && partition.holds(&node.name, &[])
+            && free >= gpus as usize
+            && node.free_cpus >= 1
+            && is_open
     };
     snapshot.nodes.iter().filter(fits).count() >= job.spec.request.nodes_min as usize
 }
 
 /// Of a reservation of nodes one of whose jobs waits, and no other, this one does not have room.
 fn nobody_waits_in_vain(snapshot: &Snapshot) -> Result<(), TestCaseError> {
-    for own in snapshot.policy.reservations.values().filter(|one| matches!(one.what, ReservedPart::Nodes(_))) {
-        let waiting: BTreeSet<JobId> = snapshot.pending.iter().filter(|job| asked(&job.spec) == Some(&own.name)).map(|job| job.id).collect();
-        let (Some(window), 1) = (window_at(own, snapshot.now), waiting.len()) else { continue };
-        for job in snapshot.pending.iter().filter(|job| waiting.contains(&job.id)) {
+    for own in snapshot
+        .policy
+        .reservations
+        .values()
+        .filter(|one| matches!(one.what, ReservedPart::Nodes(_)))
+    {
+        let waiting: BTreeSet<JobId> = snapshot
+            .pending
+            .iter()
+            .filter(|job| asked(&job.spec) == Some(&own.name))
+            .map(|job| job.id)
+            .collect();
+        let (Some(window), 1) = (window_at(own, snapshot.now), waiting.len()) else {
+            continue;
+        };
+        for job in snapshot
+            .pending
+            .iter()
+            .filter(|job| waiting.contains(&job.id))
+        {
             let least = least_secs(&job.spec, job.limit_secs);
             let is_in_time = snapshot.now.plus_secs(i64::from(least)) <= window.1;
             // Who names no time keeps what is there until the end.
-            prop_assert!(!is_in_time || !has_room(snapshot, job, own, window), "job {} of {:?} has room and waits", job.id, own.name);
+            prop_assert!(
+                !is_in_time || !has_room(snapshot, job, own, window),
+                "job {} of {:?} has room and waits",
+                job.id,
+                own.name
+            );
         }
     }
     Ok(())
@@ -148,20 +244,33 @@ fn nobody_waits_in_vain(snapshot: &Snapshot) -> Result<(), TestCaseError> {
 /// When runs end and windows begin or end next.
 fn next_time(snapshot: &Snapshot) -> Option<Timestamp> {
     let ends = snapshot.running.iter().filter_map(|run| run.ends_by);
-    let windows = snapshot.policy.reservations.values().filter_map(|one| next(one, snapshot.now));
-    ends.chain(windows.flat_map(|window| [window.0, window.1])).filter(|at| *at > snapshot.now).min()
+    let windows = snapshot
+        .policy
+        .reservations
+        .values()
+        .filter_map(|one| next(one, snapshot.now));
+    ends.chain(windows.flat_map(|window| [window.0, window.1]))
+        .filter(|at| *at > snapshot.now)
+        .min()
 }
 
 fn starts_told(snapshot: &Snapshot) -> BTreeMap<JobId, Timestamp> {
     let all = snapshot.pending.iter().map(|job| job.id).collect();
-    forecast(snapshot, &all).into_iter().filter_map(|one| Some((one.job, one.start?))).collect()
+    forecast(snapshot, &all)
+        .into_iter()
+        .filter_map(|one| Some((one.job, one.start?)))
+        .collect()
 }
 
 /// Rounds in which somebody may start, before all that comes once is over and what recurs came a few times.
 const ROUNDS: usize = 120;
 
 /// From one change to the next, each run to its limit, but those that `early` ends. Who still waits.
-fn go_on(mut snapshot: Snapshot, mut early: impl FnMut(&Snapshot) -> Option<(usize, i64)>, mut look: impl FnMut(&Snapshot, &crate::Plan) -> Result<(), TestCaseError>) -> Result<Snapshot, TestCaseError> {
+fn go_on(
+    mut snapshot: Snapshot,
+    mut early: impl FnMut(&Snapshot) -> Option<(usize, i64)>,
+    mut look: impl FnMut(&Snapshot, &crate::Plan) -> Result<(), TestCaseError>,
+) -> Result<Snapshot, TestCaseError> {
     let mut engine = Engine::default();
     for _ in 0..ROUNDS {
         let told = engine.plan(&snapshot, WorkBudget::default());
@@ -169,20 +278,34 @@ fn go_on(mut snapshot: Snapshot, mut early: impl FnMut(&Snapshot) -> Option<(usi
         enter(&mut snapshot, &told);
         is_within_the_node(&snapshot);
         for (id, reason) in &told.reasons {
-            snapshot.pending.iter_mut().filter(|job| job.id == *id).for_each(|job| job.reason = reason.clone());
+            snapshot
+                .pending
+                .iter_mut()
+                .filter(|job| job.id == *id)
+                .for_each(|job| job.reason = reason.clone());
         }
         look(&snapshot, &told)?;
-        let Some(at) = next_time(&snapshot) else { break };
+        let Some(at) = next_time(&snapshot) else {
+            break;
+        };
         if snapshot.pending.is_empty() {
             break;
         }
         let ended = early(&snapshot);
         snapshot.now = ended.map_or(at, |(_, secs)| at.min(snapshot.now.plus_secs(secs)));
-        let mut over: Vec<usize> = (0..snapshot.running.len()).filter(|at| snapshot.running[*at].ends_by.is_some_and(|at| at <= snapshot.now)).collect();
+        let mut over: Vec<usize> = (0..snapshot.running.len())
+            .filter(|at| {
+                snapshot.running[*at]
+                    .ends_by
+                    .is_some_and(|at| at <= snapshot.now)
+            })
+            .collect();
         if let (Some((which, _)), true) = (ended, over.is_empty()) {
             over.push(which);
         }
-        over.into_iter().rev().for_each(|at| drop(end(&mut snapshot, at)));
+        over.into_iter()
+            .rev()
+            .for_each(|at| drop(end(&mut snapshot, at)));
     }
     Ok(snapshot)
 }
@@ -192,14 +315,33 @@ fn may_wait_for_ever(snapshot: &Snapshot, job: &PendingJob) -> bool {
     let gpus = gpus_of(job);
     let Some(own) = of(snapshot, &job.spec) else {
         // What recurs leaves no gap that is long enough.
-        return snapshot.policy.reservations.values().any(|one| one.repeat != Repeat::Once);
+        return snapshot
+            .policy
+            .reservations
+            .values()
+            .any(|one| one.repeat != Repeat::Once);
     };
-    let nodes = snapshot.nodes.iter().filter(|node| covers(own, node) && snapshot.config.partition(&job.spec.partition).unwrap().holds(&node.name, &[])).count();
+    let nodes = snapshot
+        .nodes
+        .iter()
+        .filter(|node| {
+            covers(own, node)
+                && snapshot
+                    .config
+                    .partition(&job.spec.partition)
+                    .unwrap()
+                    .holds(&node.name, &[])
+        })
+        .count();
     let too_few = match &own.what {
         ReservedPart::Nodes(_) => nodes < job.spec.request.nodes_min as usize,
         _ => gpus * job.spec.request.nodes_min > 2,
     };
-    let others_recur = snapshot.policy.reservations.values().any(|one| one != own && one.repeat != Repeat::Once);
+    let others_recur = snapshot
+        .policy
+        .reservations
+        .values()
+        .any(|one| one != own && one.repeat != Repeat::Once);
     own.repeat == Repeat::Once || too_few || others_recur || job.least_secs() > own.duration_secs
 }
 

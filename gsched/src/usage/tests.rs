@@ -7,7 +7,10 @@ const WEEK: u32 = 7 * 86_400;
 const T0: Timestamp = Timestamp::from_secs(1_795_176_000);
 
 fn one_gpu() -> Rate {
-    Rate { weighted_micro: 1_000_000, gpus: BTreeMap::from([("h100".to_owned(), 1000)]) }
+    Rate {
+        weighted_micro: 1_000_000,
+        gpus: BTreeMap::from([("h100".to_owned(), 1000)]),
+    }
 }
 
 #[test]
@@ -19,7 +22,10 @@ fn weights_are_the_powers_of_two_between_one_and_two() {
     for (step, pair) in WEIGHTS.windows(2).enumerate() {
         assert!(pair[0] < pair[1], "step {step}");
         let product = u128::from(WEIGHTS[step]) * u128::from(WEIGHTS[STEPS - step]);
-        assert!(product.abs_diff(1 << 61) < 1 << 32, "weights of {step} and what is left multiply to two");
+        assert!(
+            product.abs_diff(1 << 61) < 1 << 32,
+            "weights of {step} and what is left multiply to two"
+        );
     }
 }
 
@@ -91,7 +97,10 @@ fn rates_weigh_types_cpus_and_memory_and_the_qos() {
     let rate = Rate::of(&[share(1, 2), share(2, 1)], type_of, &config, 500);
     // (2 * 3 + 1) GPUs + 20 CPUs of a hundredth + 200 GiB of a thousandth, half of it.
     assert_eq!(rate.weighted_micro, (7_000_000 + 200_000 + 200_000) / 2);
-    assert_eq!(rate.gpus, BTreeMap::from([("a100".to_owned(), 1000), ("h100".to_owned(), 2000)]));
+    assert_eq!(
+        rate.gpus,
+        BTreeMap::from([("a100".to_owned(), 1000), ("h100".to_owned(), 2000)])
+    );
 }
 
 #[test]
@@ -101,13 +110,34 @@ fn periods_begin_as_the_calendar_has_them() {
         let (from, to) = period_bounds(&TimeZone::default(), period, at(text));
         format!("{} {}", &from.to_string()[..10], &to.to_string()[..10])
     };
-    assert_eq!(bounds(Period::Day, "2026-11-20T23:59:59Z"), "2026-11-20 2026-11-21");
-    assert_eq!(bounds(Period::Week, "2026-11-20T12:00:00Z"), "2026-11-16 2026-11-23");
-    assert_eq!(bounds(Period::Week, "2026-11-22T23:00:00Z"), "2026-11-16 2026-11-23");
-    assert_eq!(bounds(Period::Month, "2024-02-29T00:00:00Z"), "2024-02-01 2024-03-01");
-    assert_eq!(bounds(Period::Month, "2026-12-31T00:00:00Z"), "2026-12-01 2027-01-01");
-    assert_eq!(bounds(Period::Quarter, "2026-11-20T00:00:00Z"), "2026-10-01 2027-01-01");
-    assert_eq!(bounds(Period::Year, "2026-01-01T00:00:00Z"), "2026-01-01 2027-01-01");
+    assert_eq!(
+        bounds(Period::Day, "2026-11-20T23:59:59Z"),
+        "2026-11-20 2026-11-21"
+    );
+    assert_eq!(
+        bounds(Period::Week, "2026-11-20T12:00:00Z"),
+        "2026-11-16 2026-11-23"
+    );
+    assert_eq!(
+        bounds(Period::Week, "2026-11-22T23:00:00Z"),
+        "2026-11-16 2026-11-23"
+    );
+    assert_eq!(
+        bounds(Period::Month, "2024-02-29T00:00:00Z"),
+        "2024-02-01 2024-03-01"
+    );
+    assert_eq!(
+        bounds(Period::Month, "2026-12-31T00:00:00Z"),
+        "2026-12-01 2027-01-01"
+    );
+    assert_eq!(
+        bounds(Period::Quarter, "2026-11-20T00:00:00Z"),
+        "2026-10-01 2027-01-01"
+    );
+    assert_eq!(
+        bounds(Period::Year, "2026-01-01T00:00:00Z"),
+        "2026-01-01 2027-01-01"
+    );
 }
 
 #[test]
@@ -116,33 +146,81 @@ fn periods_begin_at_midnight_of_the_place() {
     let at = |text: &str| gmodel::time::parse_rfc3339(text).unwrap();
     let change = at("2026-03-29T01:00:00Z").secs();
     let ahead = |at: i64| if at < change { 3600 } else { 7200 };
-    let zone = TimeZone::new("here", (at("2026-01-01T00:00:00Z").secs(), at("2026-12-31T00:00:00Z").secs()), 86_400, ahead);
+    let zone = TimeZone::new(
+        "here",
+        (
+            at("2026-01-01T00:00:00Z").secs(),
+            at("2026-12-31T00:00:00Z").secs(),
+        ),
+        86_400,
+        ahead,
+    );
     let bounds = |period, text: &str| {
         let (from, to) = period_bounds(&zone, period, at(text));
         format!("{from} {to}")
     };
-    assert_eq!(bounds(Period::Day, "2026-03-28T23:30:00Z"), "2026-03-28T23:00:00Z 2026-03-29T22:00:00Z", "a day of 23 hours");
-    assert_eq!(bounds(Period::Month, "2026-03-31T21:59:59Z"), "2026-02-28T23:00:00Z 2026-03-31T22:00:00Z");
-    assert_eq!(bounds(Period::Month, "2026-03-31T22:00:00Z"), "2026-03-31T22:00:00Z 2026-04-30T22:00:00Z");
+    assert_eq!(
+        bounds(Period::Day, "2026-03-28T23:30:00Z"),
+        "2026-03-28T23:00:00Z 2026-03-29T22:00:00Z",
+        "a day of 23 hours"
+    );
+    assert_eq!(
+        bounds(Period::Month, "2026-03-31T21:59:59Z"),
+        "2026-02-28T23:00:00Z 2026-03-31T22:00:00Z"
+    );
+    assert_eq!(
+        bounds(Period::Month, "2026-03-31T22:00:00Z"),
+        "2026-03-31T22:00:00Z 2026-04-30T22:00:00Z"
+    );
     let mut book = UsageBook::default();
     book.set_zone(Arc::new(zone));
-    book.charge("a", "ann", &one_gpu(), at("2026-03-28T22:00:00Z"), at("2026-03-29T23:00:00Z"), WEEK);
+    book.charge(
+        "a",
+        "ann",
+        &one_gpu(),
+        at("2026-03-28T22:00:00Z"),
+        at("2026-03-29T23:00:00Z"),
+        WEEK,
+    );
     let hours = |text: &str| book.in_period("a", Period::Day, at(text), None) / 3_600_000_000;
-    assert_eq!(hours("2026-03-28T12:00:00Z"), 0, "only two periods are kept");
-    assert_eq!((hours("2026-03-29T12:00:00Z"), hours("2026-03-29T22:30:00Z")), (23, 1));
+    assert_eq!(
+        hours("2026-03-28T12:00:00Z"),
+        0,
+        "only two periods are kept"
+    );
+    assert_eq!(
+        (hours("2026-03-29T12:00:00Z"), hours("2026-03-29T22:30:00Z")),
+        (23, 1)
+    );
 }
 
 #[test]
 fn a_charge_over_the_end_of_a_month_is_split_there() {
     let at = |text: &str| gmodel::time::parse_rfc3339(text).unwrap();
     let mut book = UsageBook::default();
-    book.charge("a", "ann", &one_gpu(), at("2026-10-31T22:00:00Z"), at("2026-11-01T03:00:00Z"), WEEK);
+    book.charge(
+        "a",
+        "ann",
+        &one_gpu(),
+        at("2026-10-31T22:00:00Z"),
+        at("2026-11-01T03:00:00Z"),
+        WEEK,
+    );
     let november = at("2026-11-15T00:00:00Z");
     let hours = |of: u128| of / 3_600_000_000;
     assert_eq!(hours(book.in_period("a", Period::Month, november, None)), 3);
-    assert_eq!(hours(book.in_period("a", Period::Month, at("2026-10-31T00:00:00Z"), Some("h100"))), 2);
-    assert_eq!(hours(book.in_period("a", Period::Quarter, november, Some("h100"))), 5);
-    assert_eq!(book.in_period("a", Period::Quarter, november, Some("a100")), 0);
+    assert_eq!(
+        hours(book.in_period("a", Period::Month, at("2026-10-31T00:00:00Z"), Some("h100"))),
+        2
+    );
+    assert_eq!(
+        hours(book.in_period("a", Period::Quarter, november, Some("h100"))),
+        5
+    );
+    assert_eq!(
+        book.in_period("a", Period::Quarter, november, Some("a100")),
+        0
+    );
     assert_eq!(book.in_period("b", Period::Quarter, november, None), 0);
     assert!(book.knows_account("a") && !book.knows_account("b") && !book.knows_account(""));
 }
@@ -157,7 +235,10 @@ fn only_changed_rows_are_written() {
     assert_eq!(book.changed_since(&before).count(), 0);
     book.charge("a", "bob", &one_gpu(), T0, T0.plus_secs(1), WEEK);
     book.charge("b", "eve", &one_gpu(), T0, T0.plus_secs(1), WEEK);
-    let changed: Vec<_> = book.changed_since(&before).map(|(account, user, _)| format!("{account}/{user}")).collect();
+    let changed: Vec<_> = book
+        .changed_since(&before)
+        .map(|(account, user, _)| format!("{account}/{user}"))
+        .collect();
     assert_eq!(changed, ["a/", "a/bob", "b/", "b/eve"]);
 }
 
@@ -173,13 +254,28 @@ struct Charge {
 const USERS: [&str; 3] = ["ann", "bob", "eve"];
 
 fn charges() -> impl Strategy<Value = Vec<Charge>> {
-    let charge = (0..3usize, 0..100_000_000u64, 0..4_000_000_000i64, 0..2_000_000_000i64, prop::collection::vec(0..2_000_000_000i64, 0..4));
-    let charge = charge.prop_map(|(user, micro, from, length, cuts)| Charge { user, micro, from, length, cuts });
+    let charge = (
+        0..3usize,
+        0..100_000_000u64,
+        0..4_000_000_000i64,
+        0..2_000_000_000i64,
+        prop::collection::vec(0..2_000_000_000i64, 0..4),
+    );
+    let charge = charge.prop_map(|(user, micro, from, length, cuts)| Charge {
+        user,
+        micro,
+        from,
+        length,
+        cuts,
+    });
     prop::collection::vec(charge, 1..12)
 }
 
 fn rate(charge: &Charge) -> Rate {
-    Rate { weighted_micro: charge.micro, gpus: BTreeMap::from([("h100".to_owned(), charge.micro / 1000)]) }
+    Rate {
+        weighted_micro: charge.micro,
+        gpus: BTreeMap::from([("h100".to_owned(), charge.micro / 1000)]),
+    }
 }
 
 proptest! {

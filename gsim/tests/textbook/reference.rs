@@ -43,7 +43,9 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
     loop {
         let end = running.iter().map(|run| run.end).min();
         let arrival = jobs.get(next).map(|job| job.submit);
-        let Some(now) = [end, arrival].into_iter().flatten().min() else { return started };
+        let Some(now) = [end, arrival].into_iter().flatten().min() else {
+            return started;
+        };
         running.retain(|run| run.end > now);
         while next < jobs.len() && jobs[next].submit <= now {
             queue.push(next);
@@ -55,7 +57,10 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
         // A run that is longer than was believed may end at any moment.
         let mut taken: Vec<Taken> = running
             .iter()
-            .map(|run| Taken { to: run.taken.to.max(now + 1), ..run.taken.clone() })
+            .map(|run| Taken {
+                to: run.taken.to.max(now + 1),
+                ..run.taken.clone()
+            })
             .collect();
         let mut reservations = match rule {
             Rule::Fifo | Rule::Sjf => 0,
@@ -66,12 +71,23 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
         let mut blocked = false;
         for job in std::mem::take(&mut queue) {
             let backfill = !matches!(rule, Rule::Fifo | Rule::Sjf);
-            let fits = if blocked && !backfill { None } else { place(&taken, nodes, size, &jobs[job], now) };
+            let fits = if blocked && !backfill {
+                None
+            } else {
+                place(&taken, nodes, size, &jobs[job], now)
+            };
             if let Some(gpus) = fits {
                 started[job] = (now, gpus.iter().map(|(node, _)| *node).collect());
-                let run = Taken { from: now, to: now + jobs[job].believed.max(1), gpus };
+                let run = Taken {
+                    from: now,
+                    to: now + jobs[job].believed.max(1),
+                    gpus,
+                };
                 taken.push(run.clone());
-                running.push(Running { end: now + jobs[job].run, taken: run });
+                running.push(Running {
+                    end: now + jobs[job].run,
+                    taken: run,
+                });
                 continue;
             }
             blocked = true;
@@ -88,11 +104,19 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
 
 /// The earliest time after now at which the job fits: something that is taken ends then.
 fn earliest(taken: &[Taken], nodes: usize, size: u32, job: &Job, now: i64) -> Taken {
-    let mut times: Vec<i64> = taken.iter().map(|taken| taken.to).filter(|at| *at > now).collect();
+    let mut times: Vec<i64> = taken
+        .iter()
+        .map(|taken| taken.to)
+        .filter(|at| *at > now)
+        .collect();
     times.sort_unstable();
     for from in times {
         if let Some(gpus) = place(taken, nodes, size, job, from) {
-            return Taken { from, to: from + job.believed.max(1), gpus };
+            return Taken {
+                from,
+                to: from + job.believed.max(1),
+                gpus,
+            };
         }
     }
     panic!("a job that never fits is in the queue");
@@ -100,7 +124,13 @@ fn earliest(taken: &[Taken], nodes: usize, size: u32, job: &Job, now: i64) -> Ta
 
 /// Best fit for the whole of the believed time from `at`: the node with the fewest GPUs free then that has enough; for
 /// more than a node whole empty ones, and the rest on the one with the most free.
-fn place(taken: &[Taken], nodes: usize, size: u32, job: &Job, at: i64) -> Option<Vec<(usize, u32)>> {
+fn place(
+    taken: &[Taken],
+    nodes: usize,
+    size: u32,
+    job: &Job,
+    at: i64,
+) -> Option<Vec<(usize, u32)>> {
     let to = at + job.believed.max(1);
     let free_at = |node: usize, time: i64| {
         let held: u32 = taken
@@ -113,25 +143,42 @@ fn place(taken: &[Taken], nodes: usize, size: u32, job: &Job, at: i64) -> Option
         size.saturating_sub(held)
     };
     // It changes only where something begins.
-    let mut moments: Vec<i64> = taken.iter().map(|taken| taken.from).filter(|from| at < *from && *from < to).collect();
+    let mut moments: Vec<i64> = taken
+        .iter()
+        .map(|taken| taken.from)
+        .filter(|from| at < *from && *from < to)
+        .collect();
     moments.push(at);
     let free: Vec<u32> = (0..nodes)
-        .map(|node| moments.iter().map(|time| free_at(node, *time)).min().unwrap_or(0))
+        .map(|node| {
+            moments
+                .iter()
+                .map(|time| free_at(node, *time))
+                .min()
+                .unwrap_or(0)
+        })
         .collect();
     let now: Vec<u32> = (0..nodes).map(|node| free_at(node, at)).collect();
     if job.gpus <= size {
-        let node = (0..nodes).filter(|node| free[*node] >= job.gpus).min_by_key(|node| (now[*node], *node))?;
+        let node = (0..nodes)
+            .filter(|node| free[*node] >= job.gpus)
+            .min_by_key(|node| (now[*node], *node))?;
         return Some(vec![(node, job.gpus)]);
     }
     let (whole, rest) = ((job.gpus / size) as usize, job.gpus % size);
-    let mut chosen: Vec<(usize, u32)> =
-        (0..nodes).filter(|node| free[*node] == size).take(whole).map(|node| (node, size)).collect();
+    let mut chosen: Vec<(usize, u32)> = (0..nodes)
+        .filter(|node| free[*node] == size)
+        .take(whole)
+        .map(|node| (node, size))
+        .collect();
     if chosen.len() < whole {
         return None;
     }
     if rest > 0 {
         let others = (0..nodes).filter(|node| !chosen.iter().any(|(taken, _)| taken == node));
-        let node = others.filter(|node| free[*node] >= rest).max_by_key(|node| (now[*node], std::cmp::Reverse(*node)))?;
+        let node = others
+            .filter(|node| free[*node] >= rest)
+            .max_by_key(|node| (now[*node], std::cmp::Reverse(*node)))?;
         chosen.push((node, rest));
     }
     chosen.sort_unstable();

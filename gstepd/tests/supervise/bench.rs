@@ -38,11 +38,18 @@ impl Bench {
 
     pub fn limited(script: &str, limits: &Limits) -> Option<Bench> {
         if !gsys::user::is_root() {
-            println!("NOT RUN: {} needs root for cgroups", std::thread::current().name().unwrap_or("this test"));
+            println!(
+                "NOT RUN: {} needs root for cgroups",
+                std::thread::current().name().unwrap_or("this test")
+            );
             return None;
         }
         let mut bench = Bench::bare(script);
-        let tag = format!("gstepd-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let tag = format!(
+            "gstepd-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let root = CgroupRoot::open(&tag).unwrap();
         bench.cgroup = Some(RunCgroup::create(&root, "run_7-1", limits).unwrap());
         bench.setup.cgroup_tag = tag;
@@ -64,9 +71,18 @@ impl Bench {
         let order = LaunchOrder {
             run: Some(RunId::new(JobId(7), 1)),
             job_name: "job".into(),
-            user: UserRef { name: "tester".into(), uid: UID, gid: UID },
+            user: UserRef {
+                name: "tester".into(),
+                uid: UID,
+                gid: UID,
+            },
             partition: "main".into(),
-            nodes: vec![OrderNode { name: "n1".into(), cpus: 1, tasks: 1, gpus: 0 }],
+            nodes: vec![OrderNode {
+                name: "n1".into(),
+                cpus: 1,
+                tasks: 1,
+                gpus: 0,
+            }],
             ntasks: 1,
             cpus: 1,
             script: format!("#!/bin/sh\n{script}\n"),
@@ -77,9 +93,25 @@ impl Bench {
             kill_grace_secs: 30,
             ..LaunchOrder::default()
         };
-        let own = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
-        let setup = Setup { node_name: "n1".into(), uid: own.0, gid: own.1, home: "/".into(), ..Setup::default() };
-        Bench { spool, work, order, setup, cgroup: None, gstepd: None }
+        let own = (
+            nix::unistd::getuid().as_raw(),
+            nix::unistd::getgid().as_raw(),
+        );
+        let setup = Setup {
+            node_name: "n1".into(),
+            uid: own.0,
+            gid: own.1,
+            home: "/".into(),
+            ..Setup::default()
+        };
+        Bench {
+            spool,
+            work,
+            order,
+            setup,
+            cgroup: None,
+            gstepd: None,
+        }
     }
 
     /// Writes the orders and starts gstepd, as gpud does. Returns a connection on which it has said that it is ready.
@@ -93,13 +125,25 @@ impl Bench {
 
     pub fn write_orders(&self) {
         let run_dir = self.run_dir();
-        fs::write(run_dir.join("order.json"), serde_json::to_vec(&self.order).unwrap()).unwrap();
-        fs::write(run_dir.join("setup.json"), serde_json::to_vec(&self.setup).unwrap()).unwrap();
+        fs::write(
+            run_dir.join("order.json"),
+            serde_json::to_vec(&self.order).unwrap(),
+        )
+        .unwrap();
+        fs::write(
+            run_dir.join("setup.json"),
+            serde_json::to_vec(&self.setup).unwrap(),
+        )
+        .unwrap();
     }
 
     pub fn spawn(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gstepd"));
-        command.arg("--run-dir").arg(self.run_dir()).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("--run-dir")
+            .arg(self.run_dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let child = command.spawn().unwrap();
         if let Some(cgroup) = &self.cgroup {
             cgroup.attach_sup(child.id() as i32).unwrap();
@@ -129,7 +173,9 @@ impl Bench {
 
     pub fn talk(&self, stream: UnixStream) -> Link {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Link { reader: BufReader::new(stream) }
+        Link {
+            reader: BufReader::new(stream),
+        }
     }
 
     /// What a connection says after the state.
@@ -158,7 +204,11 @@ impl Bench {
 
     /// The text of a file in the working directory, when it has become one that `is_ready` accepts.
     pub fn file_when(&self, name: &str, is_ready: impl Fn(&str) -> bool) -> String {
-        wait_for(name, || fs::read_to_string(self.work.join(name)).ok().filter(|text| is_ready(text)))
+        wait_for(name, || {
+            fs::read_to_string(self.work.join(name))
+                .ok()
+                .filter(|text| is_ready(text))
+        })
     }
 
     pub fn file(&self, name: &str) -> String {
@@ -210,23 +260,33 @@ impl Link {
     }
 
     pub fn stop(&mut self, grace_secs: u32) {
-        self.send(&ToStep::Stop { why: StopWhy::Cancelled, grace_secs });
+        self.send(&ToStep::Stop {
+            why: StopWhy::Cancelled,
+            grace_secs,
+        });
     }
 
     pub fn next(&mut self) -> FromStep {
-        self.next_if_any().expect("gstepd has closed the connection")
+        self.next_if_any()
+            .expect("gstepd has closed the connection")
     }
 
     /// `None` when the other end is gone.
     pub fn next_if_any(&mut self) -> Option<FromStep> {
         let mut line = String::new();
-        let length = self.reader.read_line(&mut line).expect("gstepd says nothing");
-        (length > 0).then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}")))
+        let length = self
+            .reader
+            .read_line(&mut line)
+            .expect("gstepd says nothing");
+        (length > 0)
+            .then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}")))
     }
 
     /// True when gstepd has closed the connection.
     pub fn is_closed(&mut self) -> bool {
-        self.reader.read_line(&mut String::new()).is_ok_and(|count| count == 0)
+        self.reader
+            .read_line(&mut String::new())
+            .is_ok_and(|count| count == 0)
     }
 
     /// Reads on until the end is told.
@@ -253,11 +313,14 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 pub fn pid_in(text: &str) -> i32 {
-    text.trim().parse().unwrap_or_else(|_| panic!("{text:?} is no pid"))
+    text.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{text:?} is no pid"))
 }
 
 pub fn exists(path: &Path) -> bool {

@@ -37,7 +37,10 @@ impl Grun {
     pub fn listen() -> Grun {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        Grun { listener, key: "open sesame".into() }
+        Grun {
+            listener,
+            key: "open sesame".into(),
+        }
     }
 
     /// An order of `tasks` tasks, all on this node.
@@ -58,8 +61,13 @@ impl Grun {
     pub fn accept(&self) -> Connection {
         let stream = wait_for("gstepd to connect", || self.listener.accept().ok()).0;
         stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut connection = Connection { stream, received: Vec::new() };
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut connection = Connection {
+            stream,
+            received: Vec::new(),
+        };
         match connection.next() {
             Some(StepOutput::Hello { key, .. }) => assert_eq!(key, self.key),
             other => panic!("no hello but {other:?}"),
@@ -85,15 +93,31 @@ impl Connection {
     }
 
     pub fn signal(&mut self, signal: u8) {
-        self.stream.write_all(&StepInput::Signal { signal }.frame()).unwrap();
+        self.stream
+            .write_all(&StepInput::Signal { signal }.frame())
+            .unwrap();
     }
 
     pub fn input(&mut self, rank: Option<u32>, bytes: &[u8]) {
-        self.stream.write_all(&StepInput::Stdin { rank, bytes: bytes.to_vec() }.frame()).unwrap();
+        self.stream
+            .write_all(
+                &StepInput::Stdin {
+                    rank,
+                    bytes: bytes.to_vec(),
+                }
+                .frame(),
+            )
+            .unwrap();
     }
 
     pub fn try_input(&mut self, rank: Option<u32>, bytes: &[u8]) {
-        let _ = self.stream.write_all(&StepInput::Stdin { rank, bytes: bytes.to_vec() }.frame());
+        let _ = self.stream.write_all(
+            &StepInput::Stdin {
+                rank,
+                bytes: bytes.to_vec(),
+            }
+            .frame(),
+        );
     }
 
     /// Until the connection is closed or reset.
@@ -107,16 +131,34 @@ impl Connection {
         let mut all = Collected::default();
         while let Some(output) = self.next() {
             match output {
-                StepOutput::Output { rank, stream, bytes } => {
-                    assert!(!all.ended.contains_key(&rank), "output of {rank} after its end");
-                    let texts = if stream == StepStream::Stdout { &mut all.stdout } else { &mut all.stderr };
-                    texts.entry(rank).or_default().push_str(&String::from_utf8(bytes).unwrap());
+                StepOutput::Output {
+                    rank,
+                    stream,
+                    bytes,
+                } => {
+                    assert!(
+                        !all.ended.contains_key(&rank),
+                        "output of {rank} after its end"
+                    );
+                    let texts = if stream == StepStream::Stdout {
+                        &mut all.stdout
+                    } else {
+                        &mut all.stderr
+                    };
+                    texts
+                        .entry(rank)
+                        .or_default()
+                        .push_str(&String::from_utf8(bytes).unwrap());
                 }
-                StepOutput::Ended { rank, exit, text } => assert_eq!(all.ended.insert(rank, (exit, text)), None),
+                StepOutput::Ended { rank, exit, text } => {
+                    assert_eq!(all.ended.insert(rank, (exit, text)), None)
+                }
                 StepOutput::Refused { text } => all.refused = Some(text),
                 StepOutput::Started { .. } => {}
                 StepOutput::Taken { bytes } => all.taken += bytes as usize,
-                StepOutput::Used { usage, text } => assert_eq!(all.used.replace((usage, text)), None),
+                StepOutput::Used { usage, text } => {
+                    assert_eq!(all.used.replace((usage, text)), None)
+                }
                 other => panic!("{other:?}"),
             }
         }

@@ -157,7 +157,10 @@ impl Trees {
 
     /// Where processes are counted and supervisors sit: v2 where there is one, else the freezer's v1 tree or the first.
     pub(super) fn main_mount(&self) -> Option<&Path> {
-        let v1 = || self.v1_mount(Controller::Freezer).or(self.v1.first().map(|tree| tree.mount.as_path()));
+        let v1 = || {
+            self.v1_mount(Controller::Freezer)
+                .or(self.v1.first().map(|tree| tree.mount.as_path()))
+        };
         self.v2.as_deref().or_else(v1)
     }
 
@@ -169,22 +172,36 @@ impl Trees {
             Controller::Cpuacct => self.v2.is_none(),
             _ => false,
         };
-        self.keeping(|tree| Some(tree.mount.as_path()) == main || tree.controllers.iter().any(needed))
+        self.keeping(|tree| {
+            Some(tree.mount.as_path()) == main || tree.controllers.iter().any(needed)
+        })
     }
 
     /// The cgroup of that path in every tree.
     pub(super) fn at(&self, rel: &Path) -> Place<'_> {
-        Place { trees: self, main: rel.to_owned(), others: rel.to_owned() }
+        Place {
+            trees: self,
+            main: rel.to_owned(),
+            others: rel.to_owned(),
+        }
     }
 
     /// The job of the run with that path: beside its supervisor in the main tree, the run's own cgroup in the others.
     pub(super) fn job_of(&self, run: &Path) -> Place<'_> {
-        Place { trees: self, main: run.join("job"), others: run.to_owned() }
+        Place {
+            trees: self,
+            main: run.join("job"),
+            others: run.to_owned(),
+        }
     }
 
     /// A step of that run: below its job.
     pub(super) fn step_of(&self, run: &Path, step: &str) -> Place<'_> {
-        Place { trees: self, main: run.join("job").join(step), others: run.join(step) }
+        Place {
+            trees: self,
+            main: run.join("job").join(step),
+            others: run.join(step),
+        }
     }
 
     fn keeping(&self, keep: impl Fn(&V1Tree) -> bool) -> Trees {
@@ -251,7 +268,11 @@ impl Place<'_> {
 
     /// Its path below this mount point.
     pub fn rel(&self, mount: &Path) -> &Path {
-        if self.trees.main_mount() == Some(mount) { &self.main } else { &self.others }
+        if self.trees.main_mount() == Some(mount) {
+            &self.main
+        } else {
+            &self.others
+        }
     }
 
     pub fn dir(&self, mount: &Path) -> PathBuf {

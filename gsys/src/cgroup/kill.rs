@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::usage::field;
 use super::hierarchy::Place;
+use super::usage::field;
 use super::{CgroupError, Controller, child_dirs, read_file, write_file};
 use crate::process;
 
@@ -96,7 +96,11 @@ fn cgroup_suffix(dir: &Path) -> Option<PathBuf> {
 pub(super) fn freeze(place: &Place<'_>, frozen: bool) -> Result<(), CgroupError> {
     let (dir, file, value) = match (place.v2(), place.v1(Controller::Freezer)) {
         (Some(dir), _) => (dir, "cgroup.freeze", if frozen { "1" } else { "0" }),
-        (None, Some(dir)) => (dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
+        (None, Some(dir)) => (
+            dir,
+            "freezer.state",
+            if frozen { "FROZEN" } else { "THAWED" },
+        ),
         (None, None) => return Ok(()),
     };
     match write_file(&dir.join(file), value) {
@@ -137,7 +141,9 @@ pub(super) fn is_empty(place: &Place<'_>) -> Result<bool, CgroupError> {
 /// Waits for [`is_empty`]; false when `patience` ends first.
 pub(super) fn wait_empty(place: &Place<'_>, patience: Duration) -> Result<bool, CgroupError> {
     let deadline = Instant::now() + patience;
-    let events = place.v2().and_then(|dir| fs::File::open(dir.join("cgroup.events")).ok());
+    let events = place
+        .v2()
+        .and_then(|dir| fs::File::open(dir.join("cgroup.events")).ok());
     loop {
         if is_empty(place)? {
             return Ok(true);

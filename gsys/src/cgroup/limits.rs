@@ -77,14 +77,19 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
     Ok(())
 }
 
-fn dir_of(place: &Place<'_>, controller: Controller, limit: &'static str) -> Result<PathBuf, CgroupError> {
+fn dir_of(
+    place: &Place<'_>,
+    controller: Controller,
+    limit: &'static str,
+) -> Result<PathBuf, CgroupError> {
     let hierarchy = place.trees().hierarchy();
     let v2 = place.v2().filter(|_| hierarchy == Hierarchy::V2);
-    v2.or_else(|| place.v1(controller)).ok_or_else(|| CgroupError::NoController {
-        limit,
-        controller: controller.name(),
-        why: format!("hierarchy {}", hierarchy.name()),
-    })
+    v2.or_else(|| place.v1(controller))
+        .ok_or_else(|| CgroupError::NoController {
+            limit,
+            controller: controller.name(),
+            why: format!("hierarchy {}", hierarchy.name()),
+        })
 }
 
 /// What all processes at and below `place` may have together.

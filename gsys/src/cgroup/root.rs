@@ -96,8 +96,13 @@ impl CgroupRoot {
 
     /// Holds all runs together to so many processes and threads.
     pub fn limit_pids(&self, most: u64) -> Result<(), CgroupError> {
-        let mount = self.trees.v1_mount(Controller::Pids).or(self.trees.v2.as_deref());
-        mount.map_or(Ok(()), |mount| write_file(&mount.join(&self.rel).join("pids.max"), &most.to_string()))
+        let mount = self
+            .trees
+            .v1_mount(Controller::Pids)
+            .or(self.trees.v2.as_deref());
+        mount.map_or(Ok(()), |mount| {
+            write_file(&mount.join(&self.rel).join("pids.max"), &most.to_string())
+        })
     }
 
     /// Processors and memory nodes that runs here may be given.

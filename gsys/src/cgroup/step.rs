@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 
 use super::hierarchy::Place;
 use super::usage;
-use super::{CgroupError, Controller, Hierarchy, JoinFds, RunCgroup, Trees, Usage, check_name, child_dirs, is_gone_now, kill, limits, read_file, write_file};
+use super::{
+    CgroupError, Controller, Hierarchy, JoinFds, RunCgroup, Trees, Usage, check_name, child_dirs,
+    is_gone_now, kill, limits, read_file, write_file,
+};
 
 /// Where the job's own processes are on pure v2, once it has steps.
 const BATCH_LEAF: &str = "batch";
@@ -37,7 +40,11 @@ pub struct StepUsage {
 
 impl RunCgroup {
     /// Makes the cgroup `name` for a step of the run; its processes together may have `memory_bytes`. On an error nothing stays.
-    pub fn begin_step(&self, name: &str, memory_bytes: Option<u64>) -> Result<StepCgroup, CgroupError> {
+    pub fn begin_step(
+        &self,
+        name: &str,
+        memory_bytes: Option<u64>,
+    ) -> Result<StepCgroup, CgroupError> {
         check_name(name)?;
         let step = self.step(name);
         step.make(memory_bytes).inspect_err(|_| {
@@ -49,9 +56,14 @@ impl RunCgroup {
     /// Names of the steps under way, with what each has used so far.
     pub fn steps(&self) -> Vec<(String, Usage)> {
         let dirs = child_dirs(&self.main_dir("job"));
-        let names = dirs.iter().filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned())).filter(|name| name != BATCH_LEAF);
+        let names = dirs
+            .iter()
+            .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
+            .filter(|name| name != BATCH_LEAF);
         // One that ends meanwhile is none.
-        names.filter_map(|name| Some((name.clone(), self.step(&name).usage().ok()?.usage))).collect()
+        names
+            .filter_map(|name| Some((name.clone(), self.step(&name).usage().ok()?.usage)))
+            .collect()
     }
 
     fn step(&self, name: &str) -> StepCgroup {
@@ -66,7 +78,8 @@ impl RunCgroup {
     /// The job's memory, and a step's, can be limited here.
     pub fn limits_memory(&self) -> bool {
         match self.trees.hierarchy() {
-            Hierarchy::V2 => read_file(&self.main_dir("job").join("cgroup.controllers")).is_ok_and(|list| has_memory(&list)),
+            Hierarchy::V2 => read_file(&self.main_dir("job").join("cgroup.controllers"))
+                .is_ok_and(|list| has_memory(&list)),
             _ => self.trees.v1_mount(Controller::Memory).is_some(),
         }
     }
@@ -79,7 +92,10 @@ impl RunCgroup {
     /// Where processes of the job that are in no step have to be, in the v2 tree.
     pub(super) fn batch_leaf(&self) -> Option<PathBuf> {
         let leaf = || self.main_dir("job").join(BATCH_LEAF);
-        Some(self.trees.hierarchy()).filter(|shape| *shape == Hierarchy::V2).map(|_| leaf()).filter(|dir| dir.is_dir())
+        Some(self.trees.hierarchy())
+            .filter(|shape| *shape == Hierarchy::V2)
+            .map(|_| leaf())
+            .filter(|dir| dir.is_dir())
     }
 }
 
@@ -88,7 +104,13 @@ impl StepCgroup {
     pub fn join_fds(&self) -> Result<JoinFds, CgroupError> {
         let (own, job) = (self.place(), self.run_trees.job_of(&self.run));
         let has_own = |mount: &Path| self.trees.mounts().any(|known| known == mount);
-        JoinFds::open(self.run_trees.mounts().map(|mount| if has_own(mount) { own.dir(mount) } else { job.dir(mount) }))
+        JoinFds::open(self.run_trees.mounts().map(|mount| {
+            if has_own(mount) {
+                own.dir(mount)
+            } else {
+                job.dir(mount)
+            }
+        }))
     }
 
     /// What all its processes, past and present, have used so far.
@@ -96,7 +118,10 @@ impl StepCgroup {
         let place = self.place();
         let usage = usage::read(&place)?;
         let limit_reached = usage.oom_kills > 0 && usage::limit_reached(&place)?;
-        Ok(StepUsage { usage, limit_reached })
+        Ok(StepUsage {
+            usage,
+            limit_reached,
+        })
     }
 
     /// SIGKILL to every process of the step, however it forked.
@@ -110,7 +135,11 @@ impl StepCgroup {
 
     /// Removes it where nothing is left in it; true when it is gone.
     pub fn remove_left(&self) -> bool {
-        self.place().dirs().filter(|dir| !is_gone_now(fs::remove_dir(dir))).count() == 0
+        self.place()
+            .dirs()
+            .filter(|dir| !is_gone_now(fs::remove_dir(dir)))
+            .count()
+            == 0
     }
 
     fn make(&self, memory_bytes: Option<u64>) -> Result<(), CgroupError> {
@@ -125,9 +154,13 @@ impl StepCgroup {
 
     /// From the job to its steps. Where the job itself has no memory controller, nothing is counted, unless it `must` be.
     fn hand_down_memory(&self, must: bool) -> Result<(), CgroupError> {
-        let Some(job) = self.run_trees.job_of(&self.run).v2() else { return Ok(()) };
+        let Some(job) = self.run_trees.job_of(&self.run).v2() else {
+            return Ok(());
+        };
         let control = job.join("cgroup.subtree_control");
-        if has_memory(&read_file(&control)?) || !must && !has_memory(&read_file(&job.join("cgroup.controllers"))?) {
+        if has_memory(&read_file(&control)?)
+            || !must && !has_memory(&read_file(&job.join("cgroup.controllers"))?)
+        {
             return Ok(());
         }
         let leaf = job.join(BATCH_LEAF);
@@ -145,7 +178,10 @@ impl StepCgroup {
                 done => return done,
             }
         }
-        Err(CgroupError::Occupied { pids: kill::pids_in(&job)?.len(), path: job })
+        Err(CgroupError::Occupied {
+            pids: kill::pids_in(&job)?.len(),
+            path: job,
+        })
     }
 
     fn place(&self) -> Place<'_> {
@@ -154,12 +190,15 @@ impl StepCgroup {
 }
 
 fn has_memory(list: &str) -> bool {
-    list.split_whitespace().any(|word| word == Controller::Memory.name())
+    list.split_whitespace()
+        .any(|word| word == Controller::Memory.name())
 }
 
 fn make_dir(dir: &Path) -> Result<(), CgroupError> {
     match fs::create_dir(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(CgroupError::io("making", dir, e)),
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(CgroupError::io("making", dir, e))
+        }
         _ => Ok(()),
     }
 }

@@ -67,13 +67,20 @@ const CHARGE_BYTES: u64 = 64 * 4096;
 /// Whether the processes of a cgroup came to its own limit, not only to one above it. v2 counts the kernel's calls for a victim
 /// where the limit was reached. v1 does not say (`failcnt` stays 0 on recent kernels), so there the peak has to do.
 pub(super) fn limit_reached(place: &Place<'_>) -> Result<bool, CgroupError> {
-    match (place.trees().hierarchy(), place.v2(), place.v1(Controller::Memory)) {
+    match (
+        place.trees().hierarchy(),
+        place.v2(),
+        place.v1(Controller::Memory),
+    ) {
         (Hierarchy::V2, Some(dir), _) => {
             let events = absent_is_none(read_file(&dir.join("memory.events")))?;
-            Ok(events.and_then(|events| field(&events, "oom")).is_some_and(|times| times > 0))
+            Ok(events
+                .and_then(|events| field(&events, "oom"))
+                .is_some_and(|times| times > 0))
         }
         (_, _, Some(dir)) => {
-            let [peak, limit] = ["memory.max_usage_in_bytes", "memory.limit_in_bytes"].map(|file| number(&dir.join(file)));
+            let [peak, limit] = ["memory.max_usage_in_bytes", "memory.limit_in_bytes"]
+                .map(|file| number(&dir.join(file)));
             Ok(peak?.saturating_add(CHARGE_BYTES) > limit?)
         }
         _ => Ok(false),

@@ -49,8 +49,15 @@ impl Context {
         let device = cuda.device(gpu.ordinal)?;
         let mut handle = null_mut();
         // SAFETY: the device is this library's and the pointer is to a live value.
-        cuda.check(|| format!("opening a context on {}", gpu.uuid), unsafe { (cuda.functions.retain)(&mut handle, device) })?;
-        let context = Context { cuda: *cuda, device, handle, _thread: PhantomData };
+        cuda.check(|| format!("opening a context on {}", gpu.uuid), unsafe {
+            (cuda.functions.retain)(&mut handle, device)
+        })?;
+        let context = Context {
+            cuda: *cuda,
+            device,
+            handle,
+            _thread: PhantomData,
+        };
         context.enter()?;
         Ok(context)
     }
@@ -71,7 +78,10 @@ impl Context {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are to live values.
-        self.cuda.check(|| "asking how much memory is free".into(), unsafe { (self.cuda.functions.memory_info)(&mut free, &mut total) })?;
+        self.cuda
+            .check(|| "asking how much memory is free".into(), unsafe {
+                (self.cuda.functions.memory_info)(&mut free, &mut total)
+            })?;
         Ok((free as u64, total as u64))
     }
 
@@ -80,8 +90,15 @@ impl Context {
         let mut address = 0;
         // SAFETY: the pointer is to a live value.
         let code = unsafe { (self.cuda.functions.alloc)(&mut address, bytes) };
-        self.cuda.check(|| format!("taking {} MiB of the GPU's memory", bytes.div_ceil(1 << 20)), code)?;
-        Ok(DeviceMemory { context: self, address, bytes })
+        self.cuda.check(
+            || format!("taking {} MiB of the GPU's memory", bytes.div_ceil(1 << 20)),
+            code,
+        )?;
+        Ok(DeviceMemory {
+            context: self,
+            address,
+            bytes,
+        })
     }
 
     /// Zeroed.
@@ -90,11 +107,19 @@ impl Context {
         let mut start: *mut c_void = null_mut();
         // SAFETY: the pointer is to a live value.
         let code = unsafe { (self.cuda.functions.host_alloc)(&mut start, bytes, PORTABLE) };
-        self.cuda.check(|| format!("pinning {} KiB of the host's memory", bytes >> 10), code)?;
+        self.cuda.check(
+            || format!("pinning {} KiB of the host's memory", bytes >> 10),
+            code,
+        )?;
         let start: *mut u8 = start.cast();
         // SAFETY: CUDA answered so many bytes that nobody else has.
         unsafe { start.write_bytes(0, bytes) };
-        Ok(PinnedMemory { context: self, start, bytes, busy: Cell::new(false) })
+        Ok(PinnedMemory {
+            context: self,
+            start,
+            bytes,
+            busy: Cell::new(false),
+        })
     }
 
     /// Waits until all that was begun is done. Errors of the work are told here.
@@ -117,15 +142,18 @@ impl Context {
         self.enter()?;
         let mut can = 0;
         // SAFETY: both devices are this library's and the pointer is to a live value.
-        let code = unsafe { (self.cuda.functions.can_access_peer)(&mut can, self.device, peer.device) };
-        self.cuda.check(|| "asking for a way to the peer".into(), code)?;
+        let code =
+            unsafe { (self.cuda.functions.can_access_peer)(&mut can, self.device, peer.device) };
+        self.cuda
+            .check(|| "asking for a way to the peer".into(), code)?;
         if can == 0 {
             return Ok(false);
         }
         // SAFETY: the peer's context is live; the flags must be 0.
         let code = unsafe { (self.cuda.functions.enable_peer)(peer.handle, 0) };
         if code != PEER_ALREADY {
-            self.cuda.check(|| "opening the way to the peer".into(), code)?;
+            self.cuda
+                .check(|| "opening the way to the peer".into(), code)?;
         }
         Ok(true)
     }
@@ -133,14 +161,20 @@ impl Context {
     /// What belongs to this context is done in it.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as self lives.
-        self.cuda.check(|| "entering the context".into(), unsafe { (self.cuda.functions.set_current)(self.handle) })
+        self.cuda.check(|| "entering the context".into(), unsafe {
+            (self.cuda.functions.set_current)(self.handle)
+        })
     }
 
     pub(super) fn function(&self, module: Handle, name: &CStr) -> Result<Handle, CudaError> {
         let mut function = null_mut();
         // SAFETY: the module is this context's, the name ends with a NUL, and the pointer is to a live value.
-        let code = unsafe { (self.cuda.functions.module_function)(&mut function, module, name.as_ptr()) };
-        self.cuda.check(|| format!("looking for the kernel {}", name.to_string_lossy()), code)?;
+        let code =
+            unsafe { (self.cuda.functions.module_function)(&mut function, module, name.as_ptr()) };
+        self.cuda.check(
+            || format!("looking for the kernel {}", name.to_string_lossy()),
+            code,
+        )?;
         Ok(function)
     }
 }
@@ -167,8 +201,17 @@ impl<'a> DeviceMemory<'a> {
         self.assert_within(at, bytes.len());
         self.context.enter()?;
         // SAFETY: the source is live over the call, which waits, and the target lies within this memory.
-        let code = unsafe { (self.context.cuda.functions.to_device)(self.address + at as u64, bytes.as_ptr().cast(), bytes.len()) };
-        self.context.cuda.check(|| format!("copying {} KiB to the GPU", bytes.len() >> 10), code)
+        let code = unsafe {
+            (self.context.cuda.functions.to_device)(
+                self.address + at as u64,
+                bytes.as_ptr().cast(),
+                bytes.len(),
+            )
+        };
+        self.context.cuda.check(
+            || format!("copying {} KiB to the GPU", bytes.len() >> 10),
+            code,
+        )
     }
 
     pub fn read(&self, at: usize, count: usize) -> Result<Vec<u8>, CudaError> {
@@ -176,8 +219,16 @@ impl<'a> DeviceMemory<'a> {
         self.context.enter()?;
         let mut bytes = vec![0_u8; count];
         // SAFETY: the target is live over the call, which waits, and the source lies within this memory.
-        let code = unsafe { (self.context.cuda.functions.to_host)(bytes.as_mut_ptr().cast(), self.address + at as u64, count) };
-        self.context.cuda.check(|| format!("copying {} KiB from the GPU", count >> 10), code)?;
+        let code = unsafe {
+            (self.context.cuda.functions.to_host)(
+                bytes.as_mut_ptr().cast(),
+                self.address + at as u64,
+                count,
+            )
+        };
+        self.context
+            .cuda
+            .check(|| format!("copying {} KiB from the GPU", count >> 10), code)?;
         Ok(bytes)
     }
 
@@ -187,8 +238,12 @@ impl<'a> DeviceMemory<'a> {
         to.assert_within(0, bytes);
         self.context.enter()?;
         // SAFETY: both lie within live memory of this context; memory is freed by calls that wait for what was begun.
-        let code = unsafe { (self.context.cuda.functions.within_async)(to.address, self.address, bytes, null_mut()) };
-        self.context.cuda.check(|| "copying within the GPU".into(), code)
+        let code = unsafe {
+            (self.context.cuda.functions.within_async)(to.address, self.address, bytes, null_mut())
+        };
+        self.context
+            .cuda
+            .check(|| "copying within the GPU".into(), code)
     }
 
     /// Begins to copy its first bytes to memory of another GPU.
@@ -198,12 +253,27 @@ impl<'a> DeviceMemory<'a> {
         self.context.enter()?;
         let (here, there) = (self.context.handle, to.context.handle);
         // SAFETY: as above, each in its own live context.
-        let code = unsafe { (self.context.cuda.functions.to_peer_async)(to.address, there, self.address, here, bytes, null_mut()) };
-        self.context.cuda.check(|| "copying to the peer".into(), code)
+        let code = unsafe {
+            (self.context.cuda.functions.to_peer_async)(
+                to.address,
+                there,
+                self.address,
+                here,
+                bytes,
+                null_mut(),
+            )
+        };
+        self.context
+            .cuda
+            .check(|| "copying to the peer".into(), code)
     }
 
     fn assert_within(&self, at: usize, count: usize) {
-        assert!(at.checked_add(count).is_some_and(|end| end <= self.bytes), "{count} bytes at {at} of {}", self.bytes);
+        assert!(
+            at.checked_add(count).is_some_and(|end| end <= self.bytes),
+            "{count} bytes at {at} of {}",
+            self.bytes
+        );
     }
 }
 
@@ -223,8 +293,17 @@ impl PinnedMemory<'_> {
         self.context.enter()?;
         self.busy.set(true);
         // SAFETY: both lie within live memory; this one is freed only after the work was waited for, see `drop`.
-        let code = unsafe { (self.context.cuda.functions.to_device_async)(to.address, self.start.cast(), self.bytes, null_mut()) };
-        self.context.cuda.check(|| "copying to the GPU".into(), code)
+        let code = unsafe {
+            (self.context.cuda.functions.to_device_async)(
+                to.address,
+                self.start.cast(),
+                self.bytes,
+                null_mut(),
+            )
+        };
+        self.context
+            .cuda
+            .check(|| "copying to the GPU".into(), code)
     }
 
     /// Begins to copy from the GPU as much as this has room for.
@@ -233,8 +312,17 @@ impl PinnedMemory<'_> {
         self.context.enter()?;
         self.busy.set(true);
         // SAFETY: as above; nobody reads these bytes in this process.
-        let code = unsafe { (self.context.cuda.functions.to_host_async)(self.start.cast(), from.address, self.bytes, null_mut()) };
-        self.context.cuda.check(|| "copying from the GPU".into(), code)
+        let code = unsafe {
+            (self.context.cuda.functions.to_host_async)(
+                self.start.cast(),
+                from.address,
+                self.bytes,
+                null_mut(),
+            )
+        };
+        self.context
+            .cuda
+            .check(|| "copying from the GPU".into(), code)
     }
 
     pub fn bytes(&self) -> usize {
@@ -263,26 +351,40 @@ impl<'a> Event<'a> {
         context.enter()?;
         let mut handle = null_mut();
         // SAFETY: the pointer is to a live value.
-        context.cuda.check(|| "making an event".into(), unsafe { (context.cuda.functions.event_create)(&mut handle, BLOCKING) })?;
+        context.cuda.check(|| "making an event".into(), unsafe {
+            (context.cuda.functions.event_create)(&mut handle, BLOCKING)
+        })?;
         Ok(Event { context, handle })
     }
 
     fn record(&self) -> Result<(), CudaError> {
         self.context.enter()?;
         // SAFETY: the event is live; a null stream is the default one.
-        self.context.cuda.check(|| "recording an event".into(), unsafe { (self.context.cuda.functions.event_record)(self.handle, null_mut()) })
+        self.context
+            .cuda
+            .check(|| "recording an event".into(), unsafe {
+                (self.context.cuda.functions.event_record)(self.handle, null_mut())
+            })
     }
 
     fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the event is live.
-        self.context.cuda.check(|| "waiting for the GPU".into(), unsafe { (self.context.cuda.functions.event_wait)(self.handle) })
+        self.context
+            .cuda
+            .check(|| "waiting for the GPU".into(), unsafe {
+                (self.context.cuda.functions.event_wait)(self.handle)
+            })
     }
 
     fn millis_to(&self, end: &Event<'_>) -> Result<f64, CudaError> {
         let mut millis = 0.0;
         // SAFETY: both events are live and were waited for; the pointer is to a live value.
-        let code = unsafe { (self.context.cuda.functions.event_elapsed)(&mut millis, self.handle, end.handle) };
-        self.context.cuda.check(|| "reading the GPU's clock".into(), code)?;
+        let code = unsafe {
+            (self.context.cuda.functions.event_elapsed)(&mut millis, self.handle, end.handle)
+        };
+        self.context
+            .cuda
+            .check(|| "reading the GPU's clock".into(), code)?;
         Ok(millis.into())
     }
 }

@@ -4,9 +4,9 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
+use super::CudaError;
 use super::context::{Context, DeviceMemory};
 use super::library::Handle;
-use super::CudaError;
 
 /// The kernels, compiled for one GPU.
 #[derive(Debug)]
@@ -41,17 +41,28 @@ impl SweepReport {
 
     /// As a sweep finds it before its first word.
     pub fn clean() -> SweepReport {
-        SweepReport { wrong_words: 0, first: u64::MAX, bits: 0 }
+        SweepReport {
+            wrong_words: 0,
+            first: u64::MAX,
+            bits: 0,
+        }
     }
 
     pub fn to_bytes(self) -> Vec<u8> {
-        [self.wrong_words, self.first, self.bits].iter().flat_map(|word| word.to_ne_bytes()).collect()
+        [self.wrong_words, self.first, self.bits]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect()
     }
 
     /// `bytes` has [`SweepReport::BYTES`].
     pub fn from_bytes(bytes: &[u8]) -> SweepReport {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
-        SweepReport { wrong_words: word(0), first: word(1), bits: word(2) }
+        SweepReport {
+            wrong_words: word(0),
+            first: word(1),
+            bits: word(2),
+        }
     }
 }
 
@@ -63,7 +74,10 @@ impl<'a> CheckKernels<'a> {
     /// Blocks that go through memory: enough for every board, where there is so much memory.
     const SWEEP_BLOCKS: u64 = 4096;
 
-    pub(super) fn find(context: &'a Context, module: Handle) -> Result<CheckKernels<'a>, CudaError> {
+    pub(super) fn find(
+        context: &'a Context,
+        module: Handle,
+    ) -> Result<CheckKernels<'a>, CudaError> {
         let find = |name: &CStr| context.function(module, name);
         Ok(CheckKernels {
             context,
@@ -94,42 +108,101 @@ impl<'a> CheckKernels<'a> {
     /// Begins to write a pattern over the whole memory.
     pub fn write(&self, memory: &DeviceMemory<'_>, pattern: Pattern) -> Result<(), CudaError> {
         let words = (memory.bytes() / 8) as u64;
-        let [mut base, mut words, mut step, mut offset] = [memory.address, words, pattern.step, pattern.offset];
-        self.begin(self.pattern_write, Self::sweep_blocks(words), &mut [pointer(&mut base), pointer(&mut words), pointer(&mut step), pointer(&mut offset)])
+        let [mut base, mut words, mut step, mut offset] =
+            [memory.address, words, pattern.step, pattern.offset];
+        self.begin(
+            self.pattern_write,
+            Self::sweep_blocks(words),
+            &mut [
+                pointer(&mut base),
+                pointer(&mut words),
+                pointer(&mut step),
+                pointer(&mut offset),
+            ],
+        )
     }
 
     /// Begins to look for a pattern, its bits inverted by `seen`, and to leave it inverted by `left`. What is wrong is added to
     /// the [`SweepReport`] at the beginning of `report`.
-    pub fn sweep(&self, memory: &DeviceMemory<'_>, pattern: Pattern, seen: u64, left: u64, report: &DeviceMemory<'_>) -> Result<(), CudaError> {
+    pub fn sweep(
+        &self,
+        memory: &DeviceMemory<'_>,
+        pattern: Pattern,
+        seen: u64,
+        left: u64,
+        report: &DeviceMemory<'_>,
+    ) -> Result<(), CudaError> {
         assert!(report.bytes() >= SweepReport::BYTES);
         let words = (memory.bytes() / 8) as u64;
-        let mut values = [memory.address, words, pattern.step, pattern.offset, seen, left, report.address];
+        let mut values = [
+            memory.address,
+            words,
+            pattern.step,
+            pattern.offset,
+            seen,
+            left,
+            report.address,
+        ];
         let mut parameters = values.each_mut().map(pointer);
-        self.begin(self.pattern_sweep, Self::sweep_blocks(words), &mut parameters)
+        self.begin(
+            self.pattern_sweep,
+            Self::sweep_blocks(words),
+            &mut parameters,
+        )
     }
 
     fn sweep_blocks(words: u64) -> u32 {
-        words.div_ceil(Self::LANES as u64).clamp(1, Self::SWEEP_BLOCKS) as u32
+        words
+            .div_ceil(Self::LANES as u64)
+            .clamp(1, Self::SWEEP_BLOCKS) as u32
     }
 
-    fn arithmetic(&self, kernel: Handle, values: &DeviceMemory<'_>, rounds: u32) -> Result<(), CudaError> {
+    fn arithmetic(
+        &self,
+        kernel: Handle,
+        values: &DeviceMemory<'_>,
+        rounds: u32,
+    ) -> Result<(), CudaError> {
         let block = Self::LANES * Self::VALUE_BYTES;
         // Rounds are counted down to 0 after the first.
         assert!(rounds > 0 && values.bytes() > 0 && values.bytes().is_multiple_of(block));
         let blocks = u32::try_from(values.bytes() / block).expect("blocks fit a grid");
         let (mut address, mut rounds) = (values.address, rounds);
-        self.begin(kernel, blocks, &mut [pointer(&mut address), pointer(&mut rounds)])
+        self.begin(
+            kernel,
+            blocks,
+            &mut [pointer(&mut address), pointer(&mut rounds)],
+        )
     }
 
-    fn begin(&self, kernel: Handle, blocks: u32, parameters: &mut [*mut c_void]) -> Result<(), CudaError> {
+    fn begin(
+        &self,
+        kernel: Handle,
+        blocks: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
         self.context.enter()?;
         let functions = &self.context.cuda.functions;
         // SAFETY: the kernel is of this context; `parameters` points to as many live values, of such sizes, as its text declares,
         // which are read before the call returns; and it reaches no further than the memory those values tell of.
         let code = unsafe {
-            (functions.launch)(kernel, blocks, 1, 1, Self::LANES as u32, 1, 1, 0, null_mut(), parameters.as_mut_ptr(), null_mut())
+            (functions.launch)(
+                kernel,
+                blocks,
+                1,
+                1,
+                Self::LANES as u32,
+                1,
+                1,
+                0,
+                null_mut(),
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
         };
-        self.context.cuda.check(|| "beginning a kernel".into(), code)
+        self.context
+            .cuda
+            .check(|| "beginning a kernel".into(), code)
     }
 }
 
@@ -146,7 +219,9 @@ mod tests {
     fn declared(kernel: &str) -> Vec<&'static str> {
         let (_, rest) = CHECK_PTX.split_once(&format!(".entry {kernel}(")).unwrap();
         let (list, _) = rest.split_once(')').unwrap();
-        list.split(',').map(|one| one.split_whitespace().nth(1).unwrap()).collect()
+        list.split(',')
+            .map(|one| one.split_whitespace().nth(1).unwrap())
+            .collect()
     }
 
     #[test]
@@ -161,7 +236,11 @@ mod tests {
 
     #[test]
     fn a_report_is_the_same_on_both_sides() {
-        let report = SweepReport { wrong_words: 3, first: 7, bits: 1 << 63 };
+        let report = SweepReport {
+            wrong_words: 3,
+            first: 7,
+            bits: 1 << 63,
+        };
         assert_eq!(SweepReport::from_bytes(&report.to_bytes()), report);
         assert_eq!(SweepReport::clean().to_bytes().len(), SweepReport::BYTES);
     }

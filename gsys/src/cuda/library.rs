@@ -123,14 +123,18 @@ impl Cuda {
     pub fn driver_version(&self) -> Result<i32, CudaError> {
         let mut version = 0;
         // SAFETY: the pointer is to a live value.
-        self.check(|| "asking for the driver's version".into(), unsafe { (self.functions.driver_version)(&mut version) })?;
+        self.check(|| "asking for the driver's version".into(), unsafe {
+            (self.functions.driver_version)(&mut version)
+        })?;
         Ok(version)
     }
 
     pub fn gpus(&self) -> Result<Vec<Gpu>, CudaError> {
         let mut count = 0;
         // SAFETY: the pointer is to a live value.
-        self.check(|| "counting GPUs".into(), unsafe { (self.functions.device_count)(&mut count) })?;
+        self.check(|| "counting GPUs".into(), unsafe {
+            (self.functions.device_count)(&mut count)
+        })?;
         (0..count).map(|ordinal| self.gpu(ordinal)).collect()
     }
 
@@ -139,23 +143,41 @@ impl Cuda {
         let (mut uuid, mut name) = ([0; 16], [0; 256]);
         // SAFETY: both pointers are to live values; a CUuuid is 16 bytes, and of the name no more than its room is written.
         unsafe {
-            self.check(|| format!("asking GPU {ordinal} for its UUID"), (self.functions.device_uuid)(&mut uuid, device))?;
-            self.check(|| format!("asking GPU {ordinal} for its name"), (self.functions.device_name)(name.as_mut_ptr(), 255, device))?;
+            self.check(
+                || format!("asking GPU {ordinal} for its UUID"),
+                (self.functions.device_uuid)(&mut uuid, device),
+            )?;
+            self.check(
+                || format!("asking GPU {ordinal} for its name"),
+                (self.functions.device_name)(name.as_mut_ptr(), 255, device),
+            )?;
         }
         // SAFETY: the array was zero and its last byte was not written, so it ends with a NUL.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-        Ok(Gpu { ordinal, uuid: uuid_text(&uuid), name })
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }
+            .to_string_lossy()
+            .into_owned();
+        Ok(Gpu {
+            ordinal,
+            uuid: uuid_text(&uuid),
+            name,
+        })
     }
 
     pub(super) fn device(&self, ordinal: i32) -> Result<Device, CudaError> {
         let mut device = 0;
         // SAFETY: the pointer is to a live value.
-        self.check(|| format!("asking for GPU {ordinal}"), unsafe { (self.functions.device_get)(&mut device, ordinal) })?;
+        self.check(|| format!("asking for GPU {ordinal}"), unsafe {
+            (self.functions.device_get)(&mut device, ordinal)
+        })?;
         Ok(device)
     }
 
     /// An error with its name, where a call did not succeed.
-    pub(super) fn check(&self, doing: impl FnOnce() -> String, code: Code) -> Result<(), CudaError> {
+    pub(super) fn check(
+        &self,
+        doing: impl FnOnce() -> String,
+        code: Code,
+    ) -> Result<(), CudaError> {
         if code == SUCCESS {
             return Ok(());
         }
@@ -167,9 +189,15 @@ impl Cuda {
                 known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
             }
         };
-        let name = said(self.functions.error_name).unwrap_or_else(|| "an error CUDA has no name for".into());
+        let name = said(self.functions.error_name)
+            .unwrap_or_else(|| "an error CUDA has no name for".into());
         let words = said(self.functions.error_text).unwrap_or_default();
-        Err(CudaError::Call { doing: doing(), code, name, words })
+        Err(CudaError::Call {
+            doing: doing(),
+            code,
+            name,
+            words,
+        })
     }
 }
 
@@ -178,7 +206,11 @@ fn loaders_word() -> String {
     // SAFETY: dlerror answers null or a string that stays until the next call of the loader on this thread.
     unsafe {
         let text = libc::dlerror();
-        if text.is_null() { "the loader does not say why".into() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+        if text.is_null() {
+            "the loader does not say why".into()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
     }
 }
 
@@ -199,6 +231,9 @@ mod tests {
     #[test]
     fn uuids_are_written_as_nvml_writes_them() {
         let bytes = std::array::from_fn(|at| at as u8 * 17);
-        assert_eq!(super::uuid_text(&bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(
+            super::uuid_text(&bytes),
+            "GPU-00112233-4455-6677-8899-aabbccddeeff"
+        );
     }
 }

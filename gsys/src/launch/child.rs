@@ -49,34 +49,75 @@ enum FileAt<'a> {
 impl<'a> Plan<'a> {
     pub fn new(spec: &'a LaunchSpec<'a>) -> Result<Plan<'a>, LaunchError> {
         if spec.argv.is_empty() {
-            return Err(LaunchError::user(Stage::Exec, libc::EINVAL, "no program was given".into()));
+            return Err(LaunchError::user(
+                Stage::Exec,
+                libc::EINVAL,
+                "no program was given".into(),
+            ));
         }
-        let pid_slots: Vec<PidSlot> = without_nul(Stage::Exec, "the environment", spec.pid_variables.iter().map(|name| PidSlot::new(name)).collect())?;
-        let variables = spec.env.iter().map(|(name, value)| variable(name, value)).collect();
+        let pid_slots: Vec<PidSlot> = without_nul(
+            Stage::Exec,
+            "the environment",
+            spec.pid_variables
+                .iter()
+                .map(|name| PidSlot::new(name))
+                .collect(),
+        )?;
+        let variables = spec
+            .env
+            .iter()
+            .map(|(name, value)| variable(name, value))
+            .collect();
         let mut env = CStringArray::new(without_nul(Stage::Exec, "the environment", variables)?);
         env.append(pid_slots.iter().map(PidSlot::text));
         let argv = spec.argv.iter().map(|word| c_string(word)).collect();
         Ok(Plan {
-            programs: without_nul(Stage::Exec, "the program's path", candidates(spec).iter().map(|path| c_path(path)).collect())?,
+            programs: without_nul(
+                Stage::Exec,
+                "the program's path",
+                candidates(spec).iter().map(|path| c_path(path)).collect(),
+            )?,
             argv: CStringArray::new(without_nul(Stage::Exec, "an argument", argv)?),
             env,
             pid_slots,
-            cwd: without_nul(Stage::Directory, "the working directory's path", c_path(&spec.cwd))?,
+            cwd: without_nul(
+                Stage::Directory,
+                "the working directory's path",
+                c_path(&spec.cwd),
+            )?,
             identity: identity(spec)?,
             umask: spec.umask & 0o777,
-            rlimits: spec.rlimits.iter().map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard))).collect(),
-            soft_limits: spec.soft_limits.iter().map(|(resource, soft)| (resource.number(), *soft)).collect(),
+            rlimits: spec
+                .rlimits
+                .iter()
+                .map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard)))
+                .collect(),
+            soft_limits: spec
+                .soft_limits
+                .iter()
+                .map(|(resource, soft)| (resource.number(), *soft))
+                .collect(),
             nice: spec.nice,
             files: [
-                (Stage::Stdin, without_nul(Stage::Stdin, "the input file's path", file(&spec.stdin))?),
-                (Stage::Stdout, without_nul(Stage::Stdout, "the output file's path", file(&spec.stdout))?),
-                (Stage::Stderr, without_nul(Stage::Stderr, "the error file's path", file(&spec.stderr))?),
+                (
+                    Stage::Stdin,
+                    without_nul(Stage::Stdin, "the input file's path", file(&spec.stdin))?,
+                ),
+                (
+                    Stage::Stdout,
+                    without_nul(Stage::Stdout, "the output file's path", file(&spec.stdout))?,
+                ),
+                (
+                    Stage::Stderr,
+                    without_nul(Stage::Stderr, "the error file's path", file(&spec.stderr))?,
+                ),
             ],
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
             affinity: spec.affinity.as_ref(),
-            mounts: private_mounts(spec)
-                .map_err(|e| LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e))?,
+            mounts: private_mounts(spec).map_err(|e| {
+                LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e)
+            })?,
             confine_root: spec.confine_root,
         })
     }
@@ -113,7 +154,9 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
     }
     // After the cgroup: entering a cpuset sets the affinity to all of it.
     if let Some(affinity) = plan.affinity {
-        affinity.bind().map_err(|errno| report(Stage::Affinity, errno))?;
+        affinity
+            .bind()
+            .map_err(|errno| report(Stage::Affinity, errno))?;
     }
     reset_oom_score();
     if let Some(mounts) = &plan.mounts {
@@ -296,7 +339,9 @@ fn same_file(one: i32, other: i32) -> bool {
     let id = |fd: i32| {
         let mut status = std::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: fstat fills the struct where it returns 0, and only then it is read.
-        (unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0).then(|| unsafe { status.assume_init() }).map(|status| (status.st_dev, status.st_ino))
+        (unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0)
+            .then(|| unsafe { status.assume_init() })
+            .map(|status| (status.st_dev, status.st_ino))
     };
     id(one).is_some_and(|one| Some(one) == id(other))
 }

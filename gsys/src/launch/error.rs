@@ -157,7 +157,9 @@ impl Report {
         match self.stage {
             Stage::Fork => format!("making a session for the job's process: {reason}"),
             Stage::Cgroup => format!("joining the job's cgroup: {reason}"),
-            Stage::Affinity => format!("binding to the task's CPUs, which have to be among the job's own: {reason}"),
+            Stage::Affinity => format!(
+                "binding to the task's CPUs, which have to be among the job's own: {reason}"
+            ),
             Stage::Mounts => format!("setting up the job's mount namespace: {reason}"),
             Stage::Capabilities => format!("taking capabilities from a root job: {reason}"),
             Stage::Identity => format!("becoming uid {uid}: {reason}"),
@@ -177,12 +179,23 @@ impl Report {
     }
 
     fn not_written(&self, words: &Words) -> String {
-        let advice = if self.errno == libc::ENOENT { ". Its directory has to be there when the job starts" } else { "" };
-        format!("{} (as uid {}, in {}){advice}", reason(self.errno), words.uid, words.cwd)
+        let advice = if self.errno == libc::ENOENT {
+            ". Its directory has to be there when the job starts"
+        } else {
+            ""
+        };
+        format!(
+            "{} (as uid {}, in {}){advice}",
+            reason(self.errno),
+            words.uid,
+            words.cwd
+        )
     }
 
     fn exec_text(&self, words: &Words, reason: &str) -> String {
-        let Words { called, program, .. } = words;
+        let Words {
+            called, program, ..
+        } = words;
         match (self.errno, interpreter(&self.first_line)) {
             (libc::ENOENT, Some(name)) if name.ends_with('\r') => format!(
                 "{called}: its first line ends with a carriage return, so its interpreter {name:?} is not found. \
@@ -196,10 +209,9 @@ impl Report {
             (libc::ENOENT, None) if !program.contains('/') => {
                 format!("{called}: not found in PATH ({})", words.path)
             }
-            (libc::ENOENT, None) => format!(
-                "{called}: no such file on this node (in {})",
-                words.cwd
-            ),
+            (libc::ENOENT, None) => {
+                format!("{called}: no such file on this node (in {})", words.cwd)
+            }
             (libc::EACCES, None) => {
                 format!(
                     "{called}: {reason} (as uid {}). Make it executable: chmod +x {program}",
@@ -238,11 +250,21 @@ pub(super) struct Words {
 
 impl Words {
     pub fn of(spec: &LaunchSpec<'_>) -> Words {
-        let program = spec.argv.first().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = spec
+            .argv
+            .first()
+            .map(|path| path.to_string_lossy().into_owned())
+            .unwrap_or_default();
         Words {
             uid: spec.identity.uid,
-            called: spec.called.map_or_else(|| format!("program {program}"), str::to_owned),
-            program: if spec.called.is_some() { "SCRIPT".into() } else { program },
+            called: spec
+                .called
+                .map_or_else(|| format!("program {program}"), str::to_owned),
+            program: if spec.called.is_some() {
+                "SCRIPT".into()
+            } else {
+                program
+            },
             path: String::from_utf8_lossy(search_path(&spec.env)).into_owned(),
             cwd: spec.cwd.display().to_string(),
             stdin: name_of(&spec.stdin),

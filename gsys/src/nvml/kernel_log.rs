@@ -35,7 +35,10 @@ impl KernelLog {
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
         file.seek(io::SeekFrom::End(0))?;
-        Ok(KernelLog { file, begun: Vec::new() })
+        Ok(KernelLog {
+            file,
+            begun: Vec::new(),
+        })
     }
 
     /// Xids since the last call, at most `most` records read; the kernel drops old records by itself.
@@ -54,7 +57,11 @@ impl KernelLog {
                 Ok(0) => break,
                 Ok(length) => {
                     self.begun.extend_from_slice(&record[..length]);
-                    let whole = self.begun.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+                    let whole = self
+                        .begun
+                        .iter()
+                        .rposition(|&byte| byte == b'\n')
+                        .map_or(0, |end| end + 1);
                     let text = String::from_utf8_lossy(&self.begun[..whole]);
                     found.extend(text.lines().filter_map(kernel_xid));
                     self.begun.drain(..whole);

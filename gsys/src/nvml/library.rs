@@ -28,8 +28,8 @@ use super::mig::{MigProfile, read_layout, read_profiles};
 use super::topology::{Connected, Connections, Wiring, read_connections};
 use super::usage::{GpmLooks, memory, sample_one};
 use super::{
-    Change, ComputeMode, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory, NvmlError,
-    Progress, UnreadableGpu, gpu_type_of, health, nominal_memory_mib,
+    Change, ComputeMode, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory,
+    NvmlError, Progress, UnreadableGpu, gpu_type_of, health, nominal_memory_mib,
 };
 
 /// For each index what was read there, or why nothing could be.
@@ -165,7 +165,12 @@ impl Memory {
 
     /// Where discovery last saw these GPUs; `None` where it has not seen one of them.
     fn indexes_of(&self, uuids: &BTreeSet<String>) -> Option<Vec<u32>> {
-        let of = |uuid: &String| self.fixed.values().find(|fixed| fixed.uuid == *uuid).map(|fixed| fixed.index);
+        let of = |uuid: &String| {
+            self.fixed
+                .values()
+                .find(|fixed| fixed.uuid == *uuid)
+                .map(|fixed| fixed.index)
+        };
         uuids.iter().map(of).collect()
     }
 
@@ -205,9 +210,12 @@ impl Memory {
             let state = device.as_ref().and_then(|device| {
                 let down = link_states(device, gpu.nvlink_count).ok()?;
                 let (ready, domain) = match self.fixed(device).ok()?.has_fabric {
-                    true => fabric_place(device).ok()?.map_or((false, String::new()), |(health, domain)| {
-                        (health == gmodel::gpu_health::FabricHealth::Ready, domain)
-                    }),
+                    true => fabric_place(device).ok()?.map_or(
+                        (false, String::new()),
+                        |(health, domain)| {
+                            (health == gmodel::gpu_health::FabricHealth::Ready, domain)
+                        },
+                    ),
                     false => (true, String::new()),
                 };
                 Some((down, ready, domain))
@@ -443,7 +451,9 @@ fn handle_number(device: &Device<'_>) -> usize {
 
 fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
     let name = device.name()?;
-    let memory_bytes = fact(memory(device))?.flatten().map_or(0, |memory| memory.total_bytes);
+    let memory_bytes = fact(memory(device))?
+        .flatten()
+        .map_or(0, |memory| memory.total_bytes);
     let pci_bus_id = device.pci_info()?.bus_id;
     let capability = device.cuda_compute_capability()?;
     let threshold = |kind| fact(device.temperature_threshold(kind));

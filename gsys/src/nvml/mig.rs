@@ -9,10 +9,11 @@ use std::ptr::null_mut;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::{
-    NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1 as ONE_SLICE_WITH_ENGINES,
-    NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1 as TWO_SLICES_WITH_ENGINES, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstance_t,
-    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
-    nvmlGpuInstanceProfileInfo_v2_t,
+    NVML_COMPUTE_INSTANCE_PROFILE_COUNT,
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1 as ONE_SLICE_WITH_ENGINES,
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1 as TWO_SLICES_WITH_ENGINES,
+    NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
+    nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +121,10 @@ impl CapMinors {
     /// Minors of all GPU instances there can be and of the first compute instance in each.
     pub fn of_whole_instances(&self) -> impl Iterator<Item = u32> + '_ {
         let whole = |name: &&String| !name.contains("/ci") || name.contains("/ci0/");
-        self.0.iter().filter(move |(name, _)| whole(name)).map(|(_, minor)| *minor)
+        self.0
+            .iter()
+            .filter(move |(name, _)| whole(name))
+            .map(|(_, minor)| *minor)
     }
 
     /// Minors that let a process change the layout and watch all instances: nobody's but the administrator's.
@@ -176,7 +180,11 @@ pub fn read_profiles(device: &Device<'_>) -> Result<Vec<MigProfile>, Answer> {
         has_no_names |= name.is_empty();
         profiles.push(MigProfile {
             // Without a name, what it ends with: the rest is known when all are.
-            name: if name.is_empty() { more_engines(kind).to_owned() } else { name },
+            name: if name.is_empty() {
+                more_engines(kind).to_owned()
+            } else {
+                name
+            },
             id: told.id,
             compute_slices: told.sliceCount,
             memory_slices: places.first().map_or(0, |place| place.size),
@@ -200,7 +208,10 @@ pub fn read_profiles(device: &Device<'_>) -> Result<Vec<MigProfile>, Answer> {
 }
 
 /// What the driver tells of one kind. Those before R510 tell no name.
-fn profile_of_kind(device: &Device<'_>, kind: u32) -> Result<Option<nvmlGpuInstanceProfileInfo_v2_t>, Answer> {
+fn profile_of_kind(
+    device: &Device<'_>,
+    kind: u32,
+) -> Result<Option<nvmlGpuInstanceProfileInfo_v2_t>, Answer> {
     let lib = device.nvml().lib();
     // SAFETY: all zero is a value of this structure of numbers and letters.
     let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
@@ -237,7 +248,12 @@ fn more_engines(kind: u32) -> &'static str {
 
 /// Names as newer drivers tell them: the compute slices, and the part of the board's memory.
 fn give_names(profiles: &mut [MigProfile], board_mib: u64) {
-    let whole = profiles.iter().map(|profile| profile.memory_slices).max().unwrap_or(0).max(1);
+    let whole = profiles
+        .iter()
+        .map(|profile| profile.memory_slices)
+        .max()
+        .unwrap_or(0)
+        .max(1);
     for profile in profiles {
         let mib = board_mib * u64::from(profile.memory_slices) / u64::from(whole);
         let gigabytes = (mib + 512) / 1024;
@@ -281,8 +297,15 @@ fn placements(
 }
 
 /// Drivers before R470 do not tell how many there will be: there is room for more than any board has memory slices.
-fn older_placements(device: &Device<'_>, profile_id: u32) -> Result<Vec<nvmlGpuInstancePlacement_t>, Answer> {
-    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements else {
+fn older_placements(
+    device: &Device<'_>,
+    profile_id: u32,
+) -> Result<Vec<nvmlGpuInstancePlacement_t>, Answer> {
+    let Ok(ask) = &device
+        .nvml()
+        .lib()
+        .nvmlDeviceGetGpuInstancePossiblePlacements
+    else {
         return Ok(Vec::new());
     };
     let mut places = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; 64];
@@ -443,13 +466,39 @@ mod tests {
             max_count: 1,
         };
         let names = |board_mib: u64, kinds: &[(u32, u32, &str)]| {
-            let mut profiles: Vec<MigProfile> = kinds.iter().map(|kind| profile(kind.0, kind.1, kind.2)).collect();
+            let mut profiles: Vec<MigProfile> = kinds
+                .iter()
+                .map(|kind| profile(kind.0, kind.1, kind.2))
+                .collect();
             give_names(&mut profiles, board_mib);
-            profiles.into_iter().map(|profile| profile.name).collect::<Vec<_>>().join(" ")
+            profiles
+                .into_iter()
+                .map(|profile| profile.name)
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        let a100 = [(1, 1, ""), (1, 1, "+me"), (2, 2, ""), (3, 4, ""), (4, 4, ""), (7, 8, "")];
-        assert_eq!(names(40 << 10, &a100), "1g.5gb 1g.5gb+me 2g.10gb 3g.20gb 4g.20gb 7g.40gb");
-        assert_eq!(names(80 << 10, &a100), "1g.10gb 1g.10gb+me 2g.20gb 3g.40gb 4g.40gb 7g.80gb");
-        assert_eq!(names(24 << 10, &[(1, 1, ""), (2, 2, ""), (2, 2, "+me"), (4, 4, "")]), "1g.6gb 2g.12gb 2g.12gb+me 4g.24gb");
+        let a100 = [
+            (1, 1, ""),
+            (1, 1, "+me"),
+            (2, 2, ""),
+            (3, 4, ""),
+            (4, 4, ""),
+            (7, 8, ""),
+        ];
+        assert_eq!(
+            names(40 << 10, &a100),
+            "1g.5gb 1g.5gb+me 2g.10gb 3g.20gb 4g.20gb 7g.40gb"
+        );
+        assert_eq!(
+            names(80 << 10, &a100),
+            "1g.10gb 1g.10gb+me 2g.20gb 3g.40gb 4g.40gb 7g.80gb"
+        );
+        assert_eq!(
+            names(
+                24 << 10,
+                &[(1, 1, ""), (2, 2, ""), (2, 2, "+me"), (4, 4, "")]
+            ),
+            "1g.6gb 2g.12gb 2g.12gb+me 4g.24gb"
+        );
     }
 }

@@ -9,8 +9,9 @@ use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::{
     NVML_GPM_METRICS_GET_VERSION, NvmlLib, field_id as id, nvmlDevice_t,
     nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL as DRAM,
-    nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL as SM, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlMemory_t,
-    nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL as SM, nvmlGpmMetricsGet_t, nvmlGpmSample_t,
+    nvmlMemory_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 use serde::{Deserialize, Serialize};
@@ -282,7 +283,13 @@ impl Lists<'_> {
         for ask in self.named.into_iter().flatten() {
             match list(device, ask) {
                 Err(Answer::FunctionNotFound) => {}
-                told => return Ok(if_offered(told)?.unwrap_or_default().iter().map(|info| seen(info, kind)).collect()),
+                told => {
+                    return Ok(if_offered(told)?
+                        .unwrap_or_default()
+                        .iter()
+                        .map(|info| seen(info, kind))
+                        .collect());
+                }
             }
         }
         let Some(ask) = self.first else {
@@ -343,15 +350,25 @@ pub struct BoardMemory {
 /// Drivers before R510 know only the first version, which counts what they keep for themselves as used.
 pub fn memory(device: &Device<'_>) -> Result<Option<BoardMemory>, Answer> {
     if let Some(told) = if_offered(device.memory_info())? {
-        return Ok(Some(BoardMemory { total_bytes: told.total, used_bytes: told.used }));
+        return Ok(Some(BoardMemory {
+            total_bytes: told.total,
+            used_bytes: told.used,
+        }));
     }
     let Ok(ask) = &device.nvml().lib().nvmlDeviceGetMemoryInfo else {
         return Ok(None);
     };
-    let mut told = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    let mut told = nvmlMemory_t {
+        total: 0,
+        free: 0,
+        used: 0,
+    };
     // SAFETY: the handle is of the library the function comes from, and the pointer is to a live structure of its type.
     let code = unsafe { ask(device.handle(), &mut told) };
-    Ok(if_offered(check(code))?.map(|()| BoardMemory { total_bytes: told.total, used_bytes: told.used }))
+    Ok(if_offered(check(code))?.map(|()| BoardMemory {
+        total_bytes: told.total,
+        used_bytes: told.used,
+    }))
 }
 
 /// What GPM saw between two looks; `None` where it does not tell one of them.

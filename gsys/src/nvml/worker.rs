@@ -74,7 +74,11 @@ impl NvmlWorker {
 
     /// Takes Xids from the kernel log too (`/dev/kmsg`), from now on: they come there even when NVML hangs or nobody watched. A log that
     /// cannot be read, which `tell` hears once each time, is opened again and again; `None` is told when it is read again.
-    pub fn watch_kernel_log(&self, path: &Path, tell: impl Fn(Option<io::Error>) + Send + 'static) -> io::Result<()> {
+    pub fn watch_kernel_log(
+        &self,
+        path: &Path,
+        tell: impl Fn(Option<io::Error>) + Send + 'static,
+    ) -> io::Result<()> {
         let watch = kernel_log_watch::begin(&self.shared, path, tell);
         spawn("nvml-kernel-log", watch).map_err(io::Error::other)
     }
@@ -314,7 +318,10 @@ impl Opened {
         if shared.is_closed() {
             return Err(NvmlError::LetGo);
         }
-        Ok(Opened { source: open()?, _counted: counted })
+        Ok(Opened {
+            source: open()?,
+            _counted: counted,
+        })
     }
 }
 
@@ -509,7 +516,10 @@ impl Shared {
     fn note_stray(&self, xid: &KernelXid) {
         const MOST: usize = 8;
         let text: String = xid.text.chars().take(120).collect();
-        let words = format!("Xid {} at PCI {}, where no GPU is known: {text}", xid.xid, xid.pci_bus_id);
+        let words = format!(
+            "Xid {} at PCI {}, where no GPU is known: {text}",
+            xid.xid, xid.pci_bus_id
+        );
         let mut strays = lock(&self.strays);
         if !strays.contains(&words) {
             strays.push_back(words);
@@ -713,7 +723,11 @@ fn watch_events(worker: &Weak<Shared>, open: &Opener) {
     while let Some(shared) = worker.upgrade() {
         let wanted = shared.healthy();
         let generation = shared.reopened.load(Ordering::SeqCst);
-        let opened = if wanted.is_empty() { None } else { Some(Opened::open(&shared, open)) };
+        let opened = if wanted.is_empty() {
+            None
+        } else {
+            Some(Opened::open(&shared, open))
+        };
         drop(shared);
         if let Some(opened) = opened {
             let mut each = |event| pass_on(worker, &wanted, generation, event);
@@ -1002,7 +1016,11 @@ mod tests {
         assert_eq!(worker.discover(SOON).unwrap_err(), NvmlError::LetGo);
         let again = worker.let_go(SOON).unwrap();
         drop(closed);
-        assert_eq!(worker.discover(SOON).unwrap_err(), NvmlError::LetGo, "the other still wants it closed");
+        assert_eq!(
+            worker.discover(SOON).unwrap_err(),
+            NvmlError::LetGo,
+            "the other still wants it closed"
+        );
         drop(again);
         worker.wait_until_open(SOON);
         assert!(worker.discover(SOON).is_ok());
@@ -1017,9 +1035,17 @@ mod tests {
         let brief = Duration::from_millis(200);
         assert!(worker.discover(brief).is_err());
         let outcome = worker.let_go(brief).map(drop);
-        assert!(matches!(outcome, Err(NvmlError::Timeout { .. } | NvmlError::Stuck { .. })), "{outcome:?}");
+        assert!(
+            matches!(
+                outcome,
+                Err(NvmlError::Timeout { .. } | NvmlError::Stuck { .. })
+            ),
+            "{outcome:?}"
+        );
         rack.hang(&[]);
-        eventually("it works again, not being closed", || worker.discover(SOON).is_ok());
+        eventually("it works again, not being closed", || {
+            worker.discover(SOON).is_ok()
+        });
     }
 
     #[test]

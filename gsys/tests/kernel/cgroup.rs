@@ -108,7 +108,10 @@ fn a_job_that_holds_processes_is_not_taken_over() {
         [child.pid],
         "and the live run is untouched"
     );
-    assert!(!run.remove_left() && run.job_pids().expect("list") == [child.pid], "what is occupied stays");
+    assert!(
+        !run.remove_left() && run.job_pids().expect("list") == [child.pid],
+        "what is occupied stays"
+    );
     assert!(matches!(run.remove(), Err(CgroupError::Occupied { .. })));
     assert_killed(&run);
     end_of(child.pid);
@@ -159,9 +162,13 @@ fn a_live_supervisor_keeps_its_run_from_being_made_again() {
         "and nothing of it was taken"
     );
     let alone = run.remove_with_supervisor(std::time::Duration::ZERO);
-    assert!(matches!(alone, Err(CgroupError::Occupied { pids: 1, .. })), "{alone:?}");
+    assert!(
+        matches!(alone, Err(CgroupError::Occupied { pids: 1, .. })),
+        "{alone:?}"
+    );
     // Zombies do not count, so nobody needs to reap it for that.
-    run.remove_with_supervisor(PATIENCE).expect("a supervisor nobody has a use for is killed");
+    run.remove_with_supervisor(PATIENCE)
+        .expect("a supervisor nobody has a use for is killed");
     end_of(supervisor.pid);
 }
 
@@ -383,7 +390,8 @@ fn a_memory_hog_is_killed_and_counted() {
     assert_eq!(run.usage().expect("usage").oom_kills, 0);
     // tail keeps a line in memory until it ends, and zeros never end a line.
     // The pipeline offers itself: under load the kernel may otherwise take the shell.
-    let hog = "(echo 1000 > /proc/self/oom_score_adj; head -c 200M /dev/zero | tail -n 1 | wc -c); :";
+    let hog =
+        "(echo 1000 > /proc/self/oom_score_adj; head -c 200M /dev/zero | tail -n 1 | wc -c); :";
     let exit = scratch.run_shell_in(&run, hog);
     assert_eq!(exit, Exit::Code(0), "the exit status says nothing of it");
     let usage = run.usage().expect("usage");
@@ -505,7 +513,11 @@ fn a_cpu_set_confines_the_job_and_a_weight_is_on_the_run() {
     let plain = RunCgroup::create(&scratch.root, "run_8_1", &Limits::default()).expect("create");
     assert_eq!(plain.cpu_set().expect("read"), None);
     plain.remove().expect("remove");
-    let runs = scratch.root.trees().mounts().map(|mount| mount.join(run.rel()));
+    let runs = scratch
+        .root
+        .trees()
+        .mounts()
+        .map(|mount| mount.join(run.rel()));
     let weights: Vec<String> = runs
         .flat_map(|dir| ["cpu.shares", "cpu.weight"].map(|file| fs::read_to_string(dir.join(file))))
         .filter_map(Result::ok)

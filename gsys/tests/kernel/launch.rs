@@ -9,8 +9,8 @@ use std::path::Path;
 use gsys::cgroup::Limits;
 use gsys::device_fence::{FenceRules, attach_run};
 use gsys::launch::{
-    Bind, ErrorClass, Identity, LaunchError, LaunchSpec, OpenMode, Resource, Rlimit, Stage, Stdio, launch,
-    spawn,
+    Bind, ErrorClass, Identity, LaunchError, LaunchSpec, OpenMode, Resource, Rlimit, Stage, Stdio,
+    launch, spawn,
 };
 use gsys::process::{self, Exit};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -428,7 +428,10 @@ fn soft_limits_hold_in_the_program_and_not_on_the_way_to_it() {
         (Resource::Data, 0),
     ];
     match launch(&spec) {
-        Ok(child) => assert!(matches!(end_of(child.pid), Exit::Signal(..) | Exit::Code(127))),
+        Ok(child) => assert!(matches!(
+            end_of(child.pid),
+            Exit::Signal(..) | Exit::Code(127)
+        )),
         Err(error) => assert_eq!(error.class, ErrorClass::User, "{error}"),
     }
 }
@@ -488,10 +491,14 @@ fn a_private_tmp_is_the_jobs_alone() {
     fs::create_dir(&private).expect("mkdir");
     fs::set_permissions(&private, fs::Permissions::from_mode(0o1777)).expect("chmod");
     // Other tests mount their own elsewhere meanwhile.
-    let is_of_this = |line: &&str| line.contains(" /tmp ") || line.contains(&*private.to_string_lossy());
+    let is_of_this =
+        |line: &&str| line.contains(" /tmp ") || line.contains(&*private.to_string_lossy());
     let mounts = || {
         let all = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-        all.lines().filter(is_of_this).map(str::to_owned).collect::<Vec<_>>()
+        all.lines()
+            .filter(is_of_this)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     let mounts_before = mounts();
     let output = fs::File::create(scratch.output()).expect("create");
@@ -593,7 +600,9 @@ fn a_signal_ends_a_process_that_waits_for_its_input() {
     };
     let launching = spawn(&spec).expect("fork");
     process::pidfd_signal(launching.pidfd(), libc::SIGTERM).expect("signal");
-    let launched = launching.finish().expect("one that was killed on the way counts as started");
+    let launched = launching
+        .finish()
+        .expect("one that was killed on the way counts as started");
     assert_eq!(end_of(launched.pid), Exit::Signal(libc::SIGTERM, false));
     assert_eq!(scratch.read_output(), "");
 }

@@ -21,8 +21,22 @@ pub struct IdlePolicyRow {
 
 impl From<&IdlePolicy> for IdlePolicyRow {
     fn from(policy: &IdlePolicy) -> Self {
-        let IdlePolicy { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues } = *policy;
-        Self { action: action.word().to_owned(), warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues }
+        let IdlePolicy {
+            action,
+            warn_after_secs,
+            act_after_secs,
+            grace_secs,
+            gpus_percent,
+            max_requeues,
+        } = *policy;
+        Self {
+            action: action.word().to_owned(),
+            warn_after_secs,
+            act_after_secs,
+            grace_secs,
+            gpus_percent,
+            max_requeues,
+        }
     }
 }
 
@@ -35,11 +49,25 @@ impl Default for IdlePolicyRow {
 impl IdlePolicyRow {
     /// The policy; `None` where its action is no word of it.
     pub fn policy(&self) -> Option<IdlePolicy> {
-        let Self { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues } = self;
+        let Self {
+            action,
+            warn_after_secs,
+            act_after_secs,
+            grace_secs,
+            gpus_percent,
+            max_requeues,
+        } = self;
         let action = IdleAction::ALL.iter().find(|(word, _)| word == action)?.1;
         let (warn_after_secs, act_after_secs) = (*warn_after_secs, *act_after_secs);
         let (grace_secs, gpus_percent, max_requeues) = (*grace_secs, *gpus_percent, *max_requeues);
-        Some(IdlePolicy { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues })
+        Some(IdlePolicy {
+            action,
+            warn_after_secs,
+            act_after_secs,
+            grace_secs,
+            gpus_percent,
+            max_requeues,
+        })
     }
 }
 

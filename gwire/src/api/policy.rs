@@ -114,7 +114,11 @@ pub struct UserRow {
 
 impl Default for UserRow {
     fn default() -> Self {
-        Self { shares: 1, default: false, limits: LimitsRow::default() }
+        Self {
+            shares: 1,
+            default: false,
+            limits: LimitsRow::default(),
+        }
     }
 }
 
@@ -150,11 +154,16 @@ impl LimitsRow {
             ("gpus", self.gpus.as_ref().map(gpus)),
             ("cpus", count(self.cpus)),
             ("nodes", count(self.nodes)),
-            ("running_gpu_hours", self.running_gpu_hours.map(|hours| hours.to_string())),
+            (
+                "running_gpu_hours",
+                self.running_gpu_hours.map(|hours| hours.to_string()),
+            ),
             ("array_tasks", count(self.array_tasks)),
             ("submits_per_minute", count(self.submits_per_minute)),
         ];
-        all.into_iter().filter_map(|(key, bound)| Some((key, bound?))).collect()
+        all.into_iter()
+            .filter_map(|(key, bound)| Some((key, bound?)))
+            .collect()
     }
 }
 

@@ -306,7 +306,9 @@ impl IntervalRecord {
     /// `311 of 342 intervals for starts in partition p held (90.9%); half are narrower than 14 min`; nothing without any.
     pub fn text(&self) -> Option<String> {
         let part = self.right as f64 * 100.0 / self.intervals.max(1) as f64;
-        let width = self.median_width_secs.map(|secs| format!("; half are narrower than {} min", (secs + 59) / 60));
+        let width = self
+            .median_width_secs
+            .map(|secs| format!("; half are narrower than {} min", (secs + 59) / 60));
         (self.intervals > 0).then(|| {
             format!(
                 "{} of {} intervals for starts in partition {} were right ({part:.1}%; {}% is meant){}",

@@ -38,7 +38,10 @@ enum Framing {
     /// So many bytes are left.
     Length(u64),
     /// So many bytes are left of the present chunk; `first` before the first.
-    Chunked { left: u64, first: bool },
+    Chunked {
+        left: u64,
+        first: bool,
+    },
     UntilClose,
     Finished,
 }
@@ -60,7 +63,14 @@ impl Connection {
     pub fn new(stream: UnixStream, read_timeout: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(read_timeout))?;
         stream.set_write_timeout(Some(read_timeout))?;
-        Ok(Self { stream, read_timeout, buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, usable: true })
+        Ok(Self {
+            stream,
+            read_timeout,
+            buffer: vec![0; BUFFER_BYTES].into(),
+            start: 0,
+            end: 0,
+            usable: true,
+        })
     }
 
     pub fn is_usable(&self) -> bool {
@@ -70,9 +80,15 @@ impl Connection {
     /// Sends a request and reads the head of the answer.
     pub fn exchange(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> io::Result<Head> {
         self.usable = false;
-        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: gpuctld\r\nAccept: application/json\r\n").into_bytes();
+        let mut request =
+            format!("{method} {path} HTTP/1.1\r\nHost: gpuctld\r\nAccept: application/json\r\n")
+                .into_bytes();
         if let Some(body) = body {
-            write!(request, "Content-Type: application/json\r\nContent-Length: {}\r\n", body.len())?;
+            write!(
+                request,
+                "Content-Type: application/json\r\nContent-Length: {}\r\n",
+                body.len()
+            )?;
         }
         request.extend_from_slice(b"\r\n");
         request.extend_from_slice(body.unwrap_or_default());
@@ -109,7 +125,10 @@ impl Connection {
             let seen = text.len();
             text.extend_from_slice(&self.buffer[self.start..self.end]);
             let from = seen.saturating_sub(3);
-            if let Some(at) = text[from..].windows(4).position(|window| window == b"\r\n\r\n") {
+            if let Some(at) = text[from..]
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n")
+            {
                 let head_bytes = from + at + 4;
                 self.start += head_bytes - seen;
                 return parse_head(&text[..head_bytes]);
@@ -119,7 +138,10 @@ impl Connection {
                 return Err(invalid("the head of the answer is too long"));
             }
             if self.fill()? == 0 {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "connection closed"));
+                return Err(io::Error::new(
+                    ErrorKind::UnexpectedEof,
+                    "connection closed",
+                ));
             }
         }
     }
@@ -142,7 +164,10 @@ impl Connection {
         if self.start == self.end && self.fill()? == 0 {
             return Ok(0);
         }
-        let count = out.len().min(self.end - self.start).min(usize::try_from(limit).unwrap_or(usize::MAX));
+        let count = out
+            .len()
+            .min(self.end - self.start)
+            .min(usize::try_from(limit).unwrap_or(usize::MAX));
         out[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
         self.start += count;
         Ok(count)
@@ -164,7 +189,9 @@ impl Connection {
                     }
                     return Ok(line);
                 }
-                _ if line.len() >= MAX_CHUNK_LINE_BYTES => return Err(invalid("a chunk's head is too long")),
+                _ if line.len() >= MAX_CHUNK_LINE_BYTES => {
+                    return Err(invalid("a chunk's head is too long"));
+                }
                 byte => line.push(byte),
             }
         }
@@ -173,7 +200,11 @@ impl Connection {
 
 impl<'a> Body<'a> {
     pub(super) fn new(connection: &'a mut Connection, head: Head) -> Self {
-        let mut body = Self { connection, framing: head.framing, close: head.close };
+        let mut body = Self {
+            connection,
+            framing: head.framing,
+            close: head.close,
+        };
         if body.framing == Framing::Length(0) {
             body.finish();
         }
@@ -191,12 +222,17 @@ impl<'a> Body<'a> {
             return Err(invalid("a chunk is longer than it said"));
         }
         let line = self.connection.read_line()?;
-        let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+        let digits = line
+            .split(|&byte| byte == b';')
+            .next()
+            .unwrap_or_default()
+            .trim_ascii();
         let digits = std::str::from_utf8(digits).unwrap_or_default();
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(invalid("a chunk's length is not a number"));
         }
-        let left = u64::from_str_radix(digits, 16).map_err(|_| invalid("a chunk's length is too large"))?;
+        let left = u64::from_str_radix(digits, 16)
+            .map_err(|_| invalid("a chunk's length is too large"))?;
         self.framing = Framing::Chunked { left, first: false };
         if left == 0 {
             for _ in 0..64 {
@@ -232,7 +268,10 @@ impl Read for Body<'_> {
             Framing::Length(left) | Framing::Chunked { left, .. } => {
                 let count = self.connection.read_some(out, left)?;
                 if count == 0 {
-                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "the answer ended too early"));
+                    return Err(io::Error::new(
+                        ErrorKind::UnexpectedEof,
+                        "the answer ended too early",
+                    ));
                 }
                 let left = left - count as u64;
                 match &mut self.framing {
@@ -248,7 +287,8 @@ impl Read for Body<'_> {
 
 /// Status line and the three headers that matter.
 fn parse_head(bytes: &[u8]) -> io::Result<Head> {
-    let text = std::str::from_utf8(bytes).map_err(|_| invalid("the head of the answer is not text"))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| invalid("the head of the answer is not text"))?;
     let mut lines = text.split("\r\n");
     let status_line = lines.next().unwrap_or_default();
     let status = status_line
@@ -260,13 +300,22 @@ fn parse_head(bytes: &[u8]) -> io::Result<Head> {
     let mut framing = Framing::UntilClose;
     let mut close = status_line.starts_with("HTTP/1.0");
     for line in lines {
-        let Some((name, value)) = line.split_once(':') else { continue };
+        let Some((name, value)) = line.split_once(':') else {
+            continue;
+        };
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            let bytes = value.parse::<u64>().map_err(|_| invalid("its content length is not a number"))?;
+            let bytes = value
+                .parse::<u64>()
+                .map_err(|_| invalid("its content length is not a number"))?;
             framing = Framing::Length(bytes);
-        } else if name.eq_ignore_ascii_case("transfer-encoding") && value.eq_ignore_ascii_case("chunked") {
-            framing = Framing::Chunked { left: 0, first: true };
+        } else if name.eq_ignore_ascii_case("transfer-encoding")
+            && value.eq_ignore_ascii_case("chunked")
+        {
+            framing = Framing::Chunked {
+                left: 0,
+                first: true,
+            };
         } else if name.eq_ignore_ascii_case("connection") {
             close |= value.eq_ignore_ascii_case("close");
         }
@@ -274,7 +323,11 @@ fn parse_head(bytes: &[u8]) -> io::Result<Head> {
     if matches!(status, 100..=199 | 204 | 304) {
         framing = Framing::Length(0);
     }
-    Ok(Head { status, framing, close })
+    Ok(Head {
+        status,
+        framing,
+        close,
+    })
 }
 
 fn invalid(why: &str) -> io::Error {
@@ -295,7 +348,9 @@ mod tests {
         });
         let mut connection = Connection::new(ours, Duration::from_secs(20))?;
         let mut body = Vec::new();
-        let read = connection.read_head().and_then(|head| Body::new(&mut connection, head).read_to_end(&mut body));
+        let read = connection
+            .read_head()
+            .and_then(|head| Body::new(&mut connection, head).read_to_end(&mut body));
         peer.join().expect("the peer only writes");
         read.map(|_| body)
     }
@@ -324,18 +379,40 @@ mod tests {
 
     #[test]
     fn a_head_without_end_is_bounded() {
-        let endless = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'x'; 2 * MAX_HEAD_BYTES]].concat();
+        let endless = [
+            b"HTTP/1.1 200 OK\r\n".to_vec(),
+            vec![b'x'; 2 * MAX_HEAD_BYTES],
+        ]
+        .concat();
         assert_eq!(answer(&endless).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
     #[test]
     fn heads_are_read_and_bad_ones_refused() {
-        let head = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nConnection: close\r\n\r\n").unwrap();
-        assert_eq!(head, Head { status: 200, framing: Framing::Length(5), close: true });
-        let head = parse_head(b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+        let head = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        assert_eq!(
+            head,
+            Head {
+                status: 200,
+                framing: Framing::Length(5),
+                close: true
+            }
+        );
+        let head =
+            parse_head(b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
         assert_eq!((head.status, head.is_success()), (404, false));
-        for bad in [&b"SSH-2.0-OpenSSH\r\n\r\n"[..], b"HTTP/1.1 9\r\n\r\n", b"HTTP/1.1 200\r\ncontent-length: -1\r\n\r\n", b"\xff\r\n\r\n"] {
-            assert_eq!(parse_head(bad).unwrap_err().kind(), ErrorKind::InvalidData, "{bad:?}");
+        for bad in [
+            &b"SSH-2.0-OpenSSH\r\n\r\n"[..],
+            b"HTTP/1.1 9\r\n\r\n",
+            b"HTTP/1.1 200\r\ncontent-length: -1\r\n\r\n",
+            b"\xff\r\n\r\n",
+        ] {
+            assert_eq!(
+                parse_head(bad).unwrap_err().kind(),
+                ErrorKind::InvalidData,
+                "{bad:?}"
+            );
         }
     }
 }

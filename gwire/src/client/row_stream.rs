@@ -57,7 +57,14 @@ impl<'a> RowStream<'a> {
     }
 
     fn from_reader(source: impl Read + 'a, socket: PathBuf) -> Self {
-        Self { source: Box::new(source), socket, buffer: Vec::new(), scan: Scan::default(), scanned: 0, row_start: 0 }
+        Self {
+            source: Box::new(source),
+            socket,
+            buffer: Vec::new(),
+            scan: Scan::default(),
+            scanned: 0,
+            row_start: 0,
+        }
     }
 
     /// The text of the next row, or None behind the last.
@@ -87,7 +94,13 @@ impl<'a> RowStream<'a> {
     /// The next byte that the scan must see, or None when all that has been read is looked at.
     fn next_byte(&mut self) -> Option<u8> {
         let rest = &self.buffer[self.scanned..];
-        let skip = if self.scan.escaped { 0 } else { rest.iter().position(|&byte| MEANS[usize::from(byte)]).unwrap_or(rest.len()) };
+        let skip = if self.scan.escaped {
+            0
+        } else {
+            rest.iter()
+                .position(|&byte| MEANS[usize::from(byte)])
+                .unwrap_or(rest.len())
+        };
         let byte = rest.get(skip).copied();
         self.scanned += skip + usize::from(byte.is_some());
         byte
@@ -109,7 +122,9 @@ impl<'a> RowStream<'a> {
         let count = loop {
             match self.source.read(&mut self.buffer[kept..]) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::InvalidData => return Err(self.unreadable(&error.to_string())),
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    return Err(self.unreadable(&error.to_string()));
+                }
                 Err(source) => return Err(ClientError::Lost { source }),
                 Ok(count) => break count,
             }
@@ -125,7 +140,10 @@ impl<'a> RowStream<'a> {
     }
 
     fn unreadable(&self, why: &str) -> ClientError {
-        ClientError::Unreadable { socket: self.socket.clone(), why: why.to_owned() }
+        ClientError::Unreadable {
+            socket: self.socket.clone(),
+            why: why.to_owned(),
+        }
     }
 }
 
@@ -194,7 +212,9 @@ mod tests {
     struct Trickle<'a>(&'a [u8]);
     impl Read for Trickle<'_> {
         fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-            let Some((first, rest)) = self.0.split_first() else { return Ok(0) };
+            let Some((first, rest)) = self.0.split_first() else {
+                return Ok(0);
+            };
             out[0] = *first;
             self.0 = rest;
             Ok(1)
@@ -213,7 +233,10 @@ mod tests {
     #[test]
     fn rows_are_cut_where_they_end() {
         let text = br#"{"schema":1,"meta":{"a":[1]},"jobs":[{"id":1,"name":"a}]\"{"}, {"id":2,"tags":["x",{"y":[]}]}],"z":[]}"#;
-        let want = [r#"{"id":1,"name":"a}]\"{"}"#, r#"{"id":2,"tags":["x",{"y":[]}]}"#];
+        let want = [
+            r#"{"id":1,"name":"a}]\"{"}"#,
+            r#"{"id":2,"tags":["x",{"y":[]}]}"#,
+        ];
         assert_eq!(rows_of(&text[..]).unwrap(), want);
         assert_eq!(rows_of(Trickle(text)).unwrap(), want);
         let lists = br#"{"schema":1,"jobs":[[1,"a]"],[2,[3]]]}"#;
@@ -222,14 +245,21 @@ mod tests {
 
     #[test]
     fn an_empty_listing_has_no_rows() {
-        assert!(rows_of(&br#"{"schema":1,"jobs":[]}"#[..]).unwrap().is_empty());
+        assert!(
+            rows_of(&br#"{"schema":1,"jobs":[]}"#[..])
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
     fn a_listing_cut_short_is_an_error_not_a_short_listing() {
         let text = br#"{"schema":1,"jobs":[{"id":1},{"id":2"#;
         for length in 0..text.len() {
-            assert!(matches!(rows_of(&text[..length]), Err(ClientError::Lost { .. })), "{length}");
+            assert!(
+                matches!(rows_of(&text[..length]), Err(ClientError::Lost { .. })),
+                "{length}"
+            );
         }
     }
 }

@@ -45,7 +45,11 @@ fn read_request(stream: &mut UnixStream) -> String {
         .map_or(0, |digits| digits.parse().unwrap());
     let mut body = vec![0; length];
     stream.read_exact(&mut body).unwrap();
-    format!("{} {}", head.lines().next().unwrap(), String::from_utf8(body).unwrap())
+    format!(
+        "{} {}",
+        head.lines().next().unwrap(),
+        String::from_utf8(body).unwrap()
+    )
 }
 
 fn client(socket: &Path) -> Client {
@@ -69,12 +73,20 @@ fn one_connection_serves_several_requests_in_every_framing() {
     assert_eq!(a(client.get("/1").unwrap()), 1);
     assert_eq!(a(client.post("/2", &"x").unwrap()), 2);
     let refused = client.get::<serde_json::Value>("/3").unwrap_err();
-    assert_eq!((refused.code(), refused.to_string().as_str()), ("not_found", "no job 17"));
+    assert_eq!(
+        (refused.code(), refused.to_string().as_str()),
+        ("not_found", "no job 17")
+    );
     assert!(!refused.is_unreachable());
     assert_eq!(a(client.get("/4").unwrap()), 4);
     assert_eq!(
         server.join().unwrap(),
-        ["GET /1 HTTP/1.1 ", "POST /2 HTTP/1.1 \"x\"", "GET /3 HTTP/1.1 ", "GET /4 HTTP/1.1 "]
+        [
+            "GET /1 HTTP/1.1 ",
+            "POST /2 HTTP/1.1 \"x\"",
+            "GET /3 HTTP/1.1 ",
+            "GET /4 HTTP/1.1 "
+        ]
     );
 }
 
@@ -83,13 +95,20 @@ fn a_lost_answer_is_asked_for_again_only_where_that_is_safe() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
     let socket = socket_path();
     let server = serve(&socket, vec![vec![""], vec![answer]]);
-    client(&socket).post_repeatable::<_, serde_json::Value>("/jobs", &1).unwrap();
+    client(&socket)
+        .post_repeatable::<_, serde_json::Value>("/jobs", &1)
+        .unwrap();
     assert_eq!(server.join().unwrap().len(), 2);
 
     let socket = socket_path();
     let server = serve(&socket, vec![vec![""]]);
-    let lost = client(&socket).post::<_, serde_json::Value>("/requeue", &1).unwrap_err();
-    assert!(matches!(lost, ClientError::Lost { .. }) && lost.is_unreachable(), "{lost}");
+    let lost = client(&socket)
+        .post::<_, serde_json::Value>("/requeue", &1)
+        .unwrap_err();
+    assert!(
+        matches!(lost, ClientError::Lost { .. }) && lost.is_unreachable(),
+        "{lost}"
+    );
     assert_eq!(server.join().unwrap().len(), 1);
 }
 
@@ -105,7 +124,12 @@ fn a_controller_that_comes_back_is_waited_for() {
     let server = std::thread::spawn(move || {
         std::thread::sleep(ANNOUNCE_AFTER + 4 * RETRY_PAUSE);
         std::fs::remove_file(&path).unwrap();
-        serve(&path, vec![vec!["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]]).join().unwrap()
+        serve(
+            &path,
+            vec![vec!["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]],
+        )
+        .join()
+        .unwrap()
     });
     client.get::<serde_json::Value>("/").unwrap();
     assert_eq!(announced.get(), 1, "said once");
@@ -128,14 +152,24 @@ fn a_forwarder_without_a_controller_is_asked_again() {
 
 #[test]
 fn nobody_there_is_unreachable_and_strangers_are_unreadable() {
-    let nowhere = Client::new("/nonexistent/gpuctld.sock").get::<serde_json::Value>("/").unwrap_err();
+    let nowhere = Client::new("/nonexistent/gpuctld.sock")
+        .get::<serde_json::Value>("/")
+        .unwrap_err();
     assert!(nowhere.is_unreachable());
-    assert!(nowhere.to_string().starts_with("no controller answers at /nonexistent/gpuctld.sock: No such file"), "{nowhere}");
+    assert!(
+        nowhere
+            .to_string()
+            .starts_with("no controller answers at /nonexistent/gpuctld.sock: No such file"),
+        "{nowhere}"
+    );
 
     let socket = socket_path();
     let server = serve(&socket, vec![vec!["SSH-2.0-OpenSSH_9\r\n\r\n"]]);
     let stranger = client(&socket).get::<serde_json::Value>("/").unwrap_err();
-    assert!(matches!(stranger, ClientError::Unreadable { .. }), "{stranger}");
+    assert!(
+        matches!(stranger, ClientError::Unreadable { .. }),
+        "{stranger}"
+    );
     server.join().unwrap();
 }
 
@@ -143,5 +177,10 @@ fn nobody_there_is_unreachable_and_strangers_are_unreadable() {
 fn queries_are_escaped() {
     let filters = serde_json::json!({"job": "98_[1-3]", "expand": true, "name": "a b&c"});
     let path = path_with_query("/v1/jobs", &filters);
-    assert!(path.contains("job=98_%5B1-3%5D") && path.contains("expand=true") && path.contains("name=a%20b%26c"), "{path}");
+    assert!(
+        path.contains("job=98_%5B1-3%5D")
+            && path.contains("expand=true")
+            && path.contains("name=a%20b%26c"),
+        "{path}"
+    );
 }

@@ -322,7 +322,10 @@ fn code_of(refusal: MigRefusal) -> Code {
 fn places_of(gpu: &Gpu, profile_id: c_uint) -> Result<Vec<nvmlGpuInstancePlacement_t>, Code> {
     require_capable(gpu)?;
     let profile = mig_profile(gpu, profile_id).map_err(code_of)?;
-    let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: profile.memory_slices };
+    let place = |&start: &u32| nvmlGpuInstancePlacement_t {
+        start,
+        size: profile.memory_slices,
+    };
     Ok(profile.starts().iter().map(place).collect())
 }
 

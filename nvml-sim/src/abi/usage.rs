@@ -218,7 +218,11 @@ fn list(
         gpuInstanceId: process.instance.map_or(NO_INSTANCE, |at| at[0]),
         computeInstanceId: process.instance.map_or(NO_INSTANCE, |at| at[1]),
     };
-    put_list(running(gpu, part, kind).map(info).collect(), count, processes)
+    put_list(
+        running(gpu, part, kind).map(info).collect(),
+        count,
+        processes,
+    )
 }
 
 /// The first version, which knows of no MIG.
@@ -229,13 +233,26 @@ fn list_first(
     count: &Out<c_uint>,
     processes: &Out<nvmlProcessInfo_v1_t>,
 ) -> Result<(), Code> {
-    let info = |process: &Process| nvmlProcessInfo_v1_t { pid: process.pid, usedGpuMemory: process.memory_bytes };
-    put_list(running(gpu, part, kind).map(info).collect(), count, processes)
+    let info = |process: &Process| nvmlProcessInfo_v1_t {
+        pid: process.pid,
+        usedGpuMemory: process.memory_bytes,
+    };
+    put_list(
+        running(gpu, part, kind).map(info).collect(),
+        count,
+        processes,
+    )
 }
 
-fn running<'a>(gpu: &'a Gpu, part: Option<Part<'_>>, kind: ProcessKind) -> impl Iterator<Item = &'a Process> {
+fn running<'a>(
+    gpu: &'a Gpu,
+    part: Option<Part<'_>>,
+    kind: ProcessKind,
+) -> impl Iterator<Item = &'a Process> {
     let here = part.map(|part| [part.instance.id, part.compute.id]);
-    gpu.processes.iter().filter(move |process| process.kind == kind && (here.is_none() || process.instance == here))
+    gpu.processes
+        .iter()
+        .filter(move |process| process.kind == kind && (here.is_none() || process.instance == here))
 }
 
 fn put_list<T: Copy>(found: Vec<T>, count: &Out<c_uint>, processes: &Out<T>) -> Result<(), Code> {

@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::context::{self, Process, memory_rate, nvlink_rate, pcie_rate};
 use super::visible::gpu_now;
 use super::{
-    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_UNSUPPORTED,
-    UNKNOWN, described, ptx,
+    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, NOT_FOUND,
+    PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_UNSUPPORTED, UNKNOWN, described, ptx,
 };
 use crate::abi::{Handle, Out, Text};
 use crate::library;
@@ -88,7 +88,11 @@ fn put<T: Copy>(out: &Out<T>, value: T) -> Result<(), Code> {
 
 fn ordinal(device: c_int) -> Result<usize, Code> {
     let ordinal = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
-    context::with(|process| (ordinal < process.gpus.len()).then_some(ordinal).ok_or(INVALID_DEVICE))
+    context::with(|process| {
+        (ordinal < process.gpus.len())
+            .then_some(ordinal)
+            .ok_or(INVALID_DEVICE)
+    })
 }
 
 fn uuid_of(device: c_int) -> Result<String, Code> {
@@ -102,8 +106,16 @@ fn context_of(handle: Handle) -> Result<usize, Code> {
 
 /// 16 bytes of `GPU-...`.
 fn uuid_bytes(uuid: &str) -> Result<[u8; 16], Code> {
-    let digits: String = uuid.trim_start_matches("GPU-").chars().filter(|c| *c != '-').collect();
-    let byte = |at: usize| digits.get(2 * at..2 * at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok());
+    let digits: String = uuid
+        .trim_start_matches("GPU-")
+        .chars()
+        .filter(|c| *c != '-')
+        .collect();
+    let byte = |at: usize| {
+        digits
+            .get(2 * at..2 * at + 2)
+            .and_then(|byte| u8::from_str_radix(byte, 16).ok())
+    };
     let bytes: Option<Vec<u8>> = (0..16).map(byte).collect();
     bytes.and_then(|bytes| bytes.try_into().ok()).ok_or(UNKNOWN)
 }
@@ -118,12 +130,22 @@ fn between(from: &str, to: &str) -> Result<Option<f64>, Code> {
 
 fn copy_out(process: &mut Process, address: u64, count: usize) -> Result<Vec<u8>, Code> {
     let owner = process.owner_of(address)?;
-    process.held(owner)?.memory.bytes(address, count).map(|bytes| bytes.to_vec()).map_err(|_| INVALID_VALUE)
+    process
+        .held(owner)?
+        .memory
+        .bytes(address, count)
+        .map(|bytes| bytes.to_vec())
+        .map_err(|_| INVALID_VALUE)
 }
 
 fn copy_in(process: &mut Process, address: u64, bytes: &[u8]) -> Result<(), Code> {
     let owner = process.owner_of(address)?;
-    process.held(owner)?.memory.bytes(address, bytes.len()).map_err(|_| INVALID_VALUE)?.copy_from_slice(bytes);
+    process
+        .held(owner)?
+        .memory
+        .bytes(address, bytes.len())
+        .map_err(|_| INVALID_VALUE)?
+        .copy_from_slice(bytes);
     Ok(())
 }
 

@@ -11,7 +11,10 @@ use std::time::Duration;
 use super::machine::{self, Memory, Unsound};
 use super::ptx::Kernel;
 use super::visible::{Visible, gpu_now, visible};
-use super::{Code, DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY, UNKNOWN};
+use super::{
+    Code, DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
+    NOT_INITIALIZED, OUT_OF_MEMORY, UNKNOWN,
+};
 use crate::library;
 use crate::state::{ComputeMode, Gpu};
 
@@ -77,18 +80,26 @@ pub fn with<T>(act: impl FnOnce(&mut Process) -> Result<T, Code>) -> Result<T, C
 }
 
 fn lock() -> MutexGuard<'static, Option<Process>> {
-    PROCESS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    PROCESS
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 pub fn initialise() -> Result<(), Code> {
     let gpus = visible()?;
-    lock().get_or_insert_with(|| Process { next_handle: FIRST_HANDLE, ..Process::default() }).gpus = gpus;
+    lock()
+        .get_or_insert_with(|| Process {
+            next_handle: FIRST_HANDLE,
+            ..Process::default()
+        })
+        .gpus = gpus;
     Ok(())
 }
 
 /// Opens a GPU's primary context, or counts one user more. May hang.
 pub fn retain(ordinal: usize) -> Result<(), Code> {
-    let Visible { uuid, eighths } = with(|process| process.gpus.get(ordinal).cloned().ok_or(INVALID_DEVICE))?;
+    let Visible { uuid, eighths } =
+        with(|process| process.gpus.get(ordinal).cloned().ok_or(INVALID_DEVICE))?;
     answering(&uuid)?;
     let (wait, mode) = gpu_now(&uuid, |_, gpu| (gpu.faults.check_ms, gpu.compute_mode))?;
     let most_bytes = match mode {
@@ -101,7 +112,14 @@ pub fn retain(ordinal: usize) -> Result<(), Code> {
     let errors = gpu_now(&uuid, |_, gpu| gpu.ecc.volatile_uncorrected)?;
     with(|process| {
         let first = FIRST_ADDRESS + ordinal as u64 * ADDRESSES;
-        let held = process.contexts.entry(ordinal).or_insert_with(|| Held { uuid, eighths, errors, most_bytes, next_address: first, ..Held::default() });
+        let held = process.contexts.entry(ordinal).or_insert_with(|| Held {
+            uuid,
+            eighths,
+            errors,
+            most_bytes,
+            next_address: first,
+            ..Held::default()
+        });
         held.users += 1;
         Ok(())
     })
@@ -140,11 +158,16 @@ pub fn here<T>(act: impl FnOnce(&mut Process, usize) -> Result<T, Code>) -> Resu
     if let Some(code) = failed {
         return Err(code);
     }
-    let outcome = answering(&uuid).and_then(|()| match gpu_now(&uuid, |_, gpu| gpu.ecc.volatile_uncorrected > errors)? {
-        true => Err(ECC_UNCORRECTABLE),
-        false => Ok(()),
+    let outcome = answering(&uuid).and_then(|()| {
+        match gpu_now(&uuid, |_, gpu| gpu.ecc.volatile_uncorrected > errors)? {
+            true => Err(ECC_UNCORRECTABLE),
+            false => Ok(()),
+        }
     });
-    let unsound = gpu_now(&uuid, |_, gpu| Unsound { arithmetic: gpu.faults.check == "wrong", memory: gpu.faults.check == "fails" })?;
+    let unsound = gpu_now(&uuid, |_, gpu| Unsound {
+        arithmetic: gpu.faults.check == "wrong",
+        memory: gpu.faults.check == "fails",
+    })?;
     with(|process| {
         let held = process.held(ordinal)?;
         if let Err(code) = outcome {
@@ -161,9 +184,15 @@ fn share(uuid: &str) -> Option<u64> {
     let pipe = PathBuf::from(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")?);
     let known = std::fs::read(library::directory().join(format!("mps/{uuid}.json"))).ok()?;
     let known: serde_json::Value = serde_json::from_slice(&known).ok()?;
-    let is_its = pipe.join("control").exists() && known["pipe"].as_str().map(Path::new) == Some(&*pipe);
+    let is_its =
+        pipe.join("control").exists() && known["pipe"].as_str().map(Path::new) == Some(&*pipe);
     let limit = known["servers"][0]["memory"]["0"].as_str()?;
-    limit.strip_suffix('M')?.parse::<u64>().ok().filter(|_| is_its).map(|mib| mib << 20)
+    limit
+        .strip_suffix('M')?
+        .parse::<u64>()
+        .ok()
+        .filter(|_| is_its)
+        .map(|mib| mib << 20)
 }
 
 /// Waits as long as the GPU hangs; a process that crashes on it ends here.
@@ -171,7 +200,11 @@ fn answering(uuid: &str) -> Result<(), Code> {
     loop {
         let (hangs, crashes, gone) = gpu_now(uuid, |_, gpu| {
             let faults = &gpu.faults;
-            (faults.hang || faults.check == "hang", faults.check == "crash", faults.lost || faults.missing || faults.error_code != 0)
+            (
+                faults.hang || faults.check == "hang",
+                faults.check == "crash",
+                faults.lost || faults.missing || faults.error_code != 0,
+            )
         })?;
         match (hangs, crashes, gone) {
             (true, ..) => thread::sleep(LOOK_AGAIN),
@@ -195,7 +228,12 @@ impl Process {
     /// Free and total bytes of a GPU: what the state says, less what is taken here.
     pub fn memory_info(&mut self, ordinal: usize) -> Result<(u64, u64), Code> {
         let held = self.held(ordinal)?;
-        let taken: u64 = held.memory.pieces.values().map(|piece| piece.len() as u64).sum();
+        let taken: u64 = held
+            .memory
+            .pieces
+            .values()
+            .map(|piece| piece.len() as u64)
+            .sum();
         let most = held.most_bytes.unwrap_or(u64::MAX).saturating_sub(taken);
         let eighths = u64::from(held.eighths);
         gpu_now(&held.uuid, |_, gpu| {
@@ -203,9 +241,18 @@ impl Process {
                 let total = gpu.memory_total_bytes / 8 * eighths;
                 return (total.saturating_sub(taken), total);
             }
-            let others: u64 = gpu.processes.iter().filter(|process| process.pid != std::process::id()).map(|process| process.memory_bytes).sum();
-            let gone = gpu.memory_reserved_bytes + gpu.readings.memory_used_bytes.max(others) + taken;
-            (gpu.memory_total_bytes.saturating_sub(gone).min(most), gpu.memory_total_bytes)
+            let others: u64 = gpu
+                .processes
+                .iter()
+                .filter(|process| process.pid != std::process::id())
+                .map(|process| process.memory_bytes)
+                .sum();
+            let gone =
+                gpu.memory_reserved_bytes + gpu.readings.memory_used_bytes.max(others) + taken;
+            (
+                gpu.memory_total_bytes.saturating_sub(gone).min(most),
+                gpu.memory_total_bytes,
+            )
         })
     }
 
@@ -228,21 +275,39 @@ impl Process {
     /// The GPU whose memory has this address.
     pub fn owner_of(&self, address: u64) -> Result<usize, Code> {
         let ordinal = address.checked_sub(FIRST_ADDRESS).ok_or(INVALID_VALUE)? / ADDRESSES;
-        usize::try_from(ordinal).ok().filter(|ordinal| self.contexts.contains_key(ordinal)).ok_or(INVALID_VALUE)
+        usize::try_from(ordinal)
+            .ok()
+            .filter(|ordinal| self.contexts.contains_key(ordinal))
+            .ok_or(INVALID_VALUE)
     }
 
     /// Carries out a kernel, and remembers what ended it where it did not come to its end.
-    pub fn launch(&mut self, ordinal: usize, kernel: usize, blocks: u32, threads: u32, parameters: &[u64]) -> Result<(), Code> {
+    pub fn launch(
+        &mut self,
+        ordinal: usize,
+        kernel: usize,
+        blocks: u32,
+        threads: u32,
+        parameters: &[u64],
+    ) -> Result<(), Code> {
         let (_, kernel) = self.kernels.get(&kernel).cloned().ok_or(INVALID_VALUE)?;
         let held = self.held(ordinal)?;
         held.clock_ns += LAUNCH_NS;
-        machine::run(&kernel, &mut held.memory, blocks, threads, parameters).inspect_err(|code| held.failed = Some(*code))
+        machine::run(&kernel, &mut held.memory, blocks, threads, parameters)
+            .inspect_err(|code| held.failed = Some(*code))
     }
 
     /// Moves a GPU's clock by what so many bytes take at so many GB/s.
-    pub fn spend(&mut self, ordinal: usize, bytes: usize, rate: impl FnOnce(&Gpu) -> f64) -> Result<(), Code> {
+    pub fn spend(
+        &mut self,
+        ordinal: usize,
+        bytes: usize,
+        rate: impl FnOnce(&Gpu) -> f64,
+    ) -> Result<(), Code> {
         let held = self.held(ordinal)?;
-        let gb_s = gpu_now(&held.uuid, |_, gpu| rate(gpu) * EFFICIENCY / if gpu.faults.check == "slow" { 2.0 } else { 1.0 })?;
+        let gb_s = gpu_now(&held.uuid, |_, gpu| {
+            rate(gpu) * EFFICIENCY / if gpu.faults.check == "slow" { 2.0 } else { 1.0 }
+        })?;
         held.clock_ns += bytes as f64 / gb_s.max(1e-3);
         Ok(())
     }
@@ -273,12 +338,26 @@ pub fn pcie_rate(gpu: &Gpu) -> f64 {
 
 /// GB/s of the links between two GPUs, one way; `None`: they have none.
 pub fn nvlink_rate(gpu: &Gpu, peer: &Gpu, peer_slot: usize) -> Option<f64> {
-    let up = |gpu: &Gpu| gpu.nvlink_count.saturating_sub(gpu.nvlinks_down.len() as u32);
-    let links = match gpu.nvlink_peer_slots.is_empty() {
-        true if gpu.nvlink_island.is_some() && gpu.nvlink_island == peer.nvlink_island => up(gpu).min(up(peer)),
-        true => 0,
-        false => gpu.nvlink_peer_slots.iter().zip(0..).filter(|(slot, link)| **slot as usize == peer_slot && !gpu.nvlinks_down.contains(link)).count() as u32,
+    let up = |gpu: &Gpu| {
+        gpu.nvlink_count
+            .saturating_sub(gpu.nvlinks_down.len() as u32)
     };
-    let carried = if gpu.faults.nvlink_slow || peer.faults.nvlink_slow { 0.5 } else { 1.0 };
+    let links = match gpu.nvlink_peer_slots.is_empty() {
+        true if gpu.nvlink_island.is_some() && gpu.nvlink_island == peer.nvlink_island => {
+            up(gpu).min(up(peer))
+        }
+        true => 0,
+        false => gpu
+            .nvlink_peer_slots
+            .iter()
+            .zip(0..)
+            .filter(|(slot, link)| **slot as usize == peer_slot && !gpu.nvlinks_down.contains(link))
+            .count() as u32,
+    };
+    let carried = if gpu.faults.nvlink_slow || peer.faults.nvlink_slow {
+        0.5
+    } else {
+        1.0
+    };
     (links > 0).then(|| carried * f64::from(links) * f64::from(gpu.nvlink_mbytes_per_s) / 1000.0)
 }

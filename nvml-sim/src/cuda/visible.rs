@@ -23,18 +23,33 @@ pub fn visible() -> Result<Vec<Visible>, Code> {
     library::initialise().map_err(of_nvml)?;
     let state = library::state().map_err(of_nvml)?;
     let dev = library::directory().join("dev");
-    let may_open = |gpu: &&Gpu| ["nvidiactl", "nvidia-uvm", &format!("nvidia{}", gpu.minor)].iter().all(|name| opens(&dev.join(name)));
+    let may_open = |gpu: &&Gpu| {
+        ["nvidiactl", "nvidia-uvm", &format!("nvidia{}", gpu.minor)]
+            .iter()
+            .all(|name| opens(&dev.join(name)))
+    };
     let there = |gpu: &&Gpu| !gpu.faults.missing && !gpu.faults.lost;
     let mut gpus: Vec<&Gpu> = state.gpus.iter().filter(there).filter(may_open).collect();
-    in_cudas_order(&mut gpus, std::env::var("CUDA_DEVICE_ORDER").ok().as_deref());
+    in_cudas_order(
+        &mut gpus,
+        std::env::var("CUDA_DEVICE_ORDER").ok().as_deref(),
+    );
     let seen = chosen(&gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
-    if seen.is_empty() { Err(NO_DEVICE) } else { Ok(seen) }
+    if seen.is_empty() {
+        Err(NO_DEVICE)
+    } else {
+        Ok(seen)
+    }
 }
 
 /// The GPU as the state has it now.
 pub fn gpu_now<T>(uuid: &str, look: impl FnOnce(&State, &Gpu) -> T) -> Result<T, Code> {
     let state = library::state().map_err(of_nvml)?;
-    let gpu = state.gpus.iter().find(|gpu| gpu.uuid == uuid).ok_or(UNKNOWN)?;
+    let gpu = state
+        .gpus
+        .iter()
+        .find(|gpu| gpu.uuid == uuid)
+        .ok_or(UNKNOWN)?;
     Ok(look(&state, gpu))
 }
 
@@ -49,18 +64,39 @@ fn in_cudas_order(gpus: &mut [&Gpu], asked: Option<&str>) {
 /// In the order the variable has them; the first that is not there ends the list. A slice is seen only where it is named, and then
 /// alone.
 fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<Visible> {
-    let whole: Vec<Visible> = gpus.iter().filter(|gpu| !gpu.mig_enabled).map(|gpu| Visible { uuid: gpu.uuid.clone(), eighths: 8 }).collect();
-    let Some(variable) = variable else { return whole };
+    let whole: Vec<Visible> = gpus
+        .iter()
+        .filter(|gpu| !gpu.mig_enabled)
+        .map(|gpu| Visible {
+            uuid: gpu.uuid.clone(),
+            eighths: 8,
+        })
+        .collect();
+    let Some(variable) = variable else {
+        return whole;
+    };
     let words = variable.split(',').map(str::trim);
     if let Some(slice) = words.clone().next().filter(|word| word.starts_with("MIG-")) {
-        let found = gpus.iter().find_map(|gpu| library::part_of(gpu, slice).map(|part| Visible { uuid: gpu.uuid.clone(), eighths: part.instance.size }));
+        let found = gpus.iter().find_map(|gpu| {
+            library::part_of(gpu, slice).map(|part| Visible {
+                uuid: gpu.uuid.clone(),
+                eighths: part.instance.size,
+            })
+        });
         return found.into_iter().collect();
     }
     let find = |word: &str| match word.parse::<usize>() {
         Ok(at) => whole.get(at).cloned(),
-        Err(_) => whole.iter().find(|gpu| word.starts_with("GPU-") && gpu.uuid.starts_with(word)).cloned(),
+        Err(_) => whole
+            .iter()
+            .find(|gpu| word.starts_with("GPU-") && gpu.uuid.starts_with(word))
+            .cloned(),
     };
-    words.map(find).take_while(Option::is_some).flatten().collect()
+    words
+        .map(find)
+        .take_while(Option::is_some)
+        .flatten()
+        .collect()
 }
 
 /// No driver is behind the files of a simulated GPU: whoever may open one is told so, the others that they may not.
@@ -73,7 +109,10 @@ fn opens(path: &Path) -> bool {
 
 /// What CUDA says where NVML says so.
 fn of_nvml(code: library::Code) -> Code {
-    use nvml_wrapper_sys::bindings::{nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as NOT_LOADED, nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH};
+    use nvml_wrapper_sys::bindings::{
+        nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as NOT_LOADED,
+        nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH,
+    };
     match code {
         NOT_LOADED => NO_DEVICE,
         MISMATCH => SYSTEM_DRIVER_MISMATCH,
@@ -90,15 +129,34 @@ mod tests {
         let mut state = crate::host(&[("h100", 3)], "seed", 0).unwrap();
         crate::apply_fault(&mut state, 2, "mig 1g.10gb,3g.40gb".parse().unwrap()).unwrap();
         let gpus: Vec<&Gpu> = state.gpus.iter().collect();
-        let [a, b] = [0, 1].map(|at| Visible { uuid: state.gpus[at].uuid.clone(), eighths: 8 });
+        let [a, b] = [0, 1].map(|at| Visible {
+            uuid: state.gpus[at].uuid.clone(),
+            eighths: 8,
+        });
         assert_eq!(chosen(&gpus, None), [a.clone(), b.clone()]);
-        assert_eq!(chosen(&gpus, Some(&format!("{}, 0", b.uuid))), [b.clone(), a.clone()]);
+        assert_eq!(
+            chosen(&gpus, Some(&format!("{}, 0", b.uuid))),
+            [b.clone(), a.clone()]
+        );
         assert_eq!(chosen(&gpus, Some("0,7,1")), [a]);
         assert_eq!(chosen(&gpus, Some(&b.uuid[..12])), [b]);
-        assert!(chosen(&gpus, Some("")).is_empty() && chosen(&gpus, Some(&state.gpus[2].uuid)).is_empty());
-        let slice = state.gpus[2].mig_instances.iter().find(|instance| instance.size == 4).unwrap();
+        assert!(
+            chosen(&gpus, Some("")).is_empty()
+                && chosen(&gpus, Some(&state.gpus[2].uuid)).is_empty()
+        );
+        let slice = state.gpus[2]
+            .mig_instances
+            .iter()
+            .find(|instance| instance.size == 4)
+            .unwrap();
         let seen = chosen(&gpus, Some(&format!("{},0", slice.compute[0].uuid)));
-        assert_eq!(seen, [Visible { uuid: state.gpus[2].uuid.clone(), eighths: 4 }]);
+        assert_eq!(
+            seen,
+            [Visible {
+                uuid: state.gpus[2].uuid.clone(),
+                eighths: 4
+            }]
+        );
     }
 
     #[test]

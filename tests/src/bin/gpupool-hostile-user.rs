@@ -12,7 +12,14 @@ fn main() -> ExitCode {
     };
     let number = |text: &str| text.parse().expect("a number");
     let sockets = sockets.iter().map(Into::into).collect();
-    let ground = Ground { sockets, own: number(own), others: number(others), dir: dir.clone(), secs: number(secs), seed: number(seed) };
+    let ground = Ground {
+        sockets,
+        own: number(own),
+        others: number(others),
+        dir: dir.clone(),
+        secs: number(secs),
+        seed: number(seed),
+    };
     match attack(&ground) {
         Ok(counts) => {
             println!("{counts:?}");

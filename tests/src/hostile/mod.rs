@@ -32,14 +32,27 @@ impl<'a> Watch<'a> {
     pub fn begin(pool: &'a Pool, daemons: &[&'static str]) -> Self {
         let bystander = pool.gsub(&["-o", "/dev/null", "--wrap", "while :; do sleep 0.1; done"]);
         pool.wait_state(bystander, JobState::Running);
-        let daemons = daemons.iter().map(|daemon| (*daemon, pool.daemon_pid(daemon))).collect();
-        Self { pool, daemons, bystander, slowest: Duration::ZERO, asked: 0 }
+        let daemons = daemons
+            .iter()
+            .map(|daemon| (*daemon, pool.daemon_pid(daemon)))
+            .collect();
+        Self {
+            pool,
+            daemons,
+            bystander,
+            slowest: Duration::ZERO,
+            asked: 0,
+        }
     }
 
     /// As another ordinary user.
     fn other(&self, program: &str, args: &[&str]) -> Said {
         let mut command = self.pool.user_command(program);
-        command.uid(OTHER_UID).gid(OTHER_UID).env("USER", "daemon").args(args);
+        command
+            .uid(OTHER_UID)
+            .gid(OTHER_UID)
+            .env("USER", "daemon")
+            .args(args);
         say(&mut command)
     }
 
@@ -48,14 +61,31 @@ impl<'a> Watch<'a> {
     pub fn look(&mut self) {
         let since = Instant::now();
         let said = self.other("gq", &["-j", &self.bystander.to_string()]);
-        assert!(said.code == 0 && said.out.contains(&self.bystander.to_string()), "another user's gq: {said:?}\n{}", self.pool.logs());
+        assert!(
+            said.code == 0 && said.out.contains(&self.bystander.to_string()),
+            "another user's gq: {said:?}\n{}",
+            self.pool.logs()
+        );
         let said = self.other("gsub", &["-D", "/tmp", "-o", "/dev/null", "--wrap", "true"]);
-        assert_eq!(said.code, 0, "another user's gsub: {said:?}\n{}", self.pool.logs());
+        assert_eq!(
+            said.code,
+            0,
+            "another user's gsub: {said:?}\n{}",
+            self.pool.logs()
+        );
         self.slowest = self.slowest.max(since.elapsed());
         self.asked += 1;
         for (daemon, pid) in &self.daemons {
-            assert_eq!(self.pool.daemon_pid(daemon), *pid, "{daemon} was started again");
-            assert!(crate::pool::is_alive(*pid), "{daemon} ended\n{}", self.pool.logs());
+            assert_eq!(
+                self.pool.daemon_pid(daemon),
+                *pid,
+                "{daemon} was started again"
+            );
+            assert!(
+                crate::pool::is_alive(*pid),
+                "{daemon} ended\n{}",
+                self.pool.logs()
+            );
         }
     }
 
@@ -63,12 +93,27 @@ impl<'a> Watch<'a> {
     #[track_caller]
     pub fn end(mut self) -> String {
         self.look();
-        assert!(self.slowest < LONGEST, "another user waited {:?}", self.slowest);
-        let mut seen = format!("another user asked {} times and waited {} ms at most", self.asked, self.slowest.as_millis());
+        assert!(
+            self.slowest < LONGEST,
+            "another user waited {:?}",
+            self.slowest
+        );
+        let mut seen = format!(
+            "another user asked {} times and waited {} ms at most",
+            self.asked,
+            self.slowest.as_millis()
+        );
         for (daemon, pid) in &self.daemons {
             let peak = peak_kib(*pid);
-            let most = if *daemon == "gpuctld" { MOST_CONTROLLER_KIB } else { MOST_NODE_KIB };
-            assert!(peak < most, "{daemon} took {peak} KiB, and {most} are the most");
+            let most = if *daemon == "gpuctld" {
+                MOST_CONTROLLER_KIB
+            } else {
+                MOST_NODE_KIB
+            };
+            assert!(
+                peak < most,
+                "{daemon} took {peak} KiB, and {most} are the most"
+            );
             seen.push_str(&format!("; {daemon} took {} MB at most", peak >> 10));
             let log = self.pool.log(daemon);
             for words in ["panicked", "this is a bug"] {
@@ -77,8 +122,15 @@ impl<'a> Watch<'a> {
             }
         }
         let job = self.pool.job(self.bystander);
-        assert_eq!((job.state, job.attempts), (JobState::Running, 1), "a job of somebody else: {job:?}");
-        assert_eq!(self.pool.run("gdel", &[&self.bystander.to_string()]).code, 0);
+        assert_eq!(
+            (job.state, job.attempts),
+            (JobState::Running, 1),
+            "a job of somebody else: {job:?}"
+        );
+        assert_eq!(
+            self.pool.run("gdel", &[&self.bystander.to_string()]).code,
+            0
+        );
         self.pool.check();
         seen
     }
@@ -86,13 +138,19 @@ impl<'a> Watch<'a> {
 
 fn peak_kib(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has a peak");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("a process has a peak");
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// How long: `SOAK_SECS`, or what a test takes.
 pub fn secs(of_test: u64) -> u64 {
-    std::env::var("SOAK_SECS").ok().and_then(|text| text.parse().ok()).unwrap_or(of_test)
+    std::env::var("SOAK_SECS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(of_test)
 }
 
 /// Time in which what was begun has to be over.

@@ -42,7 +42,9 @@ pub fn attack(ground: &Ground) -> Result<BTreeMap<u16, u64>, String> {
             threads.spawn(move || half_sent(socket, until));
             threads.spawn(move || never_read(socket, until));
         }
-        let askers: Vec<_> = (0..4).map(|at| threads.spawn(move || ask_all(ground, at, until))).collect();
+        let askers: Vec<_> = (0..4)
+            .map(|at| threads.spawn(move || ask_all(ground, at, until)))
+            .collect();
         let mut counts = BTreeMap::new();
         for asker in askers {
             for (status, count) in asker.join().map_err(|_| "an asker panicked".to_owned())?? {
@@ -58,7 +60,9 @@ fn half_sent(socket: &Path, until: Instant) {
     let mut open: Vec<UnixStream> = Vec::new();
     while Instant::now() < until {
         while open.len() < HALF {
-            let Ok(mut stream) = UnixStream::connect(socket) else { break };
+            let Ok(mut stream) = UnixStream::connect(socket) else {
+                break;
+            };
             let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
             let sent = match open.len() % 3 {
                 0 => {
@@ -88,9 +92,15 @@ fn never_read(socket: &Path, until: Instant) {
     let mut open: Vec<UnixStream> = Vec::new();
     while Instant::now() < until {
         while open.len() < DEAF {
-            let Ok(mut stream) = UnixStream::connect(socket) else { break };
+            let Ok(mut stream) = UnixStream::connect(socket) else {
+                break;
+            };
             let _ = stream.set_nonblocking(true);
-            let _ = stream.write_all("GET /v1/jobs?state=all&expand=true HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100).as_bytes());
+            let _ = stream.write_all(
+                "GET /v1/jobs?state=all&expand=true HTTP/1.1\r\nhost: x\r\n\r\n"
+                    .repeat(100)
+                    .as_bytes(),
+            );
             open.push(stream);
         }
         std::thread::sleep(Duration::from_secs(2));
@@ -108,7 +118,11 @@ fn ask_all(ground: &Ground, at: u64, until: Instant) -> Result<BTreeMap<u16, u64
         (chance % below as u64) as usize
     };
     let (posts, gets, values, texts) = (posts(ground), gets(ground), values(), texts());
-    let places: Vec<(usize, String)> = posts.iter().enumerate().flat_map(|(at, (_, _, body))| paths(body).into_iter().map(move |path| (at, path))).collect();
+    let places: Vec<(usize, String)> = posts
+        .iter()
+        .enumerate()
+        .flat_map(|(at, (_, _, body))| paths(body).into_iter().map(move |path| (at, path)))
+        .collect();
     let mut counts = BTreeMap::new();
     let socket = &ground.sockets[at as usize % ground.sockets.len()];
     while Instant::now() < until {
@@ -118,21 +132,41 @@ fn ask_all(ground: &Ground, at: u64, until: Instant) -> Result<BTreeMap<u16, u64
                 let text = encoded(&texts[next(texts.len())]);
                 match keys.is_empty() {
                     true => ("GET", path.replace("{}", &text), Value::Null),
-                    false => ("GET", format!("{path}?{}={text}", keys[next(keys.len())]), Value::Null),
+                    false => (
+                        "GET",
+                        format!("{path}?{}={text}", keys[next(keys.len())]),
+                        Value::Null,
+                    ),
                 }
             }
             _ => {
                 let (at, path) = &places[next(places.len())];
                 let (method, to, body) = &posts[*at];
-                (*method, to.clone(), with(body, path, values[next(values.len())].clone()))
+                (
+                    *method,
+                    to.clone(),
+                    with(body, path, values[next(values.len())].clone()),
+                )
             }
         };
-        let Some((status, text)) = exchange(socket, method, &path, &body) else { continue };
+        let Some((status, text)) = exchange(socket, method, &path, &body) else {
+            continue;
+        };
         *counts.entry(status).or_default() += 1;
         let start: String = path.chars().take(200).collect();
-        let shown = || format!("{method} {start} {}: {status} {text}", body.to_string().chars().take(300).collect::<String>());
-        let is_fault = status >= 500 && ["bug", "database", "did not answer"].iter().any(|word| text.contains(word));
-        if is_fault || status >= 400 && !text.contains("\"error\":") && !matches!(status, 400 | 414 | 431) {
+        let shown = || {
+            format!(
+                "{method} {start} {}: {status} {text}",
+                body.to_string().chars().take(300).collect::<String>()
+            )
+        };
+        let is_fault = status >= 500
+            && ["bug", "database", "did not answer"]
+                .iter()
+                .any(|word| text.contains(word));
+        if is_fault
+            || status >= 400 && !text.contains("\"error\":") && !matches!(status, 400 | 414 | 431)
+        {
             return Err(shown());
         }
     }
@@ -142,11 +176,24 @@ fn ask_all(ground: &Ground, at: u64, until: Instant) -> Result<BTreeMap<u16, u64
 /// Status and the beginning of the answer; none where the connection ended without one.
 fn exchange(socket: &Path, method: &str, path: &str, body: &Value) -> Option<(u16, String)> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
-    stream.set_write_timeout(Some(Duration::from_secs(60))).ok()?;
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
-    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())); // refused before its end: the answer is there
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .ok()?;
+    stream
+        .set_write_timeout(Some(Duration::from_secs(60)))
+        .ok()?;
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let _ = stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body.as_bytes())); // refused before its end: the answer is there
     let (mut answer, mut chunk) = (Vec::new(), [0; 65_536]);
     while let Ok(count @ 1..) = stream.read(&mut chunk) {
         let room = LOOK_BYTES.saturating_sub(answer.len()).min(count);
@@ -158,7 +205,16 @@ fn exchange(socket: &Path, method: &str, path: &str, body: &Value) -> Option<(u1
 }
 
 fn encoded(text: &str) -> String {
-    text.bytes().take(60_000).map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    text.bytes()
+        .take(60_000)
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
 }
 
 /// A submission with all that may be asked for.
@@ -190,7 +246,8 @@ fn posts(ground: &Ground) -> Vec<Ask> {
         "argv": ["true"], "environment": ["A=1"], "work_dir": "/tmp", "name": "s", "nodes": 1, "ntasks": 1, "ntasks_per_node": 1, "nodelist": "node1", "exclude": "",
         "relative": 0, "cyclic": true, "share": share, "connect": "127.0.0.1:9", "key": "k",
     });
-    let bare_step = json!({"argv": ["true"], "ntasks_per_node": 1, "connect": "127.0.0.1:9", "key": "k"});
+    let bare_step =
+        json!({"argv": ["true"], "ntasks_per_node": 1, "connect": "127.0.0.1:9", "key": "k"});
     let used = json!({"cpu_user_micros": 1, "cpu_system_micros": 1, "peak_memory_bytes": 1, "oom_kills": 0, "gpu": {"sampled_ms": 1, "energy_mj": 1, "power_peak_mw": 1}});
     let change = json!({
         "time_limit_secs": 60, "nice": 1, "name": "n", "comment": "c", "partition": "main", "account": "a", "qos": "q", "begin": "2026-01-01T00:00:00Z", "requeue": true,
@@ -205,22 +262,67 @@ fn posts(ground: &Ground) -> Vec<Ask> {
         ("POST", "/v1/jobs/dry-run".into(), submit(plain)),
         ("POST", format!("/v1/jobs/{own}/steps"), step),
         ("POST", format!("/v1/jobs/{own}/steps"), bare_step),
-        ("POST", format!("/v1/jobs/{own}/steps/0/end"), json!({"exit_code": "0:0", "used": used})),
-        ("POST", "/v1/jobs/cancel".into(), json!({"jobs": [others], "filter": {"user": "root", "name": "n", "state": "PENDING", "nodelist": "node1"}, "signal": 10, "batch_only": true, "full": true})),
+        (
+            "POST",
+            format!("/v1/jobs/{own}/steps/0/end"),
+            json!({"exit_code": "0:0", "used": used}),
+        ),
+        (
+            "POST",
+            "/v1/jobs/cancel".into(),
+            json!({"jobs": [others], "filter": {"user": "root", "name": "n", "state": "PENDING", "nodelist": "node1"}, "signal": 10, "batch_only": true, "full": true}),
+        ),
     ];
     for (key, value) in change.as_object().expect("an object") {
-        all.push(("POST", "/v1/jobs/update".into(), json!({"job": own, "change": {key: value}})));
+        all.push((
+            "POST",
+            "/v1/jobs/update".into(),
+            json!({"job": own, "change": {key: value}}),
+        ));
     }
-    for key in ["gpus", "nodelist", "exclude", "constraint", "nodes", "ntasks", "mem", "cpus_per_task"] {
-        all.push(("POST", "/v1/jobs/update".into(), json!({"job": "2", "change": {key: "1"}})));
+    for key in [
+        "gpus",
+        "nodelist",
+        "exclude",
+        "constraint",
+        "nodes",
+        "ntasks",
+        "mem",
+        "cpus_per_task",
+    ] {
+        all.push((
+            "POST",
+            "/v1/jobs/update".into(),
+            json!({"job": "2", "change": {key: "1"}}),
+        ));
     }
     for act in ["hold", "release", "requeue", "suspend", "resume"] {
-        all.push(("POST", format!("/v1/jobs/{act}"), with(&targets, "/jobs/0", others.clone().into())));
+        all.push((
+            "POST",
+            format!("/v1/jobs/{act}"),
+            with(&targets, "/jobs/0", others.clone().into()),
+        ));
     }
-    let edit = json!({"change": {"limit": {"h100": 1}, "users": ["u"], "priority": 1}, "create": true});
+    let edit =
+        json!({"change": {"limit": {"h100": 1}, "users": ["u"], "priority": 1}, "create": true});
     for path in [
-        "/v1/nodes/node1/drain", "/v1/nodes/node1/down", "/v1/nodes/node1/remove", "/v1/tokens", "/v1/join", "/v1/renew", "/v1/reload", "/v1/reload/dry-run", "/v1/backup",
-        "/v1/accounts/a", "/v1/accounts/a/remove", "/v1/accounts/a/users/u", "/v1/qos/q", "/v1/reservations/r", "/v1/policy", "/v1/gpus/0/forget", "/v1/nodes/node1/gpus/0/quarantine",
+        "/v1/nodes/node1/drain",
+        "/v1/nodes/node1/down",
+        "/v1/nodes/node1/remove",
+        "/v1/tokens",
+        "/v1/join",
+        "/v1/renew",
+        "/v1/reload",
+        "/v1/reload/dry-run",
+        "/v1/backup",
+        "/v1/accounts/a",
+        "/v1/accounts/a/remove",
+        "/v1/accounts/a/users/u",
+        "/v1/qos/q",
+        "/v1/reservations/r",
+        "/v1/policy",
+        "/v1/gpus/0/forget",
+        "/v1/nodes/node1/gpus/0/quarantine",
     ] {
         all.push(("POST", path.into(), with(&edit, "/reason", json!("r"))));
     }
@@ -229,8 +331,26 @@ fn posts(ground: &Ground) -> Vec<Ask> {
 
 /// Every question, with the keys of its query.
 fn gets(ground: &Ground) -> Vec<(String, Vec<&'static str>)> {
-    let jobs = vec!["job", "user", "partition", "account", "qos", "name", "reservation", "state", "nodelist", "expand", "columns", "bare", "live", "x"];
-    let runs = vec!["job", "user", "account", "state", "nodelist", "from", "to", "attempts", "steps", "detail", "columns", "bare", "limit"];
+    let jobs = vec![
+        "job",
+        "user",
+        "partition",
+        "account",
+        "qos",
+        "name",
+        "reservation",
+        "state",
+        "nodelist",
+        "expand",
+        "columns",
+        "bare",
+        "live",
+        "x",
+    ];
+    let runs = vec![
+        "job", "user", "account", "state", "nodelist", "from", "to", "attempts", "steps", "detail",
+        "columns", "bare", "limit",
+    ];
     let own = ground.own;
     let mut all = vec![
         ("/v1/jobs".to_owned(), jobs.clone()),
@@ -240,12 +360,26 @@ fn gets(ground: &Ground) -> Vec<(String, Vec<&'static str>)> {
         ("/v1/runs".to_owned(), runs),
         ("/v1/report".to_owned(), vec!["by", "from", "to"]),
         ("/v1/utilization".to_owned(), vec!["from", "to"]),
-        ("/v1/idle".to_owned(), vec!["from", "to", "partition", "warn_after_secs"]),
+        (
+            "/v1/idle".to_owned(),
+            vec!["from", "to", "partition", "warn_after_secs"],
+        ),
         ("/v1/trace".to_owned(), vec!["after", "limit", "from"]),
         ("/v1/shares".to_owned(), vec!["user", "account", "outlook"]),
         (format!("/v1/jobs/{own}/wait"), vec!["x"]),
     ];
-    for path in ["/v1/jobs/{}", "/v1/jobs/{}/script", "/v1/jobs/{}/log", "/v1/jobs/{}/why", "/v1/gpus/{}/history", "/v1/accounts/{}", "/v1/qos/{}", "/v1/reservations/{}", "/v1/{}", "/{}"] {
+    for path in [
+        "/v1/jobs/{}",
+        "/v1/jobs/{}/script",
+        "/v1/jobs/{}/log",
+        "/v1/jobs/{}/why",
+        "/v1/gpus/{}/history",
+        "/v1/accounts/{}",
+        "/v1/qos/{}",
+        "/v1/reservations/{}",
+        "/v1/{}",
+        "/{}",
+    ] {
         all.push((path.to_owned(), Vec::new()));
     }
     all

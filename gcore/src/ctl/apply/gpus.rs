@@ -7,7 +7,13 @@ use crate::ctl::{gpu_check, gpu_gone, gpu_history, gpu_order, mig, submit};
 
 pub(super) fn apply(state: &mut State, event: &Event) {
     match event {
-        Event::GpuOrdered { node, uuid, what, by, at } => {
+        Event::GpuOrdered {
+            node,
+            uuid,
+            what,
+            by,
+            at,
+        } => {
             gpu_history::count(state, event);
             gpu_order::apply_ordered(state, *node, uuid, what);
             mig::note(node_mut(state, *node), uuid, what, *at);
@@ -20,7 +26,9 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             raise_generation(state, *node);
             state.watch(*node);
         }
-        Event::GpuNoted { node, uuid, kind, .. } => {
+        Event::GpuNoted {
+            node, uuid, kind, ..
+        } => {
             gpu_history::count(state, event);
             gpu_gone::apply(state, *node, uuid, *kind);
             match kind {
@@ -33,15 +41,37 @@ pub(super) fn apply(state: &mut State, event: &Event) {
                 _ => {}
             }
         }
-        Event::GpuChecked { node, uuid, number, gave_way_to, report, at } => {
-            gpu_check::apply_checked(node_mut(state, *node), uuid, *number, gave_way_to.is_some(), report, *at);
+        Event::GpuChecked {
+            node,
+            uuid,
+            number,
+            gave_way_to,
+            report,
+            at,
+        } => {
+            gpu_check::apply_checked(
+                node_mut(state, *node),
+                uuid,
+                *number,
+                gave_way_to.is_some(),
+                report,
+                *at,
+            );
             // The next GPU in turn need not wait.
             state.next_check_look = *at;
             raise_generation(state, *node);
             state.watch(*node);
         }
-        Event::GpuJudged { node, uuid, check, odd, .. } => {
-            gpu_check::change(node_mut(state, *node), uuid, |checks| checks.judge(check, odd));
+        Event::GpuJudged {
+            node,
+            uuid,
+            check,
+            odd,
+            ..
+        } => {
+            gpu_check::change(node_mut(state, *node), uuid, |checks| {
+                checks.judge(check, odd)
+            });
         }
         other => unreachable!("{other:?} is not of a GPU"),
     }

@@ -23,7 +23,11 @@ pub(super) fn submitted(
 ) {
     let eligible = spec.begin.unwrap_or(at).max(at);
     let owner = format!("user:{}", spec.user.name);
-    let hold = Mark { owner, reason: "submitted with --hold".into(), since: at };
+    let hold = Mark {
+        owner,
+        reason: "submitted with --hold".into(),
+        since: at,
+    };
     let holds = if spec.hold { vec![hold] } else { Vec::new() };
     let reason = reason_of(&holds);
     let client_key = client_key.map(Arc::from);
@@ -79,19 +83,34 @@ pub(super) fn submitted(
 
 /// A task gets a record of its own.
 pub(super) fn split(state: &mut State, array: JobId, position: u32) {
-    let waits = state.arrays.get(array).and_then(|array| dependency::of_task(state, array, position));
+    let waits = state
+        .arrays
+        .get(array)
+        .and_then(|array| dependency::of_task(state, array, position));
     let array = array_mut(state, array);
     let holds = array.holds_of(position).to_vec();
     array.no_longer_apart(&RangeSet::from_iter([position]));
-    assert!(array.pending.remove(position), "task {position} of {} is not pending", array.id);
+    assert!(
+        array.pending.remove(position),
+        "task {position} of {} is not pending",
+        array.id
+    );
     array.own_pending += 1;
     let index = array.tasks.nth(position).expect("position is in the array");
     let job = Job {
         id: array.task_id(position),
         spec: array.spec.clone(),
-        task: Some(TaskOf { array: array.id, position, index }),
+        task: Some(TaskOf {
+            array: array.id,
+            position,
+            index,
+        }),
         state: JobState::Pending,
-        reason: if holds.is_empty() { array.reason.clone() } else { reason_of(&holds) },
+        reason: if holds.is_empty() {
+            array.reason.clone()
+        } else {
+            reason_of(&holds)
+        },
         submitted: array.submitted,
         eligible: array.eligible,
         holds,
@@ -143,7 +162,13 @@ pub(super) fn tasks_held(array: &mut Array, positions: &RangeSet, mark: &Mark) {
 }
 
 /// An array has one time from which it is eligible. The rest of one that was held as a whole is held still: what is let go begins now.
-pub(super) fn tasks_released(state: &mut State, id: JobId, positions: &RangeSet, owner: Option<&str>, at: Timestamp) {
+pub(super) fn tasks_released(
+    state: &mut State,
+    id: JobId,
+    positions: &RangeSet,
+    owner: Option<&str>,
+    at: Timestamp,
+) {
     let array = array_mut(state, id);
     let all_were_held = array.not_held().is_empty();
     array.set_holds(positions, |holds| lift(holds, owner));
@@ -169,7 +194,9 @@ pub(super) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, 
 
 /// What a waiting job waits for as far as its holds go; the next pass says more.
 pub(in crate::ctl) fn reason_of(holds: &[Mark]) -> Reason {
-    holds.first().map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
+    holds
+        .first()
+        .map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
 }
 
 /// What a change says, in the request itself.
@@ -197,18 +224,34 @@ pub(in crate::ctl) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) 
         request,
     } = change;
     let texts = [name, comment, partition, account, qos];
-    let own = JobChange { limit_secs: None, nice: None, eligible: None, max_running: None, ..change.clone() };
+    let own = JobChange {
+        limit_secs: None,
+        nice: None,
+        eligible: None,
+        max_running: None,
+        ..change.clone()
+    };
     if own == JobChange::default() {
         return;
     }
     let spec = Arc::make_mut(spec);
-    dependency.iter().for_each(|new| spec.dependency.clone_from(new));
-    licences.iter().for_each(|new| spec.licences.clone_from(new));
-    reservation.iter().for_each(|new| spec.reservation = Some(new.clone()).filter(|name| !name.is_empty()));
+    dependency
+        .iter()
+        .for_each(|new| spec.dependency.clone_from(new));
+    licences
+        .iter()
+        .for_each(|new| spec.licences.clone_from(new));
+    reservation
+        .iter()
+        .for_each(|new| spec.reservation = Some(new.clone()).filter(|name| !name.is_empty()));
     priority.iter().for_each(|new| spec.priority = *new);
     deadline.iter().for_each(|new| spec.deadline = *new);
-    time_min_secs.iter().for_each(|new| spec.time_min_secs = *new);
-    checkpoint.iter().for_each(|new| spec.checkpoint.clone_from(new));
+    time_min_secs
+        .iter()
+        .for_each(|new| spec.time_min_secs = *new);
+    checkpoint
+        .iter()
+        .for_each(|new| spec.checkpoint.clone_from(new));
     spec.borrow = borrow.or(spec.borrow);
     spec.idle_exempt = idle_exempt.unwrap_or(spec.idle_exempt);
     if !request.is_empty() {
@@ -216,8 +259,13 @@ pub(in crate::ctl) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) 
         spread(&mut spec.request);
     }
     let common = &mut *spec.common;
-    let fields =
-        [&mut spec.name, &mut common.comment, &mut common.partition, &mut common.account, &mut common.qos];
+    let fields = [
+        &mut spec.name,
+        &mut common.comment,
+        &mut common.partition,
+        &mut common.account,
+        &mut common.qos,
+    ];
     for (field, text) in fields.into_iter().zip(texts) {
         if let Some(text) = text {
             field.clone_from(text);
@@ -252,13 +300,21 @@ pub(super) fn updated(state: &mut State, id: JobId, change: &JobChange) {
             raise_generations(state, run);
         }
     }
-    let (over, after) = (job_mut(state, id).state.is_final(), job_mut(state, id).spec.clone());
+    let (over, after) = (
+        job_mut(state, id).state.is_final(),
+        job_mut(state, id).spec.clone(),
+    );
     if !over {
         state.tally.remove(&before, 1);
         state.tally.add(&after, 1);
     }
-    let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
-    if let Some((spec, limit_secs, submitted)) = job.map(|job| (job.spec.clone(), job.limit_secs, job.submitted)) {
+    let job = state
+        .jobs
+        .get(id)
+        .filter(|job| job.state == JobState::Pending);
+    if let Some((spec, limit_secs, submitted)) =
+        job.map(|job| (job.spec.clone(), job.limit_secs, job.submitted))
+    {
         state.index_begin(id, submitted, eligible, &spec);
         state.index_deadline(id, &spec, limit_secs);
     }
@@ -274,7 +330,12 @@ pub(super) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     if let Some(most) = change.max_running {
         array.tasks = array.tasks.clone().with_limit((most > 0).then_some(most));
     }
-    let (spec, limit_secs, submitted, eligible) = (array.spec.clone(), array.limit_secs, array.submitted, array.eligible);
+    let (spec, limit_secs, submitted, eligible) = (
+        array.spec.clone(),
+        array.limit_secs,
+        array.submitted,
+        array.eligible,
+    );
     let untouched = array.pending.len();
     state.tally.remove(&before, untouched);
     state.tally.add(&spec, untouched);
@@ -284,7 +345,11 @@ pub(super) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
 
 pub(super) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
     let job = job_mut(state, id);
-    assert_eq!(job.state, JobState::Pending, "job {id} is cancelled as pending");
+    assert_eq!(
+        job.state,
+        JobState::Pending,
+        "job {id} is cancelled as pending"
+    );
     job.state = JobState::Cancelled;
     job.ended = Some(at);
     job.reason = Reason::default();
@@ -302,7 +367,13 @@ pub(super) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
     }
 }
 
-pub(super) fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str, at: Timestamp) {
+pub(super) fn tasks_cancelled(
+    state: &mut State,
+    id: JobId,
+    positions: &RangeSet,
+    by: &str,
+    at: Timestamp,
+) {
     let array = array_mut(state, id);
     array.no_longer_apart(positions);
     for (first, last) in positions.runs() {
@@ -323,7 +394,12 @@ pub(in crate::ctl) fn close_array(array: &mut Array, at: Timestamp) {
     array.ended = array.is_over().then_some(at);
 }
 
-pub(super) fn waits_changed(state: &mut State, who: Dependent, waits: Option<Box<Waits>>, at: Timestamp) {
+pub(super) fn waits_changed(
+    state: &mut State,
+    who: Dependent,
+    waits: Option<Box<Waits>>,
+    at: Timestamp,
+) {
     let still = waits.is_some();
     state.set_waits(who, waits);
     if still {
@@ -342,7 +418,10 @@ pub(super) fn waits_changed(state: &mut State, who: Dependent, waits: Option<Box
     };
     *eligible = (*eligible).max(at);
     let eligible = *eligible;
-    if matches!(reason.code, ReasonCode::Dependency | ReasonCode::DependencyNeverSatisfied) {
+    if matches!(
+        reason.code,
+        ReasonCode::Dependency | ReasonCode::DependencyNeverSatisfied
+    ) {
         *reason = Reason::default();
     }
     state.index_begin(who.id(), eligible, eligible, &spec);
@@ -351,7 +430,11 @@ pub(super) fn waits_changed(state: &mut State, who: Dependent, waits: Option<Box
 pub(super) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
     let gone: BTreeSet<JobId> = jobs.iter().copied().collect();
     // They are the oldest, so this looks at hardly any other.
-    let oldest = state.finished.iter().filter(|(_, id)| gone.contains(id)).take(gone.len());
+    let oldest = state
+        .finished
+        .iter()
+        .filter(|(_, id)| gone.contains(id))
+        .take(gone.len());
     for key in oldest.copied().collect::<Vec<_>>() {
         state.finished.remove(&key);
     }

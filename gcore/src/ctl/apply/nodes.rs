@@ -10,7 +10,12 @@ use std::sync::Arc;
 
 pub(super) fn apply(state: &mut State, event: &Event) {
     match event {
-        Event::NodeJoined { node, name, role, at } => {
+        Event::NodeJoined {
+            node,
+            name,
+            role,
+            at,
+        } => {
             let joined = Node {
                 id: *node,
                 name: name.clone(),
@@ -34,8 +39,16 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         }
         Event::NodeRenewed { node, from, at, .. } => {
             let one = node_mut(state, *node);
-            let count = one.renewed.as_ref().map_or(0, |before| before.count).saturating_add(1);
-            one.renewed = Some(Box::new(Renewed { at: *at, from: from.clone(), count }));
+            let count = one
+                .renewed
+                .as_ref()
+                .map_or(0, |before| before.count)
+                .saturating_add(1);
+            one.renewed = Some(Box::new(Renewed {
+                at: *at,
+                from: from.clone(),
+                count,
+            }));
         }
         Event::NodeHello { node, life, at } => {
             let window = state.adoption.as_ref().map_or(0, |window| window.number);
@@ -54,7 +67,9 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             one.fencing = None;
             state.watch(*node);
         }
-        Event::NodeInventory { node, inventory, .. } => {
+        Event::NodeInventory {
+            node, inventory, ..
+        } => {
             take_inventory(node_mut(state, *node), inventory);
             submit::forget_what_fits(state);
             state.watch(*node);
@@ -69,7 +84,11 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             let node = node_mut(state, *node);
             node.obeyed = node.obeyed.max(*generation);
         }
-        Event::NodeDrained { node, mark, automatic } => {
+        Event::NodeDrained {
+            node,
+            mark,
+            automatic,
+        } => {
             if *automatic {
                 state.automatic_drains.insert((mark.since, *node));
             }
@@ -79,7 +98,9 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             node_mut(state, *node).empty_by = Some(*due);
             state.watch(*node);
         }
-        Event::NodeResumed { node, owner, at, .. } => {
+        Event::NodeResumed {
+            node, owner, at, ..
+        } => {
             let one = node_mut(state, *node);
             lift(&mut one.drains, owner.as_deref());
             if one.drains.is_empty() {
@@ -91,21 +112,41 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         }
         Event::NodeStruck { node, strike } => node_health::apply_struck(state, *node, strike),
         Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
-        Event::NodeFenceAsked { node, lost, automatic, at } => {
+        Event::NodeFenceAsked {
+            node,
+            lost,
+            automatic,
+            at,
+        } => {
             if *automatic {
                 state.automatic_drains.insert((*at, *node));
             }
             let number = state.seq.0;
             let fencing = node_mut(state, *node).fencing.get_or_insert_default();
             let attempts = fencing.attempts + 1;
-            *fencing = Fencing { lost: lost.clone(), number, attempts, asked: *at, failed: None };
+            *fencing = Fencing {
+                lost: lost.clone(),
+                number,
+                attempts,
+                asked: *at,
+                failed: None,
+            };
             state.watch(*node);
         }
-        Event::NodeFenceFailed { node, lost, text, retry, at } => {
+        Event::NodeFenceFailed {
+            node,
+            lost,
+            text,
+            retry,
+            at,
+        } => {
             let fencing = node_mut(state, *node).fencing.get_or_insert_default();
             fencing.lost.clone_from(lost);
             fencing.asked = *at;
-            fencing.failed = Some(FenceFailure { text: text.clone(), retry: *retry });
+            fencing.failed = Some(FenceFailure {
+                text: text.clone(),
+                retry: *retry,
+            });
             state.watch(*node);
         }
         Event::NodeFenced { node, .. } => {
@@ -126,7 +167,12 @@ pub(super) fn apply(state: &mut State, event: &Event) {
 
 /// A controller that starts has heard of no node yet.
 pub(super) fn unheard(state: &mut State, at: Timestamp) {
-    let up: Vec<NodeId> = state.nodes.values().filter(|node| node.link == Link::Up).map(|node| node.id).collect();
+    let up: Vec<NodeId> = state
+        .nodes
+        .values()
+        .filter(|node| node.link == Link::Up)
+        .map(|node| node.id)
+        .collect();
     for id in up {
         let node = node_mut(state, id);
         (node.link, node.link_since) = (Link::Silent, at);
@@ -152,9 +198,19 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
             }
             None => {
                 let slot = GpuSlot(u16::try_from(gpus.len()).expect("slots are bounded"));
-                gpus.push(GpuEntry { slot, info: info.clone(), present: true, forgotten: false, refused: String::new(), checks: None });
+                gpus.push(GpuEntry {
+                    slot,
+                    info: info.clone(),
+                    present: true,
+                    forgotten: false,
+                    refused: String::new(),
+                    checks: None,
+                });
             }
         }
     }
-    node.inventory = Arc::new(Inventory { gpus: Vec::new(), ..inventory.clone() });
+    node.inventory = Arc::new(Inventory {
+        gpus: Vec::new(),
+        ..inventory.clone()
+    });
 }

@@ -1,10 +1,13 @@
 //! What the events of runs change, from the placement until their nodes are clean. A part of `apply`, and like it infallible,
 //! without clock or chance.
 
-use super::{array_mut, close_array, job_mut, jobs, node_mut, raise_generation, raise_generations, respecify, run_mut};
+use super::{
+    array_mut, close_array, job_mut, jobs, node_mut, raise_generation, raise_generations,
+    respecify, run_mut,
+};
 use crate::ctl::dependency::Dependent;
-use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
 use crate::ctl::run_end::DOWNED_MILLIS;
+use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
 use crate::ctl::{gpu_check, idle, mig, preempt, usage};
 use gmodel::checkpoint::Mark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
@@ -22,7 +25,11 @@ pub(super) fn placed(
     assert_eq!(allocation.len(), lives.len());
     let job = job_mut(state, id.job);
     assert_eq!(job.state, JobState::Pending, "job {} is placed", id.job);
-    assert!(job.attempts < id.attempt, "attempts of job {} count up", id.job);
+    assert!(
+        job.attempts < id.attempt,
+        "attempts of job {} count up",
+        id.job
+    );
     job.state = JobState::Running;
     job.reason = Reason::default();
     job.skipped_attempts += id.attempt - job.attempts - 1;
@@ -43,7 +50,11 @@ pub(super) fn placed(
         // Only what a node brought along after a restore: it runs, whatever it waited for.
         state.set_waits(Dependent::Job(id.job), None);
     }
-    let members = allocation.iter().zip(lives).map(|(share, life)| Member::new(share.node, life.clone())).collect();
+    let members = allocation
+        .iter()
+        .zip(lives)
+        .map(|(share, life)| Member::new(share.node, life.clone()))
+        .collect();
     let run = Run::placed(id, allocation.clone(), members, limit_secs, at);
     let generation = state.seq.0;
     for share in allocation {
@@ -76,11 +87,18 @@ pub(super) fn adopted(
 }
 
 /// A node brought its part of an adopted run along. That of the batch node comes first.
-pub(super) fn found_on(state: &mut State, id: RunId, share: &NodeShare, life: &NodeLife, batch: bool) {
+pub(super) fn found_on(
+    state: &mut State,
+    id: RunId,
+    share: &NodeShare,
+    life: &NodeLife,
+    batch: bool,
+) {
     let run = run_mut(state, id);
     let place = if batch { 0 } else { run.members.len() };
     run.allocation.insert(place, share.clone());
-    run.members.insert(place, Member::new(share.node, Arc::new(life.clone())));
+    run.members
+        .insert(place, Member::new(share.node, Arc::new(life.clone())));
     let node = node_mut(state, share.node);
     node.runs.insert(id);
     mig::yield_to(node, share);
@@ -94,13 +112,28 @@ pub(super) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
     state.preparing.remove(&(placed, id));
 }
 
-pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {
+pub(super) fn reported(
+    state: &mut State,
+    id: RunId,
+    node: NodeId,
+    phase: &RunPhase,
+    at: Timestamp,
+) {
     let run = run_mut(state, id);
     let clean = matches!(phase, RunPhase::Clean(_));
-    let place = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {id}"));
+    let place = run
+        .place_of(node)
+        .unwrap_or_else(|| panic!("node {node} is in run {id}"));
     run.members[place].phase = Some(phase.clone());
-    let ends_wait = phase.end().is_some_and(|end| place == 0 || end.answered) && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
-    let freed = Some(&run.allocation[place]).filter(|share| clean && !share.gpus.is_empty()).cloned();
+    let ends_wait = phase.end().is_some_and(|end| place == 0 || end.answered)
+        && run.members.len() > 1
+        && run
+            .stop
+            .as_ref()
+            .is_some_and(|stop| stop.checkpoint_secs > 0);
+    let freed = Some(&run.allocation[place])
+        .filter(|share| clean && !share.gpus.is_empty())
+        .cloned();
     // A run that was written off may report long after its job is over and forgotten.
     if let RunPhase::Running { started } = phase
         && run.started.is_none()
@@ -128,8 +161,14 @@ pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPh
 
 /// The script of a run on several nodes is over and others have not said so: its job is COMPLETING until they do.
 fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
-    let goes_on = state.runs.get(id).is_some_and(|run| run.members.len() > 1 && run.outcome.is_none());
-    let job = state.jobs.get_mut(id.job).filter(|job| goes_on && job.live_run() == Some(id) && job.state == JobState::Running);
+    let goes_on = state
+        .runs
+        .get(id)
+        .is_some_and(|run| run.members.len() > 1 && run.outcome.is_none());
+    let job = state
+        .jobs
+        .get_mut(id.job)
+        .filter(|job| goes_on && job.live_run() == Some(id) && job.state == JobState::Running);
     if let Some(job) = job {
         job.state = JobState::Completing;
         job.ended = Some(at);
@@ -153,7 +192,11 @@ pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     state.idle_untold.remove(&id);
     state.idle_seen.remove(id);
     let job = job_mut(state, id.job);
-    let idle_requeues = if idled && outcome.requeue.is_some() { job.idle_requeues + 1 } else { 0 };
+    let idle_requeues = if idled && outcome.requeue.is_some() {
+        job.idle_requeues + 1
+    } else {
+        0
+    };
     if job.idle_requeues != idle_requeues {
         job.idle_requeues = idle_requeues;
     }
@@ -182,28 +225,58 @@ const MAX_FAILURES: usize = 32;
 
 fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     let run = state.runs.get(id).expect("run exists");
-    let ran_millis = outcome.started.map_or(0, |started| outcome.ended.since_millis(started));
+    let ran_millis = outcome
+        .started
+        .map_or(0, |started| outcome.ended.since_millis(started));
     let failed: Vec<NodeFailure> = run
         .failed_nodes()
         .map(|(node, text)| {
             let is_launch = run.failed_launch(node);
-            let downed = !is_launch && outcome.started.is_some() && ran_millis < DOWNED_MILLIS && run.lost_node(node);
-            NodeFailure { node, attempt: id.attempt, at, text: text.to_owned(), launches: u32::from(is_launch), downed }
+            let downed = !is_launch
+                && outcome.started.is_some()
+                && ran_millis < DOWNED_MILLIS
+                && run.lost_node(node);
+            NodeFailure {
+                node,
+                attempt: id.attempt,
+                at,
+                text: text.to_owned(),
+                launches: u32::from(is_launch),
+                downed,
+            }
         })
         .collect();
     let job = job_mut(state, id.job);
-    let downed_runs = if failed.iter().any(|failure| failure.downed) { job.downed_runs + 1 } else { 0 };
+    let downed_runs = if failed.iter().any(|failure| failure.downed) {
+        job.downed_runs + 1
+    } else {
+        0
+    };
     if downed_runs != job.downed_runs {
         job.downed_runs = downed_runs;
     }
-    let failed_runs = if failed.is_empty() { 0 } else if ran_millis < DOWNED_MILLIS { job.failed_runs + 1 } else { 1 };
+    let failed_runs = if failed.is_empty() {
+        0
+    } else if ran_millis < DOWNED_MILLIS {
+        job.failed_runs + 1
+    } else {
+        1
+    };
     if failed_runs != job.failed_runs {
         job.failed_runs = failed_runs;
     }
     for mut failure in failed {
-        if let Some(at) = job.node_failures.iter().position(|known| known.node == failure.node) {
+        if let Some(at) = job
+            .node_failures
+            .iter()
+            .position(|known| known.node == failure.node)
+        {
             let known = job.node_failures.remove(at);
-            failure.launches = if failure.launches > 0 { known.launches.saturating_add(1) } else { 0 };
+            failure.launches = if failure.launches > 0 {
+                known.launches.saturating_add(1)
+            } else {
+                0
+            };
         }
         job.node_failures.push(failure);
     }
@@ -214,7 +287,10 @@ fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Times
 }
 
 pub(super) fn settled(state: &mut State, id: RunId, at: Timestamp) {
-    let outcome = run_mut(state, id).outcome.clone().expect("a settled run has ended");
+    let outcome = run_mut(state, id)
+        .outcome
+        .clone()
+        .expect("a settled run has ended");
     fate(state, id, &outcome, at);
 }
 
@@ -242,12 +318,20 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let (spec, limit_secs, submitted) = (job.spec.clone(), job.limit_secs, job.submitted);
         state.index_begin(id.job, submitted, eligible, &spec);
         state.index_deadline(id.job, &spec, limit_secs);
-        let job = state.jobs.get(id.job).expect("it was there just now").clone();
+        let job = state
+            .jobs
+            .get(id.job)
+            .expect("it was there just now")
+            .clone();
         state.index_tries(&job);
     } else {
         job.state = outcome.state;
         job.ended = Some(outcome.ended);
-        let by = state.runs.get(id).and_then(|run| run.stop.as_ref()).map(|stop| stop.by.clone());
+        let by = state
+            .runs
+            .get(id)
+            .and_then(|run| run.stop.as_ref())
+            .map(|stop| stop.by.clone());
         let job = job_mut(state, id.job);
         job.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
         let spec = job.spec.clone();
@@ -258,7 +342,8 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let array = array_mut(state, task.array);
         array.own_live -= 1;
         array.own_pending += u32::from(outcome.requeue.is_some());
-        array.unsuccessful += u32::from(outcome.requeue.is_none() && outcome.state != JobState::Completed);
+        array.unsuccessful +=
+            u32::from(outcome.requeue.is_none() && outcome.state != JobState::Completed);
         close_array(array, at);
     }
 }

@@ -111,22 +111,46 @@ fn some_tasks_are_cancelled_and_the_rest_go_on() {
 #[test]
 fn tasks_that_are_cancelled_together_are_one_fact_of_each_array() {
     let mut world = World::new();
-    for line in ["node n1 h100:1", "submit user=alice gpus=1 array=0-999999", "submit user=alice gpus=1 array=0-9"] {
+    for line in [
+        "node n1 h100:1",
+        "submit user=alice gpus=1 array=0-999999",
+        "submit user=alice gpus=1 array=0-9",
+    ] {
         world.line(line);
     }
-    let task = |array: u64, index: u32| Target::Task { array: JobId(array), index };
+    let task = |array: u64, index: u32| Target::Task {
+        array: JobId(array),
+        index,
+    };
     let mut targets: Vec<Target> = (2000..402_000).map(|index| task(1, index)).collect();
     // Named twice, and once more with its whole array.
-    targets.extend([task(1, 5), task(1, 5), task(1_000_001, 3), Target::Job(JobId(1_000_001))]);
+    targets.extend([
+        task(1, 5),
+        task(1, 5),
+        task(1_000_001, 3),
+        Target::Job(JobId(1_000_001)),
+    ]);
     let actor = super::words::actor("alice");
     let mut events = Vec::new();
-    let command = Command::Cancel { targets, signal: None };
-    let Ok(Reply::Each { results }) = handle(&mut world.state, &mut events, Input::Command { actor, command }, world.now) else { panic!() };
+    let command = Command::Cancel {
+        targets,
+        signal: None,
+    };
+    let Ok(Reply::Each { results }) = handle(
+        &mut world.state,
+        &mut events,
+        Input::Command { actor, command },
+        world.now,
+    ) else {
+        panic!()
+    };
     assert!(results.len() == 400_004 && results.iter().all(|result| result.refusal.is_none()));
     let told: Vec<String> = events
         .iter()
         .map(|event| match event {
-            Event::TasksCancelled { array, positions, .. } => format!("{array}: {positions}"),
+            Event::TasksCancelled {
+                array, positions, ..
+            } => format!("{array}: {positions}"),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -245,19 +269,41 @@ fn not_too_many_tasks_are_held_one_by_one() {
     let mut told = |line: &str| {
         let before = world.out.len();
         world.line(line);
-        (world.out[before..].to_owned(), world.state.jobs.values().count())
+        (
+            world.out[before..].to_owned(),
+            world.state.jobs.values().count(),
+        )
     };
     let refusal = |verb: &str| {
-        format!("refused: 10001 tasks would be {verb} one by one, and 10000 is the most of one request. Name the whole array (1), or fewer at a time.\n")
+        format!(
+            "refused: 10001 tasks would be {verb} one by one, and 10000 is the most of one request. Name the whole array (1), or fewer at a time.\n"
+        )
     };
-    assert_eq!(told(&format!("hold{tasks} user=alice")), (refusal("held"), 0));
-    assert_eq!(told("hold 1 user=alice"), (String::new(), 0), "the whole array needs no records");
-    assert_eq!(told(&format!("release{tasks} user=alice")), (refusal("released"), 0));
+    assert_eq!(
+        told(&format!("hold{tasks} user=alice")),
+        (refusal("held"), 0)
+    );
+    assert_eq!(
+        told("hold 1 user=alice"),
+        (String::new(), 0),
+        "the whole array needs no records"
+    );
+    assert_eq!(
+        told(&format!("release{tasks} user=alice")),
+        (refusal("released"), 0)
+    );
     assert_eq!(told("release 1_10001 user=alice"), (String::new(), 1));
     assert_eq!(told("release 1 user=alice"), (String::new(), 1));
-    assert_eq!(told(&format!("release{tasks} user=alice")), (String::new(), 1), "nobody holds them any more");
+    assert_eq!(
+        told(&format!("release{tasks} user=alice")),
+        (String::new(), 1),
+        "nobody holds them any more"
+    );
     assert_eq!(told("cancel 1 user=alice"), (String::new(), 1));
-    assert_eq!(told(&format!("requeue{tasks} held user=alice")), (refusal("held"), 1));
+    assert_eq!(
+        told(&format!("requeue{tasks} held user=alice")),
+        (refusal("held"), 1)
+    );
 }
 
 /// Of many tasks half are held: one event, no records.
@@ -268,15 +314,28 @@ fn many_tasks_are_held_as_one_set() {
     world.line("submit user=alice gpus=1 time=60 array=0-99999");
     let before = world.state.seq;
     world.line("hold 1_[0-49999] user=alice");
-    assert_eq!((world.state.seq.0 - before.0, world.state.jobs.len()), (1, 0));
+    assert_eq!(
+        (world.state.seq.0 - before.0, world.state.jobs.len()),
+        (1, 0)
+    );
     world.line("hold 1_[0-49999:2] user=alice");
     assert_eq!(world.state.seq.0 - before.0, 1, "they are held already");
     world.line("plan");
-    assert!(world.state.jobs.contains(JobId(50_001)), "the first that nobody holds starts");
+    assert!(
+        world.state.jobs.contains(JobId(50_001)),
+        "the first that nobody holds starts"
+    );
     world.line("cancel 1_[100-39999] user=alice");
     world.line("release 1_[0-9] user=alice");
     let array = world.state.arrays.get(JobId(1)).unwrap();
-    assert_eq!(array.apart.iter().map(|one| one.positions.to_string()).collect::<Vec<_>>(), ["10-99,40000-49999"]);
+    assert_eq!(
+        array
+            .apart
+            .iter()
+            .map(|one| one.positions.to_string())
+            .collect::<Vec<_>>(),
+        ["10-99,40000-49999"]
+    );
     assert_eq!(array.cancelled.to_string(), "100-39999");
 }
 

@@ -28,41 +28,99 @@ struct Pool {
 }
 
 fn terms() -> Diagnostics {
-    let program = CheckProgram { program: "/usr/libexec/check".into(), timeout_secs: 300, ..CheckProgram::default() };
-    Diagnostics { program, ..Diagnostics::default() }
+    let program = CheckProgram {
+        program: "/usr/libexec/check".into(),
+        timeout_secs: 300,
+        ..CheckProgram::default()
+    };
+    Diagnostics {
+        program,
+        ..Diagnostics::default()
+    }
 }
 
 fn sum(sum: &str) -> CheckResult {
-    CheckResult { check: "arith".into(), version: "1".into(), sum: sum.into(), ..CheckResult::default() }
+    CheckResult {
+        check: "arith".into(),
+        version: "1".into(),
+        sum: sum.into(),
+        ..CheckResult::default()
+    }
 }
 
 fn report(results: Vec<CheckResult>) -> CheckReport {
-    CheckReport { results, took_ms: 90_000, ..CheckReport::default() }
+    CheckReport {
+        results,
+        took_ms: 90_000,
+        ..CheckReport::default()
+    }
 }
 
 impl Pool {
     fn new(nodes: u32, gpus: u32, terms: Diagnostics) -> Self {
-        let mut state = State { next_job: 1, ..State::default() };
-        let main = Partition { name: "main".into(), is_default: true, ..Partition::default() };
-        state.config = Arc::new(ClusterConfig { partitions: vec![main], diagnostics: Some(terms), ..ClusterConfig::default() });
-        let gpu = |node: u32, index: u32| GpuInfo { uuid: format!("GPU-{node}-{index}"), gpu_type: "h100".into(), index, ..GpuInfo::default() };
-        let infos = (1..=nodes).map(|node| (0..gpus).map(|index| gpu(node, index)).collect()).collect();
-        let mut pool = Self { state, now: Timestamp::from_secs(1_000_000), events: Vec::new(), nodes: infos, waits: 0 };
+        let mut state = State {
+            next_job: 1,
+            ..State::default()
+        };
+        let main = Partition {
+            name: "main".into(),
+            is_default: true,
+            ..Partition::default()
+        };
+        state.config = Arc::new(ClusterConfig {
+            partitions: vec![main],
+            diagnostics: Some(terms),
+            ..ClusterConfig::default()
+        });
+        let gpu = |node: u32, index: u32| GpuInfo {
+            uuid: format!("GPU-{node}-{index}"),
+            gpu_type: "h100".into(),
+            index,
+            ..GpuInfo::default()
+        };
+        let infos = (1..=nodes)
+            .map(|node| (0..gpus).map(|index| gpu(node, index)).collect())
+            .collect();
+        let mut pool = Self {
+            state,
+            now: Timestamp::from_secs(1_000_000),
+            events: Vec::new(),
+            nodes: infos,
+            waits: 0,
+        };
         pool.feed(Input::Started).unwrap();
         for id in 1..=nodes {
-            let node = Node { id: NodeId(id), name: format!("n{id:02}"), ..Node::default() };
+            let node = Node {
+                id: NodeId(id),
+                name: format!("n{id:02}"),
+                ..Node::default()
+            };
             pool.state.node_names.insert(node.name.clone(), node.id);
             pool.state.nodes.insert(node.id, node);
             let inventory = pool.inventory(id);
-            let hello = NodeReport::Hello { life: NodeLife::default(), fence: Fence::default(), inventory, runs: Vec::new() };
-            pool.feed(Input::Node { node: NodeId(id), report: hello }).unwrap();
+            let hello = NodeReport::Hello {
+                life: NodeLife::default(),
+                fence: Fence::default(),
+                inventory,
+                runs: Vec::new(),
+            };
+            pool.feed(Input::Node {
+                node: NodeId(id),
+                report: hello,
+            })
+            .unwrap();
         }
         pool.events.clear();
         pool
     }
 
     fn inventory(&self, node: u32) -> Inventory {
-        Inventory { cpus: 64, mem_bytes: 1 << 40, gpus: self.nodes[node as usize - 1].clone(), ..Inventory::default() }
+        Inventory {
+            cpus: 64,
+            mem_bytes: 1 << 40,
+            gpus: self.nodes[node as usize - 1].clone(),
+            ..Inventory::default()
+        }
     }
 
     fn feed(&mut self, input: Input) -> Result<Reply, Refusal> {
@@ -70,8 +128,14 @@ impl Pool {
     }
 
     fn tell_gpus(&mut self, node: u32) {
-        let report = NodeReport::Inventory { inventory: self.inventory(node) };
-        self.feed(Input::Node { node: NodeId(node), report }).unwrap();
+        let report = NodeReport::Inventory {
+            inventory: self.inventory(node),
+        };
+        self.feed(Input::Node {
+            node: NodeId(node),
+            report,
+        })
+        .unwrap();
     }
 
     fn wait(&mut self, secs: i64) {
@@ -79,7 +143,10 @@ impl Pool {
         while let Some(at) = next_deadline(&self.state).filter(|at| *at <= until) {
             self.now = self.now.max(at);
             self.feed(Input::Wake).unwrap();
-            assert!(next_deadline(&self.state).is_none_or(|next| next > at), "a deadline that is met is over");
+            assert!(
+                next_deadline(&self.state).is_none_or(|next| next > at),
+                "a deadline that is met is over"
+            );
         }
         self.now = until;
         self.waits += 1;
@@ -89,18 +156,34 @@ impl Pool {
     }
 
     fn orders(&self) -> Vec<(NodeId, GpuOrder)> {
-        let of = |node: &Node| desired(&self.state, node.id).gpus.into_iter().map(|order| (node.id, order)).collect::<Vec<_>>();
+        let of = |node: &Node| {
+            desired(&self.state, node.id)
+                .gpus
+                .into_iter()
+                .map(|order| (node.id, order))
+                .collect::<Vec<_>>()
+        };
         self.state.nodes.values().flat_map(of).collect()
     }
 
     fn checks(&self) -> Vec<String> {
         let orders = self.orders().into_iter();
-        orders.filter(|(_, order)| matches!(order.what, GpuAction::Check(_))).map(|(_, order)| order.uuid).collect()
+        orders
+            .filter(|(_, order)| matches!(order.what, GpuAction::Check(_)))
+            .map(|(_, order)| order.uuid)
+            .collect()
     }
 
     fn answer(&mut self, node: NodeId, order: &GpuOrder, report: CheckReport) {
-        let done = GpuOrderDone { check: Some(Box::new(report)), ..GpuOrderDone::new(order, "") };
-        self.feed(Input::Node { node, report: NodeReport::GpuOrders { done: vec![done] } }).unwrap();
+        let done = GpuOrderDone {
+            check: Some(Box::new(report)),
+            ..GpuOrderDone::new(order, "")
+        };
+        self.feed(Input::Node {
+            node,
+            report: NodeReport::GpuOrders { done: vec![done] },
+        })
+        .unwrap();
     }
 
     /// Every check that is open ends with these results.
@@ -109,7 +192,15 @@ impl Pool {
             match order.what {
                 GpuAction::Check(_) => self.answer(node, &order, results(&order.uuid)),
                 // Nodes obey at once.
-                _ => self.feed(Input::Node { node, report: NodeReport::GpuOrders { done: vec![GpuOrderDone::new(&order, "")] } }).map(drop).unwrap(),
+                _ => self
+                    .feed(Input::Node {
+                        node,
+                        report: NodeReport::GpuOrders {
+                            done: vec![GpuOrderDone::new(&order, "")],
+                        },
+                    })
+                    .map(drop)
+                    .unwrap(),
             }
         }
     }
@@ -123,45 +214,101 @@ impl Pool {
     }
 
     fn submit(&mut self, gpus: &str) {
-        let mut spec = JobSpec { name: "j".into(), ..JobSpec::default() };
+        let mut spec = JobSpec {
+            name: "j".into(),
+            ..JobSpec::default()
+        };
         spec.request.gpus = Some(GpuAsk::parse(gpus).unwrap());
         spec.request.ntasks = 1;
         spec.launch.work_dir = "/home/ann".into();
         spec.launch.argv = vec!["true".into()];
-        let actor = Actor { user: "ann".into(), uid: 1000, ..Actor::default() };
-        self.feed(Input::Command { actor, command: Command::Submit { spec: Box::new(spec), client_key: None } }).unwrap();
+        let actor = Actor {
+            user: "ann".into(),
+            uid: 1000,
+            ..Actor::default()
+        };
+        self.feed(Input::Command {
+            actor,
+            command: Command::Submit {
+                spec: Box::new(spec),
+                client_key: None,
+            },
+        })
+        .unwrap();
         let plan = gsched::plan(&snapshot(&self.state, self.now), WorkBudget::default());
         self.feed(Input::Plan { plan }).unwrap();
     }
 
     fn end_run(&mut self, run: RunId) {
-        let members: Vec<NodeId> = self.state.runs.get(run).unwrap().members.iter().map(|member| member.node).collect();
+        let members: Vec<NodeId> = self
+            .state
+            .runs
+            .get(run)
+            .unwrap()
+            .members
+            .iter()
+            .map(|member| member.node)
+            .collect();
         for node in members {
-            let runs = vec![RunReport::new(run, RunPhase::Clean(RunEnd::default().into()))];
-            self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
+            let runs = vec![RunReport::new(
+                run,
+                RunPhase::Clean(RunEnd::default().into()),
+            )];
+            self.feed(Input::Node {
+                node,
+                report: NodeReport::Runs { runs },
+            })
+            .unwrap();
         }
     }
 
     fn order(&mut self, uuid: &str, what: GpuAction) -> Result<Reply, Refusal> {
-        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
-        self.feed(Input::Command { actor, command: Command::GpuOrder { node: NodeId(1), uuid: uuid.into(), what } })
+        let actor = Actor {
+            user: "root".into(),
+            operator: true,
+            ..Actor::default()
+        };
+        self.feed(Input::Command {
+            actor,
+            command: Command::GpuOrder {
+                node: NodeId(1),
+                uuid: uuid.into(),
+                what,
+            },
+        })
     }
 
     /// UUIDs that checks took out, with why.
     fn taken_out(&self) -> Vec<(String, String)> {
         let out = |event: &Event| match event {
-            Event::GpuOrdered { uuid, what: GpuAction::Quarantine { reason }, by, .. } if by == super::super::gpu_check::BY => Some((uuid.clone(), reason.clone())),
+            Event::GpuOrdered {
+                uuid,
+                what: GpuAction::Quarantine { reason },
+                by,
+                ..
+            } if by == super::super::gpu_check::BY => Some((uuid.clone(), reason.clone())),
             _ => None,
         };
         self.events.iter().filter_map(out).collect()
     }
 
     fn history(&self, uuid: &str) -> Vec<&'static str> {
-        self.events.iter().filter_map(Event::of_gpu).filter(|line| line.uuid == uuid).map(|line| line.kind).collect()
+        self.events
+            .iter()
+            .filter_map(Event::of_gpu)
+            .filter(|line| line.uuid == uuid)
+            .map(|line| line.kind)
+            .collect()
     }
 }
 
-const CHECK: GpuAction = GpuAction::Check(CheckProgram { program: String::new(), user: String::new(), checks: Vec::new(), timeout_secs: 0, peer: String::new() });
+const CHECK: GpuAction = GpuAction::Check(CheckProgram {
+    program: String::new(),
+    user: String::new(),
+    checks: Vec::new(),
+    timeout_secs: 0,
+    peer: String::new(),
+});
 
 #[test]
 fn a_gpu_is_checked_when_it_was_idle_long_enough_and_not_again_before_its_time() {
@@ -173,7 +320,11 @@ fn a_gpu_is_checked_when_it_was_idle_long_enough_and_not_again_before_its_time()
     let program = terms().program;
     assert_eq!(pool.orders()[0].1.what, GpuAction::Check(program));
     pool.wait(3600);
-    assert_eq!(pool.checks(), ["GPU-1-0"], "it stands until the node answers");
+    assert_eq!(
+        pool.checks(),
+        ["GPU-1-0"],
+        "it stands until the node answers"
+    );
     pool.all_end(|_| report(vec![sum("a")]));
     pool.wait(301);
     assert_eq!(pool.checks(), ["GPU-1-1"]);
@@ -204,7 +355,10 @@ fn what_is_held_out_of_service_or_cut_is_not_checked_nor_where_a_partition_says_
     let mut config = (*pool.state.config).clone();
     config.partitions[0].diagnostics = false;
     let mut off = Pool::new(1, 1, terms());
-    off.feed(Input::Configure { config: Arc::new(config) }).unwrap();
+    off.feed(Input::Configure {
+        config: Arc::new(config),
+    })
+    .unwrap();
     off.wait(DAY);
     assert!(off.checks().is_empty());
 }
@@ -217,7 +371,10 @@ fn a_check_gives_way_to_a_job_and_idleness_counts_anew() {
     let before = desired(&pool.state, node).fence;
     pool.submit("1");
     let told = desired(&pool.state, node);
-    assert!(told.gpus.is_empty() && told.runs.len() == 1 && told.fence > before, "{told:?}");
+    assert!(
+        told.gpus.is_empty() && told.runs.len() == 1 && told.fence > before,
+        "{told:?}"
+    );
     // The node says late what came of it: nobody asks any more.
     pool.answer(node, &order, report(vec![sum("late")]));
     assert!(pool.state.nodes.get(node).unwrap().gpus[0].checks.is_none());
@@ -233,10 +390,21 @@ fn a_check_gives_way_to_a_job_and_idleness_counts_anew() {
 
 #[test]
 fn the_pool_checks_so_many_at_once_and_a_node_that_is_away_takes_no_room() {
-    let mut pool = Pool::new(4, 1, Diagnostics { at_once: Some(2), ..terms() });
+    let mut pool = Pool::new(
+        4,
+        1,
+        Diagnostics {
+            at_once: Some(2),
+            ..terms()
+        },
+    );
     pool.wait(IDLE_AFTER + 15);
     assert_eq!(pool.checks(), ["GPU-1-0", "GPU-2-0"]);
-    pool.feed(Input::Node { node: NodeId(1), report: NodeReport::Gone }).unwrap();
+    pool.feed(Input::Node {
+        node: NodeId(1),
+        report: NodeReport::Gone,
+    })
+    .unwrap();
     pool.wait(299);
     assert_eq!(pool.checks().len(), 3);
 }
@@ -248,9 +416,21 @@ fn one_that_computes_otherwise_is_checked_again_soon_and_then_goes_out_with_its_
     pool.round(wrong);
     let out = pool.taken_out();
     assert_eq!(out.len(), 1, "{out:?}");
-    assert_eq!(out[0], ("GPU-1-5".to_owned(), "check arith, the second time: checksum 9f3a; 7 of 8 GPUs of type h100 have 77ab".to_owned()));
+    assert_eq!(
+        out[0],
+        (
+            "GPU-1-5".to_owned(),
+            "check arith, the second time: checksum 9f3a; 7 of 8 GPUs of type h100 have 77ab"
+                .to_owned()
+        )
+    );
     assert_eq!(pool.history("GPU-1-5")[..3], ["odd", "odd", "ordered"]);
-    let counted = pool.events.iter().filter_map(Event::of_gpu).filter(|line| line.automatic).count();
+    let counted = pool
+        .events
+        .iter()
+        .filter_map(Event::of_gpu)
+        .filter(|line| line.automatic)
+        .count();
     assert_eq!(counted, 1, "the breaker counts it");
     // Out, returned by a person, and wrong again: it needs two outliers anew.
     pool.nodes[0][5].fault = "quarantined".into();
@@ -269,7 +449,13 @@ fn one_that_computes_otherwise_is_checked_again_soon_and_then_goes_out_with_its_
 fn the_first_to_be_checked_is_judged_when_the_others_are_known() {
     let mut pool = Pool::new(1, 8, terms());
     pool.round(|uuid| report(vec![sum(if uuid == "GPU-1-0" { "9f3a" } else { "77ab" })]));
-    assert_eq!(pool.taken_out().iter().map(|(uuid, _)| uuid.as_str()).collect::<Vec<_>>(), ["GPU-1-0"]);
+    assert_eq!(
+        pool.taken_out()
+            .iter()
+            .map(|(uuid, _)| uuid.as_str())
+            .collect::<Vec<_>>(),
+        ["GPU-1-0"]
+    );
 }
 
 #[test]
@@ -279,19 +465,43 @@ fn once_is_chance_and_a_program_that_fails_everywhere_or_cannot_be_run_takes_not
     pool.round(|uuid| {
         let slow = uuid == "GPU-1-7" && once.replace(uuid != "GPU-1-7");
         let value_micro = Some(if slow { 12_000_000 } else { 25_000_000 });
-        report(vec![CheckResult { check: "pcie".into(), value_micro, unit: "GB/s".into(), ..CheckResult::default() }])
+        report(vec![CheckResult {
+            check: "pcie".into(),
+            value_micro,
+            unit: "GB/s".into(),
+            ..CheckResult::default()
+        }])
     });
     assert!(!once.get());
     assert_eq!(pool.history("GPU-1-7"), ["odd"]);
-    let crash = |_: &str| CheckReport { trouble: "ended by signal 11".into(), ..CheckReport::default() };
+    let crash = |_: &str| CheckReport {
+        trouble: "ended by signal 11".into(),
+        ..CheckReport::default()
+    };
     (0..3).for_each(|_| pool.round(crash));
     (0..3).for_each(|_| pool.round(|_| CheckReport::stopped("/usr/libexec/check: no such file")));
     assert!(pool.taken_out().is_empty(), "{:?}", pool.taken_out());
     // What hangs on one GPU only is that one's.
     (0..2).for_each(|_| pool.round(|_| report(vec![])));
-    (0..2).for_each(|_| pool.round(|uuid| if uuid == "GPU-1-2" { CheckReport { trouble: "did not end within 300 s".into(), ..CheckReport::default() } } else { report(vec![]) }));
+    (0..2).for_each(|_| {
+        pool.round(|uuid| {
+            if uuid == "GPU-1-2" {
+                CheckReport {
+                    trouble: "did not end within 300 s".into(),
+                    ..CheckReport::default()
+                }
+            } else {
+                report(vec![])
+            }
+        })
+    });
     let out = pool.taken_out();
-    assert!(out.len() == 1 && out[0].0 == "GPU-1-2" && out[0].1.contains("did not end within 300 s; 7 of 8"), "{out:?}");
+    assert!(
+        out.len() == 1
+            && out[0].0 == "GPU-1-2"
+            && out[0].1.contains("did not end within 300 s; 7 of 8"),
+        "{out:?}"
+    );
 }
 
 #[test]
@@ -301,7 +511,11 @@ fn a_driver_that_changes_all_sums_takes_nothing_out_and_a_witness_is_asked_befor
     // The first that is checked afterwards differs from thirty-one others, as often as it is asked.
     (0..2).for_each(|_| pool.round(|_| report(vec![sum("new")])));
     assert!(pool.taken_out().is_empty(), "{:?}", pool.taken_out());
-    let odd = pool.events.iter().filter(|event| matches!(event, Event::GpuJudged { .. })).count();
+    let odd = pool
+        .events
+        .iter()
+        .filter(|event| matches!(event, Event::GpuJudged { .. }))
+        .count();
     assert!((1..20).contains(&odd), "{odd}");
     pool.round(|_| report(vec![sum("new")]));
     pool.round(|uuid| report(vec![sum(if uuid == "GPU-2-2" { "9f3a" } else { "new" })]));
@@ -310,15 +524,41 @@ fn a_driver_that_changes_all_sums_takes_nothing_out_and_a_witness_is_asked_befor
 
 #[test]
 fn the_breaker_holds_back_what_checks_find_and_further_checks() {
-    let mut pool = Pool::new(2, 8, Diagnostics { every_secs: 1200, ..terms() });
+    let mut pool = Pool::new(
+        2,
+        8,
+        Diagnostics {
+            every_secs: 1200,
+            ..terms()
+        },
+    );
     for _ in 0..40 {
         pool.wait(300);
         pool.all_end(|_| report(vec![sum("77ab")]));
     }
     // As much as may go within an hour went.
-    let mark = gmodel::node::Mark { owner: "system".into(), reason: "launch errors".into(), since: pool.now };
-    super::super::apply(&mut pool.state, &Event::NodeDrained { node: NodeId(2), mark, automatic: true });
-    super::super::apply(&mut pool.state, &Event::NodeResumed { node: NodeId(2), owner: None, by: "root".into(), at: pool.now });
+    let mark = gmodel::node::Mark {
+        owner: "system".into(),
+        reason: "launch errors".into(),
+        since: pool.now,
+    };
+    super::super::apply(
+        &mut pool.state,
+        &Event::NodeDrained {
+            node: NodeId(2),
+            mark,
+            automatic: true,
+        },
+    );
+    super::super::apply(
+        &mut pool.state,
+        &Event::NodeResumed {
+            node: NodeId(2),
+            owner: None,
+            by: "root".into(),
+            at: pool.now,
+        },
+    );
     for _ in 0..2 {
         pool.all_end(|_| report(vec![sum("77ab")]));
         pool.order("GPU-1-3", CHECK).unwrap();
@@ -334,7 +574,10 @@ fn the_breaker_holds_back_what_checks_find_and_further_checks() {
     assert_eq!(pool.taken_out().len(), 1);
     pool.all_end(|_| report(vec![sum("77ab")]));
     pool.wait(600);
-    assert!(!pool.checks().is_empty(), "and the others are checked again");
+    assert!(
+        !pool.checks().is_empty(),
+        "and the others are checked again"
+    );
 }
 
 /// GB/s to the GPU that was named as the peer, where one was; nothing else.
@@ -342,13 +585,34 @@ fn ways(pool: &mut Pool, gb_s: impl Fn(&str, &str) -> i64) -> Vec<(String, Strin
     let mut measured = Vec::new();
     for (node, order) in pool.orders() {
         let GpuAction::Check(program) = &order.what else {
-            pool.feed(Input::Node { node, report: NodeReport::GpuOrders { done: vec![GpuOrderDone::new(&order, "")] } }).unwrap();
+            pool.feed(Input::Node {
+                node,
+                report: NodeReport::GpuOrders {
+                    done: vec![GpuOrderDone::new(&order, "")],
+                },
+            })
+            .unwrap();
             continue;
         };
         let (uuid, peer) = (order.uuid.clone(), program.peer.clone());
         let value_micro = Some(gb_s(&uuid, &peer) * 1_000_000);
-        let way = CheckResult { check: "copy.to-peer".into(), class: "NV18".into(), value_micro, unit: "GB/s".into(), peer: peer.clone(), ..CheckResult::default() };
-        pool.answer(node, &order, report(if peer.is_empty() { vec![sum("a")] } else { vec![sum("a"), way] }));
+        let way = CheckResult {
+            check: "copy.to-peer".into(),
+            class: "NV18".into(),
+            value_micro,
+            unit: "GB/s".into(),
+            peer: peer.clone(),
+            ..CheckResult::default()
+        };
+        pool.answer(
+            node,
+            &order,
+            report(if peer.is_empty() {
+                vec![sum("a")]
+            } else {
+                vec![sum("a"), way]
+            }),
+        );
         measured.push((uuid, peer));
     }
     measured
@@ -356,17 +620,23 @@ fn ways(pool: &mut Pool, gb_s: impl Fn(&str, &str) -> i64) -> Vec<(String, Strin
 
 /// Nodes of GPUs in islands of so many.
 fn islands(nodes: u32, gpus: u32, island: u32) -> Pool {
-    let program = CheckProgram { program: BUILTIN.into(), ..terms().program };
+    let program = CheckProgram {
+        program: BUILTIN.into(),
+        ..terms().program
+    };
     let mut pool = Pool::new(nodes, gpus, Diagnostics { program, ..terms() });
     for node in 1..=nodes {
-        pool.nodes[node as usize - 1].iter_mut().for_each(|gpu| gpu.nvlink_island = Some(gpu.index / island));
+        pool.nodes[node as usize - 1]
+            .iter_mut()
+            .for_each(|gpu| gpu.nvlink_island = Some(gpu.index / island));
         pool.tell_gpus(node);
     }
     pool
 }
 
 #[test]
-fn the_way_to_another_idle_gpu_of_the_island_is_measured_with_each_check_to_another_one_each_time() {
+fn the_way_to_another_idle_gpu_of_the_island_is_measured_with_each_check_to_another_one_each_time()
+{
     let mut pool = islands(1, 6, 3);
     pool.submit("1");
     pool.wait(IDLE_AFTER + 300);
@@ -375,11 +645,31 @@ fn the_way_to_another_idle_gpu_of_the_island_is_measured_with_each_check_to_anot
         measured.extend(ways(&mut pool, |_, _| 400));
         pool.wait(300);
     }
-    let of = |uuid: &str| measured.iter().filter(|(from, _)| from == uuid).map(|(_, to)| to.as_str()).collect::<Vec<_>>();
+    let of = |uuid: &str| {
+        measured
+            .iter()
+            .filter(|(from, _)| from == uuid)
+            .map(|(_, to)| to.as_str())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(of("GPU-1-3")[..2], ["GPU-1-4", "GPU-1-5"]);
-    assert!(measured.iter().all(|(from, to)| from != "GPU-1-0" && to != "GPU-1-0"), "a job holds it");
-    assert_eq!(of("GPU-1-1")[..2], ["GPU-1-2", "GPU-1-2"], "there is no other");
-    assert!(measured.iter().all(|(from, to)| (from < &"GPU-1-3".to_owned()) == (to < &"GPU-1-3".to_owned())), "never out of the island");
+    assert!(
+        measured
+            .iter()
+            .all(|(from, to)| from != "GPU-1-0" && to != "GPU-1-0"),
+        "a job holds it"
+    );
+    assert_eq!(
+        of("GPU-1-1")[..2],
+        ["GPU-1-2", "GPU-1-2"],
+        "there is no other"
+    );
+    assert!(
+        measured
+            .iter()
+            .all(|(from, to)| (from < &"GPU-1-3".to_owned()) == (to < &"GPU-1-3".to_owned())),
+        "never out of the island"
+    );
     assert!(pool.taken_out().is_empty());
 }
 
@@ -388,7 +678,9 @@ fn a_job_on_the_other_end_of_the_way_ends_the_check() {
     let mut pool = islands(1, 2, 2);
     pool.wait(IDLE_AFTER + 1);
     let (_, order) = pool.orders().remove(0);
-    assert!(matches!(&order.what, GpuAction::Check(program) if order.uuid == "GPU-1-0" && program.peer == "GPU-1-1"));
+    assert!(
+        matches!(&order.what, GpuAction::Check(program) if order.uuid == "GPU-1-0" && program.peer == "GPU-1-1")
+    );
     pool.submit("2");
     assert!(pool.checks().is_empty());
     assert_eq!(check(&pool.state), []);
@@ -397,16 +689,31 @@ fn a_job_on_the_other_end_of_the_way_ends_the_check() {
     // Of two GPUs one may be held: the other is checked alone.
     pool.submit("1");
     pool.wait(IDLE_AFTER + 301);
-    let held = pool.state.runs.values().next().unwrap().allocation[0].gpus.slots().next().unwrap().0;
+    let held = pool.state.runs.values().next().unwrap().allocation[0]
+        .gpus
+        .slots()
+        .next()
+        .unwrap()
+        .0;
     let (_, order) = pool.orders().remove(0);
-    assert!(order.uuid == format!("GPU-1-{}", 1 - held) && matches!(&order.what, GpuAction::Check(program) if program.peer.is_empty()), "{order:?}");
+    assert!(
+        order.uuid == format!("GPU-1-{}", 1 - held)
+            && matches!(&order.what, GpuAction::Check(program) if program.peer.is_empty()),
+        "{order:?}"
+    );
 }
 
 #[test]
 fn a_gpu_with_a_slow_end_goes_out_and_never_the_one_at_the_other_end_nor_one_of_a_pair() {
     // All ways of GPU-2-1 are slow, from it and to it.
     let mut pool = islands(3, 4, 4);
-    let slow = |from: &str, to: &str| if [from, to].contains(&"GPU-2-1") { 200 } else { 400 };
+    let slow = |from: &str, to: &str| {
+        if [from, to].contains(&"GPU-2-1") {
+            200
+        } else {
+            400
+        }
+    };
     for _ in 0..4 * DAY / 300 {
         pool.wait(300);
         ways(&mut pool, slow);
@@ -416,8 +723,19 @@ fn a_gpu_with_a_slow_end_goes_out_and_never_the_one_at_the_other_end_nor_one_of_
         }
     }
     let out = pool.taken_out();
-    assert_eq!(out.iter().map(|(uuid, _)| uuid.as_str()).collect::<Vec<_>>(), ["GPU-2-1"], "{out:?}");
-    assert!(out[0].1.contains("copy.to-peer, the second time: to GPU-2-"), "{out:?}");
+    assert_eq!(
+        out.iter()
+            .map(|(uuid, _)| uuid.as_str())
+            .collect::<Vec<_>>(),
+        ["GPU-2-1"],
+        "{out:?}"
+    );
+    assert!(
+        out[0]
+            .1
+            .contains("copy.to-peer, the second time: to GPU-2-"),
+        "{out:?}"
+    );
 
     // Of two that have only each other nobody can say which it is: it is said, and checked at its time.
     let mut pool = islands(5, 2, 2);
@@ -425,7 +743,10 @@ fn a_gpu_with_a_slow_end_goes_out_and_never_the_one_at_the_other_end_nor_one_of_
     let mut checks = 0;
     for _ in 0..6 * DAY / 300 {
         pool.wait(300);
-        checks += ways(&mut pool, bridge).iter().filter(|(from, _)| from.starts_with("GPU-2-")).count();
+        checks += ways(&mut pool, bridge)
+            .iter()
+            .filter(|(from, _)| from.starts_with("GPU-2-"))
+            .count();
     }
     assert!(pool.taken_out().is_empty());
     assert!(pool.history("GPU-2-0").contains(&"odd"));
@@ -443,11 +764,18 @@ fn operators_ask_for_a_check_and_hear_why_not() {
     pool.tell_gpus(1);
     assert!(text(pool.order("GPU-1-1", CHECK)).contains("cut by MIG"));
     pool.order("GPU-1-2", CHECK).unwrap();
-    assert_eq!(pool.checks(), ["GPU-1-2"], "one that is out of service may be checked");
+    assert_eq!(
+        pool.checks(),
+        ["GPU-1-2"],
+        "one that is out of service may be checked"
+    );
     assert!(text(pool.order("GPU-1-2", CHECK)).contains("under way"));
     let mut config = (*pool.state.config).clone();
     config.diagnostics = None;
-    pool.feed(Input::Configure { config: Arc::new(config) }).unwrap();
+    pool.feed(Input::Configure {
+        config: Arc::new(config),
+    })
+    .unwrap();
     assert!(text(pool.order("GPU-1-2", CHECK)).contains("no [diagnostics]"));
 }
 
@@ -508,30 +836,79 @@ impl Fleet {
     }
 
     fn with(seed: u64, terms: Diagnostics) -> Self {
-        let pool = Pool::new(10, 8, Diagnostics { at_once: Some(4), ..terms });
+        let pool = Pool::new(
+            10,
+            8,
+            Diagnostics {
+                at_once: Some(4),
+                ..terms
+            },
+        );
         let mut chance = Chance(seed);
-        let own_milli = pool.nodes.iter().flatten().map(|gpu| (gpu.uuid.clone(), chance.normal_milli() * 10 / 1000)).collect();
+        let own_milli = pool
+            .nodes
+            .iter()
+            .flatten()
+            .map(|gpu| (gpu.uuid.clone(), chance.normal_milli() * 10 / 1000))
+            .collect();
         let none = (BTreeMap::new(), BTreeMap::new());
-        Self { pool, chance, own_milli, wrong: none.0, gaps: none.1, running: BTreeMap::new(), ends: BTreeSet::new(), seen: BTreeSet::new(), yielded: 0, done: 0 }
+        Self {
+            pool,
+            chance,
+            own_milli,
+            wrong: none.0,
+            gaps: none.1,
+            running: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            seen: BTreeSet::new(),
+            yielded: 0,
+            done: 0,
+        }
     }
 
     fn result_of(&mut self, uuid: &str) -> CheckReport {
         let wrong = self.wrong.get(uuid).copied();
         let lies = match wrong {
-            Some(Wrong::Hangs) => return CheckReport { trouble: "did not end within 300 s".into(), ..CheckReport::default() },
+            Some(Wrong::Hangs) => {
+                return CheckReport {
+                    trouble: "did not end within 300 s".into(),
+                    ..CheckReport::default()
+                };
+            }
             Some(Wrong::Sums) => true,
             Some(Wrong::SomeSums(one_in)) => self.chance.below(one_in) == 0,
             _ => false,
         };
-        let sum = if lies { sum(&format!("{:x}", self.chance.next())) } else { sum("77ab") };
+        let sum = if lies {
+            sum(&format!("{:x}", self.chance.next()))
+        } else {
+            sum("77ab")
+        };
         let mut number = |check: &str, unit: &str, usual: i64, noise_milli: i64| {
             let off = self.own_milli[uuid] + self.chance.normal_milli() * noise_milli / 1000;
             let value = usual + usual / 1000 * off;
-            let value_micro = Some(if wrong == Some(Wrong::Slow) && unit == "GB/s" { value / 2 } else { value });
-            CheckResult { check: check.into(), value_micro, unit: unit.into(), ..CheckResult::default() }
+            let value_micro = Some(if wrong == Some(Wrong::Slow) && unit == "GB/s" {
+                value / 2
+            } else {
+                value
+            });
+            CheckResult {
+                check: check.into(),
+                value_micro,
+                unit: unit.into(),
+                ..CheckResult::default()
+            }
         };
-        let numbers = [number("pcie", "GB/s", 25_000_000, 15), number("nvlink", "GB/s", 370_000_000, 5), number("gemm", "s", 4_000_000, 40)];
-        let passed = CheckResult { check: "memory".into(), passed: Some(true), ..CheckResult::default() };
+        let numbers = [
+            number("pcie", "GB/s", 25_000_000, 15),
+            number("nvlink", "GB/s", 370_000_000, 5),
+            number("gemm", "s", 4_000_000, 40),
+        ];
+        let passed = CheckResult {
+            check: "memory".into(),
+            passed: Some(true),
+            ..CheckResult::default()
+        };
         report([sum, passed].into_iter().chain(numbers).collect())
     }
 
@@ -541,24 +918,44 @@ impl Fleet {
         while self.pool.now < until {
             self.pool.wait(60 + self.chance.below(3540) as i64);
             self.follow_checks();
-            while let Some((at, run)) = self.ends.first().copied().filter(|(at, _)| *at <= self.pool.now) {
+            while let Some((at, run)) = self
+                .ends
+                .first()
+                .copied()
+                .filter(|(at, _)| *at <= self.pool.now)
+            {
                 self.ends.remove(&(at, run));
                 self.pool.end_run(run);
             }
             if self.pool.state.jobs.len() < 60 {
                 self.pool.submit(&(1 + self.chance.below(4)).to_string());
             }
-            let new: Vec<RunId> = self.pool.state.runs.values().map(|run| run.id).filter(|run| !self.seen.contains(run)).collect();
+            let new: Vec<RunId> = self
+                .pool
+                .state
+                .runs
+                .values()
+                .map(|run| run.id)
+                .filter(|run| !self.seen.contains(run))
+                .collect();
             for run in new {
                 self.seen.insert(run);
-                self.ends.insert((self.pool.now.plus_secs(600 + self.chance.below(10 * 3600) as i64), run));
+                self.ends.insert((
+                    self.pool
+                        .now
+                        .plus_secs(600 + self.chance.below(10 * 3600) as i64),
+                    run,
+                ));
             }
         }
     }
 
     fn follow_checks(&mut self) {
         let open: Vec<(NodeId, GpuOrder)> = self.pool.orders();
-        let numbers: BTreeSet<(NodeId, u64)> = open.iter().map(|(node, order)| (*node, order.number)).collect();
+        let numbers: BTreeSet<(NodeId, u64)> = open
+            .iter()
+            .map(|(node, order)| (*node, order.number))
+            .collect();
         let before = self.running.len();
         self.running.retain(|key, _| numbers.contains(key));
         self.yielded += (before - self.running.len()) as u32;
@@ -566,19 +963,34 @@ impl Fleet {
             match order.what {
                 GpuAction::Check(_) => {
                     let ends = self.pool.now.plus_secs(TOOK_SECS);
-                    self.running.entry((node, order.number)).or_insert((ends, order));
+                    self.running
+                        .entry((node, order.number))
+                        .or_insert((ends, order));
                 }
                 _ => {
                     let done = vec![GpuOrderDone::new(&order, "")];
-                    self.pool.feed(Input::Node { node, report: NodeReport::GpuOrders { done } }).unwrap();
-                    let gpu = self.pool.nodes[node.0 as usize - 1].iter_mut().find(|gpu| gpu.uuid == order.uuid).unwrap();
+                    self.pool
+                        .feed(Input::Node {
+                            node,
+                            report: NodeReport::GpuOrders { done },
+                        })
+                        .unwrap();
+                    let gpu = self.pool.nodes[node.0 as usize - 1]
+                        .iter_mut()
+                        .find(|gpu| gpu.uuid == order.uuid)
+                        .unwrap();
                     gpu.fault = "quarantined".into();
                     self.pool.tell_gpus(node.0);
                 }
             }
         }
         let now = self.pool.now;
-        let ended: Vec<((NodeId, u64), GpuOrder)> = self.running.iter().filter(|(_, (at, _))| *at <= now).map(|(key, (_, order))| (*key, order.clone())).collect();
+        let ended: Vec<((NodeId, u64), GpuOrder)> = self
+            .running
+            .iter()
+            .filter(|(_, (at, _))| *at <= now)
+            .map(|(key, (_, order))| (*key, order.clone()))
+            .collect();
         for (key, order) in ended {
             self.running.remove(&key);
             self.done += 1;
@@ -596,18 +1008,48 @@ fn a_clean_fleet_raises_no_alarm_in_ten_thousand_gpu_days() {
     for seed in [11, 12] {
         let mut fleet = Fleet::new(seed);
         fleet.pass(125 / 2 + 1);
-        let odd = fleet.pool.events.iter().filter(|event| matches!(event, Event::GpuJudged { .. })).count();
-        println!("seed {seed}: {} checks, {} gave way, {odd} looked odd once", fleet.done, fleet.yielded);
-        assert!(fleet.pool.taken_out().is_empty(), "{:?}", fleet.pool.taken_out());
-        assert!(fleet.done > 4000 && fleet.yielded > 50, "it was tried: {} checks, {} gave way", fleet.done, fleet.yielded);
+        let odd = fleet
+            .pool
+            .events
+            .iter()
+            .filter(|event| matches!(event, Event::GpuJudged { .. }))
+            .count();
+        println!(
+            "seed {seed}: {} checks, {} gave way, {odd} looked odd once",
+            fleet.done, fleet.yielded
+        );
+        assert!(
+            fleet.pool.taken_out().is_empty(),
+            "{:?}",
+            fleet.pool.taken_out()
+        );
+        assert!(
+            fleet.done > 4000 && fleet.yielded > 50,
+            "it was tried: {} checks, {} gave way",
+            fleet.done,
+            fleet.yielded
+        );
     }
 }
 
 #[test]
 fn the_noise_is_there_and_a_tight_bound_would_cry_wolf() {
-    let mut fleet = Fleet::with(11, Diagnostics { threshold_milli: 2000, floor_milli: 1, ..terms() });
+    let mut fleet = Fleet::with(
+        11,
+        Diagnostics {
+            threshold_milli: 2000,
+            floor_milli: 1,
+            ..terms()
+        },
+    );
     fleet.pass(10);
-    assert!(fleet.pool.events.iter().any(|event| matches!(event, Event::GpuJudged { .. })));
+    assert!(
+        fleet
+            .pool
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::GpuJudged { .. }))
+    );
 }
 
 #[test]
@@ -619,7 +1061,13 @@ fn what_computes_wrong_is_slow_or_hangs_is_found_within_two_complete_gaps() {
         for at in 0..3 {
             let uuid = all[(fleet.chance.below(20) + 25 * at) as usize].clone();
             fleet.wrong.insert(uuid.clone(), wrong);
-            let out = |fleet: &Fleet| fleet.pool.taken_out().into_iter().any(|(out, _)| out == uuid);
+            let out = |fleet: &Fleet| {
+                fleet
+                    .pool
+                    .taken_out()
+                    .into_iter()
+                    .any(|(out, _)| out == uuid)
+            };
             let mut days = 0;
             while !out(&fleet) && days < 30 {
                 fleet.pass(1);
@@ -627,7 +1075,12 @@ fn what_computes_wrong_is_slow_or_hangs_is_found_within_two_complete_gaps() {
             }
             assert_eq!(fleet.gaps[&uuid], 2, "{wrong:?}");
         }
-        assert_eq!(fleet.pool.taken_out().len(), 3, "and nothing else goes: {:?}", fleet.pool.taken_out());
+        assert_eq!(
+            fleet.pool.taken_out().len(),
+            3,
+            "and nothing else goes: {:?}",
+            fleet.pool.taken_out()
+        );
     }
 }
 
@@ -637,7 +1090,12 @@ fn what_computes_wrong_one_time_in_four_is_found_though_right_ones_lie_between()
     fleet.pass(3);
     fleet.wrong.insert("GPU-3-4".into(), Wrong::SomeSums(4));
     fleet.pass(30);
-    let out: Vec<String> = fleet.pool.taken_out().into_iter().map(|(uuid, _)| uuid).collect();
+    let out: Vec<String> = fleet
+        .pool
+        .taken_out()
+        .into_iter()
+        .map(|(uuid, _)| uuid)
+        .collect();
     assert_eq!(out, ["GPU-3-4"]);
     println!("found after {} complete gaps", fleet.gaps["GPU-3-4"]);
 }

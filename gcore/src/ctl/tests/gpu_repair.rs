@@ -22,26 +22,62 @@ struct Pool {
 impl Pool {
     fn new(nodes: u32) -> Self {
         let mut state = State::from_rows(crate::ctl::Rows::default());
-        let main = Partition { name: "main".into(), ..Partition::default() };
-        state.config = Arc::new(ClusterConfig { partitions: vec![main], ..ClusterConfig::default() });
+        let main = Partition {
+            name: "main".into(),
+            ..Partition::default()
+        };
+        state.config = Arc::new(ClusterConfig {
+            partitions: vec![main],
+            ..ClusterConfig::default()
+        });
         for id in 1..=nodes {
             let name = format!("n{id}");
             state.node_names.insert(name.clone(), NodeId(id));
-            state.nodes.insert(NodeId(id), Node { id: NodeId(id), name, ..Node::default() });
+            state.nodes.insert(
+                NodeId(id),
+                Node {
+                    id: NodeId(id),
+                    name,
+                    ..Node::default()
+                },
+            );
         }
-        let gpu = |node: u32, index: u32| GpuInfo { uuid: format!("GPU-{node}-{index}"), gpu_type: "h100".into(), index, ..GpuInfo::default() };
-        let nodes: Vec<Vec<GpuInfo>> = (1..=nodes).map(|node| (0..8).map(|index| gpu(node, index)).collect()).collect();
-        let mut pool = Self { state, now: Timestamp::from_secs(1_000_000), nodes, events: Vec::new() };
+        let gpu = |node: u32, index: u32| GpuInfo {
+            uuid: format!("GPU-{node}-{index}"),
+            gpu_type: "h100".into(),
+            index,
+            ..GpuInfo::default()
+        };
+        let nodes: Vec<Vec<GpuInfo>> = (1..=nodes)
+            .map(|node| (0..8).map(|index| gpu(node, index)).collect())
+            .collect();
+        let mut pool = Self {
+            state,
+            now: Timestamp::from_secs(1_000_000),
+            nodes,
+            events: Vec::new(),
+        };
         for node in 1..=pool.nodes.len() as u32 {
-            let report = NodeReport::Hello { life: NodeLife::default(), fence: Fence::default(), inventory: pool.inventory(node), runs: Vec::new() };
-            pool.feed(Input::Node { node: NodeId(node), report });
+            let report = NodeReport::Hello {
+                life: NodeLife::default(),
+                fence: Fence::default(),
+                inventory: pool.inventory(node),
+                runs: Vec::new(),
+            };
+            pool.feed(Input::Node {
+                node: NodeId(node),
+                report,
+            });
         }
         pool.events.clear();
         pool
     }
 
     fn inventory(&self, node: u32) -> Inventory {
-        Inventory { gpus: self.nodes[node as usize - 1].clone(), ..Inventory::default() }
+        Inventory {
+            gpus: self.nodes[node as usize - 1].clone(),
+            ..Inventory::default()
+        }
     }
 
     fn feed(&mut self, input: Input) {
@@ -50,8 +86,13 @@ impl Pool {
     }
 
     fn report(&mut self, node: u32) {
-        let report = NodeReport::Inventory { inventory: self.inventory(node) };
-        self.feed(Input::Node { node: NodeId(node), report });
+        let report = NodeReport::Inventory {
+            inventory: self.inventory(node),
+        };
+        self.feed(Input::Node {
+            node: NodeId(node),
+            report,
+        });
     }
 
     fn gpu(&mut self, node: u32, index: usize) -> &mut GpuInfo {
@@ -69,7 +110,10 @@ impl Pool {
     }
 
     fn stands(&mut self, node: u32, index: usize, stage: Stage, fault: &str, wants: &str) {
-        let standing = Some(Box::new(GpuStanding { stage, ..GpuStanding::default() }));
+        let standing = Some(Box::new(GpuStanding {
+            stage,
+            ..GpuStanding::default()
+        }));
         let gpu = self.gpu(node, index);
         (gpu.fault, gpu.wants, gpu.standing) = (fault.into(), wants.into(), standing);
         self.report(node);
@@ -78,13 +122,28 @@ impl Pool {
     /// Nodes and slots with a step that may be taken.
     fn allowed(&self) -> Vec<String> {
         let orders = self.state.nodes.values().flat_map(|node| &node.gpu_orders);
-        orders.filter(|order| order.what == GpuAction::Repair).map(|order| order.uuid.clone()).collect()
+        orders
+            .filter(|order| order.what == GpuAction::Repair)
+            .map(|order| order.uuid.clone())
+            .collect()
     }
 
     fn answer(&mut self, node: u32, error: &str) {
-        let orders = self.state.nodes.get(NodeId(node)).unwrap().gpu_orders.clone();
-        let done = orders.iter().map(|order| GpuOrderDone::new(order, error)).collect();
-        self.feed(Input::Node { node: NodeId(node), report: NodeReport::GpuOrders { done } });
+        let orders = self
+            .state
+            .nodes
+            .get(NodeId(node))
+            .unwrap()
+            .gpu_orders
+            .clone();
+        let done = orders
+            .iter()
+            .map(|order| GpuOrderDone::new(order, error))
+            .collect();
+        self.feed(Input::Node {
+            node: NodeId(node),
+            report: NodeReport::GpuOrders { done },
+        });
     }
 
     fn wait(&mut self, secs: i64) {
@@ -92,26 +151,47 @@ impl Pool {
         while let Some(at) = next_deadline(&self.state).filter(|at| *at <= until) {
             self.now = self.now.max(at);
             self.feed(Input::Wake);
-            assert!(next_deadline(&self.state).is_none_or(|next| next > at), "a deadline that is met is over");
+            assert!(
+                next_deadline(&self.state).is_none_or(|next| next > at),
+                "a deadline that is met is over"
+            );
         }
         self.now = until;
     }
 
     /// What became of a GPU, as kinds.
     fn history(&self, uuid: &str) -> Vec<&'static str> {
-        self.events.iter().filter_map(Event::of_gpu).filter(|line| line.uuid == uuid).map(|line| line.kind).collect()
+        self.events
+            .iter()
+            .filter_map(Event::of_gpu)
+            .filter(|line| line.uuid == uuid)
+            .map(|line| line.kind)
+            .collect()
     }
 
     fn forget(&mut self, operator: bool, uuid: &str) -> Result<Reply, Refusal> {
-        let actor = Actor { user: "root".into(), operator, ..Actor::default() };
-        let input = Input::Command { actor, command: Command::GpuForget { uuid: uuid.into() } };
+        let actor = Actor {
+            user: "root".into(),
+            operator,
+            ..Actor::default()
+        };
+        let input = Input::Command {
+            actor,
+            command: Command::GpuForget { uuid: uuid.into() },
+        };
         handle(&mut self.state, &mut self.events, input, self.now)
     }
 
     /// Who misses what.
     fn missed(&self) -> Vec<(String, String)> {
-        let all = self.state.nodes.values().flat_map(|node| node.gpus.iter().map(|gpu| (node.name.clone(), gpu)));
-        all.filter(|(_, gpu)| gpu.is_expected() && !gpu.present).map(|(node, gpu)| (node, gpu.info.uuid.clone())).collect()
+        let all = self
+            .state
+            .nodes
+            .values()
+            .flat_map(|node| node.gpus.iter().map(|gpu| (node.name.clone(), gpu)));
+        all.filter(|(_, gpu)| gpu.is_expected() && !gpu.present)
+            .map(|(node, gpu)| (node, gpu.info.uuid.clone()))
+            .collect()
     }
 
     fn drains(&self, node: u32) -> usize {
@@ -133,7 +213,10 @@ fn a_step_that_waits_is_allowed_at_once_in_a_healthy_pool() {
     let gpu = pool.gpu(1, 3);
     (gpu.fault, gpu.standing) = (String::new(), None);
     pool.report(1);
-    assert_eq!(pool.history("GPU-1-3"), ["sick", "ordered", "reset", "burn_in", "well"]);
+    assert_eq!(
+        pool.history("GPU-1-3"),
+        ["sick", "ordered", "reset", "burn_in", "well"]
+    );
     assert!(pool.allowed().is_empty());
 }
 
@@ -161,12 +244,19 @@ fn the_breaker_allows_a_node_of_gpus_an_hour_and_not_one_more() {
     pool.is_suspect(1, 5);
     assert_eq!(pool.allowed().len(), 8, "the ninth waits, and works on");
     assert_eq!(pool.history("GPU-1-5"), ["stopped"]);
-    assert_eq!(open_breakers(&pool.state, pool.now), [("main".to_owned(), 1000, 1000)]);
+    assert_eq!(
+        open_breakers(&pool.state, pool.now),
+        [("main".to_owned(), 1000, 1000)]
+    );
     // What went already is under the same breaker as long as the limit is kept.
     pool.wait(3530);
     assert_eq!(pool.allowed().len(), 8, "an hour is an hour");
     pool.wait(20);
-    assert!(pool.allowed().contains(&"GPU-1-5".to_owned()), "{:?}", pool.allowed());
+    assert!(
+        pool.allowed().contains(&"GPU-1-5".to_owned()),
+        "{:?}",
+        pool.allowed()
+    );
     assert!(open_breakers(&pool.state, pool.now).is_empty());
 }
 
@@ -177,7 +267,13 @@ fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_d
         pool.falls_sick(1, index, "");
     }
     pool.falls_sick(2, 0, "");
-    let usable = pool.state.nodes.values().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.usable()).count();
+    let usable = pool
+        .state
+        .nodes
+        .values()
+        .flat_map(|node| node.gpus.iter())
+        .filter(|gpu| gpu.usable())
+        .count();
     assert_eq!(usable, 15, "no job gets a sick GPU");
     // Beyond the limit nothing automatic goes on: not even the repair of what is out.
     pool.falls_sick(2, 0, "reset");
@@ -192,7 +288,11 @@ fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_d
 fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
     let mut pool = Pool::new(4);
     for index in 0..8 {
-        let standing = GpuStanding { stage: Stage::Out, held: true, ..GpuStanding::default() };
+        let standing = GpuStanding {
+            stage: Stage::Out,
+            held: true,
+            ..GpuStanding::default()
+        };
         let gpu = pool.gpu(1, index);
         (gpu.fault, gpu.standing) = ("quarantined: fans".into(), Some(Box::new(standing)));
     }
@@ -200,8 +300,19 @@ fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
     pool.is_suspect(2, 0);
     assert_eq!(pool.allowed(), ["GPU-2-0"], "nobody counts what people do");
     let mut other = Pool::new(4);
-    let mark = gmodel::node::Mark { owner: "system".into(), reason: "3 launch errors".into(), since: other.now };
-    super::super::apply(&mut other.state, &Event::NodeDrained { node: NodeId(1), mark, automatic: true });
+    let mark = gmodel::node::Mark {
+        owner: "system".into(),
+        reason: "3 launch errors".into(),
+        since: other.now,
+    };
+    super::super::apply(
+        &mut other.state,
+        &Event::NodeDrained {
+            node: NodeId(1),
+            mark,
+            automatic: true,
+        },
+    );
     other.is_suspect(2, 0);
     assert!(other.allowed().is_empty(), "one breaker for all causes");
     other.falls_sick(1, 0, "reset");
@@ -233,16 +344,37 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     let well = pool.nodes[0].remove(2);
     pool.report(1);
     // It comes to another node, whose gpud has never seen it.
-    let fresh = |gpu: &GpuInfo| GpuInfo { uuid: gpu.uuid.clone(), index: 8, ..GpuInfo::default() };
+    let fresh = |gpu: &GpuInfo| GpuInfo {
+        uuid: gpu.uuid.clone(),
+        index: 8,
+        ..GpuInfo::default()
+    };
     let (sick, well) = (fresh(&sick), fresh(&well));
     pool.nodes[1].extend([sick.clone(), well.clone()]);
     pool.report(2);
     let orders = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.clone();
-    let words: Vec<(String, GpuAction)> = orders.into_iter().map(|order| (order.uuid, order.what)).collect();
-    assert_eq!(words, [(sick.uuid.clone(), GpuAction::Quarantine { reason: "out of service when it left n1: Xid 48".into() })]);
-    assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "moved", "ordered", "left"]);
+    let words: Vec<(String, GpuAction)> = orders
+        .into_iter()
+        .map(|order| (order.uuid, order.what))
+        .collect();
+    assert_eq!(
+        words,
+        [(
+            sick.uuid.clone(),
+            GpuAction::Quarantine {
+                reason: "out of service when it left n1: Xid 48".into()
+            }
+        )]
+    );
+    assert_eq!(
+        pool.history(&sick.uuid),
+        ["sick", "gone", "moved", "ordered", "left"]
+    );
     assert_eq!(pool.history(&well.uuid), ["gone", "appeared", "left"]);
-    assert!(pool.missed().is_empty(), "nobody looks for a board in its old node");
+    assert!(
+        pool.missed().is_empty(),
+        "nobody looks for a board in its old node"
+    );
 }
 
 #[test]
@@ -251,31 +383,59 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
         let mut pool = Pool::new(2);
         pool.falls_sick(1, 2, "");
         if old_is_dead {
-            let dead = Event::NodeLinkChanged { node: NodeId(1), link: Link::Down, at: pool.now };
+            let dead = Event::NodeLinkChanged {
+                node: NodeId(1),
+                link: Link::Down,
+                at: pool.now,
+            };
             super::super::apply(&mut pool.state, &dead);
         }
         let (sick, well) = (pool.nodes[0].remove(2), pool.nodes[0].remove(2));
         for gpu in [&sick, &well] {
-            pool.nodes[1].push(GpuInfo { uuid: gpu.uuid.clone(), index: 8, ..GpuInfo::default() });
+            pool.nodes[1].push(GpuInfo {
+                uuid: gpu.uuid.clone(),
+                index: 8,
+                ..GpuInfo::default()
+            });
         }
         pool.report(2);
         if !old_is_dead {
             pool.report(1);
         }
-        let orders: Vec<String> = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.iter().map(|order| order.uuid.clone()).collect();
-        assert_eq!(orders, std::slice::from_ref(&sick.uuid), "dead: {old_is_dead}");
-        assert!(pool.missed().is_empty() && pool.history(&well.uuid).contains(&"left"), "dead: {old_is_dead}");
+        let orders: Vec<String> = pool
+            .state
+            .nodes
+            .get(NodeId(2))
+            .unwrap()
+            .gpu_orders
+            .iter()
+            .map(|order| order.uuid.clone())
+            .collect();
+        assert_eq!(
+            orders,
+            std::slice::from_ref(&sick.uuid),
+            "dead: {old_is_dead}"
+        );
+        assert!(
+            pool.missed().is_empty() && pool.history(&well.uuid).contains(&"left"),
+            "dead: {old_is_dead}"
+        );
         // What it left is not held against it again.
         pool.nodes[1].retain(|gpu| gpu.uuid != sick.uuid);
         pool.report(2);
-        assert_eq!(pool.missed(), [("n2".to_owned(), sick.uuid)], "dead: {old_is_dead}");
+        assert_eq!(
+            pool.missed(),
+            [("n2".to_owned(), sick.uuid)],
+            "dead: {old_is_dead}"
+        );
     }
 }
 
 #[test]
 fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
     let mut pool = Pool::new(2);
-    let refused = |pool: &mut Pool, operator: bool, uuid: &str| pool.forget(operator, uuid).unwrap_err().text;
+    let refused =
+        |pool: &mut Pool, operator: bool, uuid: &str| pool.forget(operator, uuid).unwrap_err().text;
     assert!(refused(&mut pool, true, "GPU-1-3").contains("is in n1 (gpu3)"));
     assert!(refused(&mut pool, true, "GPU-x").contains("no node misses a GPU GPU-x"));
     let gone = pool.nodes[0].remove(3);
@@ -283,11 +443,24 @@ fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
     assert_eq!(pool.missed(), [("n1".to_owned(), gone.uuid.clone())]);
     assert!(refused(&mut pool, false, &gone.uuid).contains("operators"));
     pool.forget(true, &gone.uuid).unwrap();
-    assert!(pool.missed().is_empty() && refused(&mut pool, true, &gone.uuid).contains("no node misses"));
+    assert!(
+        pool.missed().is_empty() && refused(&mut pool, true, &gone.uuid).contains("no node misses")
+    );
     pool.nodes[0].insert(3, gone.clone());
     pool.report(1);
-    let usable = pool.state.nodes.get(NodeId(1)).unwrap().gpus.iter().filter(|gpu| gpu.usable()).count();
-    assert_eq!((usable, pool.history(&gone.uuid)), (8, vec!["gone", "forgotten", "appeared"]));
+    let usable = pool
+        .state
+        .nodes
+        .get(NodeId(1))
+        .unwrap()
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.usable())
+        .count();
+    assert_eq!(
+        (usable, pool.history(&gone.uuid)),
+        (8, vec!["gone", "forgotten", "appeared"])
+    );
     pool.nodes[0].remove(3);
     pool.report(1);
     assert_eq!(pool.missed().len(), 1, "it is missed as any other");
@@ -302,24 +475,40 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
     pool.forget(true, &sick.uuid).unwrap();
     // A new controller knows too.
     pool.state.gone = super::super::gpu_gone::gone(&pool.state);
-    pool.nodes[1].push(GpuInfo { uuid: sick.uuid.clone(), index: 8, ..GpuInfo::default() });
+    pool.nodes[1].push(GpuInfo {
+        uuid: sick.uuid.clone(),
+        index: 8,
+        ..GpuInfo::default()
+    });
     pool.report(2);
-    assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "forgotten", "moved", "ordered", "left"]);
+    assert_eq!(
+        pool.history(&sick.uuid),
+        ["sick", "gone", "forgotten", "moved", "ordered", "left"]
+    );
 }
 
 #[test]
 fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_restart() {
     let mut pool = Pool::new(3);
     let restart = |pool: &mut Pool| pool.state.gone = super::super::gpu_gone::gone(&pool.state);
-    let orders = |pool: &Pool, node: u32| pool.state.nodes.get(NodeId(node)).unwrap().gpu_orders.len();
+    let orders =
+        |pool: &Pool, node: u32| pool.state.nodes.get(NodeId(node)).unwrap().gpu_orders.len();
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
     pool.report(1);
     restart(&mut pool);
-    let here = GpuInfo { uuid: sick.uuid, index: 8, ..GpuInfo::default() };
+    let here = GpuInfo {
+        uuid: sick.uuid,
+        index: 8,
+        ..GpuInfo::default()
+    };
     pool.nodes[1].push(here.clone());
     pool.report(2);
-    assert_eq!(orders(&pool, 2), 1, "it was sick when it left, which a new controller knows");
+    assert_eq!(
+        orders(&pool, 2),
+        1,
+        "it was sick when it left, which a new controller knows"
+    );
     // Ordered out, returned by somebody, and taken out.
     pool.answer(2, "");
     pool.nodes[1].pop();
@@ -337,10 +526,35 @@ fn notes_and_what_operators_order_are_lines_of_the_history() {
     pool.gpu(1, 0).notes = vec!["Xid 31: a program did something wrong".into()];
     pool.report(1);
     pool.report(1);
-    let root = Actor { user: "root".into(), operator: true, ..Actor::default() };
-    let what = GpuAction::Quarantine { reason: "hot".into() };
-    pool.feed(Input::Command { actor: root, command: Command::GpuOrder { node: NodeId(1), uuid: "GPU-1-0".into(), what } });
+    let root = Actor {
+        user: "root".into(),
+        operator: true,
+        ..Actor::default()
+    };
+    let what = GpuAction::Quarantine {
+        reason: "hot".into(),
+    };
+    pool.feed(Input::Command {
+        actor: root,
+        command: Command::GpuOrder {
+            node: NodeId(1),
+            uuid: "GPU-1-0".into(),
+            what,
+        },
+    });
     pool.answer(1, "no");
-    let lines: Vec<String> = pool.events.iter().filter_map(Event::of_gpu).map(|line| format!("{}: {}", line.kind, line.text)).collect();
-    assert_eq!(lines, ["noted: Xid 31: a program did something wrong", "ordered: quarantined by root: hot", "refused: no"]);
+    let lines: Vec<String> = pool
+        .events
+        .iter()
+        .filter_map(Event::of_gpu)
+        .map(|line| format!("{}: {}", line.kind, line.text))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "noted: Xid 31: a program did something wrong",
+            "ordered: quarantined by root: hot",
+            "refused: no"
+        ]
+    );
 }

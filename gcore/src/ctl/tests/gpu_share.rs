@@ -68,13 +68,27 @@ fn no_share_by_mps_is_promised_where_no_node_has_it() {
 #[test]
 fn a_start_that_would_put_two_users_on_one_gpu_is_dropped() {
     let mut world = World::new();
-    let lines = ["partition parts default sharing=mps", "node n1 h100:1 mps", "submit user=alice gpus=0.5", "submit user=bob gpus=0.5"];
+    let lines = [
+        "partition parts default sharing=mps",
+        "node n1 h100:1 mps",
+        "submit user=alice gpus=0.5",
+        "submit user=bob gpus=0.5",
+    ];
     lines.iter().for_each(|line| world.line(line));
-    let mut planned = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
-    assert_eq!(planned.starts.len(), 1, "the scheduler itself starts one of them");
+    let mut planned = gsched::plan(
+        &snapshot(&world.state, world.now),
+        gsched::WorkBudget::default(),
+    );
+    assert_eq!(
+        planned.starts.len(),
+        1,
+        "the scheduler itself starts one of them"
+    );
     let mut other = planned.starts[0].clone();
     other.job = gmodel::JobId(3 - other.job.0);
-    let GpuPart::Share { tenant, .. } = &mut other.allocation[0].gpus.0[0].part else { panic!("{other:?}") };
+    let GpuPart::Share { tenant, .. } = &mut other.allocation[0].gpus.0[0].part else {
+        panic!("{other:?}")
+    };
     assert!(matches!(tenant, Some(1001 | 1002)));
     *tenant = tenant.map(|uid| 2003 - uid);
     planned.starts.push(other);

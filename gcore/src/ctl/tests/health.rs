@@ -117,7 +117,11 @@ fn a_job_that_goes_back_for_its_nodes_fault_keeps_its_age() {
     story.lines().for_each(|line| world.line(line.trim()));
     let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
     assert_eq!((job.eligible, job.failed_runs), (job.submitted, 1));
-    assert_eq!(next_deadline(&world.state).map(|at| at.since_secs(world.now)), Some(57), "the node is tried again a minute after it failed");
+    assert_eq!(
+        next_deadline(&world.state).map(|at| at.since_secs(world.now)),
+        Some(57),
+        "the node is tried again a minute after it failed"
+    );
     world.line("wait 57");
     assert_eq!(world.plan(), [gmodel::JobId(1)]);
 }

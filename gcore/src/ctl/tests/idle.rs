@@ -240,18 +240,32 @@ fn a_run_on_several_nodes_is_idle_when_all_say_so_of_late() {
 #[derive(Clone, Debug)]
 enum Step {
     /// So many seconds later a sample: percent of each GPU, if it is told.
-    Sample { secs: i64, busy: [Option<u32>; 2] },
+    Sample {
+        secs: i64,
+        busy: [Option<u32>; 2],
+    },
     /// Samples at zero, one after the other.
-    Zero { secs: i64, times: u32 },
+    Zero {
+        secs: i64,
+        times: u32,
+    },
     /// Nobody samples.
-    Silence { secs: i64 },
+    Silence {
+        secs: i64,
+    },
     /// The controller's clock jumps.
-    Jump { secs: i64 },
+    Jump {
+        secs: i64,
+    },
     Restart,
     StandStill,
     GoOn,
-    Exempt { yes: bool },
-    Policy { word: &'static str },
+    Exempt {
+        yes: bool,
+    },
+    Policy {
+        word: &'static str,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -288,7 +302,11 @@ const GRACE: i64 = 50;
 
 impl Node {
     fn sample(&mut self, busy: [Option<u32>; 2]) -> IdleReport {
-        let samples = busy.map(|busy_percent| UseSample { at: Timestamp::from_secs(self.now), busy_percent, ..UseSample::default() });
+        let samples = busy.map(|busy_percent| UseSample {
+            at: Timestamp::from_secs(self.now),
+            busy_percent,
+            ..UseSample::default()
+        });
         if let Some(last) = &self.last {
             if self.now - last[0].at.secs() > 90 {
                 self.missed = self.now;
@@ -305,9 +323,22 @@ impl Node {
             self.totals.iter_mut().for_each(|gpu| gpu.idle_now_ms = 0);
         }
         self.last = Some(samples);
-        let watched = self.totals.iter().map(|gpu| gpu.sampled_ms / 1000).min().unwrap_or(0);
-        let idle = self.totals.iter().map(|gpu| gpu.idle_now_ms as u32 / 1000).filter(|secs| *secs > 0);
-        IdleReport { run: RUN.parse().unwrap(), watched_secs: watched as u32, idle_secs: idle.collect() }
+        let watched = self
+            .totals
+            .iter()
+            .map(|gpu| gpu.sampled_ms / 1000)
+            .min()
+            .unwrap_or(0);
+        let idle = self
+            .totals
+            .iter()
+            .map(|gpu| gpu.idle_now_ms as u32 / 1000)
+            .filter(|secs| *secs > 0);
+        IdleReport {
+            run: RUN.parse().unwrap(),
+            watched_secs: watched as u32,
+            idle_secs: idle.collect(),
+        }
     }
 }
 

@@ -16,7 +16,11 @@ impl KeptPlanner {
     pub fn plan(&mut self, state: &State, now: Timestamp) -> Plan {
         self.mirror.update(state, now);
         let (picture, changes) = self.mirror.picture().unwrap();
-        let kept = in_order(self.engine.plan_changed(picture, Some(changes), WorkBudget::default()));
+        let kept = in_order(self.engine.plan_changed(
+            picture,
+            Some(changes),
+            WorkBudget::default(),
+        ));
         let new = in_order(gsched::plan(&snapshot(state, now), WorkBudget::default()));
         assert_eq!(kept, new, "told {changes:?} of {picture:#?}");
         self.mirror.forget_changes();

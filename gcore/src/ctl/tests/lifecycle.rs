@@ -454,7 +454,10 @@ fn a_job_that_was_moved_since_the_plan_does_not_start_on_the_old_nodes() {
     ] {
         world.line(line);
     }
-    let plan = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
+    let plan = gsched::plan(
+        &snapshot(&world.state, world.now),
+        gsched::WorkBudget::default(),
+    );
     assert_eq!(plan.starts.len(), 1);
     world.line("update 1 user=alice partition=b");
     world.feed(Input::Plan { plan }).unwrap();
@@ -466,7 +469,8 @@ fn a_job_that_was_moved_since_the_plan_does_not_start_on_the_old_nodes() {
           note: no --time given and partition "a" has no default: the limit is 1-00:00:00
         1 alice PENDING None: 
         1 alice RUNNING 1-1 on n2[0]
-    "#]].assert_eq(&world.out);
+    "#]]
+    .assert_eq(&world.out);
 }
 
 /// A cluster whose leaf switches have a busy node each, and a job of two nodes that waits 600 s for one switch.
@@ -488,16 +492,32 @@ fn waits_for_one_switch(more: &[&str]) -> super::world::World {
 
 /// When somebody looks at the queue though nothing happened, in seconds from now.
 fn looks_at(world: &super::world::World) -> Vec<i64> {
-    world.state.not_yet.iter().map(|(at, _)| at.since_secs(world.now)).filter(|secs| *secs > 0).collect()
+    world
+        .state
+        .not_yet
+        .iter()
+        .map(|(at, _)| at.since_secs(world.now))
+        .filter(|secs| *secs > 0)
+        .collect()
 }
 
 #[test]
 fn the_end_of_a_wait_for_switches_is_a_time_to_look_again() {
     use gmodel::JobId;
-    let mut world = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1@600", "wait 599"]);
+    let mut world = waits_for_one_switch(&[
+        "submit user=alice nodes=2 gpn=1 time=60 switches=1@600",
+        "wait 599",
+    ]);
     assert_eq!(world.plan(), []);
-    assert_eq!((looks_at(&world), super::super::next_deadline(&world.state)), (vec![1], Some(world.now.plus_secs(1))));
-    let mut again = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1@600", "wait 599", "restart"]);
+    assert_eq!(
+        (looks_at(&world), super::super::next_deadline(&world.state)),
+        (vec![1], Some(world.now.plus_secs(1)))
+    );
+    let mut again = waits_for_one_switch(&[
+        "submit user=alice nodes=2 gpn=1 time=60 switches=1@600",
+        "wait 599",
+        "restart",
+    ]);
     assert_eq!(looks_at(&again), [1]);
     again.line("wait 1");
     assert!(looks_at(&again).is_empty());
@@ -507,9 +527,18 @@ fn the_end_of_a_wait_for_switches_is_a_time_to_look_again() {
     // For ever is no time; arrays wait too, and who was held, or waited for another, from then on.
     let world = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1"]);
     assert!(looks_at(&world).is_empty());
-    let held = ["submit user=alice nodes=2 gpn=1 time=60 switches=1@600 array=0-3 held", "wait 100", "release 3 user=alice"];
+    let held = [
+        "submit user=alice nodes=2 gpn=1 time=60 switches=1@600 array=0-3 held",
+        "wait 100",
+        "release 3 user=alice",
+    ];
     assert_eq!(looks_at(&waits_for_one_switch(&held)), [500, 600]);
-    let after = ["submit user=alice nodes=2 gpn=1 time=60 switches=1@600 dep=afterany:2", "wait 100", "cancel 2", "n3 stopped 2-1"];
+    let after = [
+        "submit user=alice nodes=2 gpn=1 time=60 switches=1@600 dep=afterany:2",
+        "wait 100",
+        "cancel 2",
+        "n3 stopped 2-1",
+    ];
     assert_eq!(looks_at(&waits_for_one_switch(&after)), [500, 600]);
 }
 
@@ -518,10 +547,17 @@ fn a_stale_plan_gives_nothing_out_twice() {
     use super::world::World;
     use crate::ctl::{Input, snapshot};
     let mut world = World::new();
-    for line in ["node n1 h100:1", "submit user=alice gpus=1", "submit user=alice gpus=1"] {
+    for line in [
+        "node n1 h100:1",
+        "submit user=alice gpus=1",
+        "submit user=alice gpus=1",
+    ] {
         world.line(line);
     }
-    let plan = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
+    let plan = gsched::plan(
+        &snapshot(&world.state, world.now),
+        gsched::WorkBudget::default(),
+    );
     world.line("cancel 1");
     world.line("plan");
     world.feed(Input::Plan { plan: plan.clone() }).unwrap();
@@ -534,7 +570,8 @@ fn a_stale_plan_gives_nothing_out_twice() {
           note: no --time given and partition "main" has no default: the limit is 1-00:00:00
         1 alice CANCELLED 0:0 (root)
         2 alice RUNNING 2-1 on n1[0]
-    "#]].assert_eq(&world.out);
+    "#]]
+    .assert_eq(&world.out);
 }
 
 #[test]
@@ -572,31 +609,74 @@ fn of_very_many_finished_jobs_the_oldest_are_forgotten_after_a_minute() {
     world.line("cancel 1");
     let (mut state, ended) = (world.state, world.now);
     for id in (2..=10_002).map(JobId) {
-        let job = Job { id, ..state.jobs.get(JobId(1)).unwrap().clone() };
+        let job = Job {
+            id,
+            ..state.jobs.get(JobId(1)).unwrap().clone()
+        };
         state.jobs.insert(id, job);
         state.finished.insert((ended, id));
     }
     for (secs, left) in [(59, 10_002), (60, 10_000), (299, 10_000), (300, 0)] {
         let now = ended.plus_secs(secs);
         handle(&mut state, &mut Vec::new(), Input::Wake, now).unwrap();
-        assert_eq!((state.finished.len(), state.jobs.len()), (left, left), "after {secs} s");
-        assert!(next_deadline(&state).is_none_or(|at| at > now), "a deadline that is met is over");
-        assert!(left == 0 || state.jobs.get(JobId(10_002)).is_some(), "the oldest went");
+        assert_eq!(
+            (state.finished.len(), state.jobs.len()),
+            (left, left),
+            "after {secs} s"
+        );
+        assert!(
+            next_deadline(&state).is_none_or(|at| at > now),
+            "a deadline that is met is over"
+        );
+        assert!(
+            left == 0 || state.jobs.get(JobId(10_002)).is_some(),
+            "the oldest went"
+        );
     }
 }
 
 #[test]
 fn an_operators_hold_is_an_administrators_on_their_own_jobs_too() {
     let mut world = World::new();
-    let config = ClusterConfig { allow_root_jobs: true, ..(*world.state.config).clone() };
-    world.feed(Input::Configure { config: Arc::new(config) }).unwrap();
+    let config = ClusterConfig {
+        allow_root_jobs: true,
+        ..(*world.state.config).clone()
+    };
+    world
+        .feed(Input::Configure {
+            config: Arc::new(config),
+        })
+        .unwrap();
     let mut held = |lines: &[&str]| -> Vec<String> {
         lines.iter().for_each(|line| world.line(line));
-        world.state.jobs.values().map(|job| format!("{} {}", job.reason.code, job.holds.len())).collect()
+        world
+            .state
+            .jobs
+            .values()
+            .map(|job| format!("{} {}", job.reason.code, job.holds.len()))
+            .collect()
     };
-    let jobs = ["submit user=root gpus=1 time=60", "submit user=root gpus=1 time=60 held", "submit user=alice gpus=1 time=60"];
+    let jobs = [
+        "submit user=root gpus=1 time=60",
+        "submit user=root gpus=1 time=60 held",
+        "submit user=alice gpus=1 time=60",
+    ];
     assert_eq!(held(&jobs), ["None 0", "JobHeldUser 1", "None 0"]);
-    assert_eq!(held(&["hold 1 user=root", "hold 2 user=root", "hold 3 user=root"]), ["JobHeldAdmin 1", "JobHeldUser 2", "JobHeldAdmin 1"]);
-    assert_eq!(held(&["release 3 user=alice"])[2], "JobHeldAdmin 1", "it is not hers");
-    assert_eq!(held(&["release 1 user=root", "release 2 user=root", "release 3 user=root"]), ["None 0"; 3]);
+    assert_eq!(
+        held(&["hold 1 user=root", "hold 2 user=root", "hold 3 user=root"]),
+        ["JobHeldAdmin 1", "JobHeldUser 2", "JobHeldAdmin 1"]
+    );
+    assert_eq!(
+        held(&["release 3 user=alice"])[2],
+        "JobHeldAdmin 1",
+        "it is not hers"
+    );
+    assert_eq!(
+        held(&[
+            "release 1 user=root",
+            "release 2 user=root",
+            "release 3 user=root"
+        ]),
+        ["None 0"; 3]
+    );
 }

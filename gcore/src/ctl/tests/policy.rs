@@ -64,7 +64,9 @@ fn a_tree_has_an_end() {
     for depth in 1..40 {
         story.push_str(&format!("account a{depth} parent=a{}\n", depth - 1));
     }
-    check(&story, expect![[r#"
+    check(
+        &story,
+        expect![[r#"
         refused: account a32 would be 33 deep, and 32 is the most.
         refused: account a33: its parent "a32" does not exist.
         refused: account a34: its parent "a33" does not exist.
@@ -73,7 +75,8 @@ fn a_tree_has_an_end() {
         refused: account a37: its parent "a36" does not exist.
         refused: account a38: its parent "a37" does not exist.
         refused: account a39: its parent "a38" does not exist.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

@@ -21,19 +21,63 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const TICK_SECS: i64 = 30;
 
-const NODES: [&str; 4] = ["node n1 h100:4", "node n2 h100:4 mps", "node n3 a100:2 cut=4", "node n4 h100:2 16c"];
+const NODES: [&str; 4] = [
+    "node n1 h100:4",
+    "node n2 h100:4 mps",
+    "node n3 a100:2 cut=4",
+    "node n4 h100:2 16c",
+];
 /// One of each line is there from the beginning, and one of them may come in the middle.
 const POLICY: [&[&str]; 9] = [
-    &["account lab guaranteed=6", "account lab guaranteed=3 limit=8", "account lab guaranteed=6 lend=4 jobs=6"],
-    &["account vision parent=lab guaranteed=2", "account vision parent=lab guaranteed=1 limit=h100:3", "account vision parent=lab user_gpus=3"],
-    &["account nlp parent=lab", "account nlp parent=lab user_jobs=2"],
-    &["account bio guaranteed=2", "account bio guaranteed=h100:1", "account bio"],
-    &["qos low", "qos low min_run=120", "qos low suspend", "qos low headroom=1", "qos low min_run=45 headroom=2"],
-    &["qos high preempt=low", "qos high preempt=low user_gpus=4", "qos high preempt=low jobs=4", "qos high"],
-    &["qos urgent preempt=low headroom=0", "qos urgent preempt=low,high outside_quota", "qos urgent headroom=0 min_run=60"],
-    &["partition odd nodes=n1,n3 sharing=mps", "partition odd nodes=n1,n3 tier=2 sharing=mps", "partition odd nodes=n1,n3 headroom=1 sharing=mps",
-      "partition odd nodes=n1,n3 preempt=off sharing=mps", "partition odd nodes=n1,n3 keeps=1 sharing=mps"],
-    &["partition even nodes=n2,n4 sharing=mps", "partition even nodes=n2,n4 tier=3 jobs=3 sharing=mps", "partition even nodes=n2,n4 headroom=2 sharing=mps"],
+    &[
+        "account lab guaranteed=6",
+        "account lab guaranteed=3 limit=8",
+        "account lab guaranteed=6 lend=4 jobs=6",
+    ],
+    &[
+        "account vision parent=lab guaranteed=2",
+        "account vision parent=lab guaranteed=1 limit=h100:3",
+        "account vision parent=lab user_gpus=3",
+    ],
+    &[
+        "account nlp parent=lab",
+        "account nlp parent=lab user_jobs=2",
+    ],
+    &[
+        "account bio guaranteed=2",
+        "account bio guaranteed=h100:1",
+        "account bio",
+    ],
+    &[
+        "qos low",
+        "qos low min_run=120",
+        "qos low suspend",
+        "qos low headroom=1",
+        "qos low min_run=45 headroom=2",
+    ],
+    &[
+        "qos high preempt=low",
+        "qos high preempt=low user_gpus=4",
+        "qos high preempt=low jobs=4",
+        "qos high",
+    ],
+    &[
+        "qos urgent preempt=low headroom=0",
+        "qos urgent preempt=low,high outside_quota",
+        "qos urgent headroom=0 min_run=60",
+    ],
+    &[
+        "partition odd nodes=n1,n3 sharing=mps",
+        "partition odd nodes=n1,n3 tier=2 sharing=mps",
+        "partition odd nodes=n1,n3 headroom=1 sharing=mps",
+        "partition odd nodes=n1,n3 preempt=off sharing=mps",
+        "partition odd nodes=n1,n3 keeps=1 sharing=mps",
+    ],
+    &[
+        "partition even nodes=n2,n4 sharing=mps",
+        "partition even nodes=n2,n4 tier=3 jobs=3 sharing=mps",
+        "partition even nodes=n2,n4 headroom=2 sharing=mps",
+    ],
 ];
 const WINDOWS: [&str; 3] = [
     "reservation r nodes=n2 at=300 for=120 users=carol hourly ignore_running",
@@ -44,14 +88,38 @@ const WINDOWS: [&str; 3] = [
 const USERS: [&str; 3] = ["alice", "bob", "carol"];
 const ACCOUNTS: [&str; 5] = ["lab", "vision", "nlp", "bio", "free"];
 const ASKS: [&str; 14] = [
-    "gpus=1", "gpus=1", "gpus=2", "gpus=4", "gpus=h100:2", "gpus=a100:1", "gpus=0.5", "gpus=1g.10gb:1", "gpn=2 nodes=2", "gpn=1 nodes=3", "gpn=4 nodes=2",
-    "cpus=12", "cpus=40 mem=100G", "gpn=2 exclusive",
+    "gpus=1",
+    "gpus=1",
+    "gpus=2",
+    "gpus=4",
+    "gpus=h100:2",
+    "gpus=a100:1",
+    "gpus=0.5",
+    "gpus=1g.10gb:1",
+    "gpn=2 nodes=2",
+    "gpn=1 nodes=3",
+    "gpn=4 nodes=2",
+    "cpus=12",
+    "cpus=40 mem=100G",
+    "gpn=2 exclusive",
 ];
 const LISTS: [&str; 6] = ["main", "odd", "even", "odd,even", "main,odd", "even,main"];
 const QOS: [&str; 4] = ["low", "low", "high", "urgent"];
 const EXTRAS: [&str; 14] = [
-    "", "", "", "", "", "checkpoint=USR1@40", "licences=matlab", "array=0-4%2", "array=0-2", "requeue=no borrow=yes", "borrow=no", "time_min=40",
-    "dep=afterany:2", "begin=100",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "checkpoint=USR1@40",
+    "licences=matlab",
+    "array=0-4%2",
+    "array=0-2",
+    "requeue=no borrow=yes",
+    "borrow=no",
+    "time_min=40",
+    "dep=afterany:2",
+    "begin=100",
 ];
 
 #[derive(Clone, Debug)]
@@ -64,7 +132,12 @@ struct Ask {
 fn ask() -> impl Strategy<Value = Ask> {
     use prop::sample::select;
     let who = (0..USERS.len(), 0..ACCOUNTS.len(), select(&QOS[..]));
-    let what = (select(&ASKS[..]), select(&LISTS[..]), select(&EXTRAS[..]), select(&["", "", "checkpoint=USR1@40", "requeue=no borrow=yes"][..]));
+    let what = (
+        select(&ASKS[..]),
+        select(&LISTS[..]),
+        select(&EXTRAS[..]),
+        select(&["", "", "checkpoint=USR1@40", "requeue=no borrow=yes"][..]),
+    );
     (0..14usize, who, what, 60i64..900, 20i64..101).prop_map(|(comes, (user, account, qos), (gpus, list, extra, more), secs, percent)| {
         let more = if extra.contains('=') { "" } else { more };
         let (user, account) = (USERS[user], ACCOUNTS[account]);
@@ -92,8 +165,30 @@ type Mishaps = Vec<(Mishap, prop::sample::Index)>;
 
 fn mishaps() -> impl Strategy<Value = Mishaps> {
     use Mishap::*;
-    let kinds = vec![NodeFails, NodesReturn, Drain, Hold, ReleaseAll, CancelWaiting, CancelRun, RequeueRun, OtherPolicy, Restart, Restart, Restart, Quiet, Quiet, Quiet, Quiet, Quiet, Quiet];
-    prop::collection::vec((prop::sample::select(kinds), any::<prop::sample::Index>()), 20)
+    let kinds = vec![
+        NodeFails,
+        NodesReturn,
+        Drain,
+        Hold,
+        ReleaseAll,
+        CancelWaiting,
+        CancelRun,
+        RequeueRun,
+        OtherPolicy,
+        Restart,
+        Restart,
+        Restart,
+        Quiet,
+        Quiet,
+        Quiet,
+        Quiet,
+        Quiet,
+        Quiet,
+    ];
+    prop::collection::vec(
+        (prop::sample::select(kinds), any::<prop::sample::Index>()),
+        20,
+    )
 }
 
 /// Runs that were told to go for a job.
@@ -123,27 +218,52 @@ impl Pool {
     fn new(begins: &[prop::sample::Index], window: Option<usize>, backfill: &str) -> Self {
         let mut world = World::new();
         world.is_light = true;
-        let lines = ["config age=1000000", "partition main default sharing=mps", "licence matlab=2", "account free"];
+        let lines = [
+            "config age=1000000",
+            "partition main default sharing=mps",
+            "licence matlab=2",
+            "account free",
+        ];
         lines.iter().chain(&NODES).for_each(|line| world.line(line));
         world.line(&format!("config backfill={backfill}"));
         for (lines, which) in POLICY.iter().zip(begins) {
             world.line(lines[which.index(lines.len())]);
         }
         window.into_iter().for_each(|at| world.line(WINDOWS[at]));
-        assert_eq!(world.out.replace("refused: QOS preempt each other", ""), "", "the policy stands");
+        assert_eq!(
+            world.out.replace("refused: QOS preempt each other", ""),
+            "",
+            "the policy stands"
+        );
         let (sets, seen, has_window) = (BTreeMap::new(), BTreeSet::new(), window.is_some());
-        Self { world, runs_secs: BTreeMap::new(), lasts: false, ran: BTreeMap::new(), sets, preempted: Vec::new(), seen, has_window, boots: 1 }
+        Self {
+            world,
+            runs_secs: BTreeMap::new(),
+            lasts: false,
+            ran: BTreeMap::new(),
+            sets,
+            preempted: Vec::new(),
+            seen,
+            has_window,
+            boots: 1,
+        }
     }
 
     fn submit(&mut self, ask: &Ask) {
         let first = self.world.state.next_job;
         self.world.line(&ask.words);
-        self.runs_secs.extend((first..self.world.state.next_job).map(|id| (JobId(id), ask.runs_secs)));
+        self.runs_secs
+            .extend((first..self.world.state.next_job).map(|id| (JobId(id), ask.runs_secs)));
     }
 
     fn report(&mut self, node: NodeId, run: RunId, phase: RunPhase) {
         let runs = vec![RunReport::new(run, phase)];
-        self.world.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
+        self.world
+            .feed(Input::Node {
+                node,
+                report: NodeReport::Runs { runs },
+            })
+            .unwrap();
     }
 
     /// Half a minute: nodes do what they were told, and say so.
@@ -152,7 +272,12 @@ impl Pool {
         for node in self.up() {
             if (node.0 as i64 + self.world.now.0 / 30_000) % 2 == 0 {
                 let fence = desired(&self.world.state, node).fence;
-                self.world.feed(Input::Node { node, report: NodeReport::Obeyed { fence } }).unwrap();
+                self.world
+                    .feed(Input::Node {
+                        node,
+                        report: NodeReport::Obeyed { fence },
+                    })
+                    .unwrap();
             }
         }
         let runs: Vec<RunId> = self.world.state.runs.keys().collect();
@@ -160,15 +285,38 @@ impl Pool {
     }
 
     fn up(&self) -> Vec<NodeId> {
-        self.world.state.nodes.values().filter(|node| node.link == gmodel::node::Link::Up).map(|node| node.id).collect()
+        self.world
+            .state
+            .nodes
+            .values()
+            .filter(|node| node.link == gmodel::node::Link::Up)
+            .map(|node| node.id)
+            .collect()
     }
 
     fn go_on(&mut self, id: RunId) {
         let now = self.world.now;
-        let Some(run) = self.world.state.runs.get(id).cloned() else { return };
+        let Some(run) = self.world.state.runs.get(id).cloned() else {
+            return;
+        };
         let up = self.up();
-        let here: Vec<NodeId> = run.members.iter().filter(|one| !one.is_clean() && up.contains(&one.node)).map(|one| one.node).collect();
-        let end = |cause| RunPhase::Clean(RunEnd { cause, started: run.started, ended: Some(now), ..RunEnd::default() }.into());
+        let here: Vec<NodeId> = run
+            .members
+            .iter()
+            .filter(|one| !one.is_clean() && up.contains(&one.node))
+            .map(|one| one.node)
+            .collect();
+        let end = |cause| {
+            RunPhase::Clean(
+                RunEnd {
+                    cause,
+                    started: run.started,
+                    ended: Some(now),
+                    ..RunEnd::default()
+                }
+                .into(),
+            )
+        };
         let over = if let Some(stop) = &run.stop {
             let most = stop.leaves_by().since_secs(stop.at);
             let takes = [0, most / 2, most][(id.job.0 % 3) as usize];
@@ -176,17 +324,23 @@ impl Pool {
         } else if run.outcome.is_some() {
             Some(EndCause::Stopped)
         } else if run.go.is_none() {
-            here.into_iter().for_each(|node| self.report(node, id, RunPhase::Ready));
+            here.into_iter()
+                .for_each(|node| self.report(node, id, RunPhase::Ready));
             return;
         } else if run.started.is_none() {
-            here.into_iter().for_each(|node| self.report(node, id, RunPhase::Running { started: now }));
+            here.into_iter()
+                .for_each(|node| self.report(node, id, RunPhase::Running { started: now }));
             return;
         } else if run.suspension.is_some() {
             return;
         } else {
             let ran = self.ran.entry(id).or_default();
             *ran += TICK_SECS;
-            let is_late = self.world.state.ends_by(&run, run.started.unwrap()).is_some_and(|by| by <= now);
+            let is_late = self
+                .world
+                .state
+                .ends_by(&run, run.started.unwrap())
+                .is_some_and(|by| by <= now);
             match () {
                 () if self.lasts => None,
                 () if *ran >= self.runs_secs[&id.job] => Some(EndCause::Exited),
@@ -194,22 +348,59 @@ impl Pool {
             }
         };
         let Some(cause) = over else {
-            if run.mark.as_ref().is_none_or(|mark| now.since_secs(mark.at) > 200) && run.started.is_some() && id.job.0.is_multiple_of(2) {
+            if run
+                .mark
+                .as_ref()
+                .is_none_or(|mark| now.since_secs(mark.at) > 200)
+                && run.started.is_some()
+                && id.job.0.is_multiple_of(2)
+            {
                 let number = run.mark.as_ref().map_or(1, |mark| mark.number + 1);
-                let report = RunReport { run: id, phase: RunPhase::Running { started: run.started.unwrap() }, mark: Some(Mark { number, at: now, note: String::new() }), sent: None };
-                self.world.feed(Input::Node { node: run.members[0].node, report: NodeReport::Runs { runs: vec![report] } }).unwrap();
+                let report = RunReport {
+                    run: id,
+                    phase: RunPhase::Running {
+                        started: run.started.unwrap(),
+                    },
+                    mark: Some(Mark {
+                        number,
+                        at: now,
+                        note: String::new(),
+                    }),
+                    sent: None,
+                };
+                self.world
+                    .feed(Input::Node {
+                        node: run.members[0].node,
+                        report: NodeReport::Runs { runs: vec![report] },
+                    })
+                    .unwrap();
             }
             return;
         };
-        here.into_iter().for_each(|node| self.report(node, id, end(cause)));
+        here.into_iter()
+            .for_each(|node| self.report(node, id, end(cause)));
         if id.job.0 % 4 < 2 {
             self.world.quick_plan();
         }
     }
 
     fn happen(&mut self, what: Mishap, which: prop::sample::Index) {
-        let waiting: Vec<JobId> = self.world.state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| job.id).collect();
-        let runs: Vec<RunId> = self.world.state.runs.values().filter(|run| run.stop.is_none() && run.outcome.is_none()).map(|run| run.id).collect();
+        let waiting: Vec<JobId> = self
+            .world
+            .state
+            .jobs
+            .values()
+            .filter(|job| job.state == JobState::Pending)
+            .map(|job| job.id)
+            .collect();
+        let runs: Vec<RunId> = self
+            .world
+            .state
+            .runs
+            .values()
+            .filter(|run| run.stop.is_none() && run.outcome.is_none())
+            .map(|run| run.id)
+            .collect();
         let name = format!("n{}", 1 + which.index(4));
         match what {
             Mishap::NodeFails => {
@@ -218,19 +409,32 @@ impl Pool {
             }
             Mishap::NodesReturn => self.all_return(),
             Mishap::Drain => self.world.line(&format!("drain {name} fan")),
-            Mishap::Hold if !waiting.is_empty() => self.world.line(&format!("hold {}", waiting[which.index(waiting.len())])),
+            Mishap::Hold if !waiting.is_empty() => self
+                .world
+                .line(&format!("hold {}", waiting[which.index(waiting.len())])),
             Mishap::ReleaseAll => self.release_all(),
-            Mishap::CancelWaiting if !waiting.is_empty() => self.world.line(&format!("cancel {}", waiting[which.index(waiting.len())])),
-            Mishap::CancelRun if !runs.is_empty() => self.world.line(&format!("cancel {}", runs[which.index(runs.len())].job)),
-            Mishap::RequeueRun if !runs.is_empty() => self.world.line(&format!("requeue {}", runs[which.index(runs.len())].job)),
+            Mishap::CancelWaiting if !waiting.is_empty() => self
+                .world
+                .line(&format!("cancel {}", waiting[which.index(waiting.len())])),
+            Mishap::CancelRun if !runs.is_empty() => self
+                .world
+                .line(&format!("cancel {}", runs[which.index(runs.len())].job)),
+            Mishap::RequeueRun if !runs.is_empty() => self
+                .world
+                .line(&format!("requeue {}", runs[which.index(runs.len())].job)),
             Mishap::OtherPolicy => {
-                let lines: Vec<&str> = POLICY.iter().flat_map(|lines| lines.iter().copied()).collect();
+                let lines: Vec<&str> = POLICY
+                    .iter()
+                    .flat_map(|lines| lines.iter().copied())
+                    .collect();
                 self.world.line(lines[which.index(lines.len())]);
             }
             Mishap::Restart => return self.restart(which.index(24)),
             _ => return,
         }
-        self.sets.values_mut().for_each(|set| set.is_disturbed = true);
+        self.sets
+            .values_mut()
+            .for_each(|set| set.is_disturbed = true);
     }
 
     /// The controller begins anew, and its nodes report one after another, with passes between.
@@ -239,10 +443,22 @@ impl Pool {
         self.world.line("restart");
         while !up.is_empty() {
             let node = up.remove(order % up.len());
-            let held: Vec<RunId> = self.world.state.nodes.get(node).unwrap().runs.iter().copied().collect();
+            let held: Vec<RunId> = self
+                .world
+                .state
+                .nodes
+                .get(node)
+                .unwrap()
+                .runs
+                .iter()
+                .copied()
+                .collect();
             let reports = held.into_iter().filter_map(|id| {
                 let run = self.world.state.runs.get(id)?;
-                let member = run.members.iter().find(|member| member.node == node && !member.is_clean())?;
+                let member = run
+                    .members
+                    .iter()
+                    .find(|member| member.node == node && !member.is_clean())?;
                 let phase = match (&member.phase, run.started) {
                     (_, Some(started)) => RunPhase::Running { started },
                     (Some(RunPhase::Ready), None) => RunPhase::Ready,
@@ -261,17 +477,39 @@ impl Pool {
 
     fn all_return(&mut self) {
         self.boots += 1;
-        for node in self.world.state.nodes.values().filter(|node| node.link != gmodel::node::Link::Up).map(|node| node.name.clone()).collect::<Vec<_>>() {
-            self.world.line(&format!("{node} hello boot=b{}", self.boots));
+        for node in self
+            .world
+            .state
+            .nodes
+            .values()
+            .filter(|node| node.link != gmodel::node::Link::Up)
+            .map(|node| node.name.clone())
+            .collect::<Vec<_>>()
+        {
+            self.world
+                .line(&format!("{node} hello boot=b{}", self.boots));
         }
         (1..5).for_each(|at| self.world.line(&format!("resume n{at}")));
     }
 
     fn release_all(&mut self) {
-        let jobs: Vec<String> = self.world.state.jobs.keys().map(|id| id.to_string()).collect();
-        let arrays: Vec<String> = self.world.state.arrays.keys().map(|id| id.to_string()).collect();
+        let jobs: Vec<String> = self
+            .world
+            .state
+            .jobs
+            .keys()
+            .map(|id| id.to_string())
+            .collect();
+        let arrays: Vec<String> = self
+            .world
+            .state
+            .arrays
+            .keys()
+            .map(|id| id.to_string())
+            .collect();
         if !jobs.is_empty() || !arrays.is_empty() {
-            self.world.line(&format!("release {} {}", jobs.join(" "), arrays.join(" ")));
+            self.world
+                .line(&format!("release {} {}", jobs.join(" "), arrays.join(" ")));
         }
     }
 
@@ -289,55 +527,115 @@ impl Pool {
     /// After passes.
     fn look(&mut self) {
         let state = &self.world.state;
-        let fresh: Vec<&Run> = state.runs.values().filter(|run| !self.seen.contains(&run.id)).collect();
+        let fresh: Vec<&Run> = state
+            .runs
+            .values()
+            .filter(|run| !self.seen.contains(&run.id))
+            .collect();
         limits_hold(state, &fresh);
         guarantees_hold(state);
         // Urgent work takes what is kept for it, whoever counts on that: but for who gave way himself.
         let is_urgent = |run: &&Run| {
             let job = state.jobs.get(run.id.job);
-            job.is_some_and(|job| job.preempted.is_none() && state.policy.qos.get(&job.spec.qos).is_some_and(|qos| qos.headroom.is_some()))
+            job.is_some_and(|job| {
+                job.preempted.is_none()
+                    && state
+                        .policy
+                        .qos
+                        .get(&job.spec.qos)
+                        .is_some_and(|qos| qos.headroom.is_some())
+            })
         };
         if fresh.iter().any(is_urgent) {
-            self.sets.values_mut().for_each(|set| set.is_disturbed = true);
+            self.sets
+                .values_mut()
+                .for_each(|set| set.is_disturbed = true);
         }
         // Those who go.
         let mut gone: Vec<(RunId, JobId)> = Vec::new();
         for run in state.runs.values() {
-            let preempted = run.stop.as_ref().filter(|stop| stop.why == StopWhy::Preempted).and_then(|stop| Some((stop.for_job?, stop.at)));
-            let frozen = run.suspension.as_ref().and_then(|one| Some((one.for_job?, one.since)));
-            for (whom, at) in preempted.into_iter().chain(frozen).filter(|(_, at)| *at == self.world.now) {
+            let preempted = run
+                .stop
+                .as_ref()
+                .filter(|stop| stop.why == StopWhy::Preempted)
+                .and_then(|stop| Some((stop.for_job?, stop.at)));
+            let frozen = run
+                .suspension
+                .as_ref()
+                .and_then(|one| Some((one.for_job?, one.since)));
+            for (whom, at) in preempted
+                .into_iter()
+                .chain(frozen)
+                .filter(|(_, at)| *at == self.world.now)
+            {
                 left_alone_long_enough(state, run, at);
                 gone.push((run.id, whom));
             }
         }
         let started_for = |whom: JobId, since: Timestamp| {
-            state.runs.values().filter(|run| run.id.job == whom).any(|run| run.placed >= since)
+            state
+                .runs
+                .values()
+                .filter(|run| run.id.job == whom)
+                .any(|run| run.placed >= since)
         };
         self.sets.retain(|whom, set| {
-            let is_still = |run: &RunId| state.runs.get(*run).is_some_and(|run| run.stop.is_some() && !run.is_clean());
+            let is_still = |run: &RunId| {
+                state
+                    .runs
+                    .get(*run)
+                    .is_some_and(|run| run.stop.is_some() && !run.is_clean())
+            };
             // It may count on those who go for others, too.
             let reason = match state.jobs.get(*whom) {
                 Some(job) => (job.state == JobState::Pending).then_some(&job.reason),
                 None => state.array_of(*whom).map(|(array, _)| &array.reason),
             };
             let waits_on = reason.is_some_and(|reason| reason.code == ReasonCode::Preempting);
-            let others_go = || state.runs.values().any(|run| run.stop.is_some() && !run.is_clean());
+            let others_go = || {
+                state
+                    .runs
+                    .values()
+                    .any(|run| run.stop.is_some() && !run.is_clean())
+            };
             if set.runs.iter().any(is_still) || (waits_on && others_go()) {
                 return true;
             }
-            let waits = state.jobs.get(*whom).is_some_and(|job| job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none());
-            let waits = waits || state.array_of(*whom).is_some_and(|(array, at)| array.pending.contains(at) && array.holds.is_empty());
+            let waits = state.jobs.get(*whom).is_some_and(|job| {
+                job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none()
+            });
+            let waits = waits
+                || state.array_of(*whom).is_some_and(|(array, at)| {
+                    array.pending.contains(at) && array.holds.is_empty()
+                });
             // What goes leaves in its own time, and the pass that sees it is the next.
-            let is_seen = set.since < self.world.now && !preempt::nodes_return(state, self.world.now);
+            let is_seen =
+                set.since < self.world.now && !preempt::nodes_return(state, self.world.now);
             let starts = started_for(*whom, set.since);
-            assert!(starts || !waits || set.is_disturbed || !is_seen, "{:?} went for {whom} in vain at {}, now {}: {:?}", set.runs, set.since, self.world.now, state.jobs.get(*whom));
+            assert!(
+                starts || !waits || set.is_disturbed || !is_seen,
+                "{:?} went for {whom} in vain at {}, now {}: {:?}",
+                set.runs,
+                set.since,
+                self.world.now,
+                state.jobs.get(*whom)
+            );
             !(starts || is_seen)
         });
         for (run, whom) in gone {
             self.preempted.push((self.world.now, run.job, whom));
             let (now, has_window) = (self.world.now, self.has_window);
-            let set = self.sets.entry(whom).or_insert_with(|| Set { since: now, runs: BTreeSet::new(), is_disturbed: has_window });
-            assert!(set.since == now || set.is_disturbed, "{run} is to go for {whom} too, for whom {:?} go since {}", set.runs, set.since);
+            let set = self.sets.entry(whom).or_insert_with(|| Set {
+                since: now,
+                runs: BTreeSet::new(),
+                is_disturbed: has_window,
+            });
+            assert!(
+                set.since == now || set.is_disturbed,
+                "{run} is to go for {whom} too, for whom {:?} go since {}",
+                set.runs,
+                set.since
+            );
             set.runs.insert(run);
         }
         self.seen.extend(state.runs.keys());
@@ -351,11 +649,19 @@ impl Pool {
         if windows || !state.runs.is_empty() || preempt::nodes_return(state, self.world.now) {
             return;
         }
-        let waiting = state.jobs.values().filter(|job| job.state == JobState::Pending).map(|job| job.id);
+        let waiting = state
+            .jobs
+            .values()
+            .filter(|job| job.state == JobState::Pending)
+            .map(|job| job.id);
         for id in waiting.chain(state.arrays.keys()) {
             let alone = snapshot_of(state, self.world.now, |one| one == id);
             let told = gsched::plan(&alone, WorkBudget::default());
-            assert!(told.starts.is_empty(), "{id} waits on an idle cluster: {:?}", state.jobs.get(id));
+            assert!(
+                told.starts.is_empty(),
+                "{id} waits on an idle cluster: {:?}",
+                state.jobs.get(id)
+            );
         }
     }
 }
@@ -365,7 +671,12 @@ fn held<'a>(state: &State, runs: impl Iterator<Item = &'a Run>) -> (BTreeMap<Str
     let (mut gpus, mut count) = (BTreeMap::new(), 0);
     for run in runs {
         count += 1;
-        for (share, _) in run.allocation.iter().zip(&run.members).filter(|(_, member)| !member.is_clean()) {
+        for (share, _) in run
+            .allocation
+            .iter()
+            .zip(&run.members)
+            .filter(|(_, member)| !member.is_clean())
+        {
             let node = state.nodes.get(share.node).unwrap();
             for grant in &share.gpus.0 {
                 let kind = node.gpus[usize::from(grant.slot.0)].info.gpu_type.clone();
@@ -383,7 +694,11 @@ fn is_within(state: &State, account: &str, other: &str) -> bool {
         if name == other {
             return true;
         }
-        at = state.policy.accounts.get(&name).and_then(|account| account.parent.clone());
+        at = state
+            .policy
+            .accounts
+            .get(&name)
+            .and_then(|account| account.parent.clone());
     }
     false
 }
@@ -401,58 +716,136 @@ fn limits_hold(state: &State, fresh: &[&Run]) {
     let within = |what: &str, limits: &Limits, of: &dyn Fn(&Run) -> bool| {
         if fresh.iter().any(|run| of(run)) {
             let (gpus, count) = held(state, live().filter(|run| of(run)));
-            limits.gpus.iter().for_each(|most| amounts(what, most, &gpus));
-            assert!(limits.running_jobs.is_none_or(|most| count <= most), "{what}: {count} jobs");
+            limits
+                .gpus
+                .iter()
+                .for_each(|most| amounts(what, most, &gpus));
+            assert!(
+                limits.running_jobs.is_none_or(|most| count <= most),
+                "{what}: {count} jobs"
+            );
         }
     };
     for account in state.policy.accounts.values() {
         let of = |run: &Run| is_within(state, &spec(run).account, &account.name);
         if let Some(limit) = &account.limit {
-            within(&account.name, &Limits { gpus: Some(limit.clone()), ..Limits::default() }, &of);
+            within(
+                &account.name,
+                &Limits {
+                    gpus: Some(limit.clone()),
+                    ..Limits::default()
+                },
+                &of,
+            );
         }
         within(&account.name, &account.group, &of);
-        USERS.iter().for_each(|user| within(user, &account.per_user, &|run| of(run) && spec(run).user.name == *user));
+        USERS.iter().for_each(|user| {
+            within(user, &account.per_user, &|run| {
+                of(run) && spec(run).user.name == *user
+            })
+        });
     }
     for qos in state.policy.qos.values() {
         let of = |run: &Run| spec(run).qos == qos.name;
         within(&qos.name, &qos.group, &of);
-        USERS.iter().for_each(|user| within(user, &qos.per_user, &|run| of(run) && spec(run).user.name == *user));
+        USERS.iter().for_each(|user| {
+            within(user, &qos.per_user, &|run| {
+                of(run) && spec(run).user.name == *user
+            })
+        });
     }
     for partition in &state.config.partitions {
         // An earlier run of the job, on a node that is gone, may have been in another.
-        let is_last = |run: &Run| state.jobs.get(run.id.job).is_some_and(|job| job.attempts == run.id.attempt);
-        within(&partition.name, &partition.group, &|run| is_last(run) && spec(run).partition == partition.name);
+        let is_last = |run: &Run| {
+            state
+                .jobs
+                .get(run.id.job)
+                .is_some_and(|job| job.attempts == run.id.attempt)
+        };
+        within(&partition.name, &partition.group, &|run| {
+            is_last(run) && spec(run).partition == partition.name
+        });
     }
-    let licences: u32 = live().map(|run| spec(run).licences.get("matlab").copied().unwrap_or(0)).sum();
+    let licences: u32 = live()
+        .map(|run| spec(run).licences.get("matlab").copied().unwrap_or(0))
+        .sum();
     assert!(licences <= 2, "{licences} licences");
     for array in state.arrays.values() {
-        let tasks = live().filter(|run| run.outcome.is_none()).filter(|run| state.jobs.get(run.id.job).and_then(|job| job.task).is_some_and(|task| task.array == array.id)).count();
-        assert!(array.tasks.limit().is_none_or(|most| tasks <= most as usize), "{tasks} tasks of {}", array.id);
+        let tasks = live()
+            .filter(|run| run.outcome.is_none())
+            .filter(|run| {
+                state
+                    .jobs
+                    .get(run.id.job)
+                    .and_then(|job| job.task)
+                    .is_some_and(|task| task.array == array.id)
+            })
+            .count();
+        assert!(
+            array
+                .tasks
+                .limit()
+                .is_none_or(|most| tasks <= most as usize),
+            "{tasks} tasks of {}",
+            array.id
+        );
     }
     for run in fresh {
-        assert!(run.allocation.len() >= spec(run).request.nodes_min as usize, "a part of {}", run.id);
+        assert!(
+            run.allocation.len() >= spec(run).request.nodes_min as usize,
+            "a part of {}",
+            run.id
+        );
     }
 }
 
 fn guarantees_hold(state: &State) {
     for account in state.policy.accounts.values() {
-        let Some(most) = &account.guaranteed else { continue };
-        let stands = |run: &&Run| run.class == Some(RunClass::Guaranteed) && run.outcome.is_none() && run.stop.is_none();
-        let of = |run: &&Run| state.jobs.get(run.id.job).is_some_and(|job| is_within(state, &job.spec.account, &account.name));
+        let Some(most) = &account.guaranteed else {
+            continue;
+        };
+        let stands = |run: &&Run| {
+            run.class == Some(RunClass::Guaranteed) && run.outcome.is_none() && run.stop.is_none()
+        };
+        let of = |run: &&Run| {
+            state
+                .jobs
+                .get(run.id.job)
+                .is_some_and(|job| is_within(state, &job.spec.account, &account.name))
+        };
         let (gpus, _) = held(state, state.runs.values().filter(stands).filter(of));
         for (kind, most) in &most.0 {
             let has = gpus.get(kind).copied().unwrap_or(0);
-            assert!(has <= *most, "{has} {kind} stand on the {most} of {}", account.name);
+            assert!(
+                has <= *most,
+                "{has} {kind} stand on the {most} of {}",
+                account.name
+            );
         }
     }
 }
 
 fn left_alone_long_enough(state: &State, run: &Run, at: Timestamp) {
     let job = state.jobs.get(run.id.job).unwrap();
-    let of_qos = state.policy.qos.get(&job.spec.qos).map_or(0, |qos| qos.min_run_secs);
-    let came_back = if job.preempted.is_some_and(|before| before < run.placed) { state.config.scheduler.preempt.min_run_secs } else { 0 };
-    let ran = run.started.or(run.go).map_or(0, |since| at.since_secs(since));
-    assert!(ran >= i64::from(of_qos.max(came_back)), "{} is to go after {ran} s", run.id);
+    let of_qos = state
+        .policy
+        .qos
+        .get(&job.spec.qos)
+        .map_or(0, |qos| qos.min_run_secs);
+    let came_back = if job.preempted.is_some_and(|before| before < run.placed) {
+        state.config.scheduler.preempt.min_run_secs
+    } else {
+        0
+    };
+    let ran = run
+        .started
+        .or(run.go)
+        .map_or(0, |since| at.since_secs(since));
+    assert!(
+        ran >= i64::from(of_qos.max(came_back)),
+        "{} is to go after {ran} s",
+        run.id
+    );
     assert!(run.allocation.len() == run.members.len());
 }
 

@@ -190,17 +190,35 @@ fn a_lost_node_while_giving_way_is_still_a_preemption() {
 fn nobody_gives_way_while_nodes_come_back_after_a_start_of_the_controller() {
     let told = |lines: &[&str]| {
         let mut world = World::new();
-        let begin = ["node n1 h100:1", "node n2 h100:1", "account lab guaranteed=1 users=alice", "account guest users=bob",
-                     "submit user=bob gpus=1 time=600 nodelist=n1", "plan", "n1 running 1-1", "restart", "n1 hello 1-1=running",
-                     "submit user=alice gpus=1 time=60", "plan"];
+        let begin = [
+            "node n1 h100:1",
+            "node n2 h100:1",
+            "account lab guaranteed=1 users=alice",
+            "account guest users=bob",
+            "submit user=bob gpus=1 time=600 nodelist=n1",
+            "plan",
+            "n1 running 1-1",
+            "restart",
+            "n1 hello 1-1=running",
+            "submit user=alice gpus=1 time=60",
+            "plan",
+        ];
         begin.iter().chain(lines).for_each(|line| world.line(line));
         let stopped = world.state.runs.values().any(|run| run.stop.is_some());
         (stopped, world.state.runs.len())
     };
     assert_eq!(told(&[]), (false, 1));
-    assert_eq!(told(&["n2 hello", "plan"]), (false, 2), "there is room on n2");
+    assert_eq!(
+        told(&["n2 hello", "plan"]),
+        (false, 2),
+        "there is room on n2"
+    );
     assert_eq!(told(&["wait 10", "plan"]), (true, 1), "n2 does not come");
-    assert_eq!(told(&["n2 gone", "down n2 broken", "plan"]), (true, 1), "n2 will not come");
+    assert_eq!(
+        told(&["n2 gone", "down n2 broken", "plan"]),
+        (true, 1),
+        "n2 will not come"
+    );
 }
 
 /// The array's id is that of its first task, too.
@@ -208,10 +226,22 @@ fn nobody_gives_way_while_nodes_come_back_after_a_start_of_the_controller() {
 fn others_give_way_to_an_array_of_which_the_first_task_runs_already() {
     let stopped = |lines: &[&str]| {
         let mut world = World::new();
-        let begin = ["node n1 h100:2", "account lab guaranteed=2 users=alice", "account guest users=bob", "submit user=bob gpus=1 time=600",
-                     "plan", "n1 running 1-1", "submit user=alice gpus=1 time=600 array=0-1", "plan"];
+        let begin = [
+            "node n1 h100:2",
+            "account lab guaranteed=2 users=alice",
+            "account guest users=bob",
+            "submit user=bob gpus=1 time=600",
+            "plan",
+            "n1 running 1-1",
+            "submit user=alice gpus=1 time=600 array=0-1",
+            "plan",
+        ];
         begin.iter().chain(lines).for_each(|line| world.line(line));
-        let stops = world.state.runs.values().filter_map(|run| Some((run.id.to_string(), run.stop.as_ref()?.for_job?.0)));
+        let stops = world
+            .state
+            .runs
+            .values()
+            .filter_map(|run| Some((run.id.to_string(), run.stop.as_ref()?.for_job?.0)));
         (stops.collect::<Vec<_>>(), world.state.runs.len())
     };
     assert_eq!(stopped(&[]), (vec![("1-1".into(), 3)], 2));
@@ -223,9 +253,19 @@ fn others_give_way_to_an_array_of_which_the_first_task_runs_already() {
 fn a_controller_that_starts_knows_for_whom_others_went() {
     let starts = |lines: &[&str]| {
         let mut world = World::new();
-        let begin = ["node n1 h100:2", "account lab guaranteed=2 users=alice", "account guest users=bob",
-                     "submit user=alice gpus=1 time=60 held", "submit user=bob gpus=2 time=600", "plan", "n1 running 2-1",
-                     "submit user=alice gpus=2 time=600", "plan", "n1 stopped 2-1", "release 1"];
+        let begin = [
+            "node n1 h100:2",
+            "account lab guaranteed=2 users=alice",
+            "account guest users=bob",
+            "submit user=alice gpus=1 time=60 held",
+            "submit user=bob gpus=2 time=600",
+            "plan",
+            "n1 running 2-1",
+            "submit user=alice gpus=2 time=600",
+            "plan",
+            "n1 stopped 2-1",
+            "release 1",
+        ];
         for line in begin.iter().chain(lines) {
             match line.strip_prefix("late ") {
                 Some(line) => world.plan_and_enter_after(line),
@@ -235,21 +275,50 @@ fn a_controller_that_starts_knows_for_whom_others_went() {
         world.plan().iter().map(|job| job.0).collect::<Vec<_>>()
     };
     assert_eq!(starts(&[]), [3], "the first one is older, and was held");
-    assert_eq!(starts(&["restart", "late n1 hello"]), [3], "a plan of before the last node came says nothing of it");
+    assert_eq!(
+        starts(&["restart", "late n1 hello"]),
+        [3],
+        "a plan of before the last node came says nothing of it"
+    );
     assert_eq!(starts(&["restart", "n1 hello"]), [3]);
-    assert_eq!(starts(&["restart", "plan", "n1 hello"]), [3], "a pass while its node is not back takes nothing from it");
-    assert_eq!(starts(&["cancel 3", "restart", "n1 hello"]), [1], "it is not there any more");
-    assert_eq!(starts(&["hold 3", "restart", "n1 hello", "release 3"]), [1], "whom others went for, and was held, has its turn");
+    assert_eq!(
+        starts(&["restart", "plan", "n1 hello"]),
+        [3],
+        "a pass while its node is not back takes nothing from it"
+    );
+    assert_eq!(
+        starts(&["cancel 3", "restart", "n1 hello"]),
+        [1],
+        "it is not there any more"
+    );
+    assert_eq!(
+        starts(&["hold 3", "restart", "n1 hello", "release 3"]),
+        [1],
+        "whom others went for, and was held, has its turn"
+    );
 }
 
 #[test]
 fn while_nodes_come_back_nobody_takes_what_others_left_on_those_that_are() {
     let starts = |lines: &[&str]| {
         let mut world = World::new();
-        let begin = ["node n1 h100:1", "node n2 h100:1", "account lab guaranteed=2 users=alice", "account guest users=bob",
-                     "submit user=bob nodes=2 gpn=1 time=600", "plan", "n1 running 1-1", "n2 running 1-1",
-                     "submit user=alice nodes=2 gpn=1 time=600", "plan", "n1 stopped 1-1", "n2 stopped 1-1",
-                     "submit user=bob gpus=1 time=60", "restart", "n1 hello"];
+        let begin = [
+            "node n1 h100:1",
+            "node n2 h100:1",
+            "account lab guaranteed=2 users=alice",
+            "account guest users=bob",
+            "submit user=bob nodes=2 gpn=1 time=600",
+            "plan",
+            "n1 running 1-1",
+            "n2 running 1-1",
+            "submit user=alice nodes=2 gpn=1 time=600",
+            "plan",
+            "n1 stopped 1-1",
+            "n2 stopped 1-1",
+            "submit user=bob gpus=1 time=60",
+            "restart",
+            "n1 hello",
+        ];
         begin.iter().chain(lines).for_each(|line| world.line(line));
         world.plan().iter().map(|job| job.0).collect::<Vec<_>>()
     };
@@ -293,16 +362,43 @@ fn a_mark_is_as_old_as_its_node_says_within_what_can_be() {
     let mut tell = |lines: &[&str]| {
         lines.iter().for_each(|line| world.line(line));
         let run = world.state.runs.values().next().unwrap();
-        run.mark.as_ref().map_or(-1, |mark| mark.at.since_secs(run.started.unwrap()))
+        run.mark
+            .as_ref()
+            .map_or(-1, |mark| mark.at.since_secs(run.started.unwrap()))
     };
-    assert_eq!(tell(&["node n1 h100:1", "submit user=alice gpus=1 time=6000", "plan", "n1 running 1-1", "wait 100"]), -1);
-    assert_eq!(tell(&["n1 mark 1-1 1 early ago=5000"]), 0, "not before the run");
-    assert_eq!(tell(&["n1 mark 1-1 2 ahead ago=-5000"]), 100, "not in the future");
+    assert_eq!(
+        tell(&[
+            "node n1 h100:1",
+            "submit user=alice gpus=1 time=6000",
+            "plan",
+            "n1 running 1-1",
+            "wait 100"
+        ]),
+        -1
+    );
+    assert_eq!(
+        tell(&["n1 mark 1-1 1 early ago=5000"]),
+        0,
+        "not before the run"
+    );
+    assert_eq!(
+        tell(&["n1 mark 1-1 2 ahead ago=-5000"]),
+        100,
+        "not in the future"
+    );
     // The controller was away for a while, and the job went on.
     assert_eq!(tell(&["restart", "wait 50", "n1 hello 1-1=running"]), 100);
     assert_eq!(tell(&["n1 mark 1-1 7 while_away ago=20"]), 130);
-    assert_eq!(tell(&["n1 mark 1-1 8 set_back ago=90"]), 130, "the clock there was set back: it is the newer one all the same");
-    assert_eq!(tell(&["n1 mark 1-1 6 late ago=0"]), 130, "an old one is no news");
+    assert_eq!(
+        tell(&["n1 mark 1-1 8 set_back ago=90"]),
+        130,
+        "the clock there was set back: it is the newer one all the same"
+    );
+    assert_eq!(
+        tell(&["n1 mark 1-1 6 late ago=0"]),
+        130,
+        "an old one is no news"
+    );
     assert_eq!(tell(&["n1 mark 1-1 9 now"]), 150);
 }
 

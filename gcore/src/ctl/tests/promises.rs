@@ -44,11 +44,22 @@ pub(super) fn none_is_forgotten_unwritten(before: &State, events: &[Event], show
 }
 
 /// Where there is a fence program, a run that may still go on is written off only when its node is known to be off.
-pub(super) fn none_is_written_off_before_the_fence(before: &State, after: &State, events: &[Event], shown: &str) {
-    let is_off = |node: NodeId| events.iter().any(|event| matches!(event, Event::NodeFenced { node: off, .. } if *off == node));
+pub(super) fn none_is_written_off_before_the_fence(
+    before: &State,
+    after: &State,
+    events: &[Event],
+    shown: &str,
+) {
+    let is_off = |node: NodeId| {
+        events
+            .iter()
+            .any(|event| matches!(event, Event::NodeFenced { node: off, .. } if *off == node))
+    };
     let by_word = shown.contains("NodeDown") && shown.contains("fenced: true");
     for event in events {
-        let Event::RunForfeited { run, node, .. } = event else { continue };
+        let Event::RunForfeited { run, node, .. } = event else {
+            continue;
+        };
         let member = before.runs.get(*run).and_then(|run| run.member(*node));
         let may_go_on = member.is_some_and(|member| !member.is_ended());
         assert!(
@@ -63,7 +74,10 @@ pub(super) fn new_orders_have_a_new_number(before: &State, after: &State, shown:
     for id in before.nodes.keys().filter(|id| after.nodes.contains(*id)) {
         let (old, new) = (desired(before, id), desired(after, id));
         if old.runs != new.runs {
-            assert!(old.fence < new.fence, "node {id} gets other orders with the same number after {shown}");
+            assert!(
+                old.fence < new.fence,
+                "node {id} gets other orders with the same number after {shown}"
+            );
         }
     }
 }
@@ -85,12 +99,20 @@ pub(super) fn touched_covers_changes(before: &State, after: &State, events: &[Ev
         }
         // The store adds the run of a job whose limit changed, and forgets nothing of what is over.
         match event {
-            Event::JobUpdated { job, .. } => runs.extend(after.jobs.get(*job).and_then(Job::live_run)),
-            Event::JobsForgotten { jobs: gone, arrays: gone_arrays } => {
+            Event::JobUpdated { job, .. } => {
+                runs.extend(after.jobs.get(*job).and_then(Job::live_run))
+            }
+            Event::JobsForgotten {
+                jobs: gone,
+                arrays: gone_arrays,
+            } => {
                 jobs.extend(gone);
                 arrays.extend(gone_arrays);
             }
-            Event::ReasonsGiven { jobs: given, arrays: of_arrays } => {
+            Event::ReasonsGiven {
+                jobs: given,
+                arrays: of_arrays,
+            } => {
                 jobs.extend(given.iter().map(|(id, _)| *id));
                 arrays.extend(of_arrays.iter().map(|(id, _)| *id));
             }
@@ -102,22 +124,43 @@ pub(super) fn touched_covers_changes(before: &State, after: &State, events: &[Ev
         }
     }
     for (id, job) in after.jobs.iter().filter(|(id, _)| !jobs.contains(id)) {
-        assert_eq!(Some(job), before.jobs.get(id), "job {id} changed untouched by {shown}");
+        assert_eq!(
+            Some(job),
+            before.jobs.get(id),
+            "job {id} changed untouched by {shown}"
+        );
     }
     for (id, array) in after.arrays.iter().filter(|(id, _)| !arrays.contains(id)) {
-        assert_eq!(Some(array), before.arrays.get(id), "array {id} changed untouched by {shown}");
+        assert_eq!(
+            Some(array),
+            before.arrays.get(id),
+            "array {id} changed untouched by {shown}"
+        );
     }
     for (id, run) in after.runs.iter().filter(|(id, _)| !runs.contains(id)) {
-        assert_eq!(Some(run), before.runs.get(id), "run {id} changed untouched by {shown}");
+        assert_eq!(
+            Some(run),
+            before.runs.get(id),
+            "run {id} changed untouched by {shown}"
+        );
     }
     for id in before.runs.keys().filter(|id| !after.runs.contains(*id)) {
         assert!(runs.contains(&id), "run {id} went untouched by {shown}");
     }
     for (id, node) in after.nodes.iter().filter(|(id, _)| !nodes.contains(id)) {
-        let Some(old) = before.nodes.get(id) else { panic!("node {id} came untouched by {shown}") };
+        let Some(old) = before.nodes.get(id) else {
+            panic!("node {id} came untouched by {shown}")
+        };
         // These two are in the rows of the runs and in the number of the last event.
-        let old = Node { runs: node.runs.clone(), generation: node.generation, ..old.clone() };
+        let old = Node {
+            runs: node.runs.clone(),
+            generation: node.generation,
+            ..old.clone()
+        };
         assert_eq!(*node, old, "node {id} changed untouched by {shown}");
     }
-    assert!(tokens || before.tokens == after.tokens, "tokens changed untouched by {shown}");
+    assert!(
+        tokens || before.tokens == after.tokens,
+        "tokens changed untouched by {shown}"
+    );
 }

@@ -67,32 +67,113 @@ fn user_of() -> std::ops::Range<usize> {
 /// One step; the numbers are reduced to what there is when it is taken.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { user: usize, gpus: u32, nodes: u32, array: u32, options: u32, on: Option<String> },
-    Cancel { user: usize, job: u64 },
-    Hold { user: usize, job: u64 },
-    Release { user: usize, job: u64 },
-    Requeue { user: usize, job: u64, held: bool },
-    StandStill { job: u64, goes_on: bool },
-    Update { user: usize, job: u64, limit: Option<u32> },
-    Resize { user: usize, job: u64, gpus: u32, partition: usize },
-    Depend { user: usize, job: u64, on: String },
-    Move { user: usize, job: u64, account: usize },
-    Preempt { run: usize, job: u64, mode: u8 },
-    Mark { run: usize, number: u32 },
-    Policy { by: usize, line: usize },
-    DrainBy { node: u32, secs: i64 },
+    Submit {
+        user: usize,
+        gpus: u32,
+        nodes: u32,
+        array: u32,
+        options: u32,
+        on: Option<String>,
+    },
+    Cancel {
+        user: usize,
+        job: u64,
+    },
+    Hold {
+        user: usize,
+        job: u64,
+    },
+    Release {
+        user: usize,
+        job: u64,
+    },
+    Requeue {
+        user: usize,
+        job: u64,
+        held: bool,
+    },
+    StandStill {
+        job: u64,
+        goes_on: bool,
+    },
+    Update {
+        user: usize,
+        job: u64,
+        limit: Option<u32>,
+    },
+    Resize {
+        user: usize,
+        job: u64,
+        gpus: u32,
+        partition: usize,
+    },
+    Depend {
+        user: usize,
+        job: u64,
+        on: String,
+    },
+    Move {
+        user: usize,
+        job: u64,
+        account: usize,
+    },
+    Preempt {
+        run: usize,
+        job: u64,
+        mode: u8,
+    },
+    Mark {
+        run: usize,
+        number: u32,
+    },
+    Policy {
+        by: usize,
+        line: usize,
+    },
+    DrainBy {
+        node: u32,
+        secs: i64,
+    },
     Plan,
     /// One run goes to its end on all its nodes, and what it leaves is given away at once.
-    End { run: usize, code: u8 },
-    Report { run: usize, member: usize, kind: u8 },
-    Gone { node: u32 },
-    Hello { node: u32, keep: u8, boot: u8 },
-    Drain { node: u32 },
-    Resume { node: u32 },
-    Down { node: u32, fenced: bool },
-    Fenced { node: u32, well: bool, late: bool },
-    Fence { program: bool },
-    Wait { secs: i64 },
+    End {
+        run: usize,
+        code: u8,
+    },
+    Report {
+        run: usize,
+        member: usize,
+        kind: u8,
+    },
+    Gone {
+        node: u32,
+    },
+    Hello {
+        node: u32,
+        keep: u8,
+        boot: u8,
+    },
+    Drain {
+        node: u32,
+    },
+    Resume {
+        node: u32,
+    },
+    Down {
+        node: u32,
+        fenced: bool,
+    },
+    Fenced {
+        node: u32,
+        well: bool,
+        late: bool,
+    },
+    Fence {
+        program: bool,
+    },
+    Wait {
+        secs: i64,
+    },
     Restart,
 }
 
@@ -132,7 +213,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn dependency() -> impl Strategy<Value = String> {
-    let kind = prop::sample::select(vec!["after", "afterany", "afterok", "afternotok", "aftercorr"]);
+    let kind = prop::sample::select(vec![
+        "after",
+        "afterany",
+        "afterok",
+        "afternotok",
+        "aftercorr",
+    ]);
     let one = prop_oneof![
         6 => (kind, 1u64..10).prop_map(|(kind, job)| format!("{kind}:{job}")),
         2 => (1u64..10, 0u32..3).prop_map(|(job, index)| format!("afterok:{job}_{index}")),
@@ -156,11 +243,18 @@ fn phase(kind: u8) -> RunPhase {
     ];
     let cause = causes[usize::from(kind / 8) % causes.len()];
     let exit = ExitCode::exited(kind % 3);
-    let end = RunEnd { cause, exit, text: "so".into(), ..RunEnd::default() };
+    let end = RunEnd {
+        cause,
+        exit,
+        text: "so".into(),
+        ..RunEnd::default()
+    };
     match kind % 8 {
         0 => RunPhase::Accepted,
         1 | 2 => RunPhase::Ready,
-        3 | 4 => RunPhase::Running { started: gmodel::Timestamp::from_secs(5) },
+        3 | 4 => RunPhase::Running {
+            started: gmodel::Timestamp::from_secs(5),
+        },
         5 => RunPhase::Ended(end.into()),
         _ => RunPhase::Clean(end.into()),
     }
@@ -175,18 +269,39 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
     // Every third time some tasks of an array.
     let state = &world.state;
     let targets = |job: u64| {
-        let array = state.array_of(JobId(job)).map(|(array, position)| (array.id, position, array.tasks.clone()));
+        let array = state
+            .array_of(JobId(job))
+            .map(|(array, position)| (array.id, position, array.tasks.clone()));
         match array.filter(|_| job.is_multiple_of(3)) {
             Some((array, position, tasks)) => {
-                let some = gmodel::array_spec::RangeSet::from_iter((0..tasks.len()).filter(|at| at % 3 != position % 3));
-                vec![tasks.at(&some).map_or(Target::Job(array), |indices| Target::Tasks { array, indices })]
+                let some = gmodel::array_spec::RangeSet::from_iter(
+                    (0..tasks.len()).filter(|at| at % 3 != position % 3),
+                );
+                vec![
+                    tasks
+                        .at(&some)
+                        .map_or(Target::Job(array), |indices| Target::Tasks {
+                            array,
+                            indices,
+                        }),
+                ]
             }
             None => vec![Target::Job(JobId(job))],
         }
     };
-    let command = |user: usize, command| Input::Command { actor: actor(USERS[user]), command };
+    let command = |user: usize, command| Input::Command {
+        actor: actor(USERS[user]),
+        command,
+    };
     let input = match step {
-        Step::Submit { user, gpus, nodes, array, options, on } => {
+        Step::Submit {
+            user,
+            gpus,
+            nodes,
+            array,
+            options,
+            on,
+        } => {
             let mut line = format!("submit user={} nodes={nodes} time=100", USERS[user]);
             if gpus > 0 {
                 line.push_str(&format!(" gpn={gpus}"));
@@ -194,12 +309,41 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             if array > 0 {
                 line.push_str(&format!(" array=0-{array}%2"));
             }
-            for (bit, word) in [" held", " no_kill", " exclusive", " begin=50", " requeue=no", " kill=yes", " deadline=400", " time_min=30"].iter().enumerate() {
+            for (bit, word) in [
+                " held",
+                " no_kill",
+                " exclusive",
+                " begin=50",
+                " requeue=no",
+                " kill=yes",
+                " deadline=400",
+                " time_min=30",
+            ]
+            .iter()
+            .enumerate()
+            {
                 if (options >> (2 * bit)) & 3 == 3 {
                     line.push_str(word);
                 }
             }
-            let extra = [" partition=odd", " qos=low", " mem=300G", " cpus=20", " any", " qos=normal", " account=nlp", " partition=main,odd", " partition=odd,main", " account=vision", " account=lab", " qos=high", " reservation=r", " licences=matlab", " checkpoint=USR1@20", " borrow=no"];
+            let extra = [
+                " partition=odd",
+                " qos=low",
+                " mem=300G",
+                " cpus=20",
+                " any",
+                " qos=normal",
+                " account=nlp",
+                " partition=main,odd",
+                " partition=odd,main",
+                " account=vision",
+                " account=lab",
+                " qos=high",
+                " reservation=r",
+                " licences=matlab",
+                " checkpoint=USR1@20",
+                " borrow=no",
+            ];
             if let Some(word) = extra.get((options >> 20) as usize % 25) {
                 line.push_str(word);
             }
@@ -213,49 +357,155 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             }
             return;
         }
-        Step::Cancel { user, job } => command(user, Command::Cancel { targets: targets(job), signal: None }),
-        Step::Hold { user, job } => command(user, Command::Hold { targets: targets(job), reason: "r".into(), for_owner: false }),
-        Step::Release { user, job } => command(user, Command::Release { targets: targets(job) }),
+        Step::Cancel { user, job } => command(
+            user,
+            Command::Cancel {
+                targets: targets(job),
+                signal: None,
+            },
+        ),
+        Step::Hold { user, job } => command(
+            user,
+            Command::Hold {
+                targets: targets(job),
+                reason: "r".into(),
+                for_owner: false,
+            },
+        ),
+        Step::Release { user, job } => command(
+            user,
+            Command::Release {
+                targets: targets(job),
+            },
+        ),
         Step::StandStill { job, goes_on } => {
             let targets = targets(job);
-            command(3, if goes_on { Command::Resume { targets } } else { Command::Suspend { targets } })
+            command(
+                3,
+                if goes_on {
+                    Command::Resume { targets }
+                } else {
+                    Command::Suspend { targets }
+                },
+            )
         }
-        Step::Requeue { user, job, held } => {
-            command(user, Command::Requeue { targets: targets(job), hold: held })
-        }
+        Step::Requeue { user, job, held } => command(
+            user,
+            Command::Requeue {
+                targets: targets(job),
+                hold: held,
+            },
+        ),
         Step::Update { user, job, limit } => {
-            let change = JobChange { limit_secs: Some(limit), nice: Some(3), ..JobChange::default() };
-            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+            let change = JobChange {
+                limit_secs: Some(limit),
+                nice: Some(3),
+                ..JobChange::default()
+            };
+            command(
+                user,
+                Command::Update {
+                    target: Target::Job(JobId(job)),
+                    change,
+                },
+            )
         }
-        Step::Resize { user, job, gpus, partition } => {
+        Step::Resize {
+            user,
+            job,
+            gpus,
+            partition,
+        } => {
             let partition = ["main", "odd", "main,odd", "odd,main"][partition].to_owned();
-            let mut change = JobChange { partition: Some(partition), ..JobChange::default() };
+            let mut change = JobChange {
+                partition: Some(partition),
+                ..JobChange::default()
+            };
             if gpus > 0 {
-                change.request.set("gpus_per_node", &gpus.to_string()).unwrap();
+                change
+                    .request
+                    .set("gpus_per_node", &gpus.to_string())
+                    .unwrap();
             }
-            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+            command(
+                user,
+                Command::Update {
+                    target: Target::Job(JobId(job)),
+                    change,
+                },
+            )
         }
         Step::Depend { user, job, on } => {
-            let change = JobChange { dependency: Some(Some(on.parse().unwrap())), ..JobChange::default() };
-            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+            let change = JobChange {
+                dependency: Some(Some(on.parse().unwrap())),
+                ..JobChange::default()
+            };
+            command(
+                user,
+                Command::Update {
+                    target: Target::Job(JobId(job)),
+                    change,
+                },
+            )
         }
         Step::Move { user, job, account } => {
-            let change = JobChange { account: Some(ACCOUNTS[account].into()), ..JobChange::default() };
-            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+            let change = JobChange {
+                account: Some(ACCOUNTS[account].into()),
+                ..JobChange::default()
+            };
+            command(
+                user,
+                Command::Update {
+                    target: Target::Job(JobId(job)),
+                    change,
+                },
+            )
         }
         Step::Preempt { run, job, mode } => {
-            let Some(run) = run_at(world, run) else { return };
-            let mode = [PreemptMode::Cancel, PreemptMode::Requeue, PreemptMode::Suspend][usize::from(mode)];
-            let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into(), heirs: Vec::new(), for_borrower: false };
-            let plan = Plan { made_from: world.state.seq, preempts: vec![preempt], ..Plan::default() };
+            let Some(run) = run_at(world, run) else {
+                return;
+            };
+            let mode = [
+                PreemptMode::Cancel,
+                PreemptMode::Requeue,
+                PreemptMode::Suspend,
+            ][usize::from(mode)];
+            let preempt = Preempt {
+                run,
+                for_job: JobId(job),
+                mode,
+                lost_gpu_secs: 7,
+                why: "because".into(),
+                heirs: Vec::new(),
+                for_borrower: false,
+            };
+            let plan = Plan {
+                made_from: world.state.seq,
+                preempts: vec![preempt],
+                ..Plan::default()
+            };
             Input::Plan { plan }
         }
         Step::Mark { run, number } => {
-            let Some(run) = run_at(world, run) else { return };
+            let Some(run) = run_at(world, run) else {
+                return;
+            };
             let node = world.state.runs.get(run).unwrap().members[0].node;
-            let mark = Some(Mark { number, at: world.now, note: "n".into() });
-            let runs = vec![RunReport { run, phase: RunPhase::Accepted, mark, sent: None }];
-            Input::Node { node, report: NodeReport::Runs { runs } }
+            let mark = Some(Mark {
+                number,
+                at: world.now,
+                note: "n".into(),
+            });
+            let runs = vec![RunReport {
+                run,
+                phase: RunPhase::Accepted,
+                mark,
+                sent: None,
+            }];
+            Input::Node {
+                node,
+                report: NodeReport::Runs { runs },
+            }
         }
         Step::Policy { by, line } => {
             world.line(&format!("{} by={}", EDITS[line], USERS[by]));
@@ -263,50 +513,125 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         }
         Step::DrainBy { node, secs } => {
             let deadline = world.now.plus_secs(secs);
-            command(3, Command::NodeDrainBy { node: NodeId(node), reason: "r".into(), deadline })
+            command(
+                3,
+                Command::NodeDrainBy {
+                    node: NodeId(node),
+                    reason: "r".into(),
+                    deadline,
+                },
+            )
         }
         Step::Plan => {
             world.plan();
             return;
         }
         Step::End { run, code } => {
-            let Some(run) = run_at(world, run) else { return };
-            let nodes: Vec<NodeId> = world.state.runs.get(run).unwrap().members.iter().map(|member| member.node).collect();
-            let end = RunEnd { exit: ExitCode::exited(code), ended: Some(world.now), ..RunEnd::default() };
+            let Some(run) = run_at(world, run) else {
+                return;
+            };
+            let nodes: Vec<NodeId> = world
+                .state
+                .runs
+                .get(run)
+                .unwrap()
+                .members
+                .iter()
+                .map(|member| member.node)
+                .collect();
+            let end = RunEnd {
+                exit: ExitCode::exited(code),
+                ended: Some(world.now),
+                ..RunEnd::default()
+            };
             for node in nodes {
                 let runs = vec![RunReport::new(run, RunPhase::Clean(end.clone().into()))];
-                let _ = world.feed(Input::Node { node, report: NodeReport::Runs { runs } });
+                let _ = world.feed(Input::Node {
+                    node,
+                    report: NodeReport::Runs { runs },
+                });
             }
             world.quick_plan();
             return;
         }
         Step::Report { run, member, kind } => {
-            let Some(run) = run_at(world, run) else { return };
+            let Some(run) = run_at(world, run) else {
+                return;
+            };
             let members = &world.state.runs.get(run).unwrap().members;
             let node = members[member % members.len()].node;
-            Input::Node { node, report: NodeReport::Runs { runs: vec![RunReport::new(run, phase(kind))] } }
+            Input::Node {
+                node,
+                report: NodeReport::Runs {
+                    runs: vec![RunReport::new(run, phase(kind))],
+                },
+            }
         }
-        Step::Gone { node } => Input::Node { node: NodeId(node), report: NodeReport::Gone },
+        Step::Gone { node } => Input::Node {
+            node: NodeId(node),
+            report: NodeReport::Gone,
+        },
         Step::Hello { node, keep, boot } => {
-            let held: Vec<RunId> = world.state.nodes.get(NodeId(node)).unwrap().runs.iter().copied().collect();
-            let kept = held.into_iter().enumerate().filter(|(at, _)| (keep >> (at % 8)) & 1 == 1);
-            let runs = kept.map(|(at, run)| RunReport::new(run, phase(keep.wrapping_mul(at as u8 + 7))));
+            let held: Vec<RunId> = world
+                .state
+                .nodes
+                .get(NodeId(node))
+                .unwrap()
+                .runs
+                .iter()
+                .copied()
+                .collect();
+            let kept = held
+                .into_iter()
+                .enumerate()
+                .filter(|(at, _)| (keep >> (at % 8)) & 1 == 1);
+            let runs =
+                kept.map(|(at, run)| RunReport::new(run, phase(keep.wrapping_mul(at as u8 + 7))));
             let runs: Vec<_> = runs.collect();
             world.line(&format!("n{node} hello boot=b{boot}"));
-            let fence = Fence { incarnation: 1, generation: 1 };
+            let fence = Fence {
+                incarnation: 1,
+                generation: 1,
+            };
             world.hello(NodeId(node), fence, runs);
             return;
         }
-        Step::Drain { node } => command(3, Command::NodeDrain { node: NodeId(node), reason: "r".into() }),
+        Step::Drain { node } => command(
+            3,
+            Command::NodeDrain {
+                node: NodeId(node),
+                reason: "r".into(),
+            },
+        ),
         Step::Resume { node } => command(3, Command::NodeResume { node: NodeId(node) }),
-        Step::Down { node, fenced } => command(3, Command::NodeDown { node: NodeId(node), reason: "r".into(), fenced }),
+        Step::Down { node, fenced } => command(
+            3,
+            Command::NodeDown {
+                node: NodeId(node),
+                reason: "r".into(),
+                fenced,
+            },
+        ),
         Step::Fenced { node, well, late } => {
-            let number = world.state.nodes.get(NodeId(node)).and_then(|node| node.fencing.as_ref()).map_or(0, |f| f.number);
+            let number = world
+                .state
+                .nodes
+                .get(NodeId(node))
+                .and_then(|node| node.fencing.as_ref())
+                .map_or(0, |f| f.number);
             let number = number.saturating_sub(u64::from(late));
-            Input::Fenced { node: NodeId(node), number, failure: (!well).then(|| "no".into()) }
+            Input::Fenced {
+                node: NodeId(node),
+                number,
+                failure: (!well).then(|| "no".into()),
+            }
         }
         Step::Fence { program } => {
-            world.line(if program { "config fence=yes" } else { "config fence=no" });
+            world.line(if program {
+                "config fence=yes"
+            } else {
+                "config fence=no"
+            });
             return;
         }
         Step::Wait { secs } => {
@@ -326,10 +651,9 @@ fn none_is_lost(world: &World, ledger: &[(JobId, u32)]) {
     for (first, count) in ledger {
         for id in (first.0..first.0 + u64::from(*count)).map(JobId) {
             let in_jobs = world.state.jobs.contains(id);
-            let in_array = world
-                .state
-                .array_of(id)
-                .is_some_and(|(array, at)| array.pending.contains(at) || array.cancelled.contains(at));
+            let in_array = world.state.array_of(id).is_some_and(|(array, at)| {
+                array.pending.contains(at) || array.cancelled.contains(at)
+            });
             assert!(in_jobs || in_array, "job {id} is lost");
         }
     }
@@ -359,14 +683,37 @@ fn calm_ends_everything(world: &mut World) {
     for node in 1..=4 {
         world.line(&format!("n{node} hello boot=calm"));
     }
-    let open: Vec<Target> = world.state.jobs.keys().chain(world.state.arrays.keys()).map(Target::Job).collect();
-    world.feed(Input::Command { actor: actor("root"), command: Command::Cancel { targets: open, signal: None } }).unwrap();
-    assert!(world.state.runs.is_empty(), "runs are left: {:?}", world.state.runs);
+    let open: Vec<Target> = world
+        .state
+        .jobs
+        .keys()
+        .chain(world.state.arrays.keys())
+        .map(Target::Job)
+        .collect();
+    world
+        .feed(Input::Command {
+            actor: actor("root"),
+            command: Command::Cancel {
+                targets: open,
+                signal: None,
+            },
+        })
+        .unwrap();
+    assert!(
+        world.state.runs.is_empty(),
+        "runs are left: {:?}",
+        world.state.runs
+    );
     for job in world.state.jobs.values() {
         assert!(job.state.is_final(), "job {} is {}", job.id, job.state);
         assert_ne!(job.state, JobState::Unknown);
     }
     for node in world.state.nodes.values() {
-        assert_eq!(world.state.free_on(node).runs, 0, "{} is not free", node.name);
+        assert_eq!(
+            world.state.free_on(node).runs,
+            0,
+            "{} is not free",
+            node.name
+        );
     }
 }

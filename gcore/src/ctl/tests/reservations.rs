@@ -474,11 +474,21 @@ fn no_run_goes_over_its_limit_beyond_the_end_of_its_reservation() {
     world.line("node n1 h100:8");
     world.line("reservation course nodes=n1 at=0 for=600 users=alice");
     for limit in [600, 580, 500, 900] {
-        world.line(&format!("submit user=alice gpus=1 reservation=course time={limit}"));
+        world.line(&format!(
+            "submit user=alice gpus=1 reservation=course time={limit}"
+        ));
     }
     world.plan();
-    std::sync::Arc::make_mut(&mut world.state.config).partitions.iter_mut().for_each(|one| one.over_time_secs = 50);
-    let enforced: Vec<_> = world.state.runs.values().map(|run| world.state.enforced_limit_secs(run)).collect();
+    std::sync::Arc::make_mut(&mut world.state.config)
+        .partitions
+        .iter_mut()
+        .for_each(|one| one.over_time_secs = 50);
+    let enforced: Vec<_> = world
+        .state
+        .runs
+        .values()
+        .map(|run| world.state.enforced_limit_secs(run))
+        .collect();
     assert_eq!(enforced, [Some(600), Some(600), Some(550), Some(600)]);
 }
 
@@ -487,9 +497,14 @@ fn no_run_goes_over_its_limit_beyond_the_end_of_its_reservation() {
 fn a_run_in_a_reservation_that_is_made_shorter_ends_with_it() {
     let after = |change: &str| {
         let mut world = World::new();
-        for line in ["node n1 h100:8", "reservation course nodes=n1 at=0 for=600 users=alice daily", "submit user=alice gpus=1 reservation=course time=500",
-            "submit user=alice gpus=1 reservation=course time=100", "plan", "wait 60"]
-        {
+        for line in [
+            "node n1 h100:8",
+            "reservation course nodes=n1 at=0 for=600 users=alice daily",
+            "submit user=alice gpus=1 reservation=course time=500",
+            "submit user=alice gpus=1 reservation=course time=100",
+            "plan",
+            "wait 60",
+        ] {
             world.line(line);
         }
         let node = world.state.nodes.keys().next().unwrap();
@@ -498,13 +513,35 @@ fn a_run_in_a_reservation_that_is_made_shorter_ends_with_it() {
             world.line(change);
         }
         let told = desired(&world.state, node);
-        assert_eq!(told.fence > before, !change.is_empty(), "{change}: {}", world.out);
-        (told.runs.iter().map(|run| run.limit_secs.unwrap()).collect::<Vec<_>>(), world.state.runs.values().map(|run| run.limit_secs).collect::<Vec<_>>())
+        assert_eq!(
+            told.fence > before,
+            !change.is_empty(),
+            "{change}: {}",
+            world.out
+        );
+        (
+            told.runs
+                .iter()
+                .map(|run| run.limit_secs.unwrap())
+                .collect::<Vec<_>>(),
+            world
+                .state
+                .runs
+                .values()
+                .map(|run| run.limit_secs)
+                .collect::<Vec<_>>(),
+        )
     };
     let own = vec![Some(500), Some(100)];
     assert_eq!(after(""), (vec![500, 100], own.clone()));
-    assert_eq!(after("reservation course nodes=n1 at=-60 for=300 users=alice daily"), (vec![300, 100], own.clone()));
-    assert_eq!(after("reservation course nodes=n1 at=-60 for=61 users=alice daily"), (vec![61, 61], own.clone()));
+    assert_eq!(
+        after("reservation course nodes=n1 at=-60 for=300 users=alice daily"),
+        (vec![300, 100], own.clone())
+    );
+    assert_eq!(
+        after("reservation course nodes=n1 at=-60 for=61 users=alice daily"),
+        (vec![61, 61], own.clone())
+    );
     for other in [
         "reservation course nodes=n1 at=-60 for=900 users=alice daily",
         "reservation course nodes=n1 at=-60 for=300 users=alice daily flex",
@@ -521,14 +558,24 @@ fn a_run_in_a_reservation_that_is_made_shorter_ends_with_it() {
 fn a_plan_that_comes_late_starts_nobody_beyond_the_end_of_a_reservation() {
     let limit_after = |secs: i64| {
         let mut world = World::new();
-        for line in ["node n1 h100:2", "reservation course nodes=n1 at=0 for=600 users=alice", "submit user=alice gpus=1 reservation=course"] {
+        for line in [
+            "node n1 h100:2",
+            "reservation course nodes=n1 at=0 for=600 users=alice",
+            "submit user=alice gpus=1 reservation=course",
+        ] {
             world.line(line);
         }
         world.plan_and_enter_after(&format!("wait {secs}"));
         world.state.runs.values().next().map(|run| run.limit_secs)
     };
-    assert_eq!([limit_after(0), limit_after(5)], [Some(Some(600)), Some(Some(595))]);
-    assert_eq!([limit_after(540), limit_after(541), limit_after(600)], [Some(Some(60)), None, None]);
+    assert_eq!(
+        [limit_after(0), limit_after(5)],
+        [Some(Some(600)), Some(Some(595))]
+    );
+    assert_eq!(
+        [limit_after(540), limit_after(541), limit_after(600)],
+        [Some(Some(60)), None, None]
+    );
 }
 
 #[test]
@@ -700,7 +747,12 @@ fn a_job_that_was_drawn_in_is_told_by_what() {
         world.line(line);
     }
     let drawn = |world: &World| -> Vec<String> {
-        world.state.jobs.values().map(|job| reservation_of(job).unwrap_or("-").to_owned()).collect()
+        world
+            .state
+            .jobs
+            .values()
+            .map(|job| reservation_of(job).unwrap_or("-").to_owned())
+            .collect()
     };
     assert_eq!(drawn(&world), ["pull", "-", "-"], "{}", world.out);
     // It is so after its end, and no more once it waits again.

@@ -16,13 +16,21 @@ fn after(story: &str) -> World {
 
 /// GPU-seconds charged to an account today.
 fn gpu_secs(world: &World, account: &str) -> u128 {
-    world.state.usage.in_period(account, Period::Day, world.now, Some("h100")) / 1_000_000
+    world
+        .state
+        .usage
+        .in_period(account, Period::Day, world.now, Some("h100"))
+        / 1_000_000
 }
 
 /// Weighted use of each user, thousandths of a GPU times seconds.
 fn used(world: &World, at: Timestamp) -> Vec<(String, u64)> {
     let half_life = world.state.config.scheduler.fair_share.half_life_secs;
-    let users = world.state.usage.users().map(|(account, user, used)| (format!("{account}/{user}"), used.at(at, half_life)));
+    let users = world
+        .state
+        .usage
+        .users()
+        .map(|(account, user, used)| (format!("{account}/{user}"), used.at(at, half_life)));
     users.collect()
 }
 
@@ -37,14 +45,25 @@ fn a_run_is_charged_once_from_its_first_process_to_its_last() {
          wait 100
          n1 exits 1-1 0";
     let mut world = after(begun);
-    assert_eq!(gpu_secs(&world, "lab"), 200, "not before the end, and not the time of getting ready");
+    assert_eq!(
+        gpu_secs(&world, "lab"),
+        200,
+        "not before the end, and not the time of getting ready"
+    );
     let charged = used(&world, world.now);
     assert_eq!(charged.len(), 1);
     // GPUs, and what CPUs and memory weigh.
-    assert!(charged[0].0 == "lab/alice" && (200_000..240_000).contains(&charged[0].1), "{charged:?}");
+    assert!(
+        charged[0].0 == "lab/alice" && (200_000..240_000).contains(&charged[0].1),
+        "{charged:?}"
+    );
     world.line("wait 50");
     world.line("n1 clean 1-1 0");
-    assert_eq!(gpu_secs(&world, "lab"), 200, "what the node does afterwards is not the user's");
+    assert_eq!(
+        gpu_secs(&world, "lab"),
+        200,
+        "what the node does afterwards is not the user's"
+    );
     let before = world.state.usage.clone();
     world.line("restart");
     assert_eq!(world.state.usage, before);
@@ -81,7 +100,14 @@ fn each_attempt_is_charged() {
          wait 30
          n1 clean 1-2 0",
     );
-    let account = world.state.jobs.get(gmodel::JobId(1)).unwrap().spec.account.clone();
+    let account = world
+        .state
+        .jobs
+        .get(gmodel::JobId(1))
+        .unwrap()
+        .spec
+        .account
+        .clone();
     assert_eq!(gpu_secs(&world, &account), 400 + 120);
 }
 
@@ -102,11 +128,22 @@ fn the_time_that_a_run_stands_still_is_not_charged() {
              wait 500
              {end}"
         ));
-        let account = world.state.jobs.get(gmodel::JobId(1)).unwrap().spec.account.clone();
+        let account = world
+            .state
+            .jobs
+            .get(gmodel::JobId(1))
+            .unwrap()
+            .spec
+            .account
+            .clone();
         gpu_secs(&world, &account)
     };
     assert_eq!(story("n1 clean 1-1 0"), 520);
-    assert_eq!(story("cancel 1\nwait 10\nn1 stopped 1-1"), 560, "while it is ended it holds what others could have");
+    assert_eq!(
+        story("cancel 1\nwait 10\nn1 stopped 1-1"),
+        560,
+        "while it is ended it holds what others could have"
+    );
 }
 
 #[test]
@@ -147,14 +184,37 @@ const LATE_NODE: &str = "node n1 h100:8
 fn a_run_is_completing_from_its_scripts_end_and_charged_on_each_node_until_that_nodes_end() {
     let mut world = after(LATE_NODE);
     let job = |world: &World| world.state.jobs.get(gmodel::JobId(1)).unwrap().clone();
-    assert_eq!((job(&world).state, job(&world).ended), (gmodel::JobState::Completing, Some(world.now.plus_secs(-2))));
-    assert!(world.state.jobs.get(gmodel::JobId(2)).unwrap().live.is_some(), "the first node's GPUs are others' already");
+    assert_eq!(
+        (job(&world).state, job(&world).ended),
+        (gmodel::JobState::Completing, Some(world.now.plus_secs(-2)))
+    );
+    assert!(
+        world
+            .state
+            .jobs
+            .get(gmodel::JobId(2))
+            .unwrap()
+            .live
+            .is_some(),
+        "the first node's GPUs are others' already"
+    );
     world.line("wait 8");
     world.line("n2 stopped 1-1");
     assert_eq!(job(&world).state, gmodel::JobState::Completed);
-    let outcome_secs = |millis: &[i64]| millis.iter().map(|millis| millis / 1000).collect::<Vec<_>>();
+    let outcome_secs = |millis: &[i64]| {
+        millis
+            .iter()
+            .map(|millis| millis / 1000)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(gpu_secs(&world, "lab"), 8 * 10 + 8 * 20);
-    assert_eq!(outcome_secs(&[job(&world).ended.unwrap().since_millis(job(&world).started.unwrap())]), [20]);
+    assert_eq!(
+        outcome_secs(&[job(&world)
+            .ended
+            .unwrap()
+            .since_millis(job(&world).started.unwrap())]),
+        [20]
+    );
     world.line("n1 clean 2-1 0");
     assert_eq!(gpu_secs(&world, "other"), 8 * 8, "and none of that twice");
 }
@@ -171,22 +231,50 @@ fn charged_after_a_step(at_start: i64, at_end: i64) -> (u128, i64) {
     // The node's own clock is an hour behind.
     let here = world.now.plus_secs(-3600);
     let say = |world: &mut World, phase: RunPhase, sent: Timestamp| {
-        let runs = vec![RunReport { sent: Some(sent), ..RunReport::new(run, phase) }];
-        world.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
+        let runs = vec![RunReport {
+            sent: Some(sent),
+            ..RunReport::new(run, phase)
+        }];
+        world
+            .feed(Input::Node {
+                node,
+                report: NodeReport::Runs { runs },
+            })
+            .unwrap();
     };
     world.now = world.now.plus_secs(at_start);
     say(&mut world, RunPhase::Running { started: here }, here);
     world.now = world.now.plus_secs(12 + at_end);
     let over = here.plus_secs(12);
-    let end = RunEnd { started: Some(here), ended: Some(over), ran_millis: Some(12_000), ..RunEnd::default() };
+    let end = RunEnd {
+        started: Some(here),
+        ended: Some(over),
+        ran_millis: Some(12_000),
+        ..RunEnd::default()
+    };
     say(&mut world, RunPhase::Clean(end.into()), over);
     let job = world.state.jobs.get(gmodel::JobId(1)).unwrap();
-    (gpu_secs(&world, "lab"), job.ended.unwrap().since_secs(job.started.unwrap()))
+    (
+        gpu_secs(&world, "lab"),
+        job.ended.unwrap().since_secs(job.started.unwrap()),
+    )
 }
 
 #[test]
 fn a_step_of_the_controllers_clock_changes_no_charge() {
-    for (at_start, at_end) in [(0, 0), (0, 20), (20, 0), (0, -20), (-20, 0), (0, 86_400), (3, -9)] {
-        assert_eq!(charged_after_a_step(at_start, at_end), (96, 12), "{at_start} s at the start, {at_end} s at the end");
+    for (at_start, at_end) in [
+        (0, 0),
+        (0, 20),
+        (20, 0),
+        (0, -20),
+        (-20, 0),
+        (0, 86_400),
+        (3, -9),
+    ] {
+        assert_eq!(
+            charged_after_a_step(at_start, at_end),
+            (96, 12),
+            "{at_start} s at the start, {at_end} s at the end"
+        );
     }
 }

@@ -2,15 +2,17 @@
 
 use crate::ctl::*;
 use gmodel::array_spec::ArraySpec;
-use gmodel::config::{ClusterConfig, GpuSharing, LostNode, NodeSelection, Partition, PartitionState};
+use gmodel::config::{
+    ClusterConfig, GpuSharing, LostNode, NodeSelection, Partition, PartitionState,
+};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::idle::{IdleAction, IdlePolicy};
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::policy::{
-    Account, AccountUser, Backfill, Budget, BudgetKind, GpuAmounts, JobLimits, Limits, Period, PreemptMode, Qos, Repeat, Reservation,
-    ReservedPart,
+    Account, AccountUser, Backfill, Budget, BudgetKind, GpuAmounts, JobLimits, Limits, Period,
+    PreemptMode, Qos, Repeat, Reservation, ReservedPart,
 };
 use gmodel::request_change::RequestChange;
 use gmodel::run::{EndCause, RunEnd, RunPhase, Subject};
@@ -28,16 +30,27 @@ impl<'a> Words<'a> {
         let mut words = line.split_whitespace();
         let verb = words.next().unwrap_or("");
         let (options, args): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('='));
-        Self { verb, args, options: options.iter().filter_map(|word| word.split_once('=')).collect() }
+        Self {
+            verb,
+            args,
+            options: options
+                .iter()
+                .filter_map(|word| word.split_once('='))
+                .collect(),
+        }
     }
     pub(super) fn get(&self, key: &str) -> Option<&'a str> {
-        self.options.iter().find(|(known, _)| *known == key).map(|(_, value)| *value)
+        self.options
+            .iter()
+            .find(|(known, _)| *known == key)
+            .map(|(_, value)| *value)
     }
     pub(super) fn has(&self, word: &str) -> bool {
         self.args.contains(&word)
     }
     pub(super) fn parse<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
-        self.get(key).map(|text| text.parse().unwrap_or_else(|_| panic!("{key}={text}")))
+        self.get(key)
+            .map(|text| text.parse().unwrap_or_else(|_| panic!("{key}={text}")))
     }
 }
 
@@ -51,7 +64,10 @@ pub(super) fn amounts(text: &str) -> GpuAmounts {
 }
 
 pub(super) fn names<T: FromIterator<String>>(text: Option<&str>) -> T {
-    text.into_iter().flat_map(|text| text.split(',')).map(str::to_owned).collect()
+    text.into_iter()
+        .flat_map(|text| text.split(','))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// `jobs= queue= gpus= tasks= minute=`, each with the prefix.
@@ -72,7 +88,12 @@ pub(super) fn limits(words: &Words, prefix: &str) -> Limits {
 fn budgets(words: &Words) -> Vec<Budget> {
     let kinds = [("budget", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
     let each = kinds.into_iter().filter_map(|(key, kind)| {
-        Some(Budget { kind, gpu_hours: words.parse(key)?, period: Period::Day, gpu_type: None })
+        Some(Budget {
+            kind,
+            gpu_hours: words.parse(key)?,
+            period: Period::Day,
+            gpu_type: None,
+        })
     });
     each.collect()
 }
@@ -87,7 +108,10 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
             let users: Vec<String> = names(words.get("users"));
             let account = Account {
                 parent: words.get("parent").map(str::to_owned),
-                users: users.into_iter().map(|user| (user, AccountUser::default())).collect(),
+                users: users
+                    .into_iter()
+                    .map(|user| (user, AccountUser::default()))
+                    .collect(),
                 coordinators: names(words.get("coordinators")),
                 guaranteed: words.get("guaranteed").map(amounts),
                 limit: words.get("limit").map(amounts),
@@ -101,13 +125,26 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 name,
                 ..Account::default()
             };
-            PolicyChange::Account { account: Box::new(account) }
+            PolicyChange::Account {
+                account: Box::new(account),
+            }
         }
-        ("user", true) => PolicyChange::UserRemoved { account: name, user: words.args[1].into() },
+        ("user", true) => PolicyChange::UserRemoved {
+            account: name,
+            user: words.args[1].into(),
+        },
         ("user", false) => {
             let is_default = words.has("default");
-            let entry = AccountUser { shares: 1, limits: limits(words, ""), is_default };
-            PolicyChange::User { account: name, user: words.args[1].into(), entry }
+            let entry = AccountUser {
+                shares: 1,
+                limits: limits(words, ""),
+                is_default,
+            };
+            PolicyChange::User {
+                account: name,
+                user: words.args[1].into(),
+                entry,
+            }
         }
         ("qos", true) => PolicyChange::QosRemoved { name },
         ("qos", false) => {
@@ -131,7 +168,10 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
             };
             PolicyChange::Qos { qos: Box::new(qos) }
         }
-        (_, true) => PolicyChange::ReservationRemoved { name, force: words.has("force") },
+        (_, true) => PolicyChange::ReservationRemoved {
+            name,
+            force: words.has("force"),
+        },
         (_, false) => {
             let what = match (words.get("nodes"), words.parse("count"), words.get("gpus")) {
                 (Some(list), ..) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
@@ -142,10 +182,15 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
             let reservation = Reservation {
                 start: now.plus_secs(words.parse("at").unwrap_or(0)),
                 duration_secs: words.parse("for").unwrap_or(600),
-                repeat: [("hourly", Repeat::Hourly), ("daily", Repeat::Daily), ("weekday", Repeat::Weekday), ("weekly", Repeat::Weekly)]
-                    .into_iter()
-                    .find(|(word, _)| words.has(word))
-                    .map_or(Repeat::Once, |(_, repeat)| repeat),
+                repeat: [
+                    ("hourly", Repeat::Hourly),
+                    ("daily", Repeat::Daily),
+                    ("weekday", Repeat::Weekday),
+                    ("weekly", Repeat::Weekly),
+                ]
+                .into_iter()
+                .find(|(word, _)| words.has(word))
+                .map_or(Repeat::Once, |(_, repeat)| repeat),
                 what,
                 users: names(words.get("users")),
                 accounts: names(words.get("accounts")),
@@ -162,7 +207,9 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 name,
                 ..Reservation::default()
             };
-            PolicyChange::Reservation { reservation: Box::new(reservation) }
+            PolicyChange::Reservation {
+                reservation: Box::new(reservation),
+            }
         }
     }
 }
@@ -174,17 +221,25 @@ pub(super) fn actor(name: &str) -> Actor {
         "bob" => 1002,
         _ => 1003,
     };
-    Actor { user: name.into(), uid, gid: uid, operator: uid == 0, via: None }
+    Actor {
+        user: name.into(),
+        uid,
+        gid: uid,
+        operator: uid == 0,
+        via: None,
+    }
 }
 
 pub(super) fn target(word: &str) -> Option<Target> {
     match word.split_once('_') {
-        Some((array, tasks)) if tasks.starts_with('[') => {
-            Some(Target::Tasks { array: array.parse().ok()?, indices: tasks.parse().ok()? })
-        }
-        Some((array, index)) => {
-            Some(Target::Task { array: array.parse().ok()?, index: index.parse().ok()? })
-        }
+        Some((array, tasks)) if tasks.starts_with('[') => Some(Target::Tasks {
+            array: array.parse().ok()?,
+            indices: tasks.parse().ok()?,
+        }),
+        Some((array, index)) => Some(Target::Task {
+            array: array.parse().ok()?,
+            index: index.parse().ok()?,
+        }),
         None => Some(Target::Job(word.parse().ok()?)),
     }
 }
@@ -195,14 +250,27 @@ pub(super) fn bytes(text: &str) -> u64 {
 
 pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
     if let Some(lost) = words.get("lost_node") {
-        config.lost_node = if lost == "wait" { LostNode::Wait } else { LostNode::Requeue };
+        config.lost_node = if lost == "wait" {
+            LostNode::Wait
+        } else {
+            LostNode::Requeue
+        };
     }
-    config.fence_program = words.get("fence").map_or(config.fence_program, |word| word == "yes");
-    config.kill_invalid_depend = words.get("kill").map_or(config.kill_invalid_depend, |word| word == "yes");
-    config.idle_program = words.get("idle_program").map_or(config.idle_program, |word| word == "yes");
+    config.fence_program = words
+        .get("fence")
+        .map_or(config.fence_program, |word| word == "yes");
+    config.kill_invalid_depend = words
+        .get("kill")
+        .map_or(config.kill_invalid_depend, |word| word == "yes");
+    config.idle_program = words
+        .get("idle_program")
+        .map_or(config.idle_program, |word| word == "yes");
     config.max_array_tasks = words.parse("max_array").unwrap_or(config.max_array_tasks);
     if let Some(lists) = words.get("switches") {
-        let switch = |list: &str| gmodel::policy::Switch { nodes: Hostlist::parse(list).ok(), ..Default::default() };
+        let switch = |list: &str| gmodel::policy::Switch {
+            nodes: Hostlist::parse(list).ok(),
+            ..Default::default()
+        };
         config.scheduler.topology.switches = lists.split('/').map(switch).collect();
     }
     config.scheduler.backfill = match words.get("backfill") {
@@ -234,13 +302,19 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
         max_time_secs: words.parse("max_time"),
         default_time_secs: words.parse("default_time"),
         allow_accounts: names(words.get("accounts")),
-        allow_users: words.get("users").map_or(Vec::new(), |list| list.split(',').map(str::to_owned).collect()),
+        allow_users: words.get("users").map_or(Vec::new(), |list| {
+            list.split(',').map(str::to_owned).collect()
+        }),
         requeue: words.get("requeue") != Some("no"),
         priority_tier: words.parse("tier").unwrap_or(1),
         headroom: words.get("headroom").map(amounts),
         headroom_nodes: words.parse("keeps").unwrap_or(0),
         group: limits(words, ""),
-        preempt_mode: if words.get("preempt") == Some("off") { PreemptMode::Off } else { PreemptMode::Requeue },
+        preempt_mode: if words.get("preempt") == Some("off") {
+            PreemptMode::Off
+        } else {
+            PreemptMode::Requeue
+        },
         gpu_sharing: match words.get("sharing") {
             Some("mps") => GpuSharing::Mps,
             Some("uncapped") => GpuSharing::Uncapped,
@@ -254,7 +328,11 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
 /// `idle=requeue warn=100 act=300 grace=50 percent=100`
 fn idle_policy(words: &Words) -> IdlePolicy {
     let word = words.get("idle").unwrap_or("off");
-    let action = IdleAction::ALL.iter().find(|(known, _)| *known == word).unwrap().1;
+    let action = IdleAction::ALL
+        .iter()
+        .find(|(known, _)| *known == word)
+        .unwrap()
+        .1;
     let number = |key: &str, usual: u32| words.parse(key).unwrap_or(usual);
     IdlePolicy {
         action,
@@ -267,7 +345,11 @@ fn idle_policy(words: &Words) -> IdlePolicy {
 }
 
 pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
-    let mut inventory = Inventory { cpus: 64, mem_bytes: bytes("512G"), ..Inventory::default() };
+    let mut inventory = Inventory {
+        cpus: 64,
+        mem_bytes: bytes("512G"),
+        ..Inventory::default()
+    };
     for word in &words.args[1..] {
         if let Some(cpus) = word.strip_suffix('c') {
             inventory.cpus = cpus.parse().unwrap();
@@ -290,12 +372,33 @@ pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
     }
     // One GPU more, cut into so many slices: `cut=7`.
     if let Some(slices) = words.parse::<u8>("cut") {
-        let divided = GpuInfo { uuid: format!("GPU-{name}-cut"), gpu_type: "h100".into(), index: 90, minor: 90, divided: true, ..GpuInfo::default() };
-        let slice = |at: u8| {
-            let slice = gmodel::node::MigSlice { gpu: divided.uuid.clone(), profile: "1g.10gb".into(), placement: at, compute_slices: 1, memory_slices: 1 };
-            GpuInfo { uuid: format!("MIG-{name}-{at}"), memory_mib: 10_240, slice: Some(slice), divided: false, ..divided.clone() }
+        let divided = GpuInfo {
+            uuid: format!("GPU-{name}-cut"),
+            gpu_type: "h100".into(),
+            index: 90,
+            minor: 90,
+            divided: true,
+            ..GpuInfo::default()
         };
-        inventory.gpus.extend(std::iter::once(divided.clone()).chain((0..slices).map(slice)));
+        let slice = |at: u8| {
+            let slice = gmodel::node::MigSlice {
+                gpu: divided.uuid.clone(),
+                profile: "1g.10gb".into(),
+                placement: at,
+                compute_slices: 1,
+                memory_slices: 1,
+            };
+            GpuInfo {
+                uuid: format!("MIG-{name}-{at}"),
+                memory_mib: 10_240,
+                slice: Some(slice),
+                divided: false,
+                ..divided.clone()
+            }
+        };
+        inventory
+            .gpus
+            .extend(std::iter::once(divided.clone()).chain((0..slices).map(slice)));
     }
     inventory.nvlink_domain = words.get("domain").unwrap_or_default().into();
     if let Some(features) = words.get("feature") {
@@ -306,11 +409,16 @@ pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
 
 /// What `submit` takes: `user= gpus= gpn= nodes= ntasks= cpus= mem= time= array= begin= ...`
 pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
-    let mut spec = JobSpec { name: "job".into(), ..JobSpec::default() };
+    let mut spec = JobSpec {
+        name: "job".into(),
+        ..JobSpec::default()
+    };
     spec.launch.work_dir = "/home".into();
     spec.partition = words.get("partition").unwrap_or("").into();
     spec.time_limit_secs = words.parse("time");
-    spec.array = words.get("array").map(|text| ArraySpec::parse(text).unwrap());
+    spec.array = words
+        .get("array")
+        .map(|text| ArraySpec::parse(text).unwrap());
     spec.begin = words.parse::<i64>("begin").map(|secs| now.plus_secs(secs));
     spec.hold = words.has("held");
     spec.no_kill = words.has("no_kill");
@@ -319,12 +427,16 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     spec.name = words.get("name").unwrap_or("job").into();
     spec.dependency = words.get("dep").map(|text| text.parse().unwrap());
     spec.kill_on_invalid_dep = words.get("kill").map(|word| word == "yes");
-    spec.deadline = words.parse::<i64>("deadline").map(|secs| now.plus_secs(secs));
+    spec.deadline = words
+        .parse::<i64>("deadline")
+        .map(|secs| now.plus_secs(secs));
     spec.time_min_secs = words.parse("time_min");
     spec.account = words.get("account").unwrap_or("").into();
     spec.qos = words.get("qos").unwrap_or("").into();
     spec.reservation = words.get("reservation").map(str::to_owned);
-    spec.licences = words.get("licences").map_or_else(Default::default, |text| gmodel::licence::parse(text).unwrap());
+    spec.licences = words.get("licences").map_or_else(Default::default, |text| {
+        gmodel::licence::parse(text).unwrap()
+    });
     spec.checkpoint = words.get("checkpoint").map(|text| text.parse().unwrap());
     spec.priority = words.parse("priority");
     spec.borrow = words.get("borrow").map(|word| word == "yes");
@@ -335,8 +447,13 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     request.ntasks_per_node = words.parse("each");
     request.nodes_any = words.has("any");
     request.cpus_per_task = words.parse("cpus");
-    request.mem = words.get("mem").map_or(MemAsk::Default, |text| MemAsk::PerNode(bytes(text)));
-    let gpus = words.get("gpus").or_else(|| words.get("gpn")).or_else(|| words.get("gpt"));
+    request.mem = words
+        .get("mem")
+        .map_or(MemAsk::Default, |text| MemAsk::PerNode(bytes(text)));
+    let gpus = words
+        .get("gpus")
+        .or_else(|| words.get("gpn"))
+        .or_else(|| words.get("gpt"));
     request.gpus = gpus.map(|text| GpuAsk::parse(text).unwrap());
     if words.get("gpn").is_some() {
         request.gpu_scope = GpuScope::Node;
@@ -345,12 +462,21 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
         request.gpu_scope = GpuScope::Task;
     }
     request.exclusive = words.has("exclusive");
-    request.nodelist = words.get("nodelist").map(|text| Hostlist::parse(text).unwrap());
-    request.exclude = words.get("exclude").map(|text| Hostlist::parse(text).unwrap());
+    request.nodelist = words
+        .get("nodelist")
+        .map(|text| Hostlist::parse(text).unwrap());
+    request.exclude = words
+        .get("exclude")
+        .map(|text| Hostlist::parse(text).unwrap());
     request.constraint = words.get("constraint").map(str::to_owned);
     request.switches = words.get("switches").map(|text| {
-        let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
-        gmodel::job::Switches { most: most.parse().unwrap(), wait_secs: wait }
+        let (most, wait) = text
+            .split_once('@')
+            .map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
+        gmodel::job::Switches {
+            most: most.parse().unwrap(),
+            wait_secs: wait,
+        }
     });
     spec
 }
@@ -358,8 +484,14 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
 /// What `update` takes of the request: the names of the API.
 pub(super) fn request_change(words: &Words) -> RequestChange {
     let mut change = RequestChange::default();
-    for (key, text) in words.options.iter().filter(|(key, _)| gmodel::request_change::KEYS.contains(key)) {
-        change.set(key, if *text == "none" { "" } else { text }).unwrap();
+    for (key, text) in words
+        .options
+        .iter()
+        .filter(|(key, _)| gmodel::request_change::KEYS.contains(key))
+    {
+        change
+            .set(key, if *text == "none" { "" } else { text })
+            .unwrap();
     }
     change
 }
@@ -369,36 +501,108 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
     let exit = ExitCode::exited(arg.parse().unwrap_or(0));
     let caused = |cause| {
         let text = arg.replace('_', " ");
-        RunPhase::Clean(RunEnd { cause, text, ended: Some(now), ..RunEnd::default() }.into())
+        RunPhase::Clean(
+            RunEnd {
+                cause,
+                text,
+                ended: Some(now),
+                ..RunEnd::default()
+            }
+            .into(),
+        )
     };
     match verb {
         "accepted" => RunPhase::Accepted,
         "ready" => RunPhase::Ready,
         "running" => RunPhase::Running { started: now },
-        "exits" => RunPhase::Ended(RunEnd { exit, ended: Some(now), ..RunEnd::default() }.into()),
-        "clean" => RunPhase::Clean(RunEnd { exit, ended: Some(now), ..RunEnd::default() }.into()),
+        "exits" => RunPhase::Ended(
+            RunEnd {
+                exit,
+                ended: Some(now),
+                ..RunEnd::default()
+            }
+            .into(),
+        ),
+        "clean" => RunPhase::Clean(
+            RunEnd {
+                exit,
+                ended: Some(now),
+                ..RunEnd::default()
+            }
+            .into(),
+        ),
         // Over before it was told to run.
-        "ran" => RunPhase::Clean(RunEnd { exit, started: Some(now), ended: Some(now), ..RunEnd::default() }.into()),
+        "ran" => RunPhase::Clean(
+            RunEnd {
+                exit,
+                started: Some(now),
+                ended: Some(now),
+                ..RunEnd::default()
+            }
+            .into(),
+        ),
         "stopped" => caused(EndCause::Stopped),
-        "stops" => {
-            RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() }.into())
-        }
+        "stops" => RunPhase::Ended(
+            RunEnd {
+                cause: EndCause::Stopped,
+                exit: ExitCode::killed(15),
+                ..RunEnd::default()
+            }
+            .into(),
+        ),
         // After a mark, which it had been asked for.
-        "answers" => RunPhase::Ended(RunEnd { cause: EndCause::Stopped, answered: true, ..RunEnd::default() }.into()),
-        "user_unknown" => {
-            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: "no such user".into(), about_user: true, ..RunEnd::default() }.into())
-        }
+        "answers" => RunPhase::Ended(
+            RunEnd {
+                cause: EndCause::Stopped,
+                answered: true,
+                ..RunEnd::default()
+            }
+            .into(),
+        ),
+        "user_unknown" => RunPhase::Clean(
+            RunEnd {
+                cause: EndCause::LaunchNode,
+                text: "no such user".into(),
+                about_user: true,
+                ..RunEnd::default()
+            }
+            .into(),
+        ),
         "gpu_at_fault" => {
             let about = Subject::Gpu { uuid: arg.into() };
-            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: format!("{arg} is sick"), about, ..RunEnd::default() }.into())
+            RunPhase::Clean(
+                RunEnd {
+                    cause: EndCause::LaunchNode,
+                    text: format!("{arg} is sick"),
+                    about,
+                    ..RunEnd::default()
+                }
+                .into(),
+            )
         }
         "choice_refused" => {
             let about = Subject::Choice { name: arg.into() };
-            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: format!("no {arg} here"), about, ..RunEnd::default() }.into())
+            RunPhase::Clean(
+                RunEnd {
+                    cause: EndCause::LaunchNode,
+                    text: format!("no {arg} here"),
+                    about,
+                    ..RunEnd::default()
+                }
+                .into(),
+            )
         }
         "short" => {
             let text = "too many open files".into();
-            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text, about: Subject::Shortage, ..RunEnd::default() }.into())
+            RunPhase::Clean(
+                RunEnd {
+                    cause: EndCause::LaunchNode,
+                    text,
+                    about: Subject::Shortage,
+                    ..RunEnd::default()
+                }
+                .into(),
+            )
         }
         cause => caused(serde_json::from_value(serde_json::Value::String(cause.into())).unwrap()),
     }

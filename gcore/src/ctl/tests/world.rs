@@ -5,19 +5,23 @@
 
 use super::kept_planner::KeptPlanner;
 use super::promises::{
-    new_orders_have_a_new_number, none_is_forgotten_unwritten, none_is_written_off_before_the_fence, same, through_json, touched_covers_changes,
+    new_orders_have_a_new_number, none_is_forgotten_unwritten,
+    none_is_written_off_before_the_fence, same, through_json, touched_covers_changes,
 };
-use super::words::{Words, actor, inventory, phase, policy_change, request_change, set_config, set_partition, spec, target};
+use super::words::{
+    Words, actor, inventory, phase, policy_change, request_change, set_config, set_partition, spec,
+    target,
+};
 use crate::ctl::state::{JoinToken, State};
 use crate::ctl::*;
 use expect_test::Expect;
 use gmodel::array_spec::ArraySpec;
+use gmodel::checkpoint::Mark;
 use gmodel::config::{ClusterConfig, Partition};
+use gmodel::gpu_request::GpuAsk;
 use gmodel::idle::IdleReport;
 use gmodel::node::{Inventory, Role};
-use gmodel::checkpoint::Mark;
 use gmodel::policy::{Account, Policy, PreemptMode};
-use gmodel::gpu_request::GpuAsk;
 use gmodel::run::{RunPhase, RunReport, StopWhy, Want};
 use gmodel::step_share::{Per, StepGpus, StepShareAsk};
 use gmodel::{Fence, JobId, NodeId, NodeLife, Reason, RunId, Seq, Timestamp};
@@ -29,7 +33,11 @@ use std::sync::Arc;
 /// Runs a story and compares what it printed.
 pub fn check(story: &str, expect: Expect) {
     let mut world = World::new();
-    for line in story.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+    for line in story
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+    {
         world.line(line);
     }
     expect.assert_eq(&world.out);
@@ -62,7 +70,11 @@ impl World {
     pub fn new() -> Self {
         let config = ClusterConfig {
             name: "test".into(),
-            partitions: vec![Partition { name: "main".into(), is_default: true, ..Partition::default() }],
+            partitions: vec![Partition {
+                name: "main".into(),
+                is_default: true,
+                ..Partition::default()
+            }],
             min_job_age_secs: 60, // stories wait for minutes
             ..ClusterConfig::default()
         };
@@ -98,13 +110,20 @@ impl World {
         let mut events = Vec::new();
         let shown = format!("{input:?}");
         let reply = handle(&mut self.state, &mut events, input, self.now);
-        assert_eq!(super::check_state(&self.state), [], "after {shown}\nevents {events:#?}");
+        assert_eq!(
+            super::check_state(&self.state),
+            [],
+            "after {shown}\nevents {events:#?}"
+        );
         if self.is_light {
             self.note_stored(&events);
             return reply;
         }
         if reply.is_err() {
-            assert!(same(&before, &self.state), "refused, and yet changed by {shown}");
+            assert!(
+                same(&before, &self.state),
+                "refused, and yet changed by {shown}"
+            );
         }
         for event in &events {
             let json = serde_json::to_string(event).unwrap();
@@ -112,7 +131,10 @@ impl World {
             assert_eq!(&read, event, "events read back as written");
             apply(&mut self.replayed, &read);
         }
-        assert!(same(&self.replayed, &self.state), "the events do not give the state after {shown}");
+        assert!(
+            same(&self.replayed, &self.state),
+            "the events do not give the state after {shown}"
+        );
         touched_covers_changes(&before, &self.state, &events, &shown);
         self.note_stored(&events);
         new_orders_have_a_new_number(&before, &self.state, &shown);
@@ -126,11 +148,20 @@ impl World {
     fn note_stored(&mut self, events: &[Event]) {
         for touched in events.iter().map(Event::touched) {
             if let Some(job) = touched.job.and_then(|id| self.state.jobs.get(id)) {
-                self.stored.insert(Dependent::Job(job.id), job.reason.clone());
+                self.stored
+                    .insert(Dependent::Job(job.id), job.reason.clone());
             }
-            let of_job = touched.job.filter(|_| touched.array_of_job).and_then(|id| self.state.jobs.get(id)?.task);
-            if let Some(array) = touched.array.or(of_job.map(|task| task.array)).and_then(|id| self.state.arrays.get(id)) {
-                self.stored.insert(Dependent::Array(array.id), array.reason.clone());
+            let of_job = touched
+                .job
+                .filter(|_| touched.array_of_job)
+                .and_then(|id| self.state.jobs.get(id)?.task);
+            if let Some(array) = touched
+                .array
+                .or(of_job.map(|task| task.array))
+                .and_then(|id| self.state.arrays.get(id))
+            {
+                self.stored
+                    .insert(Dependent::Array(array.id), array.reason.clone());
             }
         }
     }
@@ -139,42 +170,96 @@ impl World {
         let fresh = snapshot(&self.state, self.now);
         let kept = self.mirror.update(&self.state, self.now);
         assert_eq!(kept.nodes, fresh.nodes, "nodes of the mirror after {shown}");
-        assert_eq!(kept.running, fresh.running, "runs of the mirror after {shown}");
+        assert_eq!(
+            kept.running, fresh.running,
+            "runs of the mirror after {shown}"
+        );
         let sorted = |mut jobs: Vec<gsched::PendingJob>| {
             jobs.sort_by_key(|job| (job.id, job.positions.is_some(), job.spec.choice()));
             jobs
         };
-        assert_eq!(sorted(kept.pending.clone()), sorted(fresh.pending.clone()), "pending of the mirror after {shown}");
-        assert!((kept.seq, kept.now) == (fresh.seq, fresh.now) && kept.policy == fresh.policy && kept.config == fresh.config);
+        assert_eq!(
+            sorted(kept.pending.clone()),
+            sorted(fresh.pending.clone()),
+            "pending of the mirror after {shown}"
+        );
+        assert!(
+            (kept.seq, kept.now) == (fresh.seq, fresh.now)
+                && kept.policy == fresh.policy
+                && kept.config == fresh.config
+        );
     }
 
     fn rows_give_the_state_back(&self, shown: &str) {
         let loaded = State::from_rows(through_json(self.state.rows()));
         let state = &self.state;
-        assert!(loaded.jobs.iter().eq(state.jobs.iter()), "jobs after {shown}");
-        assert!(loaded.arrays.iter().eq(state.arrays.iter()), "arrays after {shown}");
-        assert!(loaded.runs.iter().eq(state.runs.iter()), "runs after {shown}");
+        assert!(
+            loaded.jobs.iter().eq(state.jobs.iter()),
+            "jobs after {shown}"
+        );
+        assert!(
+            loaded.arrays.iter().eq(state.arrays.iter()),
+            "arrays after {shown}"
+        );
+        assert!(
+            loaded.runs.iter().eq(state.runs.iter()),
+            "runs after {shown}"
+        );
         for (node, known) in loaded.nodes.values().zip(state.nodes.values()) {
-            let known = Node { generation: node.generation, ..known.clone() };
+            let known = Node {
+                generation: node.generation,
+                ..known.clone()
+            };
             assert_eq!(*node, known, "node after {shown}");
         }
         assert_eq!(loaded.node_names, state.node_names, "names after {shown}");
-        assert_eq!(loaded.client_keys, state.client_keys, "client keys after {shown}");
-        let finished = |state: &State| state.finished.iter().map(|(_, id)| *id).collect::<BTreeSet<_>>();
+        assert_eq!(
+            loaded.client_keys, state.client_keys,
+            "client keys after {shown}"
+        );
+        let finished = |state: &State| {
+            state
+                .finished
+                .iter()
+                .map(|(_, id)| *id)
+                .collect::<BTreeSet<_>>()
+        };
         assert_eq!(finished(&loaded), finished(state), "finished after {shown}");
         assert_eq!(loaded.preparing, state.preparing, "preparing after {shown}");
         assert_eq!(loaded.tally, state.tally, "tally after {shown}");
-        assert_eq!(loaded.dependents, state.dependents, "dependants after {shown}");
-        let due = |state: &State| state.due.iter().filter(|(at, _)| *at > self.now).copied().collect::<BTreeSet<_>>();
-        assert!(due(&loaded).is_subset(&due(state)), "due after {shown}: {:?} {:?}", loaded.due, state.due);
+        assert_eq!(
+            loaded.dependents, state.dependents,
+            "dependants after {shown}"
+        );
+        let due = |state: &State| {
+            state
+                .due
+                .iter()
+                .filter(|(at, _)| *at > self.now)
+                .copied()
+                .collect::<BTreeSet<_>>()
+        };
+        assert!(
+            due(&loaded).is_subset(&due(state)),
+            "due after {shown}: {:?} {:?}",
+            loaded.due,
+            state.due
+        );
         assert_eq!(loaded.tokens, state.tokens, "tokens after {shown}");
         let open = |state: &State| {
             let later = state.not_yet.iter().filter(|(at, id)| {
-                let job = state.jobs.get(*id).filter(|j| j.state == gmodel::JobState::Pending);
+                let job = state
+                    .jobs
+                    .get(*id)
+                    .filter(|j| j.state == gmodel::JobState::Pending);
                 let begin = job.map(|job| (job.eligible, job.spec.request.switches));
-                let begin = begin.or(state.arrays.get(*id).map(|array| (array.eligible, array.spec.request.switches)));
+                let begin = begin.or(state
+                    .arrays
+                    .get(*id)
+                    .map(|array| (array.eligible, array.spec.request.switches)));
                 let is = |(eligible, switches): (Timestamp, Option<gmodel::job::Switches>)| {
-                    *at == eligible || switches.is_some_and(|wanted| wanted.waits_until(eligible) == Some(*at))
+                    *at == eligible
+                        || switches.is_some_and(|wanted| wanted.waits_until(eligible) == Some(*at))
                 };
                 let tries = job.is_some_and(|job| job.tries().any(|one| one == *at));
                 *at > self.now && (begin.is_some_and(is) || tries)
@@ -195,11 +280,31 @@ impl World {
             }
             started.extend(starts);
         }
-        for job in self.state.jobs.values().filter(|job| job.state == gmodel::JobState::Pending) {
-            assert_ne!(job.reason.code, gmodel::ReasonCode::None, "job {} waits without a reason", job.id);
+        for job in self
+            .state
+            .jobs
+            .values()
+            .filter(|job| job.state == gmodel::JobState::Pending)
+        {
+            assert_ne!(
+                job.reason.code,
+                gmodel::ReasonCode::None,
+                "job {} waits without a reason",
+                job.id
+            );
         }
-        for array in self.state.arrays.values().filter(|array| !array.pending.is_empty()) {
-            assert_ne!(array.reason.code, gmodel::ReasonCode::None, "array {} waits without a reason", array.id);
+        for array in self
+            .state
+            .arrays
+            .values()
+            .filter(|array| !array.pending.is_empty())
+        {
+            assert_ne!(
+                array.reason.code,
+                gmodel::ReasonCode::None,
+                "array {} waits without a reason",
+                array.id
+            );
         }
         started
     }
@@ -224,13 +329,31 @@ impl World {
         let starts: Vec<JobId> = plan.starts.iter().map(|start| start.job).collect();
         let shown = format!("{plan:?}");
         self.feed(Input::Plan { plan }).unwrap();
-        let is_capped = |id: JobId| self.state.array_of(id).is_some_and(|(array, _)| array.tasks.limit().is_some_and(|most| array.own_live >= most));
+        let is_capped = |id: JobId| {
+            self.state.array_of(id).is_some_and(|(array, _)| {
+                array
+                    .tasks
+                    .limit()
+                    .is_some_and(|most| array.own_live >= most)
+            })
+        };
         // What a new controller keeps for others until their nodes are back is nobody's.
         let returns = crate::ctl::preempt::nodes_return(&self.state, self.now);
         for id in starts.iter().filter(|id| !returns && !is_capped(**id)) {
-            assert!(self.state.jobs.get(*id).is_some_and(|job| job.live.is_some()), "job {id} was not started by {shown}");
+            assert!(
+                self.state
+                    .jobs
+                    .get(*id)
+                    .is_some_and(|job| job.live.is_some()),
+                "job {id} was not started by {shown}"
+            );
         }
-        let lives = |id: &JobId| self.state.jobs.get(*id).is_some_and(|job| job.live.is_some());
+        let lives = |id: &JobId| {
+            self.state
+                .jobs
+                .get(*id)
+                .is_some_and(|job| job.live.is_some())
+        };
         starts.into_iter().filter(lives).collect()
     }
 
@@ -241,15 +364,22 @@ impl World {
             self.now = self.now.max(at);
             self.feed(Input::Wake).unwrap();
             let next = next_deadline(&self.state);
-            assert!(next.is_none_or(|next| next > at), "the deadline {at} is still there after it was met");
+            assert!(
+                next.is_none_or(|next| next > at),
+                "the deadline {at} is still there after it was met"
+            );
         }
         self.now = until;
     }
 
     /// The controller ends and starts again from its rows.
     pub fn restart(&mut self, mut rows: Rows) {
-        rows.jobs.iter_mut().for_each(|job| job.reason = self.stored[&Dependent::Job(job.id)].clone());
-        rows.arrays.iter_mut().for_each(|array| array.reason = self.stored[&Dependent::Array(array.id)].clone());
+        rows.jobs
+            .iter_mut()
+            .for_each(|job| job.reason = self.stored[&Dependent::Job(job.id)].clone());
+        rows.arrays
+            .iter_mut()
+            .for_each(|array| array.reason = self.stored[&Dependent::Array(array.id)].clone());
         self.state = State::from_rows(through_json(rows));
         self.planner = KeptPlanner::default();
         self.replayed = self.state.clone();
@@ -266,30 +396,55 @@ impl World {
     }
 
     fn command_by(&mut self, user: &str, command: Command) {
-        match self.feed(Input::Command { actor: actor(user), command }) {
-            Ok(Reply::Submitted { id, notes, repeated }) => {
+        match self.feed(Input::Command {
+            actor: actor(user),
+            command,
+        }) {
+            Ok(Reply::Submitted {
+                id,
+                notes,
+                repeated,
+            }) => {
                 let repeated = if repeated { " again" } else { "" };
                 self.say(format_args!("job {id}{repeated}"));
-                notes.iter().for_each(|note| self.say(format_args!("  note: {note}")));
+                notes
+                    .iter()
+                    .for_each(|note| self.say(format_args!("  note: {note}")));
             }
             Ok(Reply::Each { results }) => {
-                let refused: Vec<_> = results.into_iter().filter_map(|result| result.refusal).collect();
-                refused.iter().for_each(|refusal| self.say(format_args!("refused: {refusal}")));
+                let refused: Vec<_> = results
+                    .into_iter()
+                    .filter_map(|result| result.refusal)
+                    .collect();
+                refused
+                    .iter()
+                    .for_each(|refusal| self.say(format_args!("refused: {refusal}")));
             }
-            Ok(Reply::Joined { node, name, admin, .. }) => {
+            Ok(Reply::Joined {
+                node, name, admin, ..
+            }) => {
                 let admin = if admin { ", admin" } else { "" };
                 self.say(format_args!("joined as {name}, node {node}{admin}"));
             }
             Ok(Reply::Step { run, step, layout }) => {
                 let part = |node: &StepNode| match &node.own {
-                    Some(own) => format!("{}:{} cpus={:?} gpus={:?}", node.name, node.ranks.len(), own.cpus, own.gpus),
+                    Some(own) => format!(
+                        "{}:{} cpus={:?} gpus={:?}",
+                        node.name,
+                        node.ranks.len(),
+                        own.cpus,
+                        own.gpus
+                    ),
                     None => node.name.clone(),
                 };
                 let nodes: Vec<String> = layout.iter().map(part).collect();
                 self.say(format_args!("step {run}.{step} on {}", nodes.join(",")));
             }
             Ok(Reply::StepWaits { text, holders }) => {
-                let holders: Vec<String> = holders.iter().map(|hold| format!("{} at {}", hold.step, hold.connect)).collect();
+                let holders: Vec<String> = holders
+                    .iter()
+                    .map(|hold| format!("{} at {}", hold.step, hold.connect))
+                    .collect();
                 self.say(format_args!("waits: {text} (steps {})", holders.join(", ")));
             }
             Ok(_) => {}
@@ -309,26 +464,58 @@ impl World {
                 self.configure();
             }
             "licence" => {
-                let licences = words.options.iter().filter_map(|(name, count)| Some((name.to_string(), count.parse().ok()?)));
+                let licences = words
+                    .options
+                    .iter()
+                    .filter_map(|(name, count)| Some((name.to_string(), count.parse().ok()?)));
                 self.config.scheduler.licences = licences.collect();
                 self.configure();
             }
             "account" | "qos" | "user" | "reservation" => {
                 let change = policy_change(&words, self.now);
-                self.command_by(words.get("by").unwrap_or("root"), Command::Policy { change });
+                self.command_by(
+                    words.get("by").unwrap_or("root"),
+                    Command::Policy { change },
+                );
             }
             "import" => {
-                let reservations = line.trim_start_matches("import").split('|').map(str::trim).filter(|part| !part.is_empty());
-                let mut policy = Policy { reservations: BTreeMap::new(), ..self.state.own_policy.clone() };
+                let reservations = line
+                    .trim_start_matches("import")
+                    .split('|')
+                    .map(str::trim)
+                    .filter(|part| !part.is_empty());
+                let mut policy = Policy {
+                    reservations: BTreeMap::new(),
+                    ..self.state.own_policy.clone()
+                };
                 for part in reservations {
-                    let PolicyChange::Reservation { reservation } = policy_change(&Words::of(&format!("reservation {part}")), self.now) else { panic!("{line}") };
-                    policy.reservations.insert(reservation.name.clone(), *reservation);
+                    let PolicyChange::Reservation { reservation } =
+                        policy_change(&Words::of(&format!("reservation {part}")), self.now)
+                    else {
+                        panic!("{line}")
+                    };
+                    policy
+                        .reservations
+                        .insert(reservation.name.clone(), *reservation);
                 }
-                self.command_by("root", Command::Policy { change: PolicyChange::All { policy: Box::new(policy) } });
+                self.command_by(
+                    "root",
+                    Command::Policy {
+                        change: PolicyChange::All {
+                            policy: Box::new(policy),
+                        },
+                    },
+                );
             }
             "file" => {
-                let account = Account { name: words.args[0].into(), ..Account::default() };
-                self.config.policy.accounts.insert(account.name.clone(), account);
+                let account = Account {
+                    name: words.args[0].into(),
+                    ..Account::default()
+                };
+                self.config
+                    .policy
+                    .accounts
+                    .insert(account.name.clone(), account);
                 self.configure();
             }
             "policy" => {
@@ -350,7 +537,11 @@ impl World {
                 self.out.push_str(&text);
             }
             "channels" => {
-                let held = self.state.runs.values().filter_map(|run| Some(format!("{} has {}\n", run.id, run.imex_channel?)));
+                let held = self
+                    .state
+                    .runs
+                    .values()
+                    .filter_map(|run| Some(format!("{} has {}\n", run.id, run.imex_channel?)));
                 let text: String = held.collect();
                 self.out.push_str(&text);
             }
@@ -360,10 +551,24 @@ impl World {
             }
             "past" => {
                 let id = JobId(words.args[0].parse().unwrap());
-                let state = words.args.get(1).and_then(|text| gmodel::JobState::parse(text)).unwrap();
-                let tasks = words.get("tasks").map(|text| ArraySpec::parse(text).unwrap());
-                let well = words.get("well").map_or_else(Default::default, |text| text.parse().unwrap());
-                self.past.push(PastJob { id, state, began: self.now, tasks, well });
+                let state = words
+                    .args
+                    .get(1)
+                    .and_then(|text| gmodel::JobState::parse(text))
+                    .unwrap();
+                let tasks = words
+                    .get("tasks")
+                    .map(|text| ArraySpec::parse(text).unwrap());
+                let well = words
+                    .get("well")
+                    .map_or_else(Default::default, |text| text.parse().unwrap());
+                self.past.push(PastJob {
+                    id,
+                    state,
+                    began: self.now,
+                    tasks,
+                    well,
+                });
             }
             "preempt" => {
                 let for_job = JobId(words.parse("for").unwrap());
@@ -372,7 +577,12 @@ impl World {
                     Some("suspend") => PreemptMode::Suspend,
                     _ => PreemptMode::Requeue,
                 };
-                let heirs: Vec<RunId> = words.get("heirs").iter().flat_map(|list| list.split(',')).map(|run| run.parse().unwrap()).collect();
+                let heirs: Vec<RunId> = words
+                    .get("heirs")
+                    .iter()
+                    .flat_map(|list| list.split(','))
+                    .map(|run| run.parse().unwrap())
+                    .collect();
                 let preempts = words.args.iter().map(|run| Preempt {
                     heirs: heirs.clone(),
                     run: run.parse().unwrap(),
@@ -383,11 +593,22 @@ impl World {
                     for_borrower: false,
                 });
                 let made_from = words.parse("from").map_or(self.state.seq, Seq);
-                let plan = Plan { made_from, preempts: preempts.collect(), ..Plan::default() };
+                let plan = Plan {
+                    made_from,
+                    preempts: preempts.collect(),
+                    ..Plan::default()
+                };
                 self.feed(Input::Plan { plan }).unwrap();
             }
             "classes" => {
-                let of = |run: &crate::ctl::state::Run| format!("{} {}", run.id, run.class.map_or("none".into(), |class| format!("{class:?}")));
+                let of = |run: &crate::ctl::state::Run| {
+                    format!(
+                        "{} {}",
+                        run.id,
+                        run.class
+                            .map_or("none".into(), |class| format!("{class:?}"))
+                    )
+                };
                 let all: Vec<String> = self.state.runs.values().map(of).collect();
                 writeln!(self.out, "{}", all.join(", ")).unwrap();
             }
@@ -398,17 +619,33 @@ impl World {
             // The newest call of the idle program for a run: `told 1-1`, `told 1-1 no mail today`, `told 1-1 number=3`
             "told" => {
                 let run: RunId = words.args[0].parse().unwrap();
-                let order = idle_orders(&self.state).into_iter().find(|order| order.run == run);
-                let number = words.parse("number").or(order.map(|order| order.number)).expect("its idle program was called");
+                let order = idle_orders(&self.state)
+                    .into_iter()
+                    .find(|order| order.run == run);
+                let number = words
+                    .parse("number")
+                    .or(order.map(|order| order.number))
+                    .expect("its idle program was called");
                 let failure = (words.args.len() > 1).then(|| words.args[1..].join(" "));
-                self.feed(Input::IdleTold { run, number, failure }).unwrap();
+                self.feed(Input::IdleTold {
+                    run,
+                    number,
+                    failure,
+                })
+                .unwrap();
             }
             "restart" => self.restart(self.state.rows()),
             "backup" => self.backup = Some(self.state.rows()),
             "restore" => {
                 let rows = self.backup.clone().expect("a backup was made");
                 self.restart(rows);
-                self.command(&words, Command::Restore { incarnation: 0, next_job: 0 });
+                self.command(
+                    &words,
+                    Command::Restore {
+                        incarnation: 0,
+                        next_job: 0,
+                    },
+                );
             }
             verb if self.state.node_by_name(verb).is_some() => self.node_line(verb, &words),
             _ => self.job_line(&words),
@@ -418,29 +655,61 @@ impl World {
     fn knowing(&self, command: Command) -> Command {
         match &self.past[..] {
             [] => command,
-            past => Command::Knowing { past: past.to_vec(), asked: Box::new(command) },
+            past => Command::Knowing {
+                past: past.to_vec(),
+                asked: Box::new(command),
+            },
         }
     }
 
     fn job_line(&mut self, words: &Words) {
-        let node = || self.state.node_by_name(words.args[0]).map_or(NodeId(99), |node| node.id);
+        let node = || {
+            self.state
+                .node_by_name(words.args[0])
+                .map_or(NodeId(99), |node| node.id)
+        };
         let reason = || words.args[1..].join(" ");
         let targets: Vec<Target> = words.args.iter().filter_map(|word| target(word)).collect();
         let command = match words.verb {
-            "cancel" => Command::Cancel { targets, signal: None },
+            "cancel" => Command::Cancel {
+                targets,
+                signal: None,
+            },
             "signal" => {
                 let signal = words.get("signal").unwrap().parse().unwrap();
-                Command::Cancel { targets, signal: Some(CancelSignal { signal, batch_only: false, full: words.has("full") }) }
+                Command::Cancel {
+                    targets,
+                    signal: Some(CancelSignal {
+                        signal,
+                        batch_only: false,
+                        full: words.has("full"),
+                    }),
+                }
             }
-            "hold" => Command::Hold { targets, reason: words.get("reason").unwrap_or("because").into(), for_owner: words.has("for_owner") },
+            "hold" => Command::Hold {
+                targets,
+                reason: words.get("reason").unwrap_or("because").into(),
+                for_owner: words.has("for_owner"),
+            },
             "release" => Command::Release { targets },
             "suspend" => Command::Suspend { targets },
             "go-on" => Command::Resume { targets },
-            "requeue" => Command::Requeue { targets, hold: words.has("held") },
-            "step" => Command::StartStep { target: targets[0].clone(), ask: step_ask(words) },
+            "requeue" => Command::Requeue {
+                targets,
+                hold: words.has("held"),
+            },
+            "step" => Command::StartStep {
+                target: targets[0].clone(),
+                ask: step_ask(words),
+            },
             "step-ends" => {
                 let step = words.get("n").map_or(0, |n| n.parse().unwrap());
-                Command::EndStep { target: targets[0].clone(), step, exit: gmodel::ExitCode::default(), used: None }
+                Command::EndStep {
+                    target: targets[0].clone(),
+                    step,
+                    exit: gmodel::ExitCode::default(),
+                    used: None,
+                }
             }
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
@@ -449,39 +718,66 @@ impl World {
                     nice: words.get("nice").map(|n| n.parse().unwrap()),
                     partition: words.get("partition").map(str::to_owned),
                     max_running: number("max"),
-                    dependency: words.get("dep").map(|text| (text != "none").then(|| text.parse().unwrap())),
+                    dependency: words
+                        .get("dep")
+                        .map(|text| (text != "none").then(|| text.parse().unwrap())),
                     name: words.get("name").map(str::to_owned),
                     account: words.get("account").map(str::to_owned),
                     qos: words.get("qos").map(str::to_owned),
-                    reservation: words.get("reservation").map(|name| if name == "none" { "" } else { name }.into()),
-                    licences: words.get("licences").map(|text| gmodel::licence::parse(text).unwrap()),
+                    reservation: words
+                        .get("reservation")
+                        .map(|name| if name == "none" { "" } else { name }.into()),
+                    licences: words
+                        .get("licences")
+                        .map(|text| gmodel::licence::parse(text).unwrap()),
                     priority: words.parse("priority").map(Some),
                     borrow: words.get("borrow").map(|word| word == "yes"),
                     idle_exempt: words.get("exempt").map(|word| word == "yes"),
                     requeue: words.get("requeue").map(|word| word == "yes"),
-                    deadline: words.parse::<i64>("deadline").map(|secs| Some(self.now.plus_secs(secs))),
+                    deadline: words
+                        .parse::<i64>("deadline")
+                        .map(|secs| Some(self.now.plus_secs(secs))),
                     time_min_secs: words.parse("time_min").map(Some),
                     request: request_change(words),
                     ..JobChange::default()
                 };
-                self.knowing(Command::Update { target: targets[0].clone(), change })
+                self.knowing(Command::Update {
+                    target: targets[0].clone(),
+                    change,
+                })
             }
             "drain" => match words.parse::<i64>("by") {
                 Some(secs) => {
                     let deadline = self.now.plus_secs(secs);
-                    Command::NodeDrainBy { node: node(), reason: reason(), deadline }
+                    Command::NodeDrainBy {
+                        node: node(),
+                        reason: reason(),
+                        deadline,
+                    }
                 }
-                None => Command::NodeDrain { node: node(), reason: reason() },
+                None => Command::NodeDrain {
+                    node: node(),
+                    reason: reason(),
+                },
             },
             "resume" => Command::NodeResume { node: node() },
-            "down" => Command::NodeDown { node: node(), reason: reason(), fenced: words.get("fenced").is_some() },
+            "down" => Command::NodeDown {
+                node: node(),
+                reason: reason(),
+                fenced: words.get("fenced").is_some(),
+            },
             "remove" => Command::NodeRemove { node: node() },
-            "token" => Command::MintToken { token: self.token(words) },
+            "token" => Command::MintToken {
+                token: self.token(words),
+            },
             "join" => {
                 let (token_hash, name) = (words.args[0].to_owned(), words.args[1].to_owned());
                 Command::Join { token_hash, name }
             }
-            "RESTORE" => Command::Restore { incarnation: 0, next_job: 0 },
+            "RESTORE" => Command::Restore {
+                incarnation: 0,
+                next_job: 0,
+            },
             verb => panic!("no verb {verb:?}"),
         };
         self.command(words, command);
@@ -490,7 +786,11 @@ impl World {
     fn token(&self, words: &Words) -> JoinToken {
         JoinToken {
             hash: words.args[0].into(),
-            role: if words.has("login") { Role::Login } else { Role::Compute },
+            role: if words.has("login") {
+                Role::Login
+            } else {
+                Role::Compute
+            },
             name: words.get("name").map(str::to_owned),
             expires: self.now.plus_secs(60),
             minted_by: "root".into(),
@@ -511,12 +811,28 @@ impl World {
             admin: false,
         };
         let root = || actor("root");
-        self.feed(Input::Command { actor: root(), command: Command::MintToken { token } }).unwrap();
-        let join = Command::Join { token_hash: hash, name: name.into() };
-        let Ok(Reply::Joined { node, .. }) = self.feed(Input::Command { actor: root(), command: join }) else {
+        self.feed(Input::Command {
+            actor: root(),
+            command: Command::MintToken { token },
+        })
+        .unwrap();
+        let join = Command::Join {
+            token_hash: hash,
+            name: name.into(),
+        };
+        let Ok(Reply::Joined { node, .. }) = self.feed(Input::Command {
+            actor: root(),
+            command: join,
+        }) else {
             panic!("{name} did not join");
         };
-        self.lives.insert(node, NodeLife { boot: "b1".into(), spool: "s1".into() });
+        self.lives.insert(
+            node,
+            NodeLife {
+                boot: "b1".into(),
+                spool: "s1".into(),
+            },
+        );
         self.inventories.insert(node, inventory(name, words));
         if !words.has("absent") {
             self.hello(node, Fence::default(), Vec::new());
@@ -525,7 +841,12 @@ impl World {
 
     pub fn hello(&mut self, node: NodeId, fence: Fence, runs: Vec<RunReport>) {
         let (life, inventory) = (self.lives[&node].clone(), self.inventories[&node].clone());
-        let report = NodeReport::Hello { life, fence, inventory, runs };
+        let report = NodeReport::Hello {
+            life,
+            fence,
+            inventory,
+            runs,
+        };
         self.feed(Input::Node { node, report }).unwrap();
     }
 
@@ -536,7 +857,11 @@ impl World {
         let args = &words.args[1..];
         match verb {
             "gone" => {
-                self.feed(Input::Node { node, report: NodeReport::Gone }).unwrap();
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Gone,
+                })
+                .unwrap();
             }
             "told" => {
                 let told: Vec<String> = desired(&self.state, node)
@@ -544,13 +869,25 @@ impl World {
                     .iter()
                     .map(|told| match &told.want {
                         Want::Stop { why, .. } => {
-                            let stop = self.state.runs.get(told.run).and_then(|run| run.stop.as_ref());
-                            let leaves = stop.map_or(0, |stop| stop.leaves_by().since_secs(self.now));
-                            let leaves = if *why == StopWhy::Preempted || *why == StopWhy::Drained { format!(", gone in {leaves} s") } else { String::new() };
+                            let stop = self
+                                .state
+                                .runs
+                                .get(told.run)
+                                .and_then(|run| run.stop.as_ref());
+                            let leaves =
+                                stop.map_or(0, |stop| stop.leaves_by().since_secs(self.now));
+                            let leaves = if *why == StopWhy::Preempted || *why == StopWhy::Drained {
+                                format!(", gone in {leaves} s")
+                            } else {
+                                String::new()
+                            };
                             format!("{} stop ({why:?}{leaves})", told.run)
                         }
                         want => {
-                            let sent = told.signals.iter().map(|s| format!(" signal {}: {}", s.number, s.signal));
+                            let sent = told
+                                .signals
+                                .iter()
+                                .map(|s| format!(" signal {}: {}", s.number, s.signal));
                             let still = if told.suspended { " suspended" } else { "" };
                             format!("{} {want:?}{still}{}", told.run, sent.collect::<String>())
                         }
@@ -569,56 +906,114 @@ impl World {
                 let fence = words.get("fence").map_or(Fence::default(), |text| {
                     let (incarnation, generation) = text.split_once('/').unwrap();
                     let number = |text: &str| text.parse().unwrap();
-                    Fence { incarnation: number(incarnation), generation: number(generation) }
+                    Fence {
+                        incarnation: number(incarnation),
+                        generation: number(generation),
+                    }
                 });
                 let known = words.options.iter().filter_map(|(key, value)| {
-                    Some(RunReport::new(key.parse().ok()?, phase(value, "", self.now)))
+                    Some(RunReport::new(
+                        key.parse().ok()?,
+                        phase(value, "", self.now),
+                    ))
                 });
                 let runs = known.collect();
                 self.hello(node, fence, runs);
             }
             "orders" => {
-                let orders: Vec<String> = desired(&self.state, node).gpus.iter().map(|order| format!("{} {:?}", order.uuid, order.what)).collect();
+                let orders: Vec<String> = desired(&self.state, node)
+                    .gpus
+                    .iter()
+                    .map(|order| format!("{} {:?}", order.uuid, order.what))
+                    .collect();
                 self.say(format_args!("{name} is ordered: {}", orders.join(", ")));
             }
             // All that it was ordered so far.
             "obeys" => {
                 let fence = desired(&self.state, node).fence;
-                self.feed(Input::Node { node, report: NodeReport::Obeyed { fence } }).unwrap();
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Obeyed { fence },
+                })
+                .unwrap();
             }
             "mark" => {
                 let run: RunId = args[0].parse().unwrap();
                 let number = args[1].parse().unwrap();
                 let ago: i64 = words.parse("ago").unwrap_or(0);
-                let mark = Some(Mark { number, at: self.now.plus_secs(-ago), note: args[2..].join(" ") });
+                let mark = Some(Mark {
+                    number,
+                    at: self.now.plus_secs(-ago),
+                    note: args[2..].join(" "),
+                });
                 let phase = RunPhase::Running { started: self.now };
-                let runs = vec![RunReport { run, phase, mark, sent: None }];
-                self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
+                let runs = vec![RunReport {
+                    run,
+                    phase,
+                    mark,
+                    sent: None,
+                }];
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Runs { runs },
+                })
+                .unwrap();
             }
             // Watched for so long, and how long its idle GPUs have been that: `n1 idle 1-1 500 300,300`
             "idle" => {
-                let idle_secs = args.get(2).iter().flat_map(|list| list.split(',')).map(|secs| secs.parse().unwrap()).collect();
-                let report = IdleReport { run: args[0].parse().unwrap(), watched_secs: args[1].parse().unwrap(), idle_secs };
-                self.feed(Input::Node { node, report: NodeReport::Idle { runs: vec![report] } }).unwrap();
+                let idle_secs = args
+                    .get(2)
+                    .iter()
+                    .flat_map(|list| list.split(','))
+                    .map(|secs| secs.parse().unwrap())
+                    .collect();
+                let report = IdleReport {
+                    run: args[0].parse().unwrap(),
+                    watched_secs: args[1].parse().unwrap(),
+                    idle_secs,
+                };
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Idle { runs: vec![report] },
+                })
+                .unwrap();
             }
             // The newest call of the fence program for it: `n1 fenced`, `n1 fenced no route to the BMC`, `n1 fenced number=3`
             "fenced" => {
-                let order = fence_orders(&self.state).into_iter().find(|order| order.node == node);
-                let number = words.parse("number").or(order.map(|order| order.number)).expect("its fence program was called");
+                let order = fence_orders(&self.state)
+                    .into_iter()
+                    .find(|order| order.node == node);
+                let number = words
+                    .parse("number")
+                    .or(order.map(|order| order.number))
+                    .expect("its fence program was called");
                 let failure = (!args.is_empty()).then(|| args.join(" "));
-                self.feed(Input::Fenced { node, number, failure }).unwrap();
+                self.feed(Input::Fenced {
+                    node,
+                    number,
+                    failure,
+                })
+                .unwrap();
             }
             "gpus" => {
                 let left: usize = args[0].parse().unwrap();
                 self.inventories.get_mut(&node).unwrap().gpus.truncate(left);
                 let inventory = self.inventories[&node].clone();
-                self.feed(Input::Node { node, report: NodeReport::Inventory { inventory } }).unwrap();
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Inventory { inventory },
+                })
+                .unwrap();
             }
             verb => {
                 let run: RunId = args[0].parse().unwrap();
                 let phase = phase(verb, args.get(1).copied().unwrap_or(""), self.now);
                 let runs = vec![RunReport::new(run, phase)];
-                self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
+                self.feed(Input::Node {
+                    node,
+                    report: NodeReport::Runs { runs },
+                })
+                .unwrap();
             }
         }
     }
@@ -626,27 +1021,60 @@ impl World {
     /// `1 alice RUNNING 1-1 on n1[0,1]`
     fn queue(&self) -> String {
         let mut out = String::new();
-        for array in self.state.arrays.values().filter(|array| !array.pending.is_empty()) {
+        for array in self
+            .state
+            .arrays
+            .values()
+            .filter(|array| !array.pending.is_empty())
+        {
             let (user, reason) = (&array.spec.user.name, &array.reason);
             if !array.together().is_empty() {
                 let tasks = array.tasks.text_of(&array.together());
-                writeln!(out, "{}_[{tasks}] {user} PENDING {}: {}", array.id, reason.code, reason.text).unwrap();
+                writeln!(
+                    out,
+                    "{}_[{tasks}] {user} PENDING {}: {}",
+                    array.id, reason.code, reason.text
+                )
+                .unwrap();
             }
             for one in &array.apart {
                 let tasks = array.tasks.text_of(&one.positions);
-                let holds: Vec<_> = one.holds.iter().map(|mark| format!(" {} ({})", mark.owner, mark.reason)).collect();
-                writeln!(out, "{}_[{tasks}] {user} PENDING, HELD{}", array.id, holds.concat()).unwrap();
+                let holds: Vec<_> = one
+                    .holds
+                    .iter()
+                    .map(|mark| format!(" {} ({})", mark.owner, mark.reason))
+                    .collect();
+                writeln!(
+                    out,
+                    "{}_[{tasks}] {user} PENDING, HELD{}",
+                    array.id,
+                    holds.concat()
+                )
+                .unwrap();
             }
         }
         for job in self.state.jobs.values() {
-            write!(out, "{} {} {}", job.shown_id(), job.spec.user.name, job.state).unwrap();
+            write!(
+                out,
+                "{} {} {}",
+                job.shown_id(),
+                job.spec.user.name,
+                job.state
+            )
+            .unwrap();
             if job.state == gmodel::JobState::Pending {
                 write!(out, " {}: {}", job.reason.code, job.reason.text).unwrap();
             } else if job.state.is_final() {
                 write!(out, " {}", job.exit).unwrap();
-                let words = [&job.end_text, job.cancelled_by.as_ref().unwrap_or(&job.end_text)];
-                let words: BTreeSet<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
-                words.iter().for_each(|word| write!(out, " ({word})").unwrap());
+                let words = [
+                    &job.end_text,
+                    job.cancelled_by.as_ref().unwrap_or(&job.end_text),
+                ];
+                let words: BTreeSet<_> =
+                    words.into_iter().filter(|word| !word.is_empty()).collect();
+                words
+                    .iter()
+                    .for_each(|word| write!(out, " ({word})").unwrap());
             }
             if job.spec.waits_in_several() || !job.spec.partitions.is_empty() {
                 write!(out, " in {}", job.spec.partition).unwrap();
@@ -656,7 +1084,13 @@ impl World {
                     let slots: Vec<_> = share.gpus.slots().map(|slot| slot.0.to_string()).collect();
                     format!("{}[{}]", self.name(share.node), slots.join(","))
                 });
-                write!(out, " {} on {}", run.id, places.collect::<Vec<_>>().join(" ")).unwrap();
+                write!(
+                    out,
+                    " {} on {}",
+                    run.id,
+                    places.collect::<Vec<_>>().join(" ")
+                )
+                .unwrap();
             }
             if let Some(mark) = &job.last_mark {
                 write!(out, " MARK {} {}", mark.number, mark.note).unwrap();
@@ -678,8 +1112,15 @@ impl World {
             }
         }
         for order in idle_orders(&self.state) {
-            let next = order.next.map_or(String::new(), |(action, secs)| format!(", {} in {secs} s", action.word()));
-            writeln!(out, "program: {} idle for {} s{next}", order.run, order.idle_secs).unwrap();
+            let next = order.next.map_or(String::new(), |(action, secs)| {
+                format!(", {} in {secs} s", action.word())
+            });
+            writeln!(
+                out,
+                "program: {} idle for {} s{next}",
+                order.run, order.idle_secs
+            )
+            .unwrap();
         }
         out
     }
@@ -688,9 +1129,18 @@ impl World {
         let mut out = String::new();
         for node in self.state.nodes.values() {
             let free = self.state.free_on(node);
-            let gpus = free.gpu_milli.iter().filter(|milli| **milli == 1000).count();
+            let gpus = free
+                .gpu_milli
+                .iter()
+                .filter(|milli| **milli == 1000)
+                .count();
             let view = self.state.node_view(node);
-            write!(out, "{} {view} {gpus} GPUs {} CPUs free", node.name, free.cpus).unwrap();
+            write!(
+                out,
+                "{} {view} {gpus} GPUs {} CPUs free",
+                node.name, free.cpus
+            )
+            .unwrap();
             if let Some(words) = fence_words(node) {
                 write!(out, " LOST: {words}").unwrap();
             }
@@ -716,15 +1166,28 @@ impl World {
                 .collect();
             let parent = account.parent.as_deref().unwrap_or("root");
             let closed = if account.closed { " closed" } else { "" };
-            writeln!(out, "account {} below {parent}: {}{closed}", account.name, users.join(",")).unwrap();
+            writeln!(
+                out,
+                "account {} below {parent}: {}{closed}",
+                account.name,
+                users.join(",")
+            )
+            .unwrap();
         }
         for qos in policy.qos.keys() {
             writeln!(out, "qos {qos}").unwrap();
         }
         for one in policy.reservations.values() {
             let what = serde_json::to_string(&one.what).unwrap();
-            let skipped = one.skip_until.map_or(String::new(), |at| format!(" skipped until {at}"));
-            writeln!(out, "reservation {} by {} at {}: {what}{skipped}", one.name, one.created_by, one.start).unwrap();
+            let skipped = one
+                .skip_until
+                .map_or(String::new(), |at| format!(" skipped until {at}"));
+            writeln!(
+                out,
+                "reservation {} by {} at {}: {what}{skipped}",
+                one.name, one.created_by, one.start
+            )
+            .unwrap();
         }
         out
     }
@@ -748,8 +1211,12 @@ fn step_ask(words: &Words) -> StepAsk {
     });
     let share = StepShareAsk {
         cpus_per_task: number("cpus").unwrap_or(0),
-        mem_bytes: words.get("mem").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
-        mem_per_gpu_bytes: words.get("mem-per-gpu").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
+        mem_bytes: words
+            .get("mem")
+            .map_or(0, |n| n.parse::<u64>().unwrap() << 30),
+        mem_per_gpu_bytes: words
+            .get("mem-per-gpu")
+            .map_or(0, |n| n.parse::<u64>().unwrap() << 30),
         gpus,
         overlap: words.get("overlap").is_some(),
         ..StepShareAsk::default()

@@ -20,10 +20,16 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     }
     let row = one_row(state, &JobName::Job(id))?;
     let spec = row.spec();
-    let outside = state.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota);
+    let outside = state
+        .policy
+        .qos
+        .get(&spec.qos)
+        .is_some_and(|qos| qos.outside_quota);
     let line = state.policy.lineage(&spec.account);
     // Where nothing is granted the core has said so.
-    let is_granted = line.iter().any(|account| account.guaranteed.is_some() || !account.budgets.is_empty());
+    let is_granted = line
+        .iter()
+        .any(|account| account.guaranteed.is_some() || !account.budgets.is_empty());
     let asked = row.gpu_milli(View::new(state, Timestamp::default()));
     if outside || !is_granted || asked == 0 {
         return None;
@@ -31,19 +37,42 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     let short = shortage(state, id, &spec.account)?;
     if spec.borrow == Some(false) {
         // Who asks to wait need not be told that it waits.
-        return short.for_good.then(|| format!("does not start: {}, and with --no-borrow it waits for a larger guarantee", short.text));
+        return short.for_good.then(|| {
+            format!(
+                "does not start: {}, and with --no-borrow it waits for a larger guarantee",
+                short.text
+            )
+        });
     }
-    let usual = state.config.partitions_of(&spec.partition).next().is_none_or(|partition| partition.requeue);
+    let usual = state
+        .config
+        .partitions_of(&spec.partition)
+        .next()
+        .is_none_or(|partition| partition.requeue);
     if spec.borrow.is_none() && !spec.requeue.unwrap_or(usual) {
         let Shortage { text, for_good } = short;
-        let waits = if for_good { "does not start" } else { "waits for guaranteed GPUs" };
-        return Some(format!("{waits}: {text}, and a job that may not be requeued borrows only with --borrow"));
+        let waits = if for_good {
+            "does not start"
+        } else {
+            "waits for guaranteed GPUs"
+        };
+        return Some(format!(
+            "{waits}: {text}, and a job that may not be requeued borrows only with --borrow"
+        ));
     }
     Some(match short {
-        Shortage { text, for_good: false } => {
-            format!("would start on borrowed GPUs: {text}. Their owners may take them back; with --no-borrow it waits for its own")
+        Shortage {
+            text,
+            for_good: false,
+        } => {
+            format!(
+                "would start on borrowed GPUs: {text}. Their owners may take them back; with --no-borrow it waits for its own"
+            )
         }
-        Shortage { text, for_good: true } => format!("would start on borrowed GPUs: {text}. Their owners may take them back"),
+        Shortage {
+            text,
+            for_good: true,
+        } => format!("would start on borrowed GPUs: {text}. Their owners may take them back"),
     })
 }
 
@@ -58,8 +87,15 @@ fn shortage(state: &State, id: JobId, account: &str) -> Option<Shortage> {
     match one.class {
         Some(RunClass::Guaranteed) => None,
         Some(RunClass::Borrowed) => {
-            let text = || format!("jobs that wait before it stand on what account {account} has left of its guarantee");
-            Some(short.unwrap_or_else(|| Shortage { text: text(), for_good: false }))
+            let text = || {
+                format!(
+                    "jobs that wait before it stand on what account {account} has left of its guarantee"
+                )
+            };
+            Some(short.unwrap_or_else(|| Shortage {
+                text: text(),
+                for_good: false,
+            }))
         }
         // It may not start yet, or the order knows no classes.
         _ => short,

@@ -2,15 +2,19 @@
 //!
 //! Owns the way from a record to its row; the way back is [`super::record`]'s.
 
-use crate::config::{BUDGET_KINDS, Config, PERIODS, PLACEMENTS, PREEMPT_MODES, REPEATS, RecordKind, word_of};
+use crate::config::{
+    BUDGET_KINDS, Config, PERIODS, PLACEMENTS, PREEMPT_MODES, REPEATS, RecordKind, word_of,
+};
 use gcore::ctl::State;
 use gmodel::gpu_set::GpuSet;
 use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Placement, PreemptMode, Qos, Reservation, ReservedPart,
+    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Placement, PreemptMode, Qos,
+    Reservation, ReservedPart,
 };
 use gmodel::{Instant, NodeId, RunClass, Timestamp, hostlist};
 use gwire::api::{
-    AccountRow, BudgetRow, Gpus, JobLimitsRow, LicenceRow, LimitsRow, QosRow, ReservationRow, UserRow,
+    AccountRow, BudgetRow, Gpus, JobLimitsRow, LicenceRow, LimitsRow, QosRow, ReservationRow,
+    UserRow,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,10 +30,18 @@ pub(in crate::http) fn placement_word(placement: Placement) -> &'static str {
 
 /// Thousandths as the API shows them.
 pub(in crate::http) fn gpus(amounts: &GpuAmounts) -> Gpus {
-    amounts.0.iter().map(|(gpu_type, milli)| (gpu_type.clone(), *milli as f64 / 1000.0)).collect()
+    amounts
+        .0
+        .iter()
+        .map(|(gpu_type, milli)| (gpu_type.clone(), *milli as f64 / 1000.0))
+        .collect()
 }
 
-pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, config: &Config) -> AccountRow {
+pub(in crate::http) fn account_row(
+    account: &Account,
+    held: Option<&Held>,
+    config: &Config,
+) -> AccountRow {
     let budget = |budget: &gmodel::policy::Budget| BudgetRow {
         kind: word_of(&BUDGET_KINDS, budget.kind).to_owned(),
         gpu_hours: budget.gpu_hours,
@@ -51,7 +63,11 @@ pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, confi
         allow_qos: account.allow_qos.clone(),
         default_qos: account.default_qos.clone(),
         coordinators: account.coordinators.clone(),
-        users: account.users.iter().map(|(name, user)| (name.clone(), user_row(user))).collect(),
+        users: account
+            .users
+            .iter()
+            .map(|(name, user)| (name.clone(), user_row(user)))
+            .collect(),
         users_only: account.users_only,
         closed: account.closed,
         guaranteed_held: held.map(|held| gpus(&held.guaranteed)).unwrap_or_default(),
@@ -62,7 +78,11 @@ pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, confi
 }
 
 pub(super) fn user_row(user: &AccountUser) -> UserRow {
-    UserRow { shares: user.shares, default: user.is_default, limits: limits_row(&user.limits) }
+    UserRow {
+        shares: user.shares,
+        default: user.is_default,
+        limits: limits_row(&user.limits),
+    }
 }
 
 pub(in crate::http) fn limits_row(limits: &Limits) -> LimitsRow {
@@ -95,7 +115,9 @@ pub(super) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
         priority: qos.priority,
         usage_factor: f64::from(qos.usage_factor_milli) / 1000.0,
         preempt: qos.preempt.clone(),
-        preempt_mode: qos.preempt_mode.map(|mode| preempt_mode_word(mode).to_owned()),
+        preempt_mode: qos
+            .preempt_mode
+            .map(|mode| preempt_mode_word(mode).to_owned()),
         min_run_secs: qos.min_run_secs,
         group: limits_row(&qos.group),
         per_user: limits_row(&qos.per_user),
@@ -108,7 +130,11 @@ pub(super) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
     }
 }
 
-pub(super) fn reservation_row(reservation: &Reservation, config: &Config, now: Timestamp) -> ReservationRow {
+pub(super) fn reservation_row(
+    reservation: &Reservation,
+    config: &Config,
+    now: Timestamp,
+) -> ReservationRow {
     let (nodes, node_count, amounts) = match &reservation.what {
         ReservedPart::AllNodes => (Some("ALL".to_owned()), None, None),
         ReservedPart::Nodes(hosts) => (Some(hostlist::compress(hosts.iter())), None, None),
@@ -152,7 +178,10 @@ pub(super) fn reservation_row(reservation: &Reservation, config: &Config, now: T
 }
 
 /// The window that holds at an instant, or the next one; none when the last is over.
-pub(in crate::http) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+pub(in crate::http) fn window(
+    reservation: &Reservation,
+    now: Timestamp,
+) -> Option<(Timestamp, Timestamp)> {
     gsched::window::next(reservation, now)
 }
 
@@ -182,7 +211,9 @@ pub(in crate::http) struct Held {
 pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> {
     let mut all: BTreeMap<String, Held> = BTreeMap::new();
     for run in state.runs.values() {
-        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        let Some(job) = state.jobs.get(run.id.job) else {
+            continue;
+        };
         let mut amounts = GpuAmounts::default();
         for (share, member) in run.allocation.iter().zip(&run.members) {
             if !member.is_clean() {
@@ -192,7 +223,11 @@ pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> 
         if amounts.is_empty() {
             continue;
         }
-        let is_outside = state.policy.qos.get(&job.spec.qos).is_some_and(|qos| qos.outside_quota);
+        let is_outside = state
+            .policy
+            .qos
+            .get(&job.spec.qos)
+            .is_some_and(|qos| qos.outside_quota);
         let line = state.policy.lineage(&job.spec.account);
         let mut names: Vec<&str> = line.iter().map(|account| &*account.name).collect();
         if names.is_empty() {
@@ -214,9 +249,14 @@ pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> 
 }
 
 fn add_share(state: &State, node: NodeId, set: &GpuSet, amounts: &mut GpuAmounts) {
-    let Some(node) = state.nodes.get(node) else { return };
+    let Some(node) = state.nodes.get(node) else {
+        return;
+    };
     for grant in &set.0 {
-        let gpu_type = node.gpus.get(usize::from(grant.slot.0)).map(|gpu| gpu.info.gpu_type.clone());
+        let gpu_type = node
+            .gpus
+            .get(usize::from(grant.slot.0))
+            .map(|gpu| gpu.info.gpu_type.clone());
         let milli = u64::from(grant.part.milli());
         for key in gpu_type.into_iter().chain([ALL_GPUS.to_owned()]) {
             *amounts.0.entry(key).or_default() += milli;
@@ -228,17 +268,31 @@ fn add_share(state: &State, node: NodeId, set: &GpuSet, amounts: &mut GpuAmounts
 pub(super) fn licence_rows(state: &State) -> Vec<LicenceRow> {
     let mut used: BTreeMap<&str, u32> = BTreeMap::new();
     for run in state.runs.values().filter(|run| !run.is_clean()) {
-        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        let Some(job) = state.jobs.get(run.id.job) else {
+            continue;
+        };
         for (name, count) in &job.spec.licences {
             *used.entry(name).or_default() += count;
         }
     }
     let totals = &state.config.scheduler.licences;
     // What was taken out of the file is still held by those who have it.
-    let names: BTreeSet<&str> = totals.keys().map(String::as_str).chain(used.keys().copied()).collect();
+    let names: BTreeSet<&str> = totals
+        .keys()
+        .map(String::as_str)
+        .chain(used.keys().copied())
+        .collect();
     let row = |name: &str| {
-        let (total, used) = (totals.get(name).copied().unwrap_or(0), used.get(name).copied().unwrap_or(0));
-        LicenceRow { name: name.to_owned(), total, used, free: total.saturating_sub(used) }
+        let (total, used) = (
+            totals.get(name).copied().unwrap_or(0),
+            used.get(name).copied().unwrap_or(0),
+        );
+        LicenceRow {
+            name: name.to_owned(),
+            total,
+            used,
+            free: total.saturating_sub(used),
+        }
     };
     names.into_iter().map(row).collect()
 }
@@ -252,17 +306,39 @@ mod tests {
     fn windows_come_again_and_weekends_are_left_out() {
         let at = |text: &str| gmodel::time::parse_rfc3339(text).unwrap();
         // A Friday.
-        let mut reservation = Reservation { start: at("2026-11-20T09:00:00Z"), duration_secs: 7200, ..Reservation::default() };
+        let mut reservation = Reservation {
+            start: at("2026-11-20T09:00:00Z"),
+            duration_secs: 7200,
+            ..Reservation::default()
+        };
         let mut next = |repeat, now: &str| {
             reservation.repeat = repeat;
             window(&reservation, at(now)).map_or("over".to_owned(), |(start, _)| start.to_string())
         };
-        assert_eq!(next(Repeat::Once, "2026-11-20T10:00:00Z"), "2026-11-20T09:00:00Z");
+        assert_eq!(
+            next(Repeat::Once, "2026-11-20T10:00:00Z"),
+            "2026-11-20T09:00:00Z"
+        );
         assert_eq!(next(Repeat::Once, "2026-11-20T11:00:00Z"), "over");
-        assert_eq!(next(Repeat::Daily, "2026-11-20T11:00:00Z"), "2026-11-21T09:00:00Z");
-        assert_eq!(next(Repeat::Weekday, "2026-11-20T11:00:00Z"), "2026-11-23T09:00:00Z");
-        assert_eq!(next(Repeat::Weekly, "2027-11-20T11:00:00Z"), "2027-11-26T09:00:00Z");
-        assert_eq!(next(Repeat::Hourly, "2026-11-21T00:30:00Z"), "2026-11-20T23:00:00Z");
-        assert_eq!(next(Repeat::Daily, "2026-01-01T00:00:00Z"), "2026-11-20T09:00:00Z");
+        assert_eq!(
+            next(Repeat::Daily, "2026-11-20T11:00:00Z"),
+            "2026-11-21T09:00:00Z"
+        );
+        assert_eq!(
+            next(Repeat::Weekday, "2026-11-20T11:00:00Z"),
+            "2026-11-23T09:00:00Z"
+        );
+        assert_eq!(
+            next(Repeat::Weekly, "2027-11-20T11:00:00Z"),
+            "2027-11-26T09:00:00Z"
+        );
+        assert_eq!(
+            next(Repeat::Hourly, "2026-11-21T00:30:00Z"),
+            "2026-11-20T23:00:00Z"
+        );
+        assert_eq!(
+            next(Repeat::Daily, "2026-01-01T00:00:00Z"),
+            "2026-11-20T09:00:00Z"
+        );
     }
 }

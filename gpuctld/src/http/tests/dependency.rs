@@ -15,7 +15,9 @@ async fn what_left_memory_is_looked_up() {
     let pool = Pool::new("min_job_age_secs = 0\n");
     let node = pool.node("node1", Role::Compute, 2).await;
     let well = pool.submit(&alice(), json!({"name": "well"})).await;
-    let array = pool.submit(&alice(), json!({"name": "tasks", "array": "5-6"})).await;
+    let array = pool
+        .submit(&alice(), json!({"name": "tasks", "array": "5-6"}))
+        .await;
     pool.pass().await;
     for (job, code) in [(well, 0), (array, 0), (array + 1, 3)] {
         pool.running(node, job).await;
@@ -33,13 +35,25 @@ async fn what_left_memory_is_looked_up() {
     ];
     let mut ids = Vec::new();
     for (text, _) in depends {
-        ids.push(pool.submit(&alice(), json!({"dependency": text, "request": {"gpus": "2"}, "hold": true})).await);
+        ids.push(
+            pool.submit(
+                &alice(),
+                json!({"dependency": text, "request": {"gpus": "2"}, "hold": true}),
+            )
+            .await,
+        );
     }
     let state = pool.core.view().await;
     for (id, (text, reason)) in ids.iter().zip(depends) {
         let waits = &state.jobs.get(gmodel::JobId(*id)).unwrap().waits;
-        let never = waits.as_ref().is_some_and(|waits| waits.on[0].never.is_some());
-        assert_eq!((waits.is_none(), never), (reason == "None", reason != "None"), "{text}");
+        let never = waits
+            .as_ref()
+            .is_some_and(|waits| waits.on[0].never.is_some());
+        assert_eq!(
+            (waits.is_none(), never),
+            (reason == "None", reason != "None"),
+            "{text}"
+        );
     }
     let body = json!({"spec": {"dependency": "afterok:99", "launch": {"work_dir": "/w"}}, "script": "#!/bin/sh\n"});
     let text = pool.refused(&alice(), "POST", "/v1/jobs", body).await;

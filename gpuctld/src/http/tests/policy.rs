@@ -22,29 +22,78 @@ async fn refuses(pool: &Pool, path: &str, body: Value, want: Expect) {
 #[tokio::test]
 async fn accounts_are_made_changed_and_removed() {
     let pool = Pool::new("");
-    let make = json!({"create": true, "change": {"guaranteed": {"H100": 16, "gpu": 32}, "shares": 10}});
-    pool.post(&root(), "/v1/accounts/research", make.clone()).await;
-    refuses(&pool, "/v1/accounts/research", make, expect!["409 conflict: account research exists. Change it with gadm account set"]).await;
+    let make =
+        json!({"create": true, "change": {"guaranteed": {"H100": 16, "gpu": 32}, "shares": 10}});
+    pool.post(&root(), "/v1/accounts/research", make.clone())
+        .await;
+    refuses(
+        &pool,
+        "/v1/accounts/research",
+        make,
+        expect!["409 conflict: account research exists. Change it with gadm account set"],
+    )
+    .await;
     let change = json!({"change": {"limit": {"gpu": 64}, "+coordinators": ["ada", "bob"], "group": {"running_jobs": 5}}});
     pool.post(&root(), "/v1/accounts/research", change).await;
     let change = json!({"change": {"-coordinators": ["bob"], "group": {"cpus": 4}, "budgets": [{"kind": "cap", "gpu_hours": 9, "period": "week"}]}});
     pool.post(&root(), "/v1/accounts/research", change).await;
-    pool.post(&root(), "/v1/accounts/vision", json!({"create": true, "change": {"parent": "research"}})).await;
-    pool.post(&root(), "/v1/accounts/vision/users/eve", json!({"create": true, "change": {"shares": 3, "running_jobs": 2}})).await;
+    pool.post(
+        &root(),
+        "/v1/accounts/vision",
+        json!({"create": true, "change": {"parent": "research"}}),
+    )
+    .await;
+    pool.post(
+        &root(),
+        "/v1/accounts/vision/users/eve",
+        json!({"create": true, "change": {"shares": 3, "running_jobs": 2}}),
+    )
+    .await;
     let list = pool.get(&alice(), "/v1/accounts").await;
     assert_eq!(column(&list, "accounts", "name"), ["research", "vision"]);
     let row = &list["accounts"][0];
-    assert_eq!((&row["guaranteed"], &row["limit"], &row["shares"]), (&json!({"gpu": 32.0, "h100": 16.0}), &json!({"gpu": 64.0}), &json!(10)));
-    assert_eq!((&row["coordinators"], &row["group"]), (&json!(["ada"]), &json!({"running_jobs": 5, "cpus": 4})));
+    assert_eq!(
+        (&row["guaranteed"], &row["limit"], &row["shares"]),
+        (
+            &json!({"gpu": 32.0, "h100": 16.0}),
+            &json!({"gpu": 64.0}),
+            &json!(10)
+        )
+    );
+    assert_eq!(
+        (&row["coordinators"], &row["group"]),
+        (&json!(["ada"]), &json!({"running_jobs": 5, "cpus": 4}))
+    );
     let budget = &row["budgets"][0];
-    assert_eq!((&budget["kind"], &budget["gpu_hours"], &budget["period"]), (&json!("cap"), &json!(9), &json!("week")));
-    assert_eq!((&budget["used_gpu_hours"], &budget["promised_gpu_hours"]), (&json!(0.0), &json!(0.0)));
-    assert!(budget["resets"].as_str().unwrap().ends_with("T00:00:00Z"), "a week ends at midnight: {budget}");
-    assert_eq!(list["accounts"][1]["users"], json!({"eve": {"shares": 3, "default": false, "running_jobs": 2}}));
+    assert_eq!(
+        (&budget["kind"], &budget["gpu_hours"], &budget["period"]),
+        (&json!("cap"), &json!(9), &json!("week"))
+    );
+    assert_eq!(
+        (&budget["used_gpu_hours"], &budget["promised_gpu_hours"]),
+        (&json!(0.0), &json!(0.0))
+    );
+    assert!(
+        budget["resets"].as_str().unwrap().ends_with("T00:00:00Z"),
+        "a week ends at midnight: {budget}"
+    );
+    assert_eq!(
+        list["accounts"][1]["users"],
+        json!({"eve": {"shares": 3, "default": false, "running_jobs": 2}})
+    );
     refuses(&pool, "/v1/accounts/research/remove", json!({}), expect!["409 conflict: account research has accounts below it (vision). Remove these first, or give them another parent"]).await;
-    pool.post(&root(), "/v1/accounts/vision", json!({"change": {"guaranteed": null, "parent": null}})).await;
-    pool.post(&root(), "/v1/accounts/research/remove", json!({})).await;
-    assert_eq!(column(&pool.get(&root(), "/v1/accounts").await, "accounts", "name"), ["vision"]);
+    pool.post(
+        &root(),
+        "/v1/accounts/vision",
+        json!({"change": {"guaranteed": null, "parent": null}}),
+    )
+    .await;
+    pool.post(&root(), "/v1/accounts/research/remove", json!({}))
+        .await;
+    assert_eq!(
+        column(&pool.get(&root(), "/v1/accounts").await, "accounts", "name"),
+        ["vision"]
+    );
 }
 
 #[tokio::test]
@@ -52,18 +101,47 @@ async fn amounts_of_a_type_that_no_node_has_are_taken_with_a_note() {
     let pool = Pool::new("[qos.normal]\n");
     let make = json!({"create": true, "change": {"guaranteed": {"b200": 4}}});
     let done = pool.post(&root(), "/v1/accounts/early", make).await;
-    assert_eq!(done["notes"], json!([]), "of a pool without nodes nothing is known: {done}");
+    assert_eq!(
+        done["notes"],
+        json!([]),
+        "of a pool without nodes nothing is known: {done}"
+    );
     pool.node("n1", Role::Compute, 4).await;
-    let note = |kind: &str, guess: &str| json!([format!("no node has GPUs of type {kind:?} (there are h100); it counts when one comes.{guess}")]);
-    let done = pool.post(&root(), "/v1/accounts/slip", json!({"create": true, "change": {"guaranteed": {"h10": 3, "H100": 2, "gpu": 9}}})).await;
+    let note = |kind: &str, guess: &str| {
+        json!([format!(
+            "no node has GPUs of type {kind:?} (there are h100); it counts when one comes.{guess}"
+        )])
+    };
+    let done = pool
+        .post(
+            &root(),
+            "/v1/accounts/slip",
+            json!({"create": true, "change": {"guaranteed": {"h10": 3, "H100": 2, "gpu": 9}}}),
+        )
+        .await;
     assert_eq!(done["notes"], note("h10", " Did you mean \"h100\"?"));
-    assert_eq!(pool.get(&root(), "/v1/accounts/slip").await["accounts"][0]["guaranteed"], json!({"h10": 3.0, "h100": 2.0, "gpu": 9.0}));
+    assert_eq!(
+        pool.get(&root(), "/v1/accounts/slip").await["accounts"][0]["guaranteed"],
+        json!({"h10": 3.0, "h100": 2.0, "gpu": 9.0})
+    );
     // It is said once, of what the edit brought in.
-    let done = pool.post(&root(), "/v1/accounts/slip", json!({"change": {"limit": {"gpu": 20}}})).await;
+    let done = pool
+        .post(
+            &root(),
+            "/v1/accounts/slip",
+            json!({"change": {"limit": {"gpu": 20}}}),
+        )
+        .await;
     assert_eq!(done["notes"], json!([]));
     let done = pool.post(&root(), "/v1/accounts/slip", json!({"change": {"budgets": [{"kind": "cap", "gpu_hours": 9, "period": "week", "gpu_type": "a100"}]}})).await;
     assert_eq!(done["notes"], note("a100", " Did you mean \"h100\"?"));
-    let done = pool.post(&root(), "/v1/qos/normal2", json!({"create": true, "change": {"per_user": {"gpus": {"mi300": 1}}}})).await;
+    let done = pool
+        .post(
+            &root(),
+            "/v1/qos/normal2",
+            json!({"create": true, "change": {"per_user": {"gpus": {"mi300": 1}}}}),
+        )
+        .await;
     assert_eq!(done["notes"], note("mi300", ""));
 }
 
@@ -71,37 +149,120 @@ async fn amounts_of_a_type_that_no_node_has_are_taken_with_a_note() {
 async fn impossible_edits_say_what_stands_against_them() {
     let pool = Pool::new("[qos.normal]\n");
     pool.node("n1", Role::Compute, 4).await;
-    for (name, change) in [("top", json!({"guaranteed": {"h100": 16}})), ("a", json!({"parent": "top", "guaranteed": {"h100": 12}}))] {
-        pool.post(&root(), &format!("/v1/accounts/{name}"), json!({"create": true, "change": change})).await;
+    for (name, change) in [
+        ("top", json!({"guaranteed": {"h100": 16}})),
+        ("a", json!({"parent": "top", "guaranteed": {"h100": 12}})),
+    ] {
+        pool.post(
+            &root(),
+            &format!("/v1/accounts/{name}"),
+            json!({"create": true, "change": change}),
+        )
+        .await;
     }
     let set = |change: Value| json!({"change": change});
     let new = |change: Value| json!({"create": true, "change": change});
-    refuses(&pool, "/v1/accounts/b", new(json!({"parent": "tap"})), expect![[r#"404 not_found: there is no account "tap". Did you mean "top"?"#]]).await;
+    refuses(
+        &pool,
+        "/v1/accounts/b",
+        new(json!({"parent": "tap"})),
+        expect![[r#"404 not_found: there is no account "tap". Did you mean "top"?"#]],
+    )
+    .await;
     refuses(&pool, "/v1/accounts/b", new(json!({"parent": "top", "guaranteed": {"h100": 8}})), expect!["400 invalid: the accounts below top would be guaranteed 20 h100 together (a 12, b 8), and it has 16. Raise its guarantee first."]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"parent": "a"})), expect!["400 invalid: account a would be below itself."]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["400 invalid: guaranteed h100 is 16, more than the limit 8: make it the limit or less"]).await;
+    refuses(
+        &pool,
+        "/v1/accounts/top",
+        set(json!({"parent": "a"})),
+        expect!["400 invalid: account a would be below itself."],
+    )
+    .await;
+    refuses(
+        &pool,
+        "/v1/accounts/top",
+        set(json!({"limit": {"h100": 8}})),
+        expect![
+            "400 invalid: guaranteed h100 is 16, more than the limit 8: make it the limit or less"
+        ],
+    )
+    .await;
     refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, users_only, closed"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"group": {"gpu": 8}})), expect![[r#"400 invalid: group has no "gpu". Did you mean "gpus"? Keys: running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute"#]]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"shares": "many"})), expect![[r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#]]).await;
-    pool.post(&root(), "/v1/qos/q", json!({"create": true, "change": {"priority": 3}})).await;
-    for (path, change) in [("/v1/accounts/top", json!({"shares": null, "description": null})), ("/v1/qos/q", json!({"priority": null}))] {
+    refuses(
+        &pool,
+        "/v1/accounts/top",
+        set(json!({"shares": "many"})),
+        expect![[
+            r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#
+        ]],
+    )
+    .await;
+    pool.post(
+        &root(),
+        "/v1/qos/q",
+        json!({"create": true, "change": {"priority": 3}}),
+    )
+    .await;
+    for (path, change) in [
+        (
+            "/v1/accounts/top",
+            json!({"shares": null, "description": null}),
+        ),
+        ("/v1/qos/q", json!({"priority": null})),
+    ] {
         let answer = pool.post(&root(), path, set(change)).await;
-        assert!(answer["error"].is_null(), "none is what it is without a word: {answer}");
+        assert!(
+            answer["error"].is_null(),
+            "none is what it is without a word: {answer}"
+        );
     }
     refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
-    refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
+    refuses(
+        &pool,
+        "/v1/accounts/tip",
+        set(json!({})),
+        expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]],
+    )
+    .await;
     let unwritten = "404 not_found: there is no account \"default\". Jobs of users without an account have it without a record; gadm account add default makes one.";
     for path in ["/v1/accounts/default", "/v1/accounts/default/users/ada"] {
-        assert_eq!(pool.refused(&root(), "POST", path, set(json!({}))).await, unwritten);
+        assert_eq!(
+            pool.refused(&root(), "POST", path, set(json!({}))).await,
+            unwritten
+        );
     }
-    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
+    refuses(
+        &pool,
+        "/v1/qos/urgent",
+        new(json!({"preempt": ["nomal"]})),
+        expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]],
+    )
+    .await;
     // What is being made is no guess at what is meant.
-    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["urgnt"]})), expect![[r#"404 not_found: there is no qos "urgnt"."#]]).await;
-    refuses(&pool, "/v1/accounts/nets", new(json!({"parent": "netz"})), expect![[r#"404 not_found: there is no account "netz"."#]]).await;
+    refuses(
+        &pool,
+        "/v1/qos/urgent",
+        new(json!({"preempt": ["urgnt"]})),
+        expect![[r#"404 not_found: there is no qos "urgnt"."#]],
+    )
+    .await;
+    refuses(
+        &pool,
+        "/v1/accounts/nets",
+        new(json!({"parent": "netz"})),
+        expect![[r#"404 not_found: there is no account "netz"."#]],
+    )
+    .await;
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel, suspend"#]]).await;
     let window = json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n1", "gpus": {"gpu": 1}});
     refuses(&pool, "/v1/reservations/r", new(window), expect![[r#"400 invalid: reservation "r": nodes, node_count and gpus exclude each other. Keep one of them"#]]).await;
-    refuses(&pool, "/v1/reservations/r", new(json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n[1-2]"})), expect![[r#"404 not_found: there is no node "n2". Did you mean "n1"?"#]]).await;
+    refuses(
+        &pool,
+        "/v1/reservations/r",
+        new(json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n[1-2]"})),
+        expect![[r#"404 not_found: there is no node "n2". Did you mean "n1"?"#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -109,7 +270,14 @@ async fn who_means_the_qos_that_jobs_have_without_a_record_is_told_to_make_it() 
     let pool = Pool::new("");
     let new = json!({"create": true, "change": {"preempt": ["normal"]}});
     refuses(&pool, "/v1/qos/high", new, expect![[r#"404 not_found: there is no qos "normal". Jobs that name none have it without a record; gadm qos add normal makes one."#]]).await;
-    let text = pool.refused(&root(), "POST", "/v1/qos/normal", json!({"change": {"priority": 5}})).await;
+    let text = pool
+        .refused(
+            &root(),
+            "POST",
+            "/v1/qos/normal",
+            json!({"change": {"priority": 5}}),
+        )
+        .await;
     assert!(text.ends_with("gadm qos add normal makes one."), "{text}");
 }
 
@@ -119,91 +287,200 @@ async fn users_coordinators_and_operators_edit_what_is_theirs() {
     let node = pool.node("n1", Role::Compute, 4).await;
     let login = pool.node("l1", Role::Login, 0).await;
     let ada = local(900, "ada");
-    pool.post(&ada, "/v1/accounts/vision", json!({"create": true, "change": {"coordinators": ["alice"]}})).await;
+    pool.post(
+        &ada,
+        "/v1/accounts/vision",
+        json!({"create": true, "change": {"coordinators": ["alice"]}}),
+    )
+    .await;
     let user = json!({"create": true, "change": {}});
-    let text = pool.refused(&local(1002, "mallory"), "POST", "/v1/accounts/vision/users/bob", user.clone()).await;
-    assert!(text.starts_with("403 denied") && text.contains("nor is mallory a coordinator"), "{text}");
+    let text = pool
+        .refused(
+            &local(1002, "mallory"),
+            "POST",
+            "/v1/accounts/vision/users/bob",
+            user.clone(),
+        )
+        .await;
+    assert!(
+        text.starts_with("403 denied") && text.contains("nor is mallory a coordinator"),
+        "{text}"
+    );
     for path in ["/v1/qos/x", "/v1/reservations/x", "/v1/accounts/x"] {
         let text = pool.refused(&alice(), "POST", path, user.clone()).await;
         assert!(text.starts_with("403 denied"), "{path}: {text}");
     }
-    for (method, path) in [("GET", "/v1/policy"), ("POST", "/v1/policy"), ("POST", "/v1/reload/dry-run")] {
-        let text = pool.refused(&alice(), method, path, json!({"toml": ""})).await;
+    for (method, path) in [
+        ("GET", "/v1/policy"),
+        ("POST", "/v1/policy"),
+        ("POST", "/v1/reload/dry-run"),
+    ] {
+        let text = pool
+            .refused(&alice(), method, path, json!({"toml": ""}))
+            .await;
         assert!(text.starts_with("403 denied"), "{path}: {text}");
     }
     // An operator is one on the controller's host only.
-    let text = pool.refused(&via(login, Role::Login, 900, "ada"), "POST", "/v1/qos/x", user.clone()).await;
+    let text = pool
+        .refused(
+            &via(login, Role::Login, 900, "ada"),
+            "POST",
+            "/v1/qos/x",
+            user.clone(),
+        )
+        .await;
     assert!(text.starts_with("403 denied"), "{text}");
     // From inside a job nobody edits.
-    let job = pool.submit(&alice(), json!({"request": {"gpus": "1"}})).await;
+    let job = pool
+        .submit(&alice(), json!({"request": {"gpus": "1"}}))
+        .await;
     pool.pass().await;
     pool.running(node, job).await;
     let inside = via(node, Role::Compute, 1000, "alice");
-    let text = pool.refused(&inside, "POST", "/v1/accounts/vision/users/bob", user).await;
+    let text = pool
+        .refused(&inside, "POST", "/v1/accounts/vision/users/bob", user)
+        .await;
     assert!(text.contains("not edited from compute nodes"), "{text}");
-    assert_eq!(column(&pool.get(&inside, "/v1/accounts").await, "accounts", "name"), ["vision"]);
+    assert_eq!(
+        column(&pool.get(&inside, "/v1/accounts").await, "accounts", "name"),
+        ["vision"]
+    );
 }
 
 #[tokio::test]
 async fn what_a_file_says_is_changed_in_the_file() {
     let pool = Pool::new(FILE);
-    let text = pool.refused(&root(), "POST", "/v1/accounts/vision", json!({"change": {"shares": 2}})).await;
-    assert!(text.contains("account vision is written in ") && text.contains("gpuctld.toml:5. Change it there"), "{text}");
-    let text = pool.refused(&root(), "POST", "/v1/qos/normal/remove", json!({})).await;
+    let text = pool
+        .refused(
+            &root(),
+            "POST",
+            "/v1/accounts/vision",
+            json!({"change": {"shares": 2}}),
+        )
+        .await;
+    assert!(
+        text.contains("account vision is written in ")
+            && text.contains("gpuctld.toml:5. Change it there"),
+        "{text}"
+    );
+    let text = pool
+        .refused(&root(), "POST", "/v1/qos/normal/remove", json!({}))
+        .await;
     assert!(text.contains("qos normal is written in "), "{text}");
-    pool.post(&root(), "/v1/accounts/beside", json!({"create": true, "change": {"parent": "vision", "default_qos": "normal"}})).await;
+    pool.post(
+        &root(),
+        "/v1/accounts/beside",
+        json!({"create": true, "change": {"parent": "vision", "default_qos": "normal"}}),
+    )
+    .await;
     let list = pool.get(&root(), "/v1/accounts").await;
-    assert!(list["accounts"][0]["file"].is_null() && list["accounts"][1]["file"].is_string(), "{list}");
+    assert!(
+        list["accounts"][0]["file"].is_null() && list["accounts"][1]["file"].is_string(),
+        "{list}"
+    );
 }
 
 #[tokio::test]
 async fn a_policy_goes_out_and_comes_in_as_toml() {
     let pool = Pool::new(FILE);
-    pool.post(&root(), "/v1/accounts/sub", json!({"create": true, "change": {"parent": "vision", "guaranteed": {"gpu": 4}}})).await;
+    pool.post(
+        &root(),
+        "/v1/accounts/sub",
+        json!({"create": true, "change": {"parent": "vision", "guaranteed": {"gpu": 4}}}),
+    )
+    .await;
     let own = pool.get(&root(), "/v1/policy").await;
     expect![[r#"
         [account.sub]
         parent = "vision"
         guaranteed = 4
-    "#]].assert_eq(own["toml"].as_str().unwrap());
+    "#]]
+    .assert_eq(own["toml"].as_str().unwrap());
     let all = pool.get(&root(), "/v1/policy?all=true").await;
     assert!(all["toml"].as_str().unwrap().contains("[account.vision]"));
     // What the files say may be repeated, not changed.
-    let done = pool.post(&root(), "/v1/policy", json!({"toml": all["toml"]})).await;
+    let done = pool
+        .post(&root(), "/v1/policy", json!({"toml": all["toml"]}))
+        .await;
     assert_eq!(done["notes"], json!(["nothing would change"]));
     let new = "[account.sub]\nparent = \"vision\"\nguaranteed = 6\n[qos.fast]\npriority = 9\n";
-    let done = pool.post(&root(), "/v1/policy", json!({"toml": new, "dry_run": true})).await;
-    assert_eq!(done["notes"], json!(["account sub is changed", "qos fast is added"]));
-    assert!(pool.core.view().await.own_policy.qos.is_empty(), "a dry run changes nothing");
+    let done = pool
+        .post(&root(), "/v1/policy", json!({"toml": new, "dry_run": true}))
+        .await;
+    assert_eq!(
+        done["notes"],
+        json!(["account sub is changed", "qos fast is added"])
+    );
+    assert!(
+        pool.core.view().await.own_policy.qos.is_empty(),
+        "a dry run changes nothing"
+    );
     pool.post(&root(), "/v1/policy", json!({"toml": new})).await;
     assert_eq!(pool.core.view().await.policy.qos["fast"].priority, 9);
     let text = pool.refused(&root(), "POST", "/v1/policy", json!({"name": "p.toml", "toml": "[account.sub]\nparent = \"visio\"\nguaranteed = 60\n"})).await;
-    assert!(text.contains("--> p.toml:2:10") && text.contains("did you mean \"vision\"?"), "{text}");
-    let text = pool.refused(&root(), "POST", "/v1/policy", json!({"toml": "[account.vision]\n"})).await;
-    assert!(text.contains("account vision is written in ") && text.contains("otherwise"), "{text}");
+    assert!(
+        text.contains("--> p.toml:2:10") && text.contains("did you mean \"vision\"?"),
+        "{text}"
+    );
+    let text = pool
+        .refused(
+            &root(),
+            "POST",
+            "/v1/policy",
+            json!({"toml": "[account.vision]\n"}),
+        )
+        .await;
+    assert!(
+        text.contains("account vision is written in ") && text.contains("otherwise"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
 async fn the_private_see_their_own_accounts_and_those_above() {
-    let pool = Pool::new("privacy = \"own\"\n[account.top]\n[account.a]\nparent = \"top\"\nusers = [\"alice\", \"bob\"]\n[account.b]\nusers = [\"bob\"]\n");
+    let pool = Pool::new(
+        "privacy = \"own\"\n[account.top]\n[account.a]\nparent = \"top\"\nusers = [\"alice\", \"bob\"]\n[account.b]\nusers = [\"bob\"]\n",
+    );
     let list = pool.get(&alice(), "/v1/accounts").await;
     assert_eq!(column(&list, "accounts", "name"), ["a", "top"]);
-    assert_eq!(list["accounts"][0]["users"], json!({"alice": {"shares": 1, "default": false}}), "others are not named");
-    assert_eq!(column(&pool.get(&root(), "/v1/accounts").await, "accounts", "name"), ["a", "b", "top"]);
+    assert_eq!(
+        list["accounts"][0]["users"],
+        json!({"alice": {"shares": 1, "default": false}}),
+        "others are not named"
+    );
+    assert_eq!(
+        column(&pool.get(&root(), "/v1/accounts").await, "accounts", "name"),
+        ["a", "b", "top"]
+    );
 }
 
 #[tokio::test]
 async fn who_will_borrow_hears_it_at_once() {
     let hours = "[account.spent]\n[[account.spent.budget]]\nkind = \"guaranteed\"\ngpu_hours = 1\nperiod = \"week\"\n";
-    let pool = Pool::new(&format!("[account.vision]\nguaranteed = 2\n[account.guest]\n{hours}"));
+    let pool = Pool::new(&format!(
+        "[account.vision]\nguaranteed = 2\n[account.guest]\n{hours}"
+    ));
     pool.node("n1", Role::Compute, 4).await;
     let mut told = String::new();
-    for (account, gpus, more) in [("vision", 2, json!({})), ("vision", 1, json!({})), ("vision", 1, json!({"borrow": false})),
-        ("vision", 1, json!({"requeue": false})), ("vision", 3, json!({})), ("vision", 3, json!({"borrow": false})),
-        ("vision", 3, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 1, json!({"borrow": false})), ("guest", 1, json!({"requeue": false})), ("guest", 0, json!({})),
-        ("spent", 1, json!({"time_limit_secs": 3600})), ("spent", 1, json!({"time_limit_secs": 3660}))] {
+    for (account, gpus, more) in [
+        ("vision", 2, json!({})),
+        ("vision", 1, json!({})),
+        ("vision", 1, json!({"borrow": false})),
+        ("vision", 1, json!({"requeue": false})),
+        ("vision", 3, json!({})),
+        ("vision", 3, json!({"borrow": false})),
+        ("vision", 3, json!({"requeue": false})),
+        ("guest", 1, json!({})),
+        ("guest", 1, json!({"borrow": false})),
+        ("guest", 1, json!({"requeue": false})),
+        ("guest", 0, json!({})),
+        ("spent", 1, json!({"time_limit_secs": 3600})),
+        ("spent", 1, json!({"time_limit_secs": 3660})),
+    ] {
         let mut spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
         pool.pass().await;
         told.push_str(&format!("{account} {gpus} {more}: {}\n", answer["notes"]));
@@ -228,12 +505,23 @@ async fn who_will_borrow_hears_it_at_once() {
 #[tokio::test]
 async fn who_fits_beside_those_who_will_borrow_hears_nothing_of_borrowing() {
     // The second job is too large for what is left of the guarantee: it will borrow, and the third stands on that.
-    let pool = Pool::new("[account.top]\nguaranteed = 4\n[account.vision]\nparent = \"top\"\nguaranteed = 3\n[account.other]\nparent = \"top\"\n");
+    let pool = Pool::new(
+        "[account.top]\nguaranteed = 4\n[account.vision]\nparent = \"top\"\nguaranteed = 3\n[account.other]\nparent = \"top\"\n",
+    );
     pool.node("n1", Role::Compute, 8).await;
     let mut told = Vec::new();
-    for (account, gpus) in [("vision", 1), ("vision", 3), ("vision", 2), ("vision", 1), ("other", 1), ("other", 1)] {
+    for (account, gpus) in [
+        ("vision", 1),
+        ("vision", 3),
+        ("vision", 2),
+        ("vision", 1),
+        ("other", 1),
+        ("other", 1),
+    ] {
         let spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
-        let dry = pool.post(&alice(), "/v1/jobs/dry-run", request(spec.clone())).await;
+        let dry = pool
+            .post(&alice(), "/v1/jobs/dry-run", request(spec.clone()))
+            .await;
         let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
         assert_eq!(dry["notes"], answer["notes"], "a dry run says it too");
         told.push(answer["notes"].as_array().unwrap().len());
@@ -243,10 +531,20 @@ async fn who_fits_beside_those_who_will_borrow_hears_nothing_of_borrowing() {
 
 #[tokio::test]
 async fn borrowing_is_told_of_other_types_and_of_what_accounts_below_are_guaranteed() {
-    let pool = Pool::new("[account.other.guaranteed]\na100 = 4\n[account.all]\nguaranteed = 3\n[account.part]\nparent = \"all\"\nguaranteed = 2\n");
+    let pool = Pool::new(
+        "[account.other.guaranteed]\na100 = 4\n[account.all]\nguaranteed = 3\n[account.part]\nparent = \"all\"\nguaranteed = 2\n",
+    );
     pool.node("n1", Role::Compute, 8).await;
     let mut told = String::new();
-    for (account, gpus) in [("other", "h100:1"), ("other", "1"), ("all", "2"), ("all", "1"), ("all", "1"), ("part", "2"), ("part", "1")] {
+    for (account, gpus) in [
+        ("other", "h100:1"),
+        ("other", "1"),
+        ("all", "2"),
+        ("all", "1"),
+        ("all", "1"),
+        ("part", "2"),
+        ("part", "1"),
+    ] {
         let spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus}});
         let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
         told.push_str(&format!("{account} {gpus}: {}\n", answer["notes"]));
@@ -270,16 +568,38 @@ async fn what_an_edit_makes_can_be_exported_and_read_again() {
     let mut told = String::new();
     for (path, change) in [
         ("accounts/a", json!({"shares": 4_294_967_295u32})),
-        ("accounts/a", json!({"per_user": {"running_jobs": 4_000_000_000u32}})),
-        ("accounts/a", json!({"budgets": [{"kind": "cap", "gpu_hours": 99_999_999_999u64, "period": "day"}]})),
+        (
+            "accounts/a",
+            json!({"per_user": {"running_jobs": 4_000_000_000u32}}),
+        ),
+        (
+            "accounts/a",
+            json!({"budgets": [{"kind": "cap", "gpu_hours": 99_999_999_999u64, "period": "day"}]}),
+        ),
         ("qos/q", json!({"priority": 4_294_967_295u32})),
         ("qos/q", json!({"min_run_secs": 40_000_000})),
-        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 30, "nodes": "n1"})),
-        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 40_000_000, "nodes": "n1"})),
-        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 90_000, "nodes": "n1", "repeat": "daily"})),
-        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 600, "gpus": {"gpu": 0.0}})),
+        (
+            "reservations/r",
+            json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 30, "nodes": "n1"}),
+        ),
+        (
+            "reservations/r",
+            json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 40_000_000, "nodes": "n1"}),
+        ),
+        (
+            "reservations/r",
+            json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 90_000, "nodes": "n1", "repeat": "daily"}),
+        ),
+        (
+            "reservations/r",
+            json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 600, "gpus": {"gpu": 0.0}}),
+        ),
     ] {
-        told.push_str(&format!("{}\n", pool.refused(&root(), "POST", &format!("/v1/{path}"), new(change)).await));
+        told.push_str(&format!(
+            "{}\n",
+            pool.refused(&root(), "POST", &format!("/v1/{path}"), new(change))
+                .await
+        ));
     }
     expect![[r#"
         400 invalid: shares = 4294967295 is out of bounds: 0 to 1000000 is allowed
@@ -295,36 +615,90 @@ async fn what_an_edit_makes_can_be_exported_and_read_again() {
     let most = json!({"shares": 1_000_000, "description": "two\nlines, \"quoted\", ü", "coordinators": ["ünï"],
         "guaranteed": {"h100": 0.125}, "budgets": [{"kind": "cap", "gpu_hours": 4_294_967_295u32, "period": "day"}]});
     pool.post(&root(), "/v1/accounts/a", new(most)).await;
-    pool.post(&root(), "/v1/accounts/a/users/bob.b", new(json!({"shares": 0, "default": true}))).await;
+    pool.post(
+        &root(),
+        "/v1/accounts/a/users/bob.b",
+        new(json!({"shares": 0, "default": true})),
+    )
+    .await;
     pool.post(&root(), "/v1/reservations/r", new(json!({"start": "2100-01-01T00:00:00.007Z", "duration_secs": 86_400, "gpus": {"h100": 2, "gpu": 3}, "repeat": "daily", "flex": true}))).await;
     let export = pool.get(&root(), "/v1/policy").await;
-    let done = pool.post(&root(), "/v1/policy", json!({"toml": export["toml"], "dry_run": true})).await;
+    let done = pool
+        .post(
+            &root(),
+            "/v1/policy",
+            json!({"toml": export["toml"], "dry_run": true}),
+        )
+        .await;
     assert_eq!(done["notes"], json!(["nothing would change"]));
 }
 
 #[tokio::test]
 async fn an_import_of_reservations_is_refused_as_the_making_of_one_is() {
-    let pool = Pool::new("[partition.a]\ndefault = true\n[reservation.filed]\nstart = 2090-01-02T00:00:00Z\nduration = 60\nnodes = \"n1\"\n");
+    let pool = Pool::new(
+        "[partition.a]\ndefault = true\n[reservation.filed]\nstart = 2090-01-02T00:00:00Z\nduration = 60\nnodes = \"n1\"\n",
+    );
     for node in ["n1", "n2"] {
         pool.node(node, Role::Compute, 4).await;
     }
-    let reservation = |name: &str, more: &str| format!("[reservation.{name}]\nstart = 2090-01-02T00:00:00Z\nduration = 600\nusers = [\"alice\"]\n{more}\n");
+    let reservation = |name: &str, more: &str| {
+        format!(
+            "[reservation.{name}]\nstart = 2090-01-02T00:00:00Z\nduration = 600\nusers = [\"alice\"]\n{more}\n"
+        )
+    };
     let import = |toml: String, dry_run: bool| json!({"toml": toml, "dry_run": dry_run});
     let both = reservation("one", "node_count = 1") + &reservation("other", "nodes = \"n2\"");
     for dry_run in [true, false] {
-        let (status, answer) = pool.ask(&root(), "POST", "/v1/policy", import(both.clone(), dry_run)).await;
+        let (status, answer) = pool
+            .ask(&root(), "POST", "/v1/policy", import(both.clone(), dry_run))
+            .await;
         let text = answer["error"].as_str().unwrap_or_default();
-        assert_eq!((status.as_u16(), text), (409, "reservation one: reservation filed has nodes of it at 2090-01-02T00:00:00Z."), "{answer}");
+        assert_eq!(
+            (status.as_u16(), text),
+            (
+                409,
+                "reservation one: reservation filed has nodes of it at 2090-01-02T00:00:00Z."
+            ),
+            "{answer}"
+        );
     }
     let past = reservation("past", "nodes = \"n2\"").replace("2090", "2020");
     let one = reservation("one", "node_count = 1") + &past;
-    let told = pool.post(&root(), "/v1/policy", import(one.clone(), true)).await;
-    assert_eq!(told["notes"], json!(["reservation past is over and left out", "reservation one is added"]));
-    assert_eq!(pool.post(&root(), "/v1/policy", import(one.clone(), false)).await["notes"], json!(["reservation past is over and left out"]));
+    let told = pool
+        .post(&root(), "/v1/policy", import(one.clone(), true))
+        .await;
+    assert_eq!(
+        told["notes"],
+        json!([
+            "reservation past is over and left out",
+            "reservation one is added"
+        ])
+    );
+    assert_eq!(
+        pool.post(&root(), "/v1/policy", import(one.clone(), false))
+            .await["notes"],
+        json!(["reservation past is over and left out"])
+    );
     let list = pool.get(&root(), "/v1/reservations").await;
-    assert_eq!((column(&list, "reservations", "name"), column(&list, "reservations", "nodes")), (vec!["filed".into(), "one".into()], vec!["n1".into(), "n2".into()]));
+    assert_eq!(
+        (
+            column(&list, "reservations", "name"),
+            column(&list, "reservations", "nodes")
+        ),
+        (
+            vec!["filed".into(), "one".into()],
+            vec!["n1".into(), "n2".into()]
+        )
+    );
     let again = pool.post(&root(), "/v1/policy", import(one, true)).await;
-    assert_eq!(again["notes"], json!(["reservation past is over and left out", "nothing would change"]), "the count is the nodes that it became");
+    assert_eq!(
+        again["notes"],
+        json!([
+            "reservation past is over and left out",
+            "nothing would change"
+        ]),
+        "the count is the nodes that it became"
+    );
 }
 
 #[tokio::test]
@@ -332,44 +706,103 @@ async fn guarantees_beyond_the_pool_are_noted_and_taken() {
     let pool = Pool::new("");
     let new = |change: Value| json!({"create": true, "change": change});
     let set = |change: Value| json!({"change": change});
-    assert_eq!(pool.post(&root(), "/v1/accounts/early", new(json!({"guaranteed": {"gpu": 100}}))).await["notes"], json!([]), "no node has come yet");
-    pool.post(&root(), "/v1/accounts/early", set(json!({"guaranteed": null}))).await;
+    assert_eq!(
+        pool.post(
+            &root(),
+            "/v1/accounts/early",
+            new(json!({"guaranteed": {"gpu": 100}}))
+        )
+        .await["notes"],
+        json!([]),
+        "no node has come yet"
+    );
+    pool.post(
+        &root(),
+        "/v1/accounts/early",
+        set(json!({"guaranteed": null})),
+    )
+    .await;
     pool.node("n1", Role::Compute, 8).await;
-    let told = |what: &str| json!([format!("accounts are guaranteed {what}: not all can have theirs at once.")]);
+    let told = |what: &str| {
+        json!([format!(
+            "accounts are guaranteed {what}: not all can have theirs at once."
+        )])
+    };
     for (account, change, notes) in [
         ("top", new(json!({"guaranteed": {"gpu": 6}})), json!([])),
-        ("below", new(json!({"parent": "top", "guaranteed": {"gpu": 6}})), json!([])),
+        (
+            "below",
+            new(json!({"parent": "top", "guaranteed": {"gpu": 6}})),
+            json!([]),
+        ),
         ("rest", new(json!({"guaranteed": {"gpu": 2}})), json!([])),
-        ("rest", set(json!({"guaranteed": {"gpu": 3}})), told("9 GPUs together, and the nodes have 8")),
+        (
+            "rest",
+            set(json!({"guaranteed": {"gpu": 3}})),
+            told("9 GPUs together, and the nodes have 8"),
+        ),
         ("rest", set(json!({"shares": 3})), json!([])),
-        ("typed", new(json!({"guaranteed": {"h100": 9}})), told("9 h100 together, and the nodes have 8")),
+        (
+            "typed",
+            new(json!({"guaranteed": {"h100": 9}})),
+            told("9 h100 together, and the nodes have 8"),
+        ),
     ] {
-        assert_eq!(pool.post(&root(), &format!("/v1/accounts/{account}"), change).await["notes"], notes, "{account}");
+        assert_eq!(
+            pool.post(&root(), &format!("/v1/accounts/{account}"), change)
+                .await["notes"],
+            notes,
+            "{account}"
+        );
     }
 }
 
 #[tokio::test]
 async fn licences_and_reservations_are_listed() {
-    let pool = Pool::new("[licences]\nmatlab = 20\n[reservation.past]\nstart = 2020-01-01T00:00:00Z\nduration = 60\nnodes = \"ALL\"\n");
+    let pool = Pool::new(
+        "[licences]\nmatlab = 20\n[reservation.past]\nstart = 2020-01-01T00:00:00Z\nduration = 60\nnodes = \"ALL\"\n",
+    );
     pool.node("n1", Role::Compute, 1).await;
     let list = pool.get(&alice(), "/v1/licences").await;
-    assert_eq!(list["licences"], json!([{"name": "matlab", "total": 20, "used": 0, "free": 20}]));
+    assert_eq!(
+        list["licences"],
+        json!([{"name": "matlab", "total": 20, "used": 0, "free": 20}])
+    );
     let window = json!({"start": "2020-01-01T00:00:00Z", "duration_secs": 3600, "repeat": "hourly", "node_count": 1, "users": ["alice"]});
-    pool.post(&root(), "/v1/reservations/always", json!({"create": true, "change": window})).await;
+    pool.post(
+        &root(),
+        "/v1/reservations/always",
+        json!({"create": true, "change": window}),
+    )
+    .await;
     let list = pool.get(&alice(), "/v1/reservations").await;
     assert_eq!(column(&list, "reservations", "name"), ["always", "past"]);
     assert_eq!(column(&list, "reservations", "state"), ["ACTIVE", "OVER"]);
     assert_eq!(column(&list, "reservations", "created_by")[0], "root");
-    pool.post(&root(), "/v1/reservations/always/remove", json!({})).await;
-    assert_eq!(column(&pool.get(&root(), "/v1/reservations").await, "reservations", "name"), ["past"]);
-    let id = pool.submit(&alice(), json!({"licences": {"matlab": 3}})).await;
+    pool.post(&root(), "/v1/reservations/always/remove", json!({}))
+        .await;
+    assert_eq!(
+        column(
+            &pool.get(&root(), "/v1/reservations").await,
+            "reservations",
+            "name"
+        ),
+        ["past"]
+    );
+    let id = pool
+        .submit(&alice(), json!({"licences": {"matlab": 3}}))
+        .await;
     pool.pass().await;
     // Who has one of a kind that was taken out of the file holds it still.
     write_config(pool.dir.path(), "[licences]\nansys = 1\n");
     pool.post(&root(), "/v1/reload", Value::Null).await;
     let list = pool.get(&alice(), "/v1/licences").await;
     let held = json!({"name": "matlab", "total": 0, "used": 3, "free": 0});
-    assert_eq!(list["licences"], json!([{"name": "ansys", "total": 1, "used": 0, "free": 1}, held]), "job {id} holds what is no more");
+    assert_eq!(
+        list["licences"],
+        json!([{"name": "ansys", "total": 1, "used": 0, "free": 1}, held]),
+        "job {id} holds what is no more"
+    );
 }
 
 #[tokio::test]
@@ -378,22 +811,71 @@ async fn what_a_reservation_is_for_and_who_waits_for_it_is_said() {
     pool.node("n1", Role::Compute, 1).await;
     let window = |users: &[&str]| json!({"start": "2099-01-01T00:00:00Z", "duration_secs": 3600, "node_count": 1, "users": users});
     let make = |users: &[&str]| json!({"create": true, "change": window(users)});
-    let notes = async |path: &str, body: Value| pool.post(&root(), path, body).await["notes"].clone();
-    assert_eq!(notes("/v1/reservations/known", make(&["root", "eve"])).await, json!([]));
-    pool.post(&root(), "/v1/reservations/known/remove", json!({})).await;
+    let notes =
+        async |path: &str, body: Value| pool.post(&root(), path, body).await["notes"].clone();
+    assert_eq!(
+        notes("/v1/reservations/known", make(&["root", "eve"])).await,
+        json!([])
+    );
+    pool.post(&root(), "/v1/reservations/known/remove", json!({}))
+        .await;
     let slip = "nobody-of-that-name";
     let word = format!("user {slip}: this host does not know such a name, and no account has it");
-    assert_eq!(notes("/v1/reservations/r", make(&["root", slip])).await, json!([word]));
-    assert_eq!(notes("/v1/reservations/r", json!({"change": {"duration_secs": 60}})).await, json!([]), "once");
-    assert_eq!(notes("/v1/reservations/r", json!({"change": {"users": ["-a-slip", "-another"]}})).await, json!(["users a-slip, another: this host does not know such a name, and no account has it"]));
-    pool.post(&root(), "/v1/reservations/r", json!({"change": {"users": ["eve"]}})).await;
+    assert_eq!(
+        notes("/v1/reservations/r", make(&["root", slip])).await,
+        json!([word])
+    );
+    assert_eq!(
+        notes(
+            "/v1/reservations/r",
+            json!({"change": {"duration_secs": 60}})
+        )
+        .await,
+        json!([]),
+        "once"
+    );
+    assert_eq!(
+        notes(
+            "/v1/reservations/r",
+            json!({"change": {"users": ["-a-slip", "-another"]}})
+        )
+        .await,
+        json!([
+            "users a-slip, another: this host does not know such a name, and no account has it"
+        ])
+    );
+    pool.post(
+        &root(),
+        "/v1/reservations/r",
+        json!({"change": {"users": ["eve"]}}),
+    )
+    .await;
     let eve = local(1001, "eve");
-    pool.post(&eve, "/v1/jobs", request(json!({"reservation": "r", "time_limit_secs": 600}))).await;
+    pool.post(
+        &eve,
+        "/v1/jobs",
+        request(json!({"reservation": "r", "time_limit_secs": 600})),
+    )
+    .await;
     refuses(&pool, "/v1/reservations/r/remove", json!({"change": {"unused": true}}), expect!["409 conflict: reservation r is in use: 1 job waits for it. Give it another (gadm job update reservation=), cancel it, or remove it all the same: gadm reservation del r"]).await;
-    pool.post(&eve, "/v1/jobs", request(json!({"reservation": "r", "time_limit_secs": 600, "array": "0-4"}))).await;
+    pool.post(
+        &eve,
+        "/v1/jobs",
+        request(json!({"reservation": "r", "time_limit_secs": 600, "array": "0-4"})),
+    )
+    .await;
     refuses(&pool, "/v1/reservations/r/remove", json!({"change": {"unused": true}}), expect!["409 conflict: reservation r is in use: 6 jobs wait for it. Give them another (gadm job update reservation=), cancel them, or remove it all the same: gadm reservation del r"]).await;
-    refuses(&pool, "/v1/reservations/r/remove", json!({"change": {"now": true}}), expect!["400 invalid: now: force and unused (true or false) are all that a removal takes"]).await;
-    assert_eq!(notes("/v1/reservations/r/remove", json!({})).await, json!(["reservation r: 6 jobs that wait name it, and will not start"]));
+    refuses(
+        &pool,
+        "/v1/reservations/r/remove",
+        json!({"change": {"now": true}}),
+        expect!["400 invalid: now: force and unused (true or false) are all that a removal takes"],
+    )
+    .await;
+    assert_eq!(
+        notes("/v1/reservations/r/remove", json!({})).await,
+        json!(["reservation r: 6 jobs that wait name it, and will not start"])
+    );
 }
 
 #[tokio::test]
@@ -401,12 +883,24 @@ async fn a_dry_reload_names_accounts_that_go_with_jobs_and_gpus_that_no_node_has
     let pool = Pool::new("[account.vision]\nguaranteed = 2\n[account.idle]\n");
     pool.node("n1", Role::Compute, 4).await;
     for gpus in ["1", "4"] {
-        pool.submit(&alice(), json!({"account": "vision", "request": {"gpus": gpus}, "time_limit_secs": 60})).await;
+        pool.submit(
+            &alice(),
+            json!({"account": "vision", "request": {"gpus": gpus}, "time_limit_secs": 60}),
+        )
+        .await;
         pool.pass().await;
     }
-    write_config(pool.dir.path(), "[account.new]\nguaranteed = { h10 = 2, gpu = 9 }\n[qos.q.per_job]\ngpus = { a100 = 1 }\n");
+    write_config(
+        pool.dir.path(),
+        "[account.new]\nguaranteed = { h10 = 2, gpu = 9 }\n[qos.q.per_job]\ngpus = { a100 = 1 }\n",
+    );
     let notes = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await["notes"].clone();
-    let notes = notes.as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned() + "\n").collect::<String>();
+    let notes = notes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|note| note.as_str().unwrap().to_owned() + "\n")
+        .collect::<String>();
     expect![[r#"
         account idle is removed
         account new is added
@@ -418,9 +912,16 @@ async fn a_dry_reload_names_accounts_that_go_with_jobs_and_gpus_that_no_node_has
         accounts are guaranteed 9 GPUs together, and the nodes have 4: not all can have theirs at once.
         job 1 of alice becomes borrowed
     "#]].assert_eq(&notes);
-    write_config(pool.dir.path(), "[account.vision]\nguaranteed = { h100 = 2 }\n");
+    write_config(
+        pool.dir.path(),
+        "[account.vision]\nguaranteed = { h100 = 2 }\n",
+    );
     let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
-    assert_eq!(answer["notes"], json!(["account idle is removed", "account vision is changed"]), "nobody is in idle, and h100 are there");
+    assert_eq!(
+        answer["notes"],
+        json!(["account idle is removed", "account vision is changed"]),
+        "nobody is in idle, and h100 are there"
+    );
 }
 
 #[tokio::test]
@@ -428,26 +929,55 @@ async fn a_dry_reload_names_a_qos_that_goes_with_jobs() {
     let pool = Pool::new("[qos.low]\n[qos.idle]\n");
     pool.node("n1", Role::Compute, 4).await;
     for gpus in ["1", "4"] {
-        pool.submit(&alice(), json!({"qos": "low", "request": {"gpus": gpus}, "time_limit_secs": 60})).await;
+        pool.submit(
+            &alice(),
+            json!({"qos": "low", "request": {"gpus": gpus}, "time_limit_secs": 60}),
+        )
+        .await;
         pool.pass().await;
     }
     write_config(pool.dir.path(), "");
     let notes = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await["notes"].clone();
     let gone = "QOS low would be gone: its 1 waiting job and 1 running job would go on, without priority and limits of its own";
-    assert_eq!(notes, json!(["qos idle is removed", "qos low is removed", gone]));
+    assert_eq!(
+        notes,
+        json!(["qos idle is removed", "qos low is removed", gone])
+    );
 }
 
 #[tokio::test]
 async fn a_dry_reload_names_what_would_become_of_jobs() {
     let pool = Pool::new("[partition.a]\ndefault = true\n[partition.b]\n");
     pool.node("n1", Role::Compute, 4).await;
-    let job = pool.submit(&alice(), json!({"request": {"gpus": "1"}, "time_limit_secs": 7200})).await;
-    pool.submit(&alice(), json!({"partition": "b", "request": {"gpus": "1"}, "hold": true})).await;
-    let (status, answer) = pool.ask(&root(), "POST", "/v1/reload/dry-run", Value::Null).await;
-    assert_eq!((status.as_u16(), &answer["notes"]), (200, &json!(["nothing would change"])));
-    write_config(pool.dir.path(), "cluster = \"other\"\n[partition.a]\ndefault = true\nstate = \"DOWN\"\n[account.new]\n");
+    let job = pool
+        .submit(
+            &alice(),
+            json!({"request": {"gpus": "1"}, "time_limit_secs": 7200}),
+        )
+        .await;
+    pool.submit(
+        &alice(),
+        json!({"partition": "b", "request": {"gpus": "1"}, "hold": true}),
+    )
+    .await;
+    let (status, answer) = pool
+        .ask(&root(), "POST", "/v1/reload/dry-run", Value::Null)
+        .await;
+    assert_eq!(
+        (status.as_u16(), &answer["notes"]),
+        (200, &json!(["nothing would change"]))
+    );
+    write_config(
+        pool.dir.path(),
+        "cluster = \"other\"\n[partition.a]\ndefault = true\nstate = \"DOWN\"\n[account.new]\n",
+    );
     let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
-    let notes = answer["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned() + "\n").collect::<String>();
+    let notes = answer["notes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|note| note.as_str().unwrap().to_owned() + "\n")
+        .collect::<String>();
     expect![[r#"
         cluster has changed and takes effect when gpuctld is restarted
         partition a is changed
@@ -457,51 +987,128 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
         job J of alice: waits (PartitionDown: partition "a" is DOWN: it takes jobs and starts none); now it starts at once
         job 2 of alice: waits (PartitionConfig: partition "b" is not in the configuration); now it waits (JobHeldUser: held by user:alice)
     "#]].assert_eq(&notes.replace(&format!("job {job} "), "job J "));
-    assert_eq!(pool.core.view().await.config.partitions.len(), 2, "nothing changed");
+    assert_eq!(
+        pool.core.view().await.config.partitions.len(),
+        2,
+        "nothing changed"
+    );
     // What gadm made is in force until a file says it; what both say alike is no change.
     for (name, shares) in [("new", 3), ("same", 1), ("kept", 1)] {
-        pool.post(&root(), &format!("/v1/accounts/{name}"), json!({"create": true, "change": {"shares": shares}})).await;
+        pool.post(
+            &root(),
+            &format!("/v1/accounts/{name}"),
+            json!({"create": true, "change": {"shares": shares}}),
+        )
+        .await;
     }
-    write_config(pool.dir.path(), "[partition.a]\ndefault = true\n[partition.b]\n[account.new]\n[account.same]\n");
+    write_config(
+        pool.dir.path(),
+        "[partition.a]\ndefault = true\n[partition.b]\n[account.new]\n[account.same]\n",
+    );
     let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
-    assert_eq!(answer["notes"], json!(["account new is changed: what gadm made of it counts no more"]));
+    assert_eq!(
+        answer["notes"],
+        json!(["account new is changed: what gadm made of it counts no more"])
+    );
     // What does not go together with what gadm made is said.
-    pool.post(&root(), "/v1/accounts/below", json!({"create": true, "change": {"parent": "kept", "guaranteed": {"gpu": 4}}})).await;
-    write_config(pool.dir.path(), "privacy = \"own\"\n[partition.a]\ndefault = true\n[partition.b]\n[account.kept]\nguaranteed = 2\n");
+    pool.post(
+        &root(),
+        "/v1/accounts/below",
+        json!({"create": true, "change": {"parent": "kept", "guaranteed": {"gpu": 4}}}),
+    )
+    .await;
+    write_config(
+        pool.dir.path(),
+        "privacy = \"own\"\n[partition.a]\ndefault = true\n[partition.b]\n[account.kept]\nguaranteed = 2\n",
+    );
     let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
-    assert_eq!(answer["notes"], json!([
-        "privacy is changed",
-        "account kept is changed: what gadm made of it counts no more",
-        "the accounts below kept would be guaranteed 4 GPUs together (below 4), and it has 2. Raise its guarantee first.",
-    ]));
+    assert_eq!(
+        answer["notes"],
+        json!([
+            "privacy is changed",
+            "account kept is changed: what gadm made of it counts no more",
+            "the accounts below kept would be guaranteed 4 GPUs together (below 4), and it has 2. Raise its guarantee first.",
+        ])
+    );
 }
 
 #[tokio::test]
 async fn a_reservation_shows_on_its_nodes_and_goes_with_its_jobs_or_by_force() {
     let pool = Pool::new("");
-    let (n1, _) = (pool.node("n1", Role::Compute, 4).await, pool.node("n2", Role::Compute, 4).await);
+    let (n1, _) = (
+        pool.node("n1", Role::Compute, 4).await,
+        pool.node("n2", Role::Compute, 4).await,
+    );
     let new = |nodes: &str, maintenance: bool| {
         let start = gmodel::Instant(crate::http::now().plus_secs(-1));
         json!({"create": true, "change": {"start": start, "duration_secs": 3600, "nodes": nodes, "users": ["alice"], "maintenance": maintenance, "magnetic": !maintenance}})
     };
-    pool.post(&root(), "/v1/reservations/pull", new("n1", false)).await;
-    pool.post(&root(), "/v1/reservations/repair", new("n2", true)).await;
-    let job = pool.submit(&alice(), json!({"request": {"nodelist": "n1"}, "time_limit_secs": 600})).await;
+    pool.post(&root(), "/v1/reservations/pull", new("n1", false))
+        .await;
+    pool.post(&root(), "/v1/reservations/repair", new("n2", true))
+        .await;
+    let job = pool
+        .submit(
+            &alice(),
+            json!({"request": {"nodelist": "n1"}, "time_limit_secs": 600}),
+        )
+        .await;
     let held = pool.submit(&alice(), json!({"hold": true})).await;
     pool.pass().await;
     pool.running(n1, job).await;
     let nodes = pool.get(&alice(), "/v1/nodes").await;
-    assert_eq!(column(&nodes, "nodes", "state"), ["MIXED+RESERVED", "IDLE+MAINTENANCE+RESERVED"]);
-    assert_eq!((&nodes["nodes"][0]["reservations"], &nodes["nodes"][1]["reservations"]), (&json!(["pull"]), &json!(["repair"])));
-    let rows = pool.get(&alice(), "/v1/jobs?columns=reservation,eligible_time&reservation=pull").await;
-    assert_eq!((&rows["jobs"][0]["id"], &rows["jobs"][0]["reservation"], rows["jobs"].as_array().unwrap().len()), (&json!(job), &json!("pull"), 1));
+    assert_eq!(
+        column(&nodes, "nodes", "state"),
+        ["MIXED+RESERVED", "IDLE+MAINTENANCE+RESERVED"]
+    );
+    assert_eq!(
+        (
+            &nodes["nodes"][0]["reservations"],
+            &nodes["nodes"][1]["reservations"]
+        ),
+        (&json!(["pull"]), &json!(["repair"]))
+    );
+    let rows = pool
+        .get(
+            &alice(),
+            "/v1/jobs?columns=reservation,eligible_time&reservation=pull",
+        )
+        .await;
+    assert_eq!(
+        (
+            &rows["jobs"][0]["id"],
+            &rows["jobs"][0]["reservation"],
+            rows["jobs"].as_array().unwrap().len()
+        ),
+        (&json!(job), &json!("pull"), 1)
+    );
     let row = pool.get(&alice(), &format!("/v1/jobs/{held}")).await;
     assert!(row["jobs"][0]["eligible_time"].is_null(), "{row}");
     refuses(&pool, "/v1/reservations/pull/remove", json!({}), expect!["409 conflict: reservation pull is in use: job 1 runs in it. Wait for the end, or remove it by force (gadm reservation del pull --force): then it runs on, and others may have the rest of its nodes."]).await;
-    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"force": "yes"}}), expect![[r#"400 invalid: force is true or false, not "yes""#]]).await;
-    refuses(&pool, "/v1/reservations/pull/remove", json!({"change": {"fast": true}}), expect!["400 invalid: fast: force and unused (true or false) are all that a removal takes"]).await;
-    pool.post(&root(), "/v1/reservations/pull/remove", json!({"change": {"force": true}})).await;
-    assert_eq!(column(&pool.get(&alice(), "/v1/nodes").await, "nodes", "state"), ["MIXED", "IDLE+MAINTENANCE+RESERVED"]);
+    refuses(
+        &pool,
+        "/v1/reservations/pull/remove",
+        json!({"change": {"force": "yes"}}),
+        expect![[r#"400 invalid: force is true or false, not "yes""#]],
+    )
+    .await;
+    refuses(
+        &pool,
+        "/v1/reservations/pull/remove",
+        json!({"change": {"fast": true}}),
+        expect!["400 invalid: fast: force and unused (true or false) are all that a removal takes"],
+    )
+    .await;
+    pool.post(
+        &root(),
+        "/v1/reservations/pull/remove",
+        json!({"change": {"force": true}}),
+    )
+    .await;
+    assert_eq!(
+        column(&pool.get(&alice(), "/v1/nodes").await, "nodes", "state"),
+        ["MIXED", "IDLE+MAINTENANCE+RESERVED"]
+    );
 }
 
 /// Accounts can be made at any time: a list that names one that is not there is told, not refused.
@@ -509,32 +1116,80 @@ async fn a_reservation_shows_on_its_nodes_and_goes_with_its_jobs_or_by_force() {
 async fn a_partition_for_an_account_that_is_not_there_is_told_of() {
     let pool = Pool::new("[account.vision]\n[account.nlp]\n");
     assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([]));
-    write_config(pool.dir.path(), "[account.vision]\n[account.nlp]\n[partition.train]\nallow_accounts = [\"vison\"]\n[partition.all]\nallow_accounts = [\"nlp\", \"default\", \"students\"]\n");
+    write_config(
+        pool.dir.path(),
+        "[account.vision]\n[account.nlp]\n[partition.train]\nallow_accounts = [\"vison\"]\n[partition.all]\nallow_accounts = [\"nlp\", \"default\", \"students\"]\n",
+    );
     let slip = "partition train: allow_accounts names \"vison\", and there is no such account, and lets nobody else in. Did you mean \"vision\"?";
     let more = "partition all: allow_accounts names \"students\", and there is no such account.";
     let dry = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await["notes"].to_string();
-    assert!(dry.contains(&slip.replace('"', "\\\"")) && dry.contains(&more.replace('"', "\\\"")), "{dry}");
-    assert_eq!(pool.post(&root(), "/v1/reload", Value::Null).await["notes"], json!([slip, more]));
-    assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([slip, more]));
-    pool.post(&root(), "/v1/accounts/students", json!({"create": true, "change": {}})).await;
+    assert!(
+        dry.contains(&slip.replace('"', "\\\"")) && dry.contains(&more.replace('"', "\\\"")),
+        "{dry}"
+    );
+    assert_eq!(
+        pool.post(&root(), "/v1/reload", Value::Null).await["notes"],
+        json!([slip, more])
+    );
+    assert_eq!(
+        pool.get(&root(), "/v1/check").await["notes"],
+        json!([slip, more])
+    );
+    pool.post(
+        &root(),
+        "/v1/accounts/students",
+        json!({"create": true, "change": {}}),
+    )
+    .await;
     assert_eq!(pool.get(&root(), "/v1/check").await["notes"], json!([slip]));
 }
 
 #[tokio::test]
 async fn who_changed_what_of_the_policy_is_told_to_operators() {
     let pool = Pool::new("");
-    pool.post(&root(), "/v1/accounts/vision", json!({"create": true, "change": {"shares": 3}})).await;
-    pool.post(&root(), "/v1/accounts/vision/users/ada", json!({"create": true, "change": {}})).await;
-    pool.post(&root(), "/v1/qos/low", json!({"create": true, "change": {}})).await;
+    pool.post(
+        &root(),
+        "/v1/accounts/vision",
+        json!({"create": true, "change": {"shares": 3}}),
+    )
+    .await;
+    pool.post(
+        &root(),
+        "/v1/accounts/vision/users/ada",
+        json!({"create": true, "change": {}}),
+    )
+    .await;
+    pool.post(
+        &root(),
+        "/v1/qos/low",
+        json!({"create": true, "change": {}}),
+    )
+    .await;
     pool.post(&root(), "/v1/qos/low/remove", json!({})).await;
     let told = pool.get(&root(), "/v1/policy-events").await;
-    assert_eq!(column(&told, "changes", "action"), ["set account", "set user", "set qos", "remove qos"]);
-    assert_eq!(column(&told, "changes", "name"), ["vision", "ada", "low", "low"]);
+    assert_eq!(
+        column(&told, "changes", "action"),
+        ["set account", "set user", "set qos", "remove qos"]
+    );
+    assert_eq!(
+        column(&told, "changes", "name"),
+        ["vision", "ada", "low", "low"]
+    );
     let account = &told["changes"][0];
-    assert!(account["by"] == "root" && account["info"].as_str().unwrap().contains("\"shares\":3"), "{account}");
+    assert!(
+        account["by"] == "root" && account["info"].as_str().unwrap().contains("\"shares\":3"),
+        "{account}"
+    );
     assert_eq!(told["changes"][1]["account"], "vision");
-    let before = pool.get(&root(), "/v1/policy-events?from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00Z").await;
+    let before = pool
+        .get(
+            &root(),
+            "/v1/policy-events?from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00Z",
+        )
+        .await;
     assert_eq!(before["changes"], json!([]));
-    let text = pool.refused(&alice(), "GET", "/v1/policy-events", Value::Null).await;
+    let text = pool
+        .refused(&alice(), "GET", "/v1/policy-events", Value::Null)
+        .await;
     assert!(text.starts_with("403 denied"), "{text}");
 }

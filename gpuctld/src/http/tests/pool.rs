@@ -49,10 +49,30 @@ impl NodeLinks for Links {
         Box::pin(async move { Ok(format!("prepared {run}\nstarted {run}")) })
     }
     fn read_use(&self, _: NodeId, _: RunId) -> Later<'_, Result<RunUse, String>> {
-        let all = Usage { cpu_user_micros: 3_000_000, peak_memory_bytes: 1 << 20, ..Usage::default() };
-        Box::pin(async move { Ok(RunUse { all, steps: vec![(0, Usage { cpu_user_micros: 1_000_000, ..Usage::default() })] }) })
+        let all = Usage {
+            cpu_user_micros: 3_000_000,
+            peak_memory_bytes: 1 << 20,
+            ..Usage::default()
+        };
+        Box::pin(async move {
+            Ok(RunUse {
+                all,
+                steps: vec![(
+                    0,
+                    Usage {
+                        cpu_user_micros: 1_000_000,
+                        ..Usage::default()
+                    },
+                )],
+            })
+        })
     }
-    fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>> {
+    fn start_step(
+        &self,
+        node: NodeId,
+        run: RunId,
+        order: StepOrder,
+    ) -> Later<'_, Result<(), String>> {
         self.steps.lock().unwrap().push((node, run, order));
         Box::pin(async { Ok(()) })
     }
@@ -78,28 +98,67 @@ impl Pool {
         };
         let (core, mut thread) = Core::new(parts);
         let cluster = Arc::new(config.cluster.clone());
-        thread.take(vec![Input::Configure { config: cluster }, Input::Started]).unwrap();
+        thread
+            .take(vec![Input::Configure { config: cluster }, Input::Started])
+            .unwrap();
         let pki = Arc::new(Pki::open(dir.path(), &config.cluster.name).unwrap());
         let steps = Arc::new(Mutex::new(Vec::new()));
-        let app = App::new(path, config, pki, Arc::new(Links { steps: steps.clone() }), live);
+        let app = App::new(
+            path,
+            config,
+            pki,
+            Arc::new(Links {
+                steps: steps.clone(),
+            }),
+            live,
+        );
         let router = router(core.clone(), app.clone());
         let thread = Some(std::thread::spawn(move || thread.run().unwrap()));
-        Self { core, app, dir, steps, router, thread }
+        Self {
+            core,
+            app,
+            dir,
+            steps,
+            router,
+            thread,
+        }
     }
 
     /// One request; the status and the body as JSON (as a text where it is none).
-    pub(super) async fn ask(&self, peer: &Peer, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
-        let text = if body.is_null() { String::new() } else { body.to_string() };
+    pub(super) async fn ask(
+        &self,
+        peer: &Peer,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> (StatusCode, Value) {
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         self.ask_text(Some(peer), method, path, text).await
     }
 
-    pub(super) async fn ask_text(&self, peer: Option<&Peer>, method: &str, path: &str, body: String) -> (StatusCode, Value) {
-        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    pub(super) async fn ask_text(
+        &self,
+        peer: Option<&Peer>,
+        method: &str,
+        path: &str,
+        body: String,
+    ) -> (StatusCode, Value) {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json");
         if let Some(peer) = peer {
             request = request.extension(peer.clone());
         }
         let request = request.body(Body::from(body)).unwrap();
-        let answer = TowerToHyperService::new(self.router.clone()).call(request).await.unwrap();
+        let answer = TowerToHyperService::new(self.router.clone())
+            .call(request)
+            .await
+            .unwrap();
         let status = answer.status();
         let bytes = answer.into_body().collect().await.unwrap().to_bytes();
         let value = serde_json::from_slice(&bytes)
@@ -120,16 +179,29 @@ impl Pool {
     }
 
     /// Status and text of a request that is refused.
-    pub(super) async fn refused(&self, peer: &Peer, method: &str, path: &str, body: Value) -> String {
+    pub(super) async fn refused(
+        &self,
+        peer: &Peer,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> String {
         let (status, value) = self.ask(peer, method, path, body).await;
         assert!(!status.is_success(), "{method} {path} was done: {value}");
         assert_eq!(value["schema"], 1);
-        format!("{} {}: {}", status.as_u16(), value["code"].as_str().unwrap(), value["error"].as_str().unwrap())
+        format!(
+            "{} {}: {}",
+            status.as_u16(),
+            value["code"].as_str().unwrap(),
+            value["error"].as_str().unwrap()
+        )
     }
 
     /// Submits `spec` over a small script; the id.
     pub(super) async fn submit(&self, peer: &Peer, spec: Value) -> u64 {
-        self.post(peer, "/v1/jobs", request(spec)).await["id"].as_u64().unwrap()
+        self.post(peer, "/v1/jobs", request(spec)).await["id"]
+            .as_u64()
+            .unwrap()
     }
 
     /// A node that joined and said hello.
@@ -143,10 +215,21 @@ impl Pool {
             minted_by: "root".into(),
             admin: false,
         };
-        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
-        self.core.command(actor, Command::MintToken { token }).await.unwrap();
-        let join = Command::Join { token_hash: hash, name: name.to_owned() };
-        let Reply::Joined { node, .. } = self.core.command(Actor::default(), join).await.unwrap() else {
+        let actor = Actor {
+            user: "root".into(),
+            operator: true,
+            ..Actor::default()
+        };
+        self.core
+            .command(actor, Command::MintToken { token })
+            .await
+            .unwrap();
+        let join = Command::Join {
+            token_hash: hash,
+            name: name.to_owned(),
+        };
+        let Reply::Joined { node, .. } = self.core.command(Actor::default(), join).await.unwrap()
+        else {
             panic!("{name} did not join")
         };
         let gpu = |index: u32| GpuInfo {
@@ -164,30 +247,53 @@ impl Pool {
             isolation: "fence".into(),
             ..Inventory::default()
         };
-        let life = NodeLife { boot: "boot".into(), spool: name.to_owned() };
-        let hello = NodeReport::Hello { life, fence: Fence::default(), inventory, runs: Vec::new() };
+        let life = NodeLife {
+            boot: "boot".into(),
+            spool: name.to_owned(),
+        };
+        let hello = NodeReport::Hello {
+            life,
+            fence: Fence::default(),
+            inventory,
+            runs: Vec::new(),
+        };
         self.core.node_input(node, hello).await.unwrap();
         node
     }
 
     /// One pass of the scheduler.
     pub(super) async fn pass(&self) {
-        let plan = gsched::plan(&snapshot(&*self.core.view().await, now()), WorkBudget::default());
+        let plan = gsched::plan(
+            &snapshot(&*self.core.view().await, now()),
+            WorkBudget::default(),
+        );
         let core = self.core.clone();
-        tokio::task::spawn_blocking(move || core.plan_blocking(plan)).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(move || core.plan_blocking(plan))
+            .await
+            .unwrap()
+            .unwrap();
     }
 
     pub(super) async fn report(&self, node: NodeId, job: u64, phase: RunPhase) {
         let runs = vec![RunReport::new(RunId::new(JobId(job), 1), phase)];
-        self.core.node_input(node, NodeReport::Runs { runs }).await.unwrap();
+        self.core
+            .node_input(node, NodeReport::Runs { runs })
+            .await
+            .unwrap();
     }
 
     pub(super) async fn running(&self, node: NodeId, job: u64) {
-        self.report(node, job, RunPhase::Running { started: now() }).await;
+        self.report(node, job, RunPhase::Running { started: now() })
+            .await;
     }
 
     pub(super) async fn ended(&self, node: NodeId, job: u64, exit: ExitCode) {
-        let end = RunEnd { exit, started: Some(now()), ended: Some(now()), ..RunEnd::default() };
+        let end = RunEnd {
+            exit,
+            started: Some(now()),
+            ended: Some(now()),
+            ..RunEnd::default()
+        };
         self.report(node, job, RunPhase::Clean(end.into())).await;
     }
 }
@@ -208,7 +314,10 @@ pub(super) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T 
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "it did not come to be that {what}");
+        assert!(
+            Instant::now() < deadline,
+            "it did not come to be that {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -224,7 +333,11 @@ pub(super) async fn until_forgotten(pool: &Pool) {
 
 pub(super) fn write_config(dir: &Path, toml: &str) {
     let at = |name: &str| dir.join(name).display().to_string();
-    let paths = format!("state_dir = {:?}\nsocket = {:?}\nlisten = \"127.0.0.1:7000\"\n", at(""), at("s"));
+    let paths = format!(
+        "state_dir = {:?}\nsocket = {:?}\nlisten = \"127.0.0.1:7000\"\n",
+        at(""),
+        at("s")
+    );
     let paths = paths.replace("/\"", "\"");
     std::fs::write(dir.join("gpuctld.toml"), format!("{paths}{toml}")).unwrap();
 }
@@ -238,11 +351,23 @@ pub(super) fn request(mut spec: Value) -> Value {
 }
 
 pub(super) fn local(uid: u32, user: &str) -> Peer {
-    Peer { uid, gid: uid, user: user.to_owned(), via: None, admin: false, local: true, known: true }
+    Peer {
+        uid,
+        gid: uid,
+        user: user.to_owned(),
+        via: None,
+        admin: false,
+        local: true,
+        known: true,
+    }
 }
 
 pub(super) fn via(node: NodeId, role: Role, uid: u32, user: &str) -> Peer {
-    Peer { via: Some((node, role)), local: false, ..local(uid, user) }
+    Peer {
+        via: Some((node, role)),
+        local: false,
+        ..local(uid, user)
+    }
 }
 
 /// Values of one column, in order.

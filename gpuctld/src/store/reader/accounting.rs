@@ -44,26 +44,52 @@ pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<Run
     if !cancelled.is_empty() {
         all.extend(cancelled);
         all.sort_by_key(|row| (row.id, row.attempt));
-        all.drain(..all.len().saturating_sub(query.limit.unwrap_or(MAX_ROWS) as usize));
+        all.drain(
+            ..all
+                .len()
+                .saturating_sub(query.limit.unwrap_or(MAX_ROWS) as usize),
+        );
     }
     Ok(all)
 }
 
 /// The last attempts of some jobs, those that there are.
 pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<RunRow>> {
-    let keys: Vec<RunKey> = ids.iter().map(|id| RunKey { id: id.0, attempt: None }).collect();
-    Ok(run_fields::rows(db, &keys, &RunFields::of(None, false), now)?.into_iter().flatten().collect())
+    let keys: Vec<RunKey> = ids
+        .iter()
+        .map(|id| RunKey {
+            id: id.0,
+            attempt: None,
+        })
+        .collect();
+    Ok(
+        run_fields::rows(db, &keys, &RunFields::of(None, false), now)?
+            .into_iter()
+            .flatten()
+            .collect(),
+    )
 }
 
 /// The newest so many, the newest first, from the indexes alone where they have what is asked. The `+` keeps SQLite from
 /// walking all jobs backwards, which are in that order already.
-fn keys(db: &Connection, query: &RunQuery, without_waiting: bool, limit: u32) -> Answer<Vec<RunKey>> {
+fn keys(
+    db: &Connection,
+    query: &RunQuery,
+    without_waiting: bool,
+    limit: u32,
+) -> Answer<Vec<RunKey>> {
     let filter = Filter::of(query, without_waiting)?;
     let mut on_nodes = OnNodes::of(&query.nodelist)?;
     let ids = match query.attempts {
-        false => format!("SELECT id, NULL AS attempt FROM ({}) ORDER BY +id DESC", filter.union("j.id AS id", "")),
+        false => format!(
+            "SELECT id, NULL AS attempt FROM ({}) ORDER BY +id DESC",
+            filter.union("j.id AS id", "")
+        ),
         true => {
-            let all = filter.union("j.id AS id, r.attempt AS attempt", "LEFT JOIN runs r ON r.job = j.id");
+            let all = filter.union(
+                "j.id AS id, r.attempt AS attempt",
+                "LEFT JOIN runs r ON r.job = j.id",
+            );
             format!("SELECT id, attempt FROM ({all}) ORDER BY +id DESC, +attempt DESC")
         }
     };
@@ -86,7 +112,10 @@ fn keys(db: &Connection, query: &RunQuery, without_waiting: bool, limit: u32) ->
         && let Some(row) = rows.next()?
     {
         if on_nodes.asked.is_none() || on_nodes.has(row.get_ref(2)?.as_str().unwrap_or_default()) {
-            keys.push(RunKey { id: row.get(0)?, attempt: row.get(1)? });
+            keys.push(RunKey {
+                id: row.get(0)?,
+                attempt: row.get(1)?,
+            });
         }
     }
     Ok(keys)
@@ -101,18 +130,26 @@ struct OnNodes {
 
 impl OnNodes {
     fn of(text: &str) -> Answer<Self> {
-        let asked = (!text.is_empty()).then(|| Hostlist::parse(text)).transpose();
+        let asked = (!text.is_empty())
+            .then(|| Hostlist::parse(text))
+            .transpose();
         let asked = asked.map_err(|error| ReadFailure::Question(error.to_string()))?;
-        Ok(Self { asked, known: BTreeMap::new() })
+        Ok(Self {
+            asked,
+            known: BTreeMap::new(),
+        })
     }
 
     /// True of a host list with one of them.
     fn has(&mut self, nodelist: &str) -> bool {
-        let Some(asked) = &self.asked else { return true };
+        let Some(asked) = &self.asked else {
+            return true;
+        };
         if let Some(known) = self.known.get(nodelist) {
             return *known;
         }
-        let has = Hostlist::parse(nodelist).is_ok_and(|nodes| nodes.iter().any(|node| asked.contains(node)));
+        let has = Hostlist::parse(nodelist)
+            .is_ok_and(|nodes| nodes.iter().any(|node| asked.contains(node)));
         self.known.insert(nodelist.to_owned(), has);
         has
     }
@@ -143,8 +180,15 @@ impl Filter {
         filter.partitions(&query.partition)?;
         filter.any("j.qos", &query.qos)?;
         filter.any("j.name", &query.name)?;
-        let state = if query.attempts { "coalesce(r.state, j.state)" } else { "j.state" };
-        let between = query.from.zip(query.to).filter(|_| !states.is_empty() && !query.attempts);
+        let state = if query.attempts {
+            "coalesce(r.state, j.state)"
+        } else {
+            "j.state"
+        };
+        let between = query
+            .from
+            .zip(query.to)
+            .filter(|_| !states.is_empty() && !query.attempts);
         match between {
             Some((from, to)) => filter.in_states_between(&states, from.0, to.0),
             None => filter.any(state, &states.join(","))?,
@@ -153,29 +197,52 @@ impl Filter {
         let mut over = "j.end_ms IS NOT NULL".to_owned();
         if let Some(from) = query.from {
             let at = filter.value(from.0.0.into());
-            filter.conditions.push_str(&format!(" AND (j.end_ms >= ?{at} OR j.end_ms IS NULL)"));
+            filter
+                .conditions
+                .push_str(&format!(" AND (j.end_ms >= ?{at} OR j.end_ms IS NULL)"));
             over = format!("j.end_ms >= ?{at}");
         }
         if let Some(to) = query.to.filter(|_| between.is_none()) {
             let at = filter.value(to.0.0.into());
-            filter.conditions.push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
+            filter
+                .conditions
+                .push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
         }
         let waiting_too = states.contains(&super::super::write::PENDING);
-        let live = if waiting_too { "j.live = 1" } else { "j.live = 1 AND j.attempt > 0" };
+        let live = if waiting_too {
+            "j.live = 1"
+        } else {
+            "j.live = 1 AND j.attempt > 0"
+        };
         let begun = match (without_waiting, query.attempts) {
             (false, _) => String::new(),
             (true, false) => " AND j.state <> 'PENDING'".to_owned(),
-            (true, true) => format!(" AND ({state} <> 'PENDING' OR coalesce(r.attempt, j.attempt) > 0)"),
+            (true, true) => {
+                format!(" AND ({state} <> 'PENDING' OR coalesce(r.attempt, j.attempt) > 0)")
+            }
         };
         // By id the primary key serves both. What is over never waits.
-        filter.halves = if by_id { vec![format!("1{begun}")] } else { vec![format!("{live}{begun}"), over] };
+        filter.halves = if by_id {
+            vec![format!("1{begun}")]
+        } else {
+            vec![format!("{live}{begun}"), over]
+        };
         Ok(filter)
     }
 
     /// `columns` of both halves, with what is joined.
     fn union(&self, columns: &str, joined: &str) -> String {
-        let half = |half: &String| format!("SELECT {columns} FROM jobs j {joined} WHERE {half} {}", self.conditions);
-        self.halves.iter().map(half).collect::<Vec<_>>().join(" UNION ALL ")
+        let half = |half: &String| {
+            format!(
+                "SELECT {columns} FROM jobs j {joined} WHERE {half} {}",
+                self.conditions
+            )
+        };
+        self.halves
+            .iter()
+            .map(half)
+            .collect::<Vec<_>>()
+            .join(" UNION ALL ")
     }
 
     /// As `-s` with `-S` and `-E` of sacct: what waited or ran at some time between, and what ended so between.
@@ -184,12 +251,17 @@ impl Filter {
         let (running, pending) = (JobState::Running.long(), JobState::Pending.long());
         let was = |state: &&str| match JobState::parse(state).filter(|state| state.is_final()) {
             Some(_) => format!("j.state = '{state}' AND j.end_ms BETWEEN ?{from} AND ?{to}"),
-            None if *state == running => format!("j.start_ms <= ?{to} AND coalesce(j.end_ms, ?{to}) >= ?{from}"),
-            None if *state == pending => format!("j.submit_ms <= ?{to} AND coalesce(j.start_ms, j.end_ms, ?{to}) >= ?{from}"),
+            None if *state == running => {
+                format!("j.start_ms <= ?{to} AND coalesce(j.end_ms, ?{to}) >= ?{from}")
+            }
+            None if *state == pending => {
+                format!("j.submit_ms <= ?{to} AND coalesce(j.start_ms, j.end_ms, ?{to}) >= ?{from}")
+            }
             None => format!("j.state = '{state}'"),
         };
         let any: Vec<String> = states.iter().map(was).collect();
-        self.conditions.push_str(&format!(" AND ({})", any.join(" OR ")));
+        self.conditions
+            .push_str(&format!(" AND ({})", any.join(" OR ")));
     }
 
     fn value(&mut self, value: Value) -> usize {
@@ -198,14 +270,21 @@ impl Filter {
     }
 
     fn any(&mut self, column: &str, list: &str) -> Answer<()> {
-        let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+        let words: Vec<&str> = list
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .collect();
         if words.is_empty() {
             return Ok(());
         }
         bounded(words.len())?;
-        let places: Vec<String> =
-            words.iter().map(|word| format!("?{}", self.value(Value::from((*word).to_owned())))).collect();
-        self.conditions.push_str(&format!(" AND {column} IN ({})", places.join(",")));
+        let places: Vec<String> = words
+            .iter()
+            .map(|word| format!("?{}", self.value(Value::from((*word).to_owned()))))
+            .collect();
+        self.conditions
+            .push_str(&format!(" AND {column} IN ({})", places.join(",")));
         Ok(())
     }
 
@@ -213,8 +292,11 @@ impl Filter {
     fn users(&mut self, list: &str) -> Answer<()> {
         let conditions = self.conditions.len();
         self.any("j.user", list)?;
-        let uids: Vec<String> =
-            list.split(',').filter_map(|word| word.trim().parse::<u32>().ok()).map(|uid| uid.to_string()).collect();
+        let uids: Vec<String> = list
+            .split(',')
+            .filter_map(|word| word.trim().parse::<u32>().ok())
+            .map(|uid| uid.to_string())
+            .collect();
         if uids.is_empty() {
             return Ok(());
         }
@@ -235,11 +317,15 @@ impl Filter {
         if self.values.len() == before {
             return Ok(());
         }
-        let among: Vec<String> =
-            (before + 1..=self.values.len()).map(|at| format!("instr(',' || j.partition || ',', ',' || ?{at} || ',')")).collect();
+        let among: Vec<String> = (before + 1..=self.values.len())
+            .map(|at| format!("instr(',' || j.partition || ',', ',' || ?{at} || ',')"))
+            .collect();
         let alone = self.conditions.split_off(conditions);
         let alone = alone.trim_start_matches(" AND ");
-        self.conditions.push_str(&format!(" AND ({alone} OR instr(j.partition, ',') AND ({}))", among.join(" OR ")));
+        self.conditions.push_str(&format!(
+            " AND ({alone} OR instr(j.partition, ',') AND ({}))",
+            among.join(" OR ")
+        ));
         Ok(())
     }
 
@@ -266,7 +352,8 @@ impl Filter {
             bounded(places.len())?;
         }
         if !places.is_empty() {
-            self.conditions.push_str(&format!(" AND ({})", places.join(" OR ")));
+            self.conditions
+                .push_str(&format!(" AND ({})", places.join(" OR ")));
         }
         Ok(())
     }
@@ -274,23 +361,42 @@ impl Filter {
 
 /// `17`, `98_5`, `98_[1-3]`: ids that fit the database, with the indices asked for.
 pub fn named_jobs(text: &str) -> Answer<Vec<(u64, Option<ArraySpec>)>> {
-    let wrong = |word: &str| ReadFailure::Question(format!("{word:?} is not a job: write 17, 98_5, 98_[1-3] or 98"));
+    let wrong = |word: &str| {
+        ReadFailure::Question(format!(
+            "{word:?} is not a job: write 17, 98_5, 98_[1-3] or 98"
+        ))
+    };
     let words = split_outside_brackets(text);
     bounded(words.len())?;
     let read = |word: &str| -> Option<(u64, Option<ArraySpec>)> {
-        let (id, tasks) = word.split_once('_').map_or((word, None), |(id, tasks)| (id, Some(tasks)));
+        let (id, tasks) = word
+            .split_once('_')
+            .map_or((word, None), |(id, tasks)| (id, Some(tasks)));
         let id: i64 = id.parse().ok().filter(|id| *id >= 0)?;
-        let tasks = tasks.map(|tasks| tasks.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(tasks));
-        Some((id.cast_unsigned(), tasks.map(ArraySpec::parse).transpose().ok()?))
+        let tasks = tasks.map(|tasks| {
+            tasks
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'))
+                .unwrap_or(tasks)
+        });
+        Some((
+            id.cast_unsigned(),
+            tasks.map(ArraySpec::parse).transpose().ok()?,
+        ))
     };
-    words.into_iter().map(|word| read(word).ok_or_else(|| wrong(word))).collect()
+    words
+        .into_iter()
+        .map(|word| read(word).ok_or_else(|| wrong(word)))
+        .collect()
 }
 
 fn bounded(count: usize) -> Answer<()> {
     if count <= MAX_LISTED {
         return Ok(());
     }
-    Err(ReadFailure::Question(format!("{count} values in one filter; {MAX_LISTED} are allowed")))
+    Err(ReadFailure::Question(format!(
+        "{count} values in one filter; {MAX_LISTED} are allowed"
+    )))
 }
 
 pub fn states(text: &str) -> Answer<Vec<&'static str>> {
@@ -300,7 +406,10 @@ pub fn states(text: &str) -> Answer<Vec<&'static str>> {
         .map(|word| {
             JobState::parse(word).map(JobState::long).ok_or_else(|| {
                 let all: Vec<&str> = JobState::ALL.iter().map(|state| state.long()).collect();
-                ReadFailure::Question(format!("{word:?} is not a job state. States: {}", all.join(" ")))
+                ReadFailure::Question(format!(
+                    "{word:?} is not a job state. States: {}",
+                    all.join(" ")
+                ))
             })
         })
         .collect()
@@ -327,6 +436,9 @@ mod tests {
 
     #[test]
     fn job_lists_are_split_between_jobs_only() {
-        assert_eq!(split_outside_brackets("17, 98_[1,3-5],98_7,"), ["17", "98_[1,3-5]", "98_7"]);
+        assert_eq!(
+            split_outside_brackets("17, 98_[1,3-5],98_7,"),
+            ["17", "98_[1,3-5]", "98_7"]
+        );
     }
 }

@@ -18,10 +18,16 @@ use std::collections::BTreeMap;
 pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow>> {
     let wanted = states(&query.state)?;
     // They never were on a node.
-    if !query.nodelist.is_empty() || !(wanted.is_empty() || wanted.contains(&JobState::Cancelled.long())) {
+    if !query.nodelist.is_empty()
+        || !(wanted.is_empty() || wanted.contains(&JobState::Cancelled.long()))
+    {
         return Ok(Vec::new());
     }
-    let mut rows = if query.job.is_empty() { all(db, query, limit)? } else { named(db, query)? };
+    let mut rows = if query.job.is_empty() {
+        all(db, query, limit)?
+    } else {
+        named(db, query)?
+    };
     rows.sort_by_key(|row| row.id);
     Ok(rows)
 }
@@ -30,27 +36,47 @@ pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow
 fn named(db: &Connection, query: &RunQuery) -> Answer<Vec<RunRow>> {
     let mut asked: BTreeMap<JobId, (Array, Timestamp, RangeSet)> = BTreeMap::new();
     for (id, tasks) in named_jobs(&query.job)? {
-        let Some((array, at)) = array_around(db, JobId(id))? else { continue };
+        let Some((array, at)) = array_around(db, JobId(id))? else {
+            continue;
+        };
         let position = u32::try_from(id - array.id.0).unwrap_or(u32::MAX);
         let is_asked = |at: u32| match &tasks {
-            Some(tasks) => position == 0 && array.tasks.nth(at).is_some_and(|index| tasks.contains(index)),
+            Some(tasks) => {
+                position == 0
+                    && array
+                        .tasks
+                        .nth(at)
+                        .is_some_and(|index| tasks.contains(index))
+            }
             None => position == 0 || position == at,
         };
         let positions: RangeSet = array.cancelled.iter().filter(|at| is_asked(*at)).collect();
-        let (_, _, known) = asked.entry(array.id).or_insert_with(|| (array, at, RangeSet::new()));
-        positions.runs().for_each(|(first, last)| known.insert_range(first, last));
+        let (_, _, known) = asked
+            .entry(array.id)
+            .or_insert_with(|| (array, at, RangeSet::new()));
+        positions
+            .runs()
+            .for_each(|(first, last)| known.insert_range(first, last));
     }
-    Ok(asked.values().filter_map(|(array, at, positions)| line(query, array, *at, positions)).collect())
+    Ok(asked
+        .values()
+        .filter_map(|(array, at, positions)| line(query, array, *at, positions))
+        .collect())
 }
 
 /// The array that an id is in, if any of its tasks were cancelled untouched.
 fn array_around(db: &Connection, id: JobId) -> Answer<Option<(Array, Timestamp)>> {
     let found: Option<(u64, Option<i64>)> = db
-        .prepare_cached("SELECT id, cancelled_ms FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?
+        .prepare_cached(
+            "SELECT id, cancelled_ms FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1",
+        )?
         .query_row([id.0], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let Some((array, Some(at))) = found else { return Ok(None) };
-    let array = stored_array(db, JobId(array))?.filter(|array| id.0 < array.id.0 + u64::from(array.len()));
+    let Some((array, Some(at))) = found else {
+        return Ok(None);
+    };
+    let array =
+        stored_array(db, JobId(array))?.filter(|array| id.0 < array.id.0 + u64::from(array.len()));
     Ok(array.map(|array| (array, Timestamp(at))))
 }
 
@@ -74,7 +100,12 @@ fn all(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow>> {
     {
         let document: ArrayDocument = read(&bytes(row, 0)?)?;
         let array = document.with_spec(read(&bytes(row, 1)?)?, &mut late);
-        rows.extend(line(query, &array, Timestamp(row.get(2)?), &array.cancelled));
+        rows.extend(line(
+            query,
+            &array,
+            Timestamp(row.get(2)?),
+            &array.cancelled,
+        ));
     }
     Ok(rows)
 }
@@ -83,8 +114,10 @@ fn all(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow>> {
 fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) -> Option<RunRow> {
     let first = positions.first()?;
     let spec = &*array.spec;
-    let listed = |list: &str, word: &str| list.is_empty() || list.split(',').any(|one| one.trim() == word);
-    let asked = (listed(&query.user, &spec.user.name) || listed(&query.user, &spec.user.uid.to_string()))
+    let listed =
+        |list: &str, word: &str| list.is_empty() || list.split(',').any(|one| one.trim() == word);
+    let asked = (listed(&query.user, &spec.user.name)
+        || listed(&query.user, &spec.user.uid.to_string()))
         && listed(&query.account, &spec.account)
         && names(&spec.partition).any(|name| listed(&query.partition, name))
         && listed(&query.qos, &spec.qos)

@@ -70,7 +70,10 @@ impl Standing {
         if let Some((_, Change::NodeJoined { .. })) = changes.first() {
             return Self::default();
         }
-        let mut standing = Self { joined: true, ..Self::default() };
+        let mut standing = Self {
+            joined: true,
+            ..Self::default()
+        };
         let inventory = changes.iter().find_map(|(_, change)| match change {
             Change::NodeInventory { inventory } => Some(inventory),
             _ => None,
@@ -88,11 +91,16 @@ impl Standing {
         });
         standing.up = link.unwrap_or_else(|| now.is_none_or(|now| is_up(now.link)));
         let mut seen = BTreeSet::new();
-        let mut of_drains = changes.iter().filter_map(|(_, change)| match change {
-            Change::NodeDrained { mark } => Some((mark.owner.clone(), false)),
-            Change::NodeResumed { owner } => Some((owner.clone().unwrap_or_else(|| UNKNOWN.to_owned()), true)),
-            _ => None,
-        }).peekable();
+        let mut of_drains = changes
+            .iter()
+            .filter_map(|(_, change)| match change {
+                Change::NodeDrained { mark } => Some((mark.owner.clone(), false)),
+                Change::NodeResumed { owner } => {
+                    Some((owner.clone().unwrap_or_else(|| UNKNOWN.to_owned()), true))
+                }
+                _ => None,
+            })
+            .peekable();
         if of_drains.peek().is_none() && now.is_some_and(|now| now.drained) {
             standing.drains.insert(UNKNOWN.to_owned());
         }
@@ -106,13 +114,25 @@ impl Standing {
     }
 
     fn take(&mut self, inventory: &Inventory) {
-        let gpus = inventory.gpus.iter().filter(|gpu| gpu.slice.is_none()).count();
-        (self.both, self.unfit) = ([u128::from(inventory.cpus), gpus as u128], !inventory.unfit.is_empty());
+        let gpus = inventory
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.slice.is_none())
+            .count();
+        (self.both, self.unfit) = (
+            [u128::from(inventory.cpus), gpus as u128],
+            !inventory.unfit.is_empty(),
+        );
     }
 
     fn change(&mut self, change: &Change) {
         match change {
-            Change::NodeJoined { .. } => *self = Self { joined: true, ..Self::default() },
+            Change::NodeJoined { .. } => {
+                *self = Self {
+                    joined: true,
+                    ..Self::default()
+                }
+            }
             Change::NodeHello {} => self.up = true,
             Change::NodeInventory { inventory } => self.take(inventory),
             Change::NodeLinkChanged { link } => self.up = is_up(*link),
@@ -143,13 +163,26 @@ fn is_up(link: Link) -> bool {
 }
 
 /// `from` before `to`; `to` not after now.
-pub fn capacity(db: &Connection, from: Timestamp, to: Timestamp, nodes: &[NodeNow]) -> Answer<Capacity> {
-    let oldest = db.query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| row.get(0)).optional()?;
-    let mut sum = Capacity { from: from.max(Timestamp(oldest.unwrap_or(to.0))), ..Capacity::default() };
+pub fn capacity(
+    db: &Connection,
+    from: Timestamp,
+    to: Timestamp,
+    nodes: &[NodeNow],
+) -> Answer<Capacity> {
+    let oldest = db
+        .query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    let mut sum = Capacity {
+        from: from.max(Timestamp(oldest.unwrap_or(to.0))),
+        ..Capacity::default()
+    };
     if sum.from >= to {
         return Ok(sum);
     }
-    let mut changes: BTreeMap<NodeId, Vec<(Timestamp, Change)>> = nodes.iter().map(|node| (node.id, Vec::new())).collect();
+    let mut changes: BTreeMap<NodeId, Vec<(Timestamp, Change)>> =
+        nodes.iter().map(|node| (node.id, Vec::new())).collect();
     // Those after the end say what went before, too.
     let mut statement = db.prepare_cached(
         "SELECT node, at, doc FROM events WHERE node IS NOT NULL AND job IS NULL AND kind IN ('node_joined', 'node_hello',
@@ -158,12 +191,24 @@ pub fn capacity(db: &Connection, from: Timestamp, to: Timestamp, nodes: &[NodeNo
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let change = super::read(&super::bytes(row, 2)?)?;
-        changes.entry(NodeId(row.get(0)?)).or_default().push((Timestamp(row.get(1)?), change));
+        changes
+            .entry(NodeId(row.get(0)?))
+            .or_default()
+            .push((Timestamp(row.get(1)?), change));
     }
     for (id, changes) in &changes {
         let now = nodes.iter().find(|node| node.id == *id);
-        let role = changes.iter().find_map(|(_, change)| if let Change::NodeJoined { role } = change { Some(*role) } else { None });
-        if role.or(now.map(|now| now.role)).is_some_and(|role| role != Role::Compute) {
+        let role = changes.iter().find_map(|(_, change)| {
+            if let Change::NodeJoined { role } = change {
+                Some(*role)
+            } else {
+                None
+            }
+        });
+        if role
+            .or(now.map(|now| now.role))
+            .is_some_and(|role| role != Role::Compute)
+        {
             continue;
         }
         sum.add(changes, now, to);
@@ -173,7 +218,11 @@ pub fn capacity(db: &Connection, from: Timestamp, to: Timestamp, nodes: &[NodeNo
 
 impl From<&Node> for NodeNow {
     fn from(node: &Node) -> Self {
-        let gpus = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.slice.is_none()).count();
+        let gpus = node
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.present && gpu.info.slice.is_none())
+            .count();
         Self {
             id: node.id,
             role: node.role,
@@ -205,56 +254,136 @@ mod tests {
     use super::*;
 
     /// All CPUs and those that were down, times the time.
-    fn of<const N: usize>(changes: [(i64, Change); N], now: Option<&NodeNow>, from: i64, to: i64) -> (u128, u128) {
-        let mut sum = Capacity { from: Timestamp(from), ..Capacity::default() };
-        sum.add(&changes.map(|(at, change)| (Timestamp(at), change)), now, Timestamp(to));
+    fn of<const N: usize>(
+        changes: [(i64, Change); N],
+        now: Option<&NodeNow>,
+        from: i64,
+        to: i64,
+    ) -> (u128, u128) {
+        let mut sum = Capacity {
+            from: Timestamp(from),
+            ..Capacity::default()
+        };
+        sum.add(
+            &changes.map(|(at, change)| (Timestamp(at), change)),
+            now,
+            Timestamp(to),
+        );
         (sum.all[0], sum.down[0])
     }
 
     fn cpus(cpus: u32) -> Inventory {
-        Inventory { cpus, ..Inventory::default() }
+        Inventory {
+            cpus,
+            ..Inventory::default()
+        }
     }
 
     fn drained(owner: &str) -> Change {
-        Change::NodeDrained { mark: Mark { owner: owner.into(), reason: String::new(), since: Timestamp(0) } }
+        Change::NodeDrained {
+            mark: Mark {
+                owner: owner.into(),
+                reason: String::new(),
+                since: Timestamp(0),
+            },
+        }
     }
 
     fn resumed(owner: Option<&str>) -> Change {
-        Change::NodeResumed { owner: owner.map(str::to_owned) }
+        Change::NodeResumed {
+            owner: owner.map(str::to_owned),
+        }
     }
 
     #[test]
     fn a_node_counts_from_its_inventory_to_its_removal() {
-        let life = || [
-            (10, Change::NodeJoined { role: Role::Compute }),
-            (20, Change::NodeHello {}),
-            (20, Change::NodeInventory { inventory: cpus(4) }),
-            (30, drained("admin:root")),
-            (35, drained("system")),
-            (40, resumed(Some("admin:root"))),
-            (50, resumed(None)),
-            (60, Change::NodeLinkChanged { link: Link::Silent }),
-            (70, Change::NodeLinkChanged { link: Link::Down }),
-            (80, Change::NodeHello {}),
-            (90, Change::NodeInventory { inventory: Inventory { unfit: "no fence".into(), ..cpus(8) } }),
-            (100, Change::NodeRemoved {}),
-        ];
-        assert_eq!(of(life(), None, 0, 200), (70 * 4 + 10 * 8, 20 * 4 + 10 * 4 + 10 * 8));
+        let life = || {
+            [
+                (
+                    10,
+                    Change::NodeJoined {
+                        role: Role::Compute,
+                    },
+                ),
+                (20, Change::NodeHello {}),
+                (20, Change::NodeInventory { inventory: cpus(4) }),
+                (30, drained("admin:root")),
+                (35, drained("system")),
+                (40, resumed(Some("admin:root"))),
+                (50, resumed(None)),
+                (60, Change::NodeLinkChanged { link: Link::Silent }),
+                (70, Change::NodeLinkChanged { link: Link::Down }),
+                (80, Change::NodeHello {}),
+                (
+                    90,
+                    Change::NodeInventory {
+                        inventory: Inventory {
+                            unfit: "no fence".into(),
+                            ..cpus(8)
+                        },
+                    },
+                ),
+                (100, Change::NodeRemoved {}),
+            ]
+        };
+        assert_eq!(
+            of(life(), None, 0, 200),
+            (70 * 4 + 10 * 8, 20 * 4 + 10 * 4 + 10 * 8)
+        );
         assert_eq!(of(life(), None, 32, 38), (6 * 4, 6 * 4));
         assert_eq!(of(life(), None, 40, 65), (25 * 4, 10 * 4));
     }
 
     #[test]
     fn what_a_node_was_before_its_oldest_event_follows_from_it() {
-        let now = NodeNow { id: NodeId(1), role: Role::Compute, both: [2, 0], unfit: false, link: Link::Up, drained: true };
+        let now = NodeNow {
+            id: NodeId(1),
+            role: Role::Compute,
+            both: [2, 0],
+            unfit: false,
+            link: Link::Up,
+            drained: true,
+        };
         assert_eq!(of([], Some(&now), 0, 10), (20, 20), "as it is now");
-        let up = NodeNow { drained: false, ..now.clone() };
+        let up = NodeNow {
+            drained: false,
+            ..now.clone()
+        };
         assert_eq!(of([], Some(&up), 0, 10), (20, 0));
-        assert_eq!(of([(4, resumed(Some("system")))], Some(&up), 0, 10), (20, 8));
+        assert_eq!(
+            of([(4, resumed(Some("system")))], Some(&up), 0, 10),
+            (20, 8)
+        );
         assert_eq!(of([(4, resumed(None))], Some(&up), 0, 10), (20, 8));
-        assert_eq!(of([(4, drained("system")), (6, resumed(None))], Some(&up), 0, 10), (20, 4));
-        assert_eq!(of([(4, Change::NodeLinkChanged { link: Link::Down }), (6, Change::NodeHello {})], Some(&up), 0, 10), (20, 4));
-        let more = [(3, Change::NodeInventory { inventory: cpus(4) }), (5, Change::NodeInventory { inventory: cpus(2) })];
-        assert_eq!(of(more, Some(&up), 0, 10), (30, 0), "what it had before is not told: the first that is");
+        assert_eq!(
+            of(
+                [(4, drained("system")), (6, resumed(None))],
+                Some(&up),
+                0,
+                10
+            ),
+            (20, 4)
+        );
+        assert_eq!(
+            of(
+                [
+                    (4, Change::NodeLinkChanged { link: Link::Down }),
+                    (6, Change::NodeHello {})
+                ],
+                Some(&up),
+                0,
+                10
+            ),
+            (20, 4)
+        );
+        let more = [
+            (3, Change::NodeInventory { inventory: cpus(4) }),
+            (5, Change::NodeInventory { inventory: cpus(2) }),
+        ];
+        assert_eq!(
+            of(more, Some(&up), 0, 10),
+            (30, 0),
+            "what it had before is not told: the first that is"
+        );
     }
 }

@@ -41,8 +41,19 @@ pub fn spells(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<Nod
     while let Some(row) = rows.next()? {
         let node: u64 = row.get(0)?;
         if of_node.as_ref().is_none_or(|(known, _)| *known != node) {
-            all.extend(of_node.take().into_iter().flat_map(|(_, spells)| spells.all));
-            of_node = Some((node, Spells { node: row.get(1)?, all: Vec::new() }));
+            all.extend(
+                of_node
+                    .take()
+                    .into_iter()
+                    .flat_map(|(_, spells)| spells.all),
+            );
+            of_node = Some((
+                node,
+                Spells {
+                    node: row.get(1)?,
+                    all: Vec::new(),
+                },
+            ));
         }
         if let Some((_, spells)) = &mut of_node {
             spells.take(Timestamp(row.get(2)?), super::read(&super::bytes(row, 3)?)?);
@@ -75,21 +86,35 @@ impl Spells {
             by: by.to_owned(),
         };
         match change {
-            Change::Drained { mark } => self.all.push(open(&self.node, "DRAIN", &mark.reason, &mark.owner)),
-            Change::Resumed { owner } => self.close(at, |spell| spell.state == "DRAIN" && owner.as_ref().is_none_or(|owner| *owner == spell.by)),
-            Change::Link { link: Link::Silent } => self.all.push(open(&self.node, "NO_RESPOND", "Not responding", "system")),
+            Change::Drained { mark } => {
+                self.all
+                    .push(open(&self.node, "DRAIN", &mark.reason, &mark.owner))
+            }
+            Change::Resumed { owner } => self.close(at, |spell| {
+                spell.state == "DRAIN" && owner.as_ref().is_none_or(|owner| *owner == spell.by)
+            }),
+            Change::Link { link: Link::Silent } => {
+                self.all
+                    .push(open(&self.node, "NO_RESPOND", "Not responding", "system"))
+            }
             // What was silent is so still.
             Change::Link { link: Link::Down } => {
                 self.close(at, |spell| spell.state == "NO_RESPOND");
-                self.all.push(open(&self.node, "DOWN", "Not responding", "system"));
+                self.all
+                    .push(open(&self.node, "DOWN", "Not responding", "system"));
             }
-            Change::Link { .. } | Change::Hello {} => self.close(at, |spell| spell.state != "DRAIN"),
+            Change::Link { .. } | Change::Hello {} => {
+                self.close(at, |spell| spell.state != "DRAIN")
+            }
             Change::Removed {} => self.close(at, |_| true),
         }
     }
 
     fn close(&mut self, at: Timestamp, is_over: impl Fn(&NodeEventRow) -> bool) {
-        self.all.iter_mut().filter(|spell| spell.end.is_none() && is_over(spell)).for_each(|spell| spell.end = Some(Instant(at)));
+        self.all
+            .iter_mut()
+            .filter(|spell| spell.end.is_none() && is_over(spell))
+            .for_each(|spell| spell.end = Some(Instant(at)));
     }
 }
 
@@ -98,15 +123,35 @@ mod tests {
     use super::*;
 
     fn told(changes: impl IntoIterator<Item = (i64, Change)>) -> String {
-        let mut spells = Spells { node: "n1".into(), all: Vec::new() };
-        changes.into_iter().for_each(|(at, change)| spells.take(Timestamp(at), change));
+        let mut spells = Spells {
+            node: "n1".into(),
+            all: Vec::new(),
+        };
+        changes
+            .into_iter()
+            .for_each(|(at, change)| spells.take(Timestamp(at), change));
         let time = |at: Option<Instant>| at.map_or("-".to_owned(), |at| at.0.0.to_string());
-        let text = |spell: &NodeEventRow| format!("{} {}-{} {} by {}", spell.state, time(spell.start), time(spell.end), spell.reason, spell.by);
+        let text = |spell: &NodeEventRow| {
+            format!(
+                "{} {}-{} {} by {}",
+                spell.state,
+                time(spell.start),
+                time(spell.end),
+                spell.reason,
+                spell.by
+            )
+        };
         spells.all.iter().map(text).collect::<Vec<_>>().join("; ")
     }
 
     fn drained(owner: &str, reason: &str) -> Change {
-        Change::Drained { mark: Mark { owner: owner.into(), reason: reason.into(), since: Timestamp(0) } }
+        Change::Drained {
+            mark: Mark {
+                owner: owner.into(),
+                reason: reason.into(),
+                since: Timestamp(0),
+            },
+        }
     }
 
     #[test]
@@ -115,19 +160,45 @@ mod tests {
             (5, Change::Resumed { owner: None }),
             (10, drained("admin:root", "fan")),
             (20, drained("system", "strikes")),
-            (30, Change::Resumed { owner: Some("admin:root".into()) }),
+            (
+                30,
+                Change::Resumed {
+                    owner: Some("admin:root".into()),
+                },
+            ),
             (40, Change::Resumed { owner: None }),
             (50, drained("admin:root", "disk")),
         ];
-        assert_eq!(told(changes), "DRAIN 10-30 fan by admin:root; DRAIN 20-40 strikes by system; DRAIN 50-- disk by admin:root");
+        assert_eq!(
+            told(changes),
+            "DRAIN 10-30 fan by admin:root; DRAIN 20-40 strikes by system; DRAIN 50-- disk by admin:root"
+        );
     }
 
     #[test]
     fn a_silence_becomes_a_down_and_ends_when_the_node_is_heard() {
         let link = |link| Change::Link { link };
-        assert_eq!(told([(1, link(Link::Silent)), (4, link(Link::Up))]), "NO_RESPOND 1-4 Not responding by system");
-        let down = [(1, drained("admin:root", "fan")), (2, link(Link::Silent)), (3, link(Link::Down)), (9, Change::Hello {})];
-        assert_eq!(told(down), "DRAIN 1-- fan by admin:root; NO_RESPOND 2-3 Not responding by system; DOWN 3-9 Not responding by system");
-        assert_eq!(told([(1, link(Link::Down)), (2, drained("a", "b")), (3, Change::Removed {})]), "DOWN 1-3 Not responding by system; DRAIN 2-3 b by a");
+        assert_eq!(
+            told([(1, link(Link::Silent)), (4, link(Link::Up))]),
+            "NO_RESPOND 1-4 Not responding by system"
+        );
+        let down = [
+            (1, drained("admin:root", "fan")),
+            (2, link(Link::Silent)),
+            (3, link(Link::Down)),
+            (9, Change::Hello {}),
+        ];
+        assert_eq!(
+            told(down),
+            "DRAIN 1-- fan by admin:root; NO_RESPOND 2-3 Not responding by system; DOWN 3-9 Not responding by system"
+        );
+        assert_eq!(
+            told([
+                (1, link(Link::Down)),
+                (2, drained("a", "b")),
+                (3, Change::Removed {})
+            ]),
+            "DOWN 1-3 Not responding by system; DRAIN 2-3 b by a"
+        );
     }
 }

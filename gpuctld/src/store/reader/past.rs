@@ -18,7 +18,10 @@ pub fn past_jobs(db: &Connection, names: &[JobRef]) -> Answer<Vec<PastJob>> {
             None => of_job(db, name.id)?.into_iter().collect(),
         };
         for past in found {
-            if !all.iter().any(|known| known.id == past.id && known.tasks.is_some() == past.tasks.is_some()) {
+            if !all
+                .iter()
+                .any(|known| known.id == past.id && known.tasks.is_some() == past.tasks.is_some())
+            {
                 all.push(past);
             }
         }
@@ -40,20 +43,31 @@ fn over(job: &Job) -> Option<PastJob> {
 }
 
 fn past(id: JobId, state: JobState, began: Timestamp) -> PastJob {
-    PastJob { id, state, began, tasks: None, well: RangeSet::new() }
+    PastJob {
+        id,
+        state,
+        began,
+        tasks: None,
+        well: RangeSet::new(),
+    }
 }
 
 /// A task that never had a record of its own.
 fn cancelled(array: &Array, id: JobId) -> Option<PastJob> {
     let position = u32::try_from(id.0.checked_sub(array.id.0)?).ok()?;
     let began = array.ended.unwrap_or(array.submitted);
-    array.cancelled.contains(position).then(|| past(id, JobState::Cancelled, began))
+    array
+        .cancelled
+        .contains(position)
+        .then(|| past(id, JobState::Cancelled, began))
 }
 
 /// The array as a whole, and the one task that is asked for.
 fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> Answer<Vec<PastJob>> {
     let last = array.id.0 + u64::from(array.len()) - 1;
-    let mut rows = db.prepare_cached("SELECT id, state, start_ms FROM jobs WHERE id BETWEEN ?1 AND ?2 AND array_id = ?1")?;
+    let mut rows = db.prepare_cached(
+        "SELECT id, state, start_ms FROM jobs WHERE id BETWEEN ?1 AND ?2 AND array_id = ?1",
+    )?;
     let mut rows = rows.query([array.id.0, last])?;
     let mut well = RangeSet::new();
     let (mut worst, mut began) = (None, array.submitted);
@@ -71,7 +85,13 @@ fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> Answer<Vec<Pa
         None if array.cancelled.is_empty() => JobState::Completed,
         None => JobState::Cancelled,
     };
-    let whole = PastJob { id: array.id, state, began, tasks: Some(array.tasks.clone()), well };
+    let whole = PastJob {
+        id: array.id,
+        state,
+        began,
+        tasks: Some(array.tasks.clone()),
+        well,
+    };
     let task = match index.and_then(|index| array.tasks.position(index)) {
         Some(position) => one_task(db, array, array.task_id(position))?,
         None => None,
@@ -82,9 +102,13 @@ fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> Answer<Vec<Pa
 fn one_task(db: &Connection, array: &Array, id: JobId) -> Answer<Option<PastJob>> {
     let row: Option<(String, Option<i64>, Option<i64>)> = db
         .prepare_cached("SELECT state, start_ms, end_ms FROM jobs WHERE id = ?1 AND array_id = ?2")?
-        .query_row([id.0, array.id.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .query_row([id.0, array.id.0], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?;
-    let Some((state, start, end)) = row else { return Ok(cancelled(array, id)) };
+    let Some((state, start, end)) = row else {
+        return Ok(cancelled(array, id));
+    };
     let state = JobState::parse(&state).filter(|state| state.is_final());
     Ok(state.map(|state| past(id, state, Timestamp(start.or(end).unwrap_or_default()))))
 }

@@ -22,7 +22,14 @@ pub fn changes(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<Po
         let at = Timestamp(row.get(0)?);
         if let Event::PolicyChanged { change, by, .. } = super::read(&super::bytes(row, 1)?)? {
             let (action, name, account, info) = told(&change);
-            found.push(PolicyEventRow { at: Some(Instant(at)), by, action: action.to_owned(), name, account, info });
+            found.push(PolicyEventRow {
+                at: Some(Instant(at)),
+                by,
+                action: action.to_owned(),
+                name,
+                account,
+                info,
+            });
         }
     }
     found.reverse();
@@ -32,17 +39,49 @@ pub fn changes(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<Po
 /// What was done, to whom, in which account, and what it is since.
 fn told(change: &PolicyChange) -> (&'static str, String, Option<String>, String) {
     match change {
-        PolicyChange::Account { account } => ("set account", account.name.clone(), None, text(account)),
-        PolicyChange::AccountRemoved { name } => ("remove account", name.clone(), None, String::new()),
-        PolicyChange::User { account, user, entry } => ("set user", user.clone(), Some(account.clone()), text(entry)),
-        PolicyChange::UserRemoved { account, user } => ("remove user", user.clone(), Some(account.clone()), String::new()),
+        PolicyChange::Account { account } => {
+            ("set account", account.name.clone(), None, text(account))
+        }
+        PolicyChange::AccountRemoved { name } => {
+            ("remove account", name.clone(), None, String::new())
+        }
+        PolicyChange::User {
+            account,
+            user,
+            entry,
+        } => ("set user", user.clone(), Some(account.clone()), text(entry)),
+        PolicyChange::UserRemoved { account, user } => (
+            "remove user",
+            user.clone(),
+            Some(account.clone()),
+            String::new(),
+        ),
         PolicyChange::Qos { qos } => ("set qos", qos.name.clone(), None, text(qos)),
         PolicyChange::QosRemoved { name } => ("remove qos", name.clone(), None, String::new()),
-        PolicyChange::Reservation { reservation } => ("set reservation", reservation.name.clone(), None, text(reservation)),
-        PolicyChange::ReservationRemoved { name, .. } => ("remove reservation", name.clone(), None, String::new()),
+        PolicyChange::Reservation { reservation } => (
+            "set reservation",
+            reservation.name.clone(),
+            None,
+            text(reservation),
+        ),
+        PolicyChange::ReservationRemoved { name, .. } => {
+            ("remove reservation", name.clone(), None, String::new())
+        }
         PolicyChange::All { policy } => {
-            let counts = (policy.accounts.len(), policy.qos.len(), policy.reservations.len());
-            ("import policy", String::new(), None, format!("{} accounts, {} QOS, {} reservations", counts.0, counts.1, counts.2))
+            let counts = (
+                policy.accounts.len(),
+                policy.qos.len(),
+                policy.reservations.len(),
+            );
+            (
+                "import policy",
+                String::new(),
+                None,
+                format!(
+                    "{} accounts, {} QOS, {} reservations",
+                    counts.0, counts.1, counts.2
+                ),
+            )
         }
     }
 }

@@ -15,7 +15,16 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a report can be grouped by.
-pub const GROUPS: [&str; 8] = ["account", "user", "partition", "gpu-type", "tag", "class", "gpus", "cpus"];
+pub const GROUPS: [&str; 8] = [
+    "account",
+    "user",
+    "partition",
+    "gpu-type",
+    "tag",
+    "class",
+    "gpus",
+    "cpus",
+];
 const MILLIS_PER_HOUR: f64 = 3_600_000.0;
 
 /// Prices by type, each list by date.
@@ -54,7 +63,13 @@ pub fn report(
             GROUPS.join(",")
         )));
     }
-    let period = Period { from, to, now, prices, by_cpus: by.iter().any(|group| group == "cpus") };
+    let period = Period {
+        from,
+        to,
+        now,
+        prices,
+        by_cpus: by.iter().any(|group| group == "cpus"),
+    };
     period.check_kept(db)?;
     let book = period.book(db)?;
     let repeated = period.repeated(db, by)?;
@@ -71,22 +86,41 @@ struct Period<'a> {
 
 impl Period<'_> {
     fn kind(&self, run: &SpentRun) -> Kind {
-        Kind { key: run.key.clone(), cpus: if self.by_cpus { run.cpus } else { 0 } }
+        Kind {
+            key: run.key.clone(),
+            cpus: if self.by_cpus { run.cpus } else { 0 },
+        }
     }
 
     /// Of runs that are gone only the sums by whole hours are there.
     fn check_kept(&self, db: &Connection) -> Answer<()> {
-        let pruned: i64 = db.query_row("SELECT pruned_before_ms FROM meta", [], |row| row.get(0))?;
+        let pruned: i64 =
+            db.query_row("SELECT pruned_before_ms FROM meta", [], |row| row.get(0))?;
         let gone = |what: String, hint: &str| {
             let until = Timestamp(pruned);
-            Err(ReadFailure::Question(format!("{what}, and of those that ended before {until} only the sums of whole hours are kept (keep_jobs_days). {hint}")))
+            Err(ReadFailure::Question(format!(
+                "{what}, and of those that ended before {until} only the sums of whole hours are kept (keep_jobs_days). {hint}"
+            )))
         };
         if self.by_cpus && self.from.0 < pruned {
-            return gone("a report by cpus reads the runs themselves".into(), "Begin later, or leave cpus out");
+            return gone(
+                "a report by cpus reads the runs themselves".into(),
+                "Begin later, or leave cpus out",
+            );
         }
-        let within = |at: &Timestamp| at.0.rem_euclid(HOUR_MILLIS) != 0 && at.0 - at.0.rem_euclid(HOUR_MILLIS) < pruned;
-        match self.pieces().iter().flat_map(|(from, to)| [*from, *to]).find(within) {
-            Some(at) => gone(format!("{at} is within an hour, which is cut by the runs themselves"), "Begin and end at whole hours of UTC"),
+        let within = |at: &Timestamp| {
+            at.0.rem_euclid(HOUR_MILLIS) != 0 && at.0 - at.0.rem_euclid(HOUR_MILLIS) < pruned
+        };
+        match self
+            .pieces()
+            .iter()
+            .flat_map(|(from, to)| [*from, *to])
+            .find(within)
+        {
+            Some(at) => gone(
+                format!("{at} is within an hour, which is cut by the runs themselves"),
+                "Begin and end at whole hours of UTC",
+            ),
             None => Ok(()),
         }
     }
@@ -108,13 +142,17 @@ impl Period<'_> {
             }
         })?;
         if self.from.0 == hour * HOUR_MILLIS {
-            carried(db, hour, |key, runs| book.entry(Kind { key, cpus: 0 }).or_default().runs += runs)?;
+            carried(db, hour, |key, runs| {
+                book.entry(Kind { key, cpus: 0 }).or_default().runs += runs
+            })?;
         }
         // What has no sums: runs that still run, and those of an older release that were not added yet.
         let open = "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1";
         let older = "r.summed = 0 AND r.end_ms IS NOT NULL AND r.start_ms < ?1";
         for condition in [open, older] {
-            each_run(db, condition, [self.to.0], self.now, |run| self.add_run(&pieces, &run, &mut book))?;
+            each_run(db, condition, [self.to.0], self.now, |run| {
+                self.add_run(&pieces, &run, &mut book)
+            })?;
         }
         Ok(book)
     }
@@ -123,16 +161,30 @@ impl Period<'_> {
         let mut book = Book::new();
         let pieces = self.pieces();
         let mut add = |run: SpentRun| self.add_run(&pieces, &run, &mut book);
-        each_run(db, "r.end_ms >= ?1 AND r.start_ms < ?2", [self.from.0, self.to.0], self.now, &mut add)?;
-        each_run(db, "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1", [self.to.0], self.now, &mut add)?;
+        each_run(
+            db,
+            "r.end_ms >= ?1 AND r.start_ms < ?2",
+            [self.from.0, self.to.0],
+            self.now,
+            &mut add,
+        )?;
+        each_run(
+            db,
+            "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1",
+            [self.to.0],
+            self.now,
+            &mut add,
+        )?;
         Ok(book)
     }
 
     /// The period cut where a price changes: each piece has one price.
     fn pieces(&self) -> Vec<(Timestamp, Timestamp)> {
         let changes = self.prices.values().flatten().map(|price| price.from);
-        let cuts: BTreeSet<Timestamp> =
-            changes.filter(|at| (self.from..self.to).contains(at)).chain([self.from, self.to]).collect();
+        let cuts: BTreeSet<Timestamp> = changes
+            .filter(|at| (self.from..self.to).contains(at))
+            .chain([self.from, self.to])
+            .collect();
         let cuts: Vec<Timestamp> = cuts.into_iter().collect();
         cuts.windows(2).map(|pair| (pair[0], pair[1])).collect()
     }
@@ -148,7 +200,12 @@ impl Period<'_> {
         book.entry(self.kind(run)).or_default().runs += 1;
     }
 
-    fn add_piece(&self, db: &Connection, (from, to): (Timestamp, Timestamp), book: &mut Book) -> Answer<()> {
+    fn add_piece(
+        &self,
+        db: &Connection,
+        (from, to): (Timestamp, Timestamp),
+        book: &mut Book,
+    ) -> Answer<()> {
         let first = -(-from.0).div_euclid(HOUR_MILLIS); // rounded up
         let end = to.0.div_euclid(HOUR_MILLIS);
         if first > end {
@@ -165,7 +222,12 @@ impl Period<'_> {
     }
 
     /// A time within one hour.
-    fn add_edge(&self, db: &Connection, (from, to): (Timestamp, Timestamp), book: &mut Book) -> Answer<()> {
+    fn add_edge(
+        &self,
+        db: &Connection,
+        (from, to): (Timestamp, Timestamp),
+        book: &mut Book,
+    ) -> Answer<()> {
         if from >= to {
             return Ok(());
         }
@@ -181,14 +243,22 @@ impl Period<'_> {
         if amounts == Amounts::default() {
             return;
         }
-        let priced = if self.prices.is_empty() { BTreeMap::new() } else { gpus(&kind.key) };
+        let priced = if self.prices.is_empty() {
+            BTreeMap::new()
+        } else {
+            gpus(&kind.key)
+        };
         let spent = book.entry(kind).or_default();
         spent.amounts.add(&amounts);
         for (gpu_type, milli) in priced {
-            let price = self.prices.get(&gpu_type).and_then(|list| list.iter().rev().find(|price| price.from <= at));
+            let price = self
+                .prices
+                .get(&gpu_type)
+                .and_then(|list| list.iter().rev().find(|price| price.from <= at));
             let Some(price) = price else { continue };
             let millis = u128::from(amounts.0[0].unsigned_abs());
-            *spent.cost.entry(gpu_type).or_default() += u128::from(milli) * millis * u128::from(price.per_gpu_hour_milli);
+            *spent.cost.entry(gpu_type).or_default() +=
+                u128::from(milli) * millis * u128::from(price.per_gpu_hour_milli);
         }
     }
 
@@ -197,14 +267,19 @@ impl Period<'_> {
         let again = "SELECT job FROM runs WHERE attempt > 1 AND end_ms >= ?1 AND start_ms < ?2
             UNION SELECT job FROM runs WHERE live = 1 AND attempt > 1 AND end_ms IS NULL AND start_ms < ?2";
         let mut statement = db.prepare_cached(again)?;
-        let jobs = statement.query_map((self.from.0, self.to.0), |row| row.get(0))?.collect::<rusqlite::Result<Vec<u64>>>()?;
+        let jobs = statement
+            .query_map((self.from.0, self.to.0), |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<u64>>>()?;
         let mut more = BTreeMap::new();
         for job in jobs.into_iter().map(JobId) {
             let mut runs = BTreeMap::<Vec<String>, i64>::new();
-            let begun = "r.job = ?1 AND r.start_ms IS NOT NULL AND (r.end_ms IS NOT NULL OR r.live = 1)";
+            let begun =
+                "r.job = ?1 AND r.start_ms IS NOT NULL AND (r.end_ms IS NOT NULL OR r.live = 1)";
             each_run(db, begun, [job.0], self.now, |run| {
                 if run.overlaps(self.from, self.to) {
-                    groups(&self.kind(&run), by).into_iter().for_each(|(group, _)| *runs.entry(group).or_default() += 1);
+                    groups(&self.kind(&run), by)
+                        .into_iter()
+                        .for_each(|(group, _)| *runs.entry(group).or_default() += 1);
                 }
             })?;
             for (group, count) in runs {
@@ -216,15 +291,28 @@ impl Period<'_> {
     }
 
     /// As [`Self::repeated`], of jobs that are no longer kept.
-    fn repeated_and_gone(&self, db: &Connection, by: &[String], more: &mut BTreeMap<Vec<String>, i64>) -> Answer<()> {
+    fn repeated_and_gone(
+        &self,
+        db: &Connection,
+        by: &[String],
+        more: &mut BTreeMap<Vec<String>, i64>,
+    ) -> Answer<()> {
         let sql = "SELECT p.job, k.account, k.user, k.partition, k.class, k.gpus, k.tags FROM pruned_repeats p JOIN usage_keys k ON k.id = p.key
             WHERE p.end_ms >= ?1 AND p.start_ms < ?2 ORDER BY p.job";
         let mut runs = BTreeMap::<(u64, Vec<String>), i64>::new();
         let mut statement = db.prepare_cached(sql)?;
         let mut rows = statement.query((self.from.0, self.to.0))?;
         while let Some(row) = rows.next()? {
-            let (job, kind) = (row.get(0)?, Kind { key: key_of(row, 1)?, cpus: 0 });
-            groups(&kind, by).into_iter().for_each(|(group, _)| *runs.entry((job, group)).or_default() += 1);
+            let (job, kind) = (
+                row.get(0)?,
+                Kind {
+                    key: key_of(row, 1)?,
+                    cpus: 0,
+                },
+            );
+            groups(&kind, by)
+                .into_iter()
+                .for_each(|(group, _)| *runs.entry((job, group)).or_default() += 1);
         }
         for ((_, group), count) in runs {
             *more.entry(group).or_default() += count - 1;
@@ -260,7 +348,13 @@ fn each_run(
     each(db, &format!("runs r WHERE {condition}"), values, now, found)
 }
 
-fn each(db: &Connection, from: &str, values: impl Params, now: Timestamp, mut found: impl FnMut(SpentRun)) -> Answer<()> {
+fn each(
+    db: &Connection,
+    from: &str,
+    values: impl Params,
+    now: Timestamp,
+    mut found: impl FnMut(SpentRun),
+) -> Answer<()> {
     let mut statement = db.prepare_cached(&format!("SELECT {} FROM {from}", SpentRun::COLUMNS))?;
     let mut rows = statement.query(values)?;
     while let Some(row) = rows.next()? {
@@ -276,7 +370,10 @@ fn grouped(
     priced: bool,
 ) -> Answer<Vec<ReportRow>> {
     let mut sums = BTreeMap::<Vec<String>, (i64, ReportRow)>::new();
-    for (kind, spent) in book.iter().filter(|(_, spent)| spent.runs > 0 || spent.amounts != Amounts::default()) {
+    for (kind, spent) in book
+        .iter()
+        .filter(|(_, spent)| spent.runs > 0 || spent.amounts != Amounts::default())
+    {
         for (group, falls) in groups(kind, by) {
             let (runs, row) = sums.entry(group).or_default();
             *runs += spent.runs;
@@ -285,20 +382,34 @@ fn grouped(
     }
     let rows = sums.into_iter().map(|(group, (runs, row))| {
         let jobs = runs - repeated.get(&group).copied().unwrap_or(0);
-        ReportRow { jobs: jobs.max(0).unsigned_abs(), group, ..row }
+        ReportRow {
+            jobs: jobs.max(0).unsigned_abs(),
+            group,
+            ..row
+        }
     });
     let mut rows: Vec<ReportRow> = rows.collect();
     // Sizes by what they are, not as words.
-    let sizes: Vec<usize> = (0..by.len()).filter(|at| ["gpus", "cpus"].contains(&by[*at].as_str())).collect();
+    let sizes: Vec<usize> = (0..by.len())
+        .filter(|at| ["gpus", "cpus"].contains(&by[*at].as_str()))
+        .collect();
     if !sizes.is_empty() {
-        rows.sort_by(|a, b| (0..by.len()).fold(Ordering::Equal, |so_far, at| so_far.then_with(|| in_order(&a.group[at], &b.group[at], sizes.contains(&at)))));
+        rows.sort_by(|a, b| {
+            (0..by.len()).fold(Ordering::Equal, |so_far, at| {
+                so_far.then_with(|| in_order(&a.group[at], &b.group[at], sizes.contains(&at)))
+            })
+        });
     }
     Ok(rows)
 }
 
 fn in_order(a: &str, b: &str, is_size: bool) -> Ordering {
     let size = |text: &str| text.parse::<f64>().unwrap_or(0.0);
-    if is_size { size(a).total_cmp(&size(b)) } else { a.cmp(b) }
+    if is_size {
+        size(a).total_cmp(&size(b))
+    } else {
+        a.cmp(b)
+    }
 }
 
 /// What of a key falls into one group: thousandths of GPUs, and the part of everything else.
@@ -310,8 +421,17 @@ struct Falls {
 }
 
 fn charged(spent: &Spent, falls: &Falls, priced: bool) -> ReportRow {
-    let [millis, cpu, cpu_used, mem, mem_peak, idle, busy, told, energy] =
-        spent.amounts.0.map(|amount| amount as f64);
+    let [
+        millis,
+        cpu,
+        cpu_used,
+        mem,
+        mem_peak,
+        idle,
+        busy,
+        told,
+        energy,
+    ] = spent.amounts.0.map(|amount| amount as f64);
     let hours = |millis: f64| millis / MILLIS_PER_HOUR * falls.part;
     let gib_hours = |mib_secs: f64| mib_secs / 1024.0 / 3600.0 * falls.part;
     let cost: u128 = match &falls.gpu_type {
@@ -351,25 +471,41 @@ fn groups(kind: &Kind, by: &[String]) -> Vec<(Vec<String>, Falls)> {
             "class" => vec![(key.class.clone(), None)],
             "gpus" => vec![((all as f64 / 1000.0).to_string(), None)],
             "cpus" => vec![(kind.cpus.to_string(), None)],
-            "gpu-type" if all > 0 => gpus.iter().map(|(gpu_type, milli)| (gpu_type.clone(), Some(*milli))).collect(),
+            "gpu-type" if all > 0 => gpus
+                .iter()
+                .map(|(gpu_type, milli)| (gpu_type.clone(), Some(*milli)))
+                .collect(),
             "gpu-type" => vec![(String::new(), None)],
             _ => tags(key).into_iter().map(|tag| (tag, None)).collect(),
         };
         groups = fan_out(groups, &values);
     }
     let falls = |of_type: Option<(String, u64)>| match of_type {
-        Some((gpu_type, milli)) => {
-            Falls { gpu_milli: milli, part: milli as f64 / all as f64, gpu_type: Some(gpu_type) }
-        }
-        None => Falls { gpu_milli: all, part: 1.0, gpu_type: None },
+        Some((gpu_type, milli)) => Falls {
+            gpu_milli: milli,
+            part: milli as f64 / all as f64,
+            gpu_type: Some(gpu_type),
+        },
+        None => Falls {
+            gpu_milli: all,
+            part: 1.0,
+            gpu_type: None,
+        },
     };
-    groups.into_iter().map(|(group, of_type)| (group, falls(of_type))).collect()
+    groups
+        .into_iter()
+        .map(|(group, of_type)| (group, falls(of_type)))
+        .collect()
 }
 
 /// Each tag once; one empty word for none.
 fn tags(key: &Key) -> BTreeSet<String> {
     let tags: BTreeSet<String> = serde_json::from_str(&key.tags).unwrap_or_default();
-    if tags.is_empty() { BTreeSet::from([String::new()]) } else { tags }
+    if tags.is_empty() {
+        BTreeSet::from([String::new()])
+    } else {
+        tags
+    }
 }
 
 type Group = (Vec<String>, Option<(String, u64)>);

@@ -31,21 +31,33 @@ pub struct RunFields {
 impl RunFields {
     /// These keys, or all. `each_attempt`: attempts have a row each, which says how that one ended, not how the job did.
     pub fn of(keys: Option<&[&str]>, each_attempt: bool) -> Self {
-        let wanted = |field: &&Field| keys.is_none_or(|keys| field.keys.iter().any(|key| keys.contains(key)));
+        let wanted = |field: &&Field| {
+            keys.is_none_or(|keys| field.keys.iter().any(|key| keys.contains(key)))
+        };
         let mut selected: Vec<Source> = Vec::new();
         let mut place = |source: &Source| {
-            selected.iter().position(|known| known == source).unwrap_or_else(|| {
-                selected.push(*source);
-                selected.len() - 1
-            })
+            selected
+                .iter()
+                .position(|known| known == source)
+                .unwrap_or_else(|| {
+                    selected.push(*source);
+                    selected.len() - 1
+                })
         };
         let places = |field: &'static Field| (field, field.from.iter().map(&mut place).collect());
         let fields = FIELDS.iter().filter(wanted).map(places).collect();
-        Self { sql: statement(&selected, each_attempt), fields, each_attempt }
+        Self {
+            sql: statement(&selected, each_attempt),
+            fields,
+            each_attempt,
+        }
     }
 
     fn read(&self, row: &Row<'_>, id: u64, now: Timestamp) -> Answer<RunRow> {
-        let mut run = RunRow { id, ..RunRow::default() };
+        let mut run = RunRow {
+            id,
+            ..RunRow::default()
+        };
         for (field, at) in &self.fields {
             (field.read)(&Cells { row, at, now }, &mut run)?;
         }
@@ -54,7 +66,12 @@ impl RunFields {
 }
 
 /// The rows of these keys, in their order; None where there is no such job.
-pub fn rows(db: &Connection, keys: &[RunKey], fields: &RunFields, now: Timestamp) -> Answer<Vec<Option<RunRow>>> {
+pub fn rows(
+    db: &Connection,
+    keys: &[RunKey],
+    fields: &RunFields,
+    now: Timestamp,
+) -> Answer<Vec<Option<RunRow>>> {
     let mut statement = db.prepare_cached(&fields.sql)?;
     let mut all = Vec::with_capacity(keys.len());
     for key in keys {
@@ -62,22 +79,39 @@ pub fn rows(db: &Connection, keys: &[RunKey], fields: &RunFields, now: Timestamp
             true => statement.query((key.id, key.attempt))?,
             false => statement.query([key.id])?,
         };
-        all.push(found.next()?.map(|row| fields.read(row, key.id, now)).transpose()?);
+        all.push(
+            found
+                .next()?
+                .map(|row| fields.read(row, key.id, now))
+                .transpose()?,
+        );
     }
     Ok(all)
 }
 
 fn statement(selected: &[Source], each_attempt: bool) -> String {
-    let mut columns: Vec<String> = selected.iter().map(|source| source.sql(each_attempt)).collect();
+    let mut columns: Vec<String> = selected
+        .iter()
+        .map(|source| source.sql(each_attempt))
+        .collect();
     if columns.is_empty() {
         columns.push("1".into());
     }
-    let specs = selected.iter().any(|source| matches!(source, Source::Spec(_)));
-    let runs = each_attempt || selected.iter().any(|source| matches!(source, Source::Run(_)));
+    let specs = selected
+        .iter()
+        .any(|source| matches!(source, Source::Spec(_)));
+    let runs = each_attempt
+        || selected
+            .iter()
+            .any(|source| matches!(source, Source::Run(_)));
     format!(
         "SELECT {} FROM jobs j{}{} WHERE j.id = ?1",
         columns.join(", "),
-        if specs { " CROSS JOIN specs s ON s.id = j.spec" } else { "" },
+        if specs {
+            " CROSS JOIN specs s ON s.id = j.spec"
+        } else {
+            ""
+        },
         match (runs, each_attempt) {
             (false, _) => "",
             (true, false) => " LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt",
@@ -104,7 +138,9 @@ impl Source {
             Self::Job(column) => format!("j.{column}"),
             Self::Spec(column) => format!("s.{column}"),
             Self::Run(column) => format!("r.{column}"),
-            Self::Course(column) if each_attempt => format!("iif(r.attempt IS NULL, j.{column}, r.{column})"),
+            Self::Course(column) if each_attempt => {
+                format!("iif(r.attempt IS NULL, j.{column}, r.{column})")
+            }
             Self::Course(column) => format!("j.{column}"),
             Self::Cancelled => "iif(j.state = 'CANCELLED', j.doc, NULL)".to_owned(),
         }
@@ -133,7 +169,11 @@ impl Cells<'_> {
 
     /// Empty for none.
     fn text(&self, position: usize) -> rusqlite::Result<&str> {
-        Ok(self.row.get_ref(self.at[position])?.as_str().unwrap_or_default())
+        Ok(self
+            .row
+            .get_ref(self.at[position])?
+            .as_str()
+            .unwrap_or_default())
     }
 
     fn owned(&self, position: usize) -> rusqlite::Result<String> {
@@ -141,13 +181,17 @@ impl Cells<'_> {
     }
 
     fn instant(&self, position: usize) -> rusqlite::Result<Option<Instant>> {
-        Ok(self.get::<Option<i64>>(position)?.map(|ms| Instant(Timestamp(ms))))
+        Ok(self
+            .get::<Option<i64>>(position)?
+            .map(|ms| Instant(Timestamp(ms))))
     }
 
     /// Milliseconds in which it stood still; of one that runs, until now. From [`SPAN`].
     fn stood_still_ms(&self) -> rusqlite::Result<i64> {
         let (before, since): (Option<i64>, Option<i64>) = (self.get(2)?, self.get(3)?);
-        let now = since.map(|since| Ok::<_, rusqlite::Error>((self.until()?.0 - since).max(0))).transpose()?;
+        let now = since
+            .map(|since| Ok::<_, rusqlite::Error>((self.until()?.0 - since).max(0)))
+            .transpose()?;
         Ok(before.unwrap_or(0) + now.unwrap_or(0))
     }
 
@@ -157,8 +201,14 @@ impl Cells<'_> {
 
     /// Seconds from start to end without those in which it stood still. From [`SPAN`].
     fn elapsed_secs(&self) -> rusqlite::Result<i64> {
-        let Some(start) = self.get(0)? else { return Ok(0) };
-        Ok(self.until()?.plus_millis(-self.stood_still_ms()?).since_secs(Timestamp(start)).max(0))
+        let Some(start) = self.get(0)? else {
+            return Ok(0);
+        };
+        Ok(self
+            .until()?
+            .plus_millis(-self.stood_still_ms()?)
+            .since_secs(Timestamp(start))
+            .max(0))
     }
 }
 
@@ -166,7 +216,10 @@ impl Cells<'_> {
     /// Texts as JSON; none where there is no value.
     fn list(&self, position: usize) -> Answer<Vec<String>> {
         let text: Option<String> = self.get(position)?;
-        Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
+        Ok(text
+            .map(|text| serde_json::from_str(&text))
+            .transpose()?
+            .unwrap_or_default())
     }
 }
 
@@ -178,7 +231,12 @@ struct Cancelled {
 }
 
 /// From when to when, and the time in between in which it stood still.
-const SPAN: [Source; 4] = [Source::Course("start_ms"), Source::Course("end_ms"), Source::Run("suspended_ms"), Source::Run("suspended_since_ms")];
+const SPAN: [Source; 4] = [
+    Source::Course("start_ms"),
+    Source::Course("end_ms"),
+    Source::Run("suspended_ms"),
+    Source::Run("suspended_since_ms"),
+];
 
 macro_rules! field {
     ($($key:literal)+, [$($from:expr),+], $read:expr) => {
@@ -324,10 +382,30 @@ mod tests {
             ..RunRow::default()
         };
         let row = serde_json::to_value(&full).unwrap();
-        let keys: BTreeSet<&str> = row.as_object().unwrap().keys().map(String::as_str).filter(|key| !ELSEWHERE.contains(key)).collect();
-        assert_eq!(FIELDS.iter().flat_map(|field| field.keys).copied().collect::<BTreeSet<&str>>(), keys);
+        let keys: BTreeSet<&str> = row
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .filter(|key| !ELSEWHERE.contains(key))
+            .collect();
+        assert_eq!(
+            FIELDS
+                .iter()
+                .flat_map(|field| field.keys)
+                .copied()
+                .collect::<BTreeSet<&str>>(),
+            keys
+        );
         let columns = gpu_use::COLUMNS.map(|column| format!("r.gpu_{column}"));
-        let read: Vec<String> = FIELDS.iter().find(|field| field.keys == ["gpu_use"]).unwrap().from.iter().map(|source| source.sql(false)).collect();
+        let read: Vec<String> = FIELDS
+            .iter()
+            .find(|field| field.keys == ["gpu_use"])
+            .unwrap()
+            .from
+            .iter()
+            .map(|source| source.sql(false))
+            .collect();
         assert_eq!(read, columns);
     }
 

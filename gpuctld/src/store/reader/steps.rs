@@ -56,11 +56,36 @@ fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
     let mut steps: Vec<StoredStep> = Vec::new();
     while let Some(row) = rows.next()? {
         match read(&bytes(row, 0)?)? {
-            Event::StepStarted { run, step, name, tasks, nodes, places, hold, at } => {
+            Event::StepStarted {
+                run,
+                step,
+                name,
+                tasks,
+                nodes,
+                places,
+                hold,
+                at,
+            } => {
                 let own = hold.as_ref().map(own);
-                steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, places, started: at, ended: None, own });
+                steps.push(StoredStep {
+                    attempt: run.attempt,
+                    number: step,
+                    name,
+                    tasks,
+                    nodes,
+                    places,
+                    started: at,
+                    ended: None,
+                    own,
+                });
             }
-            Event::StepEnded { run, step, exit, used, at } => {
+            Event::StepEnded {
+                run,
+                step,
+                exit,
+                used,
+                at,
+            } => {
                 let of = |one: &&mut StoredStep| one.attempt == run.attempt && one.number == step;
                 if let Some(step) = steps.iter_mut().find(of) {
                     step.ended.get_or_insert(StoredEnd { at, exit, used });

@@ -14,7 +14,12 @@ pub struct TracedJob {
 
 /// The jobs after an id that were submitted in `[from, to)` and are over; array tasks that had no record of their own never
 /// ran and are left out.
-pub fn page(db: &Connection, (from, to): (Timestamp, Timestamp), after: Option<JobId>, limit: u32) -> Answer<Vec<TracedJob>> {
+pub fn page(
+    db: &Connection,
+    (from, to): (Timestamp, Timestamp),
+    after: Option<JobId>,
+    limit: u32,
+) -> Answer<Vec<TracedJob>> {
     let after = match after {
         Some(id) => id.0.cast_signed(),
         None => begin(db, from)? - 1,
@@ -25,14 +30,18 @@ pub fn page(db: &Connection, (from, to): (Timestamp, Timestamp), after: Option<J
          WHERE j.id > ?1 AND +j.end_ms IS NOT NULL AND j.submit_ms >= ?2 AND j.submit_ms < ?3 ORDER BY j.id LIMIT ?4",
     )?;
     let rows = statement.query_map((after, from.0, to.0, limit), |row| {
-        Ok(TracedJob { id: JobId(row.get(0)?), first_start: row.get::<_, Option<i64>>(1)?.map(Timestamp) })
+        Ok(TracedJob {
+            id: JobId(row.get(0)?),
+            first_start: row.get::<_, Option<i64>>(1)?.map(Timestamp),
+        })
     })?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 /// No job with a lower id was submitted after `from`: what ended earlier was. The index over ends has ids too.
 fn begin(db: &Connection, from: Timestamp) -> Answer<i64> {
-    let first: Option<i64> =
-        db.prepare_cached("SELECT min(id) FROM jobs WHERE end_ms >= ?1")?.query_row([from.0], |row| row.get(0))?;
+    let first: Option<i64> = db
+        .prepare_cached("SELECT min(id) FROM jobs WHERE end_ms >= ?1")?
+        .query_row([from.0], |row| row.get(0))?;
     Ok(first.unwrap_or(i64::MAX))
 }

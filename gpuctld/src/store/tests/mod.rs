@@ -25,7 +25,10 @@ use std::sync::Arc;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HOUR: i64 = 3600;
-const KEEP: super::retention::Keep = super::retention::Keep { scripts_days: 30, jobs_days: 365 };
+const KEEP: super::retention::Keep = super::retention::Keep {
+    scripts_days: 30,
+    jobs_days: 365,
+};
 
 /// A store, the state above it, and a clock.
 struct World {
@@ -39,10 +42,24 @@ impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (store, state) = Store::open_or_make(dir.path()).unwrap();
-        let mut world = Self { dir, store, state, now: START };
-        let partition = Partition { name: "main".into(), is_default: true, ..Partition::default() };
-        let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
-        world.input(Input::Configure { config: Arc::new(config) });
+        let mut world = Self {
+            dir,
+            store,
+            state,
+            now: START,
+        };
+        let partition = Partition {
+            name: "main".into(),
+            is_default: true,
+            ..Partition::default()
+        };
+        let config = ClusterConfig {
+            partitions: vec![partition],
+            ..ClusterConfig::default()
+        };
+        world.input(Input::Configure {
+            config: Arc::new(config),
+        });
         world.input(Input::Started);
         world
     }
@@ -53,7 +70,11 @@ impl World {
 
     /// Several inputs in one commit.
     fn inputs(&mut self, inputs: Vec<Input>, blobs: Vec<Blob>) -> Vec<Reply> {
-        let mut batch = Batch { blobs, now: self.now, ..Batch::default() };
+        let mut batch = Batch {
+            blobs,
+            now: self.now,
+            ..Batch::default()
+        };
         let replies = inputs
             .into_iter()
             .map(|input| handle(&mut self.state, &mut batch.events, input, self.now).unwrap())
@@ -63,11 +84,17 @@ impl World {
     }
 
     fn command(&mut self, command: Command) -> Reply {
-        self.input(Input::Command { actor: alice(), command })
+        self.input(Input::Command {
+            actor: alice(),
+            command,
+        })
     }
 
     fn submit(&mut self, spec: JobSpec) -> JobId {
-        match self.command(Command::Submit { spec: Box::new(spec), client_key: None }) {
+        match self.command(Command::Submit {
+            spec: Box::new(spec),
+            client_key: None,
+        }) {
             Reply::Submitted { id, .. } => id,
             other => panic!("{other:?}"),
         }
@@ -83,10 +110,22 @@ impl World {
             minted_by: "root".into(),
             admin: false,
         };
-        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
-        self.input(Input::Command { actor, command: Command::MintToken { token } });
-        let reply = self.command(Command::Join { token_hash: hash, name: name.into() });
-        let Reply::Joined { node, .. } = reply else { panic!("{reply:?}") };
+        let actor = Actor {
+            user: "root".into(),
+            operator: true,
+            ..Actor::default()
+        };
+        self.input(Input::Command {
+            actor,
+            command: Command::MintToken { token },
+        });
+        let reply = self.command(Command::Join {
+            token_hash: hash,
+            name: name.into(),
+        });
+        let Reply::Joined { node, .. } = reply else {
+            panic!("{reply:?}")
+        };
         let gpu = |index| GpuInfo {
             uuid: format!("GPU-{name}-{index}"),
             gpu_type: "h100".into(),
@@ -101,7 +140,15 @@ impl World {
             isolation: "fence".into(),
             ..Inventory::default()
         };
-        self.report(node, NodeReport::Hello { life: life(), fence: Fence::default(), inventory, runs: Vec::new() });
+        self.report(
+            node,
+            NodeReport::Hello {
+                life: life(),
+                fence: Fence::default(),
+                inventory,
+                runs: Vec::new(),
+            },
+        );
         node
     }
 
@@ -110,13 +157,26 @@ impl World {
     }
 
     fn plan(&mut self) {
-        let plan = gsched::plan(&snapshot(&self.state, self.now), gsched::WorkBudget::default());
+        let plan = gsched::plan(
+            &snapshot(&self.state, self.now),
+            gsched::WorkBudget::default(),
+        );
         self.input(Input::Plan { plan });
     }
 
     fn phase(&mut self, node: NodeId, job: JobId, phase: RunPhase) {
-        let run = self.state.jobs.get(job).and_then(|job| job.live_run()).expect("it runs");
-        self.report(node, NodeReport::Runs { runs: vec![RunReport::new(run, phase)] });
+        let run = self
+            .state
+            .jobs
+            .get(job)
+            .and_then(|job| job.live_run())
+            .expect("it runs");
+        self.report(
+            node,
+            NodeReport::Runs {
+                runs: vec![RunReport::new(run, phase)],
+            },
+        );
     }
 
     fn start(&mut self, node: NodeId, job: JobId) {
@@ -126,25 +186,43 @@ impl World {
     }
 
     fn end(&mut self, node: NodeId, job: JobId) {
-        let run = self.state.jobs.get(job).and_then(|job| self.state.runs.get(job.live_run()?));
+        let run = self
+            .state
+            .jobs
+            .get(job)
+            .and_then(|job| self.state.runs.get(job.live_run()?));
         let end = RunEnd {
             cause: EndCause::Exited,
             exit: ExitCode::exited(3),
             started: Some(run.and_then(|run| run.started).unwrap_or(self.now)),
             ended: Some(self.now),
-            usage: Usage { cpu_user_micros: 7_000_000, peak_memory_bytes: 1 << 30, ..Usage::default() },
+            usage: Usage {
+                cpu_user_micros: 7_000_000,
+                peak_memory_bytes: 1 << 30,
+                ..Usage::default()
+            },
             ..RunEnd::default()
         };
         self.phase(node, job, RunPhase::Clean(end.into()));
     }
 
     fn reopen(self) -> Self {
-        let Self { dir, store, now, state } = self;
+        let Self {
+            dir,
+            store,
+            now,
+            state,
+        } = self;
         store.close().unwrap();
         let config = state.config.clone();
         let (store, mut state) = Store::open_or_make(dir.path()).unwrap();
         state.config = config;
-        Self { dir, store, state, now }
+        Self {
+            dir,
+            store,
+            state,
+            now,
+        }
     }
 
     /// The state as a controller finds it that is started now.
@@ -153,7 +231,10 @@ impl World {
         backup(self.store.path(), &copy.path().join(DATABASE)).unwrap();
         let (_store, loaded) = Store::open_or_make(copy.path()).unwrap();
         let state = &self.state;
-        assert_eq!((loaded.seq, loaded.next_job, loaded.next_node), (state.seq, state.next_job, state.next_node));
+        assert_eq!(
+            (loaded.seq, loaded.next_job, loaded.next_node),
+            (state.seq, state.next_job, state.next_node)
+        );
         for (id, job) in loaded.jobs.iter() {
             assert_eq!(Some(job), state.jobs.get(id));
         }
@@ -166,9 +247,16 @@ impl World {
         assert!(loaded.runs.iter().eq(state.runs.iter()), "runs differ");
         assert_eq!(loaded.nodes.len(), state.nodes.len());
         for node in state.nodes.values() {
-            let mut back = loaded.nodes.get(node.id).expect("the node is there").clone();
+            let mut back = loaded
+                .nodes
+                .get(node.id)
+                .expect("the node is there")
+                .clone();
             back.obeyed = node.obeyed; // the node says it again
-            assert!(back.generation >= node.generation, "a node would refuse older orders");
+            assert!(
+                back.generation >= node.generation,
+                "a node would refuse older orders"
+            );
             back.generation = node.generation;
             assert_eq!(&back, node);
         }
@@ -184,24 +272,40 @@ impl World {
 
     fn runs(&self, query: RunQuery) -> Vec<String> {
         let rows = wait(self.reader().runs(query, self.now)).unwrap();
-        rows.iter().map(|row| format!("{}#{} {}", row.shown_id, row.attempt, row.state)).collect()
+        rows.iter()
+            .map(|row| format!("{}#{} {}", row.shown_id, row.attempt, row.state))
+            .collect()
     }
 }
 
 fn wait<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 fn alice() -> Actor {
-    Actor { user: "alice".into(), uid: 1000, gid: 1000, ..Actor::default() }
+    Actor {
+        user: "alice".into(),
+        uid: 1000,
+        gid: 1000,
+        ..Actor::default()
+    }
 }
 
 fn life() -> NodeLife {
-    NodeLife { boot: "b1".into(), spool: "s1".into() }
+    NodeLife {
+        boot: "b1".into(),
+        spool: "s1".into(),
+    }
 }
 
 fn spec(gpus: &str) -> JobSpec {
-    let mut spec = JobSpec { name: "train".into(), ..JobSpec::default() };
+    let mut spec = JobSpec {
+        name: "train".into(),
+        ..JobSpec::default()
+    };
     spec.tags = vec!["paper".into()];
     spec.launch.work_dir = "/home/alice".into();
     spec.request.gpus = (!gpus.is_empty()).then(|| GpuAsk::parse(gpus).unwrap());
@@ -214,7 +318,9 @@ fn changed(mut spec: JobSpec, change: impl FnOnce(&mut JobSpec)) -> JobSpec {
 }
 
 fn array(tasks: &str) -> JobSpec {
-    changed(spec("h100:1"), |spec| spec.array = Some(ArraySpec::parse(tasks).unwrap()))
+    changed(spec("h100:1"), |spec| {
+        spec.array = Some(ArraySpec::parse(tasks).unwrap())
+    })
 }
 
 fn all() -> RunQuery {

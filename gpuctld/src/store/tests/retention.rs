@@ -7,7 +7,10 @@ use crate::store::retention::{Keep, prune};
 const DAY: i64 = 24 * HOUR;
 
 fn count(db: &Connection, what: &str) -> i64 {
-    db.query_row(&format!("SELECT count(*) FROM {what}"), [], |row| row.get(0)).unwrap()
+    db.query_row(&format!("SELECT count(*) FROM {what}"), [], |row| {
+        row.get(0)
+    })
+    .unwrap()
 }
 
 #[test]
@@ -18,16 +21,32 @@ fn jobs_go_with_all_that_is_theirs_and_what_lives_stays() {
     world.start(node, done);
     world.end(node, done);
     let over = world.submit(array("0-3"));
-    world.command(Command::Cancel { targets: vec![Target::Job(over)], signal: None });
+    world.command(Command::Cancel {
+        targets: vec![Target::Job(over)],
+        signal: None,
+    });
     let running = world.submit(spec("h100:2"));
     world.start(node, running);
-    let waiting = world.submit(changed(spec("h100:8"), |spec| spec.comment = "of its own".into()));
+    let waiting = world.submit(changed(spec("h100:8"), |spec| {
+        spec.comment = "of its own".into()
+    }));
     let db = Connection::open(world.store.path()).unwrap();
-    let left = |db: &Connection| ["jobs", "arrays", "runs", "run_hours", "specs"].map(|table| count(db, table));
+    let left = |db: &Connection| {
+        ["jobs", "arrays", "runs", "run_hours", "specs"].map(|table| count(db, table))
+    };
     let before = left(&db);
-    let keep = Keep { scripts_days: 30, jobs_days: 10 };
+    let keep = Keep {
+        scripts_days: 30,
+        jobs_days: 10,
+    };
     world.now = world.now.plus_secs(9 * DAY);
-    assert_eq!((prune(world.store.path(), world.now, keep).unwrap(), left(&db)), (0, before));
+    assert_eq!(
+        (
+            prune(world.store.path(), world.now, keep).unwrap(),
+            left(&db)
+        ),
+        (0, before)
+    );
     world.now = world.now.plus_secs(2 * DAY);
     let events = count(&db, "events");
     assert_eq!(prune(world.store.path(), world.now, keep).unwrap(), 2);
@@ -38,12 +57,19 @@ fn jobs_go_with_all_that_is_theirs_and_what_lives_stays() {
     // The controller goes on, also with a request that went while it had it in memory.
     db.execute("DELETE FROM specs", []).unwrap();
     for job in [running, waiting] {
-        world.command(Command::Hold { targets: vec![Target::Job(job)], reason: "x".into(), for_owner: false });
+        world.command(Command::Hold {
+            targets: vec![Target::Job(job)],
+            reason: "x".into(),
+            for_owner: false,
+        });
     }
     world.end(node, running);
     world.assert_comes_back();
     let world = world.reopen();
-    assert_eq!(world.state.jobs.get(waiting).unwrap().spec.comment, "of its own");
+    assert_eq!(
+        world.state.jobs.get(waiting).unwrap().spec.comment,
+        "of its own"
+    );
 }
 
 #[test]
@@ -51,10 +77,21 @@ fn the_history_of_nodes_and_policy_is_kept_for_a_year_at_least() {
     let mut world = World::new();
     world.add_node("node1", 8);
     let db = Connection::open(world.store.path()).unwrap();
-    let keep = Keep { scripts_days: 30, jobs_days: 10 };
+    let keep = Keep {
+        scripts_days: 30,
+        jobs_days: 10,
+    };
     prune(world.store.path(), world.now.plus_secs(364 * DAY), keep).unwrap();
     assert_eq!(count(&db, "events WHERE kind = 'node_joined'"), 1);
-    prune(world.store.path(), world.now.plus_secs(366 * DAY), Keep { jobs_days: 400, ..keep }).unwrap();
+    prune(
+        world.store.path(),
+        world.now.plus_secs(366 * DAY),
+        Keep {
+            jobs_days: 400,
+            ..keep
+        },
+    )
+    .unwrap();
     assert_eq!(count(&db, "events WHERE kind = 'node_joined'"), 1);
     prune(world.store.path(), world.now.plus_secs(366 * DAY), keep).unwrap();
     assert_eq!(count(&db, "events WHERE kind = 'node_joined'"), 0);
@@ -64,17 +101,28 @@ fn the_history_of_nodes_and_policy_is_kept_for_a_year_at_least() {
 fn pages_that_became_free_are_used_again() {
     let mut world = World::new();
     let node = world.add_node("node1", 8);
-    let keep = Keep { scripts_days: 0, jobs_days: 2 };
+    let keep = Keep {
+        scripts_days: 0,
+        jobs_days: 2,
+    };
     let mut sizes = Vec::new();
     for _ in 0..5 {
         for number in 0..120 {
-            let job = world.submit(changed(spec("h100:1"), |spec| spec.comment = format!("{number} {}", "x".repeat(900))));
+            let job = world.submit(changed(spec("h100:1"), |spec| {
+                spec.comment = format!("{number} {}", "x".repeat(900))
+            }));
             world.start(node, job);
             world.end(node, job);
         }
         world.now = world.now.plus_secs(3 * DAY);
         prune(world.store.path(), world.now, keep).unwrap();
-        sizes.push(world.store.db.pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0)).unwrap());
+        sizes.push(
+            world
+                .store
+                .db
+                .pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0))
+                .unwrap(),
+        );
     }
     assert!(sizes[4] * 10 <= sizes[1] * 11, "{sizes:?}");
 }

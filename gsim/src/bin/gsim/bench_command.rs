@@ -25,15 +25,24 @@ pub struct BenchArgs {
 /// `gsim bench`.
 pub fn bench(args: &BenchArgs) -> Result<(), String> {
     if args.list {
-        BENCHES.iter().for_each(|bench| say!("{:<14} {}", bench.name, bench.what));
+        BENCHES
+            .iter()
+            .for_each(|bench| say!("{:<14} {}", bench.name, bench.what));
         return Ok(());
     }
     let mut chosen: Vec<&Bench> = Vec::new();
     for name in &args.rows {
         let names = || BENCHES.iter().map(|bench| bench.name);
-        let known = BENCHES.iter().find(|bench| bench.name == name).ok_or_else(|| {
-            format!("no row {name:?}.{} There are: {}.", gmodel::suggest::did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "))
-        })?;
+        let known = BENCHES
+            .iter()
+            .find(|bench| bench.name == name)
+            .ok_or_else(|| {
+                format!(
+                    "no row {name:?}.{} There are: {}.",
+                    gmodel::suggest::did_you_mean(name, names()),
+                    names().collect::<Vec<_>>().join(", ")
+                )
+            })?;
         chosen.push(known);
     }
     if chosen.is_empty() {
@@ -43,10 +52,16 @@ pub fn bench(args: &BenchArgs) -> Result<(), String> {
         note!("gsim: a debug build: the numbers are those of --release times a factor");
     }
     let mut clock = clock();
-    let rows: Vec<_> = chosen.iter().map(|bench| bench.measure(&mut clock)).collect();
+    let rows: Vec<_> = chosen
+        .iter()
+        .map(|bench| bench.measure(&mut clock))
+        .collect();
     say!("{}", table(&rows).trim_end());
     if args.json {
-        say!("{}", serde_json::json!({ "schema": 1, "command": "bench", "rows": rows }));
+        say!(
+            "{}",
+            serde_json::json!({ "schema": 1, "command": "bench", "rows": rows })
+        );
     }
     Ok(())
 }
@@ -78,28 +93,55 @@ pub struct FragArgs {
 
 /// `gsim frag`.
 pub fn frag(args: &FragArgs) -> Result<(), String> {
-    let pods = Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
+    let pods =
+        Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
     if !pods.has_gpus() {
         return Err(format!("{}: no row asks for GPUs", args.trace.display()));
     }
     let text = read_text(&args.cluster)?;
     let hardware = match is_node_csv(&text) {
         true => Hardware::from_csv(&text).map_err(|errors| in_file(&args.cluster, &errors)),
-        false => Hardware::from_toml(&args.cluster.display().to_string(), &text, &NodeShape::default()),
+        false => Hardware::from_toml(
+            &args.cluster.display().to_string(),
+            &text,
+            &NodeShape::default(),
+        ),
     }?;
     if hardware.gpus() == 0 {
-        return Err(format!("{}: the nodes have no GPUs", args.cluster.display()));
+        return Err(format!(
+            "{}: the nodes have no GPUs",
+            args.cluster.display()
+        ));
     }
     let mut placements = Vec::new();
     for name in &args.placement {
         let names = || PLACEMENTS.iter().map(|(name, _)| *name);
-        let known = PLACEMENTS.iter().find(|(known, _)| known == name).ok_or_else(|| {
-            format!("no placement {name:?}.{} There are: {}.", gmodel::suggest::did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "))
-        })?;
+        let known = PLACEMENTS
+            .iter()
+            .find(|(known, _)| known == name)
+            .ok_or_else(|| {
+                format!(
+                    "no placement {name:?}.{} There are: {}.",
+                    gmodel::suggest::did_you_mean(name, names()),
+                    names().collect::<Vec<_>>().join(", ")
+                )
+            })?;
         placements.push(*known);
     }
     say!("cluster  {}", hardware.describe());
-    let mut lines = vec![["placement", "requests", "allocated, mean", "least", "most", "pods", "dropped, mean"].map(str::to_owned).to_vec()];
+    let mut lines = vec![
+        [
+            "placement",
+            "requests",
+            "allocated, mean",
+            "least",
+            "most",
+            "pods",
+            "dropped, mean",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
     let mut results = Vec::new();
     for until in &args.until {
         for (name, by) in &placements {
@@ -108,7 +150,8 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
             let mean = parts.iter().sum::<f64>() / parts.len() as f64;
             let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
             let most = parts.iter().copied().fold(0.0, f64::max);
-            let dropped = filled.iter().map(|one| one.dropped).sum::<u64>() as f64 / filled.len() as f64;
+            let dropped =
+                filled.iter().map(|one| one.dropped).sum::<u64>() as f64 / filled.len() as f64;
             let percent = |part: f64| format!("{:.2} %", 100.0 * part);
             lines.push(vec![
                 (*name).to_owned(),
@@ -126,14 +169,24 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
         }
     }
     say!("{}", aligned(&lines).trim_end());
-    say!("{} orders by seeds from {}; allocated: of all {} GPUs; what does not fit is dropped", args.seeds, args.seed, hardware.gpus());
+    say!(
+        "{} orders by seeds from {}; allocated: of all {} GPUs; what does not fit is dropped",
+        args.seeds,
+        args.seed,
+        hardware.gpus()
+    );
     if args.json {
-        say!("{}", serde_json::json!({ "schema": 1, "command": "frag", "results": results }));
+        say!(
+            "{}",
+            serde_json::json!({ "schema": 1, "command": "frag", "results": results })
+        );
     }
     Ok(())
 }
 
 fn seeds(args: &FragArgs, pods: &Trace, hardware: &Hardware, by: By, until: u32) -> Vec<Filled> {
     let one = |seed| fill(pods, hardware, by, seed, f64::from(until) / 100.0);
-    (args.seed..args.seed.saturating_add(args.seeds)).map(one).collect()
+    (args.seed..args.seed.saturating_add(args.seeds))
+        .map(one)
+        .collect()
 }

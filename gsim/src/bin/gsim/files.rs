@@ -16,7 +16,11 @@ pub fn read_text(path: &Path) -> Result<String, String> {
         data
     };
     String::from_utf8(data).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count()
+            + 1;
         named(format!("line {line} is no UTF-8 text"))
     })
 }
@@ -32,7 +36,12 @@ pub fn make_dir(path: &Path) -> Result<(), String> {
 /// Mistakes with the name of the file before each line of them.
 pub fn in_file(path: &Path, error: &impl ToString) -> String {
     let name = path.display();
-    error.to_string().lines().map(|line| format!("{name}: {line}")).collect::<Vec<_>>().join("\n")
+    error
+        .to_string()
+        .lines()
+        .map(|line| format!("{name}: {line}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Nanoseconds since the program began.

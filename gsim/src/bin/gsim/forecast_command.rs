@@ -39,30 +39,55 @@ pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
         Place::Sized(wish) => Hardware::sized(&jobs, &wish)?,
     };
     let mut watch = Watch::new(i64::from(args.every) * 1000);
-    run_watched(&jobs, &hardware, &policy.config(&hardware), &policy.settings, &mut || 0, &mut watch)?;
+    run_watched(
+        &jobs,
+        &hardware,
+        &policy.config(&hardware),
+        &policy.settings,
+        &mut || 0,
+        &mut watch,
+    )?;
     let told = watch.told();
     say!("trace    {}", args.place.jobs().trace().display());
     say!("cluster  {}", hardware.describe());
     say!("policy   {}", policy.describe());
     let unlimited = trace.unlimited();
-    trace.notes.iter().chain(&unlimited).chain(&hardware.notes).for_each(|note| say!("note     {note}"));
-    say!("jobs that waited more than {} minutes; {} times the queue was forecast\n", LONG_WAIT_SECS / 60, watch.forecasts);
+    trace
+        .notes
+        .iter()
+        .chain(&unlimited)
+        .chain(&hardware.notes)
+        .for_each(|note| say!("note     {note}"));
+    say!(
+        "jobs that waited more than {} minutes; {} times the queue was forecast\n",
+        LONG_WAIT_SECS / 60,
+        watch.forecasts
+    );
     told.iter().for_each(print);
     if told.is_empty() {
-        say!("none of them had an interval yet: these are learned from jobs that waited so long, 30 in a partition at least");
+        say!(
+            "none of them had an interval yet: these are learned from jobs that waited so long, 30 in a partition at least"
+        );
     }
     if let Some(path) = &args.cases {
         write_text(path, &watch.csv())?;
     }
     if args.json {
         let trace = args.place.jobs().trace().display().to_string();
-        say!("{}", serde_json::json!({"schema": 1, "command": "forecast", "trace": trace, "long_wait_secs": LONG_WAIT_SECS, "at_age": told}));
+        say!(
+            "{}",
+            serde_json::json!({"schema": 1, "command": "forecast", "trace": trace, "long_wait_secs": LONG_WAIT_SECS, "at_age": told})
+        );
     }
     Ok(())
 }
 
 fn print(at: &AtAge) {
-    say!("forecast after {} min of waiting: {} intervals", at.waited_secs / 60, at.nominal.intervals);
+    say!(
+        "forecast after {} min of waiting: {} intervals",
+        at.waited_secs / 60,
+        at.nominal.intervals
+    );
     let line = |name: &str, told: &Told| {
         say!(
             "  {name:<42} right {:5.1} %   median width {:8.0} s   of the wait {:5.2}   mean width {:8.0} s",
@@ -73,8 +98,20 @@ fn print(at: &AtAge) {
         );
     };
     line("ours, nominal 90 %", &at.nominal);
-    line(&format!("past waits, middle {:.0} %", at.past_waits_level * 100.0), &at.past_waits_as_often);
-    line(&format!("ours, right as often (nominal {:.0} %)", at.as_often_level * 100.0), &at.as_often_as_past_waits);
+    line(
+        &format!("past waits, middle {:.0} %", at.past_waits_level * 100.0),
+        &at.past_waits_as_often,
+    );
+    line(
+        &format!(
+            "ours, right as often (nominal {:.0} %)",
+            at.as_often_level * 100.0
+        ),
+        &at.as_often_as_past_waits,
+    );
     line("past waits, 10th to 90th percentile", &at.past_waits);
-    line(&format!("ours, right as often (nominal {:.0} %)", at.level * 100.0), &at.at_equal_coverage);
+    line(
+        &format!("ours, right as often (nominal {:.0} %)", at.level * 100.0),
+        &at.at_equal_coverage,
+    );
 }

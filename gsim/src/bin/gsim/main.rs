@@ -23,7 +23,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Parser)]
-#[command(name = "gsim", version, about = "Simulates a whole cluster in virtual time: real traces, or faults by a seed")]
+#[command(
+    name = "gsim",
+    version,
+    about = "Simulates a whole cluster in virtual time: real traces, or faults by a seed"
+)]
 struct Cli {
     #[command(subcommand)]
     command: What,
@@ -115,16 +119,41 @@ enum What {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        What::Run { place, policy, starts, how } => {
-            said(run_command::run(&place, policy.as_deref(), starts.as_deref(), &how))
-        }
-        What::Compare { place, policy, starts, how } => {
-            said(run_command::compare(&place, &policy, starts.as_deref(), &how))
-        }
+        What::Run {
+            place,
+            policy,
+            starts,
+            how,
+        } => said(run_command::run(
+            &place,
+            policy.as_deref(),
+            starts.as_deref(),
+            &how,
+        )),
+        What::Compare {
+            place,
+            policy,
+            starts,
+            how,
+        } => said(run_command::compare(
+            &place,
+            &policy,
+            starts.as_deref(),
+            &how,
+        )),
         What::Forecast(args) => said(forecast_command::forecast(&args)),
         What::Reclaim(args) => said(reclaim_command::reclaim(&args)),
-        What::Fuzz { seeds, seed, nodes, no_shrink } => fuzz(seed, seeds, nodes, !no_shrink),
-        What::ReplaySeed { seed, nodes, shrink } => replay_seed(seed, nodes, shrink),
+        What::Fuzz {
+            seeds,
+            seed,
+            nodes,
+            no_shrink,
+        } => fuzz(seed, seeds, nodes, !no_shrink),
+        What::ReplaySeed {
+            seed,
+            nodes,
+            shrink,
+        } => replay_seed(seed, nodes, shrink),
         What::Replay(args) => match replay_command::run(&args) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
@@ -133,7 +162,11 @@ fn main() -> ExitCode {
         What::Bench(args) => said(bench_command::bench(&args)),
         What::Slices(args) => said(slices_command::slices(&args)),
         What::Frag(args) => said(bench_command::frag(&args)),
-        What::BusyDay { agents, tasks, secs } => busy_day(agents, tasks, secs),
+        What::BusyDay {
+            agents,
+            tasks,
+            secs,
+        } => busy_day(agents, tasks, secs),
     }
 }
 
@@ -211,14 +244,22 @@ fn replay_seed(seed: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
 }
 
 fn report(failure: &Failure, nodes: Option<u16>) {
-    let Scenario { seed, machines, gpus, acts, .. } = &failure.scenario;
+    let Scenario {
+        seed,
+        machines,
+        gpus,
+        acts,
+        ..
+    } = &failure.scenario;
     let nodes = nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"));
     note!("gsim: seed {seed} fails: {}", failure.violation);
     note!("{machines} machines with {gpus} GPUs; the acts that matter:");
     acts.iter().for_each(|act| note!("{act}"));
     let from = failure.trace.len().saturating_sub(60);
     note!("the last of {} lines:", failure.trace.len());
-    failure.trace[from..].iter().for_each(|line| note!("{line}"));
+    failure.trace[from..]
+        .iter()
+        .for_each(|line| note!("{line}"));
     note!("again, in full: gsim replay-seed {seed}{nodes} --shrink");
 }
 
@@ -251,6 +292,11 @@ fn cpu_time() -> Duration {
     let text = String::from_utf8_lossy(&stat);
     let after_name = text.rsplit(')').next().unwrap_or("");
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|field| field.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
     Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }

@@ -15,7 +15,9 @@ macro_rules! note {
 
 /// Ends the program where the results cannot be written.
 pub fn result(text: Arguments) {
-    if let Err(error) = writeln!(stdout().lock(), "{text}") && error.kind() != ErrorKind::BrokenPipe {
+    if let Err(error) = writeln!(stdout().lock(), "{text}")
+        && error.kind() != ErrorKind::BrokenPipe
+    {
         note!("gsim: standard output: {error}");
         std::process::exit(1);
     }

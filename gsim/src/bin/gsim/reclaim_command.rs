@@ -22,15 +22,42 @@ pub struct ReclaimArgs {
 /// `gsim reclaim`.
 pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     let trace = read_trace(&args.jobs)?;
-    let setup = Setup { nodes: args.nodes, ..Setup::default() };
-    say!("trace    {}, {} jobs", args.jobs.trace().display(), trace.jobs.len());
-    say!("cluster  {} nodes of 8 GPUs; all that runs writes a mark every {} min", setup.nodes, setup.marks_every_ms / 60_000);
-    trace.notes.iter().chain(&trace.unlimited()).for_each(|note| say!("note     {note}"));
-    say!("owner    asks for 1 to {} whole nodes every {} h, for {} h\n", setup.most_nodes, setup.every_ms / 3_600_000, setup.run_ms / 3_600_000);
+    let setup = Setup {
+        nodes: args.nodes,
+        ..Setup::default()
+    };
+    say!(
+        "trace    {}, {} jobs",
+        args.jobs.trace().display(),
+        trace.jobs.len()
+    );
+    say!(
+        "cluster  {} nodes of 8 GPUs; all that runs writes a mark every {} min",
+        setup.nodes,
+        setup.marks_every_ms / 60_000
+    );
+    trace
+        .notes
+        .iter()
+        .chain(&trace.unlimited())
+        .for_each(|note| say!("note     {note}"));
+    say!(
+        "owner    asks for 1 to {} whole nodes every {} h, for {} h\n",
+        setup.most_nodes,
+        setup.every_ms / 3_600_000,
+        setup.run_ms / 3_600_000
+    );
     say!("GPU-hours lost (runs ended)");
     say!(
         "{:>5} {:>9} {:>17} {:>17} {:>17} {:>9} {:>17} {:>17}",
-        "seed", "reclaims", "ours", "youngest first", "lowest priority", "tried", "ours", "brute force"
+        "seed",
+        "reclaims",
+        "ours",
+        "youngest first",
+        "lowest priority",
+        "tried",
+        "ours",
+        "brute force"
     );
     let mut all = Vec::new();
     for seed in 1..=args.seeds {
@@ -41,10 +68,15 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     let total = sum(&all);
     print("all", &total);
     if total.in_parts > 0 {
-        say!("{} reclaims are not counted: the core did not end all runs of them at once", total.in_parts);
+        say!(
+            "{} reclaims are not counted: the core did not end all runs of them at once",
+            total.in_parts
+        );
     }
-    let less = |than: Lost| 100.0 * (1.0 - total.ours.gpu_hours / than.gpu_hours.max(f64::MIN_POSITIVE));
-    let over = total.ours_where_tried.gpu_hours / total.brute_force.gpu_hours.max(f64::MIN_POSITIVE);
+    let less =
+        |than: Lost| 100.0 * (1.0 - total.ours.gpu_hours / than.gpu_hours.max(f64::MIN_POSITIVE));
+    let over =
+        total.ours_where_tried.gpu_hours / total.brute_force.gpu_hours.max(f64::MIN_POSITIVE);
     say!(
         "\nours loses {:.0} % less than youngest first, {:.0} % less than lowest priority first, and {over:.2} times the least that is possible",
         less(total.youngest_first),
@@ -52,7 +84,10 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     );
     if args.json {
         let trace = args.jobs.trace().display().to_string();
-        say!("{}", serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total}));
+        say!(
+            "{}",
+            serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total})
+        );
     }
     Ok(())
 }

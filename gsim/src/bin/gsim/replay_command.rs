@@ -25,27 +25,58 @@ pub struct ReplayArgs {
 pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     let text = read_text(&args.trace)?;
     let recorded = Recorded::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
-    recorded.breaks.iter().for_each(|(line, why)| say!("not whole   line {line}: {why}"));
-    let (done, history, state) = replay_with_history(&recorded).map_err(|error| in_file(&args.trace, &error))?;
-    say!("inputs      {} ({} refused then and now)", done.inputs, done.refused);
+    recorded
+        .breaks
+        .iter()
+        .for_each(|(line, why)| say!("not whole   line {line}: {why}"));
+    let (done, history, state) =
+        replay_with_history(&recorded).map_err(|error| in_file(&args.trace, &error))?;
+    say!(
+        "inputs      {} ({} refused then and now)",
+        done.inputs,
+        done.refused
+    );
     say!("events      {}, hash {}", done.events, done.hash);
-    say!("decisions   {} starts in {} plans, hash {}", done.starts, done.plans, done.decisions_hash);
-    say!("made again  {} plans equal, {} of them with the same reasons", done.plans_equal, done.reasons_equal);
+    say!(
+        "decisions   {} starts in {} plans, hash {}",
+        done.starts,
+        done.plans,
+        done.decisions_hash
+    );
+    say!(
+        "made again  {} plans equal, {} of them with the same reasons",
+        done.plans_equal,
+        done.reasons_equal
+    );
     if done.plans_unknown > 0 {
-        say!("            {} plans are of a state that the trace does not hold", done.plans_unknown);
+        say!(
+            "            {} plans are of a state that the trace does not hold",
+            done.plans_unknown
+        );
     }
-    done.notes.iter().for_each(|note| say!("note        {note}"));
-    done.differences.iter().for_each(|difference| say!("other       {difference}"));
+    done.notes
+        .iter()
+        .for_each(|note| say!("note        {note}"));
+    done.differences
+        .iter()
+        .for_each(|difference| say!("other       {difference}"));
     let is_whole = done.breaks.is_empty();
     let same = done.plans_equal + done.plans_unknown == done.plans && is_whole;
-    say!("{}", match (same, is_whole) {
-        (true, _) => "the same decisions, bit for bit",
-        (false, true) => "some decisions are others",
-        (false, false) => "the trace is not as it was written: nothing can be said of the decisions as a whole",
-    });
-    let mut document = serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
+    say!(
+        "{}",
+        match (same, is_whole) {
+            (true, _) => "the same decisions, bit for bit",
+            (false, true) => "some decisions are others",
+            (false, false) =>
+                "the trace is not as it was written: nothing can be said of the decisions as a whole",
+        }
+    );
+    let mut document =
+        serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
     if let Some(policy) = &args.policy {
-        let told = history.told(&state).map_err(|error| in_file(&args.trace, &error))?;
+        let told = history
+            .told(&state)
+            .map_err(|error| in_file(&args.trace, &error))?;
         document["under"] = under(told, policy)?;
     }
     if args.json {
@@ -63,12 +94,24 @@ fn under(mut told: Told, policy: &str) -> Result<serde_json::Value, String> {
     let columns = [told.measures.clone(), other.measures.clone()];
     say!("\n{}", table(&columns));
     notes.iter().for_each(|note| say!("note        {note}"));
-    say!("use and fragmentation are of the simulation only; its nodes run a job at once and no node fails");
-    let moved = other.parts.first().map_or(Vec::new(), |part| told.moved(&part.outcome));
+    say!(
+        "use and fragmentation are of the simulation only; its nodes run a job at once and no node fails"
+    );
+    let moved = other
+        .parts
+        .first()
+        .map_or(Vec::new(), |part| told.moved(&part.outcome));
     let earlier = moved.iter().filter(|(_, then, now)| now < then).count();
-    say!("{} of {} jobs start a second or more from then: {earlier} earlier, {} later", moved.len(), told.trace.jobs.len(), moved.len() - earlier);
+    say!(
+        "{} of {} jobs start a second or more from then: {earlier} earlier, {} later",
+        moved.len(),
+        told.trace.jobs.len(),
+        moved.len() - earlier
+    );
     for (id, then, now) in moved.iter().take(10) {
         say!("  job {id}: {now:.0} s after the begin instead of {then:.0}");
     }
-    Ok(serde_json::json!({ "as_it_was": columns[0], "would_be": columns[1], "earlier": earlier, "later": moved.len() - earlier, "notes": notes }))
+    Ok(
+        serde_json::json!({ "as_it_was": columns[0], "would_be": columns[1], "earlier": earlier, "later": moved.len() - earlier, "notes": notes }),
+    )
 }

@@ -103,7 +103,12 @@ fn no_limit(text: &str) -> Result<NoLimit, String> {
 }
 
 /// `gsim run`.
-pub fn run(place: &Where, policy: Option<&str>, starts: Option<&Path>, how: &How) -> Result<(), String> {
+pub fn run(
+    place: &Where,
+    policy: Option<&str>,
+    starts: Option<&Path>,
+    how: &How,
+) -> Result<(), String> {
     let trace = read_trace(&place.jobs)?;
     let policies = [policy_for(policy.unwrap_or("default"), how)?];
     let done = experiments(&trace, place, &policies)?;
@@ -114,15 +119,26 @@ pub fn run(place: &Where, policy: Option<&str>, starts: Option<&Path>, how: &How
 }
 
 /// `gsim compare`.
-pub fn compare(place: &Where, policies: &[String], starts: Option<&Path>, how: &How) -> Result<(), String> {
+pub fn compare(
+    place: &Where,
+    policies: &[String],
+    starts: Option<&Path>,
+    how: &How,
+) -> Result<(), String> {
     let trace = read_trace(&place.jobs)?;
-    let mut read = policies.iter().map(|policy| policy_for(policy, how)).collect::<Result<Vec<_>, _>>()?;
+    let mut read = policies
+        .iter()
+        .map(|policy| policy_for(policy, how))
+        .collect::<Result<Vec<_>, _>>()?;
     distinct(&mut read);
     let done = experiments(&trace, place, &read)?;
     if let Some(dir) = starts {
         make_dir(dir)?;
         for one in &done {
-            write_text(&dir.join(format!("{}.csv", one.measures.policy)), &one.starts_csv())?;
+            write_text(
+                &dir.join(format!("{}.csv", one.measures.policy)),
+                &one.starts_csv(),
+            )?;
         }
     }
     print(place, &read, &done, how, "compare")
@@ -142,7 +158,11 @@ pub fn read_trace(jobs: &Jobs) -> Result<Trace, String> {
     let text = read_text(&jobs.trace)?;
     let mut trace = Trace::parse(&text).map_err(|errors| in_file(&jobs.trace, &errors))?;
     if !trace.passed_over.is_empty() {
-        note!("gsim: {}: columns passed over: {}", jobs.trace.display(), trace.passed_over.join(", "));
+        note!(
+            "gsim: {}: columns passed over: {}",
+            jobs.trace.display(),
+            trace.passed_over.join(", ")
+        );
     }
     if let Some(rows) = jobs.rows {
         trace.jobs.truncate(rows as usize);
@@ -161,7 +181,10 @@ pub fn read_policy(policy: &str) -> Result<PolicyFile, String> {
     let path = Path::new(policy);
     let text = read_text(path).map_err(|error| {
         let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
-        format!("--policy: {error}. Without a file there are: {}.", names.join(", "))
+        format!(
+            "--policy: {error}. Without a file there are: {}.",
+            names.join(", ")
+        )
     })?;
     PolicyFile::parse(policy, &text)
 }
@@ -188,7 +211,10 @@ pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
     if !(0.01..=10.0).contains(&place.load) {
         return Err(format!("--load {}: 0.01 to 10 is allowed", place.load));
     }
-    let mut wish = Wish { load: place.load, ..Wish::of(trace) };
+    let mut wish = Wish {
+        load: place.load,
+        ..Wish::of(trace)
+    };
     wish.gpus_per_node = place.gpus_per_node;
     wish.cpus_per_node = place.cpus_per_node;
     let jobs: Vec<_> = trace.jobs.iter().collect();
@@ -201,30 +227,57 @@ pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
     let text = read_text(path)?;
     let hardware = match is_node_csv(&text) {
         true => Hardware::from_csv(&text).map_err(|errors| in_file(path, &errors)),
-        false => Hardware::from_toml(&path.display().to_string(), &text, &Hardware::unknown_shape(&jobs, &wish)),
+        false => Hardware::from_toml(
+            &path.display().to_string(),
+            &text,
+            &Hardware::unknown_shape(&jobs, &wish),
+        ),
     };
     hardware.map(Place::Given)
 }
 
-fn experiments<'a>(trace: &'a Trace, place: &Where, policies: &[PolicyFile]) -> Result<Vec<Experiment<'a>>, String> {
+fn experiments<'a>(
+    trace: &'a Trace,
+    place: &Where,
+    policies: &[PolicyFile],
+) -> Result<Vec<Experiment<'a>>, String> {
     let place = read_place(place, trace)?;
     let mut clock = clock();
-    policies.iter().map(|policy| Experiment::run(trace, &place, policy, &mut clock)).collect()
+    policies
+        .iter()
+        .map(|policy| Experiment::run(trace, &place, policy, &mut clock))
+        .collect()
 }
 
-fn print(place: &Where, policies: &[PolicyFile], done: &[Experiment], how: &How, what: &str) -> Result<(), String> {
+fn print(
+    place: &Where,
+    policies: &[PolicyFile],
+    done: &[Experiment],
+    how: &How,
+    what: &str,
+) -> Result<(), String> {
     let columns: Vec<Measures> = done.iter().map(|one| one.measures.clone()).collect();
     say!("trace    {}", place.jobs.trace.display());
     say!("cluster  {}", columns[0].cluster);
-    policies.iter().for_each(|policy| say!("policy   {}", policy.describe()));
+    policies
+        .iter()
+        .for_each(|policy| say!("policy   {}", policy.describe()));
     let mut notes: Vec<&String> = Vec::new();
-    columns.iter().flat_map(|m| &m.notes).for_each(|note| if !notes.contains(&note) { notes.push(note) });
+    columns.iter().flat_map(|m| &m.notes).for_each(|note| {
+        if !notes.contains(&note) {
+            notes.push(note)
+        }
+    });
     notes.iter().for_each(|note| say!("note     {note}"));
     say!("\n{}", table(&columns));
     for m in &columns {
-        m.refusals.iter().for_each(|(text, count)| say!("{}: {count} jobs not run: {text}", m.policy));
+        m.refusals
+            .iter()
+            .for_each(|(text, count)| say!("{}: {count} jobs not run: {text}", m.policy));
     }
-    say!("fairness: Jain's index over the mean bounded slowdown (tau 10 s) of each account; 1 is equal for all");
+    say!(
+        "fairness: Jain's index over the mean bounded slowdown (tau 10 s) of each account; 1 is equal for all"
+    );
     say!("fragmentation: free GPUs on nodes partly in use, of all free GPUs, over time");
     if let Some(dir) = &how.plots {
         plots(dir, done, &columns)?;
@@ -247,20 +300,53 @@ fn plots(dir: &Path, done: &[Experiment], columns: &[Measures]) -> Result<(), St
         for part in &one.parts {
             let out = &part.outcome;
             let has_gpus = part.hardware.gpus() > 0;
-            let (unit, most) = if has_gpus { ("GPUs", part.hardware.gpus()) } else { ("CPUs", part.hardware.cpus()) };
-            let value = |s: &gsim::ledger::Sample| if has_gpus { s.gpu_milli as f64 / 1000.0 } else { s.cpus as f64 };
-            let steps = out.ledger.samples.iter().map(|s| (s.at, value(s))).collect();
-            let used = Series { name: "in use".into(), steps };
-            let waiting: Vec<_> = out.ledger.samples.iter().map(|s| (s.at, s.pending as f64)).collect();
+            let (unit, most) = if has_gpus {
+                ("GPUs", part.hardware.gpus())
+            } else {
+                ("CPUs", part.hardware.cpus())
+            };
+            let value = |s: &gsim::ledger::Sample| {
+                if has_gpus {
+                    s.gpu_milli as f64 / 1000.0
+                } else {
+                    s.cpus as f64
+                }
+            };
+            let steps = out
+                .ledger
+                .samples
+                .iter()
+                .map(|s| (s.at, value(s)))
+                .collect();
+            let used = Series {
+                name: "in use".into(),
+                steps,
+            };
+            let waiting: Vec<_> = out
+                .ledger
+                .samples
+                .iter()
+                .map(|s| (s.at, s.pending as f64))
+                .collect();
             let longest = waiting.iter().map(|(_, count)| *count).fold(1.0, f64::max);
-            let account = part.account.as_ref().map_or(String::new(), |account| format!("-{account}"));
-            let name = |what: &str| dir.join(format!("{what}-{}{account}.svg", one.measures.policy));
+            let account = part
+                .account
+                .as_ref()
+                .map_or(String::new(), |account| format!("-{account}"));
+            let name =
+                |what: &str| dir.join(format!("{what}-{}{account}.svg", one.measures.policy));
             let title = format!("{}{account}: {unit} in use, of {most}", one.measures.policy);
             let svg = over_time(&title, unit, out.begin_ms, out.end_ms, most as f64, &[used]);
             write_text(&name("use"), &svg)?;
             let title = format!("{}{account}: jobs that wait", one.measures.policy);
-            let waiting = Series { name: "waiting".into(), steps: waiting };
-            write_text(&name("queue"), &over_time(&title, "", out.begin_ms, out.end_ms, longest, &[waiting]))?;
+            let waiting = Series {
+                name: "waiting".into(),
+                steps: waiting,
+            };
+            write_text(
+                &name("queue"),
+                &over_time(&title, "", out.begin_ms, out.end_ms, longest, &[waiting]),
+            )?;
         }
     }
     write_text(&dir.join("waits-by-size.svg"), &waits_by_size(columns))?;

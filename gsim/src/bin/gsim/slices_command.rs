@@ -35,22 +35,45 @@ pub struct SlicesArgs {
 }
 
 pub fn slices(args: &SlicesArgs) -> Result<(), String> {
-    let trace = Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
+    let trace =
+        Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
     let mut results = Vec::new();
     say!("load  seed  waited of asked  mean wait, s   cuts  way");
     for load in &args.load {
         for seed in args.seed..args.seed + args.seeds {
-            let rows = compare(&trace, args.nodes, args.jobs as usize, f64::from(*load) / 100.0, seed, args.most);
+            let rows = compare(
+                &trace,
+                args.nodes,
+                args.jobs as usize,
+                f64::from(*load) / 100.0,
+                seed,
+                args.most,
+            );
             for row in &rows {
-                let part = 100.0 * row.waited_gpu_hours / row.asked_gpu_hours.max(f64::MIN_POSITIVE);
-                say!("{load:>3}%  {seed:>4}  {part:>14.2}%  {:>12.0}  {:>5}  {}", row.mean_wait_secs, row.cuts, row.way);
+                let part =
+                    100.0 * row.waited_gpu_hours / row.asked_gpu_hours.max(f64::MIN_POSITIVE);
+                say!(
+                    "{load:>3}%  {seed:>4}  {part:>14.2}%  {:>12.0}  {:>5}  {}",
+                    row.mean_wait_secs,
+                    row.cuts,
+                    row.way
+                );
             }
-            results.push(serde_json::json!({ "load": f64::from(*load) / 100.0, "seed": seed, "ways": rows }));
+            results.push(
+                serde_json::json!({ "load": f64::from(*load) / 100.0, "seed": seed, "ways": rows }),
+            );
         }
     }
-    say!("{} jobs of at most one GPU on {} GPUs; waited: GPU-hours of demand that waited, of the GPU-hours asked for", args.jobs, args.nodes * 8);
+    say!(
+        "{} jobs of at most one GPU on {} GPUs; waited: GPU-hours of demand that waited, of the GPU-hours asked for",
+        args.jobs,
+        args.nodes * 8
+    );
     if args.json {
-        say!("{}", serde_json::json!({ "schema": 1, "command": "slices", "results": results }));
+        say!(
+            "{}",
+            serde_json::json!({ "schema": 1, "command": "slices", "results": results })
+        );
     }
     Ok(())
 }

@@ -15,7 +15,11 @@ use crate::nvml::{GpuEvent, GpuEventKind, KernelLog};
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// What the thread does until the worker is dropped. The log is opened before this returns, so that no line after it is missed.
-pub(super) fn begin(shared: &Arc<Shared>, path: &Path, tell: impl Fn(Option<io::Error>) + Send + 'static) -> impl FnOnce() + Send + 'static {
+pub(super) fn begin(
+    shared: &Arc<Shared>,
+    path: &Path,
+    tell: impl Fn(Option<io::Error>) + Send + 'static,
+) -> impl FnOnce() + Send + 'static {
     let (shared, path) = (Arc::downgrade(shared), path.to_owned());
     let mut log = KernelLog::open(&path);
     move || {

@@ -42,8 +42,14 @@ enum Failure {
 }
 
 fn main() -> ExitCode {
-    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
-    if called.file_name().is_some_and(|name| name == mps_control::NAME) {
+    let called = std::env::args_os()
+        .next()
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    if called
+        .file_name()
+        .is_some_and(|name| name == mps_control::NAME)
+    {
         return mps_control::main(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
     let mut words: Vec<String> = std::env::args().skip(1).collect();
@@ -359,7 +365,9 @@ fn check_gpu(mut arguments: Arguments) -> Result<String, Failure> {
     let dir = arguments.dir()?;
     let words = arguments.finish(true)?;
     let [target] = &words[..] else {
-        return Err(Failure::Usage("which GPU? nvml-sim check --dir D $GPUPOOL_GPU".to_owned()));
+        return Err(Failure::Usage(
+            "which GPU? nvml-sim check --dir D $GPUPOOL_GPU".to_owned(),
+        ));
     };
     let state = State::read(&dir).map_err(refused)?;
     let slot = find_gpu(&state, target).map_err(Failure::Refused)?;

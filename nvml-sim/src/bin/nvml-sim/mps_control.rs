@@ -52,7 +52,9 @@ pub fn main(words: &[OsString]) -> ExitCode {
         Some("-d") => start(),
         Some("-f") => serve(),
         None => ask(),
-        Some(word) => Err(io::Error::other(format!("{word}: this simulation knows -d and -f"))),
+        Some(word) => Err(io::Error::other(format!(
+            "{word}: this simulation knows -d and -f"
+        ))),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,12 +75,16 @@ fn wait_at(word: &str) {
 }
 
 fn pipe_dir() -> PathBuf {
-    std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or_else(|| "/tmp/nvidia-mps".into(), PathBuf::from)
+    std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
+        .map_or_else(|| "/tmp/nvidia-mps".into(), PathBuf::from)
 }
 
 /// Where it was called from, links not followed: beside the state of the node's simulated GPUs.
 fn state_dir() -> PathBuf {
-    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let called = std::env::args_os()
+        .next()
+        .map(PathBuf::from)
+        .unwrap_or_default();
     called.parent().unwrap_or(Path::new(".")).join("mps")
 }
 
@@ -86,15 +92,22 @@ fn state_dir() -> PathBuf {
 fn start() -> io::Result<()> {
     let socket = pipe_dir().join("control");
     if UnixStream::connect(&socket).is_ok() {
-        return Err(io::Error::other("An instance of this daemon is already running"));
+        return Err(io::Error::other(
+            "An instance of this daemon is already running",
+        ));
     }
     if let Ok(why) = fs::read_to_string(state_dir().join("refuses")) {
         return Err(io::Error::other(why));
     }
     wait_at("-d");
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg0(std::env::args_os().next().unwrap_or_default()).arg("-f");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .arg0(std::env::args_os().next().unwrap_or_default())
+        .arg("-f");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     // SAFETY: setsid is async-signal-safe and touches nothing of ours.
     unsafe {
         command.pre_exec(|| match libc::setsid() {
@@ -147,15 +160,27 @@ fn serve() -> io::Result<()> {
     let listener = UnixListener::bind(&socket)?;
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    let log = std::env::var_os("CUDA_MPS_LOG_DIRECTORY").map_or_else(|| "/var/log/nvidia-mps".into(), PathBuf::from);
+    let log = std::env::var_os("CUDA_MPS_LOG_DIRECTORY")
+        .map_or_else(|| "/var/log/nvidia-mps".into(), PathBuf::from);
     fs::write(log.join("control.log"), "Starting control daemon\n")?;
     let file = state_dir().join(format!("{visible}.json"));
     fs::create_dir_all(state_dir())?;
     let (daemon, uid) = (std::process::id(), fs::metadata("/proc/self")?.uid());
-    let known = Known { daemon, uid, visible, pipe: pipe.clone(), log, percent: 100.0, ..Known::default() };
+    let known = Known {
+        daemon,
+        uid,
+        visible,
+        pipe: pipe.clone(),
+        log,
+        percent: 100.0,
+        ..Known::default()
+    };
     let mut daemon = Daemon { known, file };
     daemon.keep()?;
-    fs::write(pipe.join("nvidia-cuda-mps-control.pid"), daemon.known.daemon.to_string())?;
+    fs::write(
+        pipe.join("nvidia-cuda-mps-control.pid"),
+        daemon.known.daemon.to_string(),
+    )?;
     loop {
         let (stream, _) = listener.accept()?;
         let mut line = String::new();
@@ -166,7 +191,13 @@ fn serve() -> io::Result<()> {
         let quits = words.first() == Some(&"quit");
         let answer = match peer_uid(&stream) {
             // Whoever may connect may ask; only the daemon's own user changes anything.
-            Some(peer) if peer != daemon.known.uid && peer != 0 && !words[..].first().is_some_and(|word| word.starts_with("get_")) => {
+            Some(peer)
+                if peer != daemon.known.uid
+                    && peer != 0
+                    && !words[..]
+                        .first()
+                        .is_some_and(|word| word.starts_with("get_")) =>
+            {
                 "permission denied\n".to_owned()
             }
             Some(_) if quits => {
@@ -189,7 +220,9 @@ impl Daemon {
         let known = &mut self.known;
         let answer = match *words {
             ["set_default_active_thread_percentage", percent] => {
-                known.percent = percent.parse().map_err(|_| format!("{percent:?} is no percentage"))?;
+                known.percent = percent
+                    .parse()
+                    .map_err(|_| format!("{percent:?} is no percentage"))?;
                 format!("{:.1}\n", known.percent)
             }
             ["get_default_active_thread_percentage"] => format!("{:.1}\n", known.percent),
@@ -203,13 +236,27 @@ impl Daemon {
             },
             ["start_server", "-uid", uid] => {
                 let uid = uid.parse().map_err(|_| format!("{uid:?} is no uid"))?;
-                let pid = start_server(uid).map_err(|e| format!("starting a server as {uid}: {e}"))?;
-                known.servers.push(Server { pid, uid, percent: known.percent, memory: known.memory.clone() });
+                let pid =
+                    start_server(uid).map_err(|e| format!("starting a server as {uid}: {e}"))?;
+                known.servers.push(Server {
+                    pid,
+                    uid,
+                    percent: known.percent,
+                    memory: known.memory.clone(),
+                });
                 String::new()
             }
-            ["get_server_list"] => known.servers.iter().map(|server| format!("{}\n", server.pid)).collect(),
+            ["get_server_list"] => known
+                .servers
+                .iter()
+                .map(|server| format!("{}\n", server.pid))
+                .collect(),
             ["get_active_thread_percentage", pid] => {
-                let server = known.servers.iter().find(|server| server.pid.to_string() == pid).ok_or("no such server")?;
+                let server = known
+                    .servers
+                    .iter()
+                    .find(|server| server.pid.to_string() == pid)
+                    .ok_or("no such server")?;
                 format!("{:.1}\n", server.percent)
             }
             _ => return Err(format!("unknown command {:?}", words.join(" "))),
@@ -259,9 +306,21 @@ fn start_server(uid: u32) -> io::Result<u32> {
 
 /// Who is at the other end, by the kernel's word.
 fn peer_uid(stream: &UnixStream) -> Option<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open, and the structure is of the length that is told.
-    let outcome = unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &mut length) };
+    let outcome = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &mut length,
+        )
+    };
     (outcome == 0).then_some(peer.uid)
 }
