@@ -24,6 +24,14 @@ say "building, then all tests: about 15 minutes on 2 cores from nothing, 5 when 
 # The same artifacts that the runner uses below.
 "$cargo" test --workspace --no-run --message-format=json >"$logs/build.json"
 
+say "the format of all source files"
+if "$cargo" fmt --version >/dev/null 2>&1; then
+    "$cargo" fmt --all --check -- --files-with-diff >"$logs/format" 2>&1 ||
+        { cat "$logs/format"; fail "the format of all source files: cargo fmt" "$logs/format"; }
+else
+    echo "NOT RUN: the format: rustfmt is not installed" | tee -a "$not_run"
+fi
+
 say "clippy on the crates without clock, I/O and hash order (1 min)"
 if "$cargo" clippy --version >/dev/null 2>&1; then
     # Its opinions are for make lint; what is denied here ends with an error.
