@@ -273,4 +273,32 @@ mod tests {
                 .contains("cannot be read")
         );
     }
+
+    #[test]
+    fn a_user_who_owns_a_directory_or_a_link_on_the_way_does_not_choose_the_program() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("NOT RUN: a directory of another user needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let program = script(&dir, "exit 0").program;
+        let give = |path: &Path| std::os::unix::fs::lchown(path, Some(1234), None).unwrap();
+        let owned = |path: &Path| {
+            let text = format!("{} belongs to uid 1234", path.display());
+            move |why: &String| why.contains(&text)
+        };
+        let below = dir.path().join("site/bin");
+        std::fs::create_dir_all(&below).unwrap();
+        let nested = below.join("hook");
+        std::fs::copy(&program, &nested).unwrap();
+        assert_eq!(check_ownership(&nested), Ok(()));
+        let above = dir.path().join("site");
+        give(&above);
+        assert!(check_ownership(&nested).is_err_and(|why| owned(&above)(&why)));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&program, &link).unwrap();
+        assert_eq!(check_ownership(&link), Ok(()));
+        give(&link);
+        assert!(check_ownership(&link).is_err_and(|why| owned(&link)(&why)));
+    }
 }

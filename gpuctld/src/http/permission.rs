@@ -50,12 +50,11 @@ impl FromRequestParts<Site> for Caller {
         let peer = peer
             .ok_or_else(|| ApiError::denied("nobody vouches for who you are on this connection"))?;
         let caller = Self::of(&peer, site).await?;
-        match (parts.method == Method::POST, parts.uri.path()) {
-            // Before the body is read.
-            (true, path) => {
-                operators_act(path).map_or(Ok(()), |what| caller.must_administer(&what))?
-            }
-            _ => {}
+        // Before the body is read.
+        if parts.method == Method::POST
+            && let Some(what) = operators_act(parts.uri.path())
+        {
+            caller.must_administer(&what)?;
         }
         Ok(caller)
     }

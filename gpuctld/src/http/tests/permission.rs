@@ -2,8 +2,15 @@
 
 use super::pool::{Pool, column, local, request, via};
 use crate::http::Peer;
+use axum::body::{Body, Bytes};
 use gmodel::node::Role;
+use hyper::body::Frame;
 use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 fn alice() -> Peer {
     local(1000, "alice")
@@ -464,4 +471,37 @@ async fn anothers_job_can_be_seen_but_not_touched() {
         pool.get(&alice(), "/v1/jobs/1").await["jobs"][0]["state"],
         "PENDING"
     );
+}
+
+/// A body that notes whether anything read it.
+struct WatchedBody(Arc<AtomicBool>);
+
+impl hyper::body::Body for WatchedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.store(true, Ordering::Relaxed);
+        Poll::Ready(None)
+    }
+}
+
+#[tokio::test]
+async fn what_only_operators_may_is_refused_before_its_body_is_read() {
+    let pool = Pool::new("");
+    pool.node("node1", Role::Compute, 1).await;
+    let posted = ADMINISTRATION
+        .iter()
+        .filter(|(method, _)| *method == "POST");
+    for (method, path) in posted {
+        for peer in [alice(), root()] {
+            let was_read = Arc::new(AtomicBool::new(false));
+            let body = Body::new(WatchedBody(was_read.clone()));
+            let (status, _) = pool.ask_text(Some(&peer), method, path, body).await;
+            assert_eq!(status == 403, peer.uid != 0, "{path} by {}", peer.user);
+            assert_eq!(was_read.load(Ordering::Relaxed), peer.uid == 0, "{path}");
+        }
+    }
 }

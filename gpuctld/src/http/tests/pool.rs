@@ -145,7 +145,7 @@ impl Pool {
         peer: Option<&Peer>,
         method: &str,
         path: &str,
-        body: String,
+        body: impl Into<Body>,
     ) -> (StatusCode, Value) {
         let mut request = Request::builder()
             .method(method)
@@ -154,7 +154,7 @@ impl Pool {
         if let Some(peer) = peer {
             request = request.extension(peer.clone());
         }
-        let request = request.body(Body::from(body)).unwrap();
+        let request = request.body(body.into()).unwrap();
         let answer = TowerToHyperService::new(self.router.clone())
             .call(request)
             .await
