@@ -4,7 +4,7 @@ use clap::Command;
 use clap_complete::Shell;
 use gcli::pages::{ManPage, completion};
 use gcli::table::stdout;
-use gcli::{Failure, Outcome};
+use gcli::{Failure, Outcome, reason_page};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ fn pages(gadm: Command) -> Vec<ManPage> {
         page(
             gq::queue::command(),
             "",
-            "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-json(5)",
+            "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-reasons(7), gpupool-json(5)",
         ),
         page(
             gq::cancel::command(),
@@ -83,6 +83,7 @@ pub(crate) fn man(args: &ManArgs, gadm: Command) -> Outcome {
     for page in pages(gadm) {
         writeln!(out, "{}", page.write(&args.dir)?)?;
     }
+    writeln!(out, "{}", reason_page::write(&args.dir)?)?;
     out.flush()?;
     Ok(0)
 }

@@ -13,6 +13,7 @@ pub mod fake_controller;
 pub mod local_time;
 pub mod pages;
 pub mod printable;
+pub mod reason_page;
 pub mod slurm_name;
 pub mod slurm_words;
 pub mod table;

@@ -103,7 +103,7 @@ fn render_behind_options(text: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
 }
 
 /// Text that roff leaves as it is: its own characters, and a line's first.
-fn escaped(line: &str) -> String {
+pub(crate) fn escaped(line: &str) -> String {
     let text = line
         .replace('\\', "\\e")
         .replace('-', "\\-")
