@@ -567,7 +567,7 @@ fn hollow_nodes(bench: &mut Bench) -> anyhow::Result<()> {
     })?;
     let job = |gpus: u32| {
         let mut job = pool.job(0, 10);
-        job.spec.request.gpus = Some(gmodel::gpu_request::GpuAsk::whole(gpus));
+        job.spec.request.gpus = Some(gmodel::gpu_request::GpuRequest::whole(gpus));
         job.script = "#!/bin/sh\nsleep 86400\n".into();
         job
     };

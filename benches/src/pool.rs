@@ -97,7 +97,7 @@ impl Pool {
         spec.launch.submit_host = "localhost".into();
         spec.launch.stdout = "/dev/null".into();
         spec.launch.umask = 0o22;
-        spec.request.gpus = Some(gmodel::gpu_request::GpuAsk::whole(1));
+        spec.request.gpus = Some(gmodel::gpu_request::GpuRequest::whole(1));
         spec.time_limit_secs = Some(3600);
         let environment = (0..variables)
             .map(|n| format!("VARIABLE_{n}=some value {n}"))

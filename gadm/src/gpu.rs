@@ -4,7 +4,7 @@ use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
-use gwire::api::{GpuHealthRow, GpuHistoryRow, GpuList, GpuQuery, GpuRequest};
+use gwire::api::{GpuActionRequest, GpuHealthRow, GpuHistoryRow, GpuList, GpuQuery};
 use gwire::client::{Client, escape, path_with_query};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -95,15 +95,15 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
                 "quarantine",
                 node,
                 gpu,
-                GpuRequest {
+                GpuActionRequest {
                     reason,
-                    ..GpuRequest::default()
+                    ..GpuActionRequest::default()
                 },
             )
         }
         GpuAct::Return { node, gpu } => {
             let (node, gpu) = node_and_gpu("return", node, gpu)?;
-            ("return", node, gpu, GpuRequest::default())
+            ("return", node, gpu, GpuActionRequest::default())
         }
         GpuAct::Cut {
             node,
@@ -126,9 +126,9 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
                 "cut",
                 node,
                 gpu,
-                GpuRequest {
+                GpuActionRequest {
                     profiles,
-                    ..GpuRequest::default()
+                    ..GpuActionRequest::default()
                 },
             )
         }
@@ -217,7 +217,7 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
         .transpose()?
         .unwrap_or_default();
     let path = format!("/v1/nodes/{}/gpus/{}/check", escape(&node), escape(&gpu));
-    let ordered: GpuList = client.post_repeatable(&path, &GpuRequest::default())?;
+    let ordered: GpuList = client.post_repeatable(&path, &GpuActionRequest::default())?;
     let Some(gpu) = ordered.gpus.into_iter().next() else {
         return Err(Failure::new("the controller names no GPU"));
     };
@@ -265,7 +265,7 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
 fn forget(client: &mut Client, gpu: &str) -> Outcome {
     let missed: GpuList = client.post(
         &format!("/v1/gpus/{}/forget", escape(gpu)),
-        &GpuRequest::default(),
+        &GpuActionRequest::default(),
     )?;
     for row in missed.gpus {
         writeln!(

@@ -5,7 +5,7 @@
 use crate::error::Errors;
 use crate::section::Section;
 use gmodel::array_spec::MAX_TASKS;
-use gmodel::config::{ClusterConfig, LostNode, Privacy};
+use gmodel::config::{ClusterConfig, LostNodePolicy, Privacy};
 use gmodel::job::VisibleDevices;
 
 /// Keys of the main file, gpuctld's own included.
@@ -74,7 +74,10 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
     let mig_recut_secs = secs("mig_recut_secs", 0..=86_400, default.mig_recut_secs);
     let max_array_tasks = secs("max_array_tasks", 1..=MAX_TASKS, default.max_array_tasks);
     let max_pending_jobs = secs("max_pending_jobs", 1..=10_000_000, default.max_pending_jobs);
-    let lost_node = [("requeue", LostNode::Requeue), ("wait", LostNode::Wait)];
+    let lost_node = [
+        ("requeue", LostNodePolicy::Requeue),
+        ("wait", LostNodePolicy::Wait),
+    ];
     let privacy = [
         ("open", Privacy::Open),
         ("account", Privacy::Account),

@@ -3,12 +3,12 @@
 use crate::cluster::{NAMES, is_name};
 use crate::error::Errors;
 use crate::section::{NamedTable, Section};
-use gmodel::expected::Expected;
+use gmodel::expected_hardware::ExpectedHardware;
 
 const KEYS: [&str; 5] = ["nodes", "gpus", "cpus", "memory", "driver"];
 
 /// In the order of the file: the first that names a node counts.
-pub fn read(section: &Section, errors: &mut Errors) -> Vec<Expected> {
+pub fn read(section: &Section, errors: &mut Errors) -> Vec<ExpectedHardware> {
     let tables = section.named_tables("expect", errors);
     tables
         .into_iter()
@@ -20,7 +20,7 @@ fn expected(
     file: &Section,
     NamedTable { name, span, table }: &NamedTable,
     errors: &mut Errors,
-) -> Expected {
+) -> ExpectedHardware {
     if !is_name(name) {
         errors.add(
             file.source,
@@ -44,7 +44,7 @@ fn expected(
             "it says which nodes should have it",
         );
     }
-    Expected {
+    ExpectedHardware {
         name: (*name).to_owned(),
         nodes: section.hosts("nodes", errors).unwrap_or_default(),
         gpus: section.amounts("gpus", errors),

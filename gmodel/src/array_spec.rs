@@ -41,12 +41,12 @@ impl ArraySpec {
     /// Reads `--array`. Brackets in it count for nothing, as in sbatch: `[0-9]%2`.
     pub fn parse(text: &str) -> Result<Self, ArraySpecError> {
         let text = text.trim();
-        let wrong = |why: Why| ArraySpecError {
+        let wrong = |why: ArraySpecErrorKind| ArraySpecError {
             text: shorten(text),
             why,
         };
         if text.len() > MAX_TEXT_BYTES {
-            return Err(wrong(Why::TextTooLong { bytes: text.len() }));
+            return Err(wrong(ArraySpecErrorKind::TextTooLong { bytes: text.len() }));
         }
         let bare: &str = &text.replace(['[', ']'], "");
         let (indices, limit) = match bare.split_once('%') {
@@ -58,13 +58,13 @@ impl ArraySpec {
             Some((_, Some(limit))) if limit > u64::from(MAX_TASKS) => Some(MAX_TASKS),
             Some((_, Some(limit))) => Some(limit as u32).filter(|&limit| limit > 0),
             Some((digits, None)) => {
-                return Err(wrong(Why::Limit {
+                return Err(wrong(ArraySpecErrorKind::Limit {
                     limit: shorten(digits),
                 }));
             }
         };
         if indices.is_empty() {
-            return Err(wrong(Why::Empty));
+            return Err(wrong(ArraySpecErrorKind::Empty));
         }
         let mut ranges = indices
             .split(',')
@@ -73,7 +73,7 @@ impl ArraySpec {
             .map_err(wrong)?;
         let tasks: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
         if tasks > u64::from(MAX_TASKS) {
-            return Err(wrong(Why::TooMany { tasks }));
+            return Err(wrong(ArraySpecErrorKind::TooMany { tasks }));
         }
         ranges.sort_unstable();
         Ok(Self {
@@ -283,12 +283,12 @@ impl From<ArraySpec> for String {
 #[error("Invalid job array specification {text:?}: {why}")]
 pub struct ArraySpecError {
     pub text: String,
-    pub why: Why,
+    pub why: ArraySpecErrorKind,
 }
 
 /// What stands against an array.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Why {
+pub enum ArraySpecErrorKind {
     #[error("it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10")]
     Empty,
     #[error("{part:?} is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10")]
@@ -314,14 +314,16 @@ pub enum Why {
 }
 
 impl IndexRange {
-    fn parse(part: &str) -> Result<Self, Why> {
+    fn parse(part: &str) -> Result<Self, ArraySpecErrorKind> {
         let part = part.trim();
-        let form = || Why::Form {
+        let form = || ArraySpecErrorKind::Form {
             part: shorten(part),
         };
         let index = |digits: &str| match number(digits) {
             None => Err(form()),
-            Some(index) if index > u64::from(MAX_INDEX) => Err(Why::IndexTooLarge { index }),
+            Some(index) if index > u64::from(MAX_INDEX) => {
+                Err(ArraySpecErrorKind::IndexTooLarge { index })
+            }
             Some(index) => Ok(index as u32),
         };
         let (range, step) = part
@@ -337,7 +339,7 @@ impl IndexRange {
         };
         let (start, end) = (index(start)?, index(end)?);
         if start > end {
-            return Err(Why::Reversed {
+            return Err(ArraySpecErrorKind::Reversed {
                 part: shorten(part),
                 start: start.into(),
                 end: end.into(),
@@ -347,7 +349,7 @@ impl IndexRange {
             None => 1,
             Some(None) => return Err(form()),
             Some(Some(0)) => {
-                return Err(Why::ZeroStep {
+                return Err(ArraySpecErrorKind::ZeroStep {
                     part: shorten(part),
                 });
             }

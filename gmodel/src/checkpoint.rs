@@ -22,13 +22,13 @@ pub const MAX_NOTE_BYTES: usize = 256;
 /// How a job is told to write a checkpoint, and how long it may take.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CheckpointSpec {
-    pub how: CheckpointHow,
+    pub how: CheckpointMethod,
     pub grace_secs: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CheckpointHow {
+pub enum CheckpointMethod {
     /// Number of the signal, sent to every process of the job.
     Signal(u8),
     /// Run by `/bin/sh -c` as the user, inside the job.
@@ -37,7 +37,7 @@ pub enum CheckpointHow {
 
 /// A safe checkpoint, as the job told gstepd. Numbered from 1 within the job's run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Mark {
+pub struct CheckpointMark {
     pub number: u32,
     /// By the node's clock.
     pub at: Timestamp,
@@ -83,13 +83,13 @@ impl CheckpointSpec {
         };
         let looks_like_signal = !how.contains(['/', ' ', '.']);
         let how = match parse_signal(how) {
-            Ok(signal) => CheckpointHow::Signal(signal),
+            Ok(signal) => CheckpointMethod::Signal(signal),
             Err(_) if looks_like_signal => {
                 return Err(wrong("no such signal (a command has a / in it)"));
             }
-            Err(_) => CheckpointHow::Command(how.to_owned()),
+            Err(_) => CheckpointMethod::Command(how.to_owned()),
         };
-        if matches!(how, CheckpointHow::Signal(9 | 19)) {
+        if matches!(how, CheckpointMethod::Signal(9 | 19)) {
             return Err(wrong("KILL and STOP cannot be answered"));
         }
         Ok(Self { how, grace_secs })
@@ -114,8 +114,8 @@ impl FromStr for CheckpointSpec {
 impl fmt::Display for CheckpointSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.how {
-            CheckpointHow::Signal(number) => write!(f, "{}", signal_word(*number))?,
-            CheckpointHow::Command(command) => f.write_str(command)?,
+            CheckpointMethod::Signal(number) => write!(f, "{}", signal_word(*number))?,
+            CheckpointMethod::Command(command) => f.write_str(command)?,
         }
         write!(f, "@{}", self.grace_secs)
     }

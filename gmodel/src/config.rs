@@ -2,7 +2,7 @@
 
 use crate::hostlist::Hostlist;
 use crate::idle::IdlePolicy;
-use crate::job::{MemAsk, VisibleDevices};
+use crate::job::{MemRequest, VisibleDevices};
 use crate::policy::{GpuAmounts, Limits, Placement, Policy, PreemptMode, SchedulerConfig};
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub struct ClusterConfig {
     pub default_account: String,
     /// Seconds of silence until a node counts as failed.
     pub node_timeout_secs: u32,
-    pub lost_node: LostNode,
+    pub lost_node: LostNodePolicy,
     /// The site has a program that powers lost nodes off; their runs wait for it.
     pub fence_program: bool,
     /// The site has a program that is told of each run whose GPUs stand idle.
@@ -50,7 +50,7 @@ pub struct ClusterConfig {
     /// How GPUs are to be cut by MIG where that is fixed; the first that names a GPU counts.
     pub mig: Vec<MigLayout>,
     /// What nodes should have; the first that names a node counts. Differences are shown, and decide nothing.
-    pub expected: Vec<crate::expected::Expected>,
+    pub expected: Vec<crate::expected_hardware::ExpectedHardware>,
     /// Seconds between two cuts of one GPU that are the queue's wish.
     pub mig_recut_secs: u32,
     /// How GPUs are checked in idle gaps; `None`: they are not.
@@ -67,7 +67,7 @@ impl Default for ClusterConfig {
             partitions: Vec::new(),
             default_account: "default".into(),
             node_timeout_secs: 300,
-            lost_node: LostNode::Requeue,
+            lost_node: LostNodePolicy::Requeue,
             fence_program: false,
             idle_program: false,
             prepare_timeout_secs: 60,
@@ -94,7 +94,7 @@ impl Default for ClusterConfig {
 /// What happens to the jobs of a node that fell silent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LostNode {
+pub enum LostNodePolicy {
     /// A new attempt starts elsewhere, as in Slurm.
     #[default]
     Requeue,
@@ -113,7 +113,7 @@ pub enum Privacy {
 
 /// Whether users may submit from compute nodes where a job of theirs runs. Root there is each of these users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", from = "SubmitFromJobsWritten")]
+#[serde(rename_all = "snake_case", from = "SubmitFromJobsText")]
 pub enum SubmitFromJobs {
     No,
     /// To the partitions in which they have a job there.
@@ -125,17 +125,17 @@ pub enum SubmitFromJobs {
 /// As traces have it: those of the release before said true or false.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum SubmitFromJobsWritten {
+enum SubmitFromJobsText {
     Switch(bool),
     Word(String),
 }
 
-impl From<SubmitFromJobsWritten> for SubmitFromJobs {
-    fn from(written: SubmitFromJobsWritten) -> Self {
+impl From<SubmitFromJobsText> for SubmitFromJobs {
+    fn from(written: SubmitFromJobsText) -> Self {
         match written {
-            SubmitFromJobsWritten::Switch(true) => Self::Yes,
-            SubmitFromJobsWritten::Switch(false) => Self::No,
-            SubmitFromJobsWritten::Word(word) => match word.as_str() {
+            SubmitFromJobsText::Switch(true) => Self::Yes,
+            SubmitFromJobsText::Switch(false) => Self::No,
+            SubmitFromJobsText::Word(word) => match word.as_str() {
                 "yes" => Self::Yes,
                 "same_partition" => Self::SamePartition,
                 _ => Self::No,
@@ -213,14 +213,14 @@ pub struct Partition {
 impl Partition {
     /// The memory that is asked for, with what the partition gives where the request says nothing: for each GPU of one
     /// that has some, else for each CPU. `Default` leaves it to the node.
-    pub fn mem_ask(&self, asked: MemAsk, has_gpus: bool) -> MemAsk {
+    pub fn mem_ask(&self, asked: MemRequest, has_gpus: bool) -> MemRequest {
         let by_gpu = self
             .mem_per_gpu_bytes
             .filter(|_| has_gpus)
-            .map(MemAsk::PerGpu);
+            .map(MemRequest::PerGpu);
         match asked {
-            MemAsk::Default => by_gpu
-                .or(self.mem_per_cpu_bytes.map(MemAsk::PerCpu))
+            MemRequest::Default => by_gpu
+                .or(self.mem_per_cpu_bytes.map(MemRequest::PerCpu))
                 .unwrap_or_default(),
             asked => asked,
         }
@@ -386,20 +386,23 @@ mod tests {
         let both = partition(Some(1), Some(8));
         assert_eq!(
             (
-                both.mem_ask(MemAsk::Default, true),
-                both.mem_ask(MemAsk::Default, false)
+                both.mem_ask(MemRequest::Default, true),
+                both.mem_ask(MemRequest::Default, false)
             ),
-            (MemAsk::PerGpu(8), MemAsk::PerCpu(1))
+            (MemRequest::PerGpu(8), MemRequest::PerCpu(1))
         );
-        assert_eq!(both.mem_ask(MemAsk::PerNode(3), true), MemAsk::PerNode(3));
         assert_eq!(
-            partition(None, Some(8)).mem_ask(MemAsk::Default, false),
-            MemAsk::Default,
+            both.mem_ask(MemRequest::PerNode(3), true),
+            MemRequest::PerNode(3)
+        );
+        assert_eq!(
+            partition(None, Some(8)).mem_ask(MemRequest::Default, false),
+            MemRequest::Default,
             "the node's share"
         );
         assert_eq!(
-            partition(Some(1), None).mem_ask(MemAsk::Default, true),
-            MemAsk::PerCpu(1)
+            partition(Some(1), None).mem_ask(MemRequest::Default, true),
+            MemRequest::PerCpu(1)
         );
     }
 }

@@ -36,17 +36,17 @@ impl Constraint {
             why,
         };
         if text.len() > MAX_TEXT_BYTES {
-            return Err(wrong(Why::TooLong { bytes: text.len() }));
+            return Err(wrong(ConstraintErrorKind::TooLong { bytes: text.len() }));
         }
         if text.trim().is_empty() {
-            return Err(wrong(Why::Empty));
+            return Err(wrong(ConstraintErrorKind::Empty));
         }
-        let mut reader = Reader { rest: text.trim() };
+        let mut reader = ConstraintParser { rest: text.trim() };
         let constraint = reader.expression(0).map_err(wrong)?;
         match reader.rest.chars().next() {
             None => Ok(constraint),
-            Some(')') => Err(wrong(Why::Parenthesis)),
-            Some(c) => Err(wrong(Why::at(c))),
+            Some(')') => Err(wrong(ConstraintErrorKind::Parenthesis)),
+            Some(c) => Err(wrong(ConstraintErrorKind::at(c))),
         }
     }
 
@@ -67,7 +67,7 @@ impl Constraint {
             .split_once('[')
             .and_then(|(before, rest)| Some((before, rest.split_once(']')?)));
         let Some((before, (inner, after))) = in_brackets else {
-            return Err(wrong(Why::Bracket));
+            return Err(wrong(ConstraintErrorKind::Bracket));
         };
         let (before, after) = (before.trim(), after.trim());
         let joined = |sign: Option<char>| sign.is_none_or(|sign| "&,".contains(sign));
@@ -77,7 +77,7 @@ impl Constraint {
             || !joined(before.chars().last())
             || !joined(after.chars().next())
         {
-            return Err(wrong(Why::Bracket));
+            return Err(wrong(ConstraintErrorKind::Bracket));
         }
         let beside = [
             before.strip_suffix(['&', ',']),
@@ -85,14 +85,14 @@ impl Constraint {
         ];
         let beside: Vec<&str> = beside.into_iter().flatten().collect();
         if beside.iter().any(|part| at_top(part, '|').len() > 1) {
-            return Err(wrong(Why::Mixed));
+            return Err(wrong(ConstraintErrorKind::Mixed));
         }
         let choices = at_top(inner, '|');
         if !(2..=MAX_ALTERNATIVES).contains(&choices.len()) {
             return Err(wrong(if inner.contains('*') {
-                Why::NodeCount
+                ConstraintErrorKind::NodeCount
             } else {
-                Why::Bracket
+                ConstraintErrorKind::Bracket
             }));
         }
         let whole = |choice: &&str| {
@@ -173,12 +173,12 @@ impl fmt::Display for Constraint {
 #[error("constraint {text:?}: {why}")]
 pub struct ConstraintError {
     pub text: String,
-    pub why: Why,
+    pub why: ConstraintErrorKind,
 }
 
 /// What stands against a constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Why {
+pub enum ConstraintErrorKind {
     #[error("it is empty. Name a feature, as in a100&ib")]
     Empty,
     #[error("a feature is missing beside & or |. Try a100&ib or a100|h100")]
@@ -205,7 +205,7 @@ pub enum Why {
     TooLong { bytes: usize },
 }
 
-impl Why {
+impl ConstraintErrorKind {
     fn at(bad: char) -> Self {
         match bad {
             '[' | ']' => Self::Bracket,
@@ -227,22 +227,22 @@ fn at_top(text: &str, sign: char) -> Vec<&str> {
     parts.collect()
 }
 
-struct Reader<'a> {
+struct ConstraintParser<'a> {
     rest: &'a str,
 }
 
-impl Reader<'_> {
+impl ConstraintParser<'_> {
     /// `term`s joined by `&`, for which Slurm takes `,` too, and then by `|`. Slurm goes from left to right, most people let `&` bind first: only
     /// what both read alike is taken.
-    fn expression(&mut self, depth: usize) -> Result<Constraint, Why> {
+    fn expression(&mut self, depth: usize) -> Result<Constraint, ConstraintErrorKind> {
         if depth > MAX_DEPTH {
-            return Err(Why::TooDeep);
+            return Err(ConstraintErrorKind::TooDeep);
         }
         let (mut any, mut all) = (Vec::new(), vec![self.term(depth)?]);
         loop {
             if self.take('&') || self.take(',') {
                 if !any.is_empty() {
-                    return Err(Why::Mixed);
+                    return Err(ConstraintErrorKind::Mixed);
                 }
                 all.push(self.term(depth)?);
             } else if self.take('|') {
@@ -255,13 +255,13 @@ impl Reader<'_> {
         }
     }
 
-    fn term(&mut self, depth: usize) -> Result<Constraint, Why> {
+    fn term(&mut self, depth: usize) -> Result<Constraint, ConstraintErrorKind> {
         if self.take('(') {
             let inner = self.expression(depth + 1)?;
             return match self.rest.chars().next() {
                 Some(')') if self.take(')') => Ok(inner),
-                None => Err(Why::Parenthesis),
-                Some(c) => Err(Why::at(c)),
+                None => Err(ConstraintErrorKind::Parenthesis),
+                Some(c) => Err(ConstraintErrorKind::at(c)),
             };
         }
         let end = self
@@ -270,13 +270,13 @@ impl Reader<'_> {
             .unwrap_or(self.rest.len());
         let (name, rest) = self.rest.split_at(end);
         if name.is_empty() {
-            return Err(rest
-                .chars()
-                .next()
-                .map_or(Why::MissingFeature, |c| match c {
-                    ')' => Why::MissingFeature,
-                    c => Why::at(c),
-                }));
+            return Err(rest.chars().next().map_or(
+                ConstraintErrorKind::MissingFeature,
+                |c| match c {
+                    ')' => ConstraintErrorKind::MissingFeature,
+                    c => ConstraintErrorKind::at(c),
+                },
+            ));
         }
         self.rest = rest.trim_start();
         Ok(Constraint::Feature(name.to_owned()))

@@ -21,22 +21,22 @@ pub const MAX_DELAY_MINS: u32 = 525_600;
 pub struct Dependency {
     /// `?`: one of the conditions is enough.
     pub any: bool,
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<DependencyTerm>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Condition {
+pub enum DependencyTerm {
     /// No job of the same name and user that was submitted earlier is pending or running.
     Singleton,
     On {
-        kind: Kind,
+        kind: DependencyKind,
         job: JobRef,
         delay_mins: u32,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum DependencyKind {
     /// It has begun (so many minutes ago), or was cancelled.
     After,
     /// It is over.
@@ -64,12 +64,12 @@ pub struct DependencyError {
     pub why: String,
 }
 
-const KINDS: [(&str, Kind); 5] = [
-    ("after", Kind::After),
-    ("afterany", Kind::AfterAny),
-    ("afterok", Kind::AfterOk),
-    ("afternotok", Kind::AfterNotOk),
-    ("aftercorr", Kind::AfterCorr),
+const KINDS: [(&str, DependencyKind); 5] = [
+    ("after", DependencyKind::After),
+    ("afterany", DependencyKind::AfterAny),
+    ("afterok", DependencyKind::AfterOk),
+    ("afternotok", DependencyKind::AfterNotOk),
+    ("aftercorr", DependencyKind::AfterCorr),
 ];
 const FORMS: &str = "Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any";
 
@@ -106,9 +106,9 @@ impl Dependency {
     }
 }
 
-fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> {
+fn read_part(part: &str, conditions: &mut Vec<DependencyTerm>) -> Result<(), String> {
     if part.eq_ignore_ascii_case("singleton") {
-        conditions.push(Condition::Singleton);
+        conditions.push(DependencyTerm::Singleton);
         return Ok(());
     }
     if part.is_empty() {
@@ -136,7 +136,7 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
     }
     for job in jobs.split(':') {
         let (job, delay_mins) = match job.split_once('+') {
-            Some((job, mins)) if *kind == Kind::After => {
+            Some((job, mins)) if *kind == DependencyKind::After => {
                 let mins = mins.parse().ok().filter(|mins| *mins <= MAX_DELAY_MINS);
                 (
                     job,
@@ -151,7 +151,7 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
         let job = job
             .parse()
             .map_err(|()| format!("{job:?} is no job id. {FORMS}"))?;
-        conditions.push(Condition::On {
+        conditions.push(DependencyTerm::On {
             kind: *kind,
             job,
             delay_mins,
@@ -204,7 +204,7 @@ impl From<Dependency> for String {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DependencyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = KINDS
             .iter()
@@ -223,7 +223,7 @@ impl fmt::Display for JobRef {
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for DependencyTerm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Singleton => f.write_str("singleton"),

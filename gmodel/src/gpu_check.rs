@@ -130,11 +130,11 @@ impl CheckResult {
     }
 
     /// Which way a number is worse.
-    pub fn worse(&self) -> Worse {
+    pub fn worse(&self) -> WorseDirection {
         match self.unit.as_str() {
-            unit if unit.ends_with("/s") || unit.ends_with("FLOPS") => Worse::Lower,
-            "s" | "ms" | "us" | "ns" => Worse::Higher,
-            _ => Worse::Either,
+            unit if unit.ends_with("/s") || unit.ends_with("FLOPS") => WorseDirection::Lower,
+            "s" | "ms" | "us" | "ns" => WorseDirection::Higher,
+            _ => WorseDirection::Either,
         }
     }
 
@@ -169,7 +169,7 @@ impl CheckResult {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worse {
+pub enum WorseDirection {
     Lower,
     Higher,
     Either,
@@ -264,12 +264,12 @@ pub struct GpuChecks {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,
     /// The newest of each check.
-    pub kept: Vec<KeptResult>,
+    pub kept: Vec<GpuCheckRecord>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct KeptResult {
+pub struct GpuCheckRecord {
     pub result: CheckResult,
     pub at: Timestamp,
     /// The checksum before it, of the same version.
@@ -305,10 +305,10 @@ impl GpuChecks {
                 .iter()
                 .position(|kept| kept.result.check == result.check)
                 .map(|place| self.kept.remove(place));
-            let mut kept = KeptResult {
+            let mut kept = GpuCheckRecord {
                 result: result.clone(),
                 at,
-                ..KeptResult::default()
+                ..GpuCheckRecord::default()
             };
             if let Some(old) = old.filter(|old| old.result.version == result.version) {
                 (kept.strikes, kept.odd_since, kept.good) =
@@ -366,19 +366,19 @@ impl GpuChecks {
         self.is_suspect() && self.suspicions().all(|kept| !kept.result.peer.is_empty())
     }
 
-    fn suspicions(&self) -> impl Iterator<Item = &KeptResult> {
+    fn suspicions(&self) -> impl Iterator<Item = &GpuCheckRecord> {
         self.kept
             .iter()
             .filter(|kept| !kept.odd.is_empty() && kept.strikes < STRIKES && !kept.same_way)
     }
 
     /// The way that was last measured from it.
-    pub fn last_way(&self) -> Option<&KeptResult> {
+    pub fn last_way(&self) -> Option<&GpuCheckRecord> {
         self.kept.iter().find(|kept| !kept.result.peer.is_empty())
     }
 
     /// The check of which it was an outlier too often to be chance, where nothing was done about it.
-    pub fn condemned(&self) -> Option<&KeptResult> {
+    pub fn condemned(&self) -> Option<&GpuCheckRecord> {
         self.kept
             .iter()
             .filter(|_| !self.ordered_out)

@@ -5,19 +5,21 @@ mod built_in;
 pub mod catalogue;
 pub mod reading;
 pub mod repair;
-pub mod standing;
+pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod watch;
 
 pub use catalogue::{
-    Action, CATALOGUE_VERSION, Catalogue, CatalogueError, CatalogueOverrides, Counted, Evidence,
-    Severity, SignKind, SignOverride, StateSeen,
+    Action, CATALOGUE_VERSION, Catalogue, CatalogueError, CatalogueOverrides, Evidence, Severity,
+    SignCounter, SignKind, SignOverride, SignState,
 };
 pub use reading::{
-    FabricHealth, GpuEventKind, Reading, RecoveryAdvice, Silence, SilenceKind, compare_siblings,
-    slow_reason,
+    FabricHealth, GpuEventKind, GpuReading, ReadFailure, ReadFailureKind, RecoveryAdvice,
+    compare_siblings, slow_reason,
 };
-pub use repair::{Attempt, Ended, Repair, RepairPolicy, Stage, Step, Surroundings};
-pub use standing::GpuStanding;
-pub use watch::{Change, EventSource, GpuWatch, Sign, Verdict, verdict};
+pub use repair::{
+    Repair, RepairAttempt, RepairContext, RepairOutcome, RepairPolicy, RepairStage, RepairStep,
+};
+pub use status::GpuHealthStatus;
+pub use watch::{EventSource, GpuWatch, Sign, SignChange, Verdict, verdict};

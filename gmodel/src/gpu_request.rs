@@ -25,7 +25,7 @@ pub const MILLI_PER_GPU: u32 = 1000;
 /// means no GPU (`--gpus 0`). Written as the user writes it, stored as the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct GpuAsk {
+pub struct GpuRequest {
     pub alternatives: Vec<GpuAlternative>,
 }
 
@@ -57,7 +57,7 @@ pub enum GpuAmount {
     Mig { profile: String, count: u32 },
 }
 
-impl GpuAsk {
+impl GpuRequest {
     /// So many whole GPUs of any type; none for 0.
     pub fn whole(count: u32) -> Self {
         let amount = GpuAmount::Whole(count);
@@ -105,7 +105,7 @@ impl GpuAsk {
     }
 
     /// Reads the value of `--gres`, which counts per node: `gpu`, `gpu:4`, `gpu:h100:4`, `gres/gpu:h100=4`, `none`;
-    /// after `gpu:` all that [`GpuAsk::parse`] reads.
+    /// after `gpu:` all that [`GpuRequest::parse`] reads.
     pub fn parse_gres(text: &str) -> Result<Self, GpuRequestError> {
         let text = text.trim();
         check_text(text)?;
@@ -180,27 +180,27 @@ impl GpuAlternative {
             name if is_type_name(name) => GpuKind::Type(name.to_owned()),
             _ => return Err(form()),
         };
-        let count = Count::parse(count).ok_or_else(form)?.checked(part)?;
+        let count = WrittenCount::parse(count).ok_or_else(form)?.checked(part)?;
         Ok(match (count, profile) {
-            (Count::Whole(0), _) => None,
-            (Count::Whole(count), "") => Some(Self {
+            (WrittenCount::Whole(0), _) => None,
+            (WrittenCount::Whole(count), "") => Some(Self {
                 kind,
                 amount: GpuAmount::Whole(count as u32),
             }),
-            (Count::Whole(count), profile) => Some(Self {
+            (WrittenCount::Whole(count), profile) => Some(Self {
                 kind,
                 amount: GpuAmount::Mig {
                     profile: profile.to_owned(),
                     count: count as u32,
                 },
             }),
-            (Count::Milli(milli), "") => Some(Self {
+            (WrittenCount::Milli(milli), "") => Some(Self {
                 kind,
                 amount: GpuAmount::Share {
                     milli: milli as u32,
                 },
             }),
-            (Count::Milli(_), _) => {
+            (WrittenCount::Milli(_), _) => {
                 return Err(GpuRequestError::ShareOfMig {
                     part: shorten(part),
                 });
@@ -209,27 +209,27 @@ impl GpuAlternative {
     }
 }
 
-impl FromStr for GpuAsk {
+impl FromStr for GpuRequest {
     type Err = GpuRequestError;
     fn from_str(text: &str) -> Result<Self, GpuRequestError> {
         Self::parse(text)
     }
 }
 
-impl TryFrom<String> for GpuAsk {
+impl TryFrom<String> for GpuRequest {
     type Error = GpuRequestError;
     fn try_from(text: String) -> Result<Self, GpuRequestError> {
         Self::parse(&text)
     }
 }
 
-impl From<GpuAsk> for String {
-    fn from(ask: GpuAsk) -> String {
+impl From<GpuRequest> for String {
+    fn from(ask: GpuRequest) -> String {
         ask.to_string()
     }
 }
 
-impl fmt::Display for GpuAsk {
+impl fmt::Display for GpuRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, alternative) in self.alternatives.iter().enumerate() {
             let bar = if i == 0 { "" } else { "|" };
@@ -364,7 +364,7 @@ fn starts_as_number(text: &str) -> bool {
 }
 
 /// A count as written.
-enum Count {
+enum WrittenCount {
     Whole(u64),
     /// Thousandths; not a multiple of 1000.
     Milli(u64),
@@ -373,7 +373,7 @@ enum Count {
 /// The digits after a point are not more than this in any text that is taken.
 const MAX_DECIMALS: usize = 3;
 
-impl Count {
+impl WrittenCount {
     fn parse(text: &str) -> Option<Self> {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some((whole, decimals)) = text.split_once('.') else {
@@ -438,7 +438,7 @@ mod tests {
     use expect_test::{Expect, expect};
     use proptest::prelude::*;
 
-    fn shown(ask: Result<GpuAsk, GpuRequestError>) -> String {
+    fn shown(ask: Result<GpuRequest, GpuRequestError>) -> String {
         match ask {
             Ok(ask) => format!("{ask} {:?}", ask.alternatives),
             Err(error) => format!("error: {error}"),
@@ -446,11 +446,11 @@ mod tests {
     }
 
     fn gpus(text: &str, want: Expect) {
-        want.assert_eq(&shown(GpuAsk::parse(text)));
+        want.assert_eq(&shown(GpuRequest::parse(text)));
     }
 
     fn gres(text: &str, want: Expect) {
-        want.assert_eq(&shown(GpuAsk::parse_gres(text)));
+        want.assert_eq(&shown(GpuRequest::parse_gres(text)));
     }
 
     #[test]
@@ -678,19 +678,19 @@ mod tests {
     proptest! {
         #[test]
         fn printed_requests_read_back(set in prop::collection::btree_set(any_alternative(), 0..=MAX_ALTERNATIVES)) {
-            let ask = GpuAsk { alternatives: set.into_iter().collect() };
-            prop_assert_eq!(GpuAsk::parse(&ask.to_string()), Ok(ask.clone()));
-            prop_assert_eq!(GpuAsk::parse_gres(&format!("gpu:{ask}")), Ok(ask.clone()));
+            let ask = GpuRequest { alternatives: set.into_iter().collect() };
+            prop_assert_eq!(GpuRequest::parse(&ask.to_string()), Ok(ask.clone()));
+            prop_assert_eq!(GpuRequest::parse_gres(&format!("gpu:{ask}")), Ok(ask.clone()));
             let json = serde_json::to_string(&ask).unwrap();
-            prop_assert_eq!(serde_json::from_str::<GpuAsk>(&json).unwrap(), ask);
+            prop_assert_eq!(serde_json::from_str::<GpuRequest>(&json).unwrap(), ask);
         }
 
         #[test]
         fn any_text_is_read_or_refused(text in "\\PC{0,30}|[0-9a-cgb.:|,_+=-]{0,24}") {
-            if let Ok(ask) = GpuAsk::parse(&text) {
-                prop_assert_eq!(GpuAsk::parse(&ask.to_string()), Ok(ask));
+            if let Ok(ask) = GpuRequest::parse(&text) {
+                prop_assert_eq!(GpuRequest::parse(&ask.to_string()), Ok(ask));
             }
-            let _ = (GpuAsk::parse_gres(&text), parse_gpu_mem(&text));
+            let _ = (GpuRequest::parse_gres(&text), parse_gpu_mem(&text));
         }
     }
 }

@@ -51,7 +51,7 @@ impl Hostlist {
     }
 
     /// The names, in the order of their first mention.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn iter(&self) -> impl ExactSizeIterator<NamePattern = &str> {
         self.names.iter().map(String::as_str)
     }
 
@@ -162,7 +162,7 @@ pub fn expand(text: &str, cap: usize) -> Result<Vec<String>, HostlistError> {
                 text: shorten(text),
             });
         }
-        let item = Item::parse(raw)?;
+        let item = NamePattern::parse(raw)?;
         hosts = hosts.saturating_add(item.len());
         items.push(item);
     }
@@ -181,17 +181,17 @@ pub fn expand(text: &str, cap: usize) -> Result<Vec<String>, HostlistError> {
 /// first (see [`sort_names`]) for the shortest text.
 pub fn compress<I, S>(names: I) -> String
 where
-    I: IntoIterator<Item = S>,
+    I: IntoIterator<NamePattern = S>,
     S: AsRef<str>,
 {
     let mut text = String::new();
-    let mut group = Group::default();
+    let mut group = NameGroup::default();
     for name in names {
         let name = name.as_ref();
         let (prefix, digits) = split_number(name);
         if !group.take(prefix, digits) {
             group.write(&mut text);
-            group = Group::start(prefix, digits);
+            group = NameGroup::start(prefix, digits);
         }
     }
     group.write(&mut text);
@@ -241,23 +241,23 @@ pub fn check_name(name: &str) -> Result<(), HostlistError> {
 }
 
 /// One comma-separated part: literal text and brackets in turn.
-struct Item<'a> {
-    parts: Vec<Part<'a>>,
+struct NamePattern<'a> {
+    parts: Vec<NamePart<'a>>,
 }
 
-enum Part<'a> {
+enum NamePart<'a> {
     Text(&'a str),
-    Numbers(Vec<Numbers>),
+    Numbers(Vec<NumberRange>),
 }
 
 /// `start-end`, printed with at least `width` digits.
-struct Numbers {
+struct NumberRange {
     start: u64,
     end: u64,
     width: usize,
 }
 
-impl<'a> Item<'a> {
+impl<'a> NamePattern<'a> {
     fn parse(item: &'a str) -> Result<Self, HostlistError> {
         let bracket_error = || HostlistError::Bracket {
             item: shorten(item),
@@ -271,26 +271,26 @@ impl<'a> Item<'a> {
                 return Err(bracket_error());
             }
             if !literal.is_empty() {
-                parts.push(Part::Text(literal));
+                parts.push(NamePart::Text(literal));
             }
             let ranges = rest[open + 1..close]
                 .split(',')
-                .map(|range| Numbers::parse(item, range.trim()));
-            parts.push(Part::Numbers(ranges.collect::<Result<_, _>>()?));
+                .map(|range| NumberRange::parse(item, range.trim()));
+            parts.push(NamePart::Numbers(ranges.collect::<Result<_, _>>()?));
             rest = &rest[close + 1..];
         }
         if rest.contains(']') {
             return Err(bracket_error());
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest));
+            parts.push(NamePart::Text(rest));
         }
         // A bracket gives at least one digit, so the rest of the name can be checked before it is expanded.
         let sample: String = parts
             .iter()
             .map(|part| match part {
-                Part::Text(text) => text,
-                Part::Numbers(_) => "0",
+                NamePart::Text(text) => text,
+                NamePart::Numbers(_) => "0",
             })
             .collect();
         check_name(&sample)?;
@@ -299,8 +299,8 @@ impl<'a> Item<'a> {
 
     fn len(&self) -> u128 {
         self.parts.iter().fold(1u128, |product, part| match part {
-            Part::Text(_) => product,
-            Part::Numbers(ranges) => {
+            NamePart::Text(_) => product,
+            NamePart::Numbers(ranges) => {
                 let hosts = ranges.iter().map(|r| u128::from(r.end - r.start) + 1).sum();
                 product.saturating_mul(hosts)
             }
@@ -319,8 +319,8 @@ impl<'a> Item<'a> {
             return Ok(());
         };
         match part {
-            Part::Text(text) => self.expand_into(stem + text, at + 1, names),
-            Part::Numbers(ranges) => {
+            NamePart::Text(text) => self.expand_into(stem + text, at + 1, names),
+            NamePart::Numbers(ranges) => {
                 for range in ranges {
                     for number in range.start..=range.end {
                         let width = range.width;
@@ -333,7 +333,7 @@ impl<'a> Item<'a> {
     }
 }
 
-impl Numbers {
+impl NumberRange {
     fn parse(item: &str, range: &str) -> Result<Self, HostlistError> {
         let range_error = || HostlistError::Range {
             item: shorten(item),
@@ -368,7 +368,7 @@ impl Numbers {
 }
 
 /// Splits at commas outside brackets.
-fn split_items(text: &str) -> impl Iterator<Item = &str> {
+fn split_items(text: &str) -> impl Iterator<NamePattern = &str> {
     let mut depth = 0usize;
     text.split(move |c: char| {
         match c {
@@ -393,13 +393,13 @@ fn split_number(name: &str) -> (&str, &str) {
 
 /// Neighbouring names with one stem, as ranges of numbers, while `compress` walks over them.
 #[derive(Default)]
-struct Group {
+struct NameGroup {
     stem: Option<String>,
     /// First digits, last number, how many names.
     ranges: Vec<(String, u64, u64)>,
 }
 
-impl Group {
+impl NameGroup {
     fn start(stem: &str, digits: &str) -> Self {
         let ranges = digits
             .parse()

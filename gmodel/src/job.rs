@@ -7,7 +7,7 @@ use crate::array_spec::ArraySpec;
 use crate::blob_id::BlobId;
 use crate::checkpoint::CheckpointSpec;
 use crate::dependency::Dependency;
-use crate::gpu_request::GpuAsk;
+use crate::gpu_request::GpuRequest;
 use crate::hostlist::Hostlist;
 use crate::own_keys::{self, OwnKeys};
 use crate::shared::Shared;
@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for JobSpec {
 
 impl<'de> OwnKeys<'de> for Launch {
     const KEYS: &'static [&'static str] = &["script", "argv", "command"];
-    type Common = Surroundings;
+    type Common = LaunchContext;
     fn read<A: MapAccess<'de>>(&mut self, key: usize, map: &mut A) -> Result<(), A::Error> {
         match key {
             0 => self.script = map.next_value()?,
@@ -154,7 +154,7 @@ impl<'de> OwnKeys<'de> for Launch {
         }
         Ok(())
     }
-    fn set_common(&mut self, around: Surroundings) {
+    fn set_common(&mut self, around: LaunchContext) {
         self.around = around.into();
     }
 }
@@ -188,20 +188,20 @@ impl From<CommonSpec> for JobSpec {
 }
 
 impl Deref for Launch {
-    type Target = Surroundings;
-    fn deref(&self) -> &Surroundings {
+    type Target = LaunchContext;
+    fn deref(&self) -> &LaunchContext {
         &self.around
     }
 }
 
 impl DerefMut for Launch {
-    fn deref_mut(&mut self) -> &mut Surroundings {
+    fn deref_mut(&mut self) -> &mut LaunchContext {
         &mut self.around
     }
 }
 
-impl From<Surroundings> for Launch {
-    fn from(around: Surroundings) -> Self {
+impl From<LaunchContext> for Launch {
+    fn from(around: LaunchContext) -> Self {
         Self {
             around: around.into(),
             ..Self::default()
@@ -226,10 +226,10 @@ pub struct Request {
     pub cpus_per_task: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus_per_gpu: Option<u32>,
-    #[serde(skip_serializing_if = "MemAsk::is_default")]
-    pub mem: MemAsk,
+    #[serde(skip_serializing_if = "MemRequest::is_default")]
+    pub mem: MemRequest,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpus: Option<GpuAsk>,
+    pub gpus: Option<GpuRequest>,
     pub gpu_scope: GpuScope,
     /// Any GPU whose nominal memory is at least this.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -279,7 +279,7 @@ impl Default for Request {
             ntasks_per_node: None,
             cpus_per_task: None,
             cpus_per_gpu: None,
-            mem: MemAsk::Default,
+            mem: MemRequest::Default,
             gpus: None,
             gpu_scope: GpuScope::Job,
             gpu_mem_mib: None,
@@ -310,7 +310,7 @@ pub enum GpuScope {
 /// Memory as asked for; bytes. `PerNode(0)` is all of the node's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum MemAsk {
+pub enum MemRequest {
     #[default]
     Default,
     PerNode(u64),
@@ -325,7 +325,7 @@ impl Request {
     }
 }
 
-impl MemAsk {
+impl MemRequest {
     pub fn is_default(&self) -> bool {
         *self == Self::Default
     }
@@ -343,13 +343,13 @@ pub struct Launch {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
     #[serde(flatten)]
-    pub around: Shared<Surroundings>,
+    pub around: Shared<LaunchContext>,
 }
 
 /// Where a job was submitted and what it finds when it starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Surroundings {
+pub struct LaunchContext {
     /// Environment as `NAME=value` separated by NUL bytes.
     pub environment: BlobId,
     pub work_dir: String,

@@ -6,7 +6,7 @@
 use crate::checkpoint::CheckpointSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{Fence, JobId, RunId};
-use crate::job::{MemAsk, OpenMode, SoftLimit, UserRef, VisibleDevices, few_limits};
+use crate::job::{MemRequest, OpenMode, SoftLimit, UserRef, VisibleDevices, few_limits};
 use crate::signal::SigSpec;
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +39,8 @@ pub struct LaunchOrder {
     pub cpus: u32,
     pub mem_bytes: u64,
     /// How it was asked for, or as the partition has it.
-    #[serde(skip_serializing_if = "MemAsk::is_default")]
-    pub mem_ask: MemAsk,
+    #[serde(skip_serializing_if = "MemRequest::is_default")]
+    pub mem_ask: MemRequest,
     pub gpus: Vec<OrderGpu>,
     /// Rail of each of them, in their order; empty where not all are on one.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -13,7 +13,7 @@ pub mod dependency;
 pub mod directive;
 pub mod duration;
 pub mod exit_code;
-pub mod expected;
+pub mod expected_hardware;
 pub mod gpu_check;
 pub mod gpu_health;
 pub mod gpu_link;

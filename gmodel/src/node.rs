@@ -120,7 +120,7 @@ pub struct GpuInfo {
     pub wants: String,
     /// How it stands when it is out of service, or on its way.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub standing: Option<Box<crate::gpu_health::GpuStanding>>,
+    pub standing: Option<Box<crate::gpu_health::GpuHealthStatus>>,
     /// Why the GPU is out of the pool; empty when healthy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
@@ -228,7 +228,7 @@ impl fmt::Display for Role {
 
 /// One of several holds on a job or drains of a node that stand side by side.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Mark {
+pub struct HoldMark {
     /// Who set it: `user:alice`, `admin:root`, `system`.
     pub owner: String,
     pub reason: String,

@@ -20,19 +20,19 @@ pub(crate) trait OwnKeys<'de>: Default {
 pub(crate) fn deserialize<'de, T: OwnKeys<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
-    from.deserialize_map(Whole(PhantomData))
+    from.deserialize_map(ObjectVisitor(PhantomData))
 }
 
-struct Whole<T>(PhantomData<T>);
+struct ObjectVisitor<T>(PhantomData<T>);
 
-impl<'de, T: OwnKeys<'de>> Visitor<'de> for Whole<T> {
+impl<'de, T: OwnKeys<'de>> Visitor<'de> for ObjectVisitor<T> {
     type Value = T;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
         let mut whole = T::default();
-        let common = T::Common::deserialize(MapAccessDeserializer::new(Others {
+        let common = T::Common::deserialize(MapAccessDeserializer::new(CommonKeys {
             map,
             own: &mut whole,
         }))?;
@@ -42,12 +42,12 @@ impl<'de, T: OwnKeys<'de>> Visitor<'de> for Whole<T> {
 }
 
 /// The keys that are not one's own; these are taken on the way.
-struct Others<'w, A, T> {
+struct CommonKeys<'w, A, T> {
     map: A,
     own: &'w mut T,
 }
 
-impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for Others<'_, A, T> {
+impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for CommonKeys<'_, A, T> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -56,13 +56,13 @@ impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for Others<'_, A, T
     ) -> Result<Option<K::Value>, A::Error> {
         let mut seed = Some(seed);
         loop {
-            match self.map.next_key_seed(Key {
+            match self.map.next_key_seed(KeySeed {
                 seed: &mut seed,
                 own: T::KEYS,
             })? {
                 None => return Ok(None),
-                Some(Found::Other(value)) => return Ok(Some(value)),
-                Some(Found::Own(key)) => self.own.read(key, &mut self.map)?,
+                Some(KeyMatch::Other(value)) => return Ok(Some(value)),
+                Some(KeyMatch::Own(key)) => self.own.read(key, &mut self.map)?,
             }
         }
     }
@@ -73,36 +73,37 @@ impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for Others<'_, A, T
 }
 
 /// A key; the seed stays where it is one's own.
-struct Key<'s, K> {
+struct KeySeed<'s, K> {
     seed: &'s mut Option<K>,
     own: &'static [&'static str],
 }
 
-enum Found<V> {
+enum KeyMatch<V> {
     Own(usize),
     Other(V),
 }
 
-impl<'de, K: DeserializeSeed<'de>> DeserializeSeed<'de> for Key<'_, K> {
-    type Value = Found<K::Value>;
+impl<'de, K: DeserializeSeed<'de>> DeserializeSeed<'de> for KeySeed<'_, K> {
+    type Value = KeyMatch<K::Value>;
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         from.deserialize_identifier(self)
     }
 }
 
-impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Key<'_, K> {
-    type Value = Found<K::Value>;
+impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for KeySeed<'_, K> {
+    type Value = KeyMatch<K::Value>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
     fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<Self::Value, E> {
         if let Some(at) = self.own.iter().position(|own| *own == key) {
-            return Ok(Found::Own(at));
+            return Ok(KeyMatch::Own(at));
         }
         let seed = self
             .seed
             .take()
             .expect("a key that is not one's own ends the search");
-        seed.deserialize(key.into_deserializer()).map(Found::Other)
+        seed.deserialize(key.into_deserializer())
+            .map(KeyMatch::Other)
     }
 }

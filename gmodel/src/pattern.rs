@@ -55,10 +55,10 @@ pub fn expand(pattern: &str, context: &PatternContext<'_>) -> Result<String, Pat
             .unwrap_or(if letter_at == 0 { 0 } else { MAX_WIDTH });
         let letter = sequence[letter_at..].chars().next();
         match letter.and_then(|letter| context.value(letter)) {
-            Some(Value::Number(number)) => {
+            Some(PatternValue::Number(number)) => {
                 name.push_str(&format!("{number:0width$}", width = width.min(MAX_WIDTH)))
             }
-            Some(Value::Text(text)) => name.push_str(&text),
+            Some(PatternValue::Text(text)) => name.push_str(&text),
             None => {
                 name.push('%');
                 rest = sequence;
@@ -97,29 +97,29 @@ pub enum PatternError {
     Nul,
 }
 
-enum Value {
+enum PatternValue {
     Number(u64),
     Text(String),
 }
 
 impl PatternContext<'_> {
-    fn value(&self, letter: char) -> Option<Value> {
+    fn value(&self, letter: char) -> Option<PatternValue> {
         let (array_id, index) = self.array.unwrap_or((self.job_id, 0));
-        let text = |text: String| Some(Value::Text(text));
+        let text = |text: String| Some(PatternValue::Text(text));
         match letter {
-            'j' => Some(Value::Number(self.job_id)),
+            'j' => Some(PatternValue::Number(self.job_id)),
             'J' => match self.step {
-                None => Some(Value::Number(self.job_id)),
+                None => Some(PatternValue::Number(self.job_id)),
                 Some(step) => text(format!("{}.{step}", self.job_id)),
             },
-            'A' => Some(Value::Number(array_id)),
-            'a' => Some(Value::Number(u64::from(index))),
-            'b' => Some(Value::Number(u64::from(index % 10))),
-            'n' => Some(Value::Number(u64::from(self.node_index))),
-            't' => Some(Value::Number(u64::from(self.task))),
+            'A' => Some(PatternValue::Number(array_id)),
+            'a' => Some(PatternValue::Number(u64::from(index))),
+            'b' => Some(PatternValue::Number(u64::from(index % 10))),
+            'n' => Some(PatternValue::Number(u64::from(self.node_index))),
+            't' => Some(PatternValue::Number(u64::from(self.task))),
             's' => match self.step {
                 None => text("batch".to_owned()),
-                Some(step) => Some(Value::Number(u64::from(step))),
+                Some(step) => Some(PatternValue::Number(u64::from(step))),
             },
             'N' => text(path_safe(
                 self.node_name.split('.').next().unwrap_or_default(),

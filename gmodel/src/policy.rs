@@ -589,7 +589,7 @@ impl GpuAmounts {
 
 /// What an account is guaranteed of a type, and what an account above it may hold at most. Thousandths of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BeyondLimit<'a> {
+pub struct GuaranteeOverLimit<'a> {
     pub account: &'a str,
     pub above: &'a str,
     pub gpu_type: &'a str,
@@ -599,7 +599,7 @@ pub struct BeyondLimit<'a> {
 
 /// What an account is guaranteed of a type, and those below it more. Thousandths of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overdrawn<'a> {
+pub struct GuaranteeOverdraft<'a> {
     pub account: &'a str,
     pub gpu_type: &'a str,
     pub milli: u64,
@@ -668,7 +668,7 @@ impl Policy {
         !(users.is_empty() && accounts.is_empty()) && of_users && of_accounts()
     }
     /// Accounts that are guaranteed less than those below them together, each with the first such type.
-    pub fn overdrawn(&self) -> Vec<Overdrawn<'_>> {
+    pub fn overdrawn(&self) -> Vec<GuaranteeOverdraft<'_>> {
         // Each stands on the nearest guarantee above it.
         let mut below: BTreeMap<&str, Vec<(&str, &GpuAmounts)>> = BTreeMap::new();
         for account in self.accounts.values() {
@@ -700,7 +700,7 @@ impl Policy {
                 let parts: Vec<(&str, u64)> = parts.filter(|(_, part)| *part > 0).collect();
                 let sum = parts.iter().map(|(_, part)| part).sum();
                 if sum > *milli {
-                    found.push(Overdrawn {
+                    found.push(GuaranteeOverdraft {
                         account,
                         gpu_type,
                         milli: *milli,
@@ -734,7 +734,7 @@ impl Policy {
         false
     }
     /// Guarantees that an account above does not let be held.
-    pub fn beyond_limits_above(&self) -> Vec<BeyondLimit<'_>> {
+    pub fn beyond_limits_above(&self) -> Vec<GuaranteeOverLimit<'_>> {
         let mut found = Vec::new();
         for (account, one) in &self.accounts {
             let Some(guaranteed) = &one.guaranteed else {
@@ -742,7 +742,7 @@ impl Policy {
             };
             let beyond = self.lineage(account).into_iter().skip(1).find_map(|above| {
                 let (gpu_type, milli, most) = guaranteed.beyond(above.limit.as_ref()?)?;
-                Some(BeyondLimit {
+                Some(GuaranteeOverLimit {
                     account,
                     above: &above.name,
                     gpu_type,
@@ -811,7 +811,7 @@ mod tests {
         let parts = vec![("deep", 7000), ("side", 2000)];
         assert_eq!(
             of(7000).overdrawn(),
-            [Overdrawn {
+            [GuaranteeOverdraft {
                 account: "top",
                 gpu_type: "h100",
                 milli: 8000,

@@ -4,9 +4,9 @@
 //! then is the core's to say. Source: scontrol(1), `update job`.
 
 use crate::constraint::Constraint;
-use crate::gpu_request::GpuAsk;
+use crate::gpu_request::GpuRequest;
 use crate::hostlist::Hostlist;
-use crate::job::{GpuScope, MemAsk, Request};
+use crate::job::{GpuScope, MemRequest, Request};
 use crate::size::parse_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +28,9 @@ pub struct RequestChange {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus_per_task: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mem: Option<MemAsk>,
+    pub mem: Option<MemRequest>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpus: Option<GpusAsked>,
+    pub gpus: Option<GpuRequestChange>,
     /// Empty: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constraint: Option<String>,
@@ -44,9 +44,9 @@ pub struct RequestChange {
 
 /// GPUs, and what the count is per.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpusAsked {
+pub struct GpuRequestChange {
     /// `None`: none.
-    pub ask: Option<GpuAsk>,
+    pub ask: Option<GpuRequest>,
     pub scope: GpuScope,
 }
 
@@ -87,12 +87,12 @@ impl RequestChange {
             "cpus" => self.cpus = Some(count(text)?),
             "cpus_per_task" => self.cpus_per_task = Some(count(text)?),
             "mem_per_node" => {
-                self.mem = Some(MemAsk::PerNode(
+                self.mem = Some(MemRequest::PerNode(
                     parse_bytes(text).map_err(|error| error.to_string())?,
                 ))
             }
-            "mem_per_cpu" => self.mem = Some(MemAsk::PerCpu(some_bytes(text)?)),
-            "mem_per_gpu" => self.mem = Some(MemAsk::PerGpu(some_bytes(text)?)),
+            "mem_per_cpu" => self.mem = Some(MemRequest::PerCpu(some_bytes(text)?)),
+            "mem_per_gpu" => self.mem = Some(MemRequest::PerGpu(some_bytes(text)?)),
             "gpus" => self.gpus = Some(gpus(text, GpuScope::Job)?),
             "gpus_per_node" => self.gpus = Some(gpus(text, GpuScope::Node)?),
             "gpus_per_task" => self.gpus = Some(gpus(text, GpuScope::Task)?),
@@ -227,11 +227,11 @@ impl RequestChange {
         add(
             "memory",
             self.mem.map(|mem| match mem {
-                MemAsk::Default => "the default".to_owned(),
-                MemAsk::PerNode(0) => "all of each node".to_owned(),
-                MemAsk::PerNode(bytes) => format!("{} per node", size(bytes)),
-                MemAsk::PerCpu(bytes) => format!("{} per CPU", size(bytes)),
-                MemAsk::PerGpu(bytes) => format!("{} per GPU", size(bytes)),
+                MemRequest::Default => "the default".to_owned(),
+                MemRequest::PerNode(0) => "all of each node".to_owned(),
+                MemRequest::PerNode(bytes) => format!("{} per node", size(bytes)),
+                MemRequest::PerCpu(bytes) => format!("{} per CPU", size(bytes)),
+                MemRequest::PerGpu(bytes) => format!("{} per GPU", size(bytes)),
             }),
         );
         add(
@@ -291,20 +291,20 @@ fn some_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// `4`, `h100:4`, or as scontrol has it `gres:gpu:h100:4`, `gres/gpu=4`.
-fn gpus(text: &str, scope: GpuScope) -> Result<GpusAsked, String> {
+fn gpus(text: &str, scope: GpuScope) -> Result<GpuRequestChange, String> {
     let plain = text
         .strip_prefix("gres:")
         .or_else(|| text.strip_prefix("gres/"))
         .unwrap_or(text);
     let ask = match plain.strip_prefix("gpu") {
-        _ if text.is_empty() => return Ok(GpusAsked { ask: None, scope }),
+        _ if text.is_empty() => return Ok(GpuRequestChange { ask: None, scope }),
         Some(rest) if rest.is_empty() || rest.starts_with([':', '=']) => {
-            GpuAsk::parse_gres(&plain.replacen('=', ":", 1))
+            GpuRequest::parse_gres(&plain.replacen('=', ":", 1))
         }
-        _ => GpuAsk::parse(plain),
+        _ => GpuRequest::parse(plain),
     };
     let ask = ask.map_err(|error| error.to_string())?;
-    Ok(GpusAsked {
+    Ok(GpuRequestChange {
         ask: Some(ask).filter(|ask| !ask.is_none()),
         scope,
     })
@@ -341,7 +341,7 @@ mod tests {
         );
         assert_eq!(
             (after.nodes_min, after.nodes_max, after.mem),
-            (2, 4, MemAsk::PerNode(8 << 30))
+            (2, 4, MemRequest::PerNode(8 << 30))
         );
         assert_eq!(
             (after.gpus.unwrap().to_string(), after.gpu_scope),

@@ -3,7 +3,7 @@
 //! A run goes `prepare -> ready -> go -> running -> ended -> clean` on each of its nodes
 //! Reports carry the whole phase, so repeating or reordering them does no harm.
 
-use crate::checkpoint::Mark;
+use crate::checkpoint::CheckpointMark;
 use crate::exit_code::ExitCode;
 use crate::gpu_order::GpuOrder;
 use crate::gpu_set::GpuSet;
@@ -30,7 +30,7 @@ pub type Allocation = Vec<NodeShare>;
 
 /// What a node should be running. Runs it holds that are not named are to be stopped and cleaned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Desired {
+pub struct DesiredState {
     pub fence: Fence,
     pub runs: Vec<DesiredRun>,
     /// Open orders for its GPUs.
@@ -41,7 +41,7 @@ pub struct Desired {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredRun {
     pub run: RunId,
-    pub want: Want,
+    pub want: RunTarget,
     /// Signals asked for so far (`gdel -s`), numbered from 1: the node delivers those it has not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signals: Vec<NumberedSignal>,
@@ -68,13 +68,13 @@ pub struct NumberedSignal {
 /// How far a node should take a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Want {
+pub enum RunTarget {
     /// Make everything ready, start no process of the user.
     Prepare,
     /// Start, and keep running.
     Run,
     /// SIGTERM, after `grace_secs` SIGKILL to all of it, then clean.
-    Stop { why: StopWhy, grace_secs: u32 },
+    Stop { why: StopCause, grace_secs: u32 },
     /// From a newer controller.
     #[serde(other)]
     Unknown,
@@ -83,7 +83,7 @@ pub enum Want {
 /// Why the controller ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StopWhy {
+pub enum StopCause {
     Cancelled,
     Requeued,
     /// Its resources are owed to somebody else. The job is told to write a checkpoint first.
@@ -152,8 +152,8 @@ pub struct RunEnd {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub about_user: bool,
     /// What a failed launch is about, as [`RunEnd::subject`] reads it.
-    #[serde(skip_serializing_if = "Subject::is_node")]
-    pub about: Subject,
+    #[serde(skip_serializing_if = "LaunchFailureSubject::is_node")]
+    pub about: LaunchFailureSubject,
     /// A mark on this node was the answer when the run was asked for its checkpoint: nobody waits for it on the other nodes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
@@ -178,7 +178,7 @@ impl Default for RunEnd {
             exit: ExitCode::default(),
             text: String::new(),
             about_user: false,
-            about: Subject::Node,
+            about: LaunchFailureSubject::Node,
             answered: false,
             started: None,
             ended: None,
@@ -191,9 +191,9 @@ impl Default for RunEnd {
 
 impl RunEnd {
     /// What a failed launch is about.
-    pub fn subject(&self) -> Subject {
+    pub fn subject(&self) -> LaunchFailureSubject {
         if self.about_user {
-            Subject::User
+            LaunchFailureSubject::User
         } else {
             self.about.clone()
         }
@@ -211,7 +211,7 @@ impl RunEnd {
 /// What a failed launch is about. All but the first say little of what else the node can start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum Subject {
+pub enum LaunchFailureSubject {
     #[default]
     Node,
     /// The job's user.
@@ -227,7 +227,7 @@ pub enum Subject {
     Unknown,
 }
 
-impl Subject {
+impl LaunchFailureSubject {
     pub const fn is_node(&self) -> bool {
         matches!(self, Self::Node)
     }
@@ -342,7 +342,7 @@ pub struct RunReport {
     pub phase: RunPhase,
     /// The newest checkpoint mark of the run on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<Mark>,
+    pub mark: Option<CheckpointMark>,
     /// When this was said, by the node's clock: its other times are read against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Timestamp>,

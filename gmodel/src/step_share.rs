@@ -1,13 +1,13 @@
 //! What a step of a job has for itself while it runs: CPUs, memory and GPUs of its job that no other step with such a
 //! share has meanwhile. Steps without one share all of the job. Source: `--exact`, `--gpus`, `--mem` in srun(1).
 
-use crate::gpu_request::{GpuAmount, GpuAsk, GpuKind};
+use crate::gpu_request::{GpuAmount, GpuKind, GpuRequest};
 use serde::{Deserialize, Serialize};
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StepShareAsk {
+pub struct StepShareRequest {
     /// 0: its tasks share the job's CPUs.
     pub cpus_per_task: u32,
     /// On each node; 0 where the memory is shared.
@@ -27,7 +27,7 @@ pub struct StepShareAsk {
 /// GPUs of a step: whole ones, MIG slices or shares, as its job holds them. None at all is an answer, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepGpus {
-    pub per: Per,
+    pub per: GpuCountUnit,
     pub count: u32,
     /// Only those of this type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct StepGpus {
 /// What a number of GPUs counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Per {
+pub enum GpuCountUnit {
     Step,
     Node,
     Task,
@@ -73,7 +73,7 @@ impl StepGpus {
     ///
     /// # Errors
     /// Alternatives, profiles and shares, as a sentence.
-    pub fn of(per: Per, ask: &GpuAsk) -> Result<Self, &'static str> {
+    pub fn of(per: GpuCountUnit, ask: &GpuRequest) -> Result<Self, &'static str> {
         let [one] = &ask.alternatives[..] else {
             return match ask.alternatives.is_empty() {
                 true => Ok(Self {
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_step_takes_a_number_of_gpus_of_one_type() {
         let read = |text: &str| {
-            StepGpus::of(Per::Node, &GpuAsk::parse(text).unwrap())
+            StepGpus::of(GpuCountUnit::Node, &GpuRequest::parse(text).unwrap())
                 .map(|gpus| (gpus.count, gpus.gpu_type))
         };
         assert_eq!(read("2"), Ok((2, None)));

@@ -14,9 +14,9 @@
 //!                             `ok NUMBER` or `error WHY`; GSUB_MARK_SOCKET names it
 //! ```
 
-use crate::checkpoint::Mark;
+use crate::checkpoint::CheckpointMark;
 use crate::exit_code::ExitCode;
-use crate::run::{NumberedSignal, RunEnd, StopWhy, Usage};
+use crate::run::{NumberedSignal, RunEnd, StopCause, Usage};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 /// What gpud made ready, for gstepd to use. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Setup {
+pub struct RunSetup {
     /// Tag of the cgroup subtree and the run's name in it; empty tag: no isolation.
     pub cgroup_tag: String,
     pub cgroup_name: String,
@@ -42,7 +42,7 @@ pub struct Setup {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_limit_bytes: Option<u64>,
     /// GPUs of the run in the order of the launch order.
-    pub gpus: Vec<SetupGpu>,
+    pub gpus: Vec<RunGpu>,
     /// Empty: no private directories. Else bound over /tmp and /dev/shm of the job.
     pub private_tmp: String,
     pub private_shm: String,
@@ -65,7 +65,7 @@ pub struct Setup {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SetupGpu {
+pub struct RunGpu {
     pub uuid: String,
     pub index: u32,
     /// Device file of the GPU.
@@ -84,7 +84,7 @@ pub struct SetupGpu {
     pub near_cpus: Vec<(u32, u32)>,
 }
 
-impl Setup {
+impl RunSetup {
     /// Where the run's supervisor listens, and where it does if it cannot there; run directories have the run's name.
     pub fn control_sockets(&self, run_dir: &Path) -> Vec<PathBuf> {
         let run = run_dir
@@ -156,12 +156,12 @@ fn is_no_bytes(bytes: &u64) -> bool {
 /// gpud to gstepd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "to_step", rename_all = "snake_case")]
-pub enum ToStep {
+pub enum SupervisorCommand {
     /// Start the user's process. Repeating it does nothing.
     Go,
     /// SIGTERM, and SIGKILL to all after the grace. A second stop may only shorten the grace. A job that is preempted or
     /// drained and has a checkpoint is asked for it first, for as long as its order says.
-    Stop { why: StopWhy, grace_secs: u32 },
+    Stop { why: StopCause, grace_secs: u32 },
     /// Deliver, unless a signal with this number or a higher one was delivered.
     Signal { signal: NumberedSignal },
     /// The time limit changed; seconds from the start, `None` is unlimited.
@@ -177,7 +177,7 @@ pub enum ToStep {
 /// gstepd to gpud: sent on connection and at every change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from_step", rename_all = "snake_case")]
-pub enum FromStep {
+pub enum SupervisorReport {
     Ready {
         pid: u32,
     },
@@ -187,7 +187,7 @@ pub enum FromStep {
     },
     /// A mark was accepted and is durable. On connection the newest follows the state.
     Mark {
-        mark: Mark,
+        mark: CheckpointMark,
     },
     /// `exit.json` is durable; no process of the job is left. gstepd ends after this.
     Ended {

@@ -25,7 +25,7 @@ impl Default for TraceChain {
 
 /// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Break {
+pub enum ChainBreak {
     /// So many lines are not there before it.
     Missing(u64),
     /// It stands behind one of a higher number, or of its own.
@@ -46,15 +46,15 @@ impl TraceChain {
     }
 
     /// Goes on with a line as it was read: what is wrong with it, if it has an end at all.
-    pub fn follow(&mut self, line: &str) -> Option<Result<(), Break>> {
+    pub fn follow(&mut self, line: &str) -> Option<Result<(), ChainBreak>> {
         let (body, number, sum) = parts(line)?;
         let before = *self;
         *self = Self { number, sum };
         Some(match number.checked_sub(before.number + 1) {
-            None => Err(Break::Moved),
+            None => Err(ChainBreak::Moved),
             Some(0) if before.after(body, number) == *self => Ok(()),
-            Some(0) => Err(Break::Changed),
-            Some(missing) => Err(Break::Missing(missing)),
+            Some(0) => Err(ChainBreak::Changed),
+            Some(missing) => Err(ChainBreak::Missing(missing)),
         })
     }
 
@@ -111,7 +111,7 @@ mod tests {
             .collect()
     }
 
-    fn read<'l>(lines: impl IntoIterator<Item = &'l String>) -> Vec<Result<(), Break>> {
+    fn read<'l>(lines: impl IntoIterator<Item = &'l String>) -> Vec<Result<(), ChainBreak>> {
         let mut chain = TraceChain::default();
         lines
             .into_iter()
@@ -140,23 +140,26 @@ mod tests {
         let lines = written(5);
         assert_eq!(
             read([&lines[0], &lines[3], &lines[4]]),
-            [Ok(()), Err(Break::Missing(2)), Ok(())]
+            [Ok(()), Err(ChainBreak::Missing(2)), Ok(())]
         );
         assert_eq!(
             read([&lines[1], &lines[2]]),
-            [Err(Break::Missing(1)), Ok(())]
+            [Err(ChainBreak::Missing(1)), Ok(())]
         );
         let mut changed = lines.clone();
         changed[2] = changed[2].replace("\"now\":2", "\"now\":7");
         assert_eq!(
             read(&changed),
-            [Ok(()), Ok(()), Err(Break::Changed), Ok(()), Ok(())]
+            [Ok(()), Ok(()), Err(ChainBreak::Changed), Ok(()), Ok(())]
         );
         assert_eq!(
             read([&lines[0], &lines[2], &lines[1]]),
-            [Ok(()), Err(Break::Missing(1)), Err(Break::Moved)]
+            [Ok(()), Err(ChainBreak::Missing(1)), Err(ChainBreak::Moved)]
         );
-        assert_eq!(read([&lines[0], &lines[0]]), [Ok(()), Err(Break::Moved)]);
+        assert_eq!(
+            read([&lines[0], &lines[0]]),
+            [Ok(()), Err(ChainBreak::Moved)]
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::store::Blob;
 use crate::store::reader::Reader;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, Reply, State, Target};
 use gmodel::config::ClusterConfig;
-use gmodel::dependency::{Condition, Dependency, JobRef, Kind, MAX_CONDITIONS};
+use gmodel::dependency::{Dependency, DependencyKind, DependencyTerm, JobRef, MAX_CONDITIONS};
 use gmodel::{BlobId, JobSpec, NodeId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
@@ -393,13 +393,15 @@ impl Published {
 }
 
 /// The job of a condition, unless it is there and not over: then it stays in memory until it has been over for a while.
-fn forgotten(state: &State, condition: &Condition) -> Option<JobRef> {
-    let Condition::On { kind, job, .. } = condition else {
+fn forgotten(state: &State, condition: &DependencyTerm) -> Option<JobRef> {
+    let DependencyTerm::On { kind, job, .. } = condition else {
         return None;
     };
     let live = match state.arrays.get(job.id) {
         // Of an array that is not over, single tasks may be forgotten.
-        Some(array) => job.index.is_none() && *kind != Kind::AfterCorr && !array.is_over(),
+        Some(array) => {
+            job.index.is_none() && *kind != DependencyKind::AfterCorr && !array.is_over()
+        }
         None => state
             .jobs
             .get(job.id)

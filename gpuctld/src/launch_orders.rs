@@ -7,7 +7,7 @@ use crate::launch_texts;
 use crate::store::reader::Reader;
 use gcore::ctl::state::{Node, Run, State};
 use gcore::ctl::{checkpoint_of, imex_channel};
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
 use gmodel::{BlobId, JobSpec, NodeId, RunId};
@@ -154,7 +154,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
 }
 
 /// `3 epoch 40`, as the next attempt sees it.
-fn mark_text(mark: &Mark) -> String {
+fn mark_text(mark: &CheckpointMark) -> String {
     format!("{} {}", mark.number, mark.note)
         .trim_end()
         .to_owned()
@@ -260,12 +260,12 @@ fn texts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::job::{LimitName, SoftLimit, Surroundings};
+    use gmodel::job::{LaunchContext, LimitName, SoftLimit};
     use gmodel::{JobId, Timestamp};
 
     #[test]
     fn the_next_attempt_sees_the_last_mark_as_its_number_and_note() {
-        let mark = |note: &str| Mark {
+        let mark = |note: &str| CheckpointMark {
             number: 3,
             at: Timestamp(0),
             note: note.into(),
@@ -280,11 +280,11 @@ mod tests {
             name: LimitName::Nofile,
             soft: Some(1024),
         }];
-        let launch = Surroundings {
+        let launch = LaunchContext {
             work_dir: "/home/me/run".into(),
             submit_dir: "/home/me".into(),
             rlimits: rlimits.clone(),
-            ..Surroundings::default()
+            ..LaunchContext::default()
         };
         let run = Run::placed(
             RunId::new(JobId(7), 1),

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use gcore::ctl::Node;
     use gcore::ctl::state::{Member, Run};
-    use gmodel::node::{Mark, Role};
+    use gmodel::node::{HoldMark, Role};
     use gmodel::{JobId, RunId, Timestamp};
     use std::sync::Arc;
 
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(judge(&state(true), &copy, None), Ok(()));
         // Both were heard: only an operator decides.
         let mut contested = state(false);
-        let mark = Mark {
+        let mark = HoldMark {
             owner: TWO_MACHINES.into(),
             reason: String::new(),
             since: Timestamp(0),

@@ -14,7 +14,7 @@ use gcore::ctl::node_words::bounded_use;
 use gcore::ctl::state::State;
 use gcore::ctl::{MAX_ADOPTED, NodeReport, desired};
 use gmodel::launch_order::LaunchOrder;
-use gmodel::run::{Desired, RunReport, RunUse, Want};
+use gmodel::run::{DesiredState, RunReport, RunTarget, RunUse};
 use gmodel::supervise::StepOrder;
 use gmodel::{Fence, NodeId, NodeLife, RunId};
 use gwire::frame::{self, FrameError, FrameReader};
@@ -641,7 +641,7 @@ struct Writer<'a, W> {
     /// Runs whose orders went out on this connection.
     sent: BTreeSet<RunId>,
     /// The last orders sent.
-    last: Option<Desired>,
+    last: Option<DesiredState>,
     /// When the node is to hear that it may forget runs, if nothing else is said before.
     let_go_at: Option<Instant>,
 }
@@ -726,7 +726,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 let orders = std::mem::take(&mut ready);
                 self.write(&ToNode::Orders {
                     orders,
-                    desired: Desired::default(),
+                    desired: DesiredState::default(),
                 })
                 .await?;
                 bytes = 0;
@@ -746,7 +746,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     /// Runs that the node must start and has neither been sent here nor reported.
-    fn runs_without_order(&self, state: &State, desired: &Desired) -> Vec<RunId> {
+    fn runs_without_order(&self, state: &State, desired: &DesiredState) -> Vec<RunId> {
         let reported = |run: RunId| {
             let member = state
                 .runs
@@ -757,7 +757,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         desired
             .runs
             .iter()
-            .filter(|one| matches!(one.want, Want::Prepare | Want::Run))
+            .filter(|one| matches!(one.want, RunTarget::Prepare | RunTarget::Run))
             .map(|one| one.run)
             .filter(|run| !self.sent.contains(run) && !reported(*run))
             .collect()
@@ -845,7 +845,7 @@ impl Pace {
 }
 
 /// Whether all that is new is that runs are not named any more which are clean on the node.
-fn only_lets_go(state: &State, node: NodeId, last: &Desired, new: &Desired) -> bool {
+fn only_lets_go(state: &State, node: NodeId, last: &DesiredState, new: &DesiredState) -> bool {
     let is_clean = |run: RunId| {
         state
             .runs

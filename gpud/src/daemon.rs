@@ -15,8 +15,8 @@ use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{HungRun, Inventory, Role};
-use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, RunUse, StopWhy};
-use gmodel::supervise::{FromStep, StepOrder};
+use gmodel::run::{DesiredState, EndCause, RunEnd, RunPhase, RunUse, StopCause};
+use gmodel::supervise::{StepOrder, SupervisorReport};
 use gmodel::{Fence, RunId, Timestamp};
 use gwire::node_protocol::{ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ pub enum Happening {
     Step {
         run: RunId,
         connection: u64,
-        words: FromStep,
+        words: SupervisorReport,
     },
     StepGone {
         run: RunId,
@@ -246,9 +246,9 @@ impl Daemon {
                     self.feed(NodeInput::Forgotten { run });
                 }
             }
-            Happening::FencesBroken { runs } => self.end_at_once(&runs, StopWhy::FenceBroken, 0),
+            Happening::FencesBroken { runs } => self.end_at_once(&runs, StopCause::FenceBroken, 0),
             Happening::GpusFailed { runs } => {
-                self.end_at_once(&runs, StopWhy::GpuFailed, GPU_GRACE_SECS)
+                self.end_at_once(&runs, StopCause::GpuFailed, GPU_GRACE_SECS)
             }
             Happening::Measured { run, end } => self.ended_by_itself(run, *end),
             Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
@@ -325,7 +325,7 @@ impl Daemon {
         }
     }
 
-    fn receive(&mut self, orders: Vec<LaunchOrder>, desired: Desired) {
+    fn receive(&mut self, orders: Vec<LaunchOrder>, desired: DesiredState) {
         if self.site.role == Role::Compute {
             let named = orders
                 .into_iter()
@@ -690,25 +690,25 @@ impl Daemon {
         }
     }
 
-    fn listen(&mut self, run: RunId, words: FromStep) {
+    fn listen(&mut self, run: RunId, words: SupervisorReport) {
         match words {
-            FromStep::Ready { .. } => match self.site.spool.mark_ready(run) {
+            SupervisorReport::Ready { .. } => match self.site.spool.mark_ready(run) {
                 Ok(()) => {
                     self.feed(NodeInput::Prepared { run });
                 }
                 // Without the mark a restart would start the run again: it must not be released.
                 Err(e) => tracing::error!(%run, "{e:#}; the run stays unreleased"),
             },
-            FromStep::Running { started, .. } => {
+            SupervisorReport::Running { started, .. } => {
                 self.with_step(run, |step| step.runs_since(started));
                 self.feed(NodeInput::Started { run, started });
                 self.follow_use(run);
             }
-            FromStep::Mark { mark } => {
+            SupervisorReport::Mark { mark } => {
                 self.feed(NodeInput::Marked { run, mark });
             }
-            FromStep::Ended { end } => self.measure(run, end),
-            FromStep::Unknown => {}
+            SupervisorReport::Ended { end } => self.measure(run, end),
+            SupervisorReport::Unknown => {}
         }
     }
 
@@ -798,7 +798,7 @@ impl Daemon {
         });
     }
 
-    fn end_at_once(&mut self, runs: &[RunId], why: StopWhy, grace_secs: u32) {
+    fn end_at_once(&mut self, runs: &[RunId], why: StopCause, grace_secs: u32) {
         for run in runs {
             self.with_step(*run, |step| step.stop(why, grace_secs));
         }
@@ -850,8 +850,8 @@ impl Daemon {
         let said = place.first_words();
         self.converse(run, supervisor);
         Ok(match said {
-            Some(FromStep::Running { started, .. }) => Found::Running { started },
-            Some(FromStep::Ended { end }) => Found::Ended {
+            Some(SupervisorReport::Running { started, .. }) => Found::Running { started },
+            Some(SupervisorReport::Ended { end }) => Found::Ended {
                 end: spool.end(run)?.unwrap_or(end),
                 clean: false,
             },

@@ -8,7 +8,7 @@ use crate::mig;
 use crate::site::Site;
 use anyhow::{Context, Result, bail, ensure};
 use gmodel::gpu_check::{CheckProgram, CheckReport};
-use gmodel::gpu_health::Stage;
+use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use nix::fcntl::OFlag;
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,7 +230,7 @@ fn begin(site: &Site, incarnation: u64, order: &GpuOrder, program: &CheckProgram
         if let Some(standing) = standing.filter(|one| {
             matches!(
                 one.stage,
-                Stage::Resetting | Stage::Booting | Stage::BurningIn
+                RepairStage::Resetting | RepairStage::Booting | RepairStage::BurningIn
             )
         }) {
             bail!("the repair of {uuid} is under way ({:?})", standing.stage);

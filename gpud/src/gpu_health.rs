@@ -4,7 +4,9 @@
 
 use crate::gpu_record::{Around, EndRun, Obeyed, Record};
 use anyhow::{Context, Result};
-use gmodel::gpu_health::{Catalogue, Change, GpuStanding, Reading, RepairPolicy, Stage, verdict};
+use gmodel::gpu_health::{
+    Catalogue, GpuHealthStatus, GpuReading, RepairPolicy, RepairStage, SignChange, verdict,
+};
 use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
 use gmodel::{RunId, Timestamp};
 use gsys::durable_file::write_atomic;
@@ -28,7 +30,7 @@ pub struct HealthBook {
     gpus: BTreeMap<String, Record>,
     means: Means,
     /// The GPU for which a program of the site is to be started, and what for.
-    to_run: Option<(String, Stage)>,
+    to_run: Option<(String, RepairStage)>,
     /// Something happened since the book was written.
     unwritten: bool,
     written_at: Timestamp,
@@ -47,7 +49,7 @@ pub struct Means {
 pub struct Shown {
     pub notes: Vec<String>,
     pub wants: &'static str,
-    pub standing: Option<Box<GpuStanding>>,
+    pub standing: Option<Box<GpuHealthStatus>>,
 }
 
 /// What an administrator of the node asks for.
@@ -167,7 +169,7 @@ impl HealthBook {
                 .map_or("", |gpu| gpu.gpu_type.as_str())
         };
         let mut sweep = sweep;
-        let mut readings: Vec<(&str, &mut Reading)> = sweep
+        let mut readings: Vec<(&str, &mut GpuReading)> = sweep
             .iter_mut()
             .map(|gpu| (type_of(&gpu.uuid), &mut gpu.reading))
             .collect();
@@ -320,7 +322,10 @@ impl HealthBook {
             "the node is not booted: a run is on it"
         );
         record.permitted(uuid, &self.means.policy, now)?;
-        if matches!(record.repair.stage, Stage::Resetting | Stage::Booting) {
+        if matches!(
+            record.repair.stage,
+            RepairStage::Resetting | RepairStage::Booting
+        ) {
             self.to_run = Some((uuid.to_owned(), record.repair.stage));
         }
         self.unwritten = true;
@@ -332,7 +337,7 @@ impl HealthBook {
         let busy = |record: &Record| {
             matches!(
                 record.repair.stage,
-                Stage::BurningIn | Stage::Resetting | Stage::Booting
+                RepairStage::BurningIn | RepairStage::Resetting | RepairStage::Booting
             )
         };
         self.gpus
@@ -374,10 +379,10 @@ impl HealthBook {
                     why: end.why.clone(),
                 }));
             }
-            let began =
-                record.repair.stage == Stage::BurningIn && before.0.stage != Stage::BurningIn;
+            let began = record.repair.stage == RepairStage::BurningIn
+                && before.0.stage != RepairStage::BurningIn;
             if began {
-                self.to_run = Some((uuid.clone(), Stage::BurningIn));
+                self.to_run = Some((uuid.clone(), RepairStage::BurningIn));
             }
             // One step on a node at a time, and one that waits for the controller's word.
             if began || matches!(record.wants(), "reset" | "boot") {
@@ -389,7 +394,7 @@ impl HealthBook {
     }
 
     /// The GPU for which a program of the site is to be run now, said once.
-    pub fn take_program(&mut self) -> Option<(String, Stage)> {
+    pub fn take_program(&mut self) -> Option<(String, RepairStage)> {
         self.to_run.take()
     }
 
@@ -429,10 +434,10 @@ impl HealthBook {
     }
 }
 
-fn tell(uuid: &str, record: &Record, change: &Change) {
+fn tell(uuid: &str, record: &Record, change: &SignChange) {
     let index = record.index;
     match change {
-        Change::Raised(sign) if sign.action > gmodel::gpu_health::Action::Note => {
+        SignChange::Raised(sign) if sign.action > gmodel::gpu_health::Action::Note => {
             tracing::error!(
                 "GPU {uuid} (index {index}): {} {}: {}, calls for {}",
                 sign.severity,
@@ -441,13 +446,13 @@ fn tell(uuid: &str, record: &Record, change: &Change) {
                 sign.action
             );
         }
-        Change::Raised(sign) => tracing::warn!(
+        SignChange::Raised(sign) => tracing::warn!(
             "GPU {uuid} (index {index}): {} {}: {}, noted",
             sign.severity,
             sign.name,
             sign.evidence
         ),
-        Change::Again(sign) => {
+        SignChange::Repeated(sign) => {
             tracing::warn!(
                 "GPU {uuid} (index {index}): {} again: {}, {} times since {}",
                 sign.name,
@@ -456,7 +461,7 @@ fn tell(uuid: &str, record: &Record, change: &Change) {
                 sign.first
             );
         }
-        Change::Over(sign) => tracing::info!(
+        SignChange::Over(sign) => tracing::info!(
             "GPU {uuid} (index {index}): {} is over, {} times since {}",
             sign.name,
             sign.count,
@@ -507,7 +512,7 @@ pub fn records(spool_dir: &Path) -> Result<BTreeMap<String, Record>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::gpu_health::{EventSource, GpuEventKind, Silence, SilenceKind};
+    use gmodel::gpu_health::{EventSource, GpuEventKind, ReadFailure, ReadFailureKind};
 
     struct Node {
         dir: PathBuf,
@@ -539,14 +544,14 @@ mod tests {
         fn look(&mut self, lost: &[u32]) -> Vec<EndRun> {
             self.now = self.now.plus_secs(10);
             let fault = |index| {
-                lost.contains(&index).then(|| Silence {
-                    kind: SilenceKind::Lost,
+                lost.contains(&index).then(|| ReadFailure {
+                    kind: ReadFailureKind::Lost,
                     text: "GPU is lost".into(),
                 })
             };
-            let reading = |index| Reading {
+            let reading = |index| GpuReading {
                 fault: fault(index),
-                ..Reading::default()
+                ..GpuReading::default()
             };
             let sweep = (0..8)
                 .map(|index| GpuHealth {
@@ -763,7 +768,7 @@ mod tests {
         node.look(&[]);
         assert_eq!(
             (node.book.take_program(), node.book.take_program()),
-            (Some((uuid(1), Stage::BurningIn)), None)
+            (Some((uuid(1), RepairStage::BurningIn)), None)
         );
         node.look(&[]);
         assert_eq!((node.book.take_program(), node.out()), (None, vec![1, 2]));
@@ -771,7 +776,7 @@ mod tests {
         node.look(&[]);
         assert_eq!(
             (node.book.take_program(), node.out()),
-            (Some((uuid(2), Stage::BurningIn)), vec![2])
+            (Some((uuid(2), RepairStage::BurningIn)), vec![2])
         );
         node.book.program_ended(
             &uuid(2),

@@ -3,8 +3,8 @@
 //! controller's breaker is asked, a program of the site. What step is next is `gmodel::gpu_health::repair`.
 
 use gmodel::gpu_health::{
-    Action, Catalogue, Ended, GpuStanding, GpuWatch, Reading, Repair, RepairPolicy, Severity, Sign,
-    Stage, Step, Surroundings, Verdict, verdict,
+    Action, Catalogue, GpuHealthStatus, GpuReading, GpuWatch, Repair, RepairContext, RepairOutcome,
+    RepairPolicy, RepairStage, RepairStep, Severity, Sign, Verdict, verdict,
 };
 use gmodel::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -39,10 +39,10 @@ pub struct Record {
     pub absent: bool,
     /// The newest reading that was one.
     #[serde(skip)]
-    pub reading: Option<Reading>,
+    pub reading: Option<GpuReading>,
     /// The step that waits for the controller's word.
     #[serde(skip)]
-    pub wants: Option<Step>,
+    pub wants: Option<RepairStep>,
     /// What comes next, for people.
     #[serde(skip)]
     next: String,
@@ -89,7 +89,7 @@ impl Record {
 
     /// The sign, whether what was tried against it could be done at all, and what is left.
     fn out_for(&self) -> String {
-        let marked = if self.repair.stage == Stage::Marked {
+        let marked = if self.repair.stage == RepairStage::Marked {
             "to be replaced"
         } else {
             ""
@@ -105,19 +105,19 @@ impl Record {
     /// `quarantine`, `reset`, `boot`; empty: nothing waits for the controller's word.
     pub fn wants(&self) -> &'static str {
         match self.wants {
-            Some(Step::Quarantine) => "quarantine",
-            Some(Step::Reset) => "reset",
-            Some(Step::Boot) => "boot",
+            Some(RepairStep::Quarantine) => "quarantine",
+            Some(RepairStep::Reset) => "reset",
+            Some(RepairStep::Boot) => "boot",
             _ => "",
         }
     }
 
     /// As the controller is told; none for a GPU that is plainly in service.
-    pub fn standing(&self) -> Option<Box<GpuStanding>> {
+    pub fn standing(&self) -> Option<Box<GpuHealthStatus>> {
         if self.repair.in_service() && self.wants.is_none() {
             return None;
         }
-        Some(Box::new(GpuStanding {
+        Some(Box::new(GpuHealthStatus {
             stage: self.repair.stage,
             since: self.repair.since,
             sign: self.sign.clone(),
@@ -147,7 +147,7 @@ impl Record {
             let signs: Vec<Sign> = self.watch.standing().cloned().collect();
             let verdict = verdict(&signs);
             self.give_reason(verdict);
-            let surroundings = Surroundings {
+            let surroundings = RepairContext {
                 verdict,
                 held: around.held.is_some(),
                 node_empty: around.node_empty,
@@ -157,7 +157,7 @@ impl Record {
             let step = self.repair.next(&surroundings, policy, now);
             self.next = self.words_for(step, &surroundings);
             match step {
-                Step::Quarantine => {
+                RepairStep::Quarantine => {
                     tracing::error!(
                         "GPU {uuid} (index {}) is out of service: {}",
                         self.index,
@@ -165,35 +165,35 @@ impl Record {
                     );
                     self.repair.begin(step, policy, now);
                 }
-                Step::StoppedByBreaker => {
-                    self.wants = Some(Step::Quarantine);
+                RepairStep::StoppedByBreaker => {
+                    self.wants = Some(RepairStep::Quarantine);
                     return None;
                 }
-                Step::Reset | Step::Boot => {
+                RepairStep::Reset | RepairStep::Boot => {
                     // What would never be allowed would keep the node's other GPUs waiting.
                     self.wants = Some(step).filter(|_| !self.absent);
                     return None;
                 }
-                Step::EndJob => {
+                RepairStep::EndJob => {
                     let why = format!("GPU {uuid} (index {}): {}", self.index, self.reason);
                     return around.held.map(|run| EndRun { run, why });
                 }
                 // Not before it was looked at anew.
-                Step::BurnIn
+                RepairStep::BurnIn
                     if self.reading.is_none() || (!around.by_look && around.other_under_way) =>
                 {
                     return None;
                 }
-                Step::BurnIn => {
+                RepairStep::BurnIn => {
                     self.repair.begin(step, policy, now);
                     if !around.by_look {
                         return None;
                     }
                     // No sign stands and it answers: that is enough where the site has no program.
-                    self.repair.end(Ended::BurnInPassed, now);
+                    self.repair.end(RepairOutcome::BurnInPassed, now);
                     self.back_in_service(uuid);
                 }
-                Step::MarkForReplacement => {
+                RepairStep::MarkForReplacement => {
                     tracing::error!(
                         "GPU {uuid} (index {}) has to be replaced: {}",
                         self.index,
@@ -201,8 +201,8 @@ impl Record {
                     );
                     self.repair.begin(step, policy, now);
                 }
-                Step::GiveUp => {
-                    if self.repair.stage == Stage::Booting {
+                RepairStep::GiveUp => {
+                    if self.repair.stage == RepairStage::Booting {
                         self.failure = format!(
                             "the node did not boot within {} min",
                             policy.patience_secs / 60
@@ -210,7 +210,7 @@ impl Record {
                     }
                     self.repair.begin(step, policy, now);
                 }
-                Step::Nothing | Step::WaitForAdmin => return None,
+                RepairStep::Nothing | RepairStep::WaitForAdmin => return None,
             }
         }
         None
@@ -232,7 +232,7 @@ impl Record {
             self.index
         );
         self.repair.begin(step, policy, now);
-        self.next = self.words_for(Step::Nothing, &Surroundings::default());
+        self.next = self.words_for(RepairStep::Nothing, &RepairContext::default());
         Ok(())
     }
 
@@ -244,27 +244,29 @@ impl Record {
             verdict(&signs).map(|verdict| words(verdict.sign))
         };
         let outcome = match (stage, outcome) {
-            (Stage::BurningIn, Ok(())) => sick_again().map_or(Ok(()), |sign| {
+            (RepairStage::BurningIn, Ok(())) => sick_again().map_or(Ok(()), |sign| {
                 Err(anyhow::anyhow!("during its burn-in: {sign}"))
             }),
             (_, outcome) => outcome,
         };
         match (stage, outcome) {
-            (Stage::BurningIn, Ok(())) => {
-                self.repair.end(Ended::BurnInPassed, now);
+            (RepairStage::BurningIn, Ok(())) => {
+                self.repair.end(RepairOutcome::BurnInPassed, now);
                 self.back_in_service(uuid);
             }
-            (Stage::BurningIn, Err(e)) => {
-                self.repair.end(Ended::BurnInFailed, now);
+            (RepairStage::BurningIn, Err(e)) => {
+                self.repair.end(RepairOutcome::BurnInFailed, now);
                 self.reason = format!("{e:#}");
                 self.sign.clear();
                 tracing::error!("GPU {uuid} stays out of service: {e:#}");
             }
-            (Stage::Resetting, Ok(())) => self.begin_anew(uuid, now),
+            (RepairStage::Resetting, Ok(())) => self.begin_anew(uuid, now),
             // The machine goes down any moment; the next boot says that it is done.
-            (Stage::Booting, Ok(())) => tracing::warn!("GPU {uuid}: the node is about to boot"),
-            (Stage::Resetting | Stage::Booting, Err(e)) => {
-                self.repair.end(Ended::Failed, now);
+            (RepairStage::Booting, Ok(())) => {
+                tracing::warn!("GPU {uuid}: the node is about to boot")
+            }
+            (RepairStage::Resetting | RepairStage::Booting, Err(e)) => {
+                self.repair.end(RepairOutcome::Failed, now);
                 self.failure = format!("{e:#}");
                 tracing::error!("GPU {uuid}: {e:#}");
             }
@@ -300,12 +302,12 @@ impl Record {
     pub fn daemon_began(&mut self, is_boot: bool, now: Timestamp) {
         match self.repair.stage {
             // A burn-in that nobody saw the end of says nothing against the GPU.
-            Stage::BurningIn => self.repair.stage = Stage::Out,
-            Stage::Resetting => {
-                self.repair.end(Ended::Failed, now);
+            RepairStage::BurningIn => self.repair.stage = RepairStage::Out,
+            RepairStage::Resetting => {
+                self.repair.end(RepairOutcome::Failed, now);
                 self.failure = "gpud ended during its reset".to_owned();
             }
-            Stage::Booting if is_boot => self.begin_anew("", now),
+            RepairStage::Booting if is_boot => self.begin_anew("", now),
             _ => {}
         }
         if is_boot {
@@ -319,7 +321,7 @@ impl Record {
             "GPU {uuid} (index {}): reset or booted; it is looked at anew",
             self.index
         );
-        self.repair.end(Ended::Done, now);
+        self.repair.end(RepairOutcome::Done, now);
         self.failure.clear();
         (self.watch, self.reading) = (GpuWatch::default(), None);
     }
@@ -329,9 +331,10 @@ impl Record {
         let mended =
             |action: Action| matches!(action, Action::EndJob | Action::Reset | Action::Reboot);
         let signs: Vec<Sign> = self.watch.standing().cloned().collect();
-        let out = self.repair.held_by_admin.is_none() && self.repair.stage != Stage::InService;
+        let out =
+            self.repair.held_by_admin.is_none() && self.repair.stage != RepairStage::InService;
         if out && verdict(&signs).is_some_and(|verdict| mended(verdict.action)) {
-            self.repair.stage = Stage::Out;
+            self.repair.stage = RepairStage::Out;
             self.repair.since = now;
             self.watch = GpuWatch::default();
         }
@@ -376,42 +379,42 @@ impl Record {
         }
     }
 
-    fn words_for(&self, step: Step, around: &Surroundings<'_>) -> String {
+    fn words_for(&self, step: RepairStep, around: &RepairContext<'_>) -> String {
         let action = around.verdict.map(|verdict| verdict.action);
         let words = match (self.repair.stage, step) {
-            (_, Step::Quarantine | Step::StoppedByBreaker) => "quarantine",
-            (_, Step::EndJob) => "its job ends and is requeued elsewhere",
-            (_, Step::Reset) => "a reset",
-            (_, Step::Boot) => "a boot of the node",
-            (_, Step::BurnIn) => "burn-in, then back in service",
-            (_, Step::MarkForReplacement) | (Stage::Marked, _) => {
+            (_, RepairStep::Quarantine | RepairStep::StoppedByBreaker) => "quarantine",
+            (_, RepairStep::EndJob) => "its job ends and is requeued elsewhere",
+            (_, RepairStep::Reset) => "a reset",
+            (_, RepairStep::Boot) => "a boot of the node",
+            (_, RepairStep::BurnIn) => "burn-in, then back in service",
+            (_, RepairStep::MarkForReplacement) | (RepairStage::Marked, _) => {
                 "another board; gadm gpu return takes this one back"
             }
-            (Stage::Resetting, _) => "a new look when the reset is done",
-            (Stage::Booting, _) => "a new look when the node has booted",
-            (Stage::BurningIn, _) => "back in service if it passes",
-            (Stage::Out, Step::Nothing) if around.held => "its job may finish first",
+            (RepairStage::Resetting, _) => "a new look when the reset is done",
+            (RepairStage::Booting, _) => "a new look when the node has booted",
+            (RepairStage::BurningIn, _) => "back in service if it passes",
+            (RepairStage::Out, RepairStep::Nothing) if around.held => "its job may finish first",
             // What its node has no program for.
-            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reset) => {
+            (RepairStage::Out, RepairStep::WaitForAdmin) if action == Some(Action::Reset) => {
                 "reset it, then gadm gpu return; or boot the node"
             }
-            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reboot) => {
+            (RepairStage::Out, RepairStep::WaitForAdmin) if action == Some(Action::Reboot) => {
                 "boot the node; or gadm gpu return when it is mended"
             }
-            (Stage::Out, Step::WaitForAdmin) => "waits for gadm gpu return",
-            (Stage::Out, Step::Nothing) if self.repair.held_by_admin.is_some() => {
+            (RepairStage::Out, RepairStep::WaitForAdmin) => "waits for gadm gpu return",
+            (RepairStage::Out, RepairStep::Nothing) if self.repair.held_by_admin.is_some() => {
                 "waits for gadm gpu return"
             }
-            (Stage::Out, Step::Nothing)
+            (RepairStage::Out, RepairStep::Nothing)
                 if action >= Some(Action::Reset) && around.other_under_way =>
             {
                 "the next step, after that of another GPU of its node"
             }
-            (Stage::Out, _) if action >= Some(Action::Reset) && !around.node_empty => {
+            (RepairStage::Out, _) if action >= Some(Action::Reset) && !around.node_empty => {
                 "the next step, when no run is on the node"
             }
-            (Stage::Out, _) => "a pause, then the next step",
-            (Stage::InService, _) => "",
+            (RepairStage::Out, _) => "a pause, then the next step",
+            (RepairStage::InService, _) => "",
         };
         words.to_owned()
     }

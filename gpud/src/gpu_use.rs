@@ -345,8 +345,8 @@ mod tests {
         book.add(vec![sample("GPU-a", 0, 7000)], at(130));
         book.open(run, &dir, &[("GPU-a".into(), 1000)]);
         // A GPU that does not answer adds nothing, and its energy is not lost.
-        let silent = gsys::nvml::Silence {
-            kind: gsys::nvml::SilenceKind::Lost,
+        let silent = gsys::nvml::ReadFailure {
+            kind: gsys::nvml::ReadFailureKind::Lost,
             text: "lost".into(),
         };
         book.add(

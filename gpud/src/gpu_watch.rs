@@ -15,7 +15,7 @@ use crate::site_program::SiteProgram;
 use crate::spool::{Spool, log_line};
 use anyhow::{Context, Result};
 use gmodel::RunId;
-use gmodel::gpu_health::{RepairPolicy, Stage};
+use gmodel::gpu_health::{RepairPolicy, RepairStage};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
 use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuEventKind, GpuUse, NvmlError, NvmlWorker};
@@ -657,8 +657,8 @@ fn run_program(site: &Arc<Site>) {
         let Some(watch) = &site.gpu_watch else { return };
         let config = &site.config;
         let (kind, path, time_limit) = match stage {
-            Stage::Resetting => ("gpu_reset", &config.gpu_reset, RESET_LIMIT),
-            Stage::Booting => ("node_reboot", &config.node_reboot, RESET_LIMIT),
+            RepairStage::Resetting => ("gpu_reset", &config.gpu_reset, RESET_LIMIT),
+            RepairStage::Booting => ("node_reboot", &config.node_reboot, RESET_LIMIT),
             _ => ("gpu_burn_in", &config.gpu_burn_in, BURN_IN_LIMIT),
         };
         let Some(path) = path else { return };
@@ -674,7 +674,7 @@ fn run_program(site: &Arc<Site>) {
         };
         let freed = site.checks.give_way([uuid.as_str()], "the GPU is repaired");
         let outcome = freed.and_then(|_| {
-            let _closed = (stage == Stage::Resetting)
+            let _closed = (stage == RepairStage::Resetting)
                 .then(|| watch.reader.worker.let_go(LET_GO_WITHIN))
                 .transpose();
             if let Err(e) = &_closed {

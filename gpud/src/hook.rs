@@ -9,7 +9,7 @@ use crate::spool::{log_line, write_aside};
 use crate::stand_by;
 use anyhow::{Context, Result, bail};
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::{HookEnd, HookFiles, HookOrder, Setup};
+use gmodel::supervise::{HookEnd, HookFiles, HookOrder, RunSetup};
 use gmodel::{RunId, hostlist};
 use gsys::cgroup::{Limits, RunCgroup};
 use nix::fcntl::{Flock, FlockArg};
@@ -55,7 +55,13 @@ pub fn cgroup_name(kind: Kind, run: RunId) -> String {
 
 /// Runs the program, or waits for the one that was begun, and returns when it has ended well. Blocking. The error is one sentence with
 /// the program's last words.
-pub fn run(site: &Site, run: RunId, kind: Kind, order: &LaunchOrder, setup: &Setup) -> Result<()> {
+pub fn run(
+    site: &Site,
+    run: RunId,
+    kind: Kind,
+    order: &LaunchOrder,
+    setup: &RunSetup,
+) -> Result<()> {
     let path = if kind == Kind::Prolog {
         &order.prolog
     } else {
@@ -111,7 +117,7 @@ enum Standing {
 
 impl Hook<'_> {
     /// `None`: it was not begun, and was not to be.
-    fn end(&self, may_begin: Option<(&LaunchOrder, &Setup)>) -> Result<Option<HookEnd>> {
+    fn end(&self, may_begin: Option<(&LaunchOrder, &RunSetup)>) -> Result<Option<HookEnd>> {
         let kind = self.kind.name();
         let patience = Instant::now() + TIME_LIMIT + SUPERVISOR_SLACK;
         let mut tries = 0;
@@ -169,7 +175,7 @@ impl Hook<'_> {
     }
 
     /// Starts a supervisor and waits for its end; one that stands still is killed.
-    fn begin(&self, order: &LaunchOrder, setup: &Setup, patience: Instant) -> Result<()> {
+    fn begin(&self, order: &LaunchOrder, setup: &RunSetup, patience: Instant) -> Result<()> {
         let (site, dir) = (self.site, self.site.spool.run_dir(self.run));
         let program = check_ownership(self.path.as_ref())?;
         let program = program
@@ -297,7 +303,7 @@ fn has_ended(process: &OwnedFd, deadline: Instant) -> bool {
 }
 
 /// gpud.toml(5) lists them.
-fn environment(site: &Site, order: &LaunchOrder, setup: &Setup) -> Vec<String> {
+fn environment(site: &Site, order: &LaunchOrder, setup: &RunSetup) -> Vec<String> {
     let (id, attempt) = order.run.map_or((0, 0), |run| (run.job.0, run.attempt));
     let list = |words: Vec<String>| words.join(",");
     let uuids = list(setup.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gmodel::RunId;
 use gmodel::mig::{MigBoard, MigKind, arrange};
 use gmodel::node::{GpuInfo, MigSlice};
-use gmodel::supervise::SetupGpu;
+use gmodel::supervise::RunGpu;
 use gsys::device_fence::{DeviceNumber, char_major};
 use gsys::device_node::char_device;
 use gsys::nvml::{
@@ -37,16 +37,16 @@ pub struct Own {
 
 impl Own {
     /// As gpud finds it again when the run ends.
-    pub fn setup(&self, device: String) -> SetupGpu {
+    pub fn setup(&self, device: String) -> RunGpu {
         let gpu = self
             .slice
             .map_or_else(String::new, |_| self.gpu.uuid.clone());
-        SetupGpu {
+        RunGpu {
             uuid: self.uuid.clone(),
             index: self.gpu.index,
             device,
             gpu,
-            ..SetupGpu::default()
+            ..RunGpu::default()
         }
     }
 }

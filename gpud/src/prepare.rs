@@ -13,8 +13,8 @@ use crate::site::{Site, cgroup_name};
 use crate::spool::{log_line, private_dir};
 use crate::step::{self, Supervisor};
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
-use gmodel::run::{EndCause, RunEnd, Subject};
-use gmodel::supervise::{Setup, SetupGpu};
+use gmodel::run::{EndCause, LaunchFailureSubject, RunEnd};
+use gmodel::supervise::{RunGpu, RunSetup};
 use gmodel::{GpuPart, RunId, byte_text};
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceNumber, DeviceRule, FenceRules, NodeDevices};
@@ -36,16 +36,16 @@ pub struct Failure {
     pub cause: EndCause,
     pub text: String,
     /// Of the node's, as far as it is less than all of it.
-    about: Subject,
+    about: LaunchFailureSubject,
 }
 
 impl Failure {
     pub fn node(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         let about = if own_limits::is_shortage(&error) {
-            Subject::Shortage
+            LaunchFailureSubject::Shortage
         } else {
-            Subject::Node
+            LaunchFailureSubject::Node
         };
         Self {
             about,
@@ -56,13 +56,13 @@ impl Failure {
         Self {
             cause: EndCause::LaunchNode,
             text,
-            about: Subject::Node,
+            about: LaunchFailureSubject::Node,
         }
     }
     /// About one GPU or slice: jobs on others may start.
     fn gpu(uuid: &str, text: String) -> Self {
         Self {
-            about: Subject::Gpu {
+            about: LaunchFailureSubject::Gpu {
                 uuid: uuid.to_owned(),
             },
             ..Self::node_text(text)
@@ -71,7 +71,7 @@ impl Failure {
     /// About what the job or its partition chose: jobs without it may start.
     fn choice(name: &str, text: String) -> Self {
         Self {
-            about: Subject::Choice {
+            about: LaunchFailureSubject::Choice {
                 name: name.to_owned(),
             },
             ..Self::node_text(text)
@@ -79,7 +79,7 @@ impl Failure {
     }
     fn user_unknown(text: String) -> Self {
         Self {
-            about: Subject::User,
+            about: LaunchFailureSubject::User,
             ..Self::node_text(text)
         }
     }
@@ -91,10 +91,10 @@ impl Failure {
     }
     /// Of what this daemon itself has too few of: no error of the node, as long as it may pass.
     pub fn is_shortage(&self) -> bool {
-        self.about == Subject::Shortage
+        self.about == LaunchFailureSubject::Shortage
     }
     pub fn end(self) -> RunEnd {
-        let about_user = self.about == Subject::User;
+        let about_user = self.about == LaunchFailureSubject::User;
         RunEnd {
             cause: self.cause,
             text: self.text,
@@ -280,7 +280,7 @@ fn of_gpus(order: &LaunchOrder, error: anyhow::Error) -> Failure {
         .any(|gpu| matches!(gpu.part, GpuPart::Share { .. }));
     let failure = Failure::node(error);
     match &order.gpus[..] {
-        _ if failure.about == Subject::Shortage => failure,
+        _ if failure.about == LaunchFailureSubject::Shortage => failure,
         _ if is_share => Failure::choice("shares of GPUs", failure.text),
         [gpu] => Failure::gpu(&gpu.uuid, failure.text),
         _ => failure,
@@ -434,9 +434,9 @@ fn setup(
     user: &User,
     gpus: &[Own],
     cpus: Vec<u32>,
-) -> Setup {
+) -> RunSetup {
     let numbers = cuda_indexes(site, gpus);
-    let gpu = |(own, cuda_index): (&Own, Option<u32>)| SetupGpu {
+    let gpu = |(own, cuda_index): (&Own, Option<u32>)| RunGpu {
         cuda_index,
         near_cpus: near_cpus(site, &own.gpu),
         ..own.setup(
@@ -445,7 +445,7 @@ fn setup(
                 .to_string(),
         )
     };
-    Setup {
+    RunSetup {
         cgroup_tag: site
             .cgroups
             .as_ref()
@@ -543,7 +543,7 @@ fn make_private_dirs(
     site: &Site,
     run: RunId,
     order: &LaunchOrder,
-    setup: &mut Setup,
+    setup: &mut RunSetup,
 ) -> Result<(), Failure> {
     if !gsys::user::is_root() {
         return Err(Failure::choice(

@@ -4,9 +4,9 @@
 
 use crate::daemon::wall_clock;
 use gcore::node::{NodeRun, NodeState, reports};
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::node::Inventory;
-use gmodel::run::{RunPhase, RunReport, Want};
+use gmodel::run::{RunPhase, RunReport, RunTarget};
 use gmodel::{Fence, RunId};
 use gwire::node_protocol::{Hello, PROTOCOL, ToController};
 use std::collections::BTreeMap;
@@ -109,7 +109,7 @@ impl Told {
         if self.obeyed != state.fence {
             let since = *self.obeys_newer.get_or_insert(now);
             let stops = state.runs.values().any(|known| {
-                matches!(known.want, Want::Stop { .. }) && known.phase.end().is_none()
+                matches!(known.want, RunTarget::Stop { .. }) && known.phase.end().is_none()
             });
             if stops || !runs.is_empty() || now.duration_since(since) >= PASSING_WAITS {
                 (self.obeyed, self.obeys_newer) = (state.fence, None);
@@ -176,7 +176,7 @@ impl Told {
     fn may_wait(&mut self, run: RunId, known: &NodeRun, now: Instant) -> bool {
         let is_awaited = match known.phase {
             RunPhase::Accepted | RunPhase::Running { .. } | RunPhase::Ended(_) => false,
-            RunPhase::Ready => known.want != Want::Run,
+            RunPhase::Ready => known.want != RunTarget::Run,
             RunPhase::Clean(_) => true,
         };
         let rank = known.phase.rank();
@@ -198,7 +198,7 @@ impl Told {
 }
 
 /// What of a report can be news.
-fn progress(phase: &RunPhase, mark: Option<&Mark>) -> (u8, u32) {
+fn progress(phase: &RunPhase, mark: Option<&CheckpointMark>) -> (u8, u32) {
     (phase.rank(), mark.map_or(0, |mark| mark.number))
 }
 
@@ -210,7 +210,7 @@ fn progress_of(report: &RunReport) -> (u8, u32) {
 mod tests {
     use super::*;
     use gcore::node::{Found, NodeEvent, NodeInput, apply, handle};
-    use gmodel::run::{RunEnd, StopWhy};
+    use gmodel::run::{RunEnd, StopCause};
     use gmodel::{NodeLife, Timestamp};
 
     fn run() -> RunId {
@@ -263,7 +263,7 @@ mod tests {
         with
     }
 
-    fn wanted(mut state: NodeState, want: Want) -> NodeState {
+    fn wanted(mut state: NodeState, want: RunTarget) -> NodeState {
         state.runs.get_mut(&run()).expect("it is there").want = want;
         state
     }
@@ -303,7 +303,7 @@ mod tests {
         ] {
             now += PASSING_WAITS / 2;
             assert!(told.send_news(
-                &wanted(with_run(&state, found), Want::Run),
+                &wanted(with_run(&state, found), RunTarget::Run),
                 &Arc::default(),
                 now
             ));
@@ -329,7 +329,7 @@ mod tests {
                 2,
             ),
         ] {
-            let lasting = wanted(with_run(&state, found), Want::Run);
+            let lasting = wanted(with_run(&state, found), RunTarget::Run);
             assert!(told.send_news(&lasting, &Arc::default(), now));
             assert_eq!(phases(&mut frames), [0; 0]);
             now = told.due().expect("it is held back");
@@ -373,8 +373,8 @@ mod tests {
         assert_eq!(told_fence(), None, "the run");
         let mut stopped = wanted(
             running,
-            Want::Stop {
-                why: StopWhy::Preempted,
+            RunTarget::Stop {
+                why: StopCause::Preempted,
                 grace_secs: 30,
             },
         );
@@ -397,7 +397,7 @@ mod tests {
         let now = began + PASSING_WAITS;
         assert!(told.send_news(&running, &Arc::default(), now));
         for _ in 0..2 {
-            let mark = gmodel::checkpoint::Mark {
+            let mark = gmodel::checkpoint::CheckpointMark {
                 number: 1,
                 ..Default::default()
             };
@@ -410,7 +410,7 @@ mod tests {
             "once for the phase, once for the mark"
         );
         assert_eq!(told.due(), None);
-        let mark = gmodel::checkpoint::Mark {
+        let mark = gmodel::checkpoint::CheckpointMark {
             number: 2,
             ..Default::default()
         };

@@ -6,11 +6,11 @@
 use crate::old_logs::OldLogs;
 use crate::spare_dirs::SpareDirs;
 use anyhow::{Context, Result, bail};
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd};
-use gmodel::supervise::Setup;
+use gmodel::supervise::RunSetup;
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use gsys::durable_file::{sync_parent, write_atomic};
 use gsys::removal::remove_tree;
@@ -57,7 +57,7 @@ pub struct Spool {
 #[derive(Debug, Default)]
 struct Known {
     order: Option<Arc<LaunchOrder>>,
-    setup: Option<Arc<Setup>>,
+    setup: Option<Arc<RunSetup>>,
     log: Option<Arc<File>>,
 }
 
@@ -160,7 +160,7 @@ impl Spool {
     }
 
     /// Comes before the supervisor: from now on the run may have processes.
-    pub fn write_setup(&self, run: RunId, setup: &Setup) -> Result<()> {
+    pub fn write_setup(&self, run: RunId, setup: &RunSetup) -> Result<()> {
         write_aside(
             &self.run_dir(run).join("setup.json"),
             &serde_json::to_vec(setup)?,
@@ -169,11 +169,11 @@ impl Spool {
         Ok(())
     }
 
-    pub fn setup(&self, run: RunId) -> Result<Option<Arc<Setup>>> {
+    pub fn setup(&self, run: RunId) -> Result<Option<Arc<RunSetup>>> {
         if let Some(setup) = self.known().get(&run).and_then(|known| known.setup.clone()) {
             return Ok(Some(setup));
         }
-        let read: Option<Setup> = read_json(&self.run_dir(run).join("setup.json"))?;
+        let read: Option<RunSetup> = read_json(&self.run_dir(run).join("setup.json"))?;
         let Some(setup) = read.map(Arc::new) else {
             return Ok(None);
         };
@@ -279,7 +279,7 @@ impl Spool {
     }
 
     /// The run's newest checkpoint mark. One that cannot be read is lost, and said so in our log.
-    pub fn mark(&self, run: RunId) -> Option<Mark> {
+    pub fn mark(&self, run: RunId) -> Option<CheckpointMark> {
         read_json(&self.run_dir(run).join("mark.json")).unwrap_or_else(|e| {
             tracing::error!(%run, "{e:#}");
             None
@@ -788,7 +788,7 @@ mod tests {
             spool.accept(run(id), &LaunchOrder::default()).unwrap();
         }
         fs::create_dir(scratch.0.join("runs/5-1")).unwrap();
-        spool.write_setup(run("2-1"), &Setup::default()).unwrap();
+        spool.write_setup(run("2-1"), &RunSetup::default()).unwrap();
         for id in ["3-1", "4-1"] {
             spool.write_end(run(id), RunEnd::default()).unwrap();
         }
@@ -825,9 +825,9 @@ mod tests {
         spool
             .write_setup(
                 id,
-                &Setup {
+                &RunSetup {
                     node_name: "n1".into(),
-                    ..Setup::default()
+                    ..RunSetup::default()
                 },
             )
             .unwrap();
@@ -869,7 +869,7 @@ mod tests {
             ..LaunchOrder::default()
         };
         spool.accept(first, &order("first")).unwrap();
-        spool.write_setup(first, &Setup::default()).unwrap();
+        spool.write_setup(first, &RunSetup::default()).unwrap();
         spool.mark_ready(first).unwrap();
         spool.mark_ready(first).unwrap();
         assert!(spool.was_ready(first));

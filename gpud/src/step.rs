@@ -10,8 +10,8 @@ use crate::spool::{Spool, remove_file};
 use crate::stand_by::{self, StandBy};
 use anyhow::{Context, Result, bail};
 use gmodel::launch_order::LaunchOrder;
-use gmodel::run::{EndCause, NumberedSignal, RunEnd, StopWhy};
-use gmodel::supervise::{FromStep, StepOrder, StepOutput, ToStep};
+use gmodel::run::{EndCause, NumberedSignal, RunEnd, StopCause};
+use gmodel::supervise::{StepOrder, StepOutput, SupervisorCommand, SupervisorReport};
 use gmodel::{RunId, Timestamp};
 use gsys::cgroup::RunCgroup;
 use nix::fcntl::{Flock, FlockArg};
@@ -141,7 +141,7 @@ fn wait_until_ready(stream: &UnixStream) -> Result<i32> {
         .next()
         .unwrap_or_default();
     match serde_json::from_slice(words) {
-        Ok(FromStep::Ready { pid }) => Ok(pid as i32),
+        Ok(SupervisorReport::Ready { pid }) => Ok(pid as i32),
         _ => bail!("gstepd ended before it was ready; its words are in the run's log"),
     }
 }
@@ -244,7 +244,7 @@ impl Place {
     }
 
     /// What a supervisor says of itself to everyone who connects. Blocking.
-    pub fn first_words(&self) -> Option<FromStep> {
+    pub fn first_words(&self) -> Option<SupervisorReport> {
         first_words_of(self.connect().ok()?)
     }
 
@@ -298,7 +298,7 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn first_words_of(stream: UnixStream) -> Option<FromStep> {
+fn first_words_of(stream: UnixStream) -> Option<SupervisorReport> {
     use std::io::BufRead;
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(FIRST_WORDS_PATIENCE)).ok()?;
@@ -339,13 +339,13 @@ pub fn see_off(supervisor: &OwnedFd) {
 #[derive(Debug)]
 pub struct StepLink {
     pub connection: u64,
-    sender: mpsc::UnboundedSender<ToStep>,
+    sender: mpsc::UnboundedSender<SupervisorCommand>,
     /// For waiting for its end.
     pub process: Option<OwnedFd>,
     went: bool,
     limit: Option<Option<u32>>,
     suspended: Option<bool>,
-    stop: Option<(StopWhy, u32)>,
+    stop: Option<(StopCause, u32)>,
     /// When that was said.
     stop_said: Option<Instant>,
     /// Since when the job runs, by our clock, and by the node's.
@@ -388,26 +388,26 @@ impl StepLink {
 
     pub fn go(&mut self) {
         if !std::mem::replace(&mut self.went, true) {
-            self.say(ToStep::Go);
+            self.say(SupervisorCommand::Go);
         }
     }
     pub fn limit(&mut self, limit_secs: Option<u32>) {
         if self.limit.replace(limit_secs) != Some(limit_secs) {
-            self.say(ToStep::Limit { limit_secs });
+            self.say(SupervisorCommand::Limit { limit_secs });
         }
     }
     /// True when that is news.
     pub fn suspend(&mut self, suspended: bool) -> bool {
         let news = self.suspended.replace(suspended) != Some(suspended);
         if news {
-            self.say(ToStep::Suspend { suspended });
+            self.say(SupervisorCommand::Suspend { suspended });
         }
         news
     }
-    pub fn stop(&mut self, why: StopWhy, grace_secs: u32) {
+    pub fn stop(&mut self, why: StopCause, grace_secs: u32) {
         if self.stop.replace((why, grace_secs)) != Some((why, grace_secs)) {
             self.stop_said.get_or_insert_with(Instant::now);
-            self.say(ToStep::Stop { why, grace_secs });
+            self.say(SupervisorCommand::Stop { why, grace_secs });
         }
     }
     /// `started`: the node's word, by a clock that may have been set since; it only says when the supervisor is asked.
@@ -449,19 +449,19 @@ impl StepLink {
         })
     }
     pub fn step(&mut self, step: StepOrder) {
-        self.say(ToStep::Step {
+        self.say(SupervisorCommand::Step {
             step: Box::new(step),
         });
     }
     pub fn signal(&mut self, signal: NumberedSignal) {
         if signal.number > self.signalled {
             self.signalled = signal.number;
-            self.say(ToStep::Signal { signal });
+            self.say(SupervisorCommand::Signal { signal });
         }
     }
 
     /// A supervisor that is gone says so by the end of its connection; nothing is lost with the words.
-    fn say(&self, words: ToStep) {
+    fn say(&self, words: SupervisorCommand) {
         let _ = self.sender.send(words);
     }
 }
@@ -489,7 +489,7 @@ async fn converse(
     run: RunId,
     connection: u64,
     stream: tokio::net::UnixStream,
-    mut queue: mpsc::UnboundedReceiver<ToStep>,
+    mut queue: mpsc::UnboundedReceiver<SupervisorCommand>,
     daemon: mpsc::Sender<Happening>,
 ) {
     let (read, mut write) = stream.into_split();
@@ -498,7 +498,7 @@ async fn converse(
         tokio::select! {
             line = lines.next_line() => match line {
                 Ok(Some(line)) => {
-                    let Ok(words) = serde_json::from_str::<FromStep>(&line) else { break };
+                    let Ok(words) = serde_json::from_str::<SupervisorReport>(&line) else { break };
                     let happening = Happening::Step { run, connection, words };
                     if daemon.send(happening).await.is_err() {
                         return;
@@ -523,7 +523,7 @@ async fn converse(
     let _ = daemon.send(Happening::StepGone { run, connection }).await;
 }
 
-fn line_of(words: &ToStep) -> Vec<u8> {
+fn line_of(words: &SupervisorCommand) -> Vec<u8> {
     let mut line = serde_json::to_vec(words).expect("orders are plain data");
     line.push(b'\n');
     line

@@ -8,7 +8,7 @@ use gmodel::gpu_check::{CheckProgram, CheckReport};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
 use gmodel::node::GpuInfo;
-use gmodel::run::Want;
+use gmodel::run::RunTarget;
 use gmodel::{GpuPart, GpuSlot, RunId};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -185,12 +185,12 @@ async fn a_job_that_comes_ends_the_check_and_starts_though_the_program_ignores_i
         let run = run_id(&format!("{}-1", round + 1));
         let begun = Instant::now();
         // The order to check still stands: the node itself knows who goes first.
-        let desired = gmodel::run::Desired {
+        let desired = gmodel::run::DesiredState {
             fence: gmodel::Fence {
                 incarnation: 1,
                 generation: number + 1,
             },
-            runs: vec![want(run, Want::Run)],
+            runs: vec![want(run, RunTarget::Run)],
             gpus: vec![order],
         };
         ctl.send(&gwire::node_protocol::ToNode::Orders {
@@ -243,19 +243,19 @@ async fn no_check_begins_on_a_gpu_that_a_run_holds_and_other_gpus_are_checked_be
     ctl.desire(
         1,
         vec![job(&node, run, &gpus[1])],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     wait_file(&node.path("work/begun")).await;
     let (held, free) = (
         check(&node, 2, &gpus[1], "true"),
         check(&node, 3, &gpus[0], "echo '{\"check\":\"a\",\"pass\":true}'"),
     );
-    let desired = gmodel::run::Desired {
+    let desired = gmodel::run::DesiredState {
         fence: gmodel::Fence {
             incarnation: 1,
             generation: 3,
         },
-        runs: vec![want(run, Want::Run)],
+        runs: vec![want(run, RunTarget::Run)],
         gpus: vec![held, free],
     };
     ctl.send(&gwire::node_protocol::ToNode::Orders {
@@ -303,12 +303,12 @@ async fn the_way_to_another_gpu_has_both_in_its_fence_and_gives_way_to_a_run_on_
     }
     // A run on the other end is made ready when the check is dead.
     let run = run_id("1-1");
-    let desired = gmodel::run::Desired {
+    let desired = gmodel::run::DesiredState {
         fence: gmodel::Fence {
             incarnation: 1,
             generation: 8,
         },
-        runs: vec![want(run, Want::Run)],
+        runs: vec![want(run, RunTarget::Run)],
         gpus: vec![order],
     };
     ctl.send(&gwire::node_protocol::ToNode::Orders {
@@ -329,12 +329,12 @@ async fn the_way_to_another_gpu_has_both_in_its_fence_and_gives_way_to_a_run_on_
     let held = with(check(&node, 9, &gpus[0], "true"), |program| {
         program.peer = gpus[1].uuid.clone()
     });
-    let desired = gmodel::run::Desired {
+    let desired = gmodel::run::DesiredState {
         fence: gmodel::Fence {
             incarnation: 1,
             generation: 9,
         },
-        runs: vec![want(run, Want::Run)],
+        runs: vec![want(run, RunTarget::Run)],
         gpus: vec![held],
     };
     ctl.send(&gwire::node_protocol::ToNode::Orders {

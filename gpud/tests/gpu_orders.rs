@@ -4,7 +4,7 @@
 mod fake;
 
 use fake::{Controller, Node, gpu_node, nvml_sim};
-use gmodel::gpu_health::Stage;
+use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::node::GpuInfo;
 use std::fs;
@@ -31,10 +31,10 @@ fn gpu(ctl: &Controller, index: usize) -> GpuInfo {
         .map_or_else(GpuInfo::default, |inventory| inventory.gpus[index].clone())
 }
 
-fn stage(ctl: &Controller, index: usize) -> Stage {
+fn stage(ctl: &Controller, index: usize) -> RepairStage {
     gpu(ctl, index)
         .standing
-        .map_or(Stage::InService, |standing| standing.stage)
+        .map_or(RepairStage::InService, |standing| standing.stage)
 }
 
 /// Waits for one more answer, and gives it.
@@ -258,7 +258,7 @@ async fn a_gpu_is_reset_when_the_controller_allows_it_and_comes_back() {
     assert_eq!(answer(&mut ctl).await.error, "");
     assert_eq!(
         stage(&ctl, at),
-        Stage::Resetting,
+        RepairStage::Resetting,
         "begun, and told before the answer"
     );
     ctl.order_gpus(5, vec![order(5, &sick, GpuAction::Repair)]);
@@ -344,7 +344,10 @@ async fn a_reset_that_fails_is_tried_once_more_and_then_waits_for_somebody_with_
         })
     })
     .await;
-    assert_eq!((ran(&node, "reset"), stage(&ctl, at)), (2, Stage::Out));
+    assert_eq!(
+        (ran(&node, "reset"), stage(&ctl, at)),
+        (2, RepairStage::Out)
+    );
     let fault = gpu(&ctl, at).fault;
     assert!(
         fault.contains("ended with 1: in use") && !fault.contains("replaced"),
@@ -365,7 +368,7 @@ async fn a_daemon_killed_during_a_reset_does_not_reset_again_by_itself() {
     node.kill_daemon();
     node.start_daemon();
     ctl.wait_hello().await;
-    assert_eq!(stage(&ctl, at), Stage::Out);
+    assert_eq!(stage(&ctl, at), RepairStage::Out);
     ctl.order_gpus(5, vec![repair]);
     assert_eq!(answer(&mut ctl).await.error, "", "it was carried out, once");
     // It counts as an attempt that failed: another is asked for, after a pause.
@@ -384,7 +387,7 @@ async fn a_gpu_that_is_lost_while_it_is_reset_stays_out_for_its_second_fault() {
     nvml_sim(&node, &["fault", "gpu3", "lost"]);
     let second = |gpu: GpuInfo| {
         gpu.standing
-            .is_some_and(|standing| standing.sign == "lost" && standing.stage == Stage::Out)
+            .is_some_and(|standing| standing.sign == "lost" && standing.stage == RepairStage::Out)
     };
     ctl.wait("the second fault is seen", |ctl| second(gpu(ctl, at)))
         .await;
@@ -416,7 +419,7 @@ async fn a_boot_waits_until_the_node_is_empty_and_a_program_that_fails_is_no_boo
     ctl.desire(
         1,
         vec![node.order(run, "until [ -e stop ]; do sleep 0.1; done")],
-        vec![fake::want(run, gmodel::run::Want::Run)],
+        vec![fake::want(run, gmodel::run::RunTarget::Run)],
     );
     ctl.wait_phase(run, 2).await;
     nvml_sim(&node, &["fault", "gpu0", "xid", "79"]);
@@ -442,7 +445,10 @@ async fn a_boot_waits_until_the_node_is_empty_and_a_program_that_fails_is_no_boo
         next(ctl) == waits
     })
     .await;
-    assert_eq!((ran(&node, "reboot"), stage(&ctl, at)), (1, Stage::Out));
+    assert_eq!(
+        (ran(&node, "reboot"), stage(&ctl, at)),
+        (1, RepairStage::Out)
+    );
     let fault = gpu(&ctl, at).fault;
     assert!(
         fault.contains("ended with 3") && !fault.contains("replaced"),

@@ -5,7 +5,7 @@ mod fake;
 
 use fake::{Controller, Node, is_root, run_id, stop, wait_file, want};
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
-use gmodel::run::{DesiredRun, EndCause, Want};
+use gmodel::run::{DesiredRun, EndCause, RunTarget};
 use gmodel::{ExitCode, GpuPart, GpuSlot, RunId};
 use gsys::launch::{Resource, Rlimit};
 use nix::sys::signal::{Signal, kill};
@@ -60,12 +60,12 @@ async fn a_run_whose_supervisor_stands_still_ends_by_a_stop_and_by_its_limit() {
     };
     let limit = |run| DesiredRun {
         limit_secs: Some(2),
-        ..want(run, Want::Run)
+        ..want(run, RunTarget::Run)
     };
     ctl.desire(
         1,
         [stopped, limited].map(order).to_vec(),
-        vec![want(stopped, Want::Run), limit(limited)],
+        vec![want(stopped, RunTarget::Run), limit(limited)],
     );
     let mut pids = Vec::new();
     for run in [stopped, limited] {
@@ -142,7 +142,7 @@ async fn processes_that_do_not_die_are_named_and_the_share_stays_taken() {
     ctl.desire(
         1,
         vec![node.order(run, "sleep 1000 & echo $! > child; sleep 1000")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     let child: i32 = wait_file(&node.path("work/child"))
         .await
@@ -216,7 +216,7 @@ async fn a_daemon_short_of_open_files_waits_and_jobs_have_the_usual_limit() {
     ctl.desire(
         1,
         vec![node.order(run, "ulimit -Sn > limit")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     tokio::time::sleep(Duration::from_secs(2)).await;
     let own = Resource::Nofile.current().unwrap();
@@ -253,7 +253,7 @@ async fn one_job_cannot_take_all_process_numbers() {
     ctl.desire(
         1,
         vec![node.order(run, "true")],
-        vec![want(run, Want::Prepare)],
+        vec![want(run, RunTarget::Prepare)],
     );
     ctl.wait_phase(run, 1).await;
     let number = |path: PathBuf| -> u64 {
@@ -314,7 +314,7 @@ async fn the_mode_of_a_shared_gpu_is_asked_when_a_part_is_given_out() {
             tenant: None,
         },
     }];
-    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Run)]);
     let end = ctl.wait_clean(run).await;
     assert_eq!(
         (end.cause, end.exit),

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Controller, Node, run_id, stop, wait_file, want};
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderNode};
-use gmodel::run::{EndCause, RunPhase, Want};
+use gmodel::run::{EndCause, RunPhase, RunTarget};
 use gmodel::{ExitCode, JobId, RunId};
 use std::fs;
 use std::path::PathBuf;
@@ -77,12 +77,16 @@ async fn a_killed_daemon_finds_its_prolog_and_its_epilog_again() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let (hooks, run) = (Hooks::of(&node), run_id("1-1"));
-    ctl.desire(1, vec![hooks.order(&node, run)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![hooks.order(&node, run)],
+        vec![want(run, RunTarget::Run)],
+    );
     hooks.wait_for("prolog begins").await;
     node.kill_daemon();
     node.start_daemon();
     assert_eq!(ctl.wait_hello().await.runs[0].phase, RunPhase::Accepted);
-    ctl.desire(1, Vec::new(), vec![want(run, Want::Run)]);
+    ctl.desire(1, Vec::new(), vec![want(run, RunTarget::Run)]);
     tokio::time::sleep(Duration::from_millis(300)).await;
     go(&node, "prolog");
     hooks.wait_for("epilog begins").await;
@@ -108,7 +112,11 @@ async fn hooks_that_end_while_the_daemon_is_upgraded_are_not_run_again() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let (hooks, run) = (Hooks::of(&node), run_id("2-1"));
-    ctl.desire(1, vec![hooks.order(&node, run)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![hooks.order(&node, run)],
+        vec![want(run, RunTarget::Run)],
+    );
     for kind in ["prolog", "epilog"] {
         hooks.wait_for(&format!("{kind} begins")).await;
         node.stop_daemon();
@@ -116,7 +124,7 @@ async fn hooks_that_end_while_the_daemon_is_upgraded_are_not_run_again() {
         hooks.wait_for(&format!("{kind} ends")).await;
         node.start_daemon();
         ctl.wait_hello().await;
-        ctl.desire(1, Vec::new(), vec![want(run, Want::Run)]);
+        ctl.desire(1, Vec::new(), vec![want(run, RunTarget::Run)]);
     }
     assert_eq!(ctl.wait_clean(run).await.exit, ExitCode::SUCCESS);
     assert_eq!(hooks.lines(), ALL_LINES);
@@ -129,7 +137,11 @@ async fn a_run_that_is_stopped_in_its_prolog_has_its_epilog_after_that() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let (hooks, run) = (Hooks::of(&node), run_id("3-1"));
-    ctl.desire(1, vec![hooks.order(&node, run)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![hooks.order(&node, run)],
+        vec![want(run, RunTarget::Run)],
+    );
     hooks.wait_for("prolog begins").await;
     node.kill_daemon();
     node.start_daemon();
@@ -152,7 +164,11 @@ async fn a_prolog_whose_supervisor_is_killed_has_failed_and_is_not_run_again() {
     ctl.wait_hello().await;
     let (hooks, run) = (Hooks::of(&node), run_id("4-1"));
     go(&node, "epilog");
-    ctl.desire(1, vec![hooks.order(&node, run)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![hooks.order(&node, run)],
+        vec![want(run, RunTarget::Run)],
+    );
     hooks.wait_for("prolog begins").await;
     let supervisor = wait_file(&node.run_dir(run).join("prolog.lock"))
         .await
@@ -214,7 +230,7 @@ async fn hooks_are_told_the_run_its_node_and_its_gpus() {
             gpus: 1,
         })
         .into();
-    ctl.desire(1, vec![order], vec![want(run, Want::Prepare)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Prepare)]);
     ctl.wait_phase(run, 1).await;
     let told = fs::read_to_string(node.path("hook-5")).unwrap();
     let work = node.path("work");
@@ -258,7 +274,7 @@ async fn a_job_cannot_reach_its_hooks() {
             script: format!("#!/bin/sh\n{body}\n"),
             ..hooks.order(&node, run)
         }],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     let end = ctl.wait_clean(run).await;
     if fake::is_root() {

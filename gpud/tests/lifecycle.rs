@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::{Controller, Node, is_root, run_id, stop, wait_file, want};
-use gmodel::run::{EndCause, RunPhase, Want};
+use gmodel::run::{EndCause, RunPhase, RunTarget};
 use gmodel::{ExitCode, Fence};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ async fn a_run_ends_with_its_exit_code_and_leaves_no_trace() {
     ctl.desire(
         1,
         vec![node.order(run, "echo here > first; exit 3")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     wait_file(&node.path("work/first")).await;
     println!(
@@ -76,7 +76,11 @@ async fn a_killed_daemon_finds_its_run_again_and_reports_the_end() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let run = run_id("2-1");
-    ctl.desire(1, vec![node.order(run, WAITS)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, WAITS)],
+        vec![want(run, RunTarget::Run)],
+    );
     wait_file(&node.path("work/started")).await;
     ctl.wait_phase(run, RUNNING).await;
     let before = ctl.phases[&run].clone();
@@ -113,7 +117,11 @@ async fn a_run_that_ended_while_the_daemon_was_down_is_reported_when_it_is_back(
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let run = run_id("3-1");
-    ctl.desire(1, vec![node.order(run, WAITS)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, WAITS)],
+        vec![want(run, RunTarget::Run)],
+    );
     ctl.wait_phase(run, RUNNING).await;
     wait_file(&node.path("work/started")).await;
     node.stop_daemon();
@@ -132,16 +140,20 @@ async fn a_lower_fence_is_refused_and_a_run_nobody_names_is_stopped() {
     let mut node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let run = run_id("4-1");
-    ctl.desire(5, vec![node.order(run, WAITS)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        5,
+        vec![node.order(run, WAITS)],
+        vec![want(run, RunTarget::Run)],
+    );
     ctl.wait_phase(run, RUNNING).await;
     ctl.desire(4, Vec::new(), Vec::new());
-    ctl.desire(5, Vec::new(), vec![want(run, Want::Run)]);
+    ctl.desire(5, Vec::new(), vec![want(run, RunTarget::Run)]);
     // A restart in between: the fence is on the disk.
     node.kill_daemon();
     node.start_daemon();
     ctl.wait_hello().await;
     ctl.desire(4, Vec::new(), Vec::new());
-    ctl.desire(6, Vec::new(), vec![want(run, Want::Run)]);
+    ctl.desire(6, Vec::new(), vec![want(run, RunTarget::Run)]);
     ctl.wait("generation 6", |ctl| {
         ctl.obeyed.is_some_and(|fence| fence.generation == 6)
     })
@@ -164,7 +176,11 @@ async fn garbage_costs_a_connection_and_no_run() {
     let node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let run = run_id("5-1");
-    ctl.desire(1, vec![node.order(run, WAITS)], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, WAITS)],
+        vec![want(run, RunTarget::Run)],
+    );
     ctl.wait_phase(run, RUNNING).await;
     for garbage in [b"\xff\xff\xff\xff".to_vec(), b"\0\0\0\x04!!!!".to_vec()] {
         ctl.send_bytes(garbage);
@@ -187,7 +203,7 @@ async fn a_lost_supervisor_ends_its_run_and_all_its_processes() {
     ctl.desire(
         1,
         vec![node.order(run, "setsid sleep 1000 & echo $! > child; sleep 1000")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     let child: i32 = wait_file(&node.path("work/child"))
         .await
@@ -236,7 +252,7 @@ async fn launch_errors_say_whose_they_are() {
     bad_number.user.uid += 1;
     let mut unknown = node.order(nobody, "true");
     unknown.user.name = "no-such-user-of-gpupool".into();
-    let runs = [dir, number, nobody].map(|run| want(run, Want::Run));
+    let runs = [dir, number, nobody].map(|run| want(run, RunTarget::Run));
     ctl.desire(1, vec![bad_dir, bad_number, unknown], runs.to_vec());
     let end = ctl.wait_clean(dir).await;
     assert_eq!(end.cause, EndCause::LaunchUser, "{}", end.text);
@@ -297,7 +313,7 @@ async fn prolog_and_epilog_run_and_a_failing_prolog_starts_nothing() {
         1,
         orders,
         [fine, failing, writable]
-            .map(|run| want(run, Want::Run))
+            .map(|run| want(run, RunTarget::Run))
             .to_vec(),
     );
     assert_eq!(ctl.wait_clean(fine).await.cause, EndCause::Exited);
@@ -348,7 +364,7 @@ async fn a_run_in_a_long_prolog_is_reported_as_accepted() {
         prolog: prolog.display().to_string(),
         ..node.order(run, "true")
     };
-    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Run)]);
     ctl.wait_phase(run, 0).await;
     assert_eq!(ctl.phases[&run], RunPhase::Accepted);
     fs::write(go, "").unwrap();
@@ -365,14 +381,16 @@ async fn a_member_waits_for_go_and_a_stop_before_it_starts_nothing() {
     ctl.desire(
         1,
         orders.to_vec(),
-        [goes, stopped].map(|run| want(run, Want::Prepare)).to_vec(),
+        [goes, stopped]
+            .map(|run| want(run, RunTarget::Prepare))
+            .to_vec(),
     );
     ctl.wait_phase(goes, 1).await;
     ctl.wait_phase(stopped, 1).await;
     ctl.desire(
         2,
         Vec::new(),
-        vec![want(goes, Want::Run), stop(stopped, 30)],
+        vec![want(goes, RunTarget::Run), stop(stopped, 30)],
     );
     assert_eq!(ctl.wait_clean(goes).await.exit, ExitCode::SUCCESS);
     assert_eq!(ctl.wait_clean(stopped).await.cause, EndCause::Stopped);
@@ -394,7 +412,7 @@ async fn private_directories_come_and_go_with_the_run() {
     );
     let mut order = node.order(run, &body);
     order.private_tmp = true;
-    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Run)]);
     let end = ctl.wait_clean(run).await;
     assert_eq!(end.exit, ExitCode::SUCCESS, "{}", end.text);
     for dir in ["/tmp", "/dev/shm"] {
@@ -435,7 +453,7 @@ async fn deeply_nested_private_directories_are_removed_and_the_daemon_lives() {
             &format!("{NESTS}\necho begun > started; sleep 1000"),
         ),
     );
-    ctl.desire(1, vec![nests], vec![want(first, Want::Run)]);
+    ctl.desire(1, vec![nests], vec![want(first, RunTarget::Run)]);
     assert_eq!(ctl.wait_clean(first).await.exit, ExitCode::SUCCESS);
     node.assert_no_trace(first);
     assert!(
@@ -444,7 +462,7 @@ async fn deeply_nested_private_directories_are_removed_and_the_daemon_lives() {
         node.log_text()
     );
     // Killed in the middle of it, the next daemon goes on.
-    ctl.desire(2, vec![waits], vec![want(second, Want::Run)]);
+    ctl.desire(2, vec![waits], vec![want(second, RunTarget::Run)]);
     wait_file(&node.path("work/started")).await;
     let top = node.path("spool/private/20-1/tmp");
     ctl.desire(3, Vec::new(), vec![stop(second, 0)]);
@@ -472,7 +490,11 @@ async fn the_controller_may_read_what_the_node_did() {
     let node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
     let run = run_id("16-1");
-    ctl.desire(1, vec![node.order(run, "true")], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, "true")],
+        vec![want(run, RunTarget::Run)],
+    );
     ctl.wait_clean(run).await;
     ctl.send(&ToNode::ReadLog { question: 9, run });
     ctl.send(&ToNode::ReadLog {
@@ -502,9 +524,13 @@ async fn the_supervisor_is_told_the_pam_service() {
     let node = Node::start(&ctl, "pam_service = \"gpupool-is-not-there\"").await;
     ctl.wait_hello().await;
     let run = run_id("17-1");
-    ctl.desire(1, vec![node.order(run, "true")], vec![want(run, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(run, "true")],
+        vec![want(run, RunTarget::Run)],
+    );
     ctl.wait_clean(run).await; // started or refused by the machine's own "other" service
     let setup = fs::read(node.run_dir(run).join("setup.json")).unwrap();
-    let setup: gmodel::supervise::Setup = serde_json::from_slice(&setup).unwrap();
+    let setup: gmodel::supervise::RunSetup = serde_json::from_slice(&setup).unwrap();
     assert_eq!(setup.pam_service, "gpupool-is-not-there");
 }

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Controller, Node, gpu_node, is_root, nvml_sim, run_id, stop, wait_file, want};
 use gmodel::launch_order::OrderGpu;
-use gmodel::run::{EndCause, Want};
+use gmodel::run::{EndCause, RunTarget};
 use gmodel::{ExitCode, GpuPart, GpuSlot, RunId};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -207,7 +207,7 @@ async fn a_login_node_serves_users_and_starts_nothing() {
     ctl.desire(
         1,
         vec![node.order(run, "echo ran > ran")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     assert_eq!(ctl.wait_clean(run).await.cause, EndCause::LaunchNode);
     assert!(!node.path("work/ran").exists());
@@ -251,7 +251,7 @@ async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
         gpu_type: "h100".into(),
         part: GpuPart::Whole,
     }];
-    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Run)]);
     let seen = wait_file(&node.path("work/seen")).await;
     for gpu in &gpus {
         let expected = if gpu.uuid == mine.uuid {
@@ -320,7 +320,7 @@ async fn a_lost_gpu_is_reported_with_its_fault_and_no_run_gets_it() {
         gpu_type: "h100".into(),
         part: GpuPart::Whole,
     }];
-    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Run)]);
     let end = ctl.wait_clean(run).await;
     assert!(
         end.cause == EndCause::LaunchNode && end.text.contains(&sick[0].uuid),
@@ -372,7 +372,7 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
             &[1, 2],
             "echo up > up; while [ ! -e go ]; do sleep 0.05; done",
         )],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     wait_file(&node.path("work/up")).await;
     tokio::time::sleep(Duration::from_millis(2500)).await;
@@ -411,7 +411,7 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
             &[3],
             "echo up > up2; while [ ! -e go2 ]; do sleep 0.05; done; exit 3",
         )],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     wait_file(&node.path("work/up2")).await;
     nvml_sim(&node, &["fault", "driver", "hang"]);
@@ -434,14 +434,14 @@ async fn no_run_is_lost_or_doubled_by_kill_9_at_any_moment() {
     for round in 1..=rounds {
         let run = RunId::new(gmodel::JobId(round), 1);
         let order = || vec![node.order(run, &format!("echo once >> ran-{round}; exit 5"))];
-        ctl.desire(round * 2, order(), vec![want(run, Want::Run)]);
+        ctl.desire(round * 2, order(), vec![want(run, RunTarget::Run)]);
         // From before the order is read to after the run is clean.
         tokio::time::sleep(Duration::from_micros(round * round * 110)).await;
         node.kill_daemon();
         node.start_daemon();
         ctl.wait_hello().await;
         let order = vec![node.order(run, &format!("echo once >> ran-{round}; exit 5"))];
-        ctl.desire(round * 2, order, vec![want(run, Want::Run)]);
+        ctl.desire(round * 2, order, vec![want(run, RunTarget::Run)]);
         let end = ctl.wait_clean(run).await;
         assert_eq!(
             (end.cause, end.exit),
@@ -470,7 +470,7 @@ async fn fifty_short_runs_at_once_all_come_back() {
     ctl.desire(
         1,
         orders,
-        runs.iter().map(|run| want(*run, Want::Run)).collect(),
+        runs.iter().map(|run| want(*run, RunTarget::Run)).collect(),
     );
     for run in &runs {
         assert_eq!(ctl.wait_clean(*run).await.exit, ExitCode::exited(2));
@@ -524,7 +524,7 @@ async fn hollow_nodes_speak_the_protocol_and_start_nothing() {
     ctl.desire(
         1,
         orders,
-        [short, long].map(|run| want(run, Want::Run)).to_vec(),
+        [short, long].map(|run| want(run, RunTarget::Run)).to_vec(),
     );
     assert_eq!(ctl.wait_clean(short).await.exit, ExitCode::SUCCESS);
     ctl.wait_phase(long, 2).await;
@@ -562,7 +562,7 @@ async fn a_full_spool_is_said_and_takes_no_new_run() {
     ctl.desire(
         1,
         vec![node.order(run, "echo ran > ran")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     assert_eq!(ctl.wait_clean(run).await.cause, EndCause::LaunchNode);
     assert_eq!(ctl.obeyed.map(|fence| fence.generation), Some(1));
@@ -617,7 +617,7 @@ async fn without_root_a_workstation_runs_its_users_jobs_and_says_that_nothing_is
     ctl.desire(
         1,
         orders,
-        [own, other].map(|run| want(run, Want::Run)).to_vec(),
+        [own, other].map(|run| want(run, RunTarget::Run)).to_vec(),
     );
     assert_eq!(ctl.wait_clean(own).await.exit, ExitCode::exited(4));
     assert_eq!(fs::read_to_string(node.path("work/id")).unwrap(), "65534\n");

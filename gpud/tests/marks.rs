@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Controller, Node, is_root, run_id, wait_file, want};
 use gmodel::RunId;
-use gmodel::run::{DesiredRun, EndCause, StopWhy, Want};
+use gmodel::run::{DesiredRun, EndCause, RunTarget, StopCause};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -18,8 +18,8 @@ const WORKER: &str = "trap 'echo asked >> asked' USR1; trap 'exit 9' TERM; echo 
 fn preempt(run: RunId) -> DesiredRun {
     want(
         run,
-        Want::Stop {
-            why: StopWhy::Preempted,
+        RunTarget::Stop {
+            why: StopCause::Preempted,
             grace_secs: 30,
         },
     )
@@ -48,7 +48,7 @@ async fn mark(node: &Node, run: RunId, note: &str) -> u32 {
 async fn begun(ctl: &mut Controller, node: &Node, run: RunId) {
     let mut order = node.order(run, WORKER);
     order.checkpoint = Some("USR1@3600".parse().unwrap());
-    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.desire(1, vec![order], vec![want(run, RunTarget::Run)]);
     ctl.wait_phase(run, RUNNING).await;
     wait_file(&node.path("work/started")).await;
 }

@@ -6,7 +6,7 @@ mod fake;
 
 use fake::{Controller, Node, PATIENCE, run_id, wait_file, want};
 use gmodel::ExitCode;
-use gmodel::run::Want;
+use gmodel::run::RunTarget;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -71,7 +71,11 @@ async fn a_killed_stand_by_costs_no_run_and_the_next_run_has_another() {
     ctl.wait_hello().await;
     let first = stand_by(&node).await;
     let (one, two) = (run_id("1-1"), run_id("2-1"));
-    ctl.desire(1, vec![node.order(one, WAITS)], vec![want(one, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(one, WAITS)],
+        vec![want(one, RunTarget::Run)],
+    );
     let supervisor: i32 = wait_file(&node.path("work/supervisor"))
         .await
         .trim()
@@ -86,7 +90,7 @@ async fn a_killed_stand_by_costs_no_run_and_the_next_run_has_another() {
     ctl.desire(
         2,
         vec![more],
-        vec![want(one, Want::Run), want(two, Want::Run)],
+        vec![want(one, RunTarget::Run), want(two, RunTarget::Run)],
     );
     assert_eq!(ctl.wait_clean(two).await.exit, ExitCode::exited(2));
     assert_ne!(stand_by(&node).await, first);
@@ -113,7 +117,7 @@ async fn a_run_that_was_asked_of_a_dying_stand_by_runs_once() {
     ctl.desire(
         1,
         vec![node.order(run, "echo begun >> runs; exit 3")],
-        vec![want(run, Want::Run)],
+        vec![want(run, RunTarget::Run)],
     );
     wait_file(&node.run_dir(run).join("setup.json")).await;
     signal(first, Signal::SIGKILL);
@@ -137,7 +141,7 @@ async fn a_stand_by_that_does_not_answer_is_replaced() {
     ctl.desire(
         1,
         vec![node.order(one, "echo one >> runs; exit 3")],
-        vec![want(one, Want::Run)],
+        vec![want(one, RunTarget::Run)],
     );
     assert_eq!(
         ctl.wait_clean(one).await.exit,
@@ -152,7 +156,7 @@ async fn a_stand_by_that_does_not_answer_is_replaced() {
     ctl.desire(
         2,
         vec![node.order(two, "echo two >> runs; exit 4")],
-        vec![want(two, Want::Run)],
+        vec![want(two, RunTarget::Run)],
     );
     assert_eq!(ctl.wait_clean(two).await.exit, ExitCode::exited(4));
     assert_eq!(
@@ -172,7 +176,11 @@ async fn a_daemon_and_its_stand_by_go_together_and_its_successor_has_its_own() {
     ctl.wait_hello().await;
     let first = stand_by(&node).await;
     let (one, two) = (run_id("1-1"), run_id("2-1"));
-    ctl.desire(1, vec![node.order(one, WAITS)], vec![want(one, Want::Run)]);
+    ctl.desire(
+        1,
+        vec![node.order(one, WAITS)],
+        vec![want(one, RunTarget::Run)],
+    );
     wait_file(&node.path("work/supervisor")).await;
     node.kill_daemon();
     wait_until("the end of the stand-by", || {
@@ -190,7 +198,7 @@ async fn a_daemon_and_its_stand_by_go_together_and_its_successor_has_its_own() {
     ctl.desire(
         2,
         vec![node.order(two, "exit 2")],
-        vec![want(one, Want::Run), want(two, Want::Run)],
+        vec![want(one, RunTarget::Run), want(two, RunTarget::Run)],
     );
     assert_eq!(ctl.wait_clean(two).await.exit, ExitCode::exited(2));
     fs::write(node.path("work/go"), "").unwrap();

@@ -7,8 +7,8 @@ use crate::pass::{Engine, Pass};
 use crate::plan::WorkBudget;
 use crate::reason;
 use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
-use gmodel::job::MemAsk;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
+use gmodel::job::MemRequest;
 use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -369,7 +369,9 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
         request.cpus_per_gpu.unwrap_or(0).saturating_sub(1),
         Edit::CpusPerGpu,
     ));
-    if let MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) = request.mem {
+    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) =
+        request.mem
+    {
         let unit = mem_unit(bytes);
         let most = (bytes.saturating_sub(1) / unit) as u32;
         kinds.push(Kind::amounts(most, move |units| {
@@ -529,13 +531,14 @@ impl Edit {
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
             Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
-                if let MemAsk::PerNode(asked) | MemAsk::PerCpu(asked) | MemAsk::PerGpu(asked) =
-                    &mut request.mem
+                if let MemRequest::PerNode(asked)
+                | MemRequest::PerCpu(asked)
+                | MemRequest::PerGpu(asked) = &mut request.mem
                 {
                     *asked = *bytes;
                 }
             }
-            Self::MemOfNode { bytes, .. } => request.mem = MemAsk::PerNode(*bytes),
+            Self::MemOfNode { bytes, .. } => request.mem = MemRequest::PerNode(*bytes),
             Self::Both(one, other) => {
                 let changed = one.apply(job);
                 return other.apply(changed.as_ref().unwrap_or(job)).or(changed);
@@ -547,7 +550,7 @@ impl Edit {
                     kind,
                     amount: first.amount.clone(),
                 };
-                request.gpus = Some(GpuAsk {
+                request.gpus = Some(GpuRequest {
                     alternatives: vec![changed],
                 });
             }
@@ -610,9 +613,9 @@ impl Edit {
             Self::CpusPerGpu(count) => format!("--cpus-per-gpu {count}"),
             Self::Mem(bytes) => {
                 let name = match job.spec.request.mem {
-                    MemAsk::PerCpu(_) => "--mem-per-cpu",
-                    MemAsk::PerGpu(_) => "--mem-per-gpu",
-                    MemAsk::PerNode(_) | MemAsk::Default => "--mem",
+                    MemRequest::PerCpu(_) => "--mem-per-cpu",
+                    MemRequest::PerGpu(_) => "--mem-per-gpu",
+                    MemRequest::PerNode(_) | MemRequest::Default => "--mem",
                 };
                 mem_option(name, *bytes)
             }
@@ -686,10 +689,10 @@ impl Edit {
                 u64::from(request.cpus_per_gpu.unwrap_or(1)),
             ),
             Self::Mem(bytes) => match request.mem {
-                MemAsk::PerNode(was) | MemAsk::PerCpu(was) | MemAsk::PerGpu(was) => {
+                MemRequest::PerNode(was) | MemRequest::PerCpu(was) | MemRequest::PerGpu(was) => {
                     part(*bytes, was)
                 }
-                MemAsk::Default => 0,
+                MemRequest::Default => 0,
             },
             Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
             Self::Licence(name, count) => part(

@@ -9,7 +9,7 @@ use gmodel::GpuPart;
 use gmodel::Request;
 use gmodel::config::Partition;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
-use gmodel::job::{GpuScope, MemAsk};
+use gmodel::job::{GpuScope, MemRequest};
 use gmodel::mig::{MEMORY_SLICES, MigBoard, MigKind, least_milli};
 use gmodel::node::GpuInfo;
 use gmodel::run::NodeShare;
@@ -188,11 +188,11 @@ fn gpu_count(amount: &GpuAmount) -> u32 {
 
 fn mem_on_node(request: &Request, partition: &Partition, cpus: u32, gpus: u32) -> MemDemand {
     match partition.mem_ask(request.mem, gpus > 0) {
-        MemAsk::PerNode(0) => MemDemand::All,
-        MemAsk::PerNode(bytes) => MemDemand::Bytes(bytes),
-        MemAsk::PerCpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(cpus))),
-        MemAsk::PerGpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(gpus))),
-        MemAsk::Default => MemDemand::Share,
+        MemRequest::PerNode(0) => MemDemand::All,
+        MemRequest::PerNode(bytes) => MemDemand::Bytes(bytes),
+        MemRequest::PerCpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(cpus))),
+        MemRequest::PerGpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(gpus))),
+        MemRequest::Default => MemDemand::Share,
     }
 }
 

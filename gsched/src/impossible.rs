@@ -227,7 +227,7 @@ fn on_more_nodes(request: &Request, wanted: &NodeDemand, most: u32) -> Option<(R
         .as_ref()
         .map_or(String::new(), |kind| format!("{kind}:"));
     let gpus = format!("{of_type}{each}");
-    let gpus_asked = gmodel::gpu_request::GpuAsk::parse(&gpus).ok();
+    let gpus_asked = gmodel::gpu_request::GpuRequest::parse(&gpus).ok();
     Some((
         Request {
             gpus: gpus_asked,

@@ -10,7 +10,7 @@ use gmodel::config::Partition;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
-use gmodel::job::{GpuScope, MemAsk};
+use gmodel::job::{GpuScope, MemRequest};
 use gmodel::run::NodeShare;
 use std::collections::BTreeSet;
 
@@ -110,10 +110,10 @@ impl Need {
             share,
             cpus,
             mem_bytes: match request.mem {
-                MemAsk::PerNode(bytes) => bytes,
-                MemAsk::PerCpu(bytes) => bytes.saturating_mul(u64::from(cpus)),
-                MemAsk::PerGpu(bytes) => bytes.saturating_mul(u64::from(whole)),
-                MemAsk::Default => 0,
+                MemRequest::PerNode(bytes) => bytes,
+                MemRequest::PerCpu(bytes) => bytes.saturating_mul(u64::from(cpus)),
+                MemRequest::PerGpu(bytes) => bytes.saturating_mul(u64::from(whole)),
+                MemRequest::Default => 0,
             },
             exclusive: request.exclusive,
         }

@@ -12,7 +12,7 @@ use crate::plan::WorkBudget;
 use crate::reason;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk};
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuRequest};
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -359,7 +359,7 @@ impl Pass<'_> {
         let kinds = several.into_iter().flat_map(|ask| &ask.alternatives);
         let alone = |gpus: &GpuAlternative| {
             let mut spec = (*job.spec).clone();
-            spec.request.gpus = Some(GpuAsk {
+            spec.request.gpus = Some(GpuRequest {
                 alternatives: vec![gpus.clone()],
             });
             PendingJob {

@@ -6,7 +6,7 @@
 use crate::ledger::Take;
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 use gmodel::config::{ClusterConfig, Partition};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::node::{GpuEntry, GpuInfo, MigSlice};
 use gmodel::policy::{
     Account, AccountUser, Budget, BudgetKind, GpuAmounts, Limits, Period, PreemptMode, Qos,
@@ -250,7 +250,7 @@ fn spec(words: &[&str], named: &BTreeMap<&str, &str>) -> JobSpec {
     spec.user.name = words[3].into();
     spec.qos = named.get("qos").copied().unwrap_or_default().into();
     spec.partition = named.get("partition").copied().unwrap_or("p").into();
-    spec.request.gpus = Some(GpuAsk::parse(words[4]).unwrap());
+    spec.request.gpus = Some(GpuRequest::parse(words[4]).unwrap());
     let nodes = named.get("nodes").map_or(1, |n| n.parse().unwrap());
     (
         spec.request.nodes_min,

@@ -5,7 +5,7 @@ use crate::scenario::What;
 use gcore::ctl::{Actor, Command, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
 use gmodel::dependency::Dependency;
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::job::{GpuScope, JobSpec};
 use gmodel::policy::{Account, GpuAmounts, Limits, Policy, Qos, Reservation, ReservedPart};
 use gmodel::{JobId, NodeId, ReasonCode};
@@ -228,7 +228,7 @@ impl Cluster {
         request.nodes_min = nodes.min(u32::from(self.scenario.machines));
         request.nodes_max = request.nodes_min;
         request.gpu_scope = GpuScope::Node;
-        request.gpus = Some(GpuAsk::whole(gpus.min(u32::from(self.scenario.gpus))));
+        request.gpus = Some(GpuRequest::whole(gpus.min(u32::from(self.scenario.gpus))));
         match option {
             0 => spec.hold = true,
             1 => spec.no_kill = true,
@@ -258,7 +258,7 @@ impl Cluster {
                 // Parts of a GPU, in several sizes; they wait for their own kind.
                 spec.partition = if option == 23 { "loose" } else { "parts" }.into();
                 let part = ["0.5", "0.25", "0.3", "0.5"][gpus as usize % 4];
-                spec.request.gpus = GpuAsk::parse(part).ok();
+                spec.request.gpus = GpuRequest::parse(part).ok();
             }
             _ => {}
         }
@@ -537,7 +537,7 @@ pub fn actor(user: u8) -> Actor {
 }
 
 /// Held by more than its owner: what operators and the controller hold is released in the end.
-fn is_kept(holds: &[gmodel::node::Mark]) -> bool {
+fn is_kept(holds: &[gmodel::node::HoldMark]) -> bool {
     holds.iter().any(|mark| !mark.owner.starts_with("user:"))
 }
 

@@ -6,7 +6,7 @@ use crate::fuzz::Summary;
 use crate::scenario::{Act, Scenario, What};
 use gcore::ctl::Command;
 use gmodel::array_spec::ArraySpec;
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::job::JobSpec;
 
 /// Agents with eight GPUs each run arrays of one-GPU tasks for so many simulated seconds.
@@ -35,7 +35,7 @@ pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
     spec.array = Some(
         ArraySpec::parse(&format!("0-{}", tasks.saturating_sub(1))).map_err(|e| e.to_string())?,
     );
-    spec.request.gpus = Some(GpuAsk::whole(1));
+    spec.request.gpus = Some(GpuRequest::whole(1));
     let submit = Command::Submit {
         spec: Box::new(spec),
         client_key: Some("sweep".into()),

@@ -12,7 +12,7 @@ use gcore::ctl::{
     Actor, Command, Event, Input, NodeReport, Reply, fence_orders, next_deadline, snapshot,
 };
 use gmodel::node::Role;
-use gmodel::run::{Desired, RunEnd};
+use gmodel::run::{DesiredState, RunEnd};
 use gmodel::{NodeId, RunId};
 use gsched::{Plan, WorkBudget};
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 pub enum Frame {
     Report(Box<NodeReport>),
     Orders {
-        desired: Desired,
+        desired: DesiredState,
         orders: Vec<Order>,
     },
 }

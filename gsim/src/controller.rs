@@ -4,9 +4,9 @@ use crate::machine::{Behaviour, Order};
 use crate::prng::Prng;
 use crate::store::Store;
 use gcore::ctl::{Event, Input, Refusal, Reply, State, check, desired, handle};
-use gmodel::config::{ClusterConfig, GpuSharing, LostNode, Partition};
+use gmodel::config::{ClusterConfig, GpuSharing, LostNodePolicy, Partition};
 use gmodel::policy::Backfill;
-use gmodel::run::{Desired, EndCause, Want};
+use gmodel::run::{DesiredState, EndCause, RunTarget};
 use gmodel::{ExitCode, Fence, JobId, NodeId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -82,9 +82,9 @@ impl Controller {
             node_timeout_secs: 60,
             fence_program,
             lost_node: if wait_for_lost {
-                LostNode::Wait
+                LostNodePolicy::Wait
             } else {
-                LostNode::Requeue
+                LostNodePolicy::Requeue
             },
             prepare_timeout_secs: 30,
             kill_grace_secs: 10,
@@ -174,7 +174,7 @@ impl Controller {
     }
 
     /// What to send to a node, if it has not been told already on this connection.
-    pub fn news_for(&mut self, node: NodeId) -> Option<(u64, Desired, Vec<Order>)> {
+    pub fn news_for(&mut self, node: NodeId) -> Option<(u64, DesiredState, Vec<Order>)> {
         let generation = self.state.nodes.get(node)?.generation;
         let fence = Fence {
             incarnation: self.state.incarnation,
@@ -190,7 +190,7 @@ impl Controller {
         let starts = desired
             .runs
             .iter()
-            .filter(|one| matches!(one.want, Want::Prepare | Want::Run));
+            .filter(|one| matches!(one.want, RunTarget::Prepare | RunTarget::Run));
         let fresh: Vec<RunId> = starts
             .map(|one| one.run)
             .filter(|run| told.orders.insert(*run))

@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, Happening};
 use crate::machine::{Daemon, Order, SpoolRun, Supervisor, Work};
 use gcore::ctl::NodeReport;
 use gcore::node::{NodeAction, NodeEvent, NodeInput, actions, apply, check, handle, reports};
-use gmodel::run::{Desired, DesiredRun, EndCause, RunEnd, RunReport, StopWhy, Want};
+use gmodel::run::{DesiredRun, DesiredState, EndCause, RunEnd, RunReport, RunTarget, StopCause};
 use gmodel::{ExitCode, Fence, RunId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ impl Cluster {
         );
     }
 
-    pub fn orders_come(&mut self, machine: usize, desired: Desired, fresh: Vec<Order>) {
+    pub fn orders_come(&mut self, machine: usize, desired: DesiredState, fresh: Vec<Order>) {
         let Some(daemon) = &mut self.machines[machine].daemon else {
             return;
         };
@@ -181,7 +181,7 @@ impl Cluster {
         let supervisors = &self.machines[machine].supervisors;
         let wrong = told
             .iter()
-            .filter(|told| told.want == Want::Run)
+            .filter(|told| told.want == RunTarget::Run)
             .find_map(|told| {
                 let supervisor = supervisors
                     .get(&told.run)
@@ -509,7 +509,7 @@ impl Cluster {
         self.set_timer(machine, run, limit_secs);
     }
 
-    fn stop(&mut self, machine: usize, run: RunId, _why: StopWhy, grace_secs: u32) {
+    fn stop(&mut self, machine: usize, run: RunId, _why: StopCause, grace_secs: u32) {
         let delay = self.chance.range(0, 1000 * i64::from(grace_secs));
         let one = &mut self.machines[machine];
         let boot = one.boot;

@@ -8,7 +8,7 @@ use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{Fate, JobOutcome, Outcome};
 use gcore::ctl::{Event, NORMAL_QOS, State};
 use gmodel::gpu_request::GpuKind;
-use gmodel::job::Surroundings;
+use gmodel::job::LaunchContext;
 use gmodel::node::{Inventory, Role};
 use gmodel::policy::{Account, Policy};
 use gmodel::run::Allocation;
@@ -240,9 +240,9 @@ fn asked(spec: &JobSpec, begin: Timestamp) -> JobSpec {
         deadline: spec.deadline.map(since),
         ..CommonSpec::clone(&spec.common)
     };
-    let launch = Surroundings {
+    let launch = LaunchContext {
         work_dir: "/".into(),
-        ..Surroundings::default()
+        ..LaunchContext::default()
     };
     JobSpec {
         launch: launch.into(),

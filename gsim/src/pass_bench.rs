@@ -10,8 +10,8 @@ use gcore::ctl::{
 };
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
-use gmodel::gpu_request::GpuAsk;
-use gmodel::job::MemAsk;
+use gmodel::gpu_request::GpuRequest;
+use gmodel::job::MemRequest;
 use gmodel::policy::{
     Account, Backfill, GpuAmounts, Limits, Qos, Reservation, ReservedPart, SchedulerConfig,
 };
@@ -538,14 +538,14 @@ fn spec(gpus: u32, nodes: u32, limit_secs: u32) -> JobSpec {
         ..CommonSpec::default()
     });
     spec.launch.work_dir = "/".into();
-    spec.request.gpus = Some(GpuAsk::whole(gpus));
+    spec.request.gpus = Some(GpuRequest::whole(gpus));
     spec.request.gpu_scope = gmodel::job::GpuScope::Node;
     (
         spec.request.nodes_min,
         spec.request.nodes_max,
         spec.request.ntasks,
     ) = (nodes, nodes, nodes);
-    spec.request.mem = MemAsk::PerNode(1 << 30);
+    spec.request.mem = MemRequest::PerNode(1 << 30);
     spec
 }
 

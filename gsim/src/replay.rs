@@ -5,7 +5,7 @@
 
 use crate::history::History;
 use gcore::ctl::{Input, Mirror, Rows, State, check, handle, snapshot};
-use gmodel::trace_chain::{Break, TraceChain};
+use gmodel::trace_chain::{ChainBreak, TraceChain};
 use gmodel::{Seq, Timestamp};
 use gsched::{Engine, Made, Plan, WorkBudget};
 use serde::{Deserialize, Serialize};
@@ -132,14 +132,14 @@ impl Recorded {
             Some(held) => {
                 match held {
                     Ok(()) => {}
-                    Err(Break::Missing(1)) => wrong("one line is missing before it".into()),
-                    Err(Break::Missing(count)) => {
+                    Err(ChainBreak::Missing(1)) => wrong("one line is missing before it".into()),
+                    Err(ChainBreak::Missing(count)) => {
                         wrong(format!("{count} lines are missing before it"))
                     }
-                    Err(Break::Moved) => wrong(
+                    Err(ChainBreak::Moved) => wrong(
                         "stands behind a later one: lines were moved, or are there twice".into(),
                     ),
-                    Err(Break::Changed) => wrong("was changed since it was written".into()),
+                    Err(ChainBreak::Changed) => wrong("was changed since it was written".into()),
                 }
                 let follows = |before: TraceChain| head.after == Some(before.text());
                 if line.begins() && !is_after_crash && before.is_some_and(|before| !follows(before))
@@ -422,7 +422,7 @@ mod tests {
     use super::*;
     use gcore::ctl::{Actor, Command, NodeReport};
     use gmodel::config::{ClusterConfig, Partition};
-    use gmodel::gpu_request::GpuAsk;
+    use gmodel::gpu_request::GpuRequest;
     use gmodel::run::{RunEnd, RunPhase, RunReport};
     use gmodel::{CommonSpec, Fence, JobSpec, NodeLife, RunId};
     use serde_json::Value;
@@ -518,7 +518,7 @@ mod tests {
                 ..CommonSpec::default()
             });
             spec.launch.work_dir = "/".into();
-            spec.request.gpus = Some(GpuAsk::whole(2));
+            spec.request.gpus = Some(GpuRequest::whole(2));
             more(&mut spec);
             let actor = Actor {
                 user: "ada".into(),

@@ -15,7 +15,7 @@ use gconfig::section::Section;
 use gcore::ctl::node_words::MAX_NODE_CPUS;
 use gmodel::Timestamp;
 use gmodel::config::{ClusterConfig, GpuSharing, Partition};
-use gmodel::gpu_request::{GpuAmount, GpuAsk, GpuKind};
+use gmodel::gpu_request::{GpuAmount, GpuKind, GpuRequest};
 use gmodel::hostlist::Hostlist;
 use std::path::Path;
 use toml::de::DeTable;
@@ -204,7 +204,7 @@ fn gpus(section: &Section, errors: &mut Errors) -> (String, u32) {
     let Some(text) = section.text("gpus", errors) else {
         return Default::default();
     };
-    let one = GpuAsk::parse(&text)
+    let one = GpuRequest::parse(&text)
         .ok()
         .and_then(|ask| <[_; 1]>::try_from(ask.alternatives).ok());
     match one.map(|[one]| (one.kind, one.amount)) {

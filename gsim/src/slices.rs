@@ -7,7 +7,7 @@
 use crate::prng::Prng;
 use crate::trace::Trace;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::mig::{MigBoard, MigKind};
 use gmodel::node::{GpuEntry, GpuInfo, MigSlice};
 use gmodel::rare::Rare;
@@ -519,8 +519,8 @@ fn pending(at: usize, ask: &Ask) -> PendingJob {
     spec.request.nodes_min = 1;
     spec.request.nodes_max = 1;
     spec.request.ntasks = 1;
-    spec.request.mem = gmodel::job::MemAsk::PerNode(1);
-    spec.request.gpus = Some(GpuAsk::parse(KINDS[ask.kind].0).expect("a request"));
+    spec.request.mem = gmodel::job::MemRequest::PerNode(1);
+    spec.request.gpus = Some(GpuRequest::parse(KINDS[ask.kind].0).expect("a request"));
     let came = Timestamp(BASE_MS + ask.at_ms);
     PendingJob {
         id: JobId(at as u64 + 1),

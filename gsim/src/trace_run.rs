@@ -9,10 +9,10 @@ use crate::trace::TraceJob;
 use gcore::ctl::{
     Actor, Command, Event, Input, Mirror, NodeReport, Refusal, Reply, State, apply, handle,
 };
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::config::ClusterConfig;
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
-use gmodel::job::MemAsk;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
+use gmodel::job::MemRequest;
 use gmodel::node::Role;
 use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport};
 use gmodel::{
@@ -534,7 +534,7 @@ impl<'a> TraceRun<'a> {
         let Some(share) = live.allocation.first() else {
             return;
         };
-        let mark = Some(Mark {
+        let mark = Some(CheckpointMark {
             number,
             at: self.at(at_ms),
             note: String::new(),
@@ -887,7 +887,7 @@ fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -
         request.ntasks = cpus;
     }
     // What the trace does not say stands in nobody's way.
-    request.mem = MemAsk::PerNode(if job.mem_mib > 0 {
+    request.mem = MemRequest::PerNode(if job.mem_mib > 0 {
         job.mem_mib << 20
     } else {
         1
@@ -915,7 +915,7 @@ fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -
                 amount,
             });
         }
-        request.gpus = Some(GpuAsk { alternatives });
+        request.gpus = Some(GpuRequest { alternatives });
     }
     spec
 }

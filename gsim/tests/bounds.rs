@@ -2,7 +2,7 @@
 //! nodes.
 
 use gcore::ctl::{Event, State};
-use gmodel::run::StopWhy;
+use gmodel::run::StopCause;
 use gmodel::{JobId, JobState, RunClass, Timestamp};
 use gsim::experiment::{Experiment, Place};
 use gsim::hardware::{Hardware, NodeShape};
@@ -230,7 +230,7 @@ impl Onlooker for Watch {
                             .push((run.job, allocation.len() as u32, at.since_secs(covered)));
                     }
                 }
-                Event::RunStopping { run, stop } if stop.why == StopWhy::Preempted => {
+                Event::RunStopping { run, stop } if stop.why == StopCause::Preempted => {
                     self.preempted += 1;
                     let class = state.runs.get(*run).and_then(|run| run.class);
                     assert_eq!(

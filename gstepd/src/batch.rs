@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gmodel::launch_order::LaunchOrder;
 use gmodel::pattern::{self, DEFAULT_ARRAY_OUTPUT, DEFAULT_OUTPUT, PatternContext, PatternError};
-use gmodel::supervise::Setup;
+use gmodel::supervise::RunSetup;
 use gmodel::{Timestamp, byte_text, job};
 use gsys::cgroup::JoinFds;
 use gsys::launch::{Bind, Identity, LaunchSpec, OpenMode, Stdio};
@@ -18,7 +18,7 @@ use crate::resource_limits::JobLimits;
 /// The launch of the batch process. `script` is the script's copy, if there is a script; `started` is told to the job.
 pub fn launch_spec<'a>(
     order: &LaunchOrder,
-    setup: &Setup,
+    setup: &RunSetup,
     limits: &JobLimits,
     script: Option<&Path>,
     join: Option<&'a JoinFds>,
@@ -62,7 +62,7 @@ pub fn launch_spec<'a>(
 pub fn checkpoint_spec<'a>(
     command: &str,
     order: &LaunchOrder,
-    setup: &Setup,
+    setup: &RunSetup,
     limits: &JobLimits,
     join: Option<&'a JoinFds>,
     started: Timestamp,
@@ -83,7 +83,7 @@ pub fn set_limits(spec: &mut LaunchSpec<'_>, limits: &JobLimits) {
     spec.soft_limits.clone_from(&limits.soft);
 }
 
-pub fn identity(setup: &Setup) -> Identity {
+pub fn identity(setup: &RunSetup) -> Identity {
     Identity {
         uid: setup.uid,
         gid: setup.gid,
@@ -93,7 +93,7 @@ pub fn identity(setup: &Setup) -> Identity {
 
 /// Private directories of the job, seen in the place of the node's. They are bound in this order, and one bound over the
 /// place of the sources hides them, so that one comes last.
-pub fn binds(setup: &Setup) -> Vec<Bind> {
+pub fn binds(setup: &RunSetup) -> Vec<Bind> {
     let pairs = [
         (&setup.private_shm, "/dev/shm"),
         (&setup.private_tmp, "/tmp"),
@@ -110,7 +110,7 @@ pub fn binds(setup: &Setup) -> Vec<Bind> {
     binds
 }
 
-fn binds_source_below(setup: &Setup, target: &Path) -> bool {
+fn binds_source_below(setup: &RunSetup, target: &Path) -> bool {
     [&setup.private_tmp, &setup.private_shm]
         .iter()
         .any(|source| Path::new(source).starts_with(target))

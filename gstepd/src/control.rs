@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use gmodel::checkpoint::Mark;
-use gmodel::supervise::{FromStep, ToStep};
+use gmodel::checkpoint::CheckpointMark;
+use gmodel::supervise::{SupervisorCommand, SupervisorReport};
 use gsys::peer::peer_of;
 
 /// gpud has one, and for a moment two, when it is replaced.
@@ -22,9 +22,9 @@ pub struct Control {
     listener: UnixListener,
     path: PathBuf,
     connections: Vec<Connection>,
-    state: FromStep,
+    state: SupervisorReport,
     /// The newest checkpoint mark: told after the state.
-    mark: Option<Mark>,
+    mark: Option<CheckpointMark>,
 }
 
 struct Connection {
@@ -40,7 +40,7 @@ impl Control {
     /// state.
     pub fn listen(
         places: &[PathBuf],
-        state: FromStep,
+        state: SupervisorReport,
         connected: Option<UnixStream>,
     ) -> io::Result<Control> {
         let mut made = Err(io::Error::other("no place for the control socket"));
@@ -65,7 +65,7 @@ impl Control {
     }
 
     /// Everyone is told, now and on connection.
-    pub fn publish(&mut self, state: FromStep) {
+    pub fn publish(&mut self, state: SupervisorReport) {
         self.state = state;
         for connection in &mut self.connections {
             connection.send(&self.state);
@@ -74,9 +74,9 @@ impl Control {
     }
 
     /// As [`Control::publish`], beside the state.
-    pub fn publish_mark(&mut self, mark: Mark) {
+    pub fn publish_mark(&mut self, mark: CheckpointMark) {
         for connection in &mut self.connections {
-            connection.send(&FromStep::Mark { mark: mark.clone() });
+            connection.send(&SupervisorReport::Mark { mark: mark.clone() });
         }
         self.connections.retain(|connection| !connection.closed);
         self.mark = Some(mark);
@@ -89,7 +89,7 @@ impl Control {
     }
 
     /// Takes new connections and reads what the others sent. The flag says that a peer which had been told the end is gone.
-    pub fn receive(&mut self) -> (Vec<ToStep>, bool) {
+    pub fn receive(&mut self) -> (Vec<SupervisorCommand>, bool) {
         let mut orders = Vec::new();
         for connection in &mut self.connections {
             connection.read(&mut orders);
@@ -119,7 +119,7 @@ impl Control {
         };
         connection.send(&self.state);
         if let Some(mark) = self.mark.clone().filter(|_| !connection.closed) {
-            connection.send(&FromStep::Mark { mark });
+            connection.send(&SupervisorReport::Mark { mark });
         }
         if !connection.closed {
             self.connections.push(connection);
@@ -156,20 +156,20 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 
 impl Connection {
     /// A few hundred bytes fit into any socket's buffer; when they do not, the peer has stopped reading.
-    fn send(&mut self, state: &FromStep) {
+    fn send(&mut self, state: &SupervisorReport) {
         let Ok(mut line) = serde_json::to_vec(state) else {
             return;
         };
         line.push(b'\n');
         match self.stream.write(&line) {
             Ok(written) if written == line.len() => {
-                self.told_end |= matches!(state, FromStep::Ended { .. })
+                self.told_end |= matches!(state, SupervisorReport::Ended { .. })
             }
             _ => self.closed = true,
         }
     }
 
-    fn read(&mut self, orders: &mut Vec<ToStep>) {
+    fn read(&mut self, orders: &mut Vec<SupervisorCommand>) {
         // Orders are short. Each page of the stack that is touched is copied, in a process that is a copy.
         let mut buffer = [0; 4 << 10];
         while !self.closed {
@@ -190,7 +190,7 @@ impl Connection {
     }
 
     /// Whole lines become orders; `None` for what is no order.
-    fn take_lines(&mut self, orders: &mut Vec<ToStep>) -> Option<()> {
+    fn take_lines(&mut self, orders: &mut Vec<SupervisorCommand>) -> Option<()> {
         let mut from = 0;
         while let Some(length) = self.received[from..].iter().position(|b| *b == b'\n') {
             orders.push(serde_json::from_slice(&self.received[from..from + length]).ok()?);

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
-use gmodel::job::{MemAsk, VisibleDevices};
+use gmodel::job::{MemRequest, VisibleDevices};
 use gmodel::launch_order::{LaunchOrder, OrderNode};
-use gmodel::supervise::{Setup, SetupGpu, StepOrder};
+use gmodel::supervise::{RunGpu, RunSetup, StepOrder};
 use gmodel::{Timestamp, hostlist};
 
 use crate::task_binding::TaskBinding;
@@ -52,7 +52,7 @@ const OWN_NAMES: [&str; 24] = [
 ];
 
 /// Environment of the batch script or command: `NAME=value` in the order of the names.
-pub fn batch(order: &LaunchOrder, setup: &Setup, started: Timestamp) -> Vec<String> {
+pub fn batch(order: &LaunchOrder, setup: &RunSetup, started: Timestamp) -> Vec<String> {
     let mut env = Variables::inherited(&order.environment, setup);
     // By which login files and scripts tell that nobody watches; one that the user has says something else.
     env.set_if_absent("ENVIRONMENT", "BATCH");
@@ -77,7 +77,7 @@ pub fn batch(order: &LaunchOrder, setup: &Setup, started: Timestamp) -> Vec<Stri
 }
 
 /// What the user's login shell begins with: as much as a login has, and what the node's configuration and its PAM session give.
-pub fn login(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
+pub fn login(order: &LaunchOrder, setup: &RunSetup) -> Vec<String> {
     let mut env = Variables::inherited(&[], setup);
     env.set_if_absent("ENVIRONMENT", "BATCH");
     env.set("USER", &order.user.name);
@@ -91,7 +91,7 @@ pub fn login(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
 /// Environment of one task of a step. `local` is its position in `step.ranks`.
 pub fn task(
     order: &LaunchOrder,
-    setup: &Setup,
+    setup: &RunSetup,
     step: &StepOrder,
     local: usize,
     bound: &TaskBinding,
@@ -132,7 +132,7 @@ struct TaskPlace<'a> {
 }
 
 impl Variables {
-    fn inherited(submission: &[String], setup: &Setup) -> Variables {
+    fn inherited(submission: &[String], setup: &RunSetup) -> Variables {
         let mut env = Variables::default();
         for (name, value) in submission.iter().filter_map(|line| line.split_once('=')) {
             if !name.is_empty() && !is_own(name) {
@@ -188,7 +188,7 @@ fn is_own(name: &str) -> bool {
         || OWN_PREFIXES.iter().any(|prefix| slurm.starts_with(prefix))
 }
 
-fn user_variables(env: &mut Variables, setup: &Setup, order: &LaunchOrder) {
+fn user_variables(env: &mut Variables, setup: &RunSetup, order: &LaunchOrder) {
     env.set("USER", &order.user.name);
     env.set("LOGNAME", &order.user.name);
     env.set_if_absent("HOME", &setup.home);
@@ -203,7 +203,7 @@ fn user_variables(env: &mut Variables, setup: &Setup, order: &LaunchOrder) {
     }
 }
 
-fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
+fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
     if let Some(run) = order.run {
         env.slurm("JOB_ID", run.job);
         env.slurm("JOBID", run.job);
@@ -298,15 +298,17 @@ fn size_variables(env: &mut Variables, order: &LaunchOrder) {
         env.slurm("CPUS_PER_TASK", order.cpus_per_task);
     }
     match order.mem_ask {
-        MemAsk::PerCpu(bytes) => env.slurm("MEM_PER_CPU", bytes >> 20),
-        MemAsk::PerGpu(bytes) => env.slurm("MEM_PER_GPU", bytes >> 20),
+        MemRequest::PerCpu(bytes) => env.slurm("MEM_PER_CPU", bytes >> 20),
+        MemRequest::PerGpu(bytes) => env.slurm("MEM_PER_GPU", bytes >> 20),
         _ if order.mem_bytes == 0 => {}
-        MemAsk::Default | MemAsk::PerNode(_) => env.slurm("MEM_PER_NODE", order.mem_bytes >> 20),
+        MemRequest::Default | MemRequest::PerNode(_) => {
+            env.slurm("MEM_PER_NODE", order.mem_bytes >> 20)
+        }
     }
 }
 
 /// A job without a GPU gets an empty list, or CUDA would try whatever the fence is about to deny.
-fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
+fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup) {
     let uuids = visible_variables(env, order, setup.gpus.iter());
     // What container runtimes look at.
     env.set(
@@ -335,9 +337,9 @@ fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
 fn visible_variables<'a>(
     env: &mut Variables,
     order: &LaunchOrder,
-    gpus: impl Iterator<Item = &'a SetupGpu>,
+    gpus: impl Iterator<Item = &'a RunGpu>,
 ) -> String {
-    let mut seen: Vec<&SetupGpu> = Vec::new();
+    let mut seen: Vec<&RunGpu> = Vec::new();
     for gpu in gpus {
         if seen.iter().all(|other| other.uuid != gpu.uuid) {
             seen.push(gpu);
@@ -373,7 +375,12 @@ fn visible_variables<'a>(
 }
 
 /// What the task is bound to, in srun's variables; nothing where it is bound to nothing.
-fn binding_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, bound: &TaskBinding) {
+fn binding_variables(
+    env: &mut Variables,
+    order: &LaunchOrder,
+    setup: &RunSetup,
+    bound: &TaskBinding,
+) {
     if let Some(gpus) = &bound.gpus {
         visible_variables(
             env,
@@ -391,7 +398,7 @@ fn binding_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, bo
     }
 }
 
-fn gpu_indexes(setup: &Setup) -> String {
+fn gpu_indexes(setup: &RunSetup) -> String {
     setup
         .gpus
         .iter()
@@ -415,7 +422,7 @@ fn task_variables(env: &mut Variables, place: &TaskPlace<'_>) {
     );
 }
 
-fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, step: &StepOrder) {
+fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &RunSetup, step: &StepOrder) {
     let nodes = hostlist::compress(&step.nodes);
     env.slurm("STEP_ID", step.step);
     env.slurm("STEPID", step.step);
@@ -466,7 +473,7 @@ mod tests {
     use gmodel::{JobId, RunId, UserRef};
 
     /// The job whose environment was read off a real Slurm: `sbatch -N2 -n4 --gres=gpu:1 -c2 --mem=200M`.
-    fn golden_job() -> (LaunchOrder, Setup) {
+    fn golden_job() -> (LaunchOrder, RunSetup) {
         let node = |name: &str, cpus, tasks| OrderNode {
             name: name.into(),
             cpus,
@@ -496,18 +503,18 @@ mod tests {
             umask: 0o022,
             ..LaunchOrder::default()
         };
-        let setup = Setup {
+        let setup = RunSetup {
             node_name: "node2".into(),
             home: "/root".into(),
             shell: "/bin/bash".into(),
-            gpus: vec![SetupGpu {
+            gpus: vec![RunGpu {
                 uuid: "GPU-aa".into(),
                 index: 0,
                 cuda_index: Some(0),
                 device: "/dev/nvidia0".into(),
-                ..SetupGpu::default()
+                ..RunGpu::default()
             }],
-            ..Setup::default()
+            ..RunSetup::default()
         };
         (order, setup)
     }
@@ -624,14 +631,14 @@ mod tests {
     #[test]
     fn gpus_are_numbers_among_the_jobs_own_unless_uuids_are_wished_or_must_be() {
         let (mut order, mut setup) = golden_job();
-        let gpu = |uuid: &str, index, cuda_index| SetupGpu {
+        let gpu = |uuid: &str, index, cuda_index| RunGpu {
             uuid: uuid.into(),
             index,
             cuda_index,
-            ..SetupGpu::default()
+            ..RunGpu::default()
         };
         setup.gpus = vec![gpu("GPU-d", 7, Some(1)), gpu("GPU-b", 3, Some(0))];
-        let seen = |order: &LaunchOrder, setup: &Setup, bound: Option<Vec<u32>>| {
+        let seen = |order: &LaunchOrder, setup: &RunSetup, bound: Option<Vec<u32>>| {
             let step = StepOrder {
                 ranks: vec![0],
                 ..StepOrder::default()
@@ -727,7 +734,7 @@ mod tests {
         assert_eq!(sizes(&order), "4 4 3,1 200 - -");
         let nobody = LaunchOrder {
             ntasks_asked: false,
-            mem_ask: MemAsk::PerCpu(100 << 20),
+            mem_ask: MemRequest::PerCpu(100 << 20),
             ..order
         };
         assert_eq!(
@@ -737,7 +744,7 @@ mod tests {
         );
         let exclusive = LaunchOrder {
             cpus_per_task: 0,
-            mem_ask: MemAsk::PerGpu(1 << 30),
+            mem_ask: MemRequest::PerGpu(1 << 30),
             ..nobody
         };
         assert_eq!(sizes(&exclusive), "- - 6,2 - - 1024");

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use gmodel::run::Usage;
-use gmodel::supervise::Setup;
+use gmodel::supervise::RunSetup;
 use gsys::cgroup::{JoinFds, RunCgroup};
 use gsys::process;
 use nix::libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
@@ -28,7 +28,7 @@ pub enum JobProcesses {
 
 impl JobProcesses {
     /// The cgroup that gpud made, below the tag's subtree; an empty tag is no isolation.
-    pub fn open(setup: &Setup) -> anyhow::Result<JobProcesses> {
+    pub fn open(setup: &RunSetup) -> anyhow::Result<JobProcesses> {
         if setup.cgroup_tag.is_empty() {
             return Ok(JobProcesses::Descendants);
         }

@@ -3,7 +3,7 @@
 //! sends no signal itself. Source: sbatch(1) for `--signal` and the kill after the limit.
 
 use gmodel::ExitCode;
-use gmodel::run::{EndCause, NumberedSignal, StopWhy};
+use gmodel::run::{EndCause, NumberedSignal, StopCause};
 use gmodel::signal::SigSpec;
 
 /// A processor may hold a dying process for a while (NFS, a driver): SIGKILL is repeated this often.
@@ -114,7 +114,7 @@ enum Wait {
     Limit,
     /// Between SIGTERM and SIGKILL, then, the grace of the order to stop.
     Stop {
-        why: StopWhy,
+        why: StopCause,
         until: Boot,
         kill_grace_secs: u32,
     },
@@ -184,14 +184,14 @@ impl Life {
     }
 
     /// The controller or the node wants the run gone. A frozen job goes on first, to hear of it.
-    pub fn stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
+    pub fn stop(&mut self, now: Boot, why: StopCause, grace_secs: u32) -> Vec<Act> {
         self.suspended = false;
         let mut acts = self.stand_still_or_go_on(now);
         acts.extend(self.begin_stop(now, why, grace_secs));
         acts
     }
 
-    fn begin_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
+    fn begin_stop(&mut self, now: Boot, why: StopCause, grace_secs: u32) -> Vec<Act> {
         match self.phase {
             Phase::Ready | Phase::Starting { .. } => self.end_unstarted(
                 now,
@@ -451,7 +451,7 @@ impl Life {
     }
 
     /// Asks for the checkpoint, once. A job that was asked because its limit is near has that long and no longer.
-    fn ask_before_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
+    fn ask_before_stop(&mut self, now: Boot, why: StopCause, grace_secs: u32) -> Vec<Act> {
         let given = now.plus_secs(self.terms.checkpoint_secs.unwrap_or(0));
         let (wait, acts) = match self.wait {
             None => (
@@ -518,7 +518,7 @@ impl Life {
         }
     }
 
-    fn stopped_text(&self, why: StopWhy, by: Option<&str>) -> String {
+    fn stopped_text(&self, why: StopCause, by: Option<&str>) -> String {
         // The first reason counts.
         let why = match self.wait {
             Some(Wait::Stop { why, .. }) => why,
@@ -639,25 +639,25 @@ impl Life {
 }
 
 /// These ends are not the job's wish, and can wait a little.
-fn gives_time(why: StopWhy) -> bool {
+fn gives_time(why: StopCause) -> bool {
     matches!(
         why,
-        StopWhy::Preempted | StopWhy::Drained | StopWhy::Requeued
+        StopCause::Preempted | StopCause::Drained | StopCause::Requeued
     )
 }
 
-fn stop_text(why: StopWhy) -> &'static str {
+fn stop_text(why: StopCause) -> &'static str {
     match why {
-        StopWhy::Cancelled => "cancelled",
-        StopWhy::Requeued => "requeued",
-        StopWhy::Preempted => "preempted",
-        StopWhy::Drained => "the node is needed for something else",
-        StopWhy::Member => "another node of the run ended",
-        StopWhy::PrepareTimeout => "the run did not get ready in time",
-        StopWhy::Fenced => "the controller no longer counts this run as its own",
-        StopWhy::GpuFailed => "a GPU of it is out of order",
-        StopWhy::FenceBroken => "its fence does not stand any more",
-        StopWhy::Unknown => "for a reason this release does not know",
+        StopCause::Cancelled => "cancelled",
+        StopCause::Requeued => "requeued",
+        StopCause::Preempted => "preempted",
+        StopCause::Drained => "the node is needed for something else",
+        StopCause::Member => "another node of the run ended",
+        StopCause::PrepareTimeout => "the run did not get ready in time",
+        StopCause::Fenced => "the controller no longer counts this run as its own",
+        StopCause::GpuFailed => "a GPU of it is out of order",
+        StopCause::FenceBroken => "its fence does not stand any more",
+        StopCause::Unknown => "for a reason this release does not know",
     }
 }
 
@@ -707,7 +707,7 @@ mod tests {
         );
         // The main process itself.
         let mut life = running(None, None);
-        assert_eq!(life.stop(at(5), StopWhy::Cancelled, 0), TERM);
+        assert_eq!(life.stop(at(5), StopCause::Cancelled, 0), TERM);
         assert_eq!(life.tick(at(5)), KILL);
         assert_eq!(life.tick(at(25)), RECORD);
         assert_eq!(
@@ -754,7 +754,7 @@ mod tests {
     #[test]
     fn children_keep_the_grace_when_the_shell_dies_of_the_term() {
         let mut life = running(None, None);
-        assert_eq!(life.stop(at(1), StopWhy::Cancelled, 10), TERM);
+        assert_eq!(life.stop(at(1), StopCause::Cancelled, 10), TERM);
         assert_eq!(life.main_ended(at(1), ExitCode::killed(15)), []);
         assert_eq!(life.tick(at(10)), []);
         assert_eq!(life.tick(at(11)), KILL);
@@ -771,30 +771,30 @@ mod tests {
             life.end(0).0
         };
         assert_eq!(
-            end(StopWhy::Preempted, true, ExitCode::SUCCESS),
+            end(StopCause::Preempted, true, ExitCode::SUCCESS),
             EndCause::Exited
         );
         assert_eq!(
-            end(StopWhy::Preempted, false, ExitCode::SUCCESS),
+            end(StopCause::Preempted, false, ExitCode::SUCCESS),
             EndCause::Stopped,
             "its handler may have saved its state and left"
         );
         assert_eq!(
-            end(StopWhy::Preempted, true, ExitCode::killed(15)),
+            end(StopCause::Preempted, true, ExitCode::killed(15)),
             EndCause::Stopped
         );
         assert_eq!(
-            end(StopWhy::Preempted, true, ExitCode::exited(1)),
+            end(StopCause::Preempted, true, ExitCode::exited(1)),
             EndCause::Stopped,
             "it may be a child's death that it tells of"
         );
         assert_eq!(
-            end(StopWhy::Cancelled, true, ExitCode::SUCCESS),
+            end(StopCause::Cancelled, true, ExitCode::SUCCESS),
             EndCause::Stopped,
             "its owner wants no more of it"
         );
         let mut asked = with_checkpoint(None, None);
-        asked.stop(at(2), StopWhy::Preempted, 10);
+        asked.stop(at(2), StopCause::Preempted, 10);
         asked.main_ended(at(3), ExitCode::SUCCESS);
         asked.terminating(true);
         assert_eq!(
@@ -807,10 +807,10 @@ mod tests {
     #[test]
     fn a_second_stop_only_shortens_the_grace() {
         let mut life = running(Some(600), None);
-        assert_eq!(life.stop(at(1), StopWhy::Preempted, 60), TERM);
-        assert_eq!(life.stop(at(2), StopWhy::Cancelled, 120), []);
+        assert_eq!(life.stop(at(1), StopCause::Preempted, 60), TERM);
+        assert_eq!(life.stop(at(2), StopCause::Cancelled, 120), []);
         assert_eq!(life.next_deadline(), Some(at(61)));
-        assert_eq!(life.stop(at(3), StopWhy::Cancelled, 0), []);
+        assert_eq!(life.stop(at(3), StopCause::Cancelled, 0), []);
         assert_eq!(life.tick(at(3)), KILL);
         assert_eq!(
             life.emptied(true),
@@ -838,8 +838,11 @@ mod tests {
     fn a_job_is_asked_for_its_checkpoint_before_it_is_terminated() {
         let mut life = with_checkpoint(None, None);
         assert!(!life.marked(at(1), 1), "nobody asked");
-        assert_eq!(life.stop(at(2), StopWhy::Preempted, 10), [Act::Checkpoint]);
-        assert_eq!(life.stop(at(3), StopWhy::Preempted, 10), [], "said again");
+        assert_eq!(
+            life.stop(at(2), StopCause::Preempted, 10),
+            [Act::Checkpoint]
+        );
+        assert_eq!(life.stop(at(3), StopCause::Preempted, 10), [], "said again");
         assert_eq!(
             life.emptied(false),
             [],
@@ -865,7 +868,7 @@ mod tests {
             "preempted; asked for a checkpoint, ended after checkpoint mark 2"
         );
         assert!(life.was_answered());
-        for why in [StopWhy::Drained, StopWhy::Requeued] {
+        for why in [StopCause::Drained, StopCause::Requeued] {
             let mut life = with_checkpoint(None, None);
             assert_eq!(life.stop(at(2), why, 10), [Act::Checkpoint]);
             assert_eq!(life.tick(at(61)), []);
@@ -879,12 +882,12 @@ mod tests {
             [],
             "a place for steps is held until the limit"
         );
-        life.stop(at(542), StopWhy::Preempted, 10);
+        life.stop(at(542), StopCause::Preempted, 10);
         assert_eq!(life.deserted(at(543)), TERM);
         assert_eq!(life.emptied(false), RECORD);
         let mut life = with_checkpoint(None, None);
         assert_eq!(
-            life.stop(at(2), StopWhy::Cancelled, 10),
+            life.stop(at(2), StopCause::Cancelled, 10),
             TERM,
             "its owner does not want it"
         );
@@ -896,7 +899,7 @@ mod tests {
         assert_eq!(life.next_deadline(), Some(at(540)));
         assert_eq!(life.tick(at(540)), [Act::Checkpoint]);
         assert_eq!(
-            life.stop(at(550), StopWhy::Preempted, 5),
+            life.stop(at(550), StopCause::Preempted, 5),
             [],
             "asked already; and has no longer than the limit"
         );
@@ -928,7 +931,7 @@ mod tests {
     #[test]
     fn a_stop_before_go_ends_at_once() {
         let mut life = Life::new(Terms::default());
-        assert_eq!(life.stop(at(1), StopWhy::PrepareTimeout, 30), KILL);
+        assert_eq!(life.stop(at(1), StopCause::PrepareTimeout, 30), KILL);
         assert_eq!(life.go(at(2)), [], "too late");
         assert_eq!(life.emptied(false), RECORD);
         assert_eq!(life.end(0).0, EndCause::Stopped);
@@ -938,7 +941,7 @@ mod tests {
     fn a_start_that_comes_after_the_stop_changes_nothing() {
         let mut life = Life::new(Terms::default());
         life.go(at(0));
-        assert_eq!(life.stop(at(1), StopWhy::Cancelled, 30), KILL);
+        assert_eq!(life.stop(at(1), StopCause::Cancelled, 30), KILL);
         life.started(at(2));
         assert!(!life.is_running());
         assert_eq!(
@@ -1093,7 +1096,7 @@ mod tests {
         life.set_suspended(true);
         life.tick(at(5));
         assert_eq!(
-            life.stop(at(100), StopWhy::Preempted, 10),
+            life.stop(at(100), StopCause::Preempted, 10),
             [Act::Thaw, Act::Checkpoint]
         );
         assert_eq!(life.tick(at(101)), []);
@@ -1160,7 +1163,7 @@ mod tests {
             "asked again a minute before the new one"
         );
         assert_eq!(
-            near().stop(at(1000), StopWhy::Cancelled, 10),
+            near().stop(at(1000), StopCause::Cancelled, 10),
             [Act::Thaw, Act::Terminate]
         );
     }
@@ -1214,8 +1217,8 @@ mod tests {
                     Happening::Go => life.go(now),
                     Happening::Started => { life.started(now); Vec::new() }
                     Happening::LaunchFailed => life.launch_failed(now, EndCause::LaunchUser, String::new()),
-                    Happening::Stop(grace_secs) => life.stop(now, StopWhy::Cancelled, grace_secs),
-                    Happening::Preempt(grace_secs) => life.stop(now, StopWhy::Preempted, grace_secs),
+                    Happening::Stop(grace_secs) => life.stop(now, StopCause::Cancelled, grace_secs),
+                    Happening::Preempt(grace_secs) => life.stop(now, StopCause::Preempted, grace_secs),
                     Happening::Marked => { life.marked(now, 1); Vec::new() }
                     Happening::Limit(limit_secs) => { life.set_limit(limit_secs, now); Vec::new() }
                     Happening::MainEnded => life.main_ended(now, ExitCode::SUCCESS),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use gmodel::byte_text;
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::Setup;
+use gmodel::supervise::RunSetup;
 use gsys::cgroup::JoinFds;
 use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stage, Stdio};
 use gsys::process::Exit;
@@ -46,7 +46,7 @@ pub struct LoginShell {
 impl LoginShell {
     /// Starts it in `home`, which may be another directory where the user's own is missing.
     pub fn start(
-        (order, setup): (&LaunchOrder, &Setup),
+        (order, setup): (&LaunchOrder, &RunSetup),
         home: PathBuf,
         limits: &JobLimits,
         join: Option<&JoinFds>,
@@ -178,7 +178,7 @@ pub fn added(login: Vec<String>, submission: &[String]) -> Vec<String> {
 }
 
 /// Users whose shell lets nobody in may still have jobs: these are started by /bin/sh.
-fn login_shell(setup: &Setup) -> PathBuf {
+fn login_shell(setup: &RunSetup) -> PathBuf {
     let shell = PathBuf::from(os_string(&setup.shell));
     let lets_in = shell.is_absolute()
         && !matches!(
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn a_user_who_may_not_log_in_gets_the_common_shell() {
         let of = |shell: &str| {
-            login_shell(&Setup {
+            login_shell(&RunSetup {
                 shell: shell.into(),
-                ..Setup::default()
+                ..RunSetup::default()
             })
         };
         assert_eq!(of("/bin/zsh"), Path::new("/bin/zsh"));

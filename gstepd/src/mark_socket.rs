@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use gmodel::Timestamp;
-use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
+use gmodel::checkpoint::{CheckpointMark, MAX_NOTE_BYTES};
 use gsys::durable_file::write_atomic;
 use gsys::peer::peer_of;
 use nix::sys::socket::{Backlog, listen};
@@ -34,7 +34,7 @@ pub struct MarkSocket {
     /// Who may mark, beside root.
     uid: u32,
     peers: Vec<Peer>,
-    newest: Option<Mark>,
+    newest: Option<CheckpointMark>,
     accepted_at: Option<Boot>,
     /// Begin of such a time, and answers given in it.
     answered: (Boot, u32),
@@ -86,7 +86,7 @@ impl MarkSocket {
     }
 
     /// Reads what has come, answers it, and returns the marks that were accepted. Never blocks, but for the disk.
-    pub fn receive(&mut self, now: Boot, at: Timestamp) -> Vec<Mark> {
+    pub fn receive(&mut self, now: Boot, at: Timestamp) -> Vec<CheckpointMark> {
         // Before the others are heard: who came first is not to wait for the next turn.
         while self.has_room(now)
             && let Ok((stream, _)) = self.listener.accept()
@@ -154,7 +154,7 @@ impl MarkSocket {
             .map(|since| Boot(since.0 + SILENT_MILLIS))
     }
 
-    fn mark(&mut self, line: &[u8], now: Boot, at: Timestamp) -> Result<Mark, String> {
+    fn mark(&mut self, line: &[u8], now: Boot, at: Timestamp) -> Result<CheckpointMark, String> {
         let note = note(line)?;
         if let Some(last) = self.accepted_at
             && now.0 < last.0 + MARK_EVERY_MILLIS
@@ -164,7 +164,7 @@ impl MarkSocket {
                 "too soon: one mark a second is taken; again in {left} ms"
             ));
         }
-        let mark = Mark {
+        let mark = CheckpointMark {
             number: self.newest.as_ref().map_or(0, |mark| mark.number) + 1,
             at,
             note,
@@ -247,7 +247,7 @@ impl Peer {
     }
 
     /// Nobody has to read the answer. After an error the connection ends: what else is in it is not looked at.
-    fn answer(&mut self, answer: &Result<Mark, String>) {
+    fn answer(&mut self, answer: &Result<CheckpointMark, String>) {
         let line = match answer {
             Ok(mark) => format!("ok {}\n", mark.number),
             Err(why) => format!("error {why}\n"),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, anyhow, bail};
 use gmodel::Timestamp;
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::Setup;
+use gmodel::supervise::RunSetup;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::batch;
@@ -28,7 +28,7 @@ pub struct RunDir {
     path: PathBuf,
     _lock: Flock<File>,
     log: Option<File>,
-    setup: anyhow::Result<Setup>,
+    setup: anyhow::Result<RunSetup>,
 }
 
 impl RunDir {
@@ -45,9 +45,9 @@ impl RunDir {
         if Path::new("exit.json").exists() {
             bail!("{} has ended already: exit.json is there", path.display());
         }
-        let setup = read_json::<Setup>(&path, "setup.json");
+        let setup = read_json::<RunSetup>(&path, "setup.json");
         let places = setup.as_ref().map_or_else(
-            |_| Setup::default().control_sockets(&path),
+            |_| RunSetup::default().control_sockets(&path),
             |setup| setup.control_sockets(&path),
         );
         if let Some(left) = places.iter().find(|place| place.exists()) {
@@ -76,12 +76,12 @@ impl RunDir {
     }
 
     /// What gpud prepared, read when the directory was entered.
-    pub fn setup(&mut self) -> anyhow::Result<Setup> {
+    pub fn setup(&mut self) -> anyhow::Result<RunSetup> {
         std::mem::replace(&mut self.setup, Err(anyhow!("the setup is with somebody")))
     }
 
     /// Where to listen for gpud.
-    pub fn control_places(&self, setup: &Setup) -> anyhow::Result<Vec<PathBuf>> {
+    pub fn control_places(&self, setup: &RunSetup) -> anyhow::Result<Vec<PathBuf>> {
         let places = setup.control_sockets(&self.path);
         if let Some(first) = places.first().filter(|_| !setup.marks_dir.is_empty()) {
             // Where it cannot be made there is the other place.
@@ -99,7 +99,7 @@ impl RunDir {
     }
 
     /// Copies the script to where its user, and nobody else, can read and run it. Returns the path that the job sees.
-    pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
+    pub fn place_script(&self, text: &str, setup: &RunSetup) -> anyhow::Result<PathBuf> {
         let (short, always) = self.script_places(setup)?;
         // Memory that has run out is no reason not to start.
         let placed = short
@@ -109,7 +109,7 @@ impl RunDir {
     }
 
     /// The socket that the job's user writes marks to, and the path that the job sees.
-    pub fn listen_for_marks(&self, setup: &Setup) -> anyhow::Result<(UnixListener, PathBuf)> {
+    pub fn listen_for_marks(&self, setup: &RunSetup) -> anyhow::Result<(UnixListener, PathBuf)> {
         let UserPlace { path, seen } = self.socket_place(setup)?;
         let dir = File::open(make_user_dir(&path)?)?;
         let _ = fs::remove_file(&path);
@@ -128,7 +128,7 @@ impl RunDir {
     }
 
     /// What was made for the user goes, and its directory in a private one.
-    pub fn remove_user_files(&self, setup: &Setup) {
+    pub fn remove_user_files(&self, setup: &RunSetup) {
         let scripts = self
             .script_places(setup)
             .into_iter()
@@ -142,7 +142,7 @@ impl RunDir {
     }
 
     /// `RUN_DIR/marks/RUN.script`, where short scripts can be executed there, and `SPOOL/marks/RUN.script`.
-    fn script_places(&self, setup: &Setup) -> anyhow::Result<(Option<UserPlace>, UserPlace)> {
+    fn script_places(&self, setup: &RunSetup) -> anyhow::Result<(Option<UserPlace>, UserPlace)> {
         let name = format!("{}.script", self.run()?);
         let short = setup
             .short_scripts_in_marks_dir
@@ -151,7 +151,7 @@ impl RunDir {
     }
 
     /// `RUN_DIR/marks/RUN.sock`; in the spool's directory where gpud names no other.
-    fn socket_place(&self, setup: &Setup) -> anyhow::Result<UserPlace> {
+    fn socket_place(&self, setup: &RunSetup) -> anyhow::Result<UserPlace> {
         let dir = match setup.marks_dir.as_str() {
             "" => self.marks_dir()?,
             dir => dir.into(),
@@ -193,7 +193,7 @@ struct UserPlace {
 fn write_script(
     UserPlace { path, seen }: UserPlace,
     text: &str,
-    setup: &Setup,
+    setup: &RunSetup,
 ) -> anyhow::Result<PathBuf> {
     let dir = make_user_dir(&path)?;
     if path == seen {
@@ -221,7 +221,7 @@ fn write_script(
 
 /// A private directory that is bound over this place hides it, as in a sandbox below /tmp; then the file lies in that private
 /// directory.
-fn seen_place(setup: &Setup, dir: &Path, name: &str) -> UserPlace {
+fn seen_place(setup: &RunSetup, dir: &Path, name: &str) -> UserPlace {
     match batch::binds(setup)
         .into_iter()
         .find(|bind| dir.starts_with(&bind.target))
@@ -269,7 +269,7 @@ pub fn wall_clock() -> Timestamp {
 }
 
 /// A user cannot pass a directory without an x bit; found here, it is the node's error and names the directory.
-fn check_reachable(dir: &Path, setup: &Setup) -> anyhow::Result<()> {
+fn check_reachable(dir: &Path, setup: &RunSetup) -> anyhow::Result<()> {
     let uid = setup.uid;
     if uid == 0 {
         return Ok(());

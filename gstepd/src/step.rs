@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use gmodel::ExitCode;
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::{MAX_NODE_TASKS, Setup, StepInput, StepOrder, StepOutput, StepStream};
+use gmodel::supervise::{MAX_NODE_TASKS, RunSetup, StepInput, StepOrder, StepOutput, StepStream};
 use gsys::cgroup::StepCgroup;
 use gsys::cpu::Affinity;
 use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stdio};
@@ -42,7 +42,7 @@ const OUT_OF_MEMORY: &str = "Out Of Memory";
 /// What a task is started with, beside its own order.
 pub struct Job<'a> {
     pub order: &'a LaunchOrder,
-    pub setup: &'a Setup,
+    pub setup: &'a RunSetup,
     pub processes: &'a JobProcesses,
     pub limits: &'a JobLimits,
 }

@@ -3,7 +3,7 @@
 //! step is over. Source: srun(1), `--mem`; Slurm's jobacct_gather.
 
 use gmodel::run::Usage;
-use gmodel::supervise::{Setup, StepOrder};
+use gmodel::supervise::{RunSetup, StepOrder};
 use gsys::cgroup::{JoinFds, StepCgroup, StepUsage};
 use gsys::process::Reaped;
 
@@ -38,7 +38,7 @@ impl StepAccount {
     /// Its memory cannot be limited, as it should be.
     pub fn open(
         order: &StepOrder,
-        setup: &Setup,
+        setup: &RunSetup,
         processes: &JobProcesses,
     ) -> Result<(StepAccount, Option<String>), String> {
         let JobProcesses::Cgroup(run) = processes else {

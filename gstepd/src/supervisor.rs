@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use gmodel::ExitCode;
-use gmodel::checkpoint::CheckpointHow;
+use gmodel::checkpoint::CheckpointMethod;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd, Usage};
-use gmodel::supervise::{FromStep, Setup, StepOrder, ToStep};
+use gmodel::supervise::{RunSetup, StepOrder, SupervisorCommand, SupervisorReport};
 use gsys::clock::{BootTimer, boottime_millis};
 use gsys::launch::{self, ErrorClass, LaunchError, Launching};
 use gsys::process::{self, Exit};
@@ -53,7 +53,7 @@ pub const DEAF_TO: [Signal; 9] = [
 pub struct Supervisor {
     dir: RunDir,
     order: LaunchOrder,
-    setup: Setup,
+    setup: RunSetup,
     life: Life,
     processes: JobProcesses,
     limits: JobLimits,
@@ -97,7 +97,7 @@ impl Supervisor {
     pub fn prepare(
         mut dir: RunDir,
         order: LaunchOrder,
-        mut setup: Setup,
+        mut setup: RunSetup,
         record: Record,
         connection: Option<UnixStream>,
     ) -> anyhow::Result<Supervisor> {
@@ -123,7 +123,7 @@ impl Supervisor {
             .as_ref()
             .map_or(Vec::new(), |session| session.limits().to_vec());
         let marks = mark_socket(&mut dir, &mut setup);
-        let ready = FromStep::Ready {
+        let ready = SupervisorReport::Ready {
             pid: std::process::id(),
         };
         let terms = Terms {
@@ -302,22 +302,24 @@ impl Supervisor {
         let (orders, acknowledged) = self.control.receive();
         for order in orders {
             let acts = match order {
-                ToStep::Go => self.life.go(now()),
-                ToStep::Stop { why, grace_secs } => self.life.stop(now(), why, grace_secs),
-                ToStep::Signal { signal } => self.life.signal(signal),
-                ToStep::Limit { limit_secs } => {
+                SupervisorCommand::Go => self.life.go(now()),
+                SupervisorCommand::Stop { why, grace_secs } => {
+                    self.life.stop(now(), why, grace_secs)
+                }
+                SupervisorCommand::Signal { signal } => self.life.signal(signal),
+                SupervisorCommand::Limit { limit_secs } => {
                     self.life.set_limit(limit_secs, now());
                     Vec::new()
                 }
-                ToStep::Suspend { suspended } => {
+                SupervisorCommand::Suspend { suspended } => {
                     self.life.set_suspended(suspended);
                     Vec::new()
                 }
-                ToStep::Step { step } => {
+                SupervisorCommand::Step { step } => {
                     self.begin_step(*step);
                     Vec::new()
                 }
-                ToStep::Unknown => {
+                SupervisorCommand::Unknown => {
                     self.dir
                         .log("an order that this release does not know was passed over");
                     Vec::new()
@@ -582,7 +584,8 @@ impl Supervisor {
             self.started = Some(started);
             self.began = Some(now());
             self.dir.log(&format!("running, pid {pid}"));
-            self.control.publish(FromStep::Running { pid, started });
+            self.control
+                .publish(SupervisorReport::Running { pid, started });
         }
     }
 
@@ -705,12 +708,12 @@ impl Supervisor {
         self.dir
             .log(&format!("asked for a checkpoint: {checkpoint}"));
         match checkpoint.how {
-            CheckpointHow::Signal(signal) => self.processes.ask(
+            CheckpointMethod::Signal(signal) => self.processes.ask(
                 i32::from(signal),
                 self.main_pid.filter(|_| !self.order.script.is_empty()),
             ),
-            CheckpointHow::Command(_) if self.order.node_index != 0 => Ok(()),
-            CheckpointHow::Command(command) => {
+            CheckpointMethod::Command(_) if self.order.node_index != 0 => Ok(()),
+            CheckpointMethod::Command(command) => {
                 let join = self.processes.join_fds()?;
                 let started = self.started.unwrap_or_else(wall_clock);
                 let spec = batch::checkpoint_spec(
@@ -759,7 +762,7 @@ impl Supervisor {
         self.dir.remove_user_files(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");
         self.dir.log(&format!("ended: {cause:?} {exit} {text}"));
-        self.control.publish(FromStep::Ended { end });
+        self.control.publish(SupervisorReport::Ended { end });
         self.close_session();
         self.leave_at = Some(Boot(now().0 + LINGER_MILLIS));
         written
@@ -774,7 +777,7 @@ impl Supervisor {
 }
 
 /// A job without it still has its grace when it must go.
-fn mark_socket(dir: &mut RunDir, setup: &mut Setup) -> Option<MarkSocket> {
+fn mark_socket(dir: &mut RunDir, setup: &mut RunSetup) -> Option<MarkSocket> {
     let listening = dir.listen_for_marks(setup).and_then(|(listener, seen)| {
         setup
             .environment

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gmodel::binding::{CpuBind, CpuChoice, GpuBind, mask_text};
 use gmodel::launch_order::LaunchOrder;
-use gmodel::supervise::{Setup, StepOrder};
+use gmodel::supervise::{RunSetup, StepOrder};
 use gsys::cpu::{CpuTopology, SYSTEM, list_text, own_cpus};
 
 /// What a task is bound to.
@@ -25,7 +25,7 @@ impl TaskBinding {
     /// Words that make no sense, or ask for what the run has not, as the sentence for the task's end.
     pub fn of(
         order: &LaunchOrder,
-        setup: &Setup,
+        setup: &RunSetup,
         step: &StepOrder,
         local: usize,
     ) -> Result<Self, String> {
@@ -67,7 +67,7 @@ impl TaskBinding {
     /// A line for each binding that is to be told, as slurmstepd words it.
     fn said(
         &self,
-        setup: &Setup,
+        setup: &RunSetup,
         step: &StepOrder,
         local: usize,
         own: &[u32],
@@ -113,7 +113,7 @@ impl TaskBinding {
 }
 
 /// What the run has as a step sees it: of the CPUs and GPUs only its own, where it asked for some.
-pub fn seen_by(step: &StepOrder, setup: &Setup) -> Setup {
+pub fn seen_by(step: &StepOrder, setup: &RunSetup) -> RunSetup {
     let mut seen = setup.clone();
     if let Some(gpus) = &step.gpus {
         seen.gpus = gpus
@@ -194,7 +194,7 @@ fn among(cpus: Vec<u32>, own: &[u32]) -> Result<Vec<u32>, String> {
 }
 
 /// Positions of the GPUs that are near one of these CPUs.
-fn near(setup: &Setup, cpus: &[u32]) -> Vec<u32> {
+fn near(setup: &RunSetup, cpus: &[u32]) -> Vec<u32> {
     let is_near = |ranges: &[(u32, u32)]| {
         cpus.iter().any(|cpu| {
             ranges
@@ -212,21 +212,21 @@ fn near(setup: &Setup, cpus: &[u32]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::supervise::SetupGpu;
+    use gmodel::supervise::RunGpu;
 
     /// Two memory nodes of two CPUs and two GPUs each; all of it is the run's.
-    fn node() -> Setup {
-        let gpu = |index: u32| SetupGpu {
+    fn node() -> RunSetup {
+        let gpu = |index: u32| RunGpu {
             uuid: format!("GPU-{index}"),
             index,
             near_cpus: vec![(index / 2 * 2, index / 2 * 2 + 1)],
-            ..SetupGpu::default()
+            ..RunGpu::default()
         };
-        Setup {
+        RunSetup {
             node_name: "n1".into(),
             cpus: vec![0, 1, 2, 3],
             gpus: (0..4).map(gpu).collect(),
-            ..Setup::default()
+            ..RunSetup::default()
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
         );
         step.gpus = Some(Vec::new());
         assert!(seen_by(&step, &node()).gpus.is_empty(), "--gpus 0");
-        let shares = Setup {
+        let shares = RunSetup {
             cpus: Vec::new(),
             ..node()
         };

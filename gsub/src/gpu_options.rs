@@ -7,7 +7,7 @@
 use crate::choice::Choices;
 use crate::option_words::Given;
 use gcli::Failure;
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
 use gmodel::job::GpuScope;
 
 /// GPUs or slices that a node has at most, and entries of a map that `--gpu-bind` reads.
@@ -17,7 +17,7 @@ const MOST_MAPPED: u32 = 4096;
 /// What the GPU options of a submission come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GpuOptions {
-    pub ask: Option<GpuAsk>,
+    pub ask: Option<GpuRequest>,
     pub scope: GpuScope,
     /// Number of nodes: GPUs of the job over GPUs of a node.
     pub nodes: Option<u32>,
@@ -37,7 +37,7 @@ pub(crate) struct GpuOptions {
 #[derive(Clone, Debug)]
 struct Part {
     given: Given,
-    ask: GpuAsk,
+    ask: GpuRequest,
     scope: GpuScope,
 }
 
@@ -61,9 +61,9 @@ impl GpuOptions {
                 continue; // Scripts have it empty, from a variable.
             }
             let ask = if name == "gres" {
-                GpuAsk::parse_gres(given.text())
+                GpuRequest::parse_gres(given.text())
             } else {
-                GpuAsk::parse(given.text())
+                GpuRequest::parse(given.text())
             };
             let ask = ask.map_err(|error| given.fail(error))?;
             match parts.iter().find(|part| part.scope == scope) {
@@ -123,7 +123,7 @@ impl GpuOptions {
             }
             (None, Some(tasks)) if !self.asked => {
                 let gpus = tasks.div_ceil(each);
-                self.ask = Some(GpuAsk { alternatives: vec![GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(gpus) }] });
+                self.ask = Some(GpuRequest { alternatives: vec![GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(gpus) }] });
                 (self.scope, self.asked) = (GpuScope::Job, true);
             }
             (None, _) => return Err(per_gpu.fail("the job asks for no GPU. Add --gpus 1, or --ntasks to have as many GPUs as its tasks need")),
@@ -213,7 +213,7 @@ fn together(parts: &[Part]) -> Result<GpuOptions, Failure> {
     let stored = node.or(task).expect("there are two of the three");
     let amount = stored.ask.alternatives[0].amount.clone();
     Ok(GpuOptions {
-        ask: Some(GpuAsk {
+        ask: Some(GpuRequest {
             alternatives: vec![GpuAlternative { kind, amount }],
         }),
         scope: stored.scope,
@@ -264,7 +264,7 @@ fn task_count(given: &Given) -> Result<u32, Failure> {
 }
 
 /// GPUs or MIG instances of an ask that names one kind and no share.
-fn count(ask: &GpuAsk) -> Option<u32> {
+fn count(ask: &GpuRequest) -> Option<u32> {
     match ask.alternatives.as_slice() {
         [
             GpuAlternative {

@@ -17,7 +17,7 @@ use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::gpu_request::parse_gpu_mem;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::{
-    CommonSpec, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches, VisibleDevices,
+    CommonSpec, Launch, LaunchContext, MemRequest, OpenMode, SoftLimit, Switches, VisibleDevices,
 };
 use gmodel::licence;
 use gmodel::signal::SigSpec;
@@ -482,9 +482,9 @@ fn nodes_named(text: &str) -> Result<Hostlist, String> {
     Hostlist::parse(text).map_err(|error| error.to_string())
 }
 
-fn memory(choices: &mut Choices) -> Result<MemAsk, Failure> {
+fn memory(choices: &mut Choices) -> Result<MemRequest, Failure> {
     if let Some(bytes) = parsed(choices.take("mem"), size::parse_bytes)? {
-        return Ok(MemAsk::PerNode(bytes));
+        return Ok(MemRequest::PerNode(bytes));
     }
     let some_bytes =
         |text: &str| match size::parse_bytes(text).map_err(|error| error.to_string())? {
@@ -492,9 +492,10 @@ fn memory(choices: &mut Choices) -> Result<MemAsk, Failure> {
             bytes => Ok(bytes),
         };
     if let Some(bytes) = parsed(choices.take("mem-per-cpu"), some_bytes)? {
-        return Ok(MemAsk::PerCpu(bytes));
+        return Ok(MemRequest::PerCpu(bytes));
     }
-    Ok(parsed(choices.take("mem-per-gpu"), some_bytes)?.map_or(MemAsk::Default, MemAsk::PerGpu))
+    Ok(parsed(choices.take("mem-per-gpu"), some_bytes)?
+        .map_or(MemRequest::Default, MemRequest::PerGpu))
 }
 
 fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
@@ -536,7 +537,7 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         .clone()
         .filter(|dir| *dir != work_dir)
         .unwrap_or_default();
-    let around = Surroundings {
+    let around = LaunchContext {
         work_dir,
         submit_dir,
         submit_host: submitter.host.clone(),
@@ -550,7 +551,7 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
         mail_type: parsed(filled(choices.take("mail-type")), mail_type)?,
         mail_user: text(choices.take("mail-user")),
-        ..Surroundings::default()
+        ..LaunchContext::default()
     };
     Ok(Launch {
         argv: work.argv.clone(),

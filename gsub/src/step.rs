@@ -16,10 +16,10 @@ use gmodel::ExitCode;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::byte_text;
 use gmodel::duration::TimeLimit;
-use gmodel::gpu_request::{GpuAmount, GpuAsk};
+use gmodel::gpu_request::{GpuAmount, GpuRequest};
 use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
-use gmodel::step_share::{Per, StepGpus};
+use gmodel::step_share::{GpuCountUnit, StepGpus};
 use gwire::api::{StepEndRequest, StepReply, StepRequest};
 use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
@@ -500,7 +500,7 @@ fn mpi(word: &str) -> Result<String, &'static str> {
 /// What `gsub --gpus-per-task` gave each task of the job. A share, and alternatives of unlike counts, say nothing of how many
 /// whole GPUs that is.
 fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
-    let ask = GpuAsk::parse(&variable(GPUS_PER_TASK)?).ok()?;
+    let ask = GpuRequest::parse(&variable(GPUS_PER_TASK)?).ok()?;
     let mut counts = ask
         .alternatives
         .iter()
@@ -515,7 +515,7 @@ fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32
 /// Each task sees its own GPUs where they are counted by the task, here or for the job, and nothing else is said of them.
 fn bind_per_task(own: Option<&StepGpus>, of_job: Option<u32>, is_bound: bool) -> Option<String> {
     let count = match own {
-        Some(gpus) => Some(gpus.count).filter(|_| gpus.per == Per::Task),
+        Some(gpus) => Some(gpus.count).filter(|_| gpus.per == GpuCountUnit::Task),
         None => of_job.filter(|_| !is_bound),
     };
     count
@@ -651,16 +651,16 @@ mod tests {
         );
         assert_eq!(bind_per_task(None, Some(1), true), None);
         assert_eq!(
-            bind_per_task(Some(&own(Per::Task, 2)), Some(1), true).as_deref(),
+            bind_per_task(Some(&own(GpuCountUnit::Task, 2)), Some(1), true).as_deref(),
             Some("per_task:2")
         );
         assert_eq!(
-            bind_per_task(Some(&own(Per::Step, 2)), Some(1), false),
+            bind_per_task(Some(&own(GpuCountUnit::Step, 2)), Some(1), false),
             None,
             "its tasks share those of the step"
         );
         assert_eq!(
-            bind_per_task(Some(&own(Per::Task, 0)), Some(1), false),
+            bind_per_task(Some(&own(GpuCountUnit::Task, 0)), Some(1), false),
             None
         );
     }

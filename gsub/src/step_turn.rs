@@ -5,9 +5,9 @@
 use crate::step_gathering::own_name;
 use gcli::Failure;
 use gmodel::ExitCode;
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::size::parse_bytes;
-use gmodel::step_share::{Per, StepGpus, StepShareAsk};
+use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gwire::api::{StepEndRequest, StepHolder, StepReply, StepRequest, StepWaits};
 use gwire::client::Client;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -47,14 +47,14 @@ impl ShareWords<'_> {
     ///
     /// # Errors
     /// Numbers that are none, and what a step cannot choose.
-    pub(crate) fn ask(&self, of_job: &TasksOfJob) -> Result<Option<StepShareAsk>, Failure> {
+    pub(crate) fn ask(&self, of_job: &TasksOfJob) -> Result<Option<StepShareRequest>, Failure> {
         let bytes = |flag: &str, text: Option<&str>| match text {
             None => Ok(0),
             Some(text) => parse_bytes(text)
                 .map_err(|error| Failure::usage(format_args!("{flag} {text}: {error}"))),
         };
         let per_task = self.exact.then_some(of_job.gpus).flatten();
-        let ask = StepShareAsk {
+        let ask = StepShareRequest {
             cpus_per_task: if self.exact {
                 self.cpus_per_task.unwrap_or(of_job.cpus).max(1)
             } else {
@@ -64,16 +64,18 @@ impl ShareWords<'_> {
             mem_per_cpu_bytes: bytes("--mem-per-cpu", self.mem_per_cpu)?,
             mem_per_gpu_bytes: bytes("--mem-per-gpu", self.mem_per_gpu)?,
             gpus: self.gpus()?.or(per_task.map(|count| StepGpus {
-                per: Per::Task,
+                per: GpuCountUnit::Task,
                 count,
                 gpu_type: None,
             })),
             overlap: false,
         };
-        Ok((ask != StepShareAsk::default()).then_some(StepShareAsk {
-            overlap: self.overlap,
-            ..ask
-        }))
+        Ok(
+            (ask != StepShareRequest::default()).then_some(StepShareRequest {
+                overlap: self.overlap,
+                ..ask
+            }),
+        )
     }
 
     /// GPUs of the step's own, as far as the command line names some. That a step has none may be said in several ways.
@@ -81,26 +83,28 @@ impl ShareWords<'_> {
     /// # Errors
     /// As [`ShareWords::ask`]; two numbers.
     pub(crate) fn gpus(&self) -> Result<Option<StepGpus>, Failure> {
-        let read =
-            |flag: &str, text: Option<&str>, per: Per| -> Result<Option<StepGpus>, Failure> {
-                let Some(text) = text else { return Ok(None) };
-                let said = |error: &dyn std::fmt::Display| {
-                    Failure::usage(format_args!("{flag} {text}: {error}"))
-                };
-                let ask = if flag == "--gres" {
-                    GpuAsk::parse_gres(text)
-                } else {
-                    GpuAsk::parse(text)
-                };
-                StepGpus::of(per, &ask.map_err(|error| said(&error))?)
-                    .map(Some)
-                    .map_err(|why| said(&why))
+        let read = |flag: &str,
+                    text: Option<&str>,
+                    per: GpuCountUnit|
+         -> Result<Option<StepGpus>, Failure> {
+            let Some(text) = text else { return Ok(None) };
+            let said = |error: &dyn std::fmt::Display| {
+                Failure::usage(format_args!("{flag} {text}: {error}"))
             };
+            let ask = if flag == "--gres" {
+                GpuRequest::parse_gres(text)
+            } else {
+                GpuRequest::parse(text)
+            };
+            StepGpus::of(per, &ask.map_err(|error| said(&error))?)
+                .map(Some)
+                .map_err(|why| said(&why))
+        };
         let all = [
-            read("--gpus-per-task", self.gpus_per_task, Per::Task)?,
-            read("--gpus", self.gpus, Per::Step)?,
-            read("--gpus-per-node", self.gpus_per_node, Per::Node)?,
-            read("--gres", self.gres, Per::Node)?,
+            read("--gpus-per-task", self.gpus_per_task, GpuCountUnit::Task)?,
+            read("--gpus", self.gpus, GpuCountUnit::Step)?,
+            read("--gpus-per-node", self.gpus_per_node, GpuCountUnit::Node)?,
+            read("--gres", self.gres, GpuCountUnit::Node)?,
         ];
         // Of srun a zero takes back what the job's environment says of that option, and no more.
         let (none, mut some): (Vec<StepGpus>, Vec<StepGpus>) =
@@ -219,7 +223,7 @@ mod tests {
         gpus: None,
     };
 
-    fn ask(words: &ShareWords<'_>) -> StepShareAsk {
+    fn ask(words: &ShareWords<'_>) -> StepShareRequest {
         words.ask(&OF_JOB).unwrap().unwrap_or_default()
     }
 
@@ -251,7 +255,7 @@ mod tests {
             (
                 0,
                 Some(StepGpus {
-                    per: Per::Node,
+                    per: GpuCountUnit::Node,
                     count: 2,
                     gpu_type: Some("h100".into())
                 })
@@ -304,7 +308,7 @@ mod tests {
                 exact: true,
                 ..ShareWords::default()
             }),
-            Some((Per::Task, 2))
+            Some((GpuCountUnit::Task, 2))
         );
         assert_eq!(
             per(ShareWords {
@@ -312,7 +316,7 @@ mod tests {
                 gpus: Some("1"),
                 ..ShareWords::default()
             }),
-            Some((Per::Step, 1))
+            Some((GpuCountUnit::Step, 1))
         );
         assert_eq!(per(ShareWords::default()), None);
     }
@@ -349,7 +353,7 @@ mod tests {
                 gpus_per_node: Some("0"),
                 ..ShareWords::default()
             }),
-            Some((Per::Step, 2))
+            Some((GpuCountUnit::Step, 2))
         );
         assert_eq!(
             own(ShareWords {
@@ -358,7 +362,7 @@ mod tests {
                 gres: Some("none"),
                 ..ShareWords::default()
             }),
-            Some((Per::Task, 1))
+            Some((GpuCountUnit::Task, 1))
         );
         let none = ShareWords {
             gres: Some("none"),

@@ -20,7 +20,7 @@ mod usage;
 mod worker;
 
 pub use change::{Change, ComputeMode, Refusal};
-pub use gmodel::gpu_health::{EventSource, GpuEventKind, Reading, Silence, SilenceKind};
+pub use gmodel::gpu_health::{EventSource, GpuEventKind, GpuReading, ReadFailure, ReadFailureKind};
 pub use health::GpuHealth;
 pub use kernel_log::{KernelLog, KernelXid, kernel_xid};
 pub use library::Nvml;
@@ -129,7 +129,7 @@ pub struct GpuFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnreadableGpu {
     pub index: u32,
-    pub kind: SilenceKind,
+    pub kind: ReadFailureKind,
     pub fault: String,
 }
 

@@ -20,7 +20,7 @@ use gmodel::gpu_order::GpuOrderDone;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
-use gmodel::run::{Desired, RunReport, RunUse};
+use gmodel::run::{DesiredState, RunReport, RunUse};
 use gmodel::{Fence, NodeLife};
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +104,7 @@ pub enum ToNode {
     /// Orders come before the first `desired` that names their runs; each is sent once a connection.
     Orders {
         orders: Vec<LaunchOrder>,
-        desired: Desired,
+        desired: DesiredState,
     },
     Ping,
     /// First of all to a node that obeyed another incarnation: the orders of runs the controller does not

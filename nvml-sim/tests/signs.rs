@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use gmodel::Timestamp;
 use gmodel::gpu_health::{
-    Action, Catalogue, Change, Ended, GpuWatch, Repair, RepairPolicy, Stage, StateSeen, Step,
-    Surroundings, compare_siblings, verdict,
+    Action, Catalogue, GpuWatch, Repair, RepairContext, RepairOutcome, RepairPolicy, RepairStage,
+    RepairStep, SignChange, SignState, compare_siblings, verdict,
 };
 use gsys::nvml::{GpuHealth, NvmlWorker};
 use nvidia_ml_sim::State;
@@ -82,9 +82,9 @@ impl Watches {
     }
 }
 
-fn names(uuid: &str, changes: Vec<Change>) -> Vec<(String, String)> {
+fn names(uuid: &str, changes: Vec<SignChange>) -> Vec<(String, String)> {
     let raised = changes.into_iter().filter_map(|change| match change {
-        Change::Raised(sign) => Some((uuid.to_owned(), sign.name)),
+        SignChange::Raised(sign) => Some((uuid.to_owned(), sign.name)),
         _ => None,
     });
     raised.collect()
@@ -283,10 +283,14 @@ fn after_faults_at_random_repair_converges_to_exactly_the_healthy_gpus() {
         for slot in 0..GPUS {
             let uuid = host.uuid(slot);
             let other_under_way = (0..GPUS).any(|other| {
-                other != slot && matches!(repairs[other].stage, Stage::Resetting | Stage::Booting)
+                other != slot
+                    && matches!(
+                        repairs[other].stage,
+                        RepairStage::Resetting | RepairStage::Booting
+                    )
             });
             let watch = &watches.watches[&uuid];
-            let around = Surroundings {
+            let around = RepairContext {
                 verdict: verdict(watch.standing()),
                 held: false,
                 node_empty: false,
@@ -296,7 +300,7 @@ fn after_faults_at_random_repair_converges_to_exactly_the_healthy_gpus() {
             let step = repairs[slot].next(&around, &policy, now);
             repairs[slot].begin(step, &policy, now);
             match step {
-                Step::Reset => {
+                RepairStep::Reset => {
                     let done =
                         State::edit(host.dir.path(), |state| nvidia_ml_sim::reset(state, slot))
                             .unwrap()
@@ -312,9 +316,16 @@ fn after_faults_at_random_repair_converges_to_exactly_the_healthy_gpus() {
                             .watches
                             .insert(uuid, GpuWatch::accepting(&gpu.reading));
                     }
-                    repairs[slot].end(if done { Ended::Done } else { Ended::Failed }, now);
+                    repairs[slot].end(
+                        if done {
+                            RepairOutcome::Done
+                        } else {
+                            RepairOutcome::Failed
+                        },
+                        now,
+                    );
                 }
-                Step::BurnIn => repairs[slot].end(Ended::BurnInPassed, now),
+                RepairStep::BurnIn => repairs[slot].end(RepairOutcome::BurnInPassed, now),
                 _ => {}
             }
         }
@@ -339,7 +350,9 @@ fn after_faults_at_random_repair_converges_to_exactly_the_healthy_gpus() {
     }
     assert!(
         repairs.iter().any(Repair::in_service)
-            && repairs.iter().any(|repair| repair.stage == Stage::Marked),
+            && repairs
+                .iter()
+                .any(|repair| repair.stage == RepairStage::Marked),
         "both kinds were met"
     );
 }
@@ -356,12 +369,12 @@ fn signs_of_the_node_are_told_by_whoever_knows_what_it_should_have() {
     };
     let other = (inventory.driver_version != "570.1")
         .then(|| format!("driver {}, 570.1 is configured", inventory.driver_version));
-    assert_eq!(say(0, StateSeen::DriverMismatch, other.clone()), []);
+    assert_eq!(say(0, SignState::DriverMismatch, other.clone()), []);
     assert_eq!(
-        say(60, StateSeen::DriverMismatch, other),
+        say(60, SignState::DriverMismatch, other),
         [("node".to_owned(), "driver-version".to_owned())]
     );
-    assert_eq!(say(70, StateSeen::CountMismatch, None), []);
+    assert_eq!(say(70, SignState::CountMismatch, None), []);
     assert!(
         verdict(node.standing()).is_none(),
         "a mismatch is said, not acted on"

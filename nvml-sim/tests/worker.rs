@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gmodel::gpu_health::{EventSource, FabricHealth, RecoveryAdvice, SilenceKind};
+use gmodel::gpu_health::{EventSource, FabricHealth, ReadFailureKind, RecoveryAdvice};
 use gsys::nvml::{
     CapMinors, Change, ComputeMode, GpuEvent, GpuEventKind, Inventory, NvmlError, NvmlWorker,
     PcieDistance, ProcessKind, Refusal, WorkerState, device_node, islands,
@@ -126,7 +126,7 @@ fn lost_gpu_keeps_its_name_and_leaves_the_other_seven_working() {
     assert_eq!(health[3].uuid, Some(host.uuid(3)));
     assert_eq!(
         health[3].reading.fault.as_ref().unwrap().kind,
-        SilenceKind::Lost
+        ReadFailureKind::Lost
     );
     host.inject(3, "clear");
     assert_eq!(usable(&worker.discover(SOON).unwrap()).len(), 8);
@@ -176,7 +176,7 @@ fn missing_gpu_is_simply_not_there() {
             &missing[0].uuid,
             missing[0].reading.fault.as_ref().unwrap().kind
         ),
-        (&Some(host.uuid(0)), SilenceKind::Missing)
+        (&Some(host.uuid(0)), ReadFailureKind::Missing)
     );
     host.inject(0, "clear");
     let health = worker.read_health(SOON).unwrap();

@@ -11,11 +11,11 @@ use super::event::Event;
 use super::handle::{RESTORE_GAP, Tx, operator_only};
 use super::node_report::{take, take_inventory};
 use super::state::{AdoptionWindow, State};
-use gmodel::gpu_request::GpuAsk;
-use gmodel::job::{CommonSpec, GpuScope, Launch, MemAsk, Surroundings};
+use gmodel::gpu_request::GpuRequest;
+use gmodel::job::{CommonSpec, GpuScope, Launch, LaunchContext, MemRequest};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
-use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport, StopCause};
 use gmodel::{GpuGrant, GpuSet, JobSpec, JobState, NodeId, NodeLife, Request, RunId};
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ fn take_back_unnamed(tx: &mut Tx, id: NodeId, runs: &[RunReport]) {
         .into_iter()
         .filter(|run| runs.iter().all(|report| report.run != *run))
     {
-        super::cancel::stop(tx, run, StopWhy::Requeued, SYSTEM);
+        super::cancel::stop(tx, run, StopCause::Requeued, SYSTEM);
         let end = RunEnd {
             cause: EndCause::Stopped,
             text: "unknown to its node after a restore".into(),
@@ -209,14 +209,14 @@ fn share_of(tx: &Tx, id: NodeId, order: &LaunchOrder) -> NodeShare {
 fn spec_of(order: &LaunchOrder) -> JobSpec {
     let nodes = (order.nodes.len() as u32).max(1);
     let gpus = order.gpus.len() as u32;
-    let around = Surroundings {
+    let around = LaunchContext {
         work_dir: order.work_dir.clone(),
         submit_host: order.submit_host.clone(),
         stdout: order.stdout.clone(),
         stderr: order.stderr.clone(),
         stdin: order.stdin.clone(),
         umask: order.umask,
-        ..Surroundings::default()
+        ..LaunchContext::default()
     };
     let common = CommonSpec {
         user: order.user.clone(),
@@ -228,8 +228,8 @@ fn spec_of(order: &LaunchOrder) -> JobSpec {
             nodes_max: nodes,
             ntasks: order.ntasks.max(1),
             cpus_per_task: Some(order.cpus_per_task.max(1)),
-            mem: MemAsk::PerNode(order.mem_bytes),
-            gpus: (gpus > 0).then(|| GpuAsk::whole(gpus)),
+            mem: MemRequest::PerNode(order.mem_bytes),
+            gpus: (gpus > 0).then(|| GpuRequest::whole(gpus)),
             gpu_scope: GpuScope::Node,
             ..Request::default()
         },

@@ -4,7 +4,7 @@
 
 use super::state::Array;
 use gmodel::array_spec::RangeSet;
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -17,12 +17,12 @@ const MAX_APART: usize = 100;
 pub struct Apart {
     pub positions: RangeSet,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub holds: Vec<Mark>,
+    pub holds: Vec<HoldMark>,
 }
 
 impl Array {
     /// What keeps a pending task from starting.
-    pub fn holds_of(&self, position: u32) -> &[Mark] {
+    pub fn holds_of(&self, position: u32) -> &[HoldMark] {
         let apart = self
             .apart
             .iter()
@@ -85,7 +85,7 @@ impl Array {
     }
 
     /// These are held so from now on.
-    pub(super) fn set_holds(&mut self, positions: &RangeSet, change: impl Fn(&mut Vec<Mark>)) {
+    pub(super) fn set_holds(&mut self, positions: &RangeSet, change: impl Fn(&mut Vec<HoldMark>)) {
         let mut changed = self.by_holds(&intersection(positions, &self.pending));
         self.no_longer_apart(positions);
         changed.iter_mut().for_each(|one| change(&mut one.holds));

@@ -15,7 +15,7 @@ use super::reservation;
 use super::state::{AdoptionWindow, Array, Job, Member, Node, Run, State};
 use super::submit::forget_what_fits;
 use super::{idle, policy, preempt, requeue, suspend};
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use gmodel::{JobId, JobState, NodeId, RunId};
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ pub fn apply(state: &mut State, event: &Event) {
             mark,
             at,
         } => {
-            let mark = gmodel::checkpoint::Mark {
+            let mark = gmodel::checkpoint::CheckpointMark {
                 at: *at,
                 ..mark.clone()
             };
@@ -347,7 +347,7 @@ fn raise_generation(state: &mut State, node: NodeId) {
 }
 
 /// Takes off an owner's mark, or all of them.
-fn lift(marks: &mut Vec<Mark>, owner: Option<&str>) {
+fn lift(marks: &mut Vec<HoldMark>, owner: Option<&str>) {
     marks.retain(|mark| owner.is_some_and(|owner| mark.owner != owner));
 }
 

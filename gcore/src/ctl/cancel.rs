@@ -9,7 +9,7 @@ use super::preempt::order;
 use super::state::{Run, Stop};
 use super::targets::{Found, each, find, own_tasks, shown};
 use gmodel::array_spec::RangeSet;
-use gmodel::run::{NumberedSignal, StopWhy};
+use gmodel::run::{NumberedSignal, StopCause};
 use gmodel::{JobId, JobState, ReasonCode, RefusalKind, RunId};
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
             });
         }
         (_, Some(run)) => {
-            stop(tx, run, StopWhy::Cancelled, &actor.user);
+            stop(tx, run, StopCause::Cancelled, &actor.user);
             drop_requeue(tx, run, &actor.user);
         }
         _ => {}
@@ -107,16 +107,16 @@ fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
 }
 
 /// Tells a run to stop, unless it has been told or is over. A cancel overrides an order to requeue.
-pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
+pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopCause, by: &str) {
     let Some(record) = tx.state.runs.get(run) else {
         return;
     };
-    let stands = |stop: &Stop| why != StopWhy::Cancelled || stop.why == StopWhy::Cancelled;
+    let stands = |stop: &Stop| why != StopCause::Cancelled || stop.why == StopCause::Cancelled;
     if record.outcome.is_some() || record.stop.as_ref().is_some_and(stands) {
         return;
     }
     let late = match why {
-        StopWhy::PrepareTimeout => record.late_members(),
+        StopCause::PrepareTimeout => record.late_members(),
         _ => Vec::new(),
     };
     // Who was asked to make room still does.
@@ -134,7 +134,7 @@ pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
 fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
     let outcome = tx.state.runs.get(run).and_then(|run| run.outcome.as_ref());
     if outcome.is_some_and(|outcome| outcome.requeue.is_some()) {
-        let stop = order(tx, run, StopWhy::Cancelled, by);
+        let stop = order(tx, run, StopCause::Cancelled, by);
         tx.emit(Event::RequeueDropped { run, stop });
     }
 }

@@ -14,7 +14,7 @@ use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{RunReport, Usage};
-use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareAsk};
+use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareRequest};
 use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RefusalKind, RunId, Timestamp};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ pub struct StepAsk {
     pub overcommit: bool,
     /// What it is to have for itself; `None`: it shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub share: Option<StepShareAsk>,
+    pub share: Option<StepShareRequest>,
     /// Where its grun listens.
     pub connect: String,
 }

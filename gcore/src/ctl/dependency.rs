@@ -11,7 +11,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::state::{Array, Job, State, TaskOf};
 use gmodel::array_spec::{ArraySpec, RangeSet};
-use gmodel::dependency::{Condition, Dependency, JobRef, Kind};
+use gmodel::dependency::{Dependency, DependencyKind, DependencyTerm, JobRef};
 use gmodel::{JobId, JobSpec, JobState, Reason, ReasonCode, RefusalKind, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ impl Asker<'_> {
 }
 
 impl Wait {
-    fn new(condition: Condition, of: JobId, whole: bool) -> Self {
+    fn new(condition: DependencyTerm, of: JobId, whole: bool) -> Self {
         let condition = Dependency {
             any: false,
             conditions: vec![condition],
@@ -111,23 +111,23 @@ impl Wait {
             failed: RangeSet::new(),
         }
     }
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> DependencyTerm {
         self.condition
             .conditions
             .first()
             .cloned()
-            .unwrap_or(Condition::Singleton)
+            .unwrap_or(DependencyTerm::Singleton)
     }
     /// `None` for a singleton.
-    fn kind(&self) -> Option<Kind> {
+    fn kind(&self) -> Option<DependencyKind> {
         match self.condition() {
-            Condition::Singleton => None,
-            Condition::On { kind, .. } => Some(kind),
+            DependencyTerm::Singleton => None,
+            DependencyTerm::On { kind, .. } => Some(kind),
         }
     }
     /// It is met for each task of an array by itself.
     fn is_by_task(&self) -> bool {
-        self.whole && self.kind() == Some(Kind::AfterCorr)
+        self.whole && self.kind() == Some(DependencyKind::AfterCorr)
     }
 }
 
@@ -177,17 +177,17 @@ pub(super) fn resolve_again(
         return Ok(None);
     };
     let at_work = at_work(tx.state, asker)
-        .filter(|_| !dependency.any && dependency.conditions.contains(&Condition::Singleton));
+        .filter(|_| !dependency.any && dependency.conditions.contains(&DependencyTerm::Singleton));
     if ran {
         dependency
             .conditions
-            .retain(|condition| *condition == Condition::Singleton);
+            .retain(|condition| *condition == DependencyTerm::Singleton);
     }
     let waits = resolve(tx.state, &tx.past, tx.now, &dependency, asker)?;
     let waits = waits.or_else(|| {
         Some(Box::new(Waits {
             any: false,
-            on: vec![Wait::new(Condition::Singleton, at_work?, false)],
+            on: vec![Wait::new(DependencyTerm::Singleton, at_work?, false)],
         }))
     });
     match waits {
@@ -218,16 +218,16 @@ fn at_work(state: &State, asker: Asker) -> Option<JobId> {
 fn new_wait(
     state: &State,
     past: &[PastJob],
-    condition: &Condition,
+    condition: &DependencyTerm,
     asker: Asker,
 ) -> Result<Option<Wait>, Refusal> {
     let (of, whole) = match condition {
-        Condition::Singleton => match earlier(state, asker) {
+        DependencyTerm::Singleton => match earlier(state, asker) {
             Some(found) => found,
             None => return Ok(None),
         },
-        Condition::On {
-            kind: Kind::AfterCorr,
+        DependencyTerm::On {
+            kind: DependencyKind::AfterCorr,
             job: JobRef { id, index: None },
             ..
         } if asker.task.is_some() => {
@@ -246,9 +246,9 @@ fn new_wait(
                 whole
             }
         }
-        Condition::On { kind, job, .. } => {
+        DependencyTerm::On { kind, job, .. } => {
             let place = locate(state, past, *job)?;
-            if *kind == Kind::AfterCorr && place.1 {
+            if *kind == DependencyKind::AfterCorr && place.1 {
                 all_have_partners(state, past, place.0, asker)?;
             }
             place
@@ -476,16 +476,16 @@ fn is_met(
         return false;
     };
     match wait.condition() {
-        Condition::Singleton if fate.over => match earlier(state, asker) {
+        DependencyTerm::Singleton if fate.over => match earlier(state, asker) {
             Some((of, whole)) => {
                 (wait.of, wait.whole) = (of, whole);
                 false
             }
             None => true,
         },
-        Condition::Singleton => false,
-        Condition::On {
-            kind: Kind::After,
+        DependencyTerm::Singleton => false,
+        DependencyTerm::On {
+            kind: DependencyKind::After,
             delay_mins,
             ..
         } => match fate.began {
@@ -496,19 +496,19 @@ fn is_met(
             }
             None => false,
         },
-        Condition::On {
-            kind: Kind::AfterAny,
+        DependencyTerm::On {
+            kind: DependencyKind::AfterAny,
             ..
         } => fate.over,
-        Condition::On {
-            kind: Kind::AfterOk | Kind::AfterCorr,
+        DependencyTerm::On {
+            kind: DependencyKind::AfterOk | DependencyKind::AfterCorr,
             ..
         } => {
             wait.never = fate.badly.then(|| words(state, past, wait.of, wait.whole));
             fate.well
         }
-        Condition::On {
-            kind: Kind::AfterNotOk,
+        DependencyTerm::On {
+            kind: DependencyKind::AfterNotOk,
             ..
         } => {
             wait.never = fate.well.then(|| words(state, past, wait.of, wait.whole));
@@ -943,45 +943,46 @@ fn wait_words(state: &State, wait: &Wait) -> String {
     };
     match (wait.condition(), wait.until) {
         (_, Some(until)) => format!("{until}, {} after {other} began", minutes(wait)),
-        (Condition::Singleton, _) => format!("{other}, of the same name and user, to end"),
+        (DependencyTerm::Singleton, _) => format!("{other}, of the same name and user, to end"),
         (
-            Condition::On {
-                kind: Kind::After,
+            DependencyTerm::On {
+                kind: DependencyKind::After,
                 delay_mins: 0,
                 ..
             },
             _,
         ) => format!("{other} to begin"),
         (
-            Condition::On {
-                kind: Kind::After, ..
+            DependencyTerm::On {
+                kind: DependencyKind::After,
+                ..
             },
             _,
         ) => format!("{} after {other} begins", minutes(wait)),
         (
-            Condition::On {
-                kind: Kind::AfterAny,
+            DependencyTerm::On {
+                kind: DependencyKind::AfterAny,
                 ..
             },
             _,
         ) => format!("{other} to end"),
         (
-            Condition::On {
-                kind: Kind::AfterOk,
+            DependencyTerm::On {
+                kind: DependencyKind::AfterOk,
                 ..
             },
             _,
         ) => format!("{other} to end well"),
         (
-            Condition::On {
-                kind: Kind::AfterNotOk,
+            DependencyTerm::On {
+                kind: DependencyKind::AfterNotOk,
                 ..
             },
             _,
         ) => format!("{other} to fail"),
         (
-            Condition::On {
-                kind: Kind::AfterCorr,
+            DependencyTerm::On {
+                kind: DependencyKind::AfterCorr,
                 ..
             },
             _,
@@ -989,8 +990,8 @@ fn wait_words(state: &State, wait: &Wait) -> String {
             format!("the task of the same index of {other} to end well")
         }
         (
-            Condition::On {
-                kind: Kind::AfterCorr,
+            DependencyTerm::On {
+                kind: DependencyKind::AfterCorr,
                 ..
             },
             _,
@@ -1000,8 +1001,8 @@ fn wait_words(state: &State, wait: &Wait) -> String {
 
 fn minutes(wait: &Wait) -> String {
     match wait.condition() {
-        Condition::On { delay_mins, .. } => format!("{delay_mins} min"),
-        Condition::Singleton => String::new(),
+        DependencyTerm::On { delay_mins, .. } => format!("{delay_mins} min"),
+        DependencyTerm::Singleton => String::new(),
     }
 }
 

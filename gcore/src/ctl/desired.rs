@@ -1,15 +1,15 @@
 //! What a node should be running, computed from the state and sent again and again until it is so.
 
 use super::state::{Member, Run, State};
-use gmodel::run::{Desired, DesiredRun, StopWhy, Want};
+use gmodel::run::{DesiredRun, DesiredState, RunTarget, StopCause};
 use gmodel::{Fence, NodeId};
 
 /// Costs what the node holds. A run is named until the node has said that it is clean. One that was
 /// written off is named to be stopped: only so a node that never heard of it says so, and its share
 /// comes back, whatever older orders are still on their way.
-pub fn desired(state: &State, id: NodeId) -> Desired {
+pub fn desired(state: &State, id: NodeId) -> DesiredState {
     let Some(node) = state.nodes.get(id) else {
-        return Desired::default();
+        return DesiredState::default();
     };
     let runs = node
         .runs
@@ -22,7 +22,7 @@ pub fn desired(state: &State, id: NodeId) -> Desired {
         incarnation: state.incarnation,
         generation: node.generation,
     };
-    Desired {
+    DesiredState {
         fence,
         runs,
         gpus: node.gpu_orders.clone(),
@@ -32,21 +32,21 @@ pub fn desired(state: &State, id: NodeId) -> Desired {
 fn desired_run(state: &State, run: &Run, member: &Member, id: NodeId) -> DesiredRun {
     let grace_secs = state.config.kill_grace_secs;
     let want = match (&run.stop, run.go) {
-        _ if member.forfeited => Want::Stop {
-            why: StopWhy::Fenced,
+        _ if member.forfeited => RunTarget::Stop {
+            why: StopCause::Fenced,
             grace_secs,
         },
         (Some(stop), _) => {
             let over = stop.checkpoint_secs > 0 && checkpoint_is_over(run, id);
-            Want::Stop {
-                why: if over { StopWhy::Member } else { stop.why },
+            RunTarget::Stop {
+                why: if over { StopCause::Member } else { stop.why },
                 grace_secs: stop.grace_secs,
             }
         }
-        (None, Some(_)) => Want::Run,
-        (None, None) => Want::Prepare,
+        (None, Some(_)) => RunTarget::Run,
+        (None, None) => RunTarget::Prepare,
     };
-    let suspended = run.suspension.is_some() && want == Want::Run;
+    let suspended = run.suspension.is_some() && want == RunTarget::Run;
     DesiredRun {
         run: run.id,
         want,

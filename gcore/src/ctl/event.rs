@@ -11,7 +11,7 @@ use gmodel::dependency::Dependency;
 use gmodel::gpu_check::CheckReport;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
-use gmodel::node::{Inventory, Link, Mark, Role};
+use gmodel::node::{HoldMark, Inventory, Link, Role};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
 use gmodel::request_change::RequestChange;
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
@@ -43,7 +43,7 @@ pub enum Event {
     },
     JobHeld {
         job: JobId,
-        mark: Mark,
+        mark: HoldMark,
     },
     JobReleased {
         job: JobId,
@@ -52,7 +52,7 @@ pub enum Event {
     },
     ArrayHeld {
         array: JobId,
-        mark: Mark,
+        mark: HoldMark,
     },
     ArrayReleased {
         array: JobId,
@@ -63,7 +63,7 @@ pub enum Event {
     TasksHeld {
         array: JobId,
         positions: RangeSet,
-        mark: Mark,
+        mark: HoldMark,
     },
     TasksReleased {
         array: JobId,
@@ -168,7 +168,7 @@ pub enum Event {
     RunMarked {
         run: RunId,
         node: NodeId,
-        mark: gmodel::checkpoint::Mark,
+        mark: gmodel::checkpoint::CheckpointMark,
         at: Timestamp,
     },
     /// A run that a node brought along after a restore; its job's record is made if there is none.
@@ -376,7 +376,7 @@ pub enum Event {
     },
     NodeDrained {
         node: NodeId,
-        mark: Mark,
+        mark: HoldMark,
         automatic: bool,
     },
     /// A drained node is to be empty by then: what still runs is told to checkpoint and stop.

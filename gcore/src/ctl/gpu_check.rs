@@ -10,7 +10,8 @@ use super::handle::Tx;
 use super::state::{Node, State};
 use gmodel::config::Partition;
 use gmodel::gpu_check::{
-    BUILTIN, CheckProgram, CheckReport, CheckResult, Diagnostics, GpuChecks, KeptResult, clipped,
+    BUILTIN, CheckProgram, CheckReport, CheckResult, Diagnostics, GpuCheckRecord, GpuChecks,
+    clipped,
 };
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::node::{GpuEntry, Link, Role};
@@ -102,7 +103,7 @@ fn due(
         }
     }
     for (_, suspect) in gpus(state) {
-        let unseen = |kept: &&KeptResult| {
+        let unseen = |kept: &&GpuCheckRecord| {
             kept.strikes > 0
                 && !kept.odd.is_empty()
                 && suspect.info.fault.is_empty()
@@ -173,11 +174,11 @@ fn is_peer_checked(state: &State, gpu: &GpuEntry) -> bool {
 
 /// Whether others of its kind have that check behind them, and none since the outlier was seen: a driver or a program that changed
 /// makes the first that is checked look wrong. A sound result of another says that it is the GPU.
-fn wants_witness(state: &State, gpu: &GpuEntry, odd: &KeptResult) -> bool {
+fn wants_witness(state: &State, gpu: &GpuEntry, odd: &GpuCheckRecord) -> bool {
     let peers = gpus(state)
         .filter(|(_, other)| is_peer(gpu, other))
         .filter_map(|(_, other)| kept(other, &odd.result.check));
-    let alike: Vec<&KeptResult> = peers
+    let alike: Vec<&GpuCheckRecord> = peers
         .filter(|peer| is_alike(&peer.result, &odd.result))
         .collect();
     !alike.is_empty()
@@ -494,7 +495,7 @@ fn compare(tx: &mut Tx, node: NodeId, uuid: &str, check: &str) {
     let Some(own) = kept(gpu, check) else { return };
     let all = gpus(tx.state).filter(|(_, other)| other.info.uuid == uuid || is_peer(gpu, other));
     let all = all.filter_map(|(node, gpu)| Some((node.id, gpu, kept(gpu, check)?)));
-    let group: Vec<(NodeId, &GpuEntry, &KeptResult)> = all
+    let group: Vec<(NodeId, &GpuEntry, &GpuCheckRecord)> = all
         .filter(|(_, _, other)| is_alike(&own.result, &other.result))
         .collect();
     let samples: Vec<Sample<'_>> = group
@@ -541,7 +542,7 @@ fn entry<'a>(state: &'a State, node: NodeId, uuid: &str) -> Option<&'a GpuEntry>
         .find(|gpu| gpu.info.uuid == uuid)
 }
 
-fn kept<'a>(gpu: &'a GpuEntry, check: &str) -> Option<&'a KeptResult> {
+fn kept<'a>(gpu: &'a GpuEntry, check: &str) -> Option<&'a GpuCheckRecord> {
     gpu.checks
         .as_ref()?
         .kept
@@ -550,7 +551,7 @@ fn kept<'a>(gpu: &'a GpuEntry, check: &str) -> Option<&'a KeptResult> {
 }
 
 /// The check for which it has to go: it was an outlier too often, others since were not, and it is in service still.
-fn confirmed<'a>(state: &State, gpu: &'a GpuEntry) -> Option<&'a KeptResult> {
+fn confirmed<'a>(state: &State, gpu: &'a GpuEntry) -> Option<&'a GpuCheckRecord> {
     let kept = gpu.checks.as_ref()?.condemned()?;
     (gpu.info.fault.is_empty() && !wants_witness(state, gpu, kept)).then_some(kept)
 }

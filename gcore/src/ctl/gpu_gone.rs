@@ -8,7 +8,7 @@ use super::handle::{Tx, operator_only};
 use super::mig;
 use super::state::{Node, State};
 use gmodel::NodeId;
-use gmodel::gpu_health::Stage;
+use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::GpuAction;
 use gmodel::node::{GpuEntry, Link};
 use std::collections::BTreeMap;
@@ -216,5 +216,5 @@ fn is_sick(gpu: &GpuEntry) -> bool {
     gpu.info
         .standing
         .as_ref()
-        .is_some_and(|standing| standing.stage != Stage::InService || standing.held)
+        .is_some_and(|standing| standing.stage != RepairStage::InService || standing.held)
 }

@@ -6,7 +6,7 @@ use super::event::{Event, GpuNoteKind};
 use super::handle::Tx;
 use super::state::State;
 use super::{gpu_check, gpu_gone, mig};
-use gmodel::gpu_health::Stage;
+use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::{GpuAction, MAX_TEXT_BYTES};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::{NodeId, Timestamp};
@@ -238,7 +238,7 @@ fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
     let stage = |info: &GpuInfo| {
         info.standing
             .as_ref()
-            .map_or(Stage::InService, |standing| standing.stage)
+            .map_or(RepairStage::InService, |standing| standing.stage)
     };
     let held = new.standing.as_ref().is_some_and(|standing| standing.held);
     for text in new.notes.iter().filter(|text| !old.notes.contains(text)) {
@@ -246,21 +246,21 @@ fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
     }
     if stage(old) != stage(new) {
         match stage(new) {
-            Stage::Resetting => note(GpuNoteKind::Reset, &new.fault, false),
-            Stage::Booting => note(GpuNoteKind::Boot, &new.fault, false),
-            Stage::BurningIn => note(GpuNoteKind::BurnIn, &new.fault, false),
-            Stage::Marked => note(GpuNoteKind::ToBeReplaced, &new.fault, false),
-            Stage::InService | Stage::Out => {}
+            RepairStage::Resetting => note(GpuNoteKind::Reset, &new.fault, false),
+            RepairStage::Booting => note(GpuNoteKind::Boot, &new.fault, false),
+            RepairStage::BurningIn => note(GpuNoteKind::BurnIn, &new.fault, false),
+            RepairStage::Marked => note(GpuNoteKind::ToBeReplaced, &new.fault, false),
+            RepairStage::InService | RepairStage::Out => {}
         }
     }
     match (old.fault.is_empty(), new.fault.is_empty()) {
         (false, true) => note(GpuNoteKind::Well, &format!("it was: {}", old.fault), false),
         // The node took it out by itself: that counts.
-        (_, false) if old.fault != new.fault && stage(new) != Stage::Marked => {
+        (_, false) if old.fault != new.fault && stage(new) != RepairStage::Marked => {
             note(
                 GpuNoteKind::Sick,
                 &new.fault,
-                stage(old) == Stage::InService && stage(new) == Stage::Out && !held,
+                stage(old) == RepairStage::InService && stage(new) == RepairStage::Out && !held,
             );
         }
         _ => {}

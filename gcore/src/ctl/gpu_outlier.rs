@@ -6,7 +6,7 @@
 //! their 3.5, since a fleet is asked every day. Cores that compute wrong, now and then and without a word: Hochschild et al. 2021,
 //! Cores that don't count; Dixit et al. 2021, Silent Data Corruptions at Scale.
 
-use gmodel::gpu_check::{CheckResult, Diagnostics, PROGRAM, Worse, micro_text};
+use gmodel::gpu_check::{CheckResult, Diagnostics, PROGRAM, WorseDirection, micro_text};
 use std::collections::BTreeMap;
 
 /// No more of a kind than this part of it are outliers: what many are is another kind, or another version.
@@ -104,9 +104,9 @@ fn by_median(
         let z_milli = off * 1000 / spread;
         let threshold = i128::from(terms.threshold_milli);
         let odd = match result.worse() {
-            Worse::Lower => z_milli <= -threshold,
-            Worse::Higher => z_milli >= threshold,
-            Worse::Either => z_milli.abs() >= threshold,
+            WorseDirection::Lower => z_milli <= -threshold,
+            WorseDirection::Higher => z_milli >= threshold,
+            WorseDirection::Either => z_milli.abs() >= threshold,
         };
         let text = |micro: i64| {
             format!("{} {}", micro_text(micro), result.unit)

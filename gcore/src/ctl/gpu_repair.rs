@@ -8,9 +8,9 @@ use super::event::{Event, GpuNoteKind};
 use super::gpu_check;
 use super::handle::Tx;
 use super::state::{Node, State};
-use gmodel::gpu_health::Stage;
+use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::{GpuAction, MAX_OPEN};
-use gmodel::node::{GpuEntry, Link, Mark};
+use gmodel::node::{GpuEntry, HoldMark, Link};
 use gmodel::{NodeId, Timestamp};
 
 /// Owner of the drain of a node that boots.
@@ -52,7 +52,7 @@ pub(super) fn look(tx: &mut Tx, id: NodeId) {
         gpu.info
             .standing
             .as_ref()
-            .is_some_and(|standing| standing.stage == Stage::Booting)
+            .is_some_and(|standing| standing.stage == RepairStage::Booting)
     };
     if node.drained_for_boot()
         && node.gpu_orders.is_empty()
@@ -89,7 +89,7 @@ fn allow(tx: &mut Tx, id: NodeId) {
             continue;
         }
         if boot {
-            let mark = Mark {
+            let mark = HoldMark {
                 owner: OWNER.into(),
                 reason: format!("boots, to mend GPU {uuid}"),
                 since: tx.now,

@@ -8,7 +8,7 @@ use super::handle::Tx;
 use super::state::{Array, State};
 use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use gmodel::{JobId, JobState, RefusalKind};
 
 /// Whose hold it is to be.
@@ -61,7 +61,7 @@ pub(super) fn hold(
                     .arrays
                     .get(array)
                     .map_or(RangeSet::new(), Array::all_apart);
-                let mark = Mark {
+                let mark = HoldMark {
                     owner: holder.mark_owner(&owner_name(tx, array)),
                     reason: "its array is held".into(),
                     since: tx.now,
@@ -73,7 +73,7 @@ pub(super) fn hold(
                 Ok(())
             }
             Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
-                let mark = Mark {
+                let mark = HoldMark {
                     owner: holder.mark_owner(&owner_name(tx, array)),
                     reason,
                     since: tx.now,
@@ -113,7 +113,7 @@ fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
 }
 
 /// Holds those of some untouched tasks that the mark's owner has not held yet.
-pub(super) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: Mark) {
+pub(super) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: HoldMark) {
     let Some(array) = tx.state.arrays.get(id) else {
         return;
     };
@@ -148,10 +148,16 @@ fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
 }
 
 /// The holder's mark, unless one of theirs is there already.
-fn new_mark(tx: &Tx, holder: Holder, held: &[Mark], owner: String, reason: String) -> Option<Mark> {
+fn new_mark(
+    tx: &Tx,
+    holder: Holder,
+    held: &[HoldMark],
+    owner: String,
+    reason: String,
+) -> Option<HoldMark> {
     let mine = holder.mark_owner(&owner);
     let known = held.iter().any(|mark| mark.owner == mine);
-    (!known).then_some(Mark {
+    (!known).then_some(HoldMark {
         owner: mine,
         reason,
         since: tx.now,
@@ -313,14 +319,14 @@ fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result
 /// operator who set none, all there are.
 fn to_lift(
     actor: &Actor,
-    held: &[Mark],
+    held: &[HoldMark],
     job_owner: &str,
     target: &Target,
 ) -> Result<Vec<String>, Refusal> {
     let (mine, as_owner) = (mark_owner(actor, job_owner), format!("user:{}", actor.user));
     let is_own =
-        |mark: &Mark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
-    let lifted = |mark: &&Mark| is_own(mark) || actor.operator && mark.owner == SYSTEM;
+        |mark: &HoldMark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
+    let lifted = |mark: &&HoldMark| is_own(mark) || actor.operator && mark.owner == SYSTEM;
     if held.is_empty() || held.iter().any(is_own) {
         return Ok(held
             .iter()
@@ -340,7 +346,7 @@ fn to_lift(
 }
 
 /// `carol (because)`.
-fn who_and_why(mark: &Mark) -> String {
+fn who_and_why(mark: &HoldMark) -> String {
     let who = mark
         .owner
         .split_once(':')

@@ -7,7 +7,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::state::State;
 use gmodel::NodeId;
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 
 /// Whose drain it is when two machines that say they are one node were both heard. An operator lifts it.
 pub const TWO_MACHINES: &str = "system:two-machines";
@@ -45,7 +45,7 @@ pub(super) fn mark(tx: &mut Tx, id: NodeId, owner: &str, text: &str) {
         .is_none_or(|node| node.drains.iter().any(|mark| mark.owner == owner));
     if !known {
         let reason = text.chars().take(MAX_WORDS).collect();
-        let mark = Mark {
+        let mark = HoldMark {
             owner: owner.into(),
             reason,
             since: tx.now,

@@ -13,8 +13,8 @@ use gmodel::duration::squeue_time;
 use gmodel::idle::{
     IdleAction, IdleLevels, IdlePolicy, IdleReport, IdleSpell, ended_spells, keep_spells,
 };
-use gmodel::node::{Link, Mark};
-use gmodel::run::StopWhy;
+use gmodel::node::{HoldMark, Link};
+use gmodel::run::StopCause;
 use gmodel::{NodeId, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -292,20 +292,20 @@ fn act(tx: &mut Tx, id: RunId) {
     let may_requeue = job.may_requeue(partition.is_none_or(|partition| partition.requeue));
     // As with preemption: what cannot go back to the queue is ended.
     let why = if policy.action == IdleAction::Requeue && may_requeue {
-        StopWhy::Requeued
+        StopCause::Requeued
     } else {
-        StopWhy::Cancelled
+        StopCause::Cancelled
     };
     let text = words(policy.gpus_percent, idle.levels.secs(policy.gpus_percent));
     // Without end it would hold GPUs for nothing again and again. Its owner knows what to do about it, and releases it then.
-    if why == StopWhy::Requeued && job.idle_requeues >= policy.max_requeues {
+    if why == StopCause::Requeued && job.idle_requeues >= policy.max_requeues {
         let before = match job.idle_requeues {
             0 => String::new(),
             1 => ", as in the run before".to_owned(),
             many => format!(", as in the {many} runs before"),
         };
         let owner = format!("user:{}", job.spec.user.name);
-        let mark = Mark {
+        let mark = HoldMark {
             owner,
             reason: format!("{BY}: {text}{before}"),
             since: tx.now,

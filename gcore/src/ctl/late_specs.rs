@@ -1,7 +1,7 @@
 //! Requests of late: the thousand equal ones of a sweep are one in memory and one row, and of those that differ what
 //! they have in common is. A memo of submission; no reader needs it.
 
-use gmodel::job::Surroundings;
+use gmodel::job::LaunchContext;
 use gmodel::{CommonSpec, JobSpec, Shared};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ const MOST: usize = 1024;
 pub struct LateSpecs {
     whole: BTreeSet<Whole>,
     common: BTreeSet<Shared<CommonSpec>>,
-    around: BTreeSet<Shared<Surroundings>>,
+    around: BTreeSet<Shared<LaunchContext>>,
 }
 
 impl LateSpecs {

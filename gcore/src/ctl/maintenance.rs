@@ -10,7 +10,7 @@ use super::reservation::{covers, runs_into};
 use super::run_end::advance;
 use super::state::{Run, State};
 use gmodel::policy::{Reservation, ReservedPart};
-use gmodel::run::StopWhy;
+use gmodel::run::StopCause;
 use gmodel::{RunId, Timestamp};
 use gsched::window::next;
 
@@ -29,7 +29,7 @@ pub(super) fn clear(tx: &mut Tx) -> bool {
     }
     for (run, by) in due {
         if tx.state.runs.get(run).is_some_and(stays) {
-            let stop = order(tx, run, StopWhy::Drained, &by);
+            let stop = order(tx, run, StopCause::Drained, &by);
             tx.emit(Event::RunStopping { run, stop });
             advance(tx, run);
         }

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use gmodel::config::{ClusterConfig, MigCuts, Partition};
     use gmodel::gpu_order::GpuOrderDone;
-    use gmodel::gpu_request::GpuAsk;
+    use gmodel::gpu_request::GpuRequest;
     use gmodel::mig::MigKind;
     use gmodel::node::{GpuInfo, Inventory, MigSlice, Role};
     use gmodel::run::{RunEnd, RunPhase, RunReport};
@@ -303,7 +303,7 @@ mod tests {
                 ..JobSpec::default()
             };
             spec.partition = "p".into();
-            spec.request.gpus = Some(GpuAsk::parse(gpus).unwrap());
+            spec.request.gpus = Some(GpuRequest::parse(gpus).unwrap());
             spec.request.ntasks = 1;
             spec.launch.work_dir = "/home/ann".into();
             spec.launch.argv = vec!["true".into()];

@@ -11,7 +11,7 @@ use super::snapshot::{
 use super::state::{Job, Node, Run, State};
 use crate::chunk_map::Seen;
 use gmodel::gpu_order::GpuOrder;
-use gmodel::node::{GpuEntry, Inventory, Link, Mark, Role};
+use gmodel::node::{GpuEntry, HoldMark, Inventory, Link, Role};
 use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
 use gsched::snapshot::CutRecord;
 use gsched::{Changes, PendingJob, SchedNode, Snapshot};
@@ -351,7 +351,7 @@ struct Basis {
     inventory: Arc<Inventory>,
     gpus: Arc<Vec<GpuEntry>>,
     link: Link,
-    drains: Vec<Mark>,
+    drains: Vec<HoldMark>,
     gpu_orders: Vec<GpuOrder>,
     cuts: BTreeMap<String, CutRecord>,
     paused: Option<(Timestamp, String)>,

@@ -6,7 +6,7 @@ use super::handle::{Tx, operator_only};
 use super::lost_node;
 use super::node_report::take;
 use super::state::Node;
-use gmodel::node::{Link, Mark};
+use gmodel::node::{HoldMark, Link};
 use gmodel::run::{EndCause, RunEnd, RunPhase};
 use gmodel::{NodeId, RunId};
 
@@ -22,7 +22,7 @@ pub(super) fn drain(
         let text = format!("draining {name} needs a --reason: others will ask why.");
         return Err(Refusal::invalid(text));
     }
-    let mark = Mark {
+    let mark = HoldMark {
         owner: format!("admin:{}", actor.user),
         reason: reason.chars().take(1000).collect(),
         since: tx.now,

@@ -10,8 +10,8 @@ use super::event::Event;
 use super::handle::Tx;
 use super::state::{Job, Member, Node, Run, State};
 use gmodel::gpu_order::{GpuAction, MAX_TEXT_BYTES};
-use gmodel::node::Mark;
-use gmodel::run::{EndCause, Subject};
+use gmodel::node::HoldMark;
+use gmodel::run::{EndCause, LaunchFailureSubject};
 use gmodel::{JobId, NodeId, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -24,8 +24,8 @@ pub struct Strike {
     pub at: Timestamp,
     pub text: String,
     /// What failed, if it is less than the node.
-    #[serde(default, skip_serializing_if = "Subject::is_node")]
-    pub about: Subject,
+    #[serde(default, skip_serializing_if = "LaunchFailureSubject::is_node")]
+    pub about: LaunchFailureSubject,
     /// It is enough by itself: a prolog failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enough: bool,
@@ -55,20 +55,23 @@ pub(super) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, S
         };
         match member.end() {
             Some(end) if end.cause == EndCause::PrologFailed => {
-                Some(strike(&end.text, Subject::Node, true))
+                Some(strike(&end.text, LaunchFailureSubject::Node, true))
             }
             // It passes, and is of the daemon alone.
             Some(end)
-                if end.cause == EndCause::LaunchNode && end.subject() == Subject::Shortage =>
+                if end.cause == EndCause::LaunchNode
+                    && end.subject() == LaunchFailureSubject::Shortage =>
             {
                 None
             }
             Some(end) if end.cause == EndCause::LaunchNode => {
                 Some(strike(&end.text, end.subject(), false))
             }
-            _ if run.is_late(member.node) => {
-                Some(strike("not ready in time", Subject::Node, false))
-            }
+            _ if run.is_late(member.node) => Some(strike(
+                "not ready in time",
+                LaunchFailureSubject::Node,
+                false,
+            )),
             _ => None,
         }
     };
@@ -81,7 +84,7 @@ pub(super) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, S
 pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike) {
     let (text, about) = (strike.text.clone(), strike.about.clone());
     tx.emit(Event::NodeStruck { node: id, strike });
-    if let Subject::Gpu { uuid } = about {
+    if let LaunchFailureSubject::Gpu { uuid } = about {
         take_out(tx, id, &uuid);
     }
     let Some(node) = tx.state.nodes.get(id) else {
@@ -96,7 +99,7 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike) {
     } else {
         words(&node.strikes)
     };
-    let mark = Mark {
+    let mark = HoldMark {
         owner: SYSTEM.into(),
         reason,
         since: tx.now,
@@ -113,23 +116,40 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike) {
 fn is_the_nodes(strikes: &[Strike]) -> bool {
     let users: BTreeSet<_> = strikes
         .iter()
-        .filter(|s| matches!(s.about, Subject::Node | Subject::User))
+        .filter(|s| {
+            matches!(
+                s.about,
+                LaunchFailureSubject::Node | LaunchFailureSubject::User
+            )
+        })
         .map(|s| &s.user)
         .collect();
     let of_users = strikes
         .iter()
-        .filter(|s| matches!(s.about, Subject::Node | Subject::User))
+        .filter(|s| {
+            matches!(
+                s.about,
+                LaunchFailureSubject::Node | LaunchFailureSubject::User
+            )
+        })
         .count();
-    let plain = strikes.iter().filter(|s| s.about == Subject::Node);
+    let plain = strikes
+        .iter()
+        .filter(|s| s.about == LaunchFailureSubject::Node);
     let parts: BTreeSet<_> = strikes
         .iter()
-        .filter(|s| !matches!(s.about, Subject::Node | Subject::User))
+        .filter(|s| {
+            !matches!(
+                s.about,
+                LaunchFailureSubject::Node | LaunchFailureSubject::User
+            )
+        })
         .map(|s| &s.about)
         .collect();
     let others = plain.clone().count() + parts.len();
     let jobs: BTreeSet<_> = strikes
         .iter()
-        .filter(|s| s.about != Subject::User)
+        .filter(|s| s.about != LaunchFailureSubject::User)
         .map(|s| s.run.job)
         .collect();
     strikes.iter().any(|strike| strike.enough)
@@ -145,7 +165,7 @@ fn take_out(tx: &mut Tx, id: NodeId, uuid: &str) {
     let about = || {
         node.strikes
             .iter()
-            .filter(|strike| matches!(&strike.about, Subject::Gpu { uuid: known } if known == uuid))
+            .filter(|strike| matches!(&strike.about, LaunchFailureSubject::Gpu { uuid: known } if known == uuid))
     };
     let jobs: BTreeSet<_> = about().map(|strike| strike.run.job).collect();
     let board = node

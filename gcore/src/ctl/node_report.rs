@@ -7,9 +7,9 @@ use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
 use super::{gpu_history, gpu_order, gpu_repair, identity, join, node_words};
-use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
+use gmodel::checkpoint::{CheckpointMark, MAX_NOTE_BYTES};
 use gmodel::node::{Inventory, Link};
-use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopCause};
 use gmodel::{Fence, NodeId, NodeLife, RunId};
 use std::collections::BTreeMap;
 
@@ -182,7 +182,7 @@ fn take_back_unheard(tx: &mut Tx, id: NodeId, fence: Fence) {
             .and_then(|r| r.member(id))
             .is_some_and(|m| m.phase.is_none());
         if unheard {
-            super::cancel::stop(tx, run, StopWhy::Requeued, SYSTEM);
+            super::cancel::stop(tx, run, StopCause::Requeued, SYSTEM);
         }
     }
 }
@@ -248,7 +248,7 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
 
 /// Takes a checkpoint mark if it is newer than what is known of the run on its node. When it was set is the node's word: later than the
 /// run's start and its marks before, and not in the future. So work that was safe while the controller was away is not lost.
-fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Mark>) {
+fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<CheckpointMark>) {
     let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else {
         return;
     };

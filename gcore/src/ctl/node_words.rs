@@ -5,13 +5,13 @@
 use super::adopt::MAX_ADOPTED;
 use super::command::NodeReport;
 use super::state::State;
-use gmodel::gpu_health::GpuStanding;
+use gmodel::gpu_health::GpuHealthStatus;
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::mig::MigBoard;
 use gmodel::node::{GpuInfo, HungRun, Inventory, MigSlice};
-use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Subject, Usage};
+use gmodel::run::{LaunchFailureSubject, RunEnd, RunPhase, RunReport, RunUse, Usage};
 use gmodel::{Fence, NodeId, NodeLife, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -235,7 +235,7 @@ pub(super) fn bound_gpu(gpu: &mut GpuInfo) {
         );
     }
     if let Some(standing) = standing {
-        let GpuStanding {
+        let GpuHealthStatus {
             stage: _,
             since,
             sign,
@@ -307,8 +307,13 @@ fn bound_end(end: &mut RunEnd, limits: &UseLimits) {
         .iter_mut()
         .for_each(|text| clip(text, 2 * MAX_WORD_BYTES));
     match &mut end.about {
-        Subject::Gpu { uuid: word } | Subject::Choice { name: word } => clip(word, MAX_WORD_BYTES),
-        Subject::Node | Subject::User | Subject::Shortage | Subject::Unknown => {}
+        LaunchFailureSubject::Gpu { uuid: word } | LaunchFailureSubject::Choice { name: word } => {
+            clip(word, MAX_WORD_BYTES)
+        }
+        LaunchFailureSubject::Node
+        | LaunchFailureSubject::User
+        | LaunchFailureSubject::Shortage
+        | LaunchFailureSubject::Unknown => {}
     }
     limits.bound(&mut end.usage);
 }

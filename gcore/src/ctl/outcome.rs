@@ -1,6 +1,6 @@
 //! How a run ended: decided once, when its last node has said so, by `run_end`.
 
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use gmodel::run::Usage;
 use gmodel::{ExitCode, JobState, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct Outcome {
     pub try_after: Option<Timestamp>,
     /// And is held there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Mark>,
+    pub hold: Option<HoldMark>,
     /// GPU-seconds of work since the last mark that a preemption, requeue or drain threw away.
     #[serde(default)]
     pub lost_gpu_secs: u64,

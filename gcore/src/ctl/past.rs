@@ -2,7 +2,7 @@
 //!
 //! Reads as fields of the job (`job.started`). Decides nothing but when and where a job is tried again after failures of nodes.
 
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::rare::Usual;
 use gmodel::{ExitCode, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub struct Past {
     pub preempted: Option<Timestamp>,
     /// Newest checkpoint mark of all its runs; its time is kept within what the controller's clock allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_mark: Option<Box<Mark>>,
+    pub last_mark: Option<Box<CheckpointMark>>,
     /// What it was worth when its last run was placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,

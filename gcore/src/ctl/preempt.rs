@@ -13,7 +13,7 @@ use super::waiting;
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::node::{Link, Role};
 use gmodel::policy::PreemptMode;
-use gmodel::run::StopWhy;
+use gmodel::run::StopCause;
 use gmodel::{JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
 use gsched::Preempt;
 use std::collections::BTreeSet;
@@ -78,7 +78,7 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
                     .collect(),
             );
         }
-        let order = order(tx, run, StopWhy::Preempted, "scheduler");
+        let order = order(tx, run, StopCause::Preempted, "scheduler");
         let stop = Stop {
             for_job: Some(for_job),
             for_borrower,
@@ -282,10 +282,10 @@ fn words(state: &State, preempt: &Preempt) -> String {
 }
 
 /// An order to stop, with the time the job has for its checkpoint where the reason leaves it that.
-pub(super) fn order(tx: &Tx, run: RunId, why: StopWhy, by: &str) -> Stop {
+pub(super) fn order(tx: &Tx, run: RunId, why: StopCause, by: &str) -> Stop {
     let asked = matches!(
         why,
-        StopWhy::Preempted | StopWhy::Requeued | StopWhy::Drained
+        StopCause::Preempted | StopCause::Requeued | StopCause::Drained
     );
     let started = tx.state.runs.get(run).is_some_and(|run| run.go.is_some());
     let job = tx.state.jobs.get(run.job).filter(|_| asked && started);
@@ -380,7 +380,7 @@ pub(super) fn empty_nodes(tx: &mut Tx) {
         .collect();
     for (node, by) in due {
         for run in staying(tx.state, node) {
-            let stop = order(tx, run, StopWhy::Drained, &by);
+            let stop = order(tx, run, StopCause::Drained, &by);
             tx.emit(Event::RunStopping { run, stop });
             advance(tx, run);
         }
@@ -428,7 +428,7 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
     let quotas = state.policy.has_quotas();
     for run in state.runs.values() {
         if let Some(stop) = &run.stop
-            && stop.why == StopWhy::Preempted
+            && stop.why == StopCause::Preempted
             && (stop.for_job.is_none() || stop.mode.is_none())
         {
             found.push(format!("run {} is preempted for nobody", run.id));

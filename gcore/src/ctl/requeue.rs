@@ -13,8 +13,8 @@ use super::limits;
 use super::state::{Job, State};
 use super::targets::{Found, each, few_are_split, find, is_one_task, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
-use gmodel::node::Mark;
-use gmodel::run::StopWhy;
+use gmodel::node::HoldMark;
+use gmodel::run::StopCause;
 use gmodel::{JobId, JobSpec, JobState, RefusalKind, RunId, Timestamp};
 
 pub(super) fn handle(
@@ -173,7 +173,7 @@ fn take_back(
         hold_job(tx, actor, id);
     }
     match step {
-        Step::Stop(run) => stop(tx, run, StopWhy::Requeued, &actor.user),
+        Step::Stop(run) => stop(tx, run, StopCause::Requeued, &actor.user),
         Step::Stay(_) => {}
         Step::Return => wait_for(tx, Dependent::Job(id), waits),
     }
@@ -221,8 +221,8 @@ fn hold_returned(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
     }
 }
 
-fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> Mark {
-    Mark {
+fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> HoldMark {
+    HoldMark {
         owner: mark_owner(actor, &spec.user.name),
         reason: "requeued and held".into(),
         since: tx.now,

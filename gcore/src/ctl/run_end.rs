@@ -8,9 +8,9 @@ use super::node_health;
 use super::preempt::lost_gpu_secs;
 use super::state::{Job, Member, Outcome, Run};
 use gmodel::config::Partition;
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use gmodel::policy::PreemptMode;
-use gmodel::run::{Allocation, EndCause, NodeShare, RunEnd, StopWhy, Usage};
+use gmodel::run::{Allocation, EndCause, NodeShare, RunEnd, StopCause, Usage};
 use gmodel::{ExitCode, JobState, NodeId, RunId, Timestamp};
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
         if all(run, Member::is_ended) {
             end(tx, id);
         } else if should_stop_rest(run, || no_kill(tx, id), news) {
-            stop(tx, id, StopWhy::Member, SYSTEM);
+            stop(tx, id, StopCause::Member, SYSTEM);
             return;
         } else if run.go.is_none() && run.stop.is_none() && all(run, Member::is_ready) {
             tx.emit(Event::RunGo {
@@ -342,7 +342,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     let heard = run
         .called_back
         .as_deref()
-        .filter(|_| matches!(why, None | Some(StopWhy::Member)));
+        .filter(|_| matches!(why, None | Some(StopCause::Member)));
     let order = heard.or(run.stop.as_ref());
     let worst = worst(run, name);
     // A batch process that ended by itself counts, whatever was ordered meanwhile. Its success counts
@@ -351,7 +351,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     let explains = |w: &Verdict| w.state != JobState::Timeout;
     if let Some(end) = batch
         && end.cause == EndCause::Exited
-        && (why != Some(StopWhy::Member)
+        && (why != Some(StopCause::Member)
             || end.exit.is_success()
             || !worst.as_ref().is_some_and(explains))
     {
@@ -365,18 +365,20 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     // Who asked for the end gets it, even if a node was lost before it could obey.
     let asked = matches!(
         why,
-        Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted | StopWhy::Drained)
+        Some(
+            StopCause::Cancelled | StopCause::Requeued | StopCause::Preempted | StopCause::Drained
+        )
     );
     if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
         return verdict;
     }
     let (state, text, kind) = match why {
-        Some(StopWhy::Requeued) => (
+        Some(StopCause::Requeued) => (
             JobState::Cancelled,
             with_ground(format!("requeued by {by}"), run),
             Kind::AskedBack,
         ),
-        Some(StopWhy::Preempted) => {
+        Some(StopCause::Preempted) => {
             let text = order.map_or(String::new(), |stop| format!("preempted {}", stop.text));
             let cancel = order.is_some_and(|stop| stop.mode == Some(PreemptMode::Cancel));
             (
@@ -385,14 +387,14 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
                 if cancel { Kind::Final } else { Kind::GaveWay },
             )
         }
-        Some(StopWhy::Drained) => {
+        Some(StopCause::Drained) => {
             let text = match by.strip_prefix("maintenance ") {
                 Some(name) => format!("its node was to be empty for maintenance {name}"),
                 None => format!("its node was drained by {by} and had to be empty"),
             };
             (JobState::Cancelled, text, Kind::GaveWay)
         }
-        Some(StopWhy::PrepareTimeout) => {
+        Some(StopCause::PrepareTimeout) => {
             let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());
             let text = format!(
                 "{late} of {} nodes did not get ready in time",
@@ -506,7 +508,7 @@ fn takes_nodes_down(
     (started, ended): (Option<Timestamp>, Timestamp),
     name: NodeName,
     now: Timestamp,
-) -> Option<Mark> {
+) -> Option<HoldMark> {
     let soon = started.is_some_and(|started| ended.since_millis(started) < DOWNED_MILLIS);
     let here: Vec<(NodeId, &str)> = run
         .failed_nodes()
@@ -532,8 +534,8 @@ fn takes_nodes_down(
     Some(system_hold(now, text))
 }
 
-fn system_hold(now: Timestamp, reason: String) -> Mark {
-    Mark {
+fn system_hold(now: Timestamp, reason: String) -> HoldMark {
+    HoldMark {
         owner: SYSTEM.into(),
         reason,
         since: now,

@@ -18,7 +18,7 @@ use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::GpuOrder;
-use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
+use gmodel::node::{GpuEntry, HoldMark, Inventory, Link, NodeStateView, Role};
 use gmodel::rare::Rare;
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase};
 use gmodel::step_share::StepHold;
@@ -148,7 +148,7 @@ pub struct Job {
     /// Not before this: `--begin`, or back-off after a failed start.
     pub eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holds: Vec<Mark>,
+    pub holds: Vec<HoldMark>,
     /// Attempts made so far; the next run is `attempts + 1`.
     #[serde(default)]
     pub attempts: u32,
@@ -211,7 +211,7 @@ pub struct Array {
     pub submitted: Timestamp,
     pub eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holds: Vec<Mark>,
+    pub holds: Vec<HoldMark>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
     pub nice: i32,
@@ -270,7 +270,7 @@ pub struct Run {
     pub outcome: Option<Outcome>,
     /// Its newest checkpoint mark, with the node's number, note, and time as far as the controller's clock allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<gmodel::checkpoint::Mark>,
+    pub mark: Option<gmodel::checkpoint::CheckpointMark>,
     /// It stands still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspension: Option<Box<Suspension>>,
@@ -353,7 +353,7 @@ pub struct Node {
     /// each change after a pass copies its record.
     pub inventory: Arc<Inventory>,
     pub gpus: Arc<Vec<GpuEntry>>,
-    pub drains: Vec<Mark>,
+    pub drains: Vec<HoldMark>,
     /// Runs that hold a share here or are to be stopped here.
     pub runs: BTreeSet<RunId>,
     /// Number of the last event that changed what the node should run.

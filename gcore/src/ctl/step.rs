@@ -466,7 +466,7 @@ mod tests {
             ),
             None
         );
-        let own = gmodel::step_share::StepShareAsk {
+        let own = gmodel::step_share::StepShareRequest {
             cpus_per_task: 1,
             ..Default::default()
         };

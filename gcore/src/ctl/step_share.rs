@@ -6,7 +6,7 @@ use super::state::{Run, State};
 use super::step::usable;
 use gmodel::run::NodeShare;
 use gmodel::size::rough_size;
-use gmodel::step_share::{Per, StepGpus, StepHoldOnNode, StepShareAsk};
+use gmodel::step_share::{GpuCountUnit, StepGpus, StepHoldOnNode, StepShareRequest};
 use gmodel::supervise::MAX_NODE_TASKS;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ pub(super) fn find(
     run: &Run,
     held: &[(String, u32)],
     ask: &StepAsk,
-    share: &StepShareAsk,
+    share: &StepShareRequest,
     shared: &[(usize, u32)],
 ) -> Result<Found, Refusal> {
     let all: Vec<Room> = run
@@ -162,7 +162,7 @@ struct Search<'a> {
     /// So many of the first places must be taken.
     named: usize,
     most_each: u32,
-    share: &'a StepShareAsk,
+    share: &'a StepShareRequest,
     total: u32,
     nodes: Option<u32>,
 }
@@ -171,7 +171,7 @@ impl Search<'_> {
     fn among(&self, rooms: &[Room]) -> Option<Vec<(usize, u32)>> {
         match (self.nodes, &self.share.gpus) {
             // GPUs of the whole step lie evenly on its nodes.
-            (None, Some(gpus)) if gpus.per == Per::Step && gpus.count > 0 => {
+            (None, Some(gpus)) if gpus.per == GpuCountUnit::Step && gpus.count > 0 => {
                 let most = self.total.min(self.places.len() as u32);
                 (1..=most)
                     .filter(|nodes| gpus.count % nodes == 0)
@@ -226,9 +226,9 @@ impl Search<'_> {
         }
         if let Some(gpus) = &share.gpus {
             let per = match gpus.per {
-                Per::Step => "",
-                Per::Node => " a node",
-                Per::Task => " each",
+                GpuCountUnit::Step => "",
+                GpuCountUnit::Node => " a node",
+                GpuCountUnit::Task => " each",
             };
             parts.push(format!("{}{per}", plural(gpus.count, &unit(gpus))));
         }
@@ -253,7 +253,7 @@ impl Search<'_> {
 }
 
 impl Room {
-    fn of(state: &State, part: &NodeShare, share: &StepShareAsk) -> Self {
+    fn of(state: &State, part: &NodeShare, share: &StepShareRequest) -> Self {
         let wanted = share
             .gpus
             .as_ref()
@@ -285,7 +285,7 @@ impl Room {
     }
 
     /// How many tasks of the step there is room for, if it is on so many nodes.
-    fn tasks(&self, share: &StepShareAsk, nodes: u32) -> u32 {
+    fn tasks(&self, share: &StepShareRequest, nodes: u32) -> u32 {
         let each = share.cpus_per_task as usize;
         let Some(mem_bytes) = self.mem_bytes.checked_sub(share.mem_bytes) else {
             return 0;
@@ -293,9 +293,9 @@ impl Room {
         let by_cpus = self.cpus.len().checked_div(each);
         let has = self.gpus.len() as u32;
         let (gpus_each, gpus_here) = share.gpus.as_ref().map_or((0, 0), |gpus| match gpus.per {
-            Per::Task => (gpus.count, 0),
-            Per::Node => (0, gpus.count),
-            Per::Step => (0, gpus.count / nodes),
+            GpuCountUnit::Task => (gpus.count, 0),
+            GpuCountUnit::Node => (0, gpus.count),
+            GpuCountUnit::Step => (0, gpus.count / nodes),
         });
         let of = |bytes: u64, count: u64| bytes.saturating_mul(count);
         let Some(mem_bytes) = mem_bytes.checked_sub(of(share.mem_per_gpu_bytes, gpus_here.into()))
@@ -306,9 +306,11 @@ impl Room {
             .saturating_add(of(share.mem_per_gpu_bytes, gpus_each.into()));
         let by_mem = mem_bytes.checked_div(mem_each);
         let by_gpus = match share.gpus.as_ref().map(|gpus| (gpus.per, gpus.count)) {
-            Some((Per::Task, count)) => has.checked_div(count),
-            Some((Per::Node, count)) if count > has => Some(0),
-            Some((Per::Step, count)) if count % nodes != 0 || count / nodes > has => Some(0),
+            Some((GpuCountUnit::Task, count)) => has.checked_div(count),
+            Some((GpuCountUnit::Node, count)) if count > has => Some(0),
+            Some((GpuCountUnit::Step, count)) if count % nodes != 0 || count / nodes > has => {
+                Some(0)
+            }
             _ => None,
         };
         let most = u64::from(MAX_NODE_TASKS);
@@ -321,12 +323,18 @@ impl Room {
     }
 
     /// What so many tasks get of it, of a step on so many nodes.
-    fn part(&self, place: usize, share: &StepShareAsk, tasks: u32, nodes: u32) -> StepHoldOnNode {
+    fn part(
+        &self,
+        place: usize,
+        share: &StepShareRequest,
+        tasks: u32,
+        nodes: u32,
+    ) -> StepHoldOnNode {
         let cpus = tasks.saturating_mul(share.cpus_per_task);
         let gpus = share.gpus.as_ref().map_or(0, |gpus| match gpus.per {
-            Per::Task => gpus.count.saturating_mul(tasks),
-            Per::Node => gpus.count,
-            Per::Step => gpus.count / nodes,
+            GpuCountUnit::Task => gpus.count.saturating_mul(tasks),
+            GpuCountUnit::Node => gpus.count,
+            GpuCountUnit::Step => gpus.count / nodes,
         });
         let first = |all: &[u32], count: u32| all.iter().copied().take(count as usize).collect();
         StepHoldOnNode {
@@ -345,7 +353,7 @@ impl Room {
     }
 
     /// Of what the step asks for, in words.
-    fn said(&self, share: &StepShareAsk) -> String {
+    fn said(&self, share: &StepShareRequest) -> String {
         let mut parts = Vec::new();
         if share.cpus_per_task > 0 {
             parts.push(plural(self.cpus.len() as u32, "CPU"));

@@ -1,13 +1,13 @@
 //! An order to a run to stop: why, on whose word, and how long it has. Never decides who is to stop.
 
 use gmodel::policy::PreemptMode;
-use gmodel::run::StopWhy;
+use gmodel::run::StopCause;
 use gmodel::{JobId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    pub why: StopWhy,
+    pub why: StopCause,
     pub grace_secs: u32,
     pub at: Timestamp,
     pub by: String,
@@ -45,7 +45,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl Stop {
     /// With the site's grace and nothing else said.
-    pub fn new(why: StopWhy, grace_secs: u32, at: Timestamp, by: impl Into<String>) -> Self {
+    pub fn new(why: StopCause, grace_secs: u32, at: Timestamp, by: impl Into<String>) -> Self {
         Self {
             why,
             grace_secs,
@@ -65,7 +65,7 @@ impl Stop {
     /// It makes room for this job, which has not started elsewhere meanwhile.
     pub fn makes_room_for(&self) -> Option<JobId> {
         self.for_job
-            .filter(|_| self.why == StopWhy::Preempted && !self.in_vain)
+            .filter(|_| self.why == StopCause::Preempted && !self.in_vain)
     }
     /// When what the run holds is expected back.
     pub fn leaves_by(&self) -> Timestamp {

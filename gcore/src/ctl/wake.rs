@@ -13,9 +13,9 @@ use super::reservation::{self, next_edge};
 use super::reservation_upkeep;
 use super::state::{Node, State};
 use super::{gpu_check, gpu_repair};
-use gmodel::config::LostNode;
+use gmodel::config::LostNodePolicy;
 use gmodel::node::Link;
-use gmodel::run::StopWhy;
+use gmodel::run::StopCause;
 use gmodel::{JobId, NodeId, RunId, Timestamp};
 
 pub(super) fn handle(tx: &mut Tx) {
@@ -32,7 +32,7 @@ pub(super) fn handle(tx: &mut Tx) {
             link: Link::Down,
             at: now,
         });
-        if tx.state.config.lost_node == LostNode::Requeue {
+        if tx.state.config.lost_node == LostNodePolicy::Requeue {
             let secs = tx.state.config.node_timeout_secs;
             give_up(tx, id, &format!("the node was silent for {secs} s"));
         }
@@ -46,7 +46,7 @@ pub(super) fn handle(tx: &mut Tx) {
         .map(|(_, run)| *run)
         .collect();
     for run in late {
-        stop(tx, run, StopWhy::PrepareTimeout, SYSTEM);
+        stop(tx, run, StopCause::PrepareTimeout, SYSTEM);
     }
     empty_nodes(tx);
     gpu_repair::wake(tx);

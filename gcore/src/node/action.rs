@@ -2,7 +2,7 @@
 //! deciding and doing; the daemon leaves out what is already under way.
 
 use super::state::{NodeRun, NodeState};
-use gmodel::run::{NumberedSignal, RunPhase, RunReport, StopWhy, Want};
+use gmodel::run::{NumberedSignal, RunPhase, RunReport, RunTarget, StopCause};
 use gmodel::{Fence, RunId};
 
 /// Something to do. Each is safe to repeat and to find done.
@@ -28,7 +28,7 @@ pub enum NodeAction {
     /// -> `Ended`
     Stop {
         run: RunId,
-        why: StopWhy,
+        why: StopCause,
         grace_secs: u32,
     },
     Signal {
@@ -58,7 +58,7 @@ pub enum NodeAction {
 pub fn actions(state: &NodeState) -> Vec<NodeAction> {
     let mut todo = Vec::new();
     if let Some(pending) = &state.pending {
-        let stop = |want: &Want| matches!(want, Want::Stop { .. });
+        let stop = |want: &RunTarget| matches!(want, RunTarget::Stop { .. });
         let is_new = |run: &RunId| !state.runs.contains_key(run) && pending.orders.contains(run);
         let told = pending.desired.runs.iter().filter(|told| !stop(&told.want));
         let accept = told.map(|told| told.run).filter(is_new).collect();
@@ -82,10 +82,10 @@ pub fn actions(state: &NodeState) -> Vec<NodeAction> {
 
 fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeAction>) {
     match (&known.phase, &known.want) {
-        (RunPhase::Accepted, Want::Stop { .. }) => todo.push(NodeAction::Abandon { run }),
+        (RunPhase::Accepted, RunTarget::Stop { .. }) => todo.push(NodeAction::Abandon { run }),
         (RunPhase::Accepted, _) if in_the_way => {}
         (RunPhase::Accepted, _) => todo.push(NodeAction::Prepare { run }),
-        (RunPhase::Ready | RunPhase::Running { .. }, Want::Stop { why, grace_secs }) => {
+        (RunPhase::Ready | RunPhase::Running { .. }, RunTarget::Stop { why, grace_secs }) => {
             todo.push(NodeAction::Stop {
                 run,
                 why: *why,
@@ -94,7 +94,7 @@ fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeActi
         }
         (RunPhase::Ready, want) => {
             limit(run, known, todo);
-            if *want == Want::Run {
+            if *want == RunTarget::Run {
                 todo.push(NodeAction::Go { run });
             }
         }

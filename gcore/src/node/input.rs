@@ -3,8 +3,8 @@
 //! A target is obeyed only after `Recorded` says that its fence is durable; a phase never goes back.
 
 use super::state::NodeState;
-use gmodel::checkpoint::Mark;
-use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, Want};
+use gmodel::checkpoint::CheckpointMark;
+use gmodel::run::{DesiredState, EndCause, RunEnd, RunPhase, RunTarget};
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub enum NodeInput {
     },
     /// The controller's word. `orders`: runs whose launch order is at hand.
     DesiredReceived {
-        desired: Desired,
+        desired: DesiredState,
         orders: BTreeSet<RunId>,
     },
     /// The fence is durable, and so are the orders of the runs the action named.
@@ -29,7 +29,7 @@ pub enum NodeInput {
     /// The supervisor started the user's process.
     Started { run: RunId, started: Timestamp },
     /// The run has a newer checkpoint mark, durable in its spool.
-    Marked { run: RunId, mark: Mark },
+    Marked { run: RunId, mark: CheckpointMark },
     /// `exit.json` is durable: by the supervisor, or by the daemon for a run that has none (prepare failed, abandoned,
     /// supervisor lost, node rebooted).
     Ended { run: RunId, end: RunEnd },
@@ -65,7 +65,7 @@ pub enum NodeEvent {
         runs: Vec<(RunId, Found)>,
     },
     TargetCame {
-        desired: Desired,
+        desired: DesiredState,
         orders: BTreeSet<RunId>,
     },
     /// It came late, or from a controller that was replaced.
@@ -75,7 +75,7 @@ pub enum NodeEvent {
     },
     /// `accepted` are new runs; `refused` are runs that can not be started here, with the end to report.
     TargetObeyed {
-        desired: Desired,
+        desired: DesiredState,
         accepted: Vec<RunId>,
         refused: Vec<(RunId, RunEnd)>,
     },
@@ -85,7 +85,7 @@ pub enum NodeEvent {
     },
     MarkSet {
         run: RunId,
-        mark: Mark,
+        mark: CheckpointMark,
     },
     RunForgotten {
         run: RunId,
@@ -129,7 +129,7 @@ pub fn handle(state: &NodeState, input: NodeInput, now: Timestamp) -> Vec<NodeEv
     }
 }
 
-fn receive(state: &NodeState, desired: Desired, orders: BTreeSet<RunId>) -> Vec<NodeEvent> {
+fn receive(state: &NodeState, desired: DesiredState, orders: BTreeSet<RunId>) -> Vec<NodeEvent> {
     let newest = state.newest_fence();
     match desired.fence {
         fence if fence < newest => vec![NodeEvent::OldTargetRefused { fence, newest }],
@@ -142,14 +142,14 @@ fn receive(state: &NodeState, desired: Desired, orders: BTreeSet<RunId>) -> Vec<
 }
 
 /// A target with the fence that is in force. After a restart the node knows its fence but no longer what was wanted.
-fn repeated(state: &NodeState, desired: Desired, orders: BTreeSet<RunId>) -> Vec<NodeEvent> {
+fn repeated(state: &NodeState, desired: DesiredState, orders: BTreeSet<RunId>) -> Vec<NodeEvent> {
     let says_nothing_new = desired.runs.iter().all(|told| {
         state.runs.get(&told.run).is_some_and(|known| {
             known.named
                 && known.limit_told
                 && known.limit_secs == told.limit_secs
                 && known.signals == told.signals
-                && (known.want == told.want || told.want == Want::Unknown)
+                && (known.want == told.want || told.want == RunTarget::Unknown)
         })
     }) && state.runs.values().filter(|known| known.named).count()
         == desired.runs.len();
@@ -170,7 +170,7 @@ fn obeyed(state: &NodeState, now: Timestamp) -> NodeEvent {
             continue;
         }
         let (cause, text) = match told.want {
-            Want::Stop { .. } => (EndCause::Stopped, "the run had never reached this node"),
+            RunTarget::Stop { .. } => (EndCause::Stopped, "the run had never reached this node"),
             _ if pending.orders.contains(&told.run) => {
                 accepted.push(told.run);
                 continue;

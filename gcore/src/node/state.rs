@@ -3,8 +3,10 @@
 //! `apply` is the only mutation, infallible, without clock or randomness; `check` lists what can never be.
 
 use super::input::{Found, NodeEvent};
-use gmodel::checkpoint::Mark;
-use gmodel::run::{Desired, DesiredRun, NumberedSignal, RunEnd, RunPhase, StopWhy, Want};
+use gmodel::checkpoint::CheckpointMark;
+use gmodel::run::{
+    DesiredRun, DesiredState, NumberedSignal, RunEnd, RunPhase, RunTarget, StopCause,
+};
 use gmodel::{Fence, NodeLife, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +31,7 @@ pub struct NodeState {
 /// A target on its way to the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    pub desired: Desired,
+    pub desired: DesiredState,
     /// Runs of which the launch order is at hand, in memory or in the spool.
     pub orders: BTreeSet<RunId>,
 }
@@ -38,7 +40,7 @@ pub struct Pending {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRun {
     pub phase: RunPhase,
-    pub want: Want,
+    pub want: RunTarget,
     /// In the newest obeyed target, or found in the spool and no target was obeyed since. A run that is not named is
     /// stopped, cleaned and forgotten.
     pub named: bool,
@@ -50,12 +52,12 @@ pub struct NodeRun {
     /// To be frozen or to go on, once a target has said so: until then its supervisor knows.
     pub suspended: Option<bool>,
     /// The newest checkpoint mark, as the run's spool has it.
-    pub mark: Option<Mark>,
+    pub mark: Option<CheckpointMark>,
 }
 
 impl NodeRun {
     /// A run just accepted.
-    fn new(phase: RunPhase, want: Want) -> Self {
+    fn new(phase: RunPhase, want: RunTarget) -> Self {
         Self {
             phase,
             want,
@@ -76,18 +78,18 @@ impl NodeRun {
         self.suspended = Some(told.suspended);
         // A stop is final; a run once released does not go back to waiting; an unknown wish changes nothing.
         match (&self.want, &told.want) {
-            (_, Want::Unknown)
-            | (Want::Stop { .. }, Want::Prepare | Want::Run)
-            | (Want::Run, Want::Prepare) => {}
+            (_, RunTarget::Unknown)
+            | (RunTarget::Stop { .. }, RunTarget::Prepare | RunTarget::Run)
+            | (RunTarget::Run, RunTarget::Prepare) => {}
             (_, newer) => self.want = newer.clone(),
         }
     }
 
     fn drop_from_target(&mut self) {
         self.named = false;
-        if !matches!(self.want, Want::Stop { .. }) {
-            self.want = Want::Stop {
-                why: StopWhy::Fenced,
+        if !matches!(self.want, RunTarget::Stop { .. }) {
+            self.want = RunTarget::Stop {
+                why: StopCause::Fenced,
                 grace_secs: FENCED_GRACE_SECS,
             };
         }
@@ -157,17 +159,17 @@ pub fn apply(state: &mut NodeState, event: &NodeEvent) {
 
 fn obey(
     runs: &mut BTreeMap<RunId, NodeRun>,
-    desired: &Desired,
+    desired: &DesiredState,
     accepted: &[RunId],
     refused: &[(RunId, RunEnd)],
 ) {
     for run in accepted {
-        runs.insert(*run, NodeRun::new(RunPhase::Accepted, Want::Prepare));
+        runs.insert(*run, NodeRun::new(RunPhase::Accepted, RunTarget::Prepare));
     }
     for (run, end) in refused {
         runs.insert(
             *run,
-            NodeRun::new(RunPhase::Clean(end.clone().into()), Want::Prepare),
+            NodeRun::new(RunPhase::Clean(end.clone().into()), RunTarget::Prepare),
         );
     }
     let named: BTreeMap<RunId, &DesiredRun> =
@@ -183,11 +185,11 @@ fn obey(
 /// What the spool says of a run. Until the controller speaks it is left as it is: released runs run on, others wait.
 fn found_run(found: &Found) -> NodeRun {
     let (phase, want) = match found {
-        Found::Accepted => (RunPhase::Accepted, Want::Prepare),
-        Found::Ready => (RunPhase::Ready, Want::Prepare),
-        Found::Running { started } => (RunPhase::Running { started: *started }, Want::Run),
-        Found::Ended { end, clean: false } => (RunPhase::Ended(end.clone().into()), Want::Run),
-        Found::Ended { end, clean: true } => (RunPhase::Clean(end.clone().into()), Want::Run),
+        Found::Accepted => (RunPhase::Accepted, RunTarget::Prepare),
+        Found::Ready => (RunPhase::Ready, RunTarget::Prepare),
+        Found::Running { started } => (RunPhase::Running { started: *started }, RunTarget::Run),
+        Found::Ended { end, clean: false } => (RunPhase::Ended(end.clone().into()), RunTarget::Run),
+        Found::Ended { end, clean: true } => (RunPhase::Clean(end.clone().into()), RunTarget::Run),
     };
     NodeRun::new(phase, want)
 }
@@ -213,12 +215,12 @@ pub fn check(state: &NodeState) -> Vec<Violation> {
         )));
     }
     for (run, known) in &state.runs {
-        if !known.named && !matches!(known.want, Want::Stop { .. }) {
+        if !known.named && !matches!(known.want, RunTarget::Stop { .. }) {
             wrong.push(Violation(format!(
                 "run {run} is named by nobody and not being stopped"
             )));
         }
-        if known.want == Want::Unknown {
+        if known.want == RunTarget::Unknown {
             wrong.push(Violation(format!(
                 "run {run} is to be taken nobody knows where"
             )));

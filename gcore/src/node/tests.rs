@@ -2,8 +2,10 @@
 
 use super::*;
 use expect_test::{Expect, expect};
-use gmodel::checkpoint::Mark;
-use gmodel::run::{Desired, DesiredRun, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy, Want};
+use gmodel::checkpoint::CheckpointMark;
+use gmodel::run::{
+    DesiredRun, DesiredState, EndCause, NumberedSignal, RunEnd, RunPhase, RunTarget, StopCause,
+};
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,19 +18,19 @@ fn run(text: &str) -> RunId {
 }
 
 /// `5: 17-1 go, 18-1 stop` is generation 5; a leading `2/` is the incarnation.
-fn desired(text: &str) -> Desired {
+fn desired(text: &str) -> DesiredState {
     let (fence, runs) = text.split_once(':').unwrap();
     let (incarnation, generation) = fence.split_once('/').unwrap_or(("1", fence));
     let told = |entry: &str| {
         let (name, want) = entry.trim().split_once(' ').unwrap();
         let want = match want {
-            "prepare" => Want::Prepare,
-            "go" => Want::Run,
-            "stop" => Want::Stop {
-                why: StopWhy::Cancelled,
+            "prepare" => RunTarget::Prepare,
+            "go" => RunTarget::Run,
+            "stop" => RunTarget::Stop {
+                why: StopCause::Cancelled,
                 grace_secs: 30,
             },
-            _ => Want::Unknown,
+            _ => RunTarget::Unknown,
         };
         DesiredRun {
             run: run(name),
@@ -38,7 +40,7 @@ fn desired(text: &str) -> Desired {
             suspended: false,
         }
     };
-    Desired {
+    DesiredState {
         fence: Fence {
             incarnation: incarnation.parse().unwrap(),
             generation: generation.parse().unwrap(),
@@ -391,7 +393,7 @@ fn an_unknown_wish_changes_nothing() {
 fn marks_only_grow_and_are_on_every_report() {
     let mut state = NodeState::new();
     feed(&mut state, input(&NodeState::new(), "scanned 9-1"));
-    let mark = |number| Mark {
+    let mark = |number| CheckpointMark {
         number,
         at: NOW,
         note: format!("epoch {number}"),
@@ -486,9 +488,9 @@ struct World {
     spool: BTreeMap<RunId, Spool>,
     starts: BTreeMap<RunId, u32>,
     reported: BTreeMap<RunId, u8>,
-    wanted: BTreeMap<RunId, Want>,
+    wanted: BTreeMap<RunId, RunTarget>,
     fence: Fence,
-    sent: Vec<Desired>,
+    sent: Vec<DesiredState>,
     next_job: u64,
 }
 
@@ -602,7 +604,7 @@ impl World {
             .retain(|run, _| self.state.runs.contains_key(run));
     }
 
-    fn deliver(&mut self, desired: Desired) {
+    fn deliver(&mut self, desired: DesiredState) {
         // Orders are at hand for what the controller wants at all, whatever the target's age.
         let orders = desired.runs.iter().map(|told| told.run).collect();
         self.feed(NodeInput::DesiredReceived { desired, orders });
@@ -613,14 +615,14 @@ impl World {
         // The controller lets a run go once it has heard that it is clean.
         let clean = |run: &RunId| self.reported.get(run) == Some(&4);
         self.wanted.retain(|run, _| !clean(run));
-        let told = |(&run, want): (&RunId, &Want)| DesiredRun {
+        let told = |(&run, want): (&RunId, &RunTarget)| DesiredRun {
             run,
             want: want.clone(),
             signals: Vec::new(),
             limit_secs: None,
             suspended: false,
         };
-        let desired = Desired {
+        let desired = DesiredState {
             fence: self.fence,
             runs: self.wanted.iter().map(told).collect(),
             gpus: Vec::new(),
@@ -629,10 +631,10 @@ impl World {
         self.deliver(desired);
     }
 
-    fn want(&mut self, index: usize, want: Want) {
+    fn want(&mut self, index: usize, want: RunTarget) {
         let count = self.wanted.len().max(1);
         if let Some(slot) = self.wanted.values_mut().nth(index % count)
-            && !matches!(slot, Want::Stop { .. })
+            && !matches!(slot, RunTarget::Stop { .. })
         {
             *slot = want;
             self.send();
@@ -721,15 +723,21 @@ impl World {
             Op::Submit(go) => {
                 let run = RunId::new(gmodel::JobId(self.next_job), 1);
                 self.next_job += 1;
-                self.wanted
-                    .insert(run, if go { Want::Run } else { Want::Prepare });
+                self.wanted.insert(
+                    run,
+                    if go {
+                        RunTarget::Run
+                    } else {
+                        RunTarget::Prepare
+                    },
+                );
                 self.send();
             }
-            Op::Go(index) => self.want(index, Want::Run),
+            Op::Go(index) => self.want(index, RunTarget::Run),
             Op::Stop(index) => self.want(
                 index,
-                Want::Stop {
-                    why: StopWhy::Cancelled,
+                RunTarget::Stop {
+                    why: StopCause::Cancelled,
                     grace_secs: 1,
                 },
             ),
@@ -791,8 +799,8 @@ impl World {
         for run in runs {
             self.wanted.insert(
                 run,
-                Want::Stop {
-                    why: StopWhy::Cancelled,
+                RunTarget::Stop {
+                    why: StopCause::Cancelled,
                     grace_secs: 0,
                 },
             );

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::catalogue::{Action, Counted, Evidence, Severity, SignKind, StateSeen};
+use super::catalogue::{Action, Evidence, Severity, SignCounter, SignKind, SignState};
 
 use Action::{EndJob, Note, Quarantine, Reboot, Replace, Reset};
 use Severity::{Critical, Fatal, Info, Warning};
@@ -345,7 +345,7 @@ const XIDS: &[XidRow] = &[
 /// Name, state, severity, action, whether the job may finish, seconds it has to last, seconds until it is over, meaning, source.
 type StateRow = (
     &'static str,
-    StateSeen,
+    SignState,
     Severity,
     Action,
     bool,
@@ -358,7 +358,7 @@ type StateRow = (
 const STATES: &[StateRow] = &[
     (
         "lost",
-        StateSeen::Lost,
+        SignState::Lost,
         Fatal,
         Reboot,
         END,
@@ -369,7 +369,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "hangs",
-        StateSeen::Hangs,
+        SignState::Hangs,
         Critical,
         Quarantine,
         FINISH,
@@ -380,7 +380,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "missing",
-        StateSeen::Missing,
+        SignState::Missing,
         Fatal,
         Reboot,
         END,
@@ -391,7 +391,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "error",
-        StateSeen::Error,
+        SignState::Error,
         Critical,
         Quarantine,
         FINISH,
@@ -402,7 +402,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "sram-worn",
-        StateSeen::SramWorn,
+        SignState::SramWorn,
         Critical,
         Replace,
         FINISH,
@@ -413,7 +413,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "remap-pending",
-        StateSeen::RemapPending,
+        SignState::RemapPending,
         Warning,
         Reset,
         FINISH,
@@ -424,7 +424,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "remap-failed",
-        StateSeen::RemapFailed,
+        SignState::RemapFailed,
         Critical,
         Replace,
         FINISH,
@@ -435,7 +435,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "retirement-pending",
-        StateSeen::RetirementPending,
+        SignState::RetirementPending,
         Warning,
         Reset,
         FINISH,
@@ -446,7 +446,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "nvlink-down",
-        StateSeen::NvlinkDown,
+        SignState::NvlinkDown,
         Critical,
         Reset,
         FINISH,
@@ -457,7 +457,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "pcie-width",
-        StateSeen::PcieWidth,
+        SignState::PcieWidth,
         Warning,
         Quarantine,
         FINISH,
@@ -468,7 +468,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "pcie-generation",
-        StateSeen::PcieGeneration,
+        SignState::PcieGeneration,
         Warning,
         Quarantine,
         FINISH,
@@ -479,7 +479,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "hot",
-        StateSeen::Hot,
+        SignState::Hot,
         Warning,
         Quarantine,
         FINISH,
@@ -490,7 +490,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "memory-hot",
-        StateSeen::MemoryHot,
+        SignState::MemoryHot,
         Warning,
         Quarantine,
         FINISH,
@@ -501,7 +501,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "power-brake",
-        StateSeen::PowerBrake,
+        SignState::PowerBrake,
         Warning,
         Note,
         FINISH,
@@ -512,7 +512,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "fabric-not-ready",
-        StateSeen::FabricNotReady,
+        SignState::FabricNotReady,
         Critical,
         Quarantine,
         FINISH,
@@ -523,7 +523,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "fabric-failed",
-        StateSeen::FabricFailed,
+        SignState::FabricFailed,
         Critical,
         Reset,
         FINISH,
@@ -534,7 +534,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "fabric-unhealthy",
-        StateSeen::FabricUnhealthy,
+        SignState::FabricUnhealthy,
         Warning,
         Quarantine,
         FINISH,
@@ -545,7 +545,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "advice-reset",
-        StateSeen::AdviceReset,
+        SignState::AdviceReset,
         Critical,
         Reset,
         END,
@@ -556,7 +556,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "advice-reboot",
-        StateSeen::AdviceReboot,
+        SignState::AdviceReboot,
         Fatal,
         Reboot,
         END,
@@ -567,7 +567,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "advice-drain",
-        StateSeen::AdviceDrain,
+        SignState::AdviceDrain,
         Warning,
         Quarantine,
         FINISH,
@@ -578,7 +578,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "advice-drain-and-reset",
-        StateSeen::AdviceDrainAndReset,
+        SignState::AdviceDrainAndReset,
         Warning,
         Reset,
         FINISH,
@@ -589,7 +589,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "gpu-count",
-        StateSeen::CountMismatch,
+        SignState::CountMismatch,
         Warning,
         Note,
         FINISH,
@@ -600,7 +600,7 @@ const STATES: &[StateRow] = &[
     ),
     (
         "driver-version",
-        StateSeen::DriverMismatch,
+        SignState::DriverMismatch,
         Warning,
         Note,
         FINISH,
@@ -614,7 +614,7 @@ const STATES: &[StateRow] = &[
 /// Name, counter, severity, action, whether the job may finish, threshold, window, meaning, source.
 type CountedRow = (
     &'static str,
-    Counted,
+    SignCounter,
     Severity,
     Action,
     bool,
@@ -627,7 +627,7 @@ type CountedRow = (
 const COUNTED: &[CountedRow] = &[
     (
         "ecc-uncorrected",
-        Counted::EccUncorrected,
+        SignCounter::EccUncorrected,
         Critical,
         Reset,
         FINISH,
@@ -638,7 +638,7 @@ const COUNTED: &[CountedRow] = &[
     ),
     (
         "ecc-corrected",
-        Counted::EccCorrected,
+        SignCounter::EccCorrected,
         Info,
         Note,
         FINISH,
@@ -649,7 +649,7 @@ const COUNTED: &[CountedRow] = &[
     ),
     (
         "rows-remapped",
-        Counted::RowsRemapped,
+        SignCounter::RowsRemapped,
         Info,
         Note,
         FINISH,
@@ -660,7 +660,7 @@ const COUNTED: &[CountedRow] = &[
     ),
     (
         "nvlink-errors",
-        Counted::NvlinkErrors,
+        SignCounter::NvlinkErrors,
         Warning,
         Quarantine,
         FINISH,
@@ -671,7 +671,7 @@ const COUNTED: &[CountedRow] = &[
     ),
     (
         "pcie-replays",
-        Counted::PcieReplays,
+        SignCounter::PcieReplays,
         Warning,
         Note,
         FINISH,
@@ -682,7 +682,7 @@ const COUNTED: &[CountedRow] = &[
     ),
     (
         "heat-slowed",
-        Counted::HeatSlowed,
+        SignCounter::HeatSlowed,
         Warning,
         Note,
         FINISH,
@@ -750,7 +750,7 @@ pub fn signs() -> BTreeMap<String, SignKind> {
     signs.insert(
         "pages-retired".to_owned(),
         SignKind {
-            evidence: Evidence::State(StateSeen::PagesRetired),
+            evidence: Evidence::State(SignState::PagesRetired),
             threshold: 60,
             ..retired
         },
@@ -761,7 +761,7 @@ pub fn signs() -> BTreeMap<String, SignKind> {
         signs.insert(
             name.to_owned(),
             SignKind {
-                evidence: Evidence::Counted(counted),
+                evidence: Evidence::Counter(counted),
                 threshold,
                 window_secs,
                 ..base(severity, action, let_finish, meaning, source.to_owned())

@@ -78,8 +78,8 @@ pub enum Evidence {
     Xid(Vec<u64>),
     /// An Xid that no other entry names; counted.
     OtherXid,
-    Counted(Counted),
-    State(StateSeen),
+    Counter(SignCounter),
+    State(SignState),
 }
 
 macro_rules! words {
@@ -102,7 +102,7 @@ macro_rules! words {
 
 words! {
     /// Counters whose rise is evidence.
-    Counted {
+    SignCounter {
         /// Uncorrected ECC errors, by event or by counter.
         EccUncorrected = "ecc-uncorrected",
         EccCorrected = "ecc-corrected",
@@ -118,7 +118,7 @@ words! {
 
 words! {
     /// States that are evidence as long as they last.
-    StateSeen {
+    SignState {
         Lost = "lost",
         Hangs = "hangs",
         Missing = "missing",
@@ -396,16 +396,16 @@ impl FromStr for Evidence {
         if text == "xid-other" {
             return Ok(Evidence::OtherXid);
         }
-        let counted = Counted::ALL.iter().find(|(_, word)| *word == text);
+        let counted = SignCounter::ALL.iter().find(|(_, word)| *word == text);
         if let Some((counted, _)) = counted {
-            return Ok(Evidence::Counted(*counted));
+            return Ok(Evidence::Counter(*counted));
         }
-        let state = StateSeen::ALL.iter().find(|(_, word)| *word == text);
+        let state = SignState::ALL.iter().find(|(_, word)| *word == text);
         if let Some((state, _)) = state {
             return Ok(Evidence::State(*state));
         }
-        let words = Counted::ALL.iter().map(|(_, word)| *word);
-        let words = words.chain(StateSeen::ALL.iter().map(|(_, word)| *word));
+        let words = SignCounter::ALL.iter().map(|(_, word)| *word);
+        let words = words.chain(SignState::ALL.iter().map(|(_, word)| *word));
         let known = suggest::closest(text, words.chain(["xid-other"]));
         let hint = known.map_or(
             "write xid N or a word of the catalogue".to_owned(),
@@ -436,7 +436,7 @@ impl fmt::Display for Evidence {
                 write!(f, "xid {}", words.join(","))
             }
             Evidence::OtherXid => f.write_str("xid-other"),
-            Evidence::Counted(counted) => f.write_str(counted.word()),
+            Evidence::Counter(counted) => f.write_str(counted.word()),
             Evidence::State(state) => f.write_str(state.word()),
         }
     }

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 /// One look at one GPU. What the board or the driver does not offer is `None`, which is never a sign of anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reading {
+pub struct GpuReading {
     /// Why there is no reading: the GPU is lost, or holds its calls. Then nothing else is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Silence>,
+    pub fault: Option<ReadFailure>,
     pub temperature_c: Option<u32>,
     /// Where the board begins to slow down for heat.
     pub slowdown_c: Option<u32>,
@@ -55,7 +55,7 @@ pub struct Reading {
     pub recovery: Option<RecoveryAdvice>,
 }
 
-impl Reading {
+impl GpuReading {
     /// Links that are up.
     pub fn nvlinks_up(&self) -> u32 {
         self.nvlink_count
@@ -66,7 +66,7 @@ impl Reading {
 /// Says in each reading how many links the best of its type on this node has up, so that a link which was down from the first
 /// look is seen too. Takes the GPU's type beside each reading. One without any link up may have no bridge where its siblings
 /// have one: it is compared with nobody.
-pub fn compare_siblings(readings: &mut [(&str, &mut Reading)]) {
+pub fn compare_siblings(readings: &mut [(&str, &mut GpuReading)]) {
     for at in 0..readings.len() {
         let gpu_type = readings[at].0;
         let siblings = || {
@@ -81,15 +81,15 @@ pub fn compare_siblings(readings: &mut [(&str, &mut Reading)]) {
 
 /// Why a GPU gives no reading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Silence {
-    pub kind: SilenceKind,
+pub struct ReadFailure {
+    pub kind: ReadFailureKind,
     /// In the words of the driver or of the thread that waited.
     pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SilenceKind {
+pub enum ReadFailureKind {
     /// Off the bus: the driver says that it is lost.
     Lost,
     /// A call about it has not returned.
@@ -148,7 +148,7 @@ pub enum GpuEventKind {
     Unknown,
 }
 
-/// Bits of [`Reading::slow_reasons`] that matter here: `nvmlClocksEventReason*`.
+/// Bits of [`GpuReading::slow_reasons`] that matter here: `nvmlClocksEventReason*`.
 pub mod slow_reason {
     pub const IDLE: u64 = 0x1;
     pub const POWER_CAP: u64 = 0x4;
@@ -164,18 +164,18 @@ mod tests {
 
     #[test]
     fn siblings_of_one_type_are_compared_and_silent_ones_left_out() {
-        let with = |count, down: &[u32]| Reading {
+        let with = |count, down: &[u32]| GpuReading {
             nvlink_count: count,
             nvlinks_down: down.to_vec(),
-            ..Reading::default()
+            ..GpuReading::default()
         };
         let (mut one, mut two, mut other) = (with(18, &[3, 4]), with(18, &[]), with(12, &[]));
-        let mut lost = Reading {
-            fault: Some(Silence {
-                kind: SilenceKind::Lost,
+        let mut lost = GpuReading {
+            fault: Some(ReadFailure {
+                kind: ReadFailureKind::Lost,
                 text: String::new(),
             }),
-            ..Reading::default()
+            ..GpuReading::default()
         };
         let mut unbridged = with(2, &[0, 1]);
         compare_siblings(&mut [

@@ -11,11 +11,11 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Repair {
-    pub stage: Stage,
+    pub stage: RepairStage,
     /// Since when.
     pub since: Timestamp,
     /// Steps begun, oldest first; those older than the policy's window are forgotten.
-    pub attempts: Vec<(Attempt, Timestamp)>,
+    pub attempts: Vec<(RepairAttempt, Timestamp)>,
     /// The last burn-in did not pass: another would not either without more.
     pub burn_in_failed: bool,
     /// The last reset or boot could not be done: that says nothing about the board.
@@ -27,7 +27,7 @@ pub struct Repair {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum RepairStage {
     #[default]
     InService,
     /// No new job gets it; nothing is under way.
@@ -42,7 +42,7 @@ pub enum Stage {
 /// What was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Attempt {
+pub enum RepairAttempt {
     Reset,
     Boot,
     BurnIn,
@@ -50,7 +50,7 @@ pub enum Attempt {
 
 /// What has to be known to decide.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Surroundings<'a> {
+pub struct RepairContext<'a> {
     /// What the standing signs call for.
     pub verdict: Option<Verdict<'a>>,
     /// A run holds the GPU, or a part of it.
@@ -93,7 +93,7 @@ impl Default for RepairPolicy {
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum RepairStep {
     Nothing,
     Quarantine,
     /// It should be quarantined, and the breaker does not allow it: to be said loudly.
@@ -112,7 +112,7 @@ pub enum Step {
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum RepairOutcome {
     /// The reset or the boot was done; whether it helped, signs and burn-in tell. Take the GPU's next reading as the new
     /// beginning: [`super::GpuWatch::accepting`].
     Done,
@@ -123,77 +123,90 @@ pub enum Ended {
 
 impl Repair {
     /// The next step.
-    pub fn next(&self, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+    pub fn next(
+        &self,
+        around: &RepairContext<'_>,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> RepairStep {
         match self.stage {
-            Stage::InService if self.held_by_admin.is_some() => Step::Quarantine,
-            Stage::InService => match around.verdict {
-                None => Step::Nothing,
-                Some(_) if around.breaker_allows => Step::Quarantine,
-                Some(_) => Step::StoppedByBreaker,
+            RepairStage::InService if self.held_by_admin.is_some() => RepairStep::Quarantine,
+            RepairStage::InService => match around.verdict {
+                None => RepairStep::Nothing,
+                Some(_) if around.breaker_allows => RepairStep::Quarantine,
+                Some(_) => RepairStep::StoppedByBreaker,
             },
-            Stage::Out => self.next_out_of_service(around, policy, now),
-            Stage::Resetting | Stage::Booting | Stage::BurningIn => {
+            RepairStage::Out => self.next_out_of_service(around, policy, now),
+            RepairStage::Resetting | RepairStage::Booting | RepairStage::BurningIn => {
                 let overdue = now.since_secs(self.since) >= policy.patience_secs as i64;
-                if overdue { Step::GiveUp } else { Step::Nothing }
+                if overdue {
+                    RepairStep::GiveUp
+                } else {
+                    RepairStep::Nothing
+                }
             }
-            Stage::Marked => Step::Nothing,
+            RepairStage::Marked => RepairStep::Nothing,
         }
     }
 
     fn next_out_of_service(
         &self,
-        around: &Surroundings<'_>,
+        around: &RepairContext<'_>,
         policy: &RepairPolicy,
         now: Timestamp,
-    ) -> Step {
+    ) -> RepairStep {
         if around.held {
             let ends = around
                 .verdict
                 .is_some_and(|verdict| !verdict.let_finish && verdict.action >= Action::EndJob);
-            return if ends { Step::EndJob } else { Step::Nothing };
+            return if ends {
+                RepairStep::EndJob
+            } else {
+                RepairStep::Nothing
+            };
         }
         if self.held_by_admin.is_some() {
-            return Step::Nothing;
+            return RepairStep::Nothing;
         }
         let action = match around.verdict {
             Some(verdict) => verdict.action,
             None if self.burn_in_failed => Action::Reset,
-            None => return self.when_rested(Step::BurnIn, around, policy, now),
+            None => return self.when_rested(RepairStep::BurnIn, around, policy, now),
         };
         match action {
-            Action::Note | Action::Quarantine | Action::EndJob => Step::WaitForAdmin,
-            Action::Replace => Step::MarkForReplacement,
-            Action::Reset if self.left(Attempt::Reset, policy.max_resets, policy, now) => {
-                self.when_rested(Step::Reset, around, policy, now)
+            Action::Note | Action::Quarantine | Action::EndJob => RepairStep::WaitForAdmin,
+            Action::Replace => RepairStep::MarkForReplacement,
+            Action::Reset if self.left(RepairAttempt::Reset, policy.max_resets, policy, now) => {
+                self.when_rested(RepairStep::Reset, around, policy, now)
             }
             // What resets do not mend, a boot may; and what that does not, nothing here does.
             Action::Reset | Action::Reboot
-                if self.left(Attempt::Boot, policy.max_boots, policy, now) =>
+                if self.left(RepairAttempt::Boot, policy.max_boots, policy, now) =>
             {
                 match around.node_empty {
-                    true => self.when_rested(Step::Boot, around, policy, now),
-                    false => Step::Nothing,
+                    true => self.when_rested(RepairStep::Boot, around, policy, now),
+                    false => RepairStep::Nothing,
                 }
             }
-            Action::Reset | Action::Reboot if self.not_done => Step::WaitForAdmin,
-            Action::Reset if policy.max_resets > 0 => Step::MarkForReplacement,
-            Action::Reboot if policy.max_boots > 0 => Step::MarkForReplacement,
-            Action::Reset | Action::Reboot => Step::WaitForAdmin,
+            Action::Reset | Action::Reboot if self.not_done => RepairStep::WaitForAdmin,
+            Action::Reset if policy.max_resets > 0 => RepairStep::MarkForReplacement,
+            Action::Reboot if policy.max_boots > 0 => RepairStep::MarkForReplacement,
+            Action::Reset | Action::Reboot => RepairStep::WaitForAdmin,
         }
     }
 
     /// A step is begun: to be written down before it is taken.
-    pub fn begin(&mut self, step: Step, policy: &RepairPolicy, now: Timestamp) {
+    pub fn begin(&mut self, step: RepairStep, policy: &RepairPolicy, now: Timestamp) {
         let attempt = match step {
-            Step::Reset => Some((Attempt::Reset, Stage::Resetting)),
-            Step::Boot => Some((Attempt::Boot, Stage::Booting)),
-            Step::BurnIn => Some((Attempt::BurnIn, Stage::BurningIn)),
+            RepairStep::Reset => Some((RepairAttempt::Reset, RepairStage::Resetting)),
+            RepairStep::Boot => Some((RepairAttempt::Boot, RepairStage::Booting)),
+            RepairStep::BurnIn => Some((RepairAttempt::BurnIn, RepairStage::BurningIn)),
             _ => None,
         };
         let stage = match (step, attempt) {
             (_, Some((_, stage))) => stage,
-            (Step::Quarantine | Step::GiveUp, None) => Stage::Out,
-            (Step::MarkForReplacement, None) => Stage::Marked,
+            (RepairStep::Quarantine | RepairStep::GiveUp, None) => RepairStage::Out,
+            (RepairStep::MarkForReplacement, None) => RepairStage::Marked,
             _ => return,
         };
         if let Some((attempt, _)) = attempt {
@@ -201,8 +214,8 @@ impl Repair {
                 .retain(|(_, at)| now.since_secs(*at) < policy.window_secs as i64);
             self.attempts.push((attempt, now));
         }
-        if step == Step::GiveUp {
-            let burning_in = self.stage == Stage::BurningIn;
+        if step == RepairStep::GiveUp {
+            let burning_in = self.stage == RepairStage::BurningIn;
             (self.burn_in_failed, self.not_done) = (
                 self.burn_in_failed || burning_in,
                 self.not_done || !burning_in,
@@ -213,16 +226,24 @@ impl Repair {
     }
 
     /// The step that was under way has ended. One that nobody waits for any more changes nothing.
-    pub fn end(&mut self, ended: Ended, now: Timestamp) {
+    pub fn end(&mut self, ended: RepairOutcome, now: Timestamp) {
         let (stage, burn_in_failed) = match (self.stage, ended) {
-            (Stage::Resetting | Stage::Booting, Ended::Done) => (Stage::Out, false),
-            (Stage::Resetting | Stage::Booting, Ended::Failed) => (Stage::Out, self.burn_in_failed),
-            (Stage::BurningIn, Ended::BurnInPassed) => (Stage::InService, false),
-            (Stage::BurningIn, Ended::BurnInFailed | Ended::Failed) => (Stage::Out, true),
+            (RepairStage::Resetting | RepairStage::Booting, RepairOutcome::Done) => {
+                (RepairStage::Out, false)
+            }
+            (RepairStage::Resetting | RepairStage::Booting, RepairOutcome::Failed) => {
+                (RepairStage::Out, self.burn_in_failed)
+            }
+            (RepairStage::BurningIn, RepairOutcome::BurnInPassed) => {
+                (RepairStage::InService, false)
+            }
+            (RepairStage::BurningIn, RepairOutcome::BurnInFailed | RepairOutcome::Failed) => {
+                (RepairStage::Out, true)
+            }
             _ => return,
         };
-        if matches!(self.stage, Stage::Resetting | Stage::Booting) {
-            self.not_done = ended == Ended::Failed;
+        if matches!(self.stage, RepairStage::Resetting | RepairStage::Booting) {
+            self.not_done = ended == RepairOutcome::Failed;
         }
         self.stage = stage;
         self.burn_in_failed = burn_in_failed;
@@ -237,8 +258,11 @@ impl Repair {
     /// An administrator returns it: what was tried is forgotten, and a burn-in decides. The caller also forgets its signs. Whoever returns
     /// one does not wait for a boot that has not come; a reset or a burn-in ends first.
     pub fn release(&mut self, now: Timestamp) {
-        if matches!(self.stage, Stage::Marked | Stage::Out | Stage::Booting) {
-            self.stage = Stage::Out;
+        if matches!(
+            self.stage,
+            RepairStage::Marked | RepairStage::Out | RepairStage::Booting
+        ) {
+            self.stage = RepairStage::Out;
             self.since = now;
         }
         self.attempts.clear();
@@ -249,10 +273,16 @@ impl Repair {
 
     /// True while jobs may get it.
     pub fn in_service(&self) -> bool {
-        self.stage == Stage::InService && self.held_by_admin.is_none()
+        self.stage == RepairStage::InService && self.held_by_admin.is_none()
     }
 
-    fn left(&self, attempt: Attempt, most: u32, policy: &RepairPolicy, now: Timestamp) -> bool {
+    fn left(
+        &self,
+        attempt: RepairAttempt,
+        most: u32,
+        policy: &RepairPolicy,
+        now: Timestamp,
+    ) -> bool {
         let recent = self.attempts.iter().filter(|(kind, at)| {
             *kind == attempt && now.since_secs(*at) < policy.window_secs as i64
         });
@@ -262,24 +292,25 @@ impl Repair {
     /// The step, when nothing else is under way on the node and the pause after the step before is over.
     fn when_rested(
         &self,
-        step: Step,
-        around: &Surroundings<'_>,
+        step: RepairStep,
+        around: &RepairContext<'_>,
         policy: &RepairPolicy,
         now: Timestamp,
-    ) -> Step {
+    ) -> RepairStep {
         // A burn-in after a reset or a boot belongs to it and waits for nobody; a second one waits as everything else.
         let last = self.attempts.last();
-        let follows = step == Step::BurnIn && last.is_none_or(|(last, _)| *last != Attempt::BurnIn);
+        let follows = step == RepairStep::BurnIn
+            && last.is_none_or(|(last, _)| *last != RepairAttempt::BurnIn);
         let doubled = policy
             .first_pause_secs
             .saturating_mul(1 << self.attempts.len().min(10));
         let rested = last
             .is_none_or(|(_, at)| now.since_secs(*at) >= doubled.min(policy.window_secs) as i64);
-        let free = !around.other_under_way || step == Step::BurnIn;
+        let free = !around.other_under_way || step == RepairStep::BurnIn;
         if free && (rested || follows) {
             step
         } else {
-            Step::Nothing
+            RepairStep::Nothing
         }
     }
 }
@@ -308,8 +339,8 @@ mod tests {
         watch
     }
 
-    fn around(watch: &GpuWatch) -> Surroundings<'_> {
-        Surroundings {
+    fn around(watch: &GpuWatch) -> RepairContext<'_> {
+        RepairContext {
             verdict: verdict(watch.standing()),
             held: false,
             node_empty: true,
@@ -321,10 +352,10 @@ mod tests {
     /// Takes the step that comes next, and says which.
     fn step(
         repair: &mut Repair,
-        around: &Surroundings<'_>,
+        around: &RepairContext<'_>,
         policy: &RepairPolicy,
         now: Timestamp,
-    ) -> Step {
+    ) -> RepairStep {
         let step = repair.next(around, policy, now);
         assert_eq!(
             repair.next(around, policy, now),
@@ -339,49 +370,58 @@ mod tests {
     fn a_sick_gpu_goes_out_its_job_ends_it_is_reset_tried_and_returned() {
         let (policy, mut repair, sick) =
             (RepairPolicy::default(), Repair::default(), with_xids(&[48]));
-        let held = Surroundings {
+        let held = RepairContext {
             held: true,
             ..around(&sick)
         };
-        assert_eq!(step(&mut repair, &held, &policy, at(0)), Step::Quarantine);
+        assert_eq!(
+            step(&mut repair, &held, &policy, at(0)),
+            RepairStep::Quarantine
+        );
         assert!(!repair.in_service());
-        assert_eq!(step(&mut repair, &held, &policy, at(1)), Step::EndJob);
+        assert_eq!(step(&mut repair, &held, &policy, at(1)), RepairStep::EndJob);
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(2)),
-            Step::Reset
+            RepairStep::Reset
         );
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(3)),
-            Step::Nothing,
+            RepairStep::Nothing,
             "under way"
         );
-        repair.end(Ended::Done, at(10));
+        repair.end(RepairOutcome::Done, at(10));
         let well = GpuWatch::default();
         assert_eq!(
             step(&mut repair, &around(&well), &policy, at(11)),
-            Step::BurnIn
+            RepairStep::BurnIn
         );
-        repair.end(Ended::BurnInPassed, at(100));
+        repair.end(RepairOutcome::BurnInPassed, at(100));
         assert!(repair.in_service());
-        assert_eq!(repair.next(&around(&well), &policy, at(101)), Step::Nothing);
+        assert_eq!(
+            repair.next(&around(&well), &policy, at(101)),
+            RepairStep::Nothing
+        );
     }
 
     #[test]
     fn a_job_that_may_finish_is_waited_for() {
         let (policy, mut repair, sick) =
             (RepairPolicy::default(), Repair::default(), with_xids(&[94]));
-        let held = Surroundings {
+        let held = RepairContext {
             held: true,
             ..around(&sick)
         };
-        assert_eq!(step(&mut repair, &held, &policy, at(0)), Step::Quarantine);
+        assert_eq!(
+            step(&mut repair, &held, &policy, at(0)),
+            RepairStep::Quarantine
+        );
         assert_eq!(
             step(&mut repair, &held, &policy, at(100_000)),
-            Step::Nothing
+            RepairStep::Nothing
         );
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(100_001)),
-            Step::Reset
+            RepairStep::Reset
         );
     }
 
@@ -395,26 +435,26 @@ mod tests {
         let mut taken = Vec::new();
         for secs in 0..2000 {
             let next = step(&mut repair, &around(&sick), &policy, at(secs));
-            if next != Step::Nothing {
+            if next != RepairStep::Nothing {
                 taken.push((next, secs));
             }
-            repair.end(Ended::Done, at(secs));
+            repair.end(RepairOutcome::Done, at(secs));
         }
         assert_eq!(
             taken,
             [
-                (Step::Quarantine, 0),
-                (Step::Reset, 1),
-                (Step::Reset, 121),
-                (Step::Boot, 361),
-                (Step::MarkForReplacement, 362)
+                (RepairStep::Quarantine, 0),
+                (RepairStep::Reset, 1),
+                (RepairStep::Reset, 121),
+                (RepairStep::Boot, 361),
+                (RepairStep::MarkForReplacement, 362)
             ]
         );
-        assert_eq!(repair.stage, Stage::Marked);
+        assert_eq!(repair.stage, RepairStage::Marked);
         repair.release(at(3000));
         assert_eq!(
             repair.next(&around(&GpuWatch::default()), &policy, at(3001)),
-            Step::BurnIn,
+            RepairStep::BurnIn,
             "returned by an administrator"
         );
     }
@@ -429,27 +469,27 @@ mod tests {
         repair.hold("fan noise".to_owned());
         assert_eq!(
             step(&mut repair, &around(&well), &policy, at(0)),
-            Step::Quarantine
+            RepairStep::Quarantine
         );
         assert_eq!(
             step(&mut repair, &around(&well), &policy, at(1)),
-            Step::Nothing,
+            RepairStep::Nothing,
             "an administrator keeps it"
         );
         repair.release(at(2));
         assert_eq!(
             step(&mut repair, &around(&well), &policy, at(3)),
-            Step::BurnIn
+            RepairStep::BurnIn
         );
-        repair.end(Ended::BurnInFailed, at(60));
+        repair.end(RepairOutcome::BurnInFailed, at(60));
         assert_eq!(
             step(&mut repair, &around(&well), &policy, at(61)),
-            Step::Nothing,
+            RepairStep::Nothing,
             "not so soon"
         );
         assert_eq!(
             step(&mut repair, &around(&well), &policy, at(130)),
-            Step::Reset
+            RepairStep::Reset
         );
     }
 
@@ -457,43 +497,49 @@ mod tests {
     fn the_breaker_and_a_step_elsewhere_on_the_node_hold_it_back() {
         let (policy, mut repair, sick) =
             (RepairPolicy::default(), Repair::default(), with_xids(&[79]));
-        let stopped = Surroundings {
+        let stopped = RepairContext {
             breaker_allows: false,
             ..around(&sick)
         };
         assert_eq!(
             step(&mut repair, &stopped, &policy, at(0)),
-            Step::StoppedByBreaker
+            RepairStep::StoppedByBreaker
         );
         assert!(repair.in_service(), "said, not done");
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(1)),
-            Step::Quarantine
+            RepairStep::Quarantine
         );
         assert_eq!(
             repair.next(&around(&sick), &policy, at(2)),
-            Step::WaitForAdmin,
+            RepairStep::WaitForAdmin,
             "no boot by itself"
         );
         let booting = RepairPolicy {
             max_boots: 1,
             ..policy
         };
-        let busy = Surroundings {
+        let busy = RepairContext {
             node_empty: false,
             ..around(&sick)
         };
         assert_eq!(
             repair.next(&busy, &booting, at(2)),
-            Step::Nothing,
+            RepairStep::Nothing,
             "the other seven work on"
         );
-        let elsewhere = Surroundings {
+        let elsewhere = RepairContext {
             other_under_way: true,
             ..around(&sick)
         };
-        assert_eq!(repair.next(&elsewhere, &booting, at(2)), Step::Nothing);
-        assert_eq!(repair.next(&around(&sick), &booting, at(2)), Step::Boot);
+        assert_eq!(
+            repair.next(&elsewhere, &booting, at(2)),
+            RepairStep::Nothing
+        );
+        assert_eq!(
+            repair.next(&around(&sick), &booting, at(2)),
+            RepairStep::Boot
+        );
     }
 
     #[test]
@@ -503,21 +549,21 @@ mod tests {
         step(&mut repair, &around(&sick), &policy, at(0));
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(1)),
-            Step::Reset
+            RepairStep::Reset
         );
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(3600)),
-            Step::Nothing
+            RepairStep::Nothing
         );
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(3601)),
-            Step::GiveUp
+            RepairStep::GiveUp
         );
-        assert_eq!(repair.stage, Stage::Out);
-        repair.end(Ended::BurnInPassed, at(3602));
+        assert_eq!(repair.stage, RepairStage::Out);
+        repair.end(RepairOutcome::BurnInPassed, at(3602));
         assert_eq!(
             repair.stage,
-            Stage::Out,
+            RepairStage::Out,
             "an answer that comes too late returns nothing to service"
         );
     }
@@ -531,7 +577,7 @@ mod tests {
             },
             with_xids(&[48]),
         );
-        let after = |endings: [Ended; 2]| {
+        let after = |endings: [RepairOutcome; 2]| {
             let mut repair = Repair::default();
             step(&mut repair, &around(&sick), &policy, at(0));
             for (turn, ended) in endings.into_iter().enumerate() {
@@ -542,16 +588,19 @@ mod tests {
                         &policy,
                         at(100 * (1 + turn as i64))
                     ),
-                    Step::Reset
+                    RepairStep::Reset
                 );
                 repair.end(ended, at(100 * (1 + turn as i64) + 1));
             }
             repair.next(&around(&sick), &policy, at(1000))
         };
-        assert_eq!(after([Ended::Failed, Ended::Failed]), Step::WaitForAdmin);
         assert_eq!(
-            after([Ended::Failed, Ended::Done]),
-            Step::MarkForReplacement,
+            after([RepairOutcome::Failed, RepairOutcome::Failed]),
+            RepairStep::WaitForAdmin
+        );
+        assert_eq!(
+            after([RepairOutcome::Failed, RepairOutcome::Done]),
+            RepairStep::MarkForReplacement,
             "it was reset, and that did not help"
         );
     }
@@ -566,21 +615,21 @@ mod tests {
         step(&mut repair, &around(&sick), &policy, at(0));
         assert_eq!(
             step(&mut repair, &around(&sick), &policy, at(1)),
-            Step::Boot
+            RepairStep::Boot
         );
         repair.release(at(2));
         assert_eq!(
             step(&mut repair, &around(&GpuWatch::default()), &policy, at(3)),
-            Step::BurnIn
+            RepairStep::BurnIn
         );
         let mut resetting = Repair {
-            stage: Stage::Resetting,
+            stage: RepairStage::Resetting,
             ..Repair::default()
         };
         resetting.release(at(2));
         assert_eq!(
             resetting.stage,
-            Stage::Resetting,
+            RepairStage::Resetting,
             "its program is at work on it"
         );
     }
@@ -597,26 +646,26 @@ mod tests {
             let (mut repair, mut now, mut is_sick) = (Repair::default(), 0, false);
             for (falls_sick, held, breaker_allows, node_empty, ending, secs) in days {
                 now += secs;
-                is_sick |= falls_sick && repair.stage == Stage::InService;
+                is_sick |= falls_sick && repair.stage == RepairStage::InService;
                 let watch = if is_sick { &sick } else { &well };
-                let around = Surroundings { held, breaker_allows, node_empty, ..around(watch) };
+                let around = RepairContext { held, breaker_allows, node_empty, ..around(watch) };
                 let before = repair.clone();
                 let step = step(&mut repair, &around, &policy, at(now));
-                prop_assert!(!(held && matches!(step, Step::Reset | Step::Boot | Step::BurnIn)), "{step:?} under a job");
-                prop_assert!(step != Step::Boot || node_empty, "a boot under other jobs");
-                prop_assert!(!(before.stage == Stage::InService && !is_sick && step != Step::Nothing), "{step:?} of a healthy GPU");
+                prop_assert!(!(held && matches!(step, RepairStep::Reset | RepairStep::Boot | RepairStep::BurnIn)), "{step:?} under a job");
+                prop_assert!(step != RepairStep::Boot || node_empty, "a boot under other jobs");
+                prop_assert!(!(before.stage == RepairStage::InService && !is_sick && step != RepairStep::Nothing), "{step:?} of a healthy GPU");
                 if ending > 0 {
-                    let endings = [Ended::Done, Ended::Done, Ended::Failed, Ended::BurnInPassed, Ended::BurnInFailed];
+                    let endings = [RepairOutcome::Done, RepairOutcome::Done, RepairOutcome::Failed, RepairOutcome::BurnInPassed, RepairOutcome::BurnInFailed];
                     let ended = endings[ending - 1];
                     let under_way = repair.stage;
                     repair.end(ended, at(now));
-                    if ended == Ended::Done && matches!(under_way, Stage::Resetting | Stage::Booting) {
+                    if ended == RepairOutcome::Done && matches!(under_way, RepairStage::Resetting | RepairStage::Booting) {
                         is_sick = false;
                     }
-                    let returned = under_way != Stage::InService && repair.stage == Stage::InService;
-                    prop_assert!(!returned || (under_way == Stage::BurningIn && ended == Ended::BurnInPassed));
+                    let returned = under_way != RepairStage::InService && repair.stage == RepairStage::InService;
+                    prop_assert!(!returned || (under_way == RepairStage::BurningIn && ended == RepairOutcome::BurnInPassed));
                 }
-                let resets = repair.attempts.iter().filter(|(kind, at_)| *kind == Attempt::Reset && at(now).since_secs(*at_) < 86_400);
+                let resets = repair.attempts.iter().filter(|(kind, at_)| *kind == RepairAttempt::Reset && at(now).since_secs(*at_) < 86_400);
                 prop_assert!(resets.count() <= policy.max_resets as usize);
                 prop_assert!(repair.attempts.len() < 200);
             }

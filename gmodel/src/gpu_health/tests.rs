@@ -12,8 +12,8 @@ fn at(secs: i64) -> Timestamp {
 }
 
 /// A GPU in full health under load.
-fn healthy() -> Reading {
-    Reading {
+fn healthy() -> GpuReading {
+    GpuReading {
         temperature_c: Some(60),
         slowdown_c: Some(87),
         memory_temperature_c: Some(70),
@@ -41,72 +41,72 @@ fn healthy() -> Reading {
         pcie_replays: Some(5),
         fabric: Some(FabricHealth::Ready),
         recovery: Some(RecoveryAdvice::None),
-        ..Reading::default()
+        ..GpuReading::default()
     }
 }
 
-fn silent(kind: SilenceKind) -> Reading {
-    Reading {
-        fault: Some(Silence {
+fn silent(kind: ReadFailureKind) -> GpuReading {
+    GpuReading {
+        fault: Some(ReadFailure {
             kind,
             text: "no answer".to_owned(),
         }),
-        ..Reading::default()
+        ..GpuReading::default()
     }
 }
 
-fn raised(changes: &[Change]) -> Vec<&str> {
+fn raised(changes: &[SignChange]) -> Vec<&str> {
     let names = changes.iter().filter_map(|change| match change {
-        Change::Raised(sign) => Some(sign.name.as_str()),
+        SignChange::Raised(sign) => Some(sign.name.as_str()),
         _ => None,
     });
     names.collect()
 }
 
 /// A reading that shows this state and nothing else.
-fn shows(state: StateSeen) -> Option<Reading> {
+fn shows(state: SignState) -> Option<GpuReading> {
     let mut reading = healthy();
     match state {
-        StateSeen::Lost => return Some(silent(SilenceKind::Lost)),
-        StateSeen::Hangs => return Some(silent(SilenceKind::Hangs)),
-        StateSeen::Missing => return Some(silent(SilenceKind::Missing)),
-        StateSeen::Error => return Some(silent(SilenceKind::Error)),
-        StateSeen::SramWorn => reading.sram_worn = Some(true),
-        StateSeen::RemapPending => reading.remap_pending = Some(true),
-        StateSeen::RemapFailed => reading.remap_failed = Some(true),
-        StateSeen::RetirementPending => reading.retirement_pending = Some(true),
-        StateSeen::PagesRetired => reading.pages_retired = Some(60),
-        StateSeen::NvlinkDown => reading.nvlinks_down = vec![4, 7],
-        StateSeen::PcieWidth => reading.pcie_width = Some(8),
-        StateSeen::PcieGeneration => reading.pcie_gen = Some(3),
-        StateSeen::Hot => reading.temperature_c = Some(88),
-        StateSeen::MemoryHot => reading.memory_temperature_c = Some(95),
-        StateSeen::PowerBrake => {
+        SignState::Lost => return Some(silent(ReadFailureKind::Lost)),
+        SignState::Hangs => return Some(silent(ReadFailureKind::Hangs)),
+        SignState::Missing => return Some(silent(ReadFailureKind::Missing)),
+        SignState::Error => return Some(silent(ReadFailureKind::Error)),
+        SignState::SramWorn => reading.sram_worn = Some(true),
+        SignState::RemapPending => reading.remap_pending = Some(true),
+        SignState::RemapFailed => reading.remap_failed = Some(true),
+        SignState::RetirementPending => reading.retirement_pending = Some(true),
+        SignState::PagesRetired => reading.pages_retired = Some(60),
+        SignState::NvlinkDown => reading.nvlinks_down = vec![4, 7],
+        SignState::PcieWidth => reading.pcie_width = Some(8),
+        SignState::PcieGeneration => reading.pcie_gen = Some(3),
+        SignState::Hot => reading.temperature_c = Some(88),
+        SignState::MemoryHot => reading.memory_temperature_c = Some(95),
+        SignState::PowerBrake => {
             reading.slow_reasons = Some(slow_reason::POWER_BRAKE | slow_reason::HARDWARE)
         }
-        StateSeen::FabricNotReady => reading.fabric = Some(FabricHealth::InProgress),
-        StateSeen::FabricFailed => reading.fabric = Some(FabricHealth::Failed),
-        StateSeen::FabricUnhealthy => reading.fabric = Some(FabricHealth::Unhealthy),
-        StateSeen::AdviceReset => reading.recovery = Some(RecoveryAdvice::Reset),
-        StateSeen::AdviceReboot => reading.recovery = Some(RecoveryAdvice::Reboot),
-        StateSeen::AdviceDrain => reading.recovery = Some(RecoveryAdvice::DrainP2p),
-        StateSeen::AdviceDrainAndReset => reading.recovery = Some(RecoveryAdvice::DrainAndReset),
-        StateSeen::CountMismatch | StateSeen::DriverMismatch => return None,
+        SignState::FabricNotReady => reading.fabric = Some(FabricHealth::InProgress),
+        SignState::FabricFailed => reading.fabric = Some(FabricHealth::Failed),
+        SignState::FabricUnhealthy => reading.fabric = Some(FabricHealth::Unhealthy),
+        SignState::AdviceReset => reading.recovery = Some(RecoveryAdvice::Reset),
+        SignState::AdviceReboot => reading.recovery = Some(RecoveryAdvice::Reboot),
+        SignState::AdviceDrain => reading.recovery = Some(RecoveryAdvice::DrainP2p),
+        SignState::AdviceDrainAndReset => reading.recovery = Some(RecoveryAdvice::DrainAndReset),
+        SignState::CountMismatch | SignState::DriverMismatch => return None,
     }
     Some(reading)
 }
 
 /// The healthy reading with this counter so much higher.
-fn risen(counted: Counted, by: u64) -> Reading {
+fn risen(counted: SignCounter, by: u64) -> GpuReading {
     let mut reading = healthy();
     let counter = match counted {
-        Counted::EccUncorrected => &mut reading.ecc_uncorrected,
-        Counted::EccCorrected => &mut reading.ecc_corrected,
-        Counted::NvlinkErrors => &mut reading.nvlink_errors,
-        Counted::PcieReplays => &mut reading.pcie_replays,
-        Counted::HeatSlowed => &mut reading.heat_slowed_ms,
-        Counted::PowerSlowed => &mut reading.power_slowed_ms,
-        Counted::RowsRemapped => &mut reading.rows_remapped,
+        SignCounter::EccUncorrected => &mut reading.ecc_uncorrected,
+        SignCounter::EccCorrected => &mut reading.ecc_corrected,
+        SignCounter::NvlinkErrors => &mut reading.nvlink_errors,
+        SignCounter::PcieReplays => &mut reading.pcie_replays,
+        SignCounter::HeatSlowed => &mut reading.heat_slowed_ms,
+        SignCounter::PowerSlowed => &mut reading.power_slowed_ms,
+        SignCounter::RowsRemapped => &mut reading.rows_remapped,
     };
     *counter = counter.map(|value| value + by);
     reading
@@ -135,7 +135,7 @@ fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
                 EventSource::EventSet,
                 at(now),
             ),
-            Evidence::Counted(counted) => {
+            Evidence::Counter(counted) => {
                 watch.read(&catalogue, &risen(*counted, kind.threshold), at(now))
             }
             Evidence::State(state) => match shows(*state) {
@@ -148,7 +148,7 @@ fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
             now += 20;
         }
         assert_eq!(raised(&seen), [name.as_str()], "{name}");
-        let Change::Raised(sign) = &seen[0] else {
+        let SignChange::Raised(sign) = &seen[0] else {
             panic!("{seen:?}")
         };
         assert_eq!(
@@ -164,7 +164,7 @@ fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
 fn a_state_must_last_and_begins_again_after_a_gap() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
-    let narrow = shows(StateSeen::PcieWidth).unwrap();
+    let narrow = shows(SignState::PcieWidth).unwrap();
     assert_eq!(watch.read(&catalogue, &narrow, at(0)), []);
     assert_eq!(watch.read(&catalogue, &narrow, at(299)), []);
     assert_eq!(watch.read(&catalogue, &healthy(), at(300)), []);
@@ -173,7 +173,7 @@ fn a_state_must_last_and_begins_again_after_a_gap() {
     let changes = watch.read(&catalogue, &narrow, at(610));
     assert_eq!(raised(&changes), ["pcie-width"]);
     assert!(
-        matches!(&changes[0], Change::Raised(sign) if sign.first == at(310) && sign.evidence == "8 of 16 PCIe lanes")
+        matches!(&changes[0], SignChange::Raised(sign) if sign.first == at(310) && sign.evidence == "8 of 16 PCIe lanes")
     );
 }
 
@@ -181,13 +181,13 @@ fn a_state_must_last_and_begins_again_after_a_gap() {
 fn a_sign_that_clears_is_over_and_one_that_does_not_stands_until_the_gpu_is_accepted() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
-    watch.read(&catalogue, &shows(StateSeen::RemapPending).unwrap(), at(0));
-    watch.read(&catalogue, &shows(StateSeen::SramWorn).unwrap(), at(10));
+    watch.read(&catalogue, &shows(SignState::RemapPending).unwrap(), at(0));
+    watch.read(&catalogue, &shows(SignState::SramWorn).unwrap(), at(10));
     assert_eq!(watch.standing().count(), 2);
     assert_eq!(watch.read(&catalogue, &healthy(), at(299)), []);
     let changes = watch.read(&catalogue, &healthy(), at(310));
     assert!(
-        matches!(&changes[..], [Change::Over(sign)] if sign.name == "remap-pending"),
+        matches!(&changes[..], [SignChange::Over(sign)] if sign.name == "remap-pending"),
         "{changes:?}"
     );
     watch.read(&catalogue, &healthy(), at(1_000_000));
@@ -207,14 +207,14 @@ fn a_sign_that_clears_is_over_and_one_that_does_not_stands_until_the_gpu_is_acce
 fn a_silent_gpu_shows_its_silence_only_and_nothing_is_over_meanwhile() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
-    watch.read(&catalogue, &shows(StateSeen::Hot).unwrap(), at(0));
-    watch.read(&catalogue, &shows(StateSeen::Hot).unwrap(), at(120));
+    watch.read(&catalogue, &shows(SignState::Hot).unwrap(), at(0));
+    watch.read(&catalogue, &shows(SignState::Hot).unwrap(), at(120));
     assert_eq!(
-        raised(&watch.read(&catalogue, &silent(SilenceKind::Lost), at(130))),
+        raised(&watch.read(&catalogue, &silent(ReadFailureKind::Lost), at(130))),
         ["lost"]
     );
     assert_eq!(
-        watch.read(&catalogue, &silent(SilenceKind::Lost), at(90_000)),
+        watch.read(&catalogue, &silent(ReadFailureKind::Lost), at(90_000)),
         []
     );
     assert_eq!(
@@ -258,7 +258,7 @@ fn the_same_event_from_the_event_set_and_the_kernel_log_counts_once() {
         EventSource::EventSet,
         at(6001),
     );
-    watch.read(&catalogue, &risen(Counted::EccUncorrected, 2), at(6010));
+    watch.read(&catalogue, &risen(SignCounter::EccUncorrected, 2), at(6010));
     let ecc = watch
         .standing()
         .find(|sign| sign.name == "ecc-uncorrected")
@@ -310,7 +310,7 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
     watch.read(&catalogue, &alone, at(180));
     let changes = watch.read(&catalogue, &alone, at(240));
     assert!(
-        matches!(&changes[..], [Change::Raised(sign)] if sign.evidence == "NVLink 3 is down"),
+        matches!(&changes[..], [SignChange::Raised(sign)] if sign.evidence == "NVLink 3 is down"),
         "{changes:?}"
     );
     // One whose siblings have more links up was not wired that way.
@@ -327,7 +327,7 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
 #[test]
 fn a_gpu_without_a_bridge_beside_two_that_have_one_is_no_sign() {
     let catalogue = Catalogue::built_in();
-    let board = |down: &[u32]| Reading {
+    let board = |down: &[u32]| GpuReading {
         nvlink_count: 4,
         nvlinks_down: down.to_vec(),
         nvlinks_up_expected: None,
@@ -389,7 +389,7 @@ fn two_faults_on_one_gpu_call_for_the_harsher() {
         (first.action, first.let_finish, first.sign.name.as_str()),
         (Action::Reset, true, "xid-94")
     );
-    watch.read(&catalogue, &shows(StateSeen::RemapFailed).unwrap(), at(2));
+    watch.read(&catalogue, &shows(SignState::RemapFailed).unwrap(), at(2));
     watch.event(
         &catalogue,
         GpuEventKind::Xid(95),
@@ -416,7 +416,7 @@ fn a_watch_and_its_signs_survive_being_written_down() {
         EventSource::EventSet,
         at(1),
     );
-    watch.read(&catalogue, &shows(StateSeen::NvlinkDown).unwrap(), at(2));
+    watch.read(&catalogue, &shows(SignState::NvlinkDown).unwrap(), at(2));
     let text = serde_json::to_string(&watch).unwrap();
     assert_eq!(serde_json::from_str::<GpuWatch>(&text).unwrap(), watch);
     assert_eq!(
@@ -456,7 +456,7 @@ fn the_catalogue_names_sources_and_each_xid_once() {
     assert_eq!((name, kind.action), ("xid-79", Action::Reboot));
     assert_eq!(catalogue.by_xid(120).unwrap().0, "xid-119");
     assert_eq!(catalogue.by_xid(4711).unwrap().0, "xid-other");
-    for (state, word) in StateSeen::ALL {
+    for (state, word) in SignState::ALL {
         let named = catalogue
             .signs
             .values()
@@ -495,7 +495,7 @@ fn raised_by(kind: &SignKind) -> String {
         String::new()
     };
     match &kind.evidence {
-        Evidence::Counted(Counted::HeatSlowed | Counted::PowerSlowed) => {
+        Evidence::Counter(SignCounter::HeatSlowed | SignCounter::PowerSlowed) => {
             format!(
                 "{}, {} s within {} s",
                 kind.evidence,
@@ -503,11 +503,11 @@ fn raised_by(kind: &SignKind) -> String {
                 kind.window_secs
             )
         }
-        Evidence::Counted(_) => format!(
+        Evidence::Counter(_) => format!(
             "{}, {} within {} s",
             kind.evidence, kind.threshold, kind.window_secs
         ),
-        Evidence::State(StateSeen::PagesRetired) => {
+        Evidence::State(SignState::PagesRetired) => {
             format!("{}, {} or more", kind.evidence, kind.threshold)
         }
         evidence => format!("{}{lasting}", evidence.to_string().replace(',', ", ")),
@@ -743,7 +743,7 @@ proptest! {
             now += secs;
             let source = if from_log { EventSource::KernelLog } else { EventSource::EventSet };
             for change in watch.event(&catalogue, GpuEventKind::Xid(number), count, source, at(now)) {
-                let (Change::Raised(sign) | Change::Again(sign) | Change::Over(sign)) = change;
+                let (SignChange::Raised(sign) | SignChange::Repeated(sign) | SignChange::Over(sign)) = change;
                 words.entry(sign.name).or_default().push(now);
             }
         }
@@ -767,16 +767,16 @@ proptest! {
         let mut now = 0;
         for (what, secs) in steps {
             now += secs;
-            let changes = match StateSeen::ALL.get(what).and_then(|(state, _)| shows(*state)) {
+            let changes = match SignState::ALL.get(what).and_then(|(state, _)| shows(*state)) {
                 Some(reading) => watch.read(&catalogue, &reading, at(now)),
                 None if what % 2 == 0 => watch.read(&catalogue, &healthy(), at(now)),
                 None => watch.event(&catalogue, GpuEventKind::Xid(what as u64 * 4), 1, EventSource::EventSet, at(now)),
             };
             for change in changes {
                 match change {
-                    Change::Raised(sign) => prop_assert!(standing.insert(sign.name.clone(), sign.count).is_none(), "{} raised twice", sign.name),
-                    Change::Again(sign) => prop_assert!(standing.contains_key(&sign.name)),
-                    Change::Over(sign) => prop_assert!(standing.remove(&sign.name).is_some(), "{} was not raised", sign.name),
+                    SignChange::Raised(sign) => prop_assert!(standing.insert(sign.name.clone(), sign.count).is_none(), "{} raised twice", sign.name),
+                    SignChange::Repeated(sign) => prop_assert!(standing.contains_key(&sign.name)),
+                    SignChange::Over(sign) => prop_assert!(standing.remove(&sign.name).is_some(), "{} was not raised", sign.name),
                 }
             }
             let names: Vec<&str> = watch.standing().map(|sign| sign.name.as_str()).collect();

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{Action, Catalogue, Counted, Evidence, Severity, SignKind, StateSeen};
+use super::catalogue::{Action, Catalogue, Evidence, Severity, SignCounter, SignKind, SignState};
 use super::reading::{
-    FabricHealth, GpuEventKind, Reading, RecoveryAdvice, SilenceKind, slow_reason,
+    FabricHealth, GpuEventKind, GpuReading, ReadFailureKind, RecoveryAdvice, slow_reason,
 };
 use crate::time::Timestamp;
 
@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 #[serde(default)]
 pub struct GpuWatch {
     before: Option<Baseline>,
-    tallies: BTreeMap<String, Tally>,
+    tallies: BTreeMap<String, SignRecord>,
 }
 
 /// A sign that stands.
@@ -40,10 +40,11 @@ pub struct Sign {
 /// What became of a sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum SignChange {
     Raised(Sign),
     /// It stands already and came again; told after a minute, then two, four, up to an hour.
-    Again(Sign),
+    #[serde(rename = "again")]
+    Repeated(Sign),
     Over(Sign),
 }
 
@@ -105,7 +106,7 @@ struct Baseline {
 
 /// What is known of one sign that was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Tally {
+struct SignRecord {
     /// Counts in parts of the window: number of the part, and how many in it.
     parts: VecDeque<(i64, u64)>,
     /// What each source has counted since it was quiet.
@@ -113,18 +114,18 @@ struct Tally {
     /// Since when the state lasts.
     since: Option<Timestamp>,
     last_seen: Timestamp,
-    standing: Option<Standing>,
+    standing: Option<RaisedSign>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Standing {
+struct RaisedSign {
     sign: Sign,
     told_at: Timestamp,
     patience_secs: i64,
 }
 
 /// Evidence that comes in numbers.
-struct Seen {
+struct Observation {
     source: EventSource,
     count: u64,
     text: String,
@@ -142,7 +143,7 @@ const BUSY_PERCENT: u32 = 30;
 impl GpuWatch {
     /// A watch that takes the GPU as it is: nothing that `reading` shows counts as new, no sign stands. For a GPU that is put
     /// into service, after its burn-in.
-    pub fn accepting(reading: &Reading) -> GpuWatch {
+    pub fn accepting(reading: &GpuReading) -> GpuWatch {
         GpuWatch {
             before: Some(Baseline::of(reading, reading.nvlinks_down.clone())),
             tallies: BTreeMap::new(),
@@ -153,9 +154,9 @@ impl GpuWatch {
     pub fn read(
         &mut self,
         catalogue: &Catalogue,
-        reading: &Reading,
+        reading: &GpuReading,
         now: Timestamp,
-    ) -> Vec<Change> {
+    ) -> Vec<SignChange> {
         let mut changes = Vec::new();
         let silent = reading.fault.as_ref().map(|fault| fault.kind);
         let never_up = match &self.before {
@@ -171,10 +172,10 @@ impl GpuWatch {
                     let seen = state_seen(*state, reading, kind, &never_up);
                     changes.extend(self.state_of(catalogue, name, kind, seen, now));
                 }
-                Evidence::Counted(counted) if silent.is_none() => {
+                Evidence::Counter(counted) if silent.is_none() => {
                     let rise = self.rise(*counted, reading);
                     if rise > 0 {
-                        let seen = Seen {
+                        let seen = Observation {
                             source: EventSource::Reading,
                             count: rise,
                             text: counted_text(*counted, rise),
@@ -182,7 +183,7 @@ impl GpuWatch {
                         changes.extend(self.count(catalogue, name, kind, seen, now));
                     }
                 }
-                Evidence::Counted(_) | Evidence::Xid(_) | Evidence::OtherXid => {}
+                Evidence::Counter(_) | Evidence::Xid(_) | Evidence::OtherXid => {}
             }
         }
         if silent.is_none() {
@@ -204,26 +205,26 @@ impl GpuWatch {
         count: u64,
         source: EventSource,
         now: Timestamp,
-    ) -> Vec<Change> {
-        let counted = |wanted: Counted| {
+    ) -> Vec<SignChange> {
+        let counted = |wanted: SignCounter| {
             let mut signs = catalogue.signs.iter();
             signs
-                .find(|(_, kind)| kind.evidence == Evidence::Counted(wanted))
+                .find(|(_, kind)| kind.evidence == Evidence::Counter(wanted))
                 .map(|(name, kind)| (name.as_str(), kind))
         };
         let (found, text) = match kind {
             GpuEventKind::Xid(number) => (catalogue.by_xid(number), format!("Xid {number}")),
             GpuEventKind::EccUncorrected => (
-                counted(Counted::EccUncorrected),
-                counted_text(Counted::EccUncorrected, count),
+                counted(SignCounter::EccUncorrected),
+                counted_text(SignCounter::EccUncorrected, count),
             ),
             GpuEventKind::EccCorrected => (
-                counted(Counted::EccCorrected),
-                counted_text(Counted::EccCorrected, count),
+                counted(SignCounter::EccCorrected),
+                counted_text(SignCounter::EccCorrected, count),
             ),
             GpuEventKind::Lost => {
                 let text = "the driver says that it is lost".to_owned();
-                return self.state(catalogue, StateSeen::Lost, Some(text), now);
+                return self.state(catalogue, SignState::Lost, Some(text), now);
             }
             GpuEventKind::MigConfigChange | GpuEventKind::Unknown => return Vec::new(),
         };
@@ -234,7 +235,7 @@ impl GpuWatch {
             catalogue,
             name,
             sign,
-            Seen {
+            Observation {
                 source,
                 count,
                 text,
@@ -249,10 +250,10 @@ impl GpuWatch {
     pub fn state(
         &mut self,
         catalogue: &Catalogue,
-        state: StateSeen,
+        state: SignState,
         seen: Option<String>,
         now: Timestamp,
-    ) -> Vec<Change> {
+    ) -> Vec<SignChange> {
         let signs = catalogue.signs.iter();
         let wanted: Vec<_> = signs
             .filter(|(_, kind)| kind.evidence == Evidence::State(state))
@@ -274,10 +275,10 @@ impl GpuWatch {
             .filter_map(|tally| Some(&tally.standing.as_ref()?.sign))
     }
 
-    fn tally(&mut self, name: &str, now: Timestamp) -> &mut Tally {
+    fn tally(&mut self, name: &str, now: Timestamp) -> &mut SignRecord {
         self.tallies
             .entry(name.to_owned())
-            .or_insert_with(|| Tally {
+            .or_insert_with(|| SignRecord {
                 parts: VecDeque::new(),
                 by_source: BTreeMap::new(),
                 since: None,
@@ -291,9 +292,9 @@ impl GpuWatch {
         catalogue: &Catalogue,
         name: &str,
         kind: &SignKind,
-        seen: Seen,
+        seen: Observation,
         now: Timestamp,
-    ) -> Option<Change> {
+    ) -> Option<SignChange> {
         let tally = self.tally(name, now);
         let fresh = tally.fresh(seen.source, seen.count, now);
         tally.last_seen = now;
@@ -331,7 +332,7 @@ impl GpuWatch {
         kind: &SignKind,
         seen: Option<String>,
         now: Timestamp,
-    ) -> Option<Change> {
+    ) -> Option<SignChange> {
         let Some(text) = seen else {
             // What did not last long enough has to begin again.
             if let Some(tally) = self.tallies.get_mut(name) {
@@ -355,7 +356,7 @@ impl GpuWatch {
     }
 
     /// Signs without evidence for long enough, and those that the catalogue has no more.
-    fn over(&mut self, catalogue: &Catalogue, now: Timestamp) -> Vec<Change> {
+    fn over(&mut self, catalogue: &Catalogue, now: Timestamp) -> Vec<SignChange> {
         let mut changes = Vec::new();
         self.tallies.retain(|name, tally| {
             let quiet_secs = now.since_secs(tally.last_seen);
@@ -368,7 +369,7 @@ impl GpuWatch {
                 Some(kind) => tally.since.is_none() && quiet_secs >= kind.window_secs as i64,
             };
             if ended && let Some(standing) = &tally.standing {
-                changes.push(Change::Over(standing.sign.clone()));
+                changes.push(SignChange::Over(standing.sign.clone()));
             }
             !ended
         });
@@ -376,7 +377,7 @@ impl GpuWatch {
     }
 
     /// By how much a counter rose since the reading before. One that fell began anew, and all it shows is new.
-    fn rise(&self, counted: Counted, reading: &Reading) -> u64 {
+    fn rise(&self, counted: SignCounter, reading: &GpuReading) -> u64 {
         let rise = |old: Option<u64>, new: Option<u64>| match (old, new) {
             (Some(old), Some(new)) if new >= old => new - old,
             (Some(_), Some(new)) => new,
@@ -385,7 +386,7 @@ impl GpuWatch {
         let new = counter(counted, reading);
         let Some(before) = &self.before else {
             // Errors since the driver was loaded are news to somebody who never looked; other counters may be years old.
-            return if counted == Counted::EccUncorrected {
+            return if counted == SignCounter::EccUncorrected {
                 new.unwrap_or(0)
             } else {
                 0
@@ -393,7 +394,7 @@ impl GpuWatch {
         };
         let old = before.counters.get(counted.word()).copied();
         let risen = rise(old, new);
-        if counted == Counted::EccUncorrected {
+        if counted == SignCounter::EccUncorrected {
             return risen.max(rise(
                 before.ecc_uncorrected_ever,
                 reading.ecc_uncorrected_ever,
@@ -404,8 +405,8 @@ impl GpuWatch {
 }
 
 impl Baseline {
-    fn of(reading: &Reading, links_never_up: Vec<u32>) -> Baseline {
-        let counters = Counted::ALL.iter();
+    fn of(reading: &GpuReading, links_never_up: Vec<u32>) -> Baseline {
+        let counters = SignCounter::ALL.iter();
         Baseline {
             counters: counters
                 .filter_map(|(counted, word)| {
@@ -418,7 +419,7 @@ impl Baseline {
     }
 }
 
-impl Tally {
+impl SignRecord {
     /// How many of `count` no other source has told of.
     fn fresh(&mut self, source: EventSource, count: u64, now: Timestamp) -> u64 {
         if now.since_secs(self.last_seen) > SOURCES_APART_SECS {
@@ -438,7 +439,7 @@ impl Tally {
         evidence: String,
         count: u64,
         now: Timestamp,
-    ) -> Change {
+    ) -> SignChange {
         let sign = Sign {
             name: name.to_owned(),
             severity: kind.severity,
@@ -450,15 +451,15 @@ impl Tally {
             first: self.since.unwrap_or(now),
             last: now,
         };
-        self.standing = Some(Standing {
+        self.standing = Some(RaisedSign {
             sign: sign.clone(),
             told_at: now,
             patience_secs: FIRST_PATIENCE_SECS,
         });
-        Change::Raised(sign)
+        SignChange::Raised(sign)
     }
 
-    fn again(&mut self, fresh: u64, now: Timestamp) -> Option<Change> {
+    fn again(&mut self, fresh: u64, now: Timestamp) -> Option<SignChange> {
         let standing = self.standing.as_mut()?;
         standing.sign.count = standing.sign.count.saturating_add(fresh);
         standing.sign.last = now;
@@ -467,12 +468,12 @@ impl Tally {
         }
         standing.told_at = now;
         standing.patience_secs = (standing.patience_secs * 2).min(MOST_PATIENCE_SECS);
-        Some(Change::Again(standing.sign.clone()))
+        Some(SignChange::Repeated(standing.sign.clone()))
     }
 }
 
 /// Links that are down at the first look, as far as no sibling says that they should be up.
-fn first_links_down(reading: &Reading) -> Vec<u32> {
+fn first_links_down(reading: &GpuReading) -> Vec<u32> {
     let missing = reading
         .nvlinks_up_expected
         .is_some_and(|expected| reading.nvlinks_up() < expected);
@@ -483,46 +484,46 @@ fn first_links_down(reading: &Reading) -> Vec<u32> {
     }
 }
 
-fn counter(counted: Counted, reading: &Reading) -> Option<u64> {
+fn counter(counted: SignCounter, reading: &GpuReading) -> Option<u64> {
     match counted {
-        Counted::EccUncorrected => reading.ecc_uncorrected,
-        Counted::EccCorrected => reading.ecc_corrected,
-        Counted::NvlinkErrors => reading.nvlink_errors,
-        Counted::PcieReplays => reading.pcie_replays,
-        Counted::HeatSlowed => reading.heat_slowed_ms,
-        Counted::PowerSlowed => reading.power_slowed_ms,
-        Counted::RowsRemapped => reading.rows_remapped,
+        SignCounter::EccUncorrected => reading.ecc_uncorrected,
+        SignCounter::EccCorrected => reading.ecc_corrected,
+        SignCounter::NvlinkErrors => reading.nvlink_errors,
+        SignCounter::PcieReplays => reading.pcie_replays,
+        SignCounter::HeatSlowed => reading.heat_slowed_ms,
+        SignCounter::PowerSlowed => reading.power_slowed_ms,
+        SignCounter::RowsRemapped => reading.rows_remapped,
     }
 }
 
-fn counted_text(counted: Counted, rise: u64) -> String {
+fn counted_text(counted: SignCounter, rise: u64) -> String {
     let s = if rise == 1 { "" } else { "s" };
     match counted {
-        Counted::EccUncorrected => format!("{rise} uncorrected ECC error{s}"),
-        Counted::EccCorrected => format!("{rise} corrected ECC error{s}"),
-        Counted::NvlinkErrors => format!("{rise} error{s} on its NVLinks"),
-        Counted::PcieReplays => format!("{rise} replay{s} on its PCIe link"),
-        Counted::HeatSlowed => format!("slowed down for heat for {} s", rise / 1000),
-        Counted::PowerSlowed => format!("slowed down for lack of power for {} s", rise / 1000),
-        Counted::RowsRemapped => format!("{rise} row{s} of memory replaced"),
+        SignCounter::EccUncorrected => format!("{rise} uncorrected ECC error{s}"),
+        SignCounter::EccCorrected => format!("{rise} corrected ECC error{s}"),
+        SignCounter::NvlinkErrors => format!("{rise} error{s} on its NVLinks"),
+        SignCounter::PcieReplays => format!("{rise} replay{s} on its PCIe link"),
+        SignCounter::HeatSlowed => format!("slowed down for heat for {} s", rise / 1000),
+        SignCounter::PowerSlowed => format!("slowed down for lack of power for {} s", rise / 1000),
+        SignCounter::RowsRemapped => format!("{rise} row{s} of memory replaced"),
     }
 }
 
-fn tells_silence(state: StateSeen) -> bool {
+fn tells_silence(state: SignState) -> bool {
     matches!(
         state,
-        StateSeen::Lost | StateSeen::Hangs | StateSeen::Missing | StateSeen::Error
+        SignState::Lost | SignState::Hangs | SignState::Missing | SignState::Error
     )
 }
 
 /// What is seen of a state, where it is so.
 fn state_seen(
-    state: StateSeen,
-    reading: &Reading,
+    state: SignState,
+    reading: &GpuReading,
     kind: &SignKind,
     links_never_up: &[u32],
 ) -> Option<String> {
-    let silence = |wanted: SilenceKind| {
+    let silence = |wanted: ReadFailureKind| {
         reading
             .fault
             .as_ref()
@@ -539,34 +540,34 @@ fn state_seen(
             .is_some_and(|reasons| reasons & bit != 0)
     };
     match state {
-        StateSeen::Lost => silence(SilenceKind::Lost),
-        StateSeen::Hangs => silence(SilenceKind::Hangs),
-        StateSeen::Missing => silence(SilenceKind::Missing),
-        StateSeen::Error => silence(SilenceKind::Error),
-        StateSeen::SramWorn => flag(reading.sram_worn, "the SRAM error threshold is exceeded"),
-        StateSeen::RemapPending => flag(reading.remap_pending, "a row remap is pending"),
-        StateSeen::RemapFailed => flag(reading.remap_failed, "a row remap failed"),
-        StateSeen::RetirementPending => {
+        SignState::Lost => silence(ReadFailureKind::Lost),
+        SignState::Hangs => silence(ReadFailureKind::Hangs),
+        SignState::Missing => silence(ReadFailureKind::Missing),
+        SignState::Error => silence(ReadFailureKind::Error),
+        SignState::SramWorn => flag(reading.sram_worn, "the SRAM error threshold is exceeded"),
+        SignState::RemapPending => flag(reading.remap_pending, "a row remap is pending"),
+        SignState::RemapFailed => flag(reading.remap_failed, "a row remap failed"),
+        SignState::RetirementPending => {
             flag(reading.retirement_pending, "a page retirement is pending")
         }
-        StateSeen::PagesRetired => {
+        SignState::PagesRetired => {
             let pages = reading
                 .pages_retired
                 .filter(|&pages| pages >= kind.threshold)?;
             Some(format!("{pages} pages are retired"))
         }
-        StateSeen::NvlinkDown => links_seen_down(reading, links_never_up),
-        StateSeen::PcieWidth => {
+        SignState::NvlinkDown => links_seen_down(reading, links_never_up),
+        SignState::PcieWidth => {
             let (now, most) = (reading.pcie_width?, reading.pcie_width_max?);
             (now > 0 && now < most).then(|| format!("{now} of {most} PCIe lanes"))
         }
-        StateSeen::PcieGeneration => {
+        SignState::PcieGeneration => {
             let (now, most) = (reading.pcie_gen?, reading.pcie_gen_max?);
             let busy = reading.busy_percent? >= BUSY_PERCENT;
             (busy && now > 0 && now < most)
                 .then(|| format!("PCIe generation {now} of {most} under load"))
         }
-        StateSeen::Hot => {
+        SignState::Hot => {
             let limit = reading
                 .slowdown_c
                 .filter(|&limit| reading.temperature_c >= Some(limit));
@@ -579,39 +580,39 @@ fn state_seen(
                 ),
             }
         }
-        StateSeen::MemoryHot => {
+        SignState::MemoryHot => {
             let (now, most) = (reading.memory_temperature_c?, reading.memory_max_c?);
             (now >= most).then(|| format!("memory at {now} C, at most {most} C"))
         }
-        StateSeen::PowerBrake => when(
+        SignState::PowerBrake => when(
             slow(slow_reason::POWER_BRAKE),
             "slowed down by the power supply",
         ),
-        StateSeen::FabricNotReady => match reading.fabric? {
+        SignState::FabricNotReady => match reading.fabric? {
             FabricHealth::NotStarted => {
                 Some("its registration with the fabric has not begun".to_owned())
             }
             FabricHealth::InProgress => Some("its registration with the fabric goes on".to_owned()),
             _ => None,
         },
-        StateSeen::FabricFailed => when(
+        SignState::FabricFailed => when(
             reading.fabric == Some(FabricHealth::Failed),
             "its registration with the fabric failed",
         ),
-        StateSeen::FabricUnhealthy => when(
+        SignState::FabricUnhealthy => when(
             reading.fabric == Some(FabricHealth::Unhealthy),
             "its fabric is degraded",
         ),
-        StateSeen::AdviceReset => advice(RecoveryAdvice::Reset),
-        StateSeen::AdviceReboot => advice(RecoveryAdvice::Reboot),
-        StateSeen::AdviceDrain => advice(RecoveryAdvice::DrainP2p),
-        StateSeen::AdviceDrainAndReset => advice(RecoveryAdvice::DrainAndReset),
+        SignState::AdviceReset => advice(RecoveryAdvice::Reset),
+        SignState::AdviceReboot => advice(RecoveryAdvice::Reboot),
+        SignState::AdviceDrain => advice(RecoveryAdvice::DrainP2p),
+        SignState::AdviceDrainAndReset => advice(RecoveryAdvice::DrainAndReset),
         // Of the node: `GpuWatch::state` is told of them.
-        StateSeen::CountMismatch | StateSeen::DriverMismatch => None,
+        SignState::CountMismatch | SignState::DriverMismatch => None,
     }
 }
 
-fn links_seen_down(reading: &Reading, links_never_up: &[u32]) -> Option<String> {
+fn links_seen_down(reading: &GpuReading, links_never_up: &[u32]) -> Option<String> {
     let down: Vec<String> = reading
         .nvlinks_down
         .iter()

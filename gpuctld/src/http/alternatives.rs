@@ -3,7 +3,7 @@
 //! Asked of the real core and scheduler on copies, as a dry run is; prices are those of the TOML at this moment.
 
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::{JobSpec, Timestamp};
 use gsched::WorkBudget;
 use gsched::priority::gpus_asked;
@@ -24,7 +24,7 @@ pub(super) fn rows(
     let several = all.clone().count() > 1;
     let rows = all.take(MOST).map(|alternative| {
         let mut alone = spec.clone();
-        alone.request.gpus = Some(GpuAsk {
+        alone.request.gpus = Some(GpuRequest {
             alternatives: vec![alternative.clone()],
         });
         let price_per_hour = price_per_hour(state, &alone, now);

@@ -158,7 +158,7 @@ pub(super) const COLUMNS: &[JobColumn] = &[
         .text(&row.spec().launch.submit_host)),
     column!("tags", |row, _, out| out.value(&row.spec().tags)),
     column!("holds", |row, _, out| {
-        let mark = |mark: &gmodel::node::Mark| super::nodes::mark_row(mark);
+        let mark = |mark: &gmodel::node::HoldMark| super::nodes::mark_row(mark);
         out.list_unless_empty(&row.holds().iter().map(mark).collect::<Vec<_>>())
     }),
     column!("later", |row, _, out| !row.spec().later.is_empty()

@@ -7,7 +7,7 @@ use super::query::Pairs;
 use axum::Json;
 use axum::extract::State as Shared;
 use gcore::ctl::State;
-use gmodel::expected::Expected;
+use gmodel::expected_hardware::ExpectedHardware;
 use gmodel::node::Link;
 use gwire::api::{DifferenceRow, SCHEMA};
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub(crate) fn differences(state: &State) -> Vec<DifferenceRow> {
     rows
 }
 
-fn of_node(state: &State, expected: &Expected, name: &str) -> Vec<DifferenceRow> {
+fn of_node(state: &State, expected: &ExpectedHardware, name: &str) -> Vec<DifferenceRow> {
     let row = |what: &str, expected: String, found: String| DifferenceRow {
         node: name.to_owned(),
         what: what.to_owned(),

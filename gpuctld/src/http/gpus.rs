@@ -11,12 +11,12 @@ use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Node, State};
 use gmodel::Instant;
 use gmodel::gpu_check::{CheckProgram, GpuChecks};
-use gmodel::gpu_health::Stage;
+use gmodel::gpu_health::RepairStage;
 use gmodel::gpu_order::GpuAction;
 use gmodel::hostlist::Hostlist;
 use gmodel::node::{GpuEntry, Role};
 use gmodel::suggest::did_you_mean;
-use gwire::api::{GpuHealthRow, GpuHistoryRow, GpuList, GpuRequest, SCHEMA};
+use gwire::api::{GpuActionRequest, GpuHealthRow, GpuHistoryRow, GpuList, SCHEMA};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -137,7 +137,7 @@ pub(super) async fn act(
     caller: Caller,
     Shared(site): Shared<Site>,
     Path((name, gpu, act)): Path<(String, String, String)>,
-    body: Result<Json<GpuRequest>, JsonRejection>,
+    body: Result<Json<GpuActionRequest>, JsonRejection>,
 ) -> Result<Json<GpuList>, ApiError> {
     let Json(request) = body?;
     let what = match act.as_str() {
@@ -312,7 +312,7 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
         // Of one that is on its way out it is when it last came back.
         since: standing
             .filter(|standing| {
-                standing.since.0 > 0 && (standing.stage != Stage::InService || standing.held)
+                standing.since.0 > 0 && (standing.stage != RepairStage::InService || standing.held)
             })
             .map(|standing| Instant(standing.since)),
         reason: info.fault.clone(),
@@ -365,12 +365,12 @@ pub(crate) fn state_word(gpu: &GpuEntry) -> &'static str {
     {
         _ if !gpu.present => "missing",
         Some((_, true)) => "quarantined",
-        Some((Stage::InService, _)) => "suspect",
-        Some((Stage::Out, _)) => "quarantined",
-        Some((Stage::Resetting, _)) => "resetting",
-        Some((Stage::Booting, _)) => "booting",
-        Some((Stage::BurningIn, _)) => "burning in",
-        Some((Stage::Marked, _)) => "to be replaced",
+        Some((RepairStage::InService, _)) => "suspect",
+        Some((RepairStage::Out, _)) => "quarantined",
+        Some((RepairStage::Resetting, _)) => "resetting",
+        Some((RepairStage::Booting, _)) => "booting",
+        Some((RepairStage::BurningIn, _)) => "burning in",
+        Some((RepairStage::Marked, _)) => "to be replaced",
         None if !info.fault.is_empty() => "out",
         None if !info.notes.is_empty() => "noted",
         None => "ok",

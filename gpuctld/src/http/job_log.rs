@@ -17,8 +17,8 @@ use gmodel::array_spec::RangeSet;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::idle::{IdleAction, IdleSpell};
-use gmodel::node::Mark;
-use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy};
+use gmodel::node::HoldMark;
+use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopCause};
 use gmodel::signal::signal_name;
 use gmodel::{JobSpec, NodeId, RunClass, RunId};
 use gwire::api::{LogEvent, LogText, SCHEMA};
@@ -447,33 +447,33 @@ impl Teller<'_> {
 
     fn stopping(&self, stop: &Stop) -> String {
         match stop.why {
-            StopWhy::Cancelled => with(format!("cancelled by {}", stop.by), &stop.text),
-            StopWhy::Requeued => with(
+            StopCause::Cancelled => with(format!("cancelled by {}", stop.by), &stop.text),
+            StopCause::Requeued => with(
                 format!("taken back to the queue by {}", stop.by),
                 &stop.text,
             ),
-            StopWhy::Preempted if stop.text.is_empty() => {
+            StopCause::Preempted if stop.text.is_empty() => {
                 "stopped to make room for another job".to_owned()
             }
-            StopWhy::Preempted => format!(
+            StopCause::Preempted => format!(
                 "told to make room {}; {} GPU-seconds since its last mark",
                 stop.text, stop.lost_gpu_secs
             ),
-            StopWhy::Drained => "stopped: its node is drained and has to be empty".to_owned(),
-            StopWhy::Member => "stopped on the other nodes".to_owned(),
-            StopWhy::PrepareTimeout if stop.late.is_empty() => {
+            StopCause::Drained => "stopped: its node is drained and has to be empty".to_owned(),
+            StopCause::Member => "stopped on the other nodes".to_owned(),
+            StopCause::PrepareTimeout if stop.late.is_empty() => {
                 "stopped: not ready in time".to_owned()
             }
-            StopWhy::PrepareTimeout => {
+            StopCause::PrepareTimeout => {
                 let late = stop.late.iter().map(|id| (self.node_name)(*id));
                 format!(
                     "stopped: {} did not get ready in time",
                     hostlist::compress(late)
                 )
             }
-            StopWhy::Fenced => "stopped where it was: its node had been given up".to_owned(),
-            StopWhy::GpuFailed | StopWhy::FenceBroken => "stopped by its node".to_owned(),
-            StopWhy::Unknown => format!("stopped by {}", stop.by),
+            StopCause::Fenced => "stopped where it was: its node had been given up".to_owned(),
+            StopCause::GpuFailed | StopCause::FenceBroken => "stopped by its node".to_owned(),
+            StopCause::Unknown => format!("stopped by {}", stop.by),
         }
     }
 }
@@ -500,7 +500,7 @@ fn waiting(waits: Option<&Waits>) -> String {
     open.into_iter().chain(never).collect::<Vec<_>>().join("; ")
 }
 
-fn held(mark: &Mark) -> String {
+fn held(mark: &HoldMark) -> String {
     with(format!("held by {}", mark.owner), &mark.reason)
 }
 

@@ -228,7 +228,7 @@ fn an_end_says_state_exit_and_what_becomes_of_the_job() {
         ..back.clone()
     };
     assert_eq!(told(in_line), "requeued: NODE_FAIL", "it keeps its place");
-    let mark = Mark {
+    let mark = HoldMark {
         owner: "system".into(),
         reason: "it took three nodes down".into(),
         since: at,
@@ -243,7 +243,7 @@ fn an_end_says_state_exit_and_what_becomes_of_the_job() {
 #[test]
 fn what_people_do_is_told_with_their_names() {
     let at = Timestamp::from_secs(0);
-    let mark = Mark {
+    let mark = HoldMark {
         owner: "admin:root".into(),
         reason: "ask me".into(),
         since: at,
@@ -310,7 +310,7 @@ fn what_people_do_is_told_with_their_names() {
         told,
         "nodes changed to 2-4, memory changed to 8G per node, GPUs changed to h100:2 per node, excluded nodes changed to none by root"
     );
-    let stop = Stop::new(StopWhy::Cancelled, 30, at, "root");
+    let stop = Stop::new(StopCause::Cancelled, 30, at, "root");
     assert_eq!(
         one(&Event::RunStopping {
             run: run(),
@@ -319,7 +319,7 @@ fn what_people_do_is_told_with_their_names() {
         "cancelled by root"
     );
     let late = Stop {
-        why: StopWhy::PrepareTimeout,
+        why: StopCause::PrepareTimeout,
         late: vec![NodeId(2)],
         ..stop
     };

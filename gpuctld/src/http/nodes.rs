@@ -16,7 +16,7 @@ use gcore::ctl::{
 use gmodel::config::{GpuSharing, Partition, PartitionState};
 use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
-use gmodel::node::{GpuEntry, Link, Mark, NodeStateView, Role};
+use gmodel::node::{GpuEntry, HoldMark, Link, NodeStateView, Role};
 use gmodel::policy::Reservation;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, RunId, Timestamp};
@@ -366,7 +366,7 @@ fn gpu_summary(gpus: &[GpuEntry]) -> String {
         .join(",")
 }
 
-pub(super) fn mark_row(mark: &Mark) -> MarkRow {
+pub(super) fn mark_row(mark: &HoldMark) -> MarkRow {
     MarkRow {
         owner: mark.owner.clone(),
         reason: mark.reason.clone(),

@@ -10,8 +10,8 @@ use gmodel::config::Partition;
 use gmodel::duration::sacct_time;
 use gmodel::gpu_link::weakest;
 use gmodel::gpu_request::GpuAmount;
-use gmodel::job::{GpuScope, JobSpec, MemAsk};
-use gmodel::node::{GpuEntry, Mark};
+use gmodel::job::{GpuScope, JobSpec, MemRequest};
+use gmodel::node::{GpuEntry, HoldMark};
 use gmodel::pattern::{self, PatternContext};
 use gmodel::run::NodeShare;
 use gmodel::{ExitCode, Instant, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
@@ -229,7 +229,7 @@ impl<'a> Row<'a> {
         self.state() == JobState::Pending
     }
 
-    pub(super) fn holds(&self) -> &'a [Mark] {
+    pub(super) fn holds(&self) -> &'a [HoldMark] {
         match self {
             Self::Job(job) => &job.holds,
             Self::Tasks {
@@ -653,7 +653,7 @@ impl<'a> Row<'a> {
     }
 
     /// The memory that was asked for, or is given by the partition.
-    fn mem_ask(&self, view: View) -> MemAsk {
+    fn mem_ask(&self, view: View) -> MemRequest {
         let request = &self.spec().request;
         self.partition(view).map_or(request.mem, |partition| {
             partition.mem_ask(request.mem, request.has_gpus())
@@ -674,8 +674,10 @@ impl<'a> Row<'a> {
     /// nobody can say.
     pub(super) fn mem_bytes(&self, view: View<'a>) -> Option<u64> {
         self.mem_given(view).or(match self.mem_ask(view) {
-            MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) => Some(bytes),
-            MemAsk::Default => None,
+            MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) => {
+                Some(bytes)
+            }
+            MemRequest::Default => None,
         })
     }
 
@@ -685,10 +687,10 @@ impl<'a> Row<'a> {
             return run.allocation.iter().map(|share| share.mem_bytes).sum();
         }
         match self.mem_ask(view) {
-            MemAsk::PerNode(bytes) => bytes.saturating_mul(self.nodes(view).into()),
-            MemAsk::PerCpu(bytes) => bytes.saturating_mul(self.cpus(view).into()),
-            MemAsk::PerGpu(bytes) => bytes.saturating_mul(self.gpu_milli(view).div_ceil(1000)),
-            MemAsk::Default => 0,
+            MemRequest::PerNode(bytes) => bytes.saturating_mul(self.nodes(view).into()),
+            MemRequest::PerCpu(bytes) => bytes.saturating_mul(self.cpus(view).into()),
+            MemRequest::PerGpu(bytes) => bytes.saturating_mul(self.gpu_milli(view).div_ceil(1000)),
+            MemRequest::Default => 0,
         }
     }
 
@@ -696,9 +698,9 @@ impl<'a> Row<'a> {
     pub(super) fn mem_per(&self, view: View<'a>) -> &'static str {
         match self.mem_ask(view) {
             _ if self.mem_given(view).is_some() => "node",
-            MemAsk::PerCpu(_) => "cpu",
-            MemAsk::PerGpu(_) => "gpu",
-            MemAsk::PerNode(_) | MemAsk::Default => "node",
+            MemRequest::PerCpu(_) => "cpu",
+            MemRequest::PerGpu(_) => "gpu",
+            MemRequest::PerNode(_) | MemRequest::Default => "node",
         }
     }
 

@@ -11,7 +11,7 @@ use crate::store::reader::{StoredJob, TracedJob};
 use axum::Json;
 use axum::extract::State as Shared;
 use gcore::ctl::Job;
-use gmodel::gpu_request::{GpuAsk, GpuKind};
+use gmodel::gpu_request::{GpuKind, GpuRequest};
 use gmodel::{Instant, Timestamp};
 use gwire::api::{RunRow, SCHEMA, TracePage, TraceRow};
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ fn trace_row(traced: &TracedJob, job: &Job, run: RunRow, view: View) -> TraceRow
 }
 
 /// The types that would have done as well. Alternatives of different amounts are not one size: then those that it held.
-fn types(asked: &GpuAsk, held: &str) -> Vec<String> {
+fn types(asked: &GpuRequest, held: &str) -> Vec<String> {
     let one_size = asked
         .alternatives
         .windows(2)
@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn types_are_those_that_would_have_done() {
-        let types = |asked: &str, held: &str| types(&GpuAsk::parse(asked).unwrap(), held).join("|");
+        let types =
+            |asked: &str, held: &str| types(&GpuRequest::parse(asked).unwrap(), held).join("|");
         assert_eq!(types("4", "h100:4"), "");
         assert_eq!(types("h100:4", "h100:4"), "h100");
         assert_eq!(types("h100:4|a100:4", "a100:4"), "h100|a100");

@@ -6,9 +6,9 @@ use gcore::ctl::past::Past;
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
 use gcore::ctl::{Apart, LateSpecs, Waits};
 use gmodel::array_spec::{ArraySpec, RangeSet};
-use gmodel::checkpoint::Mark as CheckpointMark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::job::Launch;
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub struct JobDocument {
     submitted: Timestamp,
     eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    holds: Vec<Mark>,
+    holds: Vec<HoldMark>,
     #[serde(default)]
     attempts: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -305,7 +305,7 @@ pub struct ArrayDocument {
     submitted: Timestamp,
     eligible: Timestamp,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    holds: Vec<Mark>,
+    holds: Vec<HoldMark>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit_secs: Option<u32>,
     #[serde(default)]

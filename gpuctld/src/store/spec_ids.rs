@@ -1,7 +1,7 @@
 //! Which row of `specs` holds what a request in memory has in common with others. Requests are never changed in place,
 //! so the addresses of the shared parts name it: the jobs of a user that differ in name and script have one row.
 
-use gmodel::job::Surroundings;
+use gmodel::job::LaunchContext;
 use gmodel::{CommonSpec, JobSpec};
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -21,7 +21,7 @@ pub struct SpecIds {
 #[derive(Debug)]
 struct Known {
     common: Weak<CommonSpec>,
-    around: Weak<Surroundings>,
+    around: Weak<LaunchContext>,
     id: i64,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::controller::{Controller, Site, job, wait_until};
 use crate::node::{Machine, hello};
-use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Usage, Want};
+use gmodel::run::{RunEnd, RunPhase, RunReport, RunTarget, RunUse, Usage};
 use gmodel::{ExitCode, JobId, RunId, Timestamp};
 use gwire::node_protocol::{ALPN_HTTP, ToController, ToNode};
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ async fn a_job_goes_to_the_node_and_its_end_comes_back() {
     );
     assert_eq!(
         (desired.runs[0].run, &desired.runs[0].want),
-        (run, &Want::Run)
+        (run, &RunTarget::Run)
     );
     link.say(&ToController::Obeyed {
         fence: desired.fence,

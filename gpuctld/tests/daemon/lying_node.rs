@@ -5,7 +5,7 @@
 
 use crate::controller::{Controller, Site, job, wait_until};
 use crate::node::{Link, Machine, hello};
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Usage};
@@ -51,7 +51,7 @@ fn frames(own: RunId, other: RunId, fence: Fence) -> Vec<Value> {
         usage,
         ..RunEnd::default()
     };
-    let mark = Mark {
+    let mark = CheckpointMark {
         number: 1,
         at: Timestamp(1),
         note: "epoch".into(),

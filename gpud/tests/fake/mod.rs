@@ -5,10 +5,10 @@
 
 #![allow(dead_code)] // each test file uses its part
 
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
 use gmodel::launch_order::{LaunchOrder, OrderNode};
-use gmodel::run::{Desired, DesiredRun, RunEnd, RunPhase, RunReport, StopWhy, Want};
+use gmodel::run::{DesiredRun, DesiredState, RunEnd, RunPhase, RunReport, RunTarget, StopCause};
 use gmodel::{Fence, RunId, UserRef};
 use gwire::api::{FORWARD_HEADER, JoinReply, JoinRequest};
 use gwire::frame::{self, FrameReader};
@@ -57,7 +57,7 @@ pub struct Controller {
     to_node: Arc<std::sync::Mutex<Option<mpsc::UnboundedSender<Vec<u8>>>>>,
     pub phases: BTreeMap<RunId, RunPhase>,
     /// The newest checkpoint mark of each run.
-    pub marks: BTreeMap<RunId, Mark>,
+    pub marks: BTreeMap<RunId, CheckpointMark>,
     pub obeyed: Option<Fence>,
     pub hello: Option<Hello>,
     pub inventories: Vec<gmodel::node::Inventory>,
@@ -306,7 +306,7 @@ impl Controller {
 
     /// Desired state of this generation with orders for GPUs and no run.
     pub fn order_gpus(&self, generation: u64, gpus: Vec<GpuOrder>) {
-        let desired = Desired {
+        let desired = DesiredState {
             fence: Fence {
                 incarnation: 1,
                 generation,
@@ -322,7 +322,7 @@ impl Controller {
 
     /// Desired state of this generation, with the orders of runs to start.
     pub fn desire(&self, generation: u64, orders: Vec<LaunchOrder>, runs: Vec<DesiredRun>) {
-        let desired = Desired {
+        let desired = DesiredState {
             fence: Fence {
                 incarnation: 1,
                 generation,
@@ -735,7 +735,7 @@ pub fn run_id(text: &str) -> RunId {
     text.parse().unwrap()
 }
 
-pub fn want(run: RunId, want: Want) -> DesiredRun {
+pub fn want(run: RunId, want: RunTarget) -> DesiredRun {
     DesiredRun {
         run,
         want,
@@ -748,8 +748,8 @@ pub fn want(run: RunId, want: Want) -> DesiredRun {
 pub fn stop(run: RunId, grace_secs: u32) -> DesiredRun {
     want(
         run,
-        Want::Stop {
-            why: StopWhy::Cancelled,
+        RunTarget::Stop {
+            why: StopCause::Cancelled,
             grace_secs,
         },
     )

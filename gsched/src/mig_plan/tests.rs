@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::{CutRecord, NodeMig, SchedNode};
 use gmodel::config::{ClusterConfig, Partition};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::hostlist::Hostlist;
 use gmodel::mig::MigBoard;
 use gmodel::node::{GpuEntry, MigSlice};
@@ -133,7 +133,7 @@ fn snapshot(nodes: Vec<SchedNode>, jobs: &[&str]) -> Snapshot {
             nodes_min: 1,
             nodes_max: 1,
             ntasks: 1,
-            gpus: Some(GpuAsk::parse(gpus).unwrap()),
+            gpus: Some(GpuRequest::parse(gpus).unwrap()),
             ..Request::default()
         };
         PendingJob {
@@ -518,7 +518,7 @@ fn the_reason_of_who_waits_for_a_cut_is_resources_and_elsewhere_it_never_runs() 
         let mut partition = planned.config.partitions[0].clone();
         partition.mig = mig;
         let request = Request {
-            gpus: Some(GpuAsk::parse(gpus).unwrap()),
+            gpus: Some(GpuRequest::parse(gpus).unwrap()),
             ..planned.pending[0].spec.request.clone()
         };
         crate::impossible(&request, &partition, &[node(1, &["2g.20gb,1g.10gb", "-"])])

@@ -341,9 +341,9 @@ fn it_starts_for_a_shorter_time_where_only_its_own_reservation_elsewhere_is_in_t
         config.partitions[2].mem_per_gpu_bytes,
     ) = (Some(1 << 30), Some(400 << 30));
     snapshot.config = Arc::new(config);
-    snapshot.pending[1..]
-        .iter_mut()
-        .for_each(|job| Arc::make_mut(&mut job.spec).request.mem = gmodel::job::MemAsk::Default);
+    snapshot.pending[1..].iter_mut().for_each(|job| {
+        Arc::make_mut(&mut job.spec).request.mem = gmodel::job::MemRequest::Default
+    });
     let told = plan(&snapshot, WorkBudget::default());
     let starts: Vec<_> = told
         .starts

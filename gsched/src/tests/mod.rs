@@ -24,9 +24,9 @@ use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan}
 use expect_test::{Expect, expect};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::{ClusterConfig, NodeSelection, Partition};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{GpuScope, MemAsk, Switches};
+use gmodel::job::{GpuScope, MemRequest, Switches};
 use gmodel::node::{GpuEntry, GpuInfo};
 use gmodel::policy::{Backfill, Rails, Repeat, Reservation, ReservedPart, Switch};
 use gmodel::run::NodeShare;
@@ -317,12 +317,12 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         cpus_per_gpu: number(words, "cpg"),
         ntasks_per_node: number(words, "per_node"),
         mem: match get(words, "mem") {
-            Some("usual") => MemAsk::Default,
-            _ => MemAsk::PerNode(number::<u64>(words, "mem").unwrap_or(1) << 30),
+            Some("usual") => MemRequest::Default,
+            _ => MemRequest::PerNode(number::<u64>(words, "mem").unwrap_or(1) << 30),
         },
         gpus: get(words, "gpus")
             .or(per_node)
-            .map(|text| GpuAsk::parse(text).unwrap()),
+            .map(|text| GpuRequest::parse(text).unwrap()),
         gpu_scope: if per_node.is_some() {
             GpuScope::Node
         } else {

@@ -188,7 +188,7 @@ fn has_room(job: &PendingJob, node: &SchedNode, kind: &GpuKind, amount: &GpuAmou
         .as_deref()
         .is_none_or(|text| Constraint::parse(text).unwrap().eval(&features));
     let mem = match request.mem {
-        gmodel::job::MemAsk::PerNode(bytes) => bytes,
+        gmodel::job::MemRequest::PerNode(bytes) => bytes,
         _ => unreachable!("these jobs ask for bytes of a node"),
     };
     let tasks = request.ntasks.div_ceil(request.nodes_min);

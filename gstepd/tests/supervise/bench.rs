@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gmodel::launch_order::{LaunchOrder, OrderNode};
-use gmodel::run::{RunEnd, StopWhy};
-use gmodel::supervise::{FromStep, Setup, ToStep};
+use gmodel::run::{RunEnd, StopCause};
+use gmodel::supervise::{RunSetup, SupervisorCommand, SupervisorReport};
 use gmodel::{JobId, RunId, UserRef};
 use gsys::cgroup::{CgroupRoot, Limits, RunCgroup, remove_all};
 
@@ -25,7 +25,7 @@ pub struct Bench {
     /// Where the job works; its user's own.
     pub work: PathBuf,
     pub order: LaunchOrder,
-    pub setup: Setup,
+    pub setup: RunSetup,
     pub cgroup: Option<RunCgroup>,
     gstepd: Option<Child>,
 }
@@ -97,12 +97,12 @@ impl Bench {
             nix::unistd::getuid().as_raw(),
             nix::unistd::getgid().as_raw(),
         );
-        let setup = Setup {
+        let setup = RunSetup {
             node_name: "n1".into(),
             uid: own.0,
             gid: own.1,
             home: "/".into(),
-            ..Setup::default()
+            ..RunSetup::default()
         };
         Bench {
             spool,
@@ -119,7 +119,7 @@ impl Bench {
         self.write_orders();
         self.spawn();
         let mut link = self.connect();
-        assert!(matches!(link.next(), FromStep::Ready { .. }));
+        assert!(matches!(link.next(), SupervisorReport::Ready { .. }));
         link
     }
 
@@ -154,15 +154,15 @@ impl Bench {
     /// Starts the run and waits until its process runs.
     pub fn start_and_go(&mut self) -> Link {
         let mut link = self.start();
-        link.send(&ToStep::Go);
-        assert!(matches!(link.next(), FromStep::Running { .. }));
+        link.send(&SupervisorCommand::Go);
+        assert!(matches!(link.next(), SupervisorReport::Running { .. }));
         link
     }
 
     /// The whole life of a run that ends by itself.
     pub fn run_to_end(&mut self) -> RunEnd {
         let mut link = self.start();
-        link.send(&ToStep::Go);
+        link.send(&SupervisorCommand::Go);
         link.end()
     }
 
@@ -179,7 +179,7 @@ impl Bench {
     }
 
     /// What a connection says after the state.
-    pub fn connect_and_skip_state(&self) -> FromStep {
+    pub fn connect_and_skip_state(&self) -> SupervisorReport {
         let mut link = self.connect();
         link.next();
         link.next()
@@ -250,7 +250,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn send(&mut self, order: &ToStep) {
+    pub fn send(&mut self, order: &SupervisorCommand) {
         let line = serde_json::to_string(order).unwrap() + "\n";
         self.reader.get_mut().write_all(line.as_bytes()).unwrap();
     }
@@ -260,19 +260,19 @@ impl Link {
     }
 
     pub fn stop(&mut self, grace_secs: u32) {
-        self.send(&ToStep::Stop {
-            why: StopWhy::Cancelled,
+        self.send(&SupervisorCommand::Stop {
+            why: StopCause::Cancelled,
             grace_secs,
         });
     }
 
-    pub fn next(&mut self) -> FromStep {
+    pub fn next(&mut self) -> SupervisorReport {
         self.next_if_any()
             .expect("gstepd has closed the connection")
     }
 
     /// `None` when the other end is gone.
-    pub fn next_if_any(&mut self) -> Option<FromStep> {
+    pub fn next_if_any(&mut self) -> Option<SupervisorReport> {
         let mut line = String::new();
         let length = self
             .reader
@@ -292,7 +292,7 @@ impl Link {
     /// Reads on until the end is told.
     pub fn end(&mut self) -> RunEnd {
         loop {
-            if let FromStep::Ended { end } = self.next() {
+            if let SupervisorReport::Ended { end } = self.next() {
                 return end;
             }
         }

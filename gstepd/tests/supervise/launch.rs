@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use gmodel::ExitCode;
 use gmodel::byte_text;
-use gmodel::run::{EndCause, StopWhy};
-use gmodel::supervise::{FromStep, ToStep};
+use gmodel::run::{EndCause, StopCause};
+use gmodel::supervise::{SupervisorCommand, SupervisorReport};
 
 use crate::bench::{Bench, UID, is_alive, pid_in, wait_for};
 
@@ -110,7 +110,7 @@ fn a_job_that_is_cancelled_while_its_login_hangs_is_gone_at_once() {
     };
     let begun = bench.spool.path().join("home/begun");
     let mut link = bench.start();
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     wait_for("the login", || begun.exists().then_some(()));
     link.stop(600);
     let end = link.end();
@@ -213,11 +213,11 @@ fn a_script_that_ends_well_as_it_is_preempted_is_done_or_dies_of_the_signal() {
             return;
         };
         let mut link = bench.start();
-        link.send(&ToStep::Go);
-        assert!(matches!(link.next(), FromStep::Running { .. }));
+        link.send(&SupervisorCommand::Go);
+        assert!(matches!(link.next(), SupervisorReport::Running { .. }));
         std::thread::sleep(Duration::from_micros(47_000 + round * 250));
-        link.send(&ToStep::Stop {
-            why: StopWhy::Preempted,
+        link.send(&SupervisorCommand::Stop {
+            why: StopCause::Preempted,
             grace_secs: 10,
         });
         let end = link.end();

@@ -3,7 +3,7 @@
 use gmodel::ExitCode;
 use gmodel::job::{LimitName, SoftLimit};
 use gmodel::run::EndCause;
-use gmodel::supervise::ToStep;
+use gmodel::supervise::SupervisorCommand;
 use gsys::launch::Resource;
 
 use super::bench::{Bench, wait_for};
@@ -40,7 +40,7 @@ fn the_submissions_soft_limits_hold_in_the_job_and_its_steps() {
         format!("77\n{}\n0\n{memlock}\n", own(Resource::Nofile).hard)
     );
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(grun.order(0, 1, "ulimit -Sn")),
     });
     assert_eq!(grun.accept().collect().stdout[&0], "77\n");

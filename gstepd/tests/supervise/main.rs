@@ -19,7 +19,7 @@ use bench::{Bench, UID, exists, is_alive, pid_in, wait_for};
 use gmodel::ExitCode;
 use gmodel::run::{EndCause, NumberedSignal};
 use gmodel::signal::SigSpec;
-use gmodel::supervise::{FromStep, SetupGpu, ToStep};
+use gmodel::supervise::{RunGpu, SupervisorCommand, SupervisorReport};
 use gsys::cgroup::Limits;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -33,11 +33,11 @@ fn a_script_runs_as_its_user_with_its_files_and_environment() {
     };
     bench.order.umask = 0o027;
     bench.order.environment.push("MINE=1".into());
-    bench.setup.gpus = vec![SetupGpu {
+    bench.setup.gpus = vec![RunGpu {
         uuid: "GPU-12".into(),
         index: 3,
         device: "/dev/nvidia3".into(),
-        ..SetupGpu::default()
+        ..RunGpu::default()
     }];
     let end = bench.run_to_end();
     assert_eq!(
@@ -268,7 +268,7 @@ fn a_new_limit_holds_at_once() {
     };
     bench.order.limit_secs = Some(3600);
     let mut link = bench.start_and_go();
-    link.send(&ToStep::Limit {
+    link.send(&SupervisorCommand::Limit {
         limit_secs: Some(0),
     });
     assert_eq!(link.end().cause, EndCause::TimeLimit);
@@ -289,7 +289,7 @@ fn the_warning_reaches_the_shell_when_it_is_asked_for() {
     });
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    link.send(&ToStep::Limit {
+    link.send(&SupervisorCommand::Limit {
         limit_secs: Some(61),
     });
     let end = link.end();
@@ -314,7 +314,7 @@ fn a_warning_spares_the_shell_and_reaches_what_it_started() {
     });
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    link.send(&ToStep::Limit {
+    link.send(&SupervisorCommand::Limit {
         limit_secs: Some(61),
     });
     assert_eq!(link.end().exit, ExitCode::SUCCESS);
@@ -331,7 +331,7 @@ fn a_signal_goes_to_the_shell_or_to_what_it_started_and_only_once() {
     };
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    let signal = |number, signal, batch_only| ToStep::Signal {
+    let signal = |number, signal, batch_only| SupervisorCommand::Signal {
         signal: NumberedSignal {
             number,
             signal,
@@ -363,7 +363,7 @@ fn a_full_signal_reaches_the_shell_and_what_it_started() {
     };
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    link.send(&ToStep::Signal {
+    link.send(&SupervisorCommand::Signal {
         signal: NumberedSignal {
             number: 1,
             signal: 12,
@@ -385,7 +385,7 @@ fn a_signal_reaches_a_shell_that_is_alone_and_sigkill_spares_nobody() {
     else {
         return;
     };
-    let signal = |signal| ToStep::Signal {
+    let signal = |signal| SupervisorCommand::Signal {
         signal: NumberedSignal {
             number: 1,
             signal,
@@ -418,7 +418,7 @@ fn a_program_without_a_script_gets_the_signal_itself() {
     bench.order.argv = vec!["sh".into(), "-c".into(), program.into()];
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    link.send(&ToStep::Signal {
+    link.send(&SupervisorCommand::Signal {
         signal: NumberedSignal {
             number: 1,
             signal: 12,
@@ -710,7 +710,7 @@ fn a_new_gpud_finds_the_run_and_its_end() {
     let mut second = bench.connect();
     let first_word = second.next();
     assert!(
-        matches!(first_word, FromStep::Running { .. }),
+        matches!(first_word, SupervisorReport::Running { .. }),
         "{first_word:?}"
     );
     let mut third = bench.connect();
@@ -719,7 +719,7 @@ fn a_new_gpud_finds_the_run_and_its_end() {
         first_word,
         "several at a time, all told the same"
     );
-    second.send(&ToStep::Go);
+    second.send(&SupervisorCommand::Go);
     fs::write(bench.work.join("go-on"), "").unwrap();
     assert_eq!(second.end().exit, ExitCode::exited(9));
     assert_eq!(third.end().exit, ExitCode::exited(9));
@@ -778,7 +778,7 @@ fn a_stop_before_go_starts_nothing() {
     };
     let mut link = bench.start();
     link.stop(30);
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     let end = link.end();
     assert_eq!((end.cause, end.started), (EndCause::Stopped, None));
     assert!(!exists(&bench.work.join("started")));
@@ -797,7 +797,7 @@ fn a_stop_reaches_a_start_that_hangs() {
     .unwrap();
     std::os::unix::fs::chown(bench.work.join("out"), Some(UID), Some(UID)).unwrap();
     let mut link = bench.start();
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     wait_for("the child in the cgroup", || {
         (!bench.cgroup.as_ref()?.is_empty().unwrap()).then_some(())
     });
@@ -819,7 +819,7 @@ fn the_limit_of_a_start_that_hangs_costs_no_grace() {
     bench.order.stdin = "in".into();
     (bench.order.limit_secs, bench.order.kill_grace_secs) = (Some(1), 3600);
     let mut link = bench.start();
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     let end = link.end();
     assert_eq!(
         (end.cause, end.exit, end.started),
@@ -937,8 +937,8 @@ fn socket_and_short_script_are_in_the_runtime_directory_and_go_with_the_run() {
         std::os::fd::AsRawFd::as_raw_fd(&dir)
     );
     let mut link = bench.talk(std::os::unix::net::UnixStream::connect(short).unwrap());
-    assert!(matches!(link.next(), FromStep::Ready { .. }));
-    link.send(&ToStep::Go);
+    assert!(matches!(link.next(), SupervisorReport::Ready { .. }));
+    link.send(&SupervisorCommand::Go);
     let script = bench.file_when("script", |text| text.ends_with('\n'));
     assert_eq!(script.trim(), marks.join("7-1.script").to_str().unwrap());
     let (uid, mode) = fs::metadata(script.trim())
@@ -972,7 +972,7 @@ fn a_long_script_is_on_the_disk_and_a_lost_runtime_directory_keeps_nothing_from_
         std::os::unix::net::UnixStream::connect(&fallback).ok()
     });
     let mut link = bench.talk(stream);
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     assert_eq!(link.end().exit, ExitCode::SUCCESS);
     assert_eq!(
         bench.file("script").trim(),

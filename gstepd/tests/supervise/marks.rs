@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gmodel::ExitCode;
-use gmodel::checkpoint::Mark;
-use gmodel::run::{EndCause, StopWhy};
-use gmodel::supervise::{FromStep, ToStep};
+use gmodel::checkpoint::CheckpointMark;
+use gmodel::run::{EndCause, StopCause};
+use gmodel::supervise::{SupervisorCommand, SupervisorReport};
 
 use super::bench::{Bench, Link, UID, exists, is_alive, wait_for};
 
@@ -26,8 +26,8 @@ fn worker(grace: &str) -> Option<Bench> {
 }
 
 fn preempt(link: &mut Link) {
-    link.send(&ToStep::Stop {
-        why: StopWhy::Preempted,
+    link.send(&SupervisorCommand::Stop {
+        why: StopCause::Preempted,
         grace_secs: 20,
     });
 }
@@ -46,13 +46,13 @@ fn socket(bench: &Bench) -> std::path::PathBuf {
     bench.script().with_extension("sock")
 }
 
-fn on_disk(bench: &Bench) -> Option<Mark> {
+fn on_disk(bench: &Bench) -> Option<CheckpointMark> {
     Some(serde_json::from_slice(&fs::read(bench.run_dir().join("mark.json")).ok()?).unwrap())
 }
 
-fn next_mark(link: &mut Link) -> Mark {
+fn next_mark(link: &mut Link) -> CheckpointMark {
     loop {
-        if let FromStep::Mark { mark } = link.next() {
+        if let SupervisorReport::Mark { mark } = link.next() {
             return mark;
         }
     }
@@ -84,7 +84,7 @@ fn a_mark_is_numbered_written_and_told_before_it_is_acknowledged() {
     assert_eq!(second, "2\n");
     assert_eq!(
         bench.connect_and_skip_state(),
-        FromStep::Mark {
+        SupervisorReport::Mark {
             mark: on_disk(&bench).unwrap()
         }
     );
@@ -149,8 +149,8 @@ fn the_end_of_the_grace_ends_the_wait_of_a_job_that_ignores_the_signal() {
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
     let asked = Instant::now();
-    link.send(&ToStep::Stop {
-        why: StopWhy::Drained,
+    link.send(&SupervisorCommand::Stop {
+        why: StopCause::Drained,
         grace_secs: 20,
     });
     let end = link.end();
@@ -303,7 +303,7 @@ fn the_time_limit_asks_for_a_checkpoint_in_time() {
     let asked = |count: usize| bench.file_when("asked", |text| text.lines().count() == count);
     asked(1);
     // A limit that is moved away takes the wait along: a mark is only a mark.
-    link.send(&ToStep::Limit {
+    link.send(&SupervisorCommand::Limit {
         limit_secs: Some(3600),
     });
     // What comes behind it on the same connection is in the log when it has been taken.
@@ -316,7 +316,7 @@ fn the_time_limit_asks_for_a_checkpoint_in_time() {
     });
     assert_eq!(mark(&bench, b"\n"), "ok 1\n");
     assert_eq!(next_mark(&mut link).number, 1);
-    link.send(&ToStep::Limit {
+    link.send(&SupervisorCommand::Limit {
         limit_secs: Some(10),
     });
     asked(2);
@@ -345,7 +345,7 @@ fn a_time_limit_during_the_grace_ends_it() {
     bench.file_when("ready", |_| true);
     preempt(&mut link);
     bench.file_when("asked", |_| true);
-    link.send(&ToStep::Limit {
+    link.send(&SupervisorCommand::Limit {
         limit_secs: Some(0),
     });
     let end = link.end();

@@ -106,7 +106,7 @@ fn a_session_is_open_around_the_job_and_its_settings_are_the_jobs_alone() {
         Some("222"),
         "the supervisor's own, as far as it may"
     );
-    link.send(&gmodel::supervise::ToStep::Go);
+    link.send(&gmodel::supervise::SupervisorCommand::Go);
     let end = link.end();
     assert_eq!(
         (end.cause, end.exit),

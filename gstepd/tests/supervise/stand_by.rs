@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gmodel::ExitCode;
 use gmodel::run::EndCause;
-use gmodel::supervise::{FromStep, ToStep};
+use gmodel::supervise::{SupervisorCommand, SupervisorReport};
 use gsys::descriptor::{self, Received};
 use nix::fcntl::{Flock, FlockArg};
 
@@ -99,7 +99,7 @@ fn a_supervisor_by_fork_has_its_own_session_cgroup_and_name() {
     let (text, answer) = stand_by.answer();
     let pid = pid_in(&text);
     assert_eq!(answer.descriptors.len(), 1, "the process, held");
-    let FromStep::Ready { pid: said } = link.next() else {
+    let SupervisorReport::Ready { pid: said } = link.next() else {
         panic!("not ready")
     };
     assert_eq!(said as i32, pid);
@@ -140,7 +140,7 @@ fn a_supervisor_by_fork_has_its_own_session_cgroup_and_name() {
             "descriptor {fd}"
         );
     }
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     let end = link.end();
     assert_eq!(
         (end.cause, end.exit),
@@ -173,8 +173,8 @@ fn a_run_outlives_the_stand_by_that_forked_its_supervisor() {
     bench.write_orders();
     let stand_by = StandBy::start(&runs_of(&bench));
     let mut link = link(stand_by.ask(&bench));
-    assert!(matches!(link.next(), FromStep::Ready { .. }));
-    link.send(&ToStep::Go);
+    assert!(matches!(link.next(), SupervisorReport::Ready { .. }));
+    link.send(&SupervisorCommand::Go);
     bench.file_when("begun", |_| true);
     drop(stand_by);
     fs::write(bench.work.join("go-on"), "").unwrap();
@@ -190,7 +190,7 @@ fn the_stand_by_ends_with_its_gpud_and_takes_no_run_along() {
     bench.write_orders();
     let mut stand_by = StandBy::start(&runs_of(&bench));
     let mut link = link(stand_by.ask(&bench));
-    assert!(matches!(link.next(), FromStep::Ready { .. }));
+    assert!(matches!(link.next(), SupervisorReport::Ready { .. }));
     let (one, other) = descriptor::pair().unwrap();
     drop(other);
     stand_by.requests = one;
@@ -198,7 +198,7 @@ fn the_stand_by_ends_with_its_gpud_and_takes_no_run_along() {
         stand_by.child.try_wait().unwrap()
     });
     assert!(status.success(), "{status}");
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     assert_eq!(link.end().exit, ExitCode::exited(6));
 }
 
@@ -225,7 +225,7 @@ fn a_stand_by_killed_over_a_request_has_forked_or_not_and_the_conversation_tells
         stand_by.child.wait().unwrap();
         let mut link = link(stream);
         match link.next_if_any() {
-            Some(FromStep::Ready { pid }) => {
+            Some(SupervisorReport::Ready { pid }) => {
                 forked += 1;
                 // As gpud does with a run that it does not want any more.
                 link.stop(0);
@@ -271,7 +271,7 @@ fn a_supervisor_that_nobody_waits_for_does_not_begin() {
     );
     // The successor of that gpud begins the run again.
     let mut link = link(stand_by.ask(&bench));
-    assert!(matches!(link.next(), FromStep::Ready { .. }));
-    link.send(&ToStep::Go);
+    assert!(matches!(link.next(), SupervisorReport::Ready { .. }));
+    link.send(&SupervisorCommand::Go);
     assert_eq!(link.end().exit, ExitCode::exited(8));
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gmodel::ExitCode;
 use gmodel::run::EndCause;
-use gmodel::supervise::{StepOrder, ToStep};
+use gmodel::supervise::{StepOrder, SupervisorCommand};
 use gsys::cgroup::{Hierarchy, Limits, Trees};
 
 use super::bench::{Bench, Link, exists, is_alive, pid_in, wait_for};
@@ -19,7 +19,7 @@ const FILL: &str = "fill() { x=$(head -c $1 /dev/zero | tr '\\0' x); }";
 
 fn run_step(link: &mut Link, order: impl FnOnce(&Grun) -> StepOrder) -> Collected {
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(order(&grun)),
     });
     grun.accept().collect()
@@ -101,7 +101,7 @@ fn a_step_that_fills_its_memory_is_out_of_memory_and_its_job_goes_on() {
         "{FILL}; case $SLURM_PROCID in 0) echo 1000 > /proc/self/oom_score_adj; fill 100000000;; 1) while [ ! -e killed ]; do sleep 0.02; done; exit 3;; esac"
     );
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(StepOrder {
             mem_bytes: 32 * MIB,
             ..grun.order(1, 2, &script)
@@ -194,7 +194,7 @@ fn what_a_step_leaves_in_a_session_of_its_own_ends_with_it_and_nothing_else_does
     let mut link = bench.start_and_go();
     let of_job = pid_in(&bench.file_when("of-job", |text| text.ends_with('\n')));
     let other = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(other.order(
             1,
             1,
@@ -224,7 +224,7 @@ fn a_job_that_is_stopped_takes_its_steps_and_their_orphans_along() {
     let mut link = bench.start_and_go();
     let grun = Grun::listen();
     let script = "trap '' TERM; setsid sh -c \"trap '' TERM; echo \\$\\$ > orphan; while :; do sleep 0.1; done\" & wait";
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(grun.order(0, 1, script)),
     });
     let connection = grun.accept();
@@ -248,7 +248,7 @@ fn the_steps_of_a_supervisor_that_is_lost_are_killed_and_removed_with_the_run() 
     };
     let mut link = bench.start_and_go();
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(StepOrder {
             mem_bytes: 64 * MIB,
             ..grun.order(0, 1, "echo $$ > pid; exec sleep 600")

@@ -4,7 +4,7 @@ use std::fs;
 
 use gmodel::ExitCode;
 use gmodel::run::EndCause;
-use gmodel::supervise::{StepOrder, StepOutput, ToStep};
+use gmodel::supervise::{StepOrder, StepOutput, SupervisorCommand};
 
 use super::bench::{Bench, Link, UID, exists, is_alive, pid_in, wait_for};
 use super::grun::{Collected, Grun};
@@ -14,7 +14,7 @@ fn job_with_step(order: impl FnOnce(&Grun) -> StepOrder) -> Option<(Bench, Link,
     let mut bench = Bench::isolated("exec sleep 600")?;
     let mut link = bench.start_and_go();
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(order(&grun)),
     });
     Some((bench, link, grun))
@@ -85,11 +85,11 @@ fn a_repeated_order_starts_no_second_step() {
     else {
         return;
     };
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(grun.order(0, 1, "echo twice >> runs")),
     });
     assert_eq!(grun.accept().collect().ended[&0].0, ExitCode::SUCCESS);
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(grun.order(1, 1, "echo next >> runs")),
     });
     assert_eq!(grun.accept().collect().ended[&0].0, ExitCode::SUCCESS);
@@ -110,7 +110,7 @@ fn a_task_that_cannot_start_says_why() {
         *exit == ExitCode::exited(127) && text.contains("no-such-program: not found in PATH"),
         "{all:?}"
     );
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(StepOrder {
             work_dir: "/nonexistent".into(),
             ..grun.order(1, 1, "")
@@ -185,10 +185,10 @@ fn a_step_before_the_go_waits_for_it() {
     };
     let mut link = bench.start();
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(grun.order(0, 1, "echo then")),
     });
-    link.send(&ToStep::Go);
+    link.send(&SupervisorCommand::Go);
     let all = grun.accept().collect();
     assert_eq!(all.ended[&0].0, ExitCode::SUCCESS, "{all:?}");
     assert_eq!(all.stdout[&0], "then\n");
@@ -201,11 +201,11 @@ fn a_step_of_a_job_that_is_stopped_before_its_go_is_refused() {
     };
     let mut link = bench.start();
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(grun.order(0, 1, "true")),
     });
-    link.send(&ToStep::Stop {
-        why: gmodel::run::StopWhy::Cancelled,
+    link.send(&SupervisorCommand::Stop {
+        why: gmodel::run::StopCause::Cancelled,
         grace_secs: 0,
     });
     let all = grun.accept().collect();
@@ -225,7 +225,7 @@ fn a_grun_that_cannot_be_reached_costs_nothing() {
     }) else {
         return;
     };
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(StepOrder {
             step: 1,
             connect: "login:99".into(),
@@ -250,7 +250,7 @@ fn steps_run_on_a_node_that_only_holds_its_share() {
     bench.order.node_index = 1;
     let mut link = bench.start_and_go();
     let grun = Grun::listen();
-    link.send(&ToStep::Step {
+    link.send(&SupervisorCommand::Step {
         step: Box::new(StepOrder {
             ranks: vec![5],
             ..grun.order(0, 6, "echo $GSUB_PROCID")

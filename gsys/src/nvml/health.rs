@@ -16,7 +16,7 @@ use nvml_wrapper_sys::bindings::{
 };
 use serde::{Deserialize, Serialize};
 
-use gmodel::gpu_health::{FabricHealth, Reading, RecoveryAdvice, Silence};
+use gmodel::gpu_health::{FabricHealth, GpuReading, ReadFailure, RecoveryAdvice};
 
 use super::fields::{ALL_LINKS, Fields, NO_SCOPE, read_fields};
 use super::library::{Fixed, check, if_offered, struct_version};
@@ -27,18 +27,18 @@ pub struct GpuHealth {
     pub index: u32,
     /// Unknown where the GPU does not answer and was never discovered.
     pub uuid: Option<String>,
-    pub reading: Reading,
+    pub reading: GpuReading,
 }
 
 impl GpuHealth {
     /// A GPU that gave no reading.
-    pub(super) fn silent(index: u32, silence: Silence) -> GpuHealth {
+    pub(super) fn silent(index: u32, silence: ReadFailure) -> GpuHealth {
         GpuHealth {
             index,
             uuid: None,
-            reading: Reading {
+            reading: GpuReading {
                 fault: Some(silence),
-                ..Reading::default()
+                ..GpuReading::default()
             },
         }
     }
@@ -75,7 +75,7 @@ const PER_LINK_ERRORS: &[u32] = &[
 
 pub fn read_one(index: u32, device: &Device<'_>, fixed: &Fixed) -> Result<GpuHealth, Answer> {
     let fields = read_fields(device, &wanted(fixed.nvlink_count))?;
-    let mut reading = Reading {
+    let mut reading = GpuReading {
         temperature_c: if_offered(device.temperature(TemperatureSensor::Gpu))?,
         slowdown_c: fixed.slowdown_c,
         memory_max_c: fixed.memory_max_c,
@@ -86,7 +86,7 @@ pub fn read_one(index: u32, device: &Device<'_>, fixed: &Fixed) -> Result<GpuHea
         pcie_gen_max: fixed.pcie_gen_max,
         pcie_width: if_offered(device.current_pcie_link_width())?,
         pcie_width_max: fixed.pcie_width_max,
-        ..Reading::default()
+        ..GpuReading::default()
     };
     match &fields {
         Some(fields) => from_fields(&mut reading, fields),
@@ -118,7 +118,7 @@ fn wanted(nvlink_count: u32) -> Vec<(u32, u32)> {
     plain.chain(links).collect()
 }
 
-fn from_fields(reading: &mut Reading, fields: &Fields) {
+fn from_fields(reading: &mut GpuReading, fields: &Fields) {
     let sum = |counters: &[Option<u64>]| {
         let told: Vec<u64> = counters.iter().copied().flatten().collect();
         (!told.is_empty()).then(|| told.iter().sum::<u64>())
@@ -167,7 +167,7 @@ fn from_fields(reading: &mut Reading, fields: &Fields) {
 }
 
 /// What a driver without field values tells in calls of their own.
-fn from_single_calls(reading: &mut Reading, device: &Device<'_>) -> Result<(), Answer> {
+fn from_single_calls(reading: &mut GpuReading, device: &Device<'_>) -> Result<(), Answer> {
     let ecc = |error, counter| if_offered(device.total_ecc_errors(error, counter));
     reading.ecc_corrected = ecc(MemoryError::Corrected, EccCounter::Volatile)?;
     reading.ecc_uncorrected = ecc(MemoryError::Uncorrected, EccCounter::Volatile)?;

@@ -20,7 +20,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_RESOURCES, nvmlReturn_t,
 };
 
-use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
+use gmodel::gpu_health::{EventSource, ReadFailure, ReadFailureKind};
 
 use super::change::{apply, refusal};
 use super::health::{count_links, fabric, fabric_place, link_states};
@@ -33,7 +33,7 @@ use super::{
 };
 
 /// For each index what was read there, or why nothing could be.
-type Answers<T> = Vec<(u32, Result<T, Silence>)>;
+type Answers<T> = Vec<(u32, Result<T, ReadFailure>)>;
 
 /// NVML itself. Opened by [`super::NvmlWorker`]; for direct use where a call that hangs may hang the caller.
 pub struct Nvml {
@@ -125,8 +125,8 @@ fn each_of<T>(
     let mut answers = Vec::new();
     for index in indexes {
         let answer = match progress.begin(index) {
-            Err(text) => Err(Silence {
-                kind: SilenceKind::Hangs,
+            Err(text) => Err(ReadFailure {
+                kind: ReadFailureKind::Hangs,
                 text,
             }),
             Ok(()) => match library
@@ -136,10 +136,10 @@ fn each_of<T>(
                 Err(error) if concerns_driver(&error) => {
                     return Err(whole_failure(doing, error));
                 }
-                answer => answer.map_err(|error| Silence {
+                answer => answer.map_err(|error| ReadFailure {
                     kind: match error {
-                        Answer::GpuLost => SilenceKind::Lost,
-                        _ => SilenceKind::Error,
+                        Answer::GpuLost => ReadFailureKind::Lost,
+                        _ => ReadFailureKind::Error,
                     },
                     text: error.to_string(),
                 }),
@@ -299,7 +299,7 @@ impl GpuSource for Nvml {
                 health::read_one(index, device, fixed)
             },
         )?;
-        let or_silent = |(index, answer): (u32, Result<GpuHealth, Silence>)| {
+        let or_silent = |(index, answer): (u32, Result<GpuHealth, ReadFailure>)| {
             answer.unwrap_or_else(|silence| GpuHealth::silent(index, silence))
         };
         Ok(answers.into_iter().map(or_silent).collect())
@@ -321,7 +321,7 @@ impl GpuSource for Nvml {
             Some(indexes) => each_of(indexes, library, DOING, progress, sample),
             None => each_gpu(library, DOING, progress, sample),
         }?;
-        let or_fault = |(index, answer): (u32, Result<GpuUse, Silence>)| {
+        let or_fault = |(index, answer): (u32, Result<GpuUse, ReadFailure>)| {
             answer.unwrap_or_else(|silence| GpuUse {
                 index,
                 fault: Some(silence),

@@ -17,7 +17,7 @@ use nvml_wrapper_sys::bindings::{
 use serde::{Deserialize, Serialize};
 
 use gmodel::Timestamp;
-use gmodel::gpu_health::Silence;
+use gmodel::gpu_health::ReadFailure;
 use gmodel::gpu_use::UseSample;
 
 use super::fields::{ALL_LINKS, NO_SCOPE, read_fields};
@@ -33,7 +33,7 @@ pub struct GpuUse {
     /// Unknown where the GPU does not answer and was never discovered.
     pub uuid: Option<String>,
     /// Why there is no sample.
-    pub fault: Option<Silence>,
+    pub fault: Option<ReadFailure>,
     /// Share of the time in which any kernel ran; `None` in MIG mode.
     pub gpu_percent: Option<u32>,
     /// Share of the multiprocessors' time, since the sample before; Hopper and later.

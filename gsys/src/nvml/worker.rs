@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
+use gmodel::gpu_health::{EventSource, ReadFailure, ReadFailureKind};
 
 use super::{
     Change, DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse,
@@ -555,7 +555,7 @@ impl Shared {
                 .find(|old| old.index == gpu.index && !present.contains(&old.uuid))
             {
                 Some(old) => {
-                    if old.fault.is_none() && gpu.kind == SilenceKind::Lost {
+                    if old.fault.is_none() && gpu.kind == ReadFailureKind::Lost {
                         self.push_event(GpuEvent {
                             uuid: old.uuid.clone(),
                             kind: GpuEventKind::Lost,
@@ -584,7 +584,7 @@ impl Shared {
     /// fell silent.
     fn name_silent<'a>(
         &self,
-        silent: impl Iterator<Item = (u32, &'a Silence, &'a mut Option<String>)>,
+        silent: impl Iterator<Item = (u32, &'a ReadFailure, &'a mut Option<String>)>,
     ) {
         let mut known = lock(&self.known);
         for (index, silence, uuid) in silent {
@@ -594,7 +594,7 @@ impl Shared {
             *uuid = Some(old.uuid.clone());
             if old.fault.is_none() {
                 old.fault = Some(silence.text.clone());
-                if silence.kind == SilenceKind::Lost {
+                if silence.kind == ReadFailureKind::Lost {
                     self.push_event(GpuEvent {
                         uuid: old.uuid.clone(),
                         kind: GpuEventKind::Lost,
@@ -614,8 +614,8 @@ impl Shared {
             .collect();
         for (uuid, &index) in lock(&self.ever_seen).iter() {
             if !present.contains(uuid) {
-                let silence = Silence {
-                    kind: SilenceKind::Missing,
+                let silence = ReadFailure {
+                    kind: ReadFailureKind::Missing,
                     text: "the driver does not list it any more".to_owned(),
                 };
                 readings.push(GpuHealth {
@@ -825,7 +825,7 @@ mod tests {
                     Ok(()) => self.0.ask(index),
                     Err(fault) => inventory.unreadable.push(UnreadableGpu {
                         index,
-                        kind: SilenceKind::Hangs,
+                        kind: ReadFailureKind::Hangs,
                         fault,
                     }),
                 }

@@ -81,7 +81,7 @@ pub struct DifferenceRow {
 /// Body of `POST /v1/nodes/{name}/gpus/{gpu}/{act}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GpuRequest {
+pub struct GpuActionRequest {
     pub reason: String,
     /// Of a cut by MIG, one for each slice; none: whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,7 +1,7 @@
 //! Steps: what grun asks for and says at the end, and what listings show of them.
 
 use gmodel::run::Usage;
-use gmodel::step_share::StepShareAsk;
+use gmodel::step_share::StepShareRequest;
 use gmodel::{ExitCode, Instant, JobState};
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub struct StepRequest {
     pub overcommit: bool,
     /// What it is to have for itself; without it the step shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub share: Option<StepShareAsk>,
+    pub share: Option<StepShareRequest>,
     /// `ADDRESS:PORT`, numeric.
     pub connect: String,
     pub key: String,

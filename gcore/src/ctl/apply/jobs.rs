@@ -7,7 +7,7 @@ use crate::ctl::event::JobChange;
 use crate::ctl::state::{Array, ClientKey, Job, State, TaskOf};
 use crate::ctl::submit::spread;
 use gmodel::array_spec::RangeSet;
-use gmodel::node::Mark;
+use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
 use gmodel::{JobId, JobSpec, JobState, Reason, ReasonCode, Timestamp};
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub(super) fn submitted(
 ) {
     let eligible = spec.begin.unwrap_or(at).max(at);
     let owner = format!("user:{}", spec.user.name);
-    let hold = Mark {
+    let hold = HoldMark {
         owner,
         reason: "submitted with --hold".into(),
         since: at,
@@ -133,7 +133,7 @@ pub(super) fn split(state: &mut State, array: JobId, position: u32) {
     }
 }
 
-pub(super) fn held(job: &mut Job, mark: &Mark) {
+pub(super) fn held(job: &mut Job, mark: &HoldMark) {
     job.holds.push(mark.clone());
     if job.state == JobState::Pending {
         job.reason = reason_of(&job.holds);
@@ -151,13 +151,13 @@ pub(super) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Ti
     state.index_begin(id, eligible, eligible, &spec);
 }
 
-pub(super) fn array_held(array: &mut Array, mark: &Mark) {
+pub(super) fn array_held(array: &mut Array, mark: &HoldMark) {
     array.holds.push(mark.clone());
     array.reason = reason_of(&array.holds);
     array.tidy_apart();
 }
 
-pub(super) fn tasks_held(array: &mut Array, positions: &RangeSet, mark: &Mark) {
+pub(super) fn tasks_held(array: &mut Array, positions: &RangeSet, mark: &HoldMark) {
     array.set_holds(positions, |holds| holds.push(mark.clone()));
 }
 
@@ -193,7 +193,7 @@ pub(super) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, 
 }
 
 /// What a waiting job waits for as far as its holds go; the next pass says more.
-pub(in crate::ctl) fn reason_of(holds: &[Mark]) -> Reason {
+pub(in crate::ctl) fn reason_of(holds: &[HoldMark]) -> Reason {
     holds
         .first()
         .map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))

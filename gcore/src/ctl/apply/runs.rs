@@ -9,7 +9,7 @@ use crate::ctl::dependency::Dependent;
 use crate::ctl::run_end::DOWNED_MILLIS;
 use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
 use crate::ctl::{gpu_check, idle, mig, preempt, usage};
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
 use gmodel::{JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
     }
 }
 
-pub(super) fn marked(run: &mut Run, node: NodeId, mark: &Mark) {
+pub(super) fn marked(run: &mut Run, node: NodeId, mark: &CheckpointMark) {
     if let Some(place) = run.place_of(node) {
         run.members[place].marked = mark.number;
     }

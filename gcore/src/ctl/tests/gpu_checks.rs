@@ -8,7 +8,7 @@ use super::super::{check, desired, handle, next_deadline, snapshot};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_check::{BUILTIN, CheckProgram, CheckReport, CheckResult, Diagnostics};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
 use gmodel::{Fence, JobSpec, NodeId, NodeLife, RunId, Timestamp};
@@ -218,7 +218,7 @@ impl Pool {
             name: "j".into(),
             ..JobSpec::default()
         };
-        spec.request.gpus = Some(GpuAsk::parse(gpus).unwrap());
+        spec.request.gpus = Some(GpuRequest::parse(gpus).unwrap());
         spec.request.ntasks = 1;
         spec.launch.work_dir = "/home/ann".into();
         spec.launch.argv = vec!["true".into()];
@@ -537,7 +537,7 @@ fn the_breaker_holds_back_what_checks_find_and_further_checks() {
         pool.all_end(|_| report(vec![sum("77ab")]));
     }
     // As much as may go within an hour went.
-    let mark = gmodel::node::Mark {
+    let mark = gmodel::node::HoldMark {
         owner: "system".into(),
         reason: "launch errors".into(),
         since: pool.now,

@@ -5,7 +5,7 @@ use super::super::event::Event;
 use super::super::state::{Node, State};
 use super::super::{check, handle, next_deadline, open_breakers};
 use gmodel::config::{ClusterConfig, Partition};
-use gmodel::gpu_health::{GpuStanding, Stage};
+use gmodel::gpu_health::{GpuHealthStatus, RepairStage};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::node::{GpuInfo, Inventory, Link};
 use gmodel::{Fence, NodeId, NodeLife, Timestamp};
@@ -101,18 +101,18 @@ impl Pool {
 
     /// It is certainly sick: its node took it out, and asks for a step.
     fn falls_sick(&mut self, node: u32, index: usize, wants: &str) {
-        self.stands(node, index, Stage::Out, "Xid 48", wants);
+        self.stands(node, index, RepairStage::Out, "Xid 48", wants);
     }
 
     /// A sign that puts nothing at risk.
     fn is_suspect(&mut self, node: u32, index: usize) {
-        self.stands(node, index, Stage::InService, "", "quarantine");
+        self.stands(node, index, RepairStage::InService, "", "quarantine");
     }
 
-    fn stands(&mut self, node: u32, index: usize, stage: Stage, fault: &str, wants: &str) {
-        let standing = Some(Box::new(GpuStanding {
+    fn stands(&mut self, node: u32, index: usize, stage: RepairStage, fault: &str, wants: &str) {
+        let standing = Some(Box::new(GpuHealthStatus {
             stage,
-            ..GpuStanding::default()
+            ..GpuHealthStatus::default()
         }));
         let gpu = self.gpu(node, index);
         (gpu.fault, gpu.wants, gpu.standing) = (fault.into(), wants.into(), standing);
@@ -207,9 +207,9 @@ fn a_step_that_waits_is_allowed_at_once_in_a_healthy_pool() {
     assert_eq!(pool.history("GPU-1-3"), ["sick", "ordered"]);
     // Said again, it is the same order. The node tells how its GPU stands before it answers.
     pool.report(1);
-    pool.stands(1, 3, Stage::Resetting, "Xid 48", "");
+    pool.stands(1, 3, RepairStage::Resetting, "Xid 48", "");
     pool.answer(1, "");
-    pool.stands(1, 3, Stage::BurningIn, "Xid 48", "");
+    pool.stands(1, 3, RepairStage::BurningIn, "Xid 48", "");
     let gpu = pool.gpu(1, 3);
     (gpu.fault, gpu.standing) = (String::new(), None);
     pool.report(1);
@@ -288,10 +288,10 @@ fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_d
 fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
     let mut pool = Pool::new(4);
     for index in 0..8 {
-        let standing = GpuStanding {
-            stage: Stage::Out,
+        let standing = GpuHealthStatus {
+            stage: RepairStage::Out,
             held: true,
-            ..GpuStanding::default()
+            ..GpuHealthStatus::default()
         };
         let gpu = pool.gpu(1, index);
         (gpu.fault, gpu.standing) = ("quarantined: fans".into(), Some(Box::new(standing)));
@@ -300,7 +300,7 @@ fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
     pool.is_suspect(2, 0);
     assert_eq!(pool.allowed(), ["GPU-2-0"], "nobody counts what people do");
     let mut other = Pool::new(4);
-    let mark = gmodel::node::Mark {
+    let mark = gmodel::node::HoldMark {
         owner: "system".into(),
         reason: "3 launch errors".into(),
         since: other.now,
@@ -324,10 +324,10 @@ fn a_node_that_boots_takes_no_work_until_it_has() {
     let mut pool = Pool::new(2);
     pool.falls_sick(1, 0, "boot");
     assert_eq!((pool.allowed().len(), pool.drains(1)), (1, 1));
-    pool.stands(1, 0, Stage::Booting, "Xid 79", "");
+    pool.stands(1, 0, RepairStage::Booting, "Xid 79", "");
     pool.answer(1, "");
     assert_eq!(pool.drains(1), 1, "it goes down any moment");
-    pool.stands(1, 0, Stage::Out, "Xid 79", "");
+    pool.stands(1, 0, RepairStage::Out, "Xid 79", "");
     assert_eq!(pool.drains(1), 0, "it has booted, or failed to");
     // A boot that the node refuses is no boot.
     let mut pool = Pool::new(2);

@@ -5,7 +5,7 @@ use crate::ctl::*;
 use expect_test::expect;
 use gmodel::gpu_use::{GpuUseTotals, UseSample};
 use gmodel::idle::IdleReport;
-use gmodel::run::StopWhy;
+use gmodel::run::StopCause;
 use gmodel::{NodeId, RunId, Timestamp};
 use proptest::prelude::*;
 
@@ -384,7 +384,7 @@ proptest! {
                 }
                 if let (None, Some(stop)) = (&before.stop, &after.stop) {
                     prop_assert!(!exempt && !node.suspended && matches!(action, "requeue" | "cancel"));
-                    prop_assert_eq!(stop.why == StopWhy::Requeued, action == "requeue");
+                    prop_assert_eq!(stop.why == StopCause::Requeued, action == "requeue");
                     prop_assert!(node.now - idle_since >= ACT && node.now >= GRACE + ACT);
                     let warned = warned.expect("warned before it was ended");
                     prop_assert!(warned > idle_since && node.now - warned >= ACT - WARN, "ended {} s after its warning", node.now - warned);

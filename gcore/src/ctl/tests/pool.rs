@@ -10,9 +10,9 @@
 
 use super::world::World;
 use crate::ctl::*;
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Limits};
-use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopCause};
 use gmodel::{Fence, JobId, JobState, NodeId, ReasonCode, RunClass, RunId, Timestamp};
 use gsched::WorkBudget;
 use proptest::prelude::*;
@@ -361,7 +361,7 @@ impl Pool {
                     phase: RunPhase::Running {
                         started: run.started.unwrap(),
                     },
-                    mark: Some(Mark {
+                    mark: Some(CheckpointMark {
                         number,
                         at: now,
                         note: String::new(),
@@ -557,7 +557,7 @@ impl Pool {
             let preempted = run
                 .stop
                 .as_ref()
-                .filter(|stop| stop.why == StopWhy::Preempted)
+                .filter(|stop| stop.why == StopCause::Preempted)
                 .and_then(|stop| Some((stop.for_job?, stop.at)));
             let frozen = run
                 .suspension

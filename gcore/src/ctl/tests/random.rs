@@ -3,7 +3,7 @@
 use super::words::actor;
 use super::world::World;
 use crate::ctl::*;
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::policy::PreemptMode;
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport};
 use gmodel::{ExitCode, Fence, JobId, JobState, NodeId, RunId};
@@ -491,7 +491,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
                 return;
             };
             let node = world.state.runs.get(run).unwrap().members[0].node;
-            let mark = Some(Mark {
+            let mark = Some(CheckpointMark {
                 number,
                 at: world.now,
                 note: "n".into(),

@@ -3,19 +3,19 @@
 use crate::ctl::*;
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::{
-    ClusterConfig, GpuSharing, LostNode, NodeSelection, Partition, PartitionState,
+    ClusterConfig, GpuSharing, LostNodePolicy, NodeSelection, Partition, PartitionState,
 };
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::hostlist::Hostlist;
 use gmodel::idle::{IdleAction, IdlePolicy};
-use gmodel::job::{GpuScope, JobSpec, MemAsk};
+use gmodel::job::{GpuScope, JobSpec, MemRequest};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::policy::{
     Account, AccountUser, Backfill, Budget, BudgetKind, GpuAmounts, JobLimits, Limits, Period,
     PreemptMode, Qos, Repeat, Reservation, ReservedPart,
 };
 use gmodel::request_change::RequestChange;
-use gmodel::run::{EndCause, RunEnd, RunPhase, Subject};
+use gmodel::run::{EndCause, LaunchFailureSubject, RunEnd, RunPhase};
 use gmodel::{ExitCode, Timestamp};
 
 /// A line: verb, plain words, and `key=value` words.
@@ -251,9 +251,9 @@ pub(super) fn bytes(text: &str) -> u64 {
 pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
     if let Some(lost) = words.get("lost_node") {
         config.lost_node = if lost == "wait" {
-            LostNode::Wait
+            LostNodePolicy::Wait
         } else {
-            LostNode::Requeue
+            LostNodePolicy::Requeue
         };
     }
     config.fence_program = words
@@ -449,12 +449,12 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     request.cpus_per_task = words.parse("cpus");
     request.mem = words
         .get("mem")
-        .map_or(MemAsk::Default, |text| MemAsk::PerNode(bytes(text)));
+        .map_or(MemRequest::Default, |text| MemRequest::PerNode(bytes(text)));
     let gpus = words
         .get("gpus")
         .or_else(|| words.get("gpn"))
         .or_else(|| words.get("gpt"));
-    request.gpus = gpus.map(|text| GpuAsk::parse(text).unwrap());
+    request.gpus = gpus.map(|text| GpuRequest::parse(text).unwrap());
     if words.get("gpn").is_some() {
         request.gpu_scope = GpuScope::Node;
     }
@@ -569,7 +569,7 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
             .into(),
         ),
         "gpu_at_fault" => {
-            let about = Subject::Gpu { uuid: arg.into() };
+            let about = LaunchFailureSubject::Gpu { uuid: arg.into() };
             RunPhase::Clean(
                 RunEnd {
                     cause: EndCause::LaunchNode,
@@ -581,7 +581,7 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
             )
         }
         "choice_refused" => {
-            let about = Subject::Choice { name: arg.into() };
+            let about = LaunchFailureSubject::Choice { name: arg.into() };
             RunPhase::Clean(
                 RunEnd {
                     cause: EndCause::LaunchNode,
@@ -598,7 +598,7 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
                 RunEnd {
                     cause: EndCause::LaunchNode,
                     text,
-                    about: Subject::Shortage,
+                    about: LaunchFailureSubject::Shortage,
                     ..RunEnd::default()
                 }
                 .into(),

@@ -16,14 +16,14 @@ use crate::ctl::state::{JoinToken, State};
 use crate::ctl::*;
 use expect_test::Expect;
 use gmodel::array_spec::ArraySpec;
-use gmodel::checkpoint::Mark;
+use gmodel::checkpoint::CheckpointMark;
 use gmodel::config::{ClusterConfig, Partition};
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::idle::IdleReport;
 use gmodel::node::{Inventory, Role};
 use gmodel::policy::{Account, Policy, PreemptMode};
-use gmodel::run::{RunPhase, RunReport, StopWhy, Want};
-use gmodel::step_share::{Per, StepGpus, StepShareAsk};
+use gmodel::run::{RunPhase, RunReport, RunTarget, StopCause};
+use gmodel::step_share::{GpuCountUnit, StepGpus, StepShareRequest};
 use gmodel::{Fence, JobId, NodeId, NodeLife, Reason, RunId, Seq, Timestamp};
 use gsched::{Plan, Preempt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -868,7 +868,7 @@ impl World {
                     .runs
                     .iter()
                     .map(|told| match &told.want {
-                        Want::Stop { why, .. } => {
+                        RunTarget::Stop { why, .. } => {
                             let stop = self
                                 .state
                                 .runs
@@ -876,11 +876,12 @@ impl World {
                                 .and_then(|run| run.stop.as_ref());
                             let leaves =
                                 stop.map_or(0, |stop| stop.leaves_by().since_secs(self.now));
-                            let leaves = if *why == StopWhy::Preempted || *why == StopWhy::Drained {
-                                format!(", gone in {leaves} s")
-                            } else {
-                                String::new()
-                            };
+                            let leaves =
+                                if *why == StopCause::Preempted || *why == StopCause::Drained {
+                                    format!(", gone in {leaves} s")
+                                } else {
+                                    String::new()
+                                };
                             format!("{} stop ({why:?}{leaves})", told.run)
                         }
                         want => {
@@ -941,7 +942,7 @@ impl World {
                 let run: RunId = args[0].parse().unwrap();
                 let number = args[1].parse().unwrap();
                 let ago: i64 = words.parse("ago").unwrap_or(0);
-                let mark = Some(Mark {
+                let mark = Some(CheckpointMark {
                     number,
                     at: self.now.plus_secs(-ago),
                     note: args[2..].join(" "),
@@ -1203,13 +1204,13 @@ fn step_ask(words: &Words) -> StepAsk {
     let gpus = words.get("gpus").map(|text| {
         let (per, ask) = text.split_once(':').unwrap();
         let per = match per {
-            "Step" => Per::Step,
-            "Node" => Per::Node,
-            _ => Per::Task,
+            "Step" => GpuCountUnit::Step,
+            "Node" => GpuCountUnit::Node,
+            _ => GpuCountUnit::Task,
         };
-        StepGpus::of(per, &GpuAsk::parse(ask).unwrap()).unwrap()
+        StepGpus::of(per, &GpuRequest::parse(ask).unwrap()).unwrap()
     });
-    let share = StepShareAsk {
+    let share = StepShareRequest {
         cpus_per_task: number("cpus").unwrap_or(0),
         mem_bytes: words
             .get("mem")
@@ -1219,14 +1220,14 @@ fn step_ask(words: &Words) -> StepAsk {
             .map_or(0, |n| n.parse::<u64>().unwrap() << 30),
         gpus,
         overlap: words.get("overlap").is_some(),
-        ..StepShareAsk::default()
+        ..StepShareRequest::default()
     };
     StepAsk {
         name: "hostname".into(),
         nodes: number("N"),
         ntasks: number("n"),
         ntasks_per_node: number("each"),
-        share: (share != StepShareAsk::default()).then_some(share),
+        share: (share != StepShareRequest::default()).then_some(share),
         connect: "grun".into(),
         ..StepAsk::default()
     }

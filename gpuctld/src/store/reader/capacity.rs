@@ -5,7 +5,7 @@
 
 use super::Answer;
 use gcore::ctl::Node;
-use gmodel::node::{Inventory, Link, Mark, Role};
+use gmodel::node::{HoldMark, Inventory, Link, Role};
 use gmodel::{NodeId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
@@ -46,7 +46,7 @@ enum Change {
     NodeHello {},
     NodeInventory { inventory: Inventory },
     NodeLinkChanged { link: Link },
-    NodeDrained { mark: Mark },
+    NodeDrained { mark: HoldMark },
     NodeResumed { owner: Option<String> },
     NodeRemoved {},
 }
@@ -281,7 +281,7 @@ mod tests {
 
     fn drained(owner: &str) -> Change {
         Change::NodeDrained {
-            mark: Mark {
+            mark: HoldMark {
                 owner: owner.into(),
                 reason: String::new(),
                 since: Timestamp(0),

@@ -3,7 +3,7 @@
 //! Of a spell that began before the oldest event only its end is known, and it is left out.
 
 use super::Answer;
-use gmodel::node::{Link, Mark};
+use gmodel::node::{HoldMark, Link};
 use gmodel::{Instant, Timestamp};
 use gwire::api::NodeEventRow;
 use rusqlite::Connection;
@@ -20,7 +20,7 @@ enum Change {
     #[serde(rename = "node_link_changed")]
     Link { link: Link },
     #[serde(rename = "node_drained")]
-    Drained { mark: Mark },
+    Drained { mark: HoldMark },
     #[serde(rename = "node_resumed")]
     Resumed { owner: Option<String> },
     #[serde(rename = "node_removed")]
@@ -146,7 +146,7 @@ mod tests {
 
     fn drained(owner: &str, reason: &str) -> Change {
         Change::Drained {
-            mark: Mark {
+            mark: HoldMark {
                 owner: owner.into(),
                 reason: reason.into(),
                 since: Timestamp(0),

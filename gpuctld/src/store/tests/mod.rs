@@ -15,7 +15,7 @@ use gmodel::array_spec::ArraySpec;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_check::{CheckReport, CheckResult, Diagnostics};
 use gmodel::gpu_order::GpuOrderDone;
-use gmodel::gpu_request::GpuAsk;
+use gmodel::gpu_request::GpuRequest;
 use gmodel::job::{JobSpec, JobState};
 use gmodel::node::{GpuInfo, Inventory, Role};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, Usage};
@@ -308,7 +308,7 @@ fn spec(gpus: &str) -> JobSpec {
     };
     spec.tags = vec!["paper".into()];
     spec.launch.work_dir = "/home/alice".into();
-    spec.request.gpus = (!gpus.is_empty()).then(|| GpuAsk::parse(gpus).unwrap());
+    spec.request.gpus = (!gpus.is_empty()).then(|| GpuRequest::parse(gpus).unwrap());
     spec
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// `[expect.NAME]`: what these nodes should have. What is not said is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Expected {
+pub struct ExpectedHardware {
     pub name: String,
     pub nodes: Hostlist,
     /// In thousandths, as everywhere; slices of a GPU count as the GPU.
@@ -23,19 +23,19 @@ pub struct Expected {
 
 /// One thing that is not as expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct HardwareDifference {
     /// `node`, `gpus`, `cpus`, `memory`, `driver`.
     pub what: &'static str,
     pub expected: String,
     pub found: String,
 }
 
-impl Expected {
+impl ExpectedHardware {
     /// Where a node that reported this differs, in the order of the fields.
-    pub fn differences(&self, inventory: &Inventory, gpus: &[GpuEntry]) -> Vec<Difference> {
+    pub fn differences(&self, inventory: &Inventory, gpus: &[GpuEntry]) -> Vec<HardwareDifference> {
         let mut found = Vec::new();
         let mut note = |what, expected: String, is: String| {
-            found.push(Difference {
+            found.push(HardwareDifference {
                 what,
                 expected,
                 found: is,
@@ -121,7 +121,7 @@ mod tests {
         words.iter().enumerate().map(entry).collect()
     }
 
-    fn shown(expected: &Expected, inventory: &Inventory, gpus: &[GpuEntry]) -> Vec<String> {
+    fn shown(expected: &ExpectedHardware, inventory: &Inventory, gpus: &[GpuEntry]) -> Vec<String> {
         expected
             .differences(inventory, gpus)
             .into_iter()
@@ -151,13 +151,16 @@ mod tests {
             ("h100", false),
             ("l4", true),
         ]);
-        assert_eq!(shown(&Expected::default(), &inventory, &here), [""; 0]);
-        let expected = Expected {
+        assert_eq!(
+            shown(&ExpectedHardware::default(), &inventory, &here),
+            [""; 0]
+        );
+        let expected = ExpectedHardware {
             gpus: amounts(&[("h100", 3000)]),
             cpus: Some(96),
             mem_bytes: Some(512 << 30),
             driver: Some("550".into()),
-            ..Expected::default()
+            ..ExpectedHardware::default()
         };
         assert_eq!(
             shown(&expected, &inventory, &here),
@@ -171,10 +174,10 @@ mod tests {
         );
         // All types together; a slice is no GPU of its own.
         here[1].info.slice = Some(MigSlice::default());
-        let expected = Expected {
+        let expected = ExpectedHardware {
             gpus: amounts(&[("gpu", 2000)]),
             mem_bytes: Some(500 << 30),
-            ..Expected::default()
+            ..ExpectedHardware::default()
         };
         assert_eq!(shown(&expected, &inventory, &here), [""; 0]);
     }

@@ -1,14 +1,14 @@
 //! How a GPU that is not plainly in service stands, as its node tells the controller. Nothing in it runs on by itself: it changes
 //! when something happened, so that telling it again is no news.
 
-use super::repair::Stage;
+use super::repair::RepairStage;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GpuStanding {
-    pub stage: Stage,
+pub struct GpuHealthStatus {
+    pub stage: RepairStage,
     /// Since when, by the node's clock.
     pub since: Timestamp,
     /// Name in the catalogue of the sign that took it out; empty where it was somebody's word, or what a run left.
