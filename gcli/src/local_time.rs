@@ -7,7 +7,8 @@ use chrono::{
     DateTime, Datelike, Local, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike,
 };
 use gmodel::Timestamp;
-use gmodel::duration::{BeginTime, CivilTime};
+use gmodel::begin_time::BeginTime;
+use gmodel::civil_time::CivilTime;
 use std::sync::OnceLock;
 
 /// What [`read_in`] said; without it the machine's own zone.

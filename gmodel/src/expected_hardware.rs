@@ -1,9 +1,9 @@
 //! What an administrator says a node should have, and where a node differs from it. Discovery is the truth: a difference is shown,
 //! and takes no node out of the pool.
 
+use crate::gpu_amounts::{ALL_GPUS, GpuAmounts};
 use crate::hostlist::Hostlist;
 use crate::node::{GpuEntry, Inventory};
-use crate::policy::{ALL_GPUS, GpuAmounts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

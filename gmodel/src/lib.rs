@@ -3,10 +3,12 @@
 //! Pure data and parsers: no I/O, no clock, no hash order. Every other crate speaks in these words.
 
 pub mod array_spec;
+pub mod begin_time;
 pub mod binding;
 pub mod blob_id;
 pub mod byte_text;
 pub mod checkpoint;
+pub mod civil_time;
 pub mod config;
 pub mod constraint;
 pub mod dependency;
@@ -14,6 +16,7 @@ pub mod directive;
 pub mod duration;
 pub mod exit_code;
 pub mod expected_hardware;
+pub mod gpu_amounts;
 pub mod gpu_check;
 pub mod gpu_health;
 pub mod gpu_link;
@@ -31,9 +34,11 @@ pub mod mig;
 pub mod node;
 pub mod option_table;
 mod own_keys;
+pub mod partition;
 pub mod partition_list;
 pub mod pattern;
 pub mod policy;
+pub mod range_set;
 pub mod rare;
 pub mod reason;
 pub mod refusal_kind;

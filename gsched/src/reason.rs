@@ -144,7 +144,7 @@ fn each_standing(
 /// Why a partition takes no jobs of a user, an account or a QOS: what it allows may be otherwise since they were submitted.
 pub(crate) fn closed_to(spec: &JobSpec, partition: &Partition, policy: &Policy) -> Option<Reason> {
     let name = &partition.name;
-    if !policy.may_charge_in(partition, &spec.account) {
+    if !partition.takes_account(policy, &spec.account) {
         let text = format!(
             "partition {name:?} is for the accounts {} now, not for {}",
             partition.allow_accounts.join(", "),

@@ -454,7 +454,7 @@ pub(super) fn may_use(
 ) -> Result<(), Refusal> {
     let name = &partition.name;
     let denied = |text, about| Err(Refusal::denied(text).about(about));
-    if !state.policy.may_charge_in(partition, account) {
+    if !partition.takes_account(&state.policy, account) {
         let allowed = partition.allow_accounts.join(", ");
         let text = format!(
             "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. Choose with -A."
