@@ -218,9 +218,9 @@ impl ArraySpec {
     }
 
     /// The indices at these positions as squeue prints the waiting part of an array, without brackets:
-    /// `5-98%10`. Steps are written where squeue writes them, for those who read it look for no others: all is one range of
-    /// more than five indices over more than eleven numbers (`0-12:2`, but `0,2,4,6,8,10`). Only of more than [`MOST_SINGLE`]
-    /// indices apart do steps stand among other ranges. Positions behind the last task are left out.
+    /// `5-98%10`. As squeue does, it writes a step only if the whole is one range of more than five indices over more than
+    /// eleven numbers (`0-12:2`, but `0,2,4,6,8,10`). Beyond [`MOST_SINGLE`] single indices, other ranges get steps too.
+    /// Positions behind the last task are left out.
     pub fn text_of(&self, positions: &RangeSet) -> String {
         text(&without_steps(self.ranges_at(positions)), self.limit)
     }

@@ -18,14 +18,14 @@ use std::sync::Arc;
 pub struct ClusterConfig {
     pub name: String,
     pub partitions: Vec<Partition>,
-    /// Account of users who have none.
+    /// The account of a user without one.
     pub default_account: String,
     /// Seconds of silence until a node counts as failed.
     pub node_timeout_secs: u32,
     pub lost_node: LostNodePolicy,
     /// The site has a program that powers lost nodes off; their runs wait for it.
     pub fence_program: bool,
-    /// The site has a program that is told of each run whose GPUs stand idle.
+    /// The site has a program that is told of each run with idle GPUs.
     pub idle_program: bool,
     /// Seconds a run may take to get ready on all its nodes.
     pub prepare_timeout_secs: u32,
@@ -38,12 +38,12 @@ pub struct ClusterConfig {
     pub allow_root_jobs: bool,
     /// Where neither job nor partition says it.
     pub visible_devices: VisibleDevices,
-    /// A job whose dependency can never be met is cancelled, unless it says `--kill-on-invalid-dep=no`.
+    /// Cancels a job when its dependency can never be met, unless it says `--kill-on-invalid-dep=no`.
     pub kill_invalid_depend: bool,
     /// What recurring windows and the periods of budgets are counted in.
     #[serde(default)]
     pub time_zone: Arc<TimeZone>,
-    /// Users who may administer besides root on the controller's host.
+    /// Operators, besides root on the controller's host.
     pub operators: Vec<String>,
     /// Finished jobs stay in memory this long (of more than 10,000 the oldest for 60 s), for `gq` without the database and to be requeued.
     pub min_job_age_secs: u32,

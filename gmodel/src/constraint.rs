@@ -232,8 +232,8 @@ struct ConstraintParser<'a> {
 }
 
 impl ConstraintParser<'_> {
-    /// `term`s joined by `&`, for which Slurm takes `,` too, and then by `|`. Slurm goes from left to right, most people let `&` bind first: only
-    /// what both read alike is taken.
+    /// Reads `term`s joined by `&` (or Slurm's `,`), and those joined by `|`. Slurm goes from left to right, most languages let `&`
+    /// bind first: an expression that these two rules read differently is refused.
     fn expression(&mut self, depth: usize) -> Result<Constraint, ConstraintErrorKind> {
         if depth > MAX_DEPTH {
             return Err(ConstraintErrorKind::TooDeep);

@@ -45,7 +45,7 @@ pub enum DependencyKind {
     AfterOk,
     /// It is over and failed.
     AfterNotOk,
-    /// Task by task: my task waits for the other array's task of the same index to end well.
+    /// Task by task: each task waits for the other array's task of the same index to end well.
     AfterCorr,
 }
 

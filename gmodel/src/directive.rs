@@ -24,7 +24,7 @@ pub struct DirectiveLine {
     pub words: Vec<String>,
 }
 
-/// Whose word begins the line.
+/// The batch system that the line is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DirectiveKind {

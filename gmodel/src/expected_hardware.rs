@@ -1,5 +1,5 @@
-//! What an administrator says a node should have, and where a node differs from it. Discovery is the truth: a difference is shown,
-//! and takes no node out of the pool.
+//! The hardware that the configuration expects of a node, and how a node differs from it. Discovery is the truth: a
+//! difference is shown, and takes no node out of the pool.
 
 use crate::gpu_amounts::{ALL_GPUS, GpuAmounts};
 use crate::hostlist::Hostlist;
@@ -56,7 +56,7 @@ impl ExpectedHardware {
                     );
                 }
             }
-            // A type that nobody named is one too many, unless all together were counted.
+            // A type without an expectation is unexpected, unless all types are counted together.
             for (gpu_type, count) in counts.iter().filter(|(gpu_type, _)| {
                 !expected.contains_key(**gpu_type) && !expected.contains_key(ALL_GPUS)
             }) {

@@ -56,7 +56,7 @@ impl Default for Diagnostics {
 pub struct CheckProgram {
     /// Absolute path on the node, or [`BUILTIN`].
     pub program: String,
-    /// Whom it runs as; empty: as gpud.
+    /// The user it runs as; empty: as gpud.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
     /// Which checks it is asked for, in its own words; none: all it has.
@@ -189,7 +189,7 @@ pub fn micro_text(micro: i64) -> String {
 pub struct CheckReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<CheckResult>,
-    /// The program was run and did not come to its end: it crashed, hung, or wrote what nobody can read.
+    /// The program was run and did not come to its end: it crashed, hung, or wrote what is no result.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trouble: String,
     /// Nothing was found out: it gave way to a job, or could not be run.
@@ -206,7 +206,7 @@ impl CheckReport {
         }
     }
 
-    /// Of a node that nobody has to believe: bounded, and with the program's own result in it.
+    /// Bounds a report from an untrusted node, and adds the program's own result.
     pub fn sound(mut self) -> Self {
         self.results
             .retain(|result| result.is_sound() && result.check != PROGRAM);
@@ -246,7 +246,7 @@ pub fn clipped(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// What is kept of a GPU's checks, to judge by.
+/// The record of a GPU's checks, by which it is judged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuChecks {
@@ -257,7 +257,7 @@ pub struct GpuChecks {
     /// Why nothing was found out that time; empty when something was.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stopped: String,
-    /// It was ordered out for what was found: nothing more follows until somebody returns it.
+    /// A failed check took the GPU out of service: nothing more follows until an operator returns it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ordered_out: bool,
     /// It is to go out and the breaker does not allow it: that was said.

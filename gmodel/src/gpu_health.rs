@@ -1,5 +1,5 @@
-//! The health of GPUs: what is seen of one, which signs of trouble there are, and what each calls for. Pure: readings come in
-//! with their times, signs go out. Never acts; the controller's one breaker and the node decide what is done.
+//! The health of GPUs: readings, the signs that they raise, and the action that each sign calls for. Pure: readings come in
+//! with their times, signs go out. Never acts; the controller's breaker and the node decide.
 
 mod built_in;
 pub mod catalogue;

@@ -1,6 +1,6 @@
 //! How two GPUs of a node reach each other, in the words of `nvidia-smi topo -m`.
 //!
-//! Says what the way is and which of two is the better; who gets which GPUs is the scheduler's (`gsched/src/wiring.rs`).
+//! Says what the link is and which of two is the better; placement is the scheduler's (`gsched/src/wiring.rs`).
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -27,8 +27,8 @@ pub enum GpuPart {
     Share {
         milli: u32,
         memory_mib: u64,
-        /// Held to its part by MPS: only equal shares of the user with this uid stand beside it. `None`: nothing holds it, and
-        /// anybody's may.
+        /// MPS bounds the share: only equal shares of the user with this uid may be beside it. `None`: no bound, and shares of
+        /// all users may be.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tenant: Option<u32>,
     },

@@ -1,5 +1,5 @@
-//! What a run made of its GPUs: samples taken by the node, added up to means, peaks, idle time and joules. Integers only, so that
-//! the same samples give the same sums; never guesses about time that nobody sampled.
+//! A run's use of its GPUs: the node's samples, added up to means, peaks, idle time and joules. Integers only: the same
+//! samples give the same sums. Time without samples is never guessed.
 
 use serde::{Deserialize, Serialize};
 
@@ -93,8 +93,8 @@ impl GpuUseTotals {
         }
     }
 
-    /// As GPU time, of one who holds so many thousandths of the GPU: of half of it the time is half as long, beside the half that is paid
-    /// for. What was measured in time alone, and the means, stay.
+    /// Scales GPU time to a share of the GPU, in thousandths: half a GPU for an hour is half a GPU-hour. Means, and what was
+    /// measured in time alone, stay.
     pub fn in_part(&self, part_milli: u32) -> GpuUseTotals {
         let part = |millis: u64| millis.saturating_mul(u64::from(part_milli)) / 1000;
         GpuUseTotals {

@@ -1,6 +1,6 @@
 //! Host lists: `node[01-03,7],m1` to names and back, as Slurm writes them in every table and option.
 //! Owns the grammar, its bounds and the order of names; never asks whether a node exists.
-//! Source: the behaviour of `scontrol show hostnames` and `show hostlist`; the parser is our own.
+//! Source: the behaviour of `scontrol show hostnames` and `show hostlist`; the parser is gpupool's own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -198,7 +198,7 @@ where
     text
 }
 
-/// Sorts names as people count: `n2` before `n10`, equal numbers by width.
+/// Sorts names by their numbers: `n2` before `n10`, equal numbers by width.
 pub fn sort_names(names: &mut [String]) {
     names.sort_by(|a, b| natural_order(a, b));
 }

@@ -1,10 +1,10 @@
-//! GPUs that a run holds and does not use: what nodes tell of it, what a site wants done about it, which idle spells a run had.
-//! Arithmetic on seconds of samples only, so no clock can jump; who is told, and when, is gcore's. No sample is never idleness.
+//! GPUs that a run holds and does not use: the node's report, the site's idle policy, the run's idle spells.
+//! Counts seconds of samples, so no clock can jump. A missing sample is not idleness. Warnings are gcore's.
 
 use crate::ids::RunId;
 use serde::{Deserialize, Serialize};
 
-/// What is done about runs whose GPUs stand idle: `[partition.NAME.idle]`, or a QOS's own in its place.
+/// The idle policy: `[partition.NAME.idle]`, or a QOS's own in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IdlePolicy {
@@ -72,7 +72,7 @@ impl IdleAction {
     }
 }
 
-/// Parts of a run's GPUs, percent, whose common idleness is followed.
+/// Shares of a run's GPUs, percent: for each, the spells in which so many GPUs were idle together are kept.
 pub const LEVELS: [u32; 4] = [25, 50, 75, 100];
 
 /// What one node tells of one run, as of a sample just taken.

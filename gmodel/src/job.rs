@@ -216,7 +216,7 @@ pub struct Request {
     /// Nodes at least and at most; equal for a plain `--nodes N`.
     pub nodes_min: u32,
     pub nodes_max: u32,
-    /// Nobody asked for a number of nodes: as few as have room for the tasks. The controller puts their number above.
+    /// The request names no number of nodes: as few as the tasks need. The controller writes their number above.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nodes_any: bool,
     pub ntasks: u32,

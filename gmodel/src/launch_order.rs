@@ -30,7 +30,7 @@ pub struct LaunchOrder {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<String>,
     pub ntasks: u32,
-    /// Somebody asked for so many.
+    /// The request names `ntasks`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ntasks_asked: bool,
     /// As asked for; 0 where it was not.

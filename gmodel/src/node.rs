@@ -28,7 +28,7 @@ pub struct Inventory {
     /// Why no GPU here can be shared by MPS; empty where some can, or where there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub no_mps: String,
-    /// What was noticed and is about none of its GPUs, for people.
+    /// Warnings of the node that are about none of its GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// CPUs and memory were declared, not found (sandbox nodes).
@@ -39,7 +39,7 @@ pub struct Inventory {
     /// Why the node can take no work (failed self-test, full spool); empty when it can.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unfit: String,
-    /// Runs whose processes do not die; at most [`MAX_HUNG_RUNS`].
+    /// Hung runs; at most [`MAX_HUNG_RUNS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hung: Vec<HungRun>,
     pub os: String,
@@ -112,7 +112,7 @@ pub struct GpuInfo {
     /// In MIG mode: its slices are given out, it is not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub divided: bool,
-    /// Signs that stand and take nothing out of the pool, for people.
+    /// Lasting signs that take nothing out of service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The next step of its repair, which waits for the controller's word: `quarantine`, `reset`, `boot`.
@@ -147,7 +147,7 @@ pub struct GpuEntry {
     pub info: GpuInfo,
     /// In the node's latest inventory.
     pub present: bool,
-    /// Nobody misses it here while it is not present: it was seen in another node, or an operator says that it is gone for good.
+    /// Its absence is expected: it was seen in another node, or an operator says that it is gone for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forgotten: bool,
     /// Why its node did not carry out the newest order for it; empty when it did.
@@ -226,10 +226,10 @@ impl fmt::Display for Role {
     }
 }
 
-/// One of several holds on a job or drains of a node that stand side by side.
+/// One of several holds of a job, or of several drains of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HoldMark {
-    /// Who set it: `user:alice`, `admin:root`, `system`.
+    /// Owner of the mark: `user:alice`, `admin:root`, `system`.
     pub owner: String,
     pub reason: String,
     pub since: crate::time::Timestamp,

@@ -1,5 +1,5 @@
-//! The one table of gsub's options: every option of sbatch with what we do about it, and our own. Parser, man
-//! page and the messages for options we lack are built from it; it holds no code that acts on an option.
+//! The one table of gsub's options: every option of sbatch with its status here, and gpupool's own. The parser, the man
+//! page and the messages for missing options are built from it; no code here acts on an option.
 //! Source: sbatch(1); a test compares the names with a copy of its list.
 
 use crate::suggest;
@@ -16,8 +16,8 @@ pub struct OptionSpec {
     pub short: Option<char>,
     pub value: OptionValue,
     pub status: OptionStatus,
-    /// Variable that sets it, below the command line and above the script's lines. Only those that sbatch reads:
-    /// people's scripts use names like SBATCH_MEM for themselves.
+    /// Variable that sets it, below the command line and above the script's lines. Only those that sbatch reads: scripts use
+    /// names like SBATCH_MEM for themselves.
     pub env: Option<&'static str>,
     /// One line for `--help` and the man page.
     pub help: &'static str,
@@ -63,7 +63,7 @@ impl OptionSpec {
     /// The option of this long name, or of its beginning where that is enough to tell, as getopt_long reads it.
     ///
     /// # Errors
-    /// Nobody knows the name, or it is the beginning of several.
+    /// The name is unknown, or the beginning of several names.
     pub fn find_abbreviated(name: &str) -> Result<&'static Self, String> {
         if let Some(option) = Self::find(name) {
             return Ok(option);
@@ -105,7 +105,7 @@ impl OptionSpec {
     }
 }
 
-/// The message for an option nobody knows, with the nearest one that is taken.
+/// The message for an unknown option, with the nearest one that is taken.
 pub fn unknown_option(name: &str) -> String {
     let taken = OPTIONS
         .iter()

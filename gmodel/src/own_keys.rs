@@ -1,5 +1,5 @@
-//! Reading a map of which some keys are a value's own and all others its common part's, without putting anything aside:
-//! errors name the way to what is wrong, which they do not with serde's `flatten`, and it costs no more than one struct.
+//! Deserialises a map with some keys for a value itself and all others for its shared part, in one pass. Unlike serde's
+//! `flatten` it buffers nothing, and errors name the path to the fault.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
@@ -41,7 +41,7 @@ impl<'de, T: OwnKeys<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// The keys that are not one's own; these are taken on the way.
+/// The map without the value's own keys, which are read into the value on the way.
 struct CommonKeys<'w, A, T> {
     map: A,
     own: &'w mut T,
@@ -72,7 +72,7 @@ impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for CommonKeys<'_, 
     }
 }
 
-/// A key; the seed stays where it is one's own.
+/// Reads a key; an own key does not use up the seed.
 struct KeySeed<'s, K> {
     seed: &'s mut Option<K>,
     own: &'static [&'static str],

@@ -18,7 +18,7 @@ pub enum SubmitFromJobs {
     Yes,
 }
 
-/// As traces have it: those of the release before said true or false.
+/// As a trace has it: older traces have true or false.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum SubmitFromJobsText {
@@ -46,7 +46,7 @@ impl From<SubmitFromJobsText> for SubmitFromJobs {
 pub struct Partition {
     pub name: String,
     pub nodes: NodeSelection,
-    /// Where jobs go that name none.
+    /// The partition of jobs that name none.
     pub is_default: bool,
     pub state: PartitionState,
     /// Seconds; `None` is unlimited.
@@ -93,7 +93,7 @@ pub struct Partition {
     pub allow_qos: Vec<String>,
     /// QOS of jobs that name none.
     pub default_qos: Option<String>,
-    /// Who cuts its GPUs by MIG.
+    /// How its GPUs are cut by MIG.
     pub mig: MigCuts,
     /// One GPU asked for by `--gpu-mem` may be a MIG slice with memory enough.
     pub slices_for_memory: bool,
@@ -101,7 +101,7 @@ pub struct Partition {
     pub gpu_sharing: GpuSharing,
     /// Its GPUs are checked in idle gaps where the cluster has that.
     pub diagnostics: bool,
-    /// What is done about runs whose GPUs stand idle; `None`: nothing.
+    /// The idle policy for its runs; `None`: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdlePolicy>,
 }
@@ -175,11 +175,11 @@ pub enum GpuSharing {
     Off,
     /// A part that CUDA MPS holds the job to, on a GPU that holds equal parts of the same user at most.
     Mps,
-    /// A place on a GPU that others use too, other users among them: nothing holds anybody to a part.
+    /// A place on a GPU that runs of all users may share: no bound holds a run to its share.
     Uncapped,
 }
 
-/// Who cuts GPUs by MIG.
+/// How GPUs are cut by MIG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MigCuts {

@@ -64,7 +64,7 @@ impl Policy {
         let barred = |names: &BTreeSet<String>, name: &str| {
             names.iter().any(|one| one.strip_prefix('-') == Some(name))
         };
-        // A list of nobody, or of names with a minus alone, is for all others.
+        // A list without a name that has no minus is for all others.
         let all = |names: &BTreeSet<String>| names.iter().all(|name| name.starts_with('-'));
         let of_users = !barred(users, user) && (all(users) || users.contains(user));
         let of_accounts = || {

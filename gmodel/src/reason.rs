@@ -1,4 +1,4 @@
-//! Why a job waits: exactly one reason per pending job, in Slurm's spelling, with our numbers.
+//! Why a job waits: exactly one reason per pending job, in Slurm's spelling, with numbers.
 //!
 //! One table holds each code with its meaning and with what to do about it; gpupool-reasons(7) is written from it.
 
@@ -221,7 +221,7 @@ reason_codes! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     pub code: ReasonCode,
-    /// For people: the numbers behind the code. May be empty. Shared: a hundred thousand jobs wait for the same.
+    /// The numbers behind the code, as text. May be empty. Shared: a hundred thousand jobs may have the same.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub text: Arc<str>,
     /// Where others go for it: the nodes on which it is to start when they are gone.

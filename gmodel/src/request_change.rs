@@ -184,7 +184,7 @@ impl RequestChange {
             .for_each(|text| request.exclude = list(text));
     }
 
-    /// What changes, and to what, for people.
+    /// The changes as text.
     pub fn words(&self) -> Vec<(&'static str, String)> {
         let mut words = Vec::new();
         let mut add = |what: &'static str, value: Option<String>| {

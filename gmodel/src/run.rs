@@ -48,7 +48,7 @@ pub struct DesiredRun {
     /// The time limit now in force, seconds from the start; `None` is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
-    /// Its processes are frozen where they are; the time limit does not run. A stop ends that.
+    /// Its processes are stopped; the time limit does not run. A stop ends the suspension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
 }
@@ -86,7 +86,7 @@ pub enum RunTarget {
 pub enum StopCause {
     Cancelled,
     Requeued,
-    /// Its resources are owed to somebody else. The job is told to write a checkpoint first.
+    /// It is a victim. The job is told to write a checkpoint first.
     Preempted,
     /// Its node is drained with a deadline, or maintenance begins. As preempted.
     Drained,
@@ -144,17 +144,17 @@ impl RunPhase {
 pub struct RunEnd {
     pub cause: EndCause,
     pub exit: ExitCode,
-    /// For people: the path and system error of a failed launch, the limit that was hit.
+    /// As text: the path and system error of a failed launch, the limit that was hit.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// A failed launch is about the job's user, whom the node does not know, say: others may start there. Releases before knew
-    /// this one subject only.
+    /// The failed launch is about the job's user (unknown to the node, say): jobs of other users may start there. Older releases
+    /// have this subject only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub about_user: bool,
     /// What a failed launch is about, as [`RunEnd::subject`] reads it.
     #[serde(skip_serializing_if = "LaunchFailureSubject::is_node")]
     pub about: LaunchFailureSubject,
-    /// A mark on this node was the answer when the run was asked for its checkpoint: nobody waits for it on the other nodes.
+    /// A checkpoint mark on this node answered the request for a checkpoint: the other nodes need not wait for one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
     /// When the first process of the user started and the last was gone, by the node's clock.
@@ -284,7 +284,7 @@ pub struct Usage {
     pub cpu_system_micros: u64,
     pub peak_memory_bytes: u64,
     pub oom_kills: u64,
-    /// What the run made of its GPUs; empty where nobody sampled.
+    /// The run's use of its GPUs; empty without samples.
     #[serde(skip_serializing_if = "GpuUseTotals::is_empty")]
     pub gpu: GpuUseTotals,
 }
@@ -308,7 +308,7 @@ impl Usage {
 pub struct RunUse {
     /// All of it, steps that are over included.
     pub all: Usage,
-    /// Its steps under way: number and use. No map, whose numbers a tagged frame could not read back.
+    /// Its steps under way: number and use. No map: a tagged frame cannot read back numbers as keys.
     pub steps: Vec<(u32, Usage)>,
 }
 

@@ -1,6 +1,5 @@
-//! A value that many hold and few change: clones share it, a change makes a copy of one's own. Reads as the value itself.
-//!
-//! What the jobs of a user have in common stands once in memory that way. Two that share are equal without a look.
+//! A value that clones share until one of them changes it. The jobs of a user share most of their request that way.
+//! Two clones that share are equal without a comparison.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cmp::Ordering;

@@ -48,7 +48,7 @@ pub enum GpuCountUnit {
 #[serde(default)]
 pub struct StepHold {
     pub step: u32,
-    /// `ADDRESS:PORT` of its grun: where nobody listens any more, it was killed and the step is over.
+    /// `ADDRESS:PORT` of its grun: when nothing listens there any more, grun was killed and the step is over.
     pub connect: String,
     pub nodes: Vec<StepHoldOnNode>,
 }

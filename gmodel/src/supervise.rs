@@ -166,7 +166,7 @@ pub enum SupervisorCommand {
     Signal { signal: NumberedSignal },
     /// The time limit changed; seconds from the start, `None` is unlimited.
     Limit { limit_secs: Option<u32> },
-    /// Freeze the job's processes, or let them go on. The time limit stands still meanwhile; a stop ends it.
+    /// Suspend the job's processes, or resume them. The time limit does not run meanwhile; a stop ends the suspension.
     Suspend { suspended: bool },
     /// Start tasks of a step; output and end go to the address as [`StepOutput`] frames.
     Step { step: Box<StepOrder> },
@@ -279,7 +279,7 @@ pub enum StepOutput {
         bytes: u32,
     },
     /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
-    /// the text says so. Not sent by releases before, nor where nobody could measure.
+    /// the text says so. Not sent by older releases, nor without a measurement.
     Used {
         usage: Usage,
         text: String,
@@ -499,7 +499,7 @@ fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
 /// A frame in a buffer: kind, body, and its length with the header.
 type Frame<'a> = (u8, &'a [u8], usize);
 
-/// The first frame, once it is whole; refused from the header alone, so that nobody waits for what is too long.
+/// The first frame, once it is whole; a frame that is too long is refused by its header.
 fn split_frame(buffer: &[u8]) -> Result<Option<Frame<'_>>, BadFrame> {
     let Some((length, rest)) = split_number(buffer) else {
         return Ok(None);

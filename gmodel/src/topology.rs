@@ -1,6 +1,6 @@
 //! The network between nodes as the site tells it: switches, racks, NVLink domains, rails; and the order of nodes along it.
 //!
-//! Says what is near what; who gets which nodes is the scheduler's. Words of Slurm's topology.conf(5).
+//! Says what is near what; placement is the scheduler's. Source of the words: Slurm's topology.conf(5).
 
 use crate::hostlist::{Hostlist, natural_order};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct Topology {
     pub switches: Vec<Switch>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub racks: Vec<NodeGroup>,
-    /// Nodes whose GPUs reach each other by NVLink, as in an NVL72 rack. What nodes report themselves goes first.
+    /// NVLink domains: nodes with GPUs that reach each other by NVLink, as in an NVL72 rack. A node's own report goes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nvlink_domains: Vec<NodeGroup>,
     /// Fabrics in which each GPU of a node, or each NIC, has a leaf switch of its own.

@@ -1,5 +1,5 @@
-//! Which signs of trouble there are, what each means and calls for, and where a site thinks otherwise. Data only: it is read by
-//! people in the listing of the catalogue and by [`super::GpuWatch`]. Sources are named in each entry.
+//! The catalogue of health signs: evidence, meaning and action of each, with a site's overrides. Data only, read by
+//! [`super::GpuWatch`] and by the listing of the catalogue. Each entry names its source.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ pub struct SignKind {
     pub source: String,
 }
 
-/// How bad it is, for people and for the order in which signs are shown.
+/// How bad a sign is; listings are in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -1,5 +1,5 @@
-//! What can be seen of one GPU's condition: a reading of its counters and states, and events that befell it. Says what was
-//! seen, never what it means; that is the catalogue's. Source: NVIDIA's NVML API reference, whose terms the names follow.
+//! One GPU's condition as the driver shows it: counters, states, events. Never says what they mean; that is the
+//! catalogue's. Source: NVIDIA's NVML API reference; names follow its terms.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,9 +63,9 @@ impl GpuReading {
     }
 }
 
-/// Says in each reading how many links the best of its type on this node has up, so that a link which was down from the first
-/// look is seen too. Takes the GPU's type beside each reading. One without any link up may have no bridge where its siblings
-/// have one: it is compared with nobody.
+/// Sets in each reading how many links the best GPU of its type on this node has up: a link that was down from the first
+/// reading is seen by that. Takes the GPU's type beside each reading. A GPU without any link up may have no bridge, and is
+/// not compared.
 pub fn compare_siblings(readings: &mut [(&str, &mut GpuReading)]) {
     for at in 0..readings.len() {
         let gpu_type = readings[at].0;
@@ -131,7 +131,7 @@ pub enum RecoveryAdvice {
     Unknown,
 }
 
-/// Something that befell a GPU at one moment.
+/// An event of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuEventKind {

@@ -1,5 +1,5 @@
-//! One GPU's way out of service and back: quarantine, end of its job, reset, boot, burn-in, or the mark for replacement; one step
-//! at a time, each further apart than the one before. Says the next step and never takes it; asking twice answers the same.
+//! One GPU's repair: quarantine, end of its job, reset, boot, burn-in, or the mark for replacement. One step at a time, with
+//! growing pauses. Says the next step and never takes it; the same question has the same answer.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::catalogue::Action;
 use super::watch::Verdict;
 use crate::time::Timestamp;
 
-/// Where a GPU stands. Kept over restarts: a step is written down as begun before it is taken.
+/// The repair state of a GPU. Kept over restarts: a step is stored as begun before it is taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Repair {
@@ -21,7 +21,7 @@ pub struct Repair {
     /// The last reset or boot could not be done: that says nothing about the board.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub not_done: bool,
-    /// Why an administrator keeps it out of service, until he returns it.
+    /// Why an administrator keeps it out of service, until its return.
     pub held_by_admin: Option<String>,
 }
 
@@ -48,7 +48,7 @@ pub enum RepairAttempt {
     BurnIn,
 }
 
-/// What has to be known to decide.
+/// What the next step depends on besides the repair itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RepairContext<'a> {
     /// What the standing signs call for.
@@ -225,7 +225,7 @@ impl Repair {
         self.since = now;
     }
 
-    /// The step that was under way has ended. One that nobody waits for any more changes nothing.
+    /// Ends the step under way. The end of an abandoned step changes nothing.
     pub fn end(&mut self, ended: RepairOutcome, now: Timestamp) {
         let (stage, burn_in_failed) = match (self.stage, ended) {
             (RepairStage::Resetting | RepairStage::Booting, RepairOutcome::Done) => {
@@ -297,7 +297,7 @@ impl Repair {
         policy: &RepairPolicy,
         now: Timestamp,
     ) -> RepairStep {
-        // A burn-in after a reset or a boot belongs to it and waits for nobody; a second one waits as everything else.
+        // A burn-in follows a reset or a boot at once; a second burn-in waits for its pause.
         let last = self.attempts.last();
         let follows = step == RepairStep::BurnIn
             && last.is_none_or(|(last, _)| *last != RepairAttempt::BurnIn);

@@ -1,5 +1,5 @@
-//! How a GPU that is not plainly in service stands, as its node tells the controller. Nothing in it runs on by itself: it changes
-//! when something happened, so that telling it again is no news.
+//! The health status of a GPU that has a sign or is out of service, as its node reports it. It holds no running counters:
+//! an equal report is no change.
 
 use super::repair::RepairStage;
 use crate::time::Timestamp;
@@ -11,16 +11,16 @@ pub struct GpuHealthStatus {
     pub stage: RepairStage,
     /// Since when, by the node's clock.
     pub since: Timestamp,
-    /// Name in the catalogue of the sign that took it out; empty where it was somebody's word, or what a run left.
+    /// Name in the catalogue of the sign that took it out; empty after an operator's order, or for what a run left.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub sign: String,
     /// What was seen when the sign was raised, with its numbers.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub evidence: String,
-    /// Somebody keeps it out until it is returned: the breaker does not count it.
+    /// An operator keeps it out until its return: the breaker does not count it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
-    /// What comes next, for people.
+    /// The next step, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
 }

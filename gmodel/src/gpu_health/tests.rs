@@ -279,7 +279,7 @@ fn counters_that_begin_anew_are_not_taken_for_a_rise_of_what_is_gone() {
     );
     reading.nvlink_errors = Some(3);
     assert_eq!(watch.read(&catalogue, &reading, at(10)), [], "a reset");
-    // But uncorrected errors since the driver was loaded are news to one who never looked.
+    // At the first reading, uncorrected errors since the driver was loaded count as new.
     let mut sick = healthy();
     sick.ecc_uncorrected = Some(2);
     let mut fresh = GpuWatch::default();
@@ -313,7 +313,7 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
         matches!(&changes[..], [SignChange::Raised(sign)] if sign.evidence == "NVLink 3 is down"),
         "{changes:?}"
     );
-    // One whose siblings have more links up was not wired that way.
+    // A GPU with siblings that have more links up was not wired that way.
     let mut odd = healthy();
     odd.nvlinks_down = vec![5];
     let mut watch = GpuWatch::default();

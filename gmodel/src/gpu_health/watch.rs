@@ -1,5 +1,5 @@
-//! From what is seen of one GPU to signs: thresholds, how long a state must last, when a sign is over, and how often a sign that
-//! goes on is told again. Bounded whatever comes: a storm of events raises a count, never a queue. Knows no clock.
+//! From readings and events of one GPU to signs: thresholds, how long a state must last, when a sign is over, and how often
+//! a lasting sign is repeated. Bounded: a storm of events raises a count, never a queue. Has no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use super::reading::{
 };
 use crate::time::Timestamp;
 
-/// What one GPU showed so far. Keep it over restarts: without it, uncorrected errors since the driver was loaded count as new.
+/// The evidence of one GPU so far. Keep it over restarts: without it, uncorrected errors since the driver was loaded count as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuWatch {
@@ -48,7 +48,7 @@ pub enum SignChange {
     Over(Sign),
 }
 
-/// Who saw an event. The same Xid comes by the event set and in the kernel log, and is counted once.
+/// The source of an event. The same Xid comes by the event set and in the kernel log, and is counted once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventSource {
@@ -104,7 +104,7 @@ struct Baseline {
     links_never_up: Vec<u32>,
 }
 
-/// What is known of one sign that was seen.
+/// The evidence of one sign so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SignRecord {
     /// Counts in parts of the window: number of the part, and how many in it.
@@ -385,7 +385,7 @@ impl GpuWatch {
         };
         let new = counter(counted, reading);
         let Some(before) = &self.before else {
-            // Errors since the driver was loaded are news to somebody who never looked; other counters may be years old.
+            // At the first reading, errors since the driver was loaded count as new; other counters may be years old.
             return if counted == SignCounter::EccUncorrected {
                 new.unwrap_or(0)
             } else {

@@ -16,9 +16,9 @@ pub struct Account {
     /// `None`: directly below the root.
     pub parent: Option<String>,
     pub description: String,
-    /// Part among its siblings for fair share; 0 gets what nobody else wants.
+    /// Shares among its siblings for fair share; 0 gets only what its siblings leave.
     pub shares: u32,
-    /// GPUs that are given back to the account when it wants them. `None` in none of the tree: no quotas.
+    /// GPUs that the account gets back when it asks. `None` in the whole tree: no quotas.
     pub guaranteed: Option<GpuAmounts>,
     /// GPUs the account and those below it may hold at once, guaranteed or borrowed.
     pub limit: Option<GpuAmounts>,
@@ -32,11 +32,11 @@ pub struct Account {
     /// Empty allows all.
     pub allow_qos: Vec<String>,
     pub default_qos: Option<String>,
-    /// Users who may edit this account and its jobs, and those below it.
+    /// Users that may edit this account, its jobs, and the accounts below it.
     pub coordinators: BTreeSet<String>,
-    /// Empty, and neither `closed` nor `users_only`: everybody may use it. Otherwise only these and coordinators.
+    /// Empty, and neither `closed` nor `users_only`: open to all users. Otherwise only to these and to coordinators.
     pub users: BTreeMap<String, AccountUser>,
-    /// `users` says who may use it also when it names nobody, as after its last user was removed.
+    /// `users` is the list also when it is empty, as after the removal of its last user.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub users_only: bool,
     /// Takes no new jobs. Accounts that were charged are closed, never deleted.
@@ -67,7 +67,7 @@ impl Default for Account {
 }
 
 impl Account {
-    /// Everybody may use it, as far as it is not closed.
+    /// Open to all users, unless it is closed.
     pub fn is_open(&self) -> bool {
         self.users.is_empty() && !self.users_only
     }

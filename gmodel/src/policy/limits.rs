@@ -3,7 +3,7 @@
 use crate::gpu_amounts::GpuAmounts;
 use serde::{Deserialize, Serialize};
 
-/// Bounds on what somebody may have or ask at once; `None` is no bound.
+/// Limits of an account, a user or a QOS; `None` is no bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {

@@ -15,7 +15,7 @@ pub struct Qos {
     pub priority: u32,
     /// Usage is charged times this, in thousandths.
     pub usage_factor_milli: u32,
-    /// QOS whose runs jobs of this one may preempt.
+    /// The QOS that this one may preempt.
     pub preempt: BTreeSet<String>,
     /// How its own runs are preempted; `None`: as the partition says.
     pub preempt_mode: Option<PreemptMode>,
@@ -31,7 +31,7 @@ pub struct Qos {
     /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas, and give way to guaranteed demand
     /// before borrowed runs do, unless its preemption mode is off.
     pub outside_quota: bool,
-    /// What is done about its runs whose GPUs stand idle; `None`: as the partition says.
+    /// The idle policy for its runs; `None`: the partition's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdlePolicy>,
 }
@@ -57,7 +57,7 @@ impl Default for Qos {
     }
 }
 
-/// What happens to a run whose resources somebody else is owed.
+/// What happens to a victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PreemptMode {
@@ -67,6 +67,6 @@ pub enum PreemptMode {
     Requeue,
     /// Checkpointed, ended.
     Cancel,
-    /// Frozen where it is; only where its GPUs are not what is needed.
+    /// Suspended in place; only where the preemptor does not need its GPUs.
     Suspend,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Resources set apart for some, for a time.
+/// An advance reservation: resources set apart for users and accounts, for a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reservation {
@@ -18,8 +18,8 @@ pub struct Reservation {
     pub duration_secs: u32,
     pub repeat: Repeat,
     pub what: ReservedPart,
-    /// Who may use it, those below an account too; `-bob` may not. Names with a minus alone: all but these. With users and accounts
-    /// a job must be of one of each. All empty: nobody (maintenance).
+    /// The users and accounts (and accounts below them) that may use it; `-bob` may not. Names with a minus alone: all but these.
+    /// With users and accounts a job must be of one of each. All empty: no job may (maintenance).
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,
@@ -80,13 +80,13 @@ impl Repeat {
 }
 
 impl Reservation {
-    /// Its nodes are used by whoever it is for, by name or not.
+    /// Draws jobs that may use it onto its nodes without being named by them.
     pub fn draws(&self) -> bool {
         self.magnetic && !matches!(self.what, ReservedPart::Gpus(_))
     }
 }
 
-/// Whom a reservation is for: `ada, vision`, `all but bob`, `ada, bob in lab`; nothing where it is for nobody.
+/// The users and accounts of a reservation as text: `ada, vision`, `all but bob`, `ada, bob in lab`; empty for maintenance.
 pub fn reserved_for(users: &BTreeSet<String>, accounts: &BTreeSet<String>) -> String {
     let listed = |names: &BTreeSet<String>| {
         let barred: Vec<&str> = names

@@ -41,7 +41,7 @@ pub enum JobOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backfill {
-    /// Nobody passes a job that waits for resources in the same partition.
+    /// No job overtakes a job that waits for resources in the same partition.
     Off,
     /// The first so many; 1 is EASY.
     First(u32),
@@ -95,7 +95,7 @@ pub struct PriorityWeights {
 impl Default for PriorityWeights {
     fn default() -> Self {
         Self {
-            // As heavy as the next: else a wide job, whose turn never comes by usage, would wait without end.
+            // Equal to fair share: otherwise a wide job of a heavy user could wait without end.
             age: 10_000,
             fair_share: 10_000,
             qos: 10_000,
