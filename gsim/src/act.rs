@@ -1,7 +1,7 @@
 //! People and misfortune at work on the cluster, and the caretaker of the calm at the end.
 
-use crate::cluster::{Cluster, Happening, root};
-use crate::scenario::What;
+use crate::cluster::{Cluster, SimEvent, root};
+use crate::scenario::ActKind;
 use gcore::ctl::{Actor, Command, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
 use gmodel::dependency::Dependency;
@@ -15,24 +15,24 @@ use std::collections::BTreeSet;
 const CARE_MILLIS: i64 = 30_000;
 
 impl Cluster {
-    pub fn act(&mut self, what: What) {
+    pub fn act(&mut self, what: ActKind) {
         match what {
-            What::CrashAtCommit { .. } => {}
-            What::ResetConnection { machine } => self.cut_machine(machine),
-            What::Partition { machine, millis } => {
+            ActKind::CrashAtCommit { .. } => {}
+            ActKind::ResetConnection { machine } => self.cut_machine(machine),
+            ActKind::Partition { machine, millis } => {
                 self.machines[machine].partitioned_until = self.now + millis;
                 self.cut_machine(machine);
             }
-            What::CrashDaemon { machine, millis } => {
+            ActKind::CrashDaemon { machine, millis } => {
                 self.daemon_crashes(machine);
-                self.after(millis, Happening::DaemonStarts { machine });
+                self.after(millis, SimEvent::DaemonStarts { machine });
             }
-            What::LoseSpool { machine, millis } => {
+            ActKind::LoseSpool { machine, millis } => {
                 self.daemon_crashes(machine);
                 self.lose_spool(machine);
-                self.after(millis, Happening::DaemonStarts { machine });
+                self.after(millis, SimEvent::DaemonStarts { machine });
             }
-            What::Reboot {
+            ActKind::Reboot {
                 machine,
                 millis,
                 new_disk,
@@ -42,28 +42,28 @@ impl Cluster {
                 if new_disk {
                     self.lose_spool(machine);
                 }
-                self.after(millis, Happening::PowerOn { machine });
+                self.after(millis, SimEvent::PowerOn { machine });
             }
-            What::KillSupervisor { machine, pick } => self.kill_supervisor(machine, pick),
-            What::LoseGpu { machine, millis } => {
+            ActKind::KillSupervisor { machine, pick } => self.kill_supervisor(machine, pick),
+            ActKind::LoseGpu { machine, millis } => {
                 self.set_lost_gpus(machine, 1);
-                self.after(millis, Happening::GpuReturns { machine });
+                self.after(millis, SimEvent::GpuReturns { machine });
             }
-            What::BreakStarts {
+            ActKind::BreakStarts {
                 machine,
                 millis,
                 prolog,
             } => {
                 self.machines[machine].broken_until = (self.now + millis, prolog);
             }
-            What::JumpClock { millis } => self.controller.clock_off += millis,
-            What::CrashController { millis } => self.controller_crashes(millis, false),
-            What::Backup => {
+            ActKind::JumpClock { millis } => self.controller.clock_off += millis,
+            ActKind::CrashController { millis } => self.controller_crashes(millis, false),
+            ActKind::Backup => {
                 if self.controller.up {
                     self.controller.backup = Some(self.controller.store.clone());
                 }
             }
-            What::Restore { millis } => self.controller_crashes(millis, true),
+            ActKind::Restore { millis } => self.controller_crashes(millis, true),
             person => self.person(person),
         }
     }
@@ -83,9 +83,9 @@ impl Cluster {
         one.spool_number += 1;
     }
 
-    fn person(&mut self, what: What) {
+    fn person(&mut self, what: ActKind) {
         match what {
-            What::Submit {
+            ActKind::Submit {
                 user,
                 gpus,
                 nodes,
@@ -104,40 +104,40 @@ impl Cluster {
                     },
                 );
             }
-            What::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel {
+            ActKind::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel {
                 targets: vec![job],
                 signal: None,
             }),
-            What::Hold { pick, operator } => {
+            ActKind::Hold { pick, operator } => {
                 self.ask_about(pick, operator, |job| Command::Hold {
                     targets: vec![job],
                     reason: "because".into(),
                     for_owner: false,
                 });
             }
-            What::Release { pick, operator } => self.ask_about(pick, operator, |job| {
+            ActKind::Release { pick, operator } => self.ask_about(pick, operator, |job| {
                 Command::Release { targets: vec![job] }
             }),
-            What::Requeue { pick } => {
+            ActKind::Requeue { pick } => {
                 self.ask_about(pick, true, |job| Command::Requeue {
                     targets: vec![job],
                     hold: pick.is_multiple_of(5),
                 });
             }
-            What::Suspend { pick } => {
+            ActKind::Suspend { pick } => {
                 self.ask_about(pick, true, |job| Command::Suspend { targets: vec![job] })
             }
-            What::GoOn { pick } => {
+            ActKind::GoOn { pick } => {
                 self.ask_about(pick, true, |job| Command::Resume { targets: vec![job] })
             }
-            What::ChangeLimit { pick, limit_secs } => {
+            ActKind::ChangeLimit { pick, limit_secs } => {
                 let change = JobChange {
                     limit_secs: Some(Some(limit_secs)),
                     ..JobChange::default()
                 };
                 self.ask_about(pick, true, |target| Command::Update { target, change });
             }
-            What::Depend { pick, on } => {
+            ActKind::Depend { pick, on } => {
                 let Some(on) = self.picked(on) else { return };
                 let dependency = Dependency::parse(&format!("afterany:{on}")).ok();
                 let change = JobChange {
@@ -146,11 +146,11 @@ impl Cluster {
                 };
                 self.ask_about(pick, true, |target| Command::Update { target, change });
             }
-            What::Edit { edit } => {
+            ActKind::Edit { edit } => {
                 let change = self.edit(edit);
                 self.ask(root(), Command::Policy { change });
             }
-            What::DrainBy { machine, millis } => {
+            ActKind::DrainBy { machine, millis } => {
                 let deadline = self.controller.now(self.now + millis);
                 self.ask(
                     root(),
@@ -161,14 +161,14 @@ impl Cluster {
                     },
                 );
             }
-            What::Drain { machine } => self.ask(
+            ActKind::Drain { machine } => self.ask(
                 root(),
                 Command::NodeDrain {
                     node: node_of(machine),
                     reason: "a fan".into(),
                 },
             ),
-            What::Resume { machine } => self.ask(
+            ActKind::Resume { machine } => self.ask(
                 root(),
                 Command::NodeResume {
                     node: node_of(machine),
@@ -347,20 +347,20 @@ impl Cluster {
     pub fn calm(&mut self) {
         self.note(|| "-- calm".into());
         self.controller.crashes.clear();
-        self.after(0, Happening::ControllerStarts { restore: false });
+        self.after(0, SimEvent::ControllerStarts { restore: false });
         for machine in 0..self.machines.len() {
             self.machines[machine].partitioned_until = 0;
             self.machines[machine].broken_until = (0, false);
             self.set_lost_gpus(machine, 0);
-            self.after(1, Happening::PowerOn { machine });
-            self.after(2, Happening::DaemonStarts { machine });
+            self.after(1, SimEvent::PowerOn { machine });
+            self.after(2, SimEvent::DaemonStarts { machine });
         }
-        self.after(10, Happening::Caretaker);
+        self.after(10, SimEvent::Caretaker);
     }
 
     /// Resumes nodes and lifts the holds of the system and of operators, until nothing is left to do.
     pub fn caretake(&mut self) {
-        self.after(CARE_MILLIS, Happening::Caretaker);
+        self.after(CARE_MILLIS, SimEvent::Caretaker);
         let drained: Vec<NodeId> = self
             .controller
             .state

@@ -3,7 +3,7 @@
 use crate::act::actor;
 use crate::cluster::Cluster;
 use crate::fuzz::Summary;
-use crate::scenario::{Act, Scenario, What};
+use crate::scenario::{Act, ActKind, Scenario};
 use gcore::ctl::Command;
 use gmodel::array_spec::ArraySpec;
 use gmodel::gpu_request::GpuRequest;
@@ -13,7 +13,7 @@ use gmodel::job::JobSpec;
 pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
     let acts = vec![Act {
         at: 0,
-        what: What::Backup,
+        what: ActKind::Backup,
     }];
     let scenario = Scenario {
         seed: 1,

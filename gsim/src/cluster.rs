@@ -2,7 +2,7 @@
 //!
 //! One queue of happenings, ordered by time and then by when they were put there: a run is the same every time.
 
-use crate::controller::{Controller, Handled, nodes_of};
+use crate::controller::{Controller, InputOutcome, nodes_of};
 use crate::machine::{Machine, Order, Work};
 use crate::prng::Prng;
 use crate::scenario::{Act, Scenario};
@@ -30,7 +30,7 @@ pub enum Frame {
 
 /// Something that will happen.
 #[derive(Debug)]
-pub enum Happening {
+pub enum SimEvent {
     Act(usize),
     ControllerStarts {
         restore: bool,
@@ -110,24 +110,24 @@ pub enum Happening {
     Caretaker,
 }
 
-struct Entry {
+struct QueueEntry {
     at: i64,
     number: u64,
-    what: Happening,
+    what: SimEvent,
 }
 
-impl PartialEq for Entry {
+impl PartialEq for QueueEntry {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
-impl Eq for Entry {}
-impl PartialOrd for Entry {
+impl Eq for QueueEntry {}
+impl PartialOrd for QueueEntry {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Entry {
+impl Ord for QueueEntry {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
@@ -144,7 +144,7 @@ pub struct Connection {
 }
 
 /// A command of a person, asked until it is answered.
-pub struct Request {
+pub struct ClientRequest {
     pub actor: Actor,
     pub command: Command,
     pub answered: bool,
@@ -152,7 +152,7 @@ pub struct Request {
 
 pub struct Cluster {
     pub now: i64,
-    queue: BinaryHeap<Reverse<Entry>>,
+    queue: BinaryHeap<Reverse<QueueEntry>>,
     number: u64,
     pub chance: Prng,
     pub scenario: Scenario,
@@ -165,7 +165,7 @@ pub struct Cluster {
     fence_calls: BTreeSet<(NodeId, u64, u64)>,
     /// How many of them have not ended.
     pub fences_open: usize,
-    pub requests: Vec<Request>,
+    pub requests: Vec<ClientRequest>,
     pub truth: Truth,
     /// Lines of what happened, when asked for.
     pub trace: Option<Vec<String>>,
@@ -187,7 +187,7 @@ impl Cluster {
         } = scenario;
         let mut controller = Controller::new(seed, machines, wait_for_lost, fence_fails.is_some());
         for act in &scenario.acts {
-            if let crate::scenario::What::CrashAtCommit {
+            if let crate::scenario::ActKind::CrashAtCommit {
                 commit,
                 before,
                 millis,
@@ -253,17 +253,17 @@ impl Cluster {
                 },
             });
             let at_once = self.chance.range(0, 1000);
-            self.after(at_once, Happening::DaemonStarts { machine: at });
+            self.after(at_once, SimEvent::DaemonStarts { machine: at });
         }
         for (index, act) in self.scenario.acts.clone().iter().enumerate() {
-            self.after(act.at, Happening::Act(index));
+            self.after(act.at, SimEvent::Act(index));
         }
-        self.after(1000, Happening::Tick);
+        self.after(1000, SimEvent::Tick);
     }
 
-    pub fn after(&mut self, millis: i64, what: Happening) {
+    pub fn after(&mut self, millis: i64, what: SimEvent) {
         self.number += 1;
-        self.queue.push(Reverse(Entry {
+        self.queue.push(Reverse(QueueEntry {
             at: self.now + millis.max(0),
             number: self.number,
             what,
@@ -301,26 +301,26 @@ impl Cluster {
         self.violation.get_or_insert(text);
     }
 
-    fn happens(&mut self, what: Happening) {
+    fn happens(&mut self, what: SimEvent) {
         match what {
-            Happening::Act(index) => {
+            SimEvent::Act(index) => {
                 let act: Act = self.scenario.acts[index].clone();
                 self.note(|| format!("-- {:?}", act.what));
                 self.act(act.what);
             }
-            Happening::ControllerStarts { restore } => self.controller_starts(restore),
-            Happening::Tick => self.tick(),
-            Happening::PlanMade { epoch } => self.make_plan(epoch),
-            Happening::PlanEnters { epoch, plan } => {
+            SimEvent::ControllerStarts { restore } => self.controller_starts(restore),
+            SimEvent::Tick => self.tick(),
+            SimEvent::PlanMade { epoch } => self.make_plan(epoch),
+            SimEvent::PlanEnters { epoch, plan } => {
                 if self.controller.up && self.controller.epoch == epoch {
                     self.controller.planning = false;
                     self.feed(Input::Plan { plan });
                 }
             }
-            Happening::Asked { request } => self.asked(request),
-            Happening::Answered { request, answer } => self.answered(request, answer),
-            Happening::Dial { machine, epoch } => self.dial(machine, epoch),
-            Happening::FrameToController {
+            SimEvent::Asked { request } => self.asked(request),
+            SimEvent::Answered { request, answer } => self.answered(request, answer),
+            SimEvent::Dial { machine, epoch } => self.dial(machine, epoch),
+            SimEvent::FrameToController {
                 connection,
                 epoch,
                 frame,
@@ -328,7 +328,7 @@ impl Cluster {
             } => {
                 self.frame_to_controller(connection, epoch, frame, stray);
             }
-            Happening::FrameToNode {
+            SimEvent::FrameToNode {
                 connection,
                 epoch,
                 frame,
@@ -336,16 +336,16 @@ impl Cluster {
             } => {
                 self.frame_to_node(connection, epoch, frame, stray);
             }
-            Happening::ControllerSeesEnd { connection, epoch } => {
+            SimEvent::ControllerSeesEnd { connection, epoch } => {
                 self.controller_sees_end(connection, epoch);
             }
-            Happening::NodeSeesEnd { connection } => self.node_sees_end(connection),
-            Happening::WorkDone {
+            SimEvent::NodeSeesEnd { connection } => self.node_sees_end(connection),
+            SimEvent::WorkDone {
                 machine,
                 epoch,
                 work,
             } => self.work_done(machine, epoch, work),
-            Happening::RunEnds {
+            SimEvent::RunEnds {
                 machine,
                 boot,
                 run,
@@ -354,22 +354,22 @@ impl Cluster {
             } => {
                 self.run_ends(machine, boot, run, timer, end);
             }
-            Happening::DaemonMissesSupervisor {
+            SimEvent::DaemonMissesSupervisor {
                 machine,
                 epoch,
                 run,
             } => {
                 self.supervisor_missed(machine, epoch, run);
             }
-            Happening::PowerOn { machine } => self.power_on(machine),
-            Happening::DaemonStarts { machine } => self.daemon_starts(machine),
-            Happening::GpuReturns { machine } => self.set_lost_gpus(machine, 0),
-            Happening::FenceEnds {
+            SimEvent::PowerOn { machine } => self.power_on(machine),
+            SimEvent::DaemonStarts { machine } => self.daemon_starts(machine),
+            SimEvent::GpuReturns { machine } => self.set_lost_gpus(machine, 0),
+            SimEvent::FenceEnds {
                 node,
                 number,
                 epoch,
             } => self.fence_ends(node, number, epoch),
-            Happening::Caretaker => self.caretake(),
+            SimEvent::Caretaker => self.caretake(),
         }
     }
 
@@ -394,7 +394,7 @@ impl Cluster {
                 self.violated(violation);
                 None
             }
-            Ok(Handled::Crashed { millis, events }) => {
+            Ok(InputOutcome::Crashed { millis, events }) => {
                 self.observe(&events);
                 self.note(|| {
                     format!(
@@ -405,7 +405,7 @@ impl Cluster {
                 self.controller_crashes(millis, false);
                 None
             }
-            Ok(Handled::Done { reply, events }) => {
+            Ok(InputOutcome::Done { reply, events }) => {
                 self.observe(&events);
                 self.tell_nodes(&events);
                 self.call_fence_program();
@@ -447,7 +447,7 @@ impl Cluster {
             // A pass over a large cluster costs more, and the planner rests in proportion.
             let pause = self.chance.range(5, 100) + self.machines.len() as i64 / 2;
             let epoch = self.controller.epoch;
-            self.after(pause, Happening::PlanMade { epoch });
+            self.after(pause, SimEvent::PlanMade { epoch });
         }
     }
 
@@ -462,11 +462,11 @@ impl Cluster {
             WorkBudget::default(),
         );
         let pause = self.chance.range(1, 60);
-        self.after(pause, Happening::PlanEnters { epoch, plan });
+        self.after(pause, SimEvent::PlanEnters { epoch, plan });
     }
 
     fn tick(&mut self) {
-        self.after(1000, Happening::Tick);
+        self.after(1000, SimEvent::Tick);
         if !self.controller.up {
             return;
         }
@@ -499,7 +499,7 @@ impl Cluster {
                 self.fences_open += 1;
                 self.after(
                     takes,
-                    Happening::FenceEnds {
+                    SimEvent::FenceEnds {
                         node: order.node,
                         number: order.number,
                         epoch,
@@ -522,7 +522,7 @@ impl Cluster {
             self.daemon_crashes(machine);
             self.machines[machine].power_off();
             let off = self.chance.range(5_000, 200_000);
-            self.after(off, Happening::PowerOn { machine });
+            self.after(off, SimEvent::PowerOn { machine });
         }
         if self.controller.up && self.controller.epoch == epoch {
             self.feed(Input::Fenced {
@@ -542,7 +542,7 @@ impl Cluster {
         for connection in open {
             self.cut(connection, true);
         }
-        self.after(millis, Happening::ControllerStarts { restore });
+        self.after(millis, SimEvent::ControllerStarts { restore });
     }
 
     fn controller_starts(&mut self, restore: bool) {
@@ -582,21 +582,21 @@ impl Cluster {
 
     /// Asks, and asks again until there is an answer.
     pub fn ask(&mut self, actor: Actor, command: Command) {
-        self.requests.push(Request {
+        self.requests.push(ClientRequest {
             actor,
             command,
             answered: false,
         });
         let request = self.requests.len() - 1;
         let delay = self.chance.range(1, 50);
-        self.after(delay, Happening::Asked { request });
+        self.after(delay, SimEvent::Asked { request });
     }
 
     fn asked(&mut self, request: usize) {
         if self.requests[request].answered {
             return;
         }
-        let Request { actor, command, .. } = &self.requests[request];
+        let ClientRequest { actor, command, .. } = &self.requests[request];
         let input = Input::Command {
             actor: actor.clone(),
             command: command.clone(),
@@ -605,10 +605,10 @@ impl Cluster {
             let delay = self.chance.range(1, 50);
             // The answer may get lost on its way; the question is then asked again.
             if !self.chance.one_in(50) {
-                self.after(delay, Happening::Answered { request, answer });
+                self.after(delay, SimEvent::Answered { request, answer });
             }
         }
-        self.after(5000, Happening::Asked { request });
+        self.after(5000, SimEvent::Asked { request });
     }
 
     fn answered(&mut self, request: usize, answer: Result<Reply, ()>) {
@@ -636,7 +636,7 @@ impl Cluster {
         }
         if !self.controller.up || self.machines[machine].partitioned_until > self.now {
             let pause = self.chance.range(200, 3000);
-            self.after(pause, Happening::Dial { machine, epoch });
+            self.after(pause, SimEvent::Dial { machine, epoch });
             return;
         }
         let connection = self.next_connection;
@@ -671,7 +671,7 @@ impl Cluster {
             let later = self.chance.range(0, 20_000);
             self.after(
                 at - now + later,
-                Happening::FrameToController {
+                SimEvent::FrameToController {
                     connection,
                     epoch,
                     frame,
@@ -682,7 +682,7 @@ impl Cluster {
         let frame = Frame::Report(Box::new(report));
         self.after(
             at - now,
-            Happening::FrameToController {
+            SimEvent::FrameToController {
                 connection,
                 epoch,
                 frame,
@@ -713,7 +713,7 @@ impl Cluster {
             let copy = frame.clone();
             self.after(
                 at - now + later,
-                Happening::FrameToNode {
+                SimEvent::FrameToNode {
                     connection,
                     epoch,
                     frame: copy,
@@ -723,7 +723,7 @@ impl Cluster {
         }
         self.after(
             at - now,
-            Happening::FrameToNode {
+            SimEvent::FrameToNode {
                 connection,
                 epoch,
                 frame,
@@ -802,13 +802,13 @@ impl Cluster {
             }
         };
         let node = late(&mut self.chance, 20_000);
-        self.after(node, Happening::NodeSeesEnd { connection });
+        self.after(node, SimEvent::NodeSeesEnd { connection });
         if !controller_knows {
             let controller = late(&mut self.chance, 30_000);
             let epoch = self.controller.epoch;
             self.after(
                 controller,
-                Happening::ControllerSeesEnd { connection, epoch },
+                SimEvent::ControllerSeesEnd { connection, epoch },
             );
         }
     }
@@ -839,7 +839,7 @@ impl Cluster {
             daemon.connection = None;
             let epoch = daemon.epoch;
             let pause = self.chance.range(10, 2000);
-            self.after(pause, Happening::Dial { machine, epoch });
+            self.after(pause, SimEvent::Dial { machine, epoch });
         }
     }
 }

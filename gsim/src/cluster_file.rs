@@ -20,7 +20,7 @@ impl Hardware {
             nodes,
             ..
         } = SiteFile::parse(name, text)?;
-        let mut named = Named::default();
+        let mut named = NodeList::default();
         for (names, shape) in &nodes {
             if let Some(node) = names.iter().find(|node| !named.add(node, shape)) {
                 return Err(format!(
@@ -41,12 +41,12 @@ impl Hardware {
 
 /// Nodes in the order in which they are named.
 #[derive(Default)]
-struct Named {
+struct NodeList {
     order: Vec<String>,
     shapes: BTreeMap<String, NodeShape>,
 }
 
-impl Named {
+impl NodeList {
     fn add(&mut self, name: &str, shape: &NodeShape) -> bool {
         let new = !self.shapes.contains_key(name) && self.order.len() < MAX_NODES;
         if new {

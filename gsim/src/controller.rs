@@ -16,7 +16,7 @@ const BASE: Timestamp = Timestamp::from_secs(1_700_000_000);
 
 /// What a connection's far end was told.
 #[derive(Debug)]
-pub struct Told {
+pub struct LinkState {
     pub connection: u64,
     pub fence: Fence,
     orders: BTreeSet<RunId>,
@@ -36,7 +36,7 @@ pub struct Controller {
     pub commits: u64,
     /// Commits at which it is to crash: before (or after) the commit, and for how long.
     pub crashes: BTreeMap<u64, (bool, i64)>,
-    pub told: BTreeMap<NodeId, Told>,
+    pub told: BTreeMap<NodeId, LinkState>,
     pub planning: bool,
     pub plan_wanted: bool,
     seed: u64,
@@ -45,7 +45,7 @@ pub struct Controller {
 }
 
 /// What came of an input.
-pub enum Handled {
+pub enum InputOutcome {
     Done {
         reply: Result<Reply, Refusal>,
         events: Vec<Event>,
@@ -141,7 +141,7 @@ impl Controller {
     }
 
     /// One input, one commit. `Err` is a broken invariant.
-    pub fn take(&mut self, input: Input, millis: i64) -> Result<Handled, String> {
+    pub fn take(&mut self, input: Input, millis: i64) -> Result<InputOutcome, String> {
         let now = self.now(millis);
         let mut events = Vec::new();
         let reply = handle(&mut self.state, &mut events, input, now);
@@ -152,7 +152,7 @@ impl Controller {
             self.crashes.remove(&self.commits)
         };
         if let Some((true, millis)) = crash {
-            return Ok(Handled::Crashed {
+            return Ok(InputOutcome::Crashed {
                 millis,
                 events: Vec::new(),
             });
@@ -168,8 +168,8 @@ impl Controller {
             ));
         }
         match crash {
-            Some((_, millis)) => Ok(Handled::Crashed { millis, events }),
-            None => Ok(Handled::Done { reply, events }),
+            Some((_, millis)) => Ok(InputOutcome::Crashed { millis, events }),
+            None => Ok(InputOutcome::Done { reply, events }),
         }
     }
 
@@ -203,7 +203,7 @@ impl Controller {
     }
 
     pub fn connected(&mut self, node: NodeId, connection: u64) {
-        let told = Told {
+        let told = LinkState {
             connection,
             fence: Fence::default(),
             orders: BTreeSet::new(),

@@ -1,6 +1,6 @@
 //! The simulated node daemon: it feeds the real node state machine and does on its machine what that calls for.
 
-use crate::cluster::{Cluster, Happening};
+use crate::cluster::{Cluster, SimEvent};
 use crate::machine::{Daemon, Order, SpoolRun, Supervisor, Work};
 use gcore::ctl::NodeReport;
 use gcore::node::{NodeAction, NodeEvent, NodeInput, actions, apply, check, handle, reports};
@@ -33,7 +33,7 @@ impl Cluster {
         self.note(|| format!("n{} daemon STARTS with {} runs", machine + 1, runs.len()));
         self.tell_daemon(machine, NodeInput::Scanned { life, fence, runs });
         let pause = self.chance.range(0, 500);
-        self.after(pause, Happening::Dial { machine, epoch });
+        self.after(pause, SimEvent::Dial { machine, epoch });
     }
 
     pub fn daemon_crashes(&mut self, machine: usize) {
@@ -55,7 +55,7 @@ impl Cluster {
         one.powered = true;
         one.boot += 1;
         let pause = self.chance.range(0, 3000);
-        self.after(pause, Happening::DaemonStarts { machine });
+        self.after(pause, SimEvent::DaemonStarts { machine });
     }
 
     pub fn set_lost_gpus(&mut self, machine: usize, lost: u16) {
@@ -243,7 +243,7 @@ impl Cluster {
         if daemon.busy.insert(work) {
             self.after(
                 delay,
-                Happening::WorkDone {
+                SimEvent::WorkDone {
                     machine,
                     epoch,
                     work,
@@ -463,7 +463,7 @@ impl Cluster {
         };
         self.after(
             at - now,
-            Happening::RunEnds {
+            SimEvent::RunEnds {
                 machine,
                 boot,
                 run,
@@ -533,7 +533,7 @@ impl Cluster {
         let timer = supervisor.timer;
         self.after(
             delay,
-            Happening::RunEnds {
+            SimEvent::RunEnds {
                 machine,
                 boot,
                 run,
@@ -600,7 +600,7 @@ impl Cluster {
         let delay = self.chance.range(0, 3000);
         self.after(
             delay,
-            Happening::DaemonMissesSupervisor {
+            SimEvent::DaemonMissesSupervisor {
                 machine,
                 epoch,
                 run,

@@ -1,7 +1,7 @@
 //! One trace under one policy on one cluster (or on one for each account): what `gsim run` and `gsim compare` do.
 
 use crate::csv;
-use crate::hardware::{Hardware, Wish};
+use crate::hardware::{ClusterSizing, Hardware};
 use crate::measures::{Measures, Setting};
 use crate::policy_file::PolicyFile;
 use crate::trace::{Trace, TraceJob};
@@ -13,21 +13,21 @@ use std::fmt::Write as _;
 
 /// Where the jobs run.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum ClusterChoice {
     Given(Hardware),
     /// Of each cluster, where each account has one of its own.
     Each(Hardware),
-    Sized(Wish),
+    Sized(ClusterSizing),
 }
 
 /// Results of a policy, with everything they were computed from.
 pub struct Experiment<'a> {
     pub measures: Measures,
-    pub parts: Vec<Part<'a>>,
+    pub parts: Vec<ClusterPart<'a>>,
 }
 
 /// One simulated cluster and its jobs.
-pub struct Part<'a> {
+pub struct ClusterPart<'a> {
     /// The account, where each has a cluster of its own.
     pub account: Option<String>,
     pub hardware: Hardware,
@@ -42,16 +42,18 @@ impl<'a> Experiment<'a> {
     /// An account without a cluster of its own, or a broken invariant of core or scheduler.
     pub fn run(
         trace: &'a Trace,
-        place: &Place,
+        place: &ClusterChoice,
         policy: &PolicyFile,
         clock: &mut dyn FnMut() -> u64,
     ) -> Result<Self, String> {
         let mut parts = Vec::new();
         for (account, jobs) in by_cluster(trace, policy.per_account_clusters) {
             let hardware = match (place, &account) {
-                (Place::Sized(wish), _) => Hardware::sized(&jobs, wish)?,
-                (Place::Given(hardware), None) | (Place::Each(hardware), _) => hardware.clone(),
-                (Place::Given(hardware), Some(account)) => of_account(hardware, account)?,
+                (ClusterChoice::Sized(wish), _) => Hardware::sized(&jobs, wish)?,
+                (ClusterChoice::Given(hardware), None) | (ClusterChoice::Each(hardware), _) => {
+                    hardware.clone()
+                }
+                (ClusterChoice::Given(hardware), Some(account)) => of_account(hardware, account)?,
             };
             let outcome = run(
                 &jobs,
@@ -60,7 +62,7 @@ impl<'a> Experiment<'a> {
                 &policy.settings,
                 clock,
             )?;
-            parts.push(Part {
+            parts.push(ClusterPart {
                 account,
                 hardware,
                 jobs,
@@ -99,7 +101,7 @@ impl<'a> Experiment<'a> {
     }
 }
 
-impl Part<'_> {
+impl ClusterPart<'_> {
     /// A row for each run of a job. `preemptions` counts those before the run's end, its own among them.
     fn runs_csv(&self, job: &TraceJob, out: &JobOutcome) -> String {
         let mut text = String::new();
@@ -211,7 +213,7 @@ fn of_account(hardware: &Hardware, account: &str) -> Result<Hardware, String> {
     })
 }
 
-fn describe(parts: &[Part]) -> String {
+fn describe(parts: &[ClusterPart]) -> String {
     match parts {
         [one] => one.hardware.describe(),
         many => {
@@ -242,7 +244,7 @@ fn describe(parts: &[Part]) -> String {
     }
 }
 
-fn notes(trace: &Trace, policy: &PolicyFile, parts: &[Part]) -> Vec<String> {
+fn notes(trace: &Trace, policy: &PolicyFile, parts: &[ClusterPart]) -> Vec<String> {
     let mut notes: Vec<String> = parts
         .first()
         .map_or(Vec::new(), |part| part.hardware.notes.clone());
@@ -312,17 +314,17 @@ mod tests {
 
     const TRACE: &str = "job_id,account,submit_s,run_s,gpus\na,x,0,100,2\nb,y,10.5,50,2\nc,x,20,10,1\nd,x,30,,1\ne,x,40,5,9\n";
 
-    fn uniform(count: u32, gpus: u32) -> Place {
+    fn uniform(count: u32, gpus: u32) -> ClusterChoice {
         let shape = NodeShape {
             gpus,
             cpus: 8,
             mem_bytes: 1 << 30,
             ..NodeShape::default()
         };
-        Place::Given(Hardware::uniform(count, &shape))
+        ClusterChoice::Given(Hardware::uniform(count, &shape))
     }
 
-    fn starts(place: &Place, policy: &str) -> Result<String, String> {
+    fn starts(place: &ClusterChoice, policy: &str) -> Result<String, String> {
         let trace = Trace::parse(TRACE).unwrap();
         let policy = PolicyFile::parse("test", policy)?;
         Experiment::run(&trace, place, &policy, &mut || 0).map(|done| done.starts_csv())
@@ -345,7 +347,7 @@ mod tests {
             "job_id,submit_s,run_s,gpus,cpus,mem_mb\na,0,100,6,,\nb,0,100,2,64,4000\nc,0,100,8,,\n",
         )
         .unwrap();
-        let place = Place::Given(Hardware::from_csv("node,gpus\nn1,4\nn2,4\n").unwrap());
+        let place = ClusterChoice::Given(Hardware::from_csv("node,gpus\nn1,4\nn2,4\n").unwrap());
         let done = Experiment::run(
             &trace,
             &place,
@@ -384,7 +386,7 @@ mod tests {
         )
         .unwrap();
         let policy = PolicyFile::named("default").unwrap();
-        let done = |place: &Place| {
+        let done = |place: &ClusterChoice| {
             let done = Experiment::run(&trace, place, &policy, &mut || 0).unwrap();
             (
                 done.measures.finished,
@@ -395,7 +397,10 @@ mod tests {
                     .any(|note| note.contains("taken as any")),
             )
         };
-        assert_eq!(done(&Place::Sized(Wish::of(&trace))), (2, 0, true));
+        assert_eq!(
+            done(&ClusterChoice::Sized(ClusterSizing::of(&trace))),
+            (2, 0, true)
+        );
         assert_eq!(done(&uniform(1, 4)), (2, 0, true));
         let shape = NodeShape {
             gpus: 4,
@@ -405,7 +410,7 @@ mod tests {
             ..NodeShape::default()
         };
         assert_eq!(
-            done(&Place::Given(Hardware::uniform(1, &shape))),
+            done(&ClusterChoice::Given(Hardware::uniform(1, &shape))),
             (1, 1, false),
             "there is no h100"
         );
@@ -414,19 +419,19 @@ mod tests {
     #[test]
     fn accounts_on_clusters_of_their_own_do_not_wait_for_each_other() {
         let trace = Trace::parse(TRACE).unwrap();
-        let sized = Place::Sized(Wish {
+        let sized = ClusterChoice::Sized(ClusterSizing {
             gpus_per_node: Some(2),
-            ..Wish::of(&trace)
+            ..ClusterSizing::of(&trace)
         });
         let text = starts(&sized, "per_account_clusters = true").unwrap();
         assert!(
             text.contains("\nb,10.500,10.500,60.500,y/g1,2,finished,0\n"),
             "{text}"
         );
-        let Place::Given(two) = uniform(1, 2) else {
+        let ClusterChoice::Given(two) = uniform(1, 2) else {
             unreachable!()
         };
-        let text = starts(&Place::Each(two), "per_account_clusters = true").unwrap();
+        let text = starts(&ClusterChoice::Each(two), "per_account_clusters = true").unwrap();
         assert!(
             text.contains("\nb,10.500,10.500,60.500,y/n1,2,finished,0\nc,20,100,110,x/n1,1,"),
             "each has one node of two: {text}"
@@ -481,8 +486,9 @@ mod tests {
             let cluster = format!(
                 "[[node]]\nnames = \"n1\"\ngpus = 2\ncpus = 8\n[partition.p]\nnodes = \"n1\"\ndefault = true\n{limits}"
             );
-            let place =
-                Place::Given(Hardware::from_toml("c", &cluster, &NodeShape::default()).unwrap());
+            let place = ClusterChoice::Given(
+                Hardware::from_toml("c", &cluster, &NodeShape::default()).unwrap(),
+            );
             let done = Experiment::run(
                 &trace,
                 &place,

@@ -21,24 +21,24 @@ const CPU_SCALE: u32 = 1000;
 
 /// Who says where a pod goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum PodPlacer {
     /// Any node that has room, by chance.
     Random,
     Scheduler(Placement),
 }
 
 /// The words of `gsim frag --placement`.
-pub const PLACEMENTS: [(&str, By); 5] = [
-    ("random", By::Random),
-    ("best-fit", By::Scheduler(Placement::BestFit)),
-    ("first-fit", By::Scheduler(Placement::FirstFit)),
-    ("spread", By::Scheduler(Placement::Spread)),
-    ("pack", By::Scheduler(Placement::Pack)),
+pub const PLACEMENTS: [(&str, PodPlacer); 5] = [
+    ("random", PodPlacer::Random),
+    ("best-fit", PodPlacer::Scheduler(Placement::BestFit)),
+    ("first-fit", PodPlacer::Scheduler(Placement::FirstFit)),
+    ("spread", PodPlacer::Scheduler(Placement::Spread)),
+    ("pack", PodPlacer::Scheduler(Placement::Pack)),
 ];
 
 /// One order of the pods. Thousandths of GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Filled {
+pub struct FillResult {
     pub seed: u64,
     pub capacity_milli: u64,
     pub requested_milli: u64,
@@ -47,7 +47,7 @@ pub struct Filled {
     pub dropped: u64,
 }
 
-impl Filled {
+impl FillResult {
     /// Allocated of all GPUs there are.
     pub fn part(&self) -> f64 {
         self.allocated_milli as f64 / self.capacity_milli.max(1) as f64
@@ -56,14 +56,14 @@ impl Filled {
 
 /// Fills the nodes with the pods of the trace in the order of a seed, again and again, until the requests reach `until`
 /// of all GPUs.
-pub fn fill(pods: &Trace, hardware: &Hardware, by: By, seed: u64, until: f64) -> Filled {
+pub fn fill(pods: &Trace, hardware: &Hardware, by: PodPlacer, seed: u64, until: f64) -> FillResult {
     let capacity_milli = 1000 * hardware.gpus();
     let order = order(pods, seed, (until * capacity_milli as f64) as u64);
     let requested_milli = order.iter().map(|job| job.gpu_milli).sum();
     let mut picture = picture(hardware, by, &order);
     let placed: Vec<(usize, u64)> = match by {
-        By::Random => random(&mut picture, seed),
-        By::Scheduler(_) => {
+        PodPlacer::Random => random(&mut picture, seed),
+        PodPlacer::Scheduler(_) => {
             let budget = WorkBudget {
                 node_probes: u64::MAX,
                 starts: usize::MAX,
@@ -78,7 +78,7 @@ pub fn fill(pods: &Trace, hardware: &Hardware, by: By, seed: u64, until: f64) ->
                 .collect()
         }
     };
-    Filled {
+    FillResult {
         seed,
         capacity_milli,
         requested_milli,
@@ -112,10 +112,10 @@ fn order(pods: &Trace, seed: u64, wanted_milli: u64) -> Vec<&TraceJob> {
 }
 
 /// Idle nodes and all pods waiting, without limits: nobody has a reservation, as nothing ever ends.
-fn picture(hardware: &Hardware, by: By, order: &[&TraceJob]) -> Snapshot {
+fn picture(hardware: &Hardware, by: PodPlacer, order: &[&TraceJob]) -> Snapshot {
     let placement = match by {
-        By::Random => Placement::FirstFit,
-        By::Scheduler(placement) => placement,
+        PodPlacer::Random => Placement::FirstFit,
+        PodPlacer::Scheduler(placement) => placement,
     };
     let scheduler = SchedulerConfig {
         order: JobOrder::Fifo,
@@ -201,7 +201,13 @@ mod tests {
     #[test]
     fn pods_are_repeated_until_they_ask_for_enough() {
         let pods = Trace::parse("submit_s,run_s,gpus,cpus\n0,,1,0.5\n0,,2,1\n0,,0,1\n").unwrap();
-        let full = fill(&pods, &nodes(3), By::Scheduler(Placement::BestFit), 1, 1.0);
+        let full = fill(
+            &pods,
+            &nodes(3),
+            PodPlacer::Scheduler(Placement::BestFit),
+            1,
+            1.0,
+        );
         assert_eq!(
             (
                 full.capacity_milli,
@@ -211,12 +217,12 @@ mod tests {
             (12_000, 12_000, 12_000)
         );
         assert_eq!((full.dropped, full.part()), (0, 1.0));
-        let over = fill(&pods, &nodes(3), By::Random, 1, 1.5);
+        let over = fill(&pods, &nodes(3), PodPlacer::Random, 1, 1.5);
         assert!(
             over.requested_milli > 16_000 && over.allocated_milli <= 12_000 && over.dropped > 0,
             "{over:?}"
         );
-        assert_eq!(fill(&pods, &nodes(3), By::Random, 1, 1.5), over);
+        assert_eq!(fill(&pods, &nodes(3), PodPlacer::Random, 1, 1.5), over);
     }
 
     #[test]
@@ -229,7 +235,7 @@ mod tests {
             let packed = fill(
                 &pods,
                 &nodes(4),
-                By::Scheduler(Placement::BestFit),
+                PodPlacer::Scheduler(Placement::BestFit),
                 seed,
                 0.69,
             );

@@ -38,7 +38,7 @@ pub struct Hardware {
 
 /// What a sized cluster is to be like.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct ClusterSizing {
     /// Part of the time that it would be busy.
     pub load: f64,
     /// The time over which the work comes in.
@@ -48,7 +48,7 @@ pub struct Wish {
     pub cpus_per_node: Option<u32>,
 }
 
-impl Wish {
+impl ClusterSizing {
     /// A cluster for this trace, busy for [`LOAD`] of the time.
     pub fn of(trace: &Trace) -> Self {
         let longest = trace
@@ -218,7 +218,7 @@ impl Hardware {
     ///
     /// # Errors
     /// That takes more than [`MAX_NODES`].
-    pub fn sized(jobs: &[&TraceJob], wish: &Wish) -> Result<Self, String> {
+    pub fn sized(jobs: &[&TraceJob], wish: &ClusterSizing) -> Result<Self, String> {
         let groups = groups(jobs, wish);
         let count: u64 = groups
             .iter()
@@ -247,7 +247,7 @@ impl Hardware {
     }
 
     /// So many nodes like those of a sized cluster. That cluster itself is not made: it may be far larger.
-    pub fn uniform_for(jobs: &[&TraceJob], wish: &Wish, count: u32) -> Self {
+    pub fn uniform_for(jobs: &[&TraceJob], wish: &ClusterSizing, count: u32) -> Self {
         let groups = groups(jobs, wish);
         let shape = groups
             .first()
@@ -265,7 +265,7 @@ impl Hardware {
     }
 
     /// What a node has that no file describes: as in a sized cluster.
-    pub fn unknown_shape(jobs: &[&TraceJob], wish: &Wish) -> NodeShape {
+    pub fn unknown_shape(jobs: &[&TraceJob], wish: &ClusterSizing) -> NodeShape {
         groups(jobs, wish)
             .first()
             .map_or_else(|| no_jobs(wish), |group| group.shape.with(wish))
@@ -392,15 +392,15 @@ fn named(prefix: &str, count: u32, shape: &NodeShape) -> impl Iterator<Item = Ho
 }
 
 /// Nodes that are alike.
-struct Group {
+struct NodeGroup {
     prefix: &'static str,
     count: u64,
     shape: NodeShape,
 }
 
-impl Group {
+impl NodeGroup {
     /// That a job made the nodes larger than they were to be.
-    fn large_nodes(&self, wish: &Wish) -> Option<String> {
+    fn large_nodes(&self, wish: &ClusterSizing) -> Option<String> {
         let NodeShape { gpus, cpus, .. } = self.shape;
         let asked_gpus = wish.gpus_per_node.unwrap_or(GPUS_PER_NODE);
         let large = |what: &str, has: u32, asked: u32| {
@@ -416,8 +416,8 @@ impl Group {
 }
 
 /// The nodes for jobs with GPUs, and those for jobs without.
-fn groups(jobs: &[&TraceJob], wish: &Wish) -> Vec<Group> {
-    let &Wish {
+fn groups(jobs: &[&TraceJob], wish: &ClusterSizing) -> Vec<NodeGroup> {
+    let &ClusterSizing {
         load,
         span_ms,
         gpus_per_node,
@@ -454,7 +454,7 @@ fn groups(jobs: &[&TraceJob], wish: &Wish) -> Vec<Group> {
             gpus: gpus as u32,
             ..shape(&on_gpus, count, capacity, gpus, cpus_per_node)
         };
-        groups.push(Group {
+        groups.push(NodeGroup {
             prefix: "g",
             count,
             shape,
@@ -471,7 +471,7 @@ fn groups(jobs: &[&TraceJob], wish: &Wish) -> Vec<Group> {
             cpus: cpus as u32,
             ..shape(&on_cpus, count, capacity, cpus, None)
         };
-        groups.push(Group {
+        groups.push(NodeGroup {
             prefix: "c",
             count,
             shape,
@@ -482,7 +482,7 @@ fn groups(jobs: &[&TraceJob], wish: &Wish) -> Vec<Group> {
 
 impl NodeShape {
     /// With what was asked for, whatever the jobs need.
-    fn with(&self, wish: &Wish) -> Self {
+    fn with(&self, wish: &ClusterSizing) -> Self {
         let gpus = wish.gpus_per_node.unwrap_or(self.gpus);
         let cpus = wish.cpus_per_node.unwrap_or(self.cpus.max(gpus)).max(1);
         Self {
@@ -493,7 +493,7 @@ impl NodeShape {
     }
 }
 
-fn no_jobs(wish: &Wish) -> NodeShape {
+fn no_jobs(wish: &ClusterSizing) -> NodeShape {
     NodeShape {
         mem_bytes: MEM_BYTES,
         ..NodeShape::default()
@@ -554,9 +554,9 @@ mod tests {
         text.push_str(&row(18_000, 1, 1));
         let sized = |text: &str, gpus_per_node| {
             let trace = Trace::parse(text).unwrap();
-            let wish = Wish {
+            let wish = ClusterSizing {
                 gpus_per_node,
-                ..Wish::of(&trace)
+                ..ClusterSizing::of(&trace)
             };
             Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &wish).unwrap()
         };
@@ -583,12 +583,12 @@ mod tests {
         // One job that runs for three years, another a second later: busy for 0.9 of a second they need 105 million nodes.
         let trace = Trace::parse("submit_s,run_s,gpus\n0,94608000,8\n1,10,1\n").unwrap();
         let jobs: Vec<_> = trace.jobs.iter().collect();
-        let given = Hardware::uniform_for(&jobs, &Wish::of(&trace), 1000);
+        let given = Hardware::uniform_for(&jobs, &ClusterSizing::of(&trace), 1000);
         assert_eq!(
             (given.nodes.len(), given.gpus(), given.notes.len()),
             (1000, 8000, 0)
         );
-        let error = Hardware::sized(&jobs, &Wish::of(&trace)).unwrap_err();
+        let error = Hardware::sized(&jobs, &ClusterSizing::of(&trace)).unwrap_err();
         assert!(error.contains("of the 0:01 between its first and last submission the trace needs 105120002 nodes, and 100000 are the most"), "{error}");
     }
 
@@ -597,9 +597,9 @@ mod tests {
         let note = |row: &str, gpus_per_node: Option<u32>| {
             let trace = Trace::parse(&format!("submit_s,run_s,nodes,gpus,cpus\n{row}\n")).unwrap();
             let jobs: Vec<_> = trace.jobs.iter().collect();
-            let wish = Wish {
+            let wish = ClusterSizing {
                 gpus_per_node,
-                ..Wish::of(&trace)
+                ..ClusterSizing::of(&trace)
             };
             let (given, sized) = (
                 Hardware::uniform_for(&jobs, &wish, 78),
@@ -637,8 +637,11 @@ mod tests {
     fn jobs_without_gpus_get_nodes_of_their_own() {
         let text = "submit_s,run_s,nodes,gpus,cpus,mem_mb\n0,100,1,0,32,600000\n0,100,2,0,24,1000\n100,100,1,1,4,1000\n";
         let trace = Trace::parse(text).unwrap();
-        let sized =
-            Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &Wish::of(&trace)).unwrap();
+        let sized = Hardware::sized(
+            &trace.jobs.iter().collect::<Vec<_>>(),
+            &ClusterSizing::of(&trace),
+        )
+        .unwrap();
         let cpu_nodes: Vec<_> = sized
             .nodes
             .iter()

@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct History {
     submissions: BTreeMap<JobId, Submission>,
-    runs: BTreeMap<JobId, Ran>,
+    runs: BTreeMap<JobId, JobRuns>,
 }
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ struct Submission {
 
 /// The runs of one job (or array task).
 #[derive(Clone, Debug)]
-struct Ran {
+struct JobRuns {
     first_start: Timestamp,
     last_start: Timestamp,
     allocation: Allocation,
@@ -44,7 +44,7 @@ struct Ran {
 
 /// What a history was like, in the terms of a simulation.
 #[derive(Debug)]
-pub struct Told {
+pub struct HistoryTrace {
     pub trace: Trace,
     pub hardware: Hardware,
     /// As it really was.
@@ -81,7 +81,7 @@ impl History {
                 at,
                 ..
             } => {
-                let ran = self.runs.entry(run.job).or_insert_with(|| Ran {
+                let ran = self.runs.entry(run.job).or_insert_with(|| JobRuns {
                     first_start: *at,
                     last_start: *at,
                     allocation: Vec::new(),
@@ -111,7 +111,7 @@ impl History {
     ///
     /// # Errors
     /// No job of the trace ended, or it knows no nodes.
-    pub fn told(&self, state: &State) -> Result<Told, String> {
+    pub fn told(&self, state: &State) -> Result<HistoryTrace, String> {
         let hardware = hardware(state)?;
         let ended = self
             .runs
@@ -160,7 +160,7 @@ impl History {
             config.scheduler.topology.clone(),
             config.scheduler.licences.clone(),
         );
-        Ok(Told {
+        Ok(HistoryTrace {
             trace,
             hardware,
             measures,
@@ -186,7 +186,7 @@ impl History {
 
 fn trace_job(
     id: JobId,
-    ran: &Ran,
+    ran: &JobRuns,
     ended: Timestamp,
     submission: &Submission,
     begin: Timestamp,
@@ -251,9 +251,9 @@ fn asked(spec: &JobSpec, begin: Timestamp) -> JobSpec {
 }
 
 /// Names that a policy does not have, with how many jobs say each.
-type Unknown = BTreeMap<String, usize>;
+type UnknownNames = BTreeMap<String, usize>;
 
-fn unknown_text(policy: &str, unknown: &Unknown, what: &str, then: &str) -> Option<String> {
+fn unknown_text(policy: &str, unknown: &UnknownNames, what: &str, then: &str) -> Option<String> {
     let names: Vec<&str> = unknown.keys().map(String::as_str).take(8).collect();
     let jobs: usize = unknown.values().sum();
     let more = unknown.len() - names.len();
@@ -321,7 +321,7 @@ fn hardware(state: &State) -> Result<Hardware, String> {
     })
 }
 
-impl Told {
+impl HistoryTrace {
     /// Fits a policy and the jobs to each other. What the cluster has, the policy has too where it does not say otherwise; what jobs
     /// name and it does not have is made or left out. In words, with how many jobs that is.
     pub fn fit(&mut self, policy: &mut PolicyFile) -> Vec<String> {
@@ -332,10 +332,10 @@ impl Told {
             policy.scheduler.licences = self.licences.clone();
         }
         let (mut accounts, mut qos, mut reservations, mut licences) = (
-            Unknown::new(),
-            Unknown::new(),
-            Unknown::new(),
-            Unknown::new(),
+            UnknownNames::new(),
+            UnknownNames::new(),
+            UnknownNames::new(),
+            UnknownNames::new(),
         );
         let Policy {
             accounts: known_accounts,

@@ -7,7 +7,7 @@ use gmodel::run::NodeShare;
 /// Sums of one simulated cluster over time. Times are milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    nodes: Vec<Held>,
+    nodes: Vec<NodeUse>,
     now: i64,
     gpu_milli: u64,
     cpus: u64,
@@ -49,7 +49,7 @@ pub struct Sample {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct NodeUse {
     gpus: Vec<u32>,
     cpus: u32,
     mem_bytes: u64,
@@ -57,7 +57,7 @@ struct Held {
     most_mem_bytes: u64,
 }
 
-impl Held {
+impl NodeUse {
     fn used_milli(&self) -> u64 {
         self.gpus.iter().map(|milli| u64::from(*milli)).sum()
     }
@@ -73,7 +73,7 @@ impl Held {
 
 impl Ledger {
     pub fn new(hardware: &Hardware, begin: i64) -> Self {
-        let nodes = hardware.nodes.iter().map(|node| Held {
+        let nodes = hardware.nodes.iter().map(|node| NodeUse {
             gpus: vec![0; node.shape.gpus as usize],
             cpus: 0,
             mem_bytes: 0,

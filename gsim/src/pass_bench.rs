@@ -26,7 +26,7 @@ pub type Clock<'a> = &'a mut dyn FnMut() -> u64;
 
 /// One measured row.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct BenchRow {
     pub name: String,
     pub what: String,
     /// What the table promises; `None` where it promises nothing.
@@ -47,7 +47,7 @@ pub struct Row {
     pub decided: String,
 }
 
-impl Row {
+impl BenchRow {
     pub fn kept(&self) -> Option<bool> {
         self.promised_ms.map(|promised| self.median_ms <= promised)
     }
@@ -65,9 +65,9 @@ pub struct Bench {
     pub what: &'static str,
     pub promised_ms: Option<f64>,
     rounds: usize,
-    run: fn() -> Bed,
+    run: fn() -> TestBed,
     /// How the next round differs, before it is timed.
-    between: fn(&mut Bed),
+    between: fn(&mut TestBed),
     /// Rounds follow each other as passes of a daemon do; otherwise each begins with nothing kept.
     warm: bool,
 }
@@ -141,7 +141,7 @@ pub const BENCHES: [Bench; 17] = [
             Some(5.0),
             9,
             || busy(10_000, 100_000, Backfill::First(100)),
-            Bed::end_one,
+            TestBed::end_one,
         )
     },
     Bench {
@@ -152,7 +152,7 @@ pub const BENCHES: [Bench; 17] = [
             Some(5.0),
             9,
             limited,
-            Bed::end_one,
+            TestBed::end_one,
         )
     },
     Bench {
@@ -163,7 +163,7 @@ pub const BENCHES: [Bench; 17] = [
             Some(5.0),
             9,
             guaranteed,
-            Bed::end_one,
+            TestBed::end_one,
         )
     },
     row(
@@ -229,8 +229,8 @@ const fn row(
     what: &'static str,
     promised_ms: Option<f64>,
     rounds: usize,
-    run: fn() -> Bed,
-    between: fn(&mut Bed),
+    run: fn() -> TestBed,
+    between: fn(&mut TestBed),
 ) -> Bench {
     Bench {
         name,
@@ -243,11 +243,11 @@ const fn row(
     }
 }
 
-fn nothing(_: &mut Bed) {}
+fn nothing(_: &mut TestBed) {}
 
 impl Bench {
     /// Measures it. The clock is asked around passes and the fixed work only.
-    pub fn measure(&self, clock: Clock) -> Row {
+    pub fn measure(&self, clock: Clock) -> BenchRow {
         let mut bed = (self.run)();
         bed.quick = self.warm;
         let mut times = Vec::new();
@@ -278,7 +278,7 @@ impl Bench {
         times.sort_unstable();
         snapshots.sort_unstable();
         again.sort_unstable();
-        Row {
+        BenchRow {
             name: self.name.into(),
             what: self.what.into(),
             promised_ms: self.promised_ms,
@@ -315,7 +315,7 @@ fn floor(clock: Clock) -> f64 {
 }
 
 /// A controller in memory with a cluster and a queue.
-struct Bed {
+struct TestBed {
     state: State,
     /// Kept from pass to pass, as the daemon's planner does.
     engine: Engine,
@@ -330,7 +330,7 @@ struct Bed {
     quick: bool,
 }
 
-impl Bed {
+impl TestBed {
     fn new(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Self {
         let shape = NodeShape {
             gpus: 8,
@@ -550,17 +550,17 @@ fn spec(gpus: u32, nodes: u32, limit_secs: u32) -> JobSpec {
 }
 
 /// Every node is held by one job for 10 minutes to 24 hours.
-fn full(nodes: u32, backfill: Backfill) -> Bed {
+fn full(nodes: u32, backfill: Backfill) -> TestBed {
     full_of(nodes, backfill, Vec::new())
 }
 
 /// The same, of some accounts by turns.
-fn full_of(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Bed {
+fn full_of(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> TestBed {
     let names: Vec<String> = accounts
         .iter()
         .map(|account| account.name.clone())
         .collect();
-    let mut bed = Bed::new(nodes, backfill, accounts);
+    let mut bed = TestBed::new(nodes, backfill, accounts);
     let mut prng = Prng::new(7, 1);
     for at in 0..nodes as usize {
         let mut spec = spec(8, 1, prng.range(600, 86_400) as u32);
@@ -577,14 +577,14 @@ fn full_of(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Bed {
 }
 
 /// And a queue: 8 sizes, 4 counts of nodes, 70 limits are 2,240 shapes.
-fn busy(nodes: u32, pending: u32, backfill: Backfill) -> Bed {
+fn busy(nodes: u32, pending: u32, backfill: Backfill) -> TestBed {
     let mut bed = full(nodes, backfill);
     enqueue(&mut bed, pending, 0);
     bed
 }
 
 /// Of so many accounts, or of none.
-fn enqueue(bed: &mut Bed, pending: u32, accounts: u32) {
+fn enqueue(bed: &mut TestBed, pending: u32, accounts: u32) {
     let mut prng = Prng::new(8, 1);
     for at in 0..pending {
         let limit = 600 + prng.range(0, 69) as u32 * (86_400 - 600) / 69;
@@ -597,7 +597,7 @@ fn enqueue(bed: &mut Bed, pending: u32, accounts: u32) {
 }
 
 /// The same on a site that has a word to say about everything.
-fn limited() -> Bed {
+fn limited() -> TestBed {
     let mut bed = full(10_000, Backfill::First(100));
     enqueue(&mut bed, 100_000, 8);
     let mut config = (*bed.state.config).clone();
@@ -651,17 +651,17 @@ fn limited() -> Bed {
 }
 
 /// And where each account is guaranteed an eighth of it and has that.
-fn guaranteed() -> Bed {
+fn guaranteed() -> TestBed {
     with_quotas(10_000, 100_000, 10_000)
 }
 
 /// A smaller one, where each account has twice what it is guaranteed.
-fn borrowing() -> Bed {
+fn borrowing() -> TestBed {
     with_quotas(1024, 10_000, 512)
 }
 
 /// One where what is idle is kept: each job has room and may not take it.
-fn kept_idle() -> Bed {
+fn kept_idle() -> TestBed {
     let mut bed = full(1024, Backfill::First(100));
     let ended: Vec<RunId> = bed.state.runs.values().take(16).map(|run| run.id).collect();
     ended.into_iter().for_each(|run| bed.end(run));
@@ -679,7 +679,7 @@ fn kept_idle() -> Bed {
     bed
 }
 
-fn with_quotas(nodes: u32, pending: u32, gpus: u64) -> Bed {
+fn with_quotas(nodes: u32, pending: u32, gpus: u64) -> TestBed {
     let account = |at: u32| Account {
         name: format!("account{at}"),
         guaranteed: Some(GpuAmounts::all(gpus)),
@@ -691,8 +691,8 @@ fn with_quotas(nodes: u32, pending: u32, gpus: u64) -> Bed {
     bed
 }
 
-fn fill() -> Bed {
-    let mut bed = Bed::new(1024, Backfill::default(), Vec::new());
+fn fill() -> TestBed {
+    let mut bed = TestBed::new(1024, Backfill::default(), Vec::new());
     for _ in 0..1024 {
         bed.submit(spec(8, 1, 3600)).expect("it fits");
     }
@@ -700,7 +700,7 @@ fn fill() -> Bed {
 }
 
 /// 100 arrays of so many tasks each, or 100 jobs.
-fn queue_of_100(tasks: u32) -> Bed {
+fn queue_of_100(tasks: u32) -> TestBed {
     let mut bed = full(1024, Backfill::default());
     for at in 0..100 {
         let mut spec = spec(1, 1, 3600 + at);
@@ -712,8 +712,8 @@ fn queue_of_100(tasks: u32) -> Bed {
     bed
 }
 
-fn gang() -> Bed {
-    let mut bed = Bed::new(1024, Backfill::default(), Vec::new());
+fn gang() -> TestBed {
+    let mut bed = TestBed::new(1024, Backfill::default(), Vec::new());
     // One GPU on each of 513 nodes.
     bed.submit(spec(1, 513, 86_400)).expect("it fits");
     bed.settle();
@@ -722,21 +722,21 @@ fn gang() -> Bed {
     bed
 }
 
-fn gang_never() -> Bed {
-    let mut bed = Bed::new(511, Backfill::default(), Vec::new());
+fn gang_never() -> TestBed {
+    let mut bed = TestBed::new(511, Backfill::default(), Vec::new());
     bed.submit = Some(spec(8, 512, 3600));
     bed.naive = false;
     bed
 }
 
 /// One account holds all 4,000 GPUs with one-GPU jobs, beyond its guarantee; the other is owed some and asks for one.
-fn reclaim() -> Bed {
+fn reclaim() -> TestBed {
     let account = |name: &str, guaranteed: u64| Account {
         name: name.into(),
         guaranteed: Some(GpuAmounts::all(guaranteed)),
         ..Account::default()
     };
-    let mut bed = Bed::new(
+    let mut bed = TestBed::new(
         500,
         Backfill::default(),
         vec![account("borrower", 1000), account("owner", 3000)],
@@ -759,7 +759,7 @@ fn reclaim() -> Bed {
 }
 
 /// The question of gq --why, as the controller answers it.
-fn why_the_last() -> Bed {
+fn why_the_last() -> TestBed {
     let mut bed = busy(1024, 10_000, Backfill::First(100));
     // Something is free, but not enough of it: changes are tried in whole passes.
     let ended: Vec<RunId> = bed.state.runs.values().take(4).map(|run| run.id).collect();
@@ -772,7 +772,7 @@ fn why_the_last() -> Bed {
 }
 
 /// The same of a queue that waits for limits first of all.
-fn why_limited() -> Bed {
+fn why_limited() -> TestBed {
     let mut bed = full(1024, Backfill::First(100));
     let account = |number: u32| {
         let group = Limits {
@@ -847,7 +847,7 @@ fn naive_pass(picture: &Snapshot, jobs: usize) -> usize {
 }
 
 /// The rows as a table.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[BenchRow]) -> String {
     let mut lines: Vec<Vec<String>> = vec![
         [
             "row",

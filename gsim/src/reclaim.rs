@@ -8,7 +8,7 @@ use crate::hardware::{Hardware, NodeShape};
 use crate::policy_file::PolicyFile;
 use crate::prng::Prng;
 use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{Fate, Onlooker, run_watched};
+use crate::trace_run::{Fate, Observer, run_watched};
 use gcore::ctl::{Event, Run, State};
 use gmodel::policy::Account;
 use gmodel::{JobId, NodeId, Timestamp};
@@ -23,7 +23,7 @@ const MOST_COUPLED: usize = 14;
 
 /// What is asked and how often.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct ReclaimSetup {
     /// Nodes of 8 GPUs.
     pub nodes: u32,
     pub every_ms: i64,
@@ -34,7 +34,7 @@ pub struct Setup {
     pub marks_every_ms: i64,
 }
 
-impl Default for Setup {
+impl Default for ReclaimSetup {
     fn default() -> Self {
         let (hour, minute) = (3_600_000, 60_000);
         Self {
@@ -49,7 +49,7 @@ impl Default for Setup {
 
 /// What a rule did over all reclaims of a run of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Lost {
+pub struct LostWork {
     pub gpu_hours: f64,
     pub victims: u64,
 }
@@ -62,21 +62,21 @@ pub struct Reclaims {
     pub reclaims: u64,
     /// Others, where the core ended only some of the runs at once: not counted.
     pub in_parts: u64,
-    pub ours: Lost,
-    pub youngest_first: Lost,
+    pub ours: LostWork,
+    pub youngest_first: LostWork,
     /// Runs of the account that uses most first, of these the one that was submitted last.
-    pub lowest_priority_first: Lost,
+    pub lowest_priority_first: LostWork,
     /// Reclaims in which every set of victims could be tried; what ours and the best of all sets lost in these.
     pub tried: u64,
-    pub ours_where_tried: Lost,
-    pub brute_force: Lost,
+    pub ours_where_tried: LostWork,
+    pub brute_force: LostWork,
 }
 
 /// Runs a trace with the reclaims of a seed.
 ///
 /// # Errors
 /// A broken invariant of core or scheduler.
-pub fn reclaims(trace: &Trace, setup: &Setup, seed: u64) -> Result<Reclaims, String> {
+pub fn reclaims(trace: &Trace, setup: &ReclaimSetup, seed: u64) -> Result<Reclaims, String> {
     let own = owners_jobs(trace, setup, seed);
     let jobs: Vec<&TraceJob> = trace.jobs.iter().chain(&own).collect();
     let most = setup.most_nodes * GPUS_PER_NODE;
@@ -108,7 +108,7 @@ pub fn reclaims(trace: &Trace, setup: &Setup, seed: u64) -> Result<Reclaims, Str
         ..NodeShape::default()
     };
     let hardware = Hardware::uniform(setup.nodes, &shape);
-    let mut watch = Watch {
+    let mut watch = ReclaimObserver {
         out: Reclaims {
             seed,
             ..Reclaims::default()
@@ -132,7 +132,7 @@ pub fn reclaims(trace: &Trace, setup: &Setup, seed: u64) -> Result<Reclaims, Str
     })
 }
 
-fn owners_jobs(trace: &Trace, setup: &Setup, seed: u64) -> Vec<TraceJob> {
+fn owners_jobs(trace: &Trace, setup: &ReclaimSetup, seed: u64) -> Vec<TraceJob> {
     let mut chance = Prng::new(seed, 1);
     let last_ms = trace
         .jobs
@@ -166,13 +166,13 @@ fn owners_jobs(trace: &Trace, setup: &Setup, seed: u64) -> Vec<TraceJob> {
     jobs
 }
 
-struct Watch {
+struct ReclaimObserver {
     out: Reclaims,
     /// Jobs that were made room for.
     seen: BTreeSet<JobId>,
 }
 
-impl Onlooker for Watch {
+impl Observer for ReclaimObserver {
     fn facts(&mut self, state: &State, events: &[Event]) {
         let mut chosen: BTreeMap<JobId, Vec<&Run>> = BTreeMap::new();
         for event in events {
@@ -193,7 +193,7 @@ impl Onlooker for Watch {
                     .map(|stop| stop.at)
                     .max()
                     .unwrap_or_default();
-                let pool = Pool::new(state, now, job.spec.request.nodes_min as usize, &ours);
+                let pool = VictimPool::new(state, now, job.spec.request.nodes_min as usize, &ours);
                 self.out.note(&pool, &ours);
             }
         }
@@ -203,7 +203,7 @@ impl Onlooker for Watch {
 }
 
 impl Reclaims {
-    fn note(&mut self, pool: &Pool, ours: &[&Run]) {
+    fn note(&mut self, pool: &VictimPool, ours: &[&Run]) {
         let ours: BTreeSet<usize> = ours
             .iter()
             .filter_map(|run| pool.runs.iter().position(|one| one.run.id == run.id))
@@ -235,8 +235,8 @@ impl Reclaims {
     }
 }
 
-impl Lost {
-    fn add(&mut self, pool: &Pool, victims: &BTreeSet<usize>) {
+impl LostWork {
+    fn add(&mut self, pool: &VictimPool, victims: &BTreeSet<usize>) {
         self.gpu_hours += victims
             .iter()
             .map(|at| pool.runs[*at].lost_gpu_secs)
@@ -247,7 +247,7 @@ impl Lost {
 }
 
 /// The runs that may be ended, and how many GPUs each node lacks to be free.
-struct Pool<'a> {
+struct VictimPool<'a> {
     wanted: usize,
     runs: Vec<Victim<'a>>,
     /// By node: GPUs that somebody holds, free ones and those of runs that leave anyway not counted.
@@ -261,7 +261,7 @@ struct Victim<'a> {
     lost_gpu_secs: u64,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> VictimPool<'a> {
     /// Just before `ours` were told to stop.
     fn new(state: &'a State, now: Timestamp, wanted: usize, ours: &[&Run]) -> Self {
         let mut pool = Self {

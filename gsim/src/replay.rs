@@ -18,15 +18,15 @@ pub const STARTS_PER_PASS: usize = 400;
 
 /// One line: what happened when.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct TraceLine {
     /// Counted from 1.
     pub number: usize,
     pub now: Timestamp,
-    pub what: What,
+    pub what: TraceEntry,
 }
 
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum TraceEntry {
     Input(Box<Input>),
     /// A life of the controller begins with what it found in the database.
     Loaded(Box<Rows>),
@@ -34,8 +34,8 @@ pub enum What {
 
 /// The inputs of a controller in order.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
-    pub lines: Vec<Line>,
+pub struct RecordedTrace {
+    pub lines: Vec<TraceLine>,
     /// The last line is cut off, as a crash leaves it.
     pub cut_off: bool,
     /// Where lines are missing, were changed or stand elsewhere: the line, and what is wrong with it.
@@ -48,7 +48,7 @@ pub struct Recorded {
 
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Replayed {
+pub struct ReplayReport {
     /// Starts of the controller with what it found then.
     pub lives: u64,
     pub inputs: u64,
@@ -73,7 +73,7 @@ pub struct Replayed {
     pub notes: Vec<String>,
 }
 
-impl Recorded {
+impl RecordedTrace {
     /// Reads the lines of a trace.
     ///
     /// # Errors
@@ -113,8 +113,8 @@ impl Recorded {
     fn follow(
         &mut self,
         chain: &mut Option<TraceChain>,
-        head: &Head,
-        line: &Line,
+        head: &LineHead,
+        line: &TraceLine,
         text: &str,
         is_after_crash: bool,
     ) {
@@ -170,16 +170,16 @@ impl Recorded {
     }
 }
 
-impl Line {
+impl TraceLine {
     /// A life of the controller begins.
     fn begins(&self) -> bool {
-        matches!(self.what, What::Loaded(_))
+        matches!(self.what, TraceEntry::Loaded(_))
     }
 }
 
 /// What every line has. Usage is in numbers that a `serde_json::Value` would round: all is read from the text itself.
 #[derive(Deserialize)]
-struct Head {
+struct LineHead {
     now: Option<i64>,
     #[serde(default)]
     input: String,
@@ -189,21 +189,25 @@ struct Head {
 }
 
 #[derive(Deserialize)]
-struct Found {
+struct LoadedRows {
     rows: Box<Rows>,
 }
 
-fn read_line(number: usize, line: &str) -> Result<(Head, Line), String> {
-    let head: Head = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
+fn read_line(number: usize, line: &str) -> Result<(LineHead, TraceLine), String> {
+    let head: LineHead = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
     let now = head.now.ok_or("no \"now\"; this is no trace of gpuctld")?;
     let unknown = |error: serde_json::Error| format!("no input that this release knows: {error}");
     let what = match &*head.input {
-        "loaded" => What::Loaded(serde_json::from_str::<Found>(line).map_err(unknown)?.rows),
-        _ => What::Input(serde_json::from_str(line).map_err(unknown)?),
+        "loaded" => TraceEntry::Loaded(
+            serde_json::from_str::<LoadedRows>(line)
+                .map_err(unknown)?
+                .rows,
+        ),
+        _ => TraceEntry::Input(serde_json::from_str(line).map_err(unknown)?),
     };
     Ok((
         head,
-        Line {
+        TraceLine {
             number,
             now: Timestamp(now),
             what,
@@ -215,7 +219,7 @@ fn read_line(number: usize, line: &str) -> Result<(Head, Line), String> {
 ///
 /// # Errors
 /// A broken invariant of the core.
-pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
+pub fn replay(recorded: &RecordedTrace) -> Result<ReplayReport, String> {
     replay_with_history(recorded).map(|(replayed, ..)| replayed)
 }
 
@@ -223,7 +227,9 @@ pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
 ///
 /// # Errors
 /// A broken invariant of the core.
-pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, State), String> {
+pub fn replay_with_history(
+    recorded: &RecordedTrace,
+) -> Result<(ReplayReport, History, State), String> {
     let mut history = History::default();
     let mut state = State::from_rows(Rows::default());
     let wanted: BTreeSet<Seq> = recorded
@@ -233,18 +239,18 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
         .collect();
     let mut known: BTreeMap<Seq, State> = BTreeMap::new();
     let mut planner = Planner::default();
-    let mut out = Replayed {
+    let mut out = ReplayReport {
         notes: recorded.notes(),
         breaks: recorded.breaks.clone(),
-        ..Replayed::default()
+        ..ReplayReport::default()
     };
     let (mut hash, mut decisions) = (Fnv::default(), Fnv::default());
     let mut unknown_nodes = BTreeSet::new();
     let mut events = Vec::new();
     for line in &recorded.lines {
         let input = match &line.what {
-            What::Input(input) => &**input,
-            What::Loaded(rows) => {
+            TraceEntry::Input(input) => &**input,
+            TraceEntry::Loaded(rows) => {
                 state = State::from_rows((**rows).clone());
                 planner = Planner::default();
                 known.clear();
@@ -290,13 +296,13 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
     }
 }
 
-fn plan_of(line: &Line) -> Option<&Plan> {
+fn plan_of(line: &TraceLine) -> Option<&Plan> {
     match &line.what {
-        What::Input(input) => match &**input {
+        TraceEntry::Input(input) => match &**input {
             Input::Plan { plan } => Some(plan),
             _ => None,
         },
-        What::Loaded(_) => None,
+        TraceEntry::Loaded(_) => None,
     }
 }
 
@@ -308,7 +314,13 @@ struct Planner {
 }
 
 impl Planner {
-    fn compare(&mut self, line: &Line, plan: &Plan, state: Option<&State>, out: &mut Replayed) {
+    fn compare(
+        &mut self,
+        line: &TraceLine,
+        plan: &Plan,
+        state: Option<&State>,
+        out: &mut ReplayReport,
+    ) {
         out.plans += 1;
         out.starts += plan.starts.len() as u64;
         match state.and_then(|state| self.again(line, plan, state)) {
@@ -318,7 +330,7 @@ impl Planner {
     }
 
     /// The plan once more. `None`: what it was made from is not known.
-    fn again(&mut self, line: &Line, plan: &Plan, state: &State) -> Option<Plan> {
+    fn again(&mut self, line: &TraceLine, plan: &Plan, state: &State) -> Option<Plan> {
         let Some(Made {
             now,
             node_probes,
@@ -349,8 +361,8 @@ impl Planner {
     }
 }
 
-impl Replayed {
-    fn hold_against(&mut self, line: &Line, plan: &Plan, again: &Plan) {
+impl ReplayReport {
+    fn hold_against(&mut self, line: &TraceLine, plan: &Plan, again: &Plan) {
         let same = again.starts == plan.starts
             && again.preempts == plan.preempts
             && again.classes == plan.classes
@@ -561,7 +573,7 @@ mod tests {
     #[test]
     fn a_trace_gives_the_same_decisions_bit_for_bit() {
         let text = written().join("\n") + "\n";
-        let done = replay(&Recorded::parse(&text).unwrap()).unwrap();
+        let done = replay(&RecordedTrace::parse(&text).unwrap()).unwrap();
         assert_eq!(
             (done.plans, done.plans_equal, done.starts, done.refused),
             (4, 4, 6, 0),
@@ -572,7 +584,7 @@ mod tests {
             (0, 1, 0),
             "{done:?}"
         );
-        let again = replay(&Recorded::parse(&text).unwrap()).unwrap();
+        let again = replay(&RecordedTrace::parse(&text).unwrap()).unwrap();
         assert_eq!(
             (again.hash, again.decisions_hash),
             (done.hash, done.decisions_hash)
@@ -581,7 +593,7 @@ mod tests {
 
     #[test]
     fn another_policy_is_tried_on_the_same_history() {
-        let recorded = Recorded::parse(&written().join("\n")).unwrap();
+        let recorded = RecordedTrace::parse(&written().join("\n")).unwrap();
         let (_, mut history, state) = replay_with_history(&recorded).unwrap();
         let told = history.told(&state).unwrap();
         assert_eq!(
@@ -598,7 +610,7 @@ mod tests {
             ("1", "ada", 2000, Some(100_000))
         );
         // The planner of the test waited 10 s before each pass; a simulation does not.
-        let place = crate::experiment::Place::Given(told.hardware.clone());
+        let place = crate::experiment::ClusterChoice::Given(told.hardware.clone());
         let policy = crate::policy_file::PolicyFile::named("fifo").unwrap();
         let done =
             crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
@@ -655,7 +667,7 @@ mod tests {
             spec.request.nodelist = Some("n1".parse().unwrap());
             spec.deadline = Some(Timestamp::from_secs(5000));
         });
-        let recorded = Recorded::parse(&lines.join("\n")).unwrap();
+        let recorded = RecordedTrace::parse(&lines.join("\n")).unwrap();
         let (_, history, state) = replay_with_history(&recorded).unwrap();
         let mut told = history.told(&state).unwrap();
         let asked = told.trace.jobs[0].asked.clone().unwrap();
@@ -672,7 +684,7 @@ mod tests {
             "policy site has no QOS odd: 4 jobs that name it run in their account's usual one",
         ];
         assert_eq!(notes, wanted);
-        let place = crate::experiment::Place::Given(told.hardware.clone());
+        let place = crate::experiment::ClusterChoice::Given(told.hardware.clone());
         let done =
             crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
         assert_eq!(
@@ -705,7 +717,7 @@ mod tests {
         let mut line: Value = serde_json::from_str(&lines[at]).unwrap();
         line["plan"]["starts"].as_array_mut().unwrap().pop();
         lines[at] = line.to_string();
-        let done = replay(&Recorded::parse(&lines.join("\n")).unwrap()).unwrap();
+        let done = replay(&RecordedTrace::parse(&lines.join("\n")).unwrap()).unwrap();
         assert!(done.plans_equal < done.plans, "{done:?}");
         assert!(
             done.differences[0].contains("1 starts then, 2 now"),
@@ -724,8 +736,8 @@ mod tests {
             &format!("\"usage\":[[\"default\",\"root\",{used}]]"),
         );
         let text = format!("{{\"now\":1,\"input\":\"loaded\",\"rows\":{rows}}}\n");
-        let recorded = Recorded::parse(&text).unwrap();
-        let What::Loaded(rows) = &recorded.lines[0].what else {
+        let recorded = RecordedTrace::parse(&text).unwrap();
+        let TraceEntry::Loaded(rows) = &recorded.lines[0].what else {
             panic!("{text}")
         };
         assert!(
@@ -753,7 +765,7 @@ mod tests {
     #[test]
     fn lines_that_are_missing_changed_or_moved_are_said_with_their_number() {
         let lines = sealed();
-        let read = |lines: &[String]| Recorded::parse(&(lines.join("\n") + "\n")).unwrap();
+        let read = |lines: &[String]| RecordedTrace::parse(&(lines.join("\n") + "\n")).unwrap();
         let whole = replay(&read(&lines)).unwrap();
         assert_eq!(
             (whole.breaks.len(), whole.lives, whole.plans_equal),
@@ -800,14 +812,14 @@ mod tests {
         assert_eq!(told(&crashed), Vec::<String>::new());
         assert!(read(&lines[..3]).notes().is_empty());
         assert!(
-            Recorded::parse(&written().join("\n")).unwrap().notes()[0]
+            RecordedTrace::parse(&written().join("\n")).unwrap().notes()[0]
                 .contains("lines are of a release that did not number them")
         );
     }
 
     #[test]
     fn a_file_that_is_no_trace_is_refused_with_its_line() {
-        let wrong = |text: &str| Recorded::parse(text).unwrap_err();
+        let wrong = |text: &str| RecordedTrace::parse(text).unwrap_err();
         assert_eq!(
             wrong(""),
             "the file holds no inputs; gpuctld writes them with trace = true"
@@ -819,7 +831,8 @@ mod tests {
         assert!(
             wrong("{\"now\":1,\"input\":\"dance\"}\n").contains("no input that this release knows")
         );
-        let cut = Recorded::parse("{\"now\":1,\"input\":\"started\"}\n{\"now\":1,\"inp").unwrap();
+        let cut =
+            RecordedTrace::parse("{\"now\":1,\"input\":\"started\"}\n{\"now\":1,\"inp").unwrap();
         assert!(cut.cut_off && cut.lines.len() == 1);
     }
 
@@ -827,7 +840,8 @@ mod tests {
     fn a_trace_that_does_not_begin_empty_says_so() {
         let report = r#"{"now":1,"input":"node","node":7,"report":{"report":"gone"}}"#;
         let done = replay(
-            &Recorded::parse(&format!("{{\"now\":1,\"input\":\"started\"}}\n{report}\n")).unwrap(),
+            &RecordedTrace::parse(&format!("{{\"now\":1,\"input\":\"started\"}}\n{report}\n"))
+                .unwrap(),
         )
         .unwrap();
         assert!(

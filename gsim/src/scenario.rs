@@ -22,12 +22,12 @@ pub struct Scenario {
 #[derive(Clone, Debug)]
 pub struct Act {
     pub at: i64,
-    pub what: What,
+    pub what: ActKind,
 }
 
 /// `pick` chooses among the jobs acknowledged so far; times are milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ActKind {
     Submit {
         user: u8,
         gpus: u32,
@@ -137,7 +137,7 @@ pub enum What {
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {
-            What::CrashAtCommit { .. } => write!(f, "          {:?}", self.what),
+            ActKind::CrashAtCommit { .. } => write!(f, "          {:?}", self.what),
             what => write!(f, "{:>8.1} s {what:?}", self.at as f64 / 1000.0),
         }
     }
@@ -174,10 +174,10 @@ impl Scenario {
             let at = prng.range(0, calm_from);
             acts.push(Act {
                 at,
-                what: What::Backup,
+                what: ActKind::Backup,
             });
             for _ in 0..prng.range(1, 2) {
-                let what = What::Restore {
+                let what = ActKind::Restore {
                     millis: prng.range(0, 20_000),
                 };
                 acts.push(Act {
@@ -192,9 +192,9 @@ impl Scenario {
             for _ in 0..scale * later.range(1, 12) as usize {
                 let pick = later.below(1 << 20);
                 let what = if later.one_in(3) {
-                    What::GoOn { pick }
+                    ActKind::GoOn { pick }
                 } else {
-                    What::Suspend { pick }
+                    ActKind::Suspend { pick }
                 };
                 acts.push(Act {
                     at: later.range(0, calm_from),
@@ -217,10 +217,10 @@ impl Scenario {
     }
 }
 
-fn submission(prng: &mut Prng) -> What {
+fn submission(prng: &mut Prng) -> ActKind {
     let several = prng.one_in(4);
     let array = prng.one_in(4);
-    What::Submit {
+    ActKind::Submit {
         user: prng.below(3) as u8,
         gpus: prng.range(0, 4) as u32,
         nodes: if several { prng.range(2, 3) as u32 } else { 1 },
@@ -231,71 +231,71 @@ fn submission(prng: &mut Prng) -> What {
     }
 }
 
-fn person(prng: &mut Prng, machines: usize) -> What {
+fn person(prng: &mut Prng, machines: usize) -> ActKind {
     let pick = prng.below(1 << 20);
     let operator = prng.one_in(2);
     let machine = prng.below(machines);
     match prng.below(20) {
-        12..=15 => What::Edit {
+        12..=15 => ActKind::Edit {
             edit: prng.below(9) as u8,
         },
-        16 | 17 => What::Depend {
+        16 | 17 => ActKind::Depend {
             pick,
             on: prng.below(1 << 20),
         },
-        18 => What::DrainBy {
+        18 => ActKind::DrainBy {
             machine,
             millis: prng.range(0, 60_000),
         },
-        0..=3 => What::Cancel { pick },
-        4 => What::Hold { pick, operator },
-        5 => What::Release { pick, operator },
-        6..=8 => What::Requeue { pick },
-        9 => What::ChangeLimit {
+        0..=3 => ActKind::Cancel { pick },
+        4 => ActKind::Hold { pick, operator },
+        5 => ActKind::Release { pick, operator },
+        6..=8 => ActKind::Requeue { pick },
+        9 => ActKind::ChangeLimit {
             pick,
             limit_secs: prng.range(1, 400) as u32,
         },
-        10 => What::Drain { machine },
-        _ => What::Resume { machine },
+        10 => ActKind::Drain { machine },
+        _ => ActKind::Resume { machine },
     }
 }
 
-fn misfortune(prng: &mut Prng, machines: usize) -> What {
+fn misfortune(prng: &mut Prng, machines: usize) -> ActKind {
     let machine = prng.below(machines);
     let short = prng.range(0, 5_000);
     // Around the node timeout of 60 s, on both sides.
     let long = prng.range(1_000, 150_000);
     let millis = if prng.one_in(2) { short } else { long };
     match prng.below(20) {
-        0..=2 => What::ResetConnection { machine },
-        3 | 4 => What::Partition { machine, millis },
-        5..=7 => What::CrashDaemon { machine, millis },
-        8 => What::LoseSpool { machine, millis },
-        9 | 10 => What::Reboot {
+        0..=2 => ActKind::ResetConnection { machine },
+        3 | 4 => ActKind::Partition { machine, millis },
+        5..=7 => ActKind::CrashDaemon { machine, millis },
+        8 => ActKind::LoseSpool { machine, millis },
+        9 | 10 => ActKind::Reboot {
             machine,
             millis,
             new_disk: prng.one_in(3),
         },
-        11 | 12 => What::KillSupervisor {
+        11 | 12 => ActKind::KillSupervisor {
             machine,
             pick: prng.below(16),
         },
-        13 => What::LoseGpu {
+        13 => ActKind::LoseGpu {
             machine,
             millis: long,
         },
-        14 => What::BreakStarts {
+        14 => ActKind::BreakStarts {
             machine,
             millis: long,
             prolog: prng.one_in(3),
         },
-        15 => What::JumpClock {
+        15 => ActKind::JumpClock {
             millis: prng.range(-120_000, 600_000),
         },
-        16 => What::CrashController { millis },
+        16 => ActKind::CrashController { millis },
         _ => {
             let commit = prng.range(1, 600) as u64;
-            What::CrashAtCommit {
+            ActKind::CrashAtCommit {
                 commit,
                 before: prng.one_in(2),
                 millis,

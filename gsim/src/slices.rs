@@ -38,7 +38,7 @@ const LAYOUTS: [[usize; 4]; 4] = [[7, 0, 0, 0], [1, 3, 0, 0], [0, 0, 2, 0], [0, 
 
 /// One job: when it comes, how long it runs, and its kind.
 #[derive(Clone, Copy, Debug)]
-struct Ask {
+struct SliceRequest {
     at_ms: i64,
     run_ms: i64,
     kind: usize,
@@ -46,7 +46,7 @@ struct Ask {
 
 /// What a way to cut came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Unmet {
+pub struct UnmetDemand {
     pub way: String,
     /// GPU-hours of demand that waited, of what was asked for in all.
     pub waited_gpu_hours: f64,
@@ -67,7 +67,7 @@ pub fn compare(
     load: f64,
     seed: u64,
     most_milli: u64,
-) -> Vec<Unmet> {
+) -> Vec<UnmetDemand> {
     let gpus = nodes as usize * GPUS;
     let asks = asks(trace, jobs, load * gpus as f64, seed, most_milli);
     let [best, even] = fixed(&asks, gpus);
@@ -75,7 +75,7 @@ pub fn compare(
 }
 
 /// Jobs in the order of the trace from a place of the seed's choice, at random times, so that they ask for `busy` GPUs.
-fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Vec<Ask> {
+fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Vec<SliceRequest> {
     let mut prng = Prng::new(seed, 5);
     let kind = |milli: u64| KINDS.iter().position(|(_, most, _)| milli <= *most);
     let usable = trace
@@ -105,7 +105,7 @@ fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Ve
         // Exponential gaps: jobs come in crowds.
         let chance = (prng.range(1, 1 << 30) as f64) / f64::from(1 << 30);
         at += -chance.ln() * gap;
-        Ask {
+        SliceRequest {
             at_ms: at as i64,
             run_ms,
             kind,
@@ -114,8 +114,8 @@ fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Ve
     picked.into_iter().map(ask).collect()
 }
 
-fn result(way: String, asks: &[Ask], waits_ms: &[i64], cuts: u64) -> Unmet {
-    let gpu_hours = |ms: i64, ask: &Ask| ms as f64 * KINDS[ask.kind].2 as f64 / 3.6e9;
+fn result(way: String, asks: &[SliceRequest], waits_ms: &[i64], cuts: u64) -> UnmetDemand {
+    let gpu_hours = |ms: i64, ask: &SliceRequest| ms as f64 * KINDS[ask.kind].2 as f64 / 3.6e9;
     let of_kind = |kind: usize| {
         asks.iter()
             .zip(waits_ms)
@@ -123,7 +123,7 @@ fn result(way: String, asks: &[Ask], waits_ms: &[i64], cuts: u64) -> Unmet {
             .map(|(ask, ms)| gpu_hours(*ms, ask))
             .sum()
     };
-    Unmet {
+    UnmetDemand {
         way,
         waited_by_kind: std::array::from_fn(of_kind),
         waited_gpu_hours: asks
@@ -138,7 +138,7 @@ fn result(way: String, asks: &[Ask], waits_ms: &[i64], cuts: u64) -> Unmet {
 }
 
 /// The best of all cuts that never change, and an even one.
-fn fixed(asks: &[Ask], gpus: usize) -> [Unmet; 2] {
+fn fixed(asks: &[SliceRequest], gpus: usize) -> [UnmetDemand; 2] {
     let most: Vec<usize> = (0..KINDS.len())
         .map(|kind| LAYOUTS.iter().map(|layout| layout[kind]).max().unwrap_or(0) * gpus)
         .collect();
@@ -186,7 +186,7 @@ fn fixed(asks: &[Ask], gpus: usize) -> [Unmet; 2] {
 }
 
 /// What waits for a kind with so many of it, in GPU-milliseconds; without any, all that is asked for and the time there is.
-fn cost(asks: &[Ask], kind: usize, servers: usize) -> f64 {
+fn cost(asks: &[SliceRequest], kind: usize, servers: usize) -> f64 {
     let mut waits = vec![0; asks.len()];
     pool(asks, kind, servers, &mut waits);
     asks.iter()
@@ -196,7 +196,7 @@ fn cost(asks: &[Ask], kind: usize, servers: usize) -> f64 {
 }
 
 /// First come, first served, on so many slices of one kind. Without any, jobs wait to the end of all.
-fn pool(asks: &[Ask], kind: usize, servers: usize, waits_ms: &mut [i64]) {
+fn pool(asks: &[SliceRequest], kind: usize, servers: usize, waits_ms: &mut [i64]) {
     let end = asks
         .iter()
         .map(|ask| ask.at_ms + ask.run_ms)
@@ -215,7 +215,7 @@ fn pool(asks: &[Ask], kind: usize, servers: usize, waits_ms: &mut [i64]) {
 }
 
 /// All GPUs as one that is divided at will: who comes first starts first, others where there is room. No cut does better in that order.
-fn divisible(asks: &[Ask], gpus: usize) -> Unmet {
+fn divisible(asks: &[SliceRequest], gpus: usize) -> UnmetDemand {
     let mut waits = vec![0; asks.len()];
     let mut free = gpus as u64 * 1000;
     let mut ends: BinaryHeap<Reverse<(i64, usize)>> = BinaryHeap::new();
@@ -255,7 +255,7 @@ fn divisible(asks: &[Ask], gpus: usize) -> Unmet {
 
 /// What happens next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum SliceEvent {
     Comes(usize),
     Ends(usize),
     /// A GPU of a node is cut: by its UUID.
@@ -265,12 +265,12 @@ enum Next {
 }
 
 /// Nodes whose GPUs are cut as the scheduler proposes, from whole ones on.
-fn planned(asks: &[Ask], nodes: u32) -> Unmet {
-    let mut pool = Pool::new(nodes);
-    let mut next: BinaryHeap<Reverse<(i64, Next)>> = asks
+fn planned(asks: &[SliceRequest], nodes: u32) -> UnmetDemand {
+    let mut pool = SlicePool::new(nodes);
+    let mut next: BinaryHeap<Reverse<(i64, SliceEvent)>> = asks
         .iter()
         .enumerate()
-        .map(|(at, ask)| Reverse((ask.at_ms, Next::Comes(at))))
+        .map(|(at, ask)| Reverse((ask.at_ms, SliceEvent::Comes(at))))
         .collect();
     let mut waits = vec![0; asks.len()];
     let mut cuts = 0;
@@ -285,7 +285,7 @@ fn planned(asks: &[Ask], nodes: u32) -> Unmet {
         for start in plan.starts {
             let at = start.job.0 as usize - 1;
             waits[at] = now_ms - asks[at].at_ms;
-            next.push(Reverse((now_ms + asks[at].run_ms, Next::Ends(at))));
+            next.push(Reverse((now_ms + asks[at].run_ms, SliceEvent::Ends(at))));
             pool.start(
                 at,
                 start.allocation.into_iter().next().expect("one node"),
@@ -297,10 +297,10 @@ fn planned(asks: &[Ask], nodes: u32) -> Unmet {
             let node = cut.node.0 as usize - 1;
             next.push(Reverse((
                 now_ms + CUT_MS,
-                Next::Cut(node, cut.uuid.clone()),
+                SliceEvent::Cut(node, cut.uuid.clone()),
             )));
             let recut = i64::from(pool.picture.config.mig_recut_secs) * 1000;
-            next.push(Reverse((now_ms + recut.max(CUT_MS), Next::Rests)));
+            next.push(Reverse((now_ms + recut.max(CUT_MS), SliceEvent::Rests)));
             pool.order(node, cut.uuid, cut.profiles);
         }
     }
@@ -309,12 +309,12 @@ fn planned(asks: &[Ask], nodes: u32) -> Unmet {
 
 const BASE_MS: i64 = 1_000_000_000_000;
 
-struct Pool {
+struct SlicePool {
     engine: Engine,
     picture: Snapshot,
 }
 
-impl Pool {
+impl SlicePool {
     fn new(nodes: u32) -> Self {
         let partition = Partition {
             name: "p".into(),
@@ -337,10 +337,10 @@ impl Pool {
         }
     }
 
-    fn take(&mut self, what: Next, asks: &[Ask]) {
+    fn take(&mut self, what: SliceEvent, asks: &[SliceRequest]) {
         match what {
-            Next::Comes(at) => self.picture.pending.push(pending(at, &asks[at])),
-            Next::Ends(at) => {
+            SliceEvent::Comes(at) => self.picture.pending.push(pending(at, &asks[at])),
+            SliceEvent::Ends(at) => {
                 let place = self
                     .picture
                     .running
@@ -351,8 +351,8 @@ impl Pool {
                 let share = &run.shares[0];
                 self.picture.nodes[share.node.0 as usize - 1].give(share);
             }
-            Next::Cut(node, uuid) => self.cut(node, &uuid),
-            Next::Rests => {}
+            SliceEvent::Cut(node, uuid) => self.cut(node, &uuid),
+            SliceEvent::Rests => {}
         }
     }
 
@@ -510,7 +510,7 @@ fn board() -> MigBoard {
     }
 }
 
-fn pending(at: usize, ask: &Ask) -> PendingJob {
+fn pending(at: usize, ask: &SliceRequest) -> PendingJob {
     let mut spec = JobSpec {
         name: "pod".into(),
         ..JobSpec::default()
@@ -569,13 +569,13 @@ mod tests {
 
     #[test]
     fn divided_at_will_nothing_is_lost_to_cuts() {
-        let ask = |at_ms, kind| Ask {
+        let ask = |at_ms, kind| SliceRequest {
             at_ms,
             run_ms: 3_600_000,
             kind,
         };
         // Two halves, a whole, and seven small ones that fit beside nothing: one GPU.
-        let asks: Vec<Ask> = [(0, 2), (0, 2), (1, 3)]
+        let asks: Vec<SliceRequest> = [(0, 2), (0, 2), (1, 3)]
             .into_iter()
             .map(|(at, kind)| ask(at, kind))
             .collect();
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_pool_serves_in_order_and_without_servers_nobody() {
-        let ask = |at_ms| Ask {
+        let ask = |at_ms| SliceRequest {
             at_ms,
             run_ms: 10,
             kind: 0,

@@ -2,7 +2,7 @@
 //!
 //! Looks on while a trace is run, forecasts jobs as gpuctld does, and compares with the real starts. It changes nothing.
 
-use crate::trace_run::Onlooker;
+use crate::trace_run::Observer;
 use gcore::ctl::{Event, Mirror, State};
 use gmodel::{JobId, Timestamp};
 use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Plans, Said};
@@ -25,7 +25,7 @@ const WAITS_KEPT: usize = 512;
 pub const LONG_WAIT_SECS: i64 = 600;
 
 /// Looks on and forecasts.
-pub struct Watch {
+pub struct ForecastObserver {
     every_ms: i64,
     next: Timestamp,
     lengths: RunLengths,
@@ -37,14 +37,14 @@ pub struct Watch {
     engine: Engine,
     /// By partition, waits of jobs that waited long, oldest first.
     waits: BTreeMap<String, VecDeque<i64>>,
-    open: BTreeMap<JobId, Vec<Case>>,
-    closed: Vec<Case>,
+    open: BTreeMap<JobId, Vec<ForecastCase>>,
+    closed: Vec<ForecastCase>,
     pub forecasts: u64,
 }
 
 /// One forecast of one job.
 #[derive(Clone, Debug)]
-struct Case {
+struct ForecastCase {
     age: u8,
     submitted: Timestamp,
     at: Timestamp,
@@ -58,7 +58,7 @@ struct Case {
 
 /// What one way of foretelling came to.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Told {
+pub struct IntervalQuality {
     pub intervals: u64,
     /// Part that held the start.
     pub coverage: f64,
@@ -70,27 +70,27 @@ pub struct Told {
 
 /// Of the forecasts made at one age of the jobs.
 #[derive(Clone, Debug, Serialize)]
-pub struct AtAge {
+pub struct AgeClass {
     /// The jobs had waited at least so long, seconds.
     pub waited_secs: i64,
-    pub nominal: Told,
+    pub nominal: IntervalQuality,
     /// The partition's past waits, 10th to 90th percentile.
-    pub past_waits: Told,
+    pub past_waits: IntervalQuality,
     /// Ours at the level where they are right as often as that, and the level.
-    pub at_equal_coverage: Told,
+    pub at_equal_coverage: IntervalQuality,
     pub level: f64,
     /// The past waits at the level where they are right as often as ours at the nominal one, or the widest that is tried;
     /// and that level.
-    pub past_waits_as_often: Told,
+    pub past_waits_as_often: IntervalQuality,
     pub past_waits_level: f64,
     /// Ours where they are right as often as these, and the level: the same as nominal unless the past waits never are.
-    pub as_often_as_past_waits: Told,
+    pub as_often_as_past_waits: IntervalQuality,
     pub as_often_level: f64,
     /// Part of the starts that came before they were expected.
     pub early: f64,
 }
 
-impl Watch {
+impl ForecastObserver {
     /// Forecasts at most this often, in milliseconds of the trace.
     pub fn new(every_ms: i64) -> Self {
         Self {
@@ -112,9 +112,9 @@ impl Watch {
     }
 
     /// Over the jobs that waited long.
-    pub fn told(&self) -> Vec<AtAge> {
-        let of_age = |age: usize| -> Vec<&Case> {
-            let is = |case: &&Case| {
+    pub fn told(&self) -> Vec<AgeClass> {
+        let of_age = |age: usize| -> Vec<&ForecastCase> {
+            let is = |case: &&ForecastCase| {
                 usize::from(case.age) == age
                     && case.nominal.is_some()
                     && case.start.since_millis(case.submitted) > LONG_WAIT_SECS * 1000
@@ -188,7 +188,7 @@ impl Watch {
             let interval = of(&self.calibration);
             let at_levels: Vec<Option<Interval>> = self.at_levels.iter().map(of).collect();
             let waits = self.waits.get(partition).filter(|waits| waits.len() >= 30);
-            let case = Case {
+            let case = ForecastCase {
                 age: *age,
                 submitted: *submitted,
                 at: now,
@@ -236,7 +236,7 @@ impl Watch {
     }
 }
 
-impl Onlooker for Watch {
+impl Observer for ForecastObserver {
     fn facts(&mut self, state: &State, events: &[Event]) {
         for event in events {
             match event {
@@ -245,8 +245,11 @@ impl Onlooker for Watch {
                         calibration.over(run.job, *at, true);
                     }
                     let cases = self.open.remove(&run.job).unwrap_or_default();
-                    self.closed
-                        .extend(cases.into_iter().map(|case| Case { start: *at, ..case }));
+                    self.closed.extend(
+                        cases
+                            .into_iter()
+                            .map(|case| ForecastCase { start: *at, ..case }),
+                    );
                     let Some(job) = state.jobs.get(run.job) else {
                         continue;
                     };
@@ -300,7 +303,7 @@ fn past_waits(waits: &VecDeque<i64>, submitted: Timestamp) -> Vec<Interval> {
     LEVELS.iter().map(of).collect()
 }
 
-fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
+fn at_age(waited_secs: i64, cases: &[&ForecastCase]) -> AgeClass {
     let at = |level: u32| LEVELS.iter().position(|one| *one == level).unwrap_or(0);
     let ours = |level: usize| {
         told(
@@ -336,7 +339,7 @@ fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
         .iter()
         .filter(|case| case.start <= case.plans.expected)
         .count();
-    AtAge {
+    AgeClass {
         waited_secs,
         nominal,
         past_waits,
@@ -350,7 +353,7 @@ fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
     }
 }
 
-fn told<'a>(intervals: impl Iterator<Item = (&'a Case, Interval)>) -> Told {
+fn told<'a>(intervals: impl Iterator<Item = (&'a ForecastCase, Interval)>) -> IntervalQuality {
     let mut widths = Vec::new();
     let mut of_wait = Vec::new();
     let mut right = 0;
@@ -366,7 +369,7 @@ fn told<'a>(intervals: impl Iterator<Item = (&'a Case, Interval)>) -> Told {
         values.sort_by(f64::total_cmp);
         values.get(count / 2).copied().unwrap_or(0.0)
     };
-    Told {
+    IntervalQuality {
         intervals: count as u64,
         coverage: right as f64 / count.max(1) as f64,
         mean_width_secs: widths.iter().sum::<f64>() / count.max(1) as f64,

@@ -141,7 +141,7 @@ impl Fate {
 }
 
 /// Who looks on while a trace is run, and changes nothing.
-pub trait Onlooker {
+pub trait Observer {
     /// Facts as they come; `state` has them already.
     fn facts(&mut self, state: &State, events: &[Event]);
     /// Everything of one instant has happened.
@@ -149,7 +149,7 @@ pub trait Onlooker {
 }
 
 /// Nobody.
-impl Onlooker for () {
+impl Observer for () {
     fn facts(&mut self, _: &State, _: &[Event]) {}
     fn rest(&mut self, _: &State, _: Timestamp) {}
 }
@@ -178,7 +178,7 @@ pub fn run_watched(
     config: &ClusterConfig,
     settings: &Settings,
     clock: &mut dyn FnMut() -> u64,
-    onlooker: &mut dyn Onlooker,
+    onlooker: &mut dyn Observer,
 ) -> Result<Outcome, String> {
     let mut sim = TraceRun::new(jobs, hardware, config, settings, onlooker);
     while let Some(at) = sim.next_instant() {
@@ -195,7 +195,7 @@ struct TraceRun<'a> {
     jobs: &'a [&'a TraceJob],
     settings: &'a Settings,
     cluster: ClusterTraits,
-    onlooker: &'a mut dyn Onlooker,
+    onlooker: &'a mut dyn Observer,
     state: State,
     /// Kept from pass to pass, as the daemon's planner does. Why somebody waits is asked at the end only.
     engine: Engine,
@@ -206,7 +206,7 @@ struct TraceRun<'a> {
     arrived: usize,
     /// What ends when, which run of which job.
     ends: BinaryHeap<Reverse<(i64, u32, u32)>>,
-    live: BTreeMap<RunId, Live>,
+    live: BTreeMap<RunId, LiveRun>,
     /// Place in `jobs` of the job with each id, beginning at the first.
     job_of: Vec<u32>,
     first_id: u64,
@@ -226,18 +226,18 @@ struct TraceRun<'a> {
 
 /// A run that the hollow nodes pretend to do.
 #[derive(Debug)]
-struct Live {
+struct LiveRun {
     job: u32,
     allocation: Allocation,
     start_ms: i64,
-    stop: Option<Stopping>,
+    stop: Option<StopProgress>,
     /// Multiples of `marks_every` that were reported.
     marks: u32,
 }
 
 /// A run that the controller wants to end.
 #[derive(Clone, Copy, Debug)]
-struct Stopping {
+struct StopProgress {
     /// It was told to write its checkpoint, and did at once.
     told: bool,
 }
@@ -248,7 +248,7 @@ impl<'a> TraceRun<'a> {
         hardware: &'a Hardware,
         config: &ClusterConfig,
         settings: &'a Settings,
-        onlooker: &'a mut dyn Onlooker,
+        onlooker: &'a mut dyn Observer,
     ) -> Self {
         let mut arrivals: Vec<u32> = (0..jobs.len() as u32)
             .filter(|at| jobs[*at as usize].run_ms.is_some())
@@ -506,7 +506,7 @@ impl<'a> TraceRun<'a> {
 
     /// Tells of the marks that running jobs made since the last time: only preemption asks for them.
     fn tell_marks(&mut self, every_ms: i64) {
-        let number = |live: &Live| {
+        let number = |live: &LiveRun| {
             u32::try_from((self.now_ms - live.start_ms) / every_ms.max(1)).unwrap_or(u32::MAX)
         };
         let new: Vec<(RunId, u32)> = self
@@ -530,7 +530,7 @@ impl<'a> TraceRun<'a> {
         }
     }
 
-    fn mark(&mut self, run: RunId, live: &Live, number: u32, at_ms: i64) {
+    fn mark(&mut self, run: RunId, live: &LiveRun, number: u32, at_ms: i64) {
         let Some(share) = live.allocation.first() else {
             return;
         };
@@ -594,7 +594,7 @@ impl<'a> TraceRun<'a> {
                 Event::RunGo { run, .. } => self.started(*run),
                 Event::RunStopping { run, stop } => self.stopping(
                     *run,
-                    Stopping {
+                    StopProgress {
                         told: stop.checkpoint_secs > 0,
                     },
                 ),
@@ -641,7 +641,7 @@ impl<'a> TraceRun<'a> {
         out.last_start_ms = self.now_ms;
         self.live.insert(
             run,
-            Live {
+            LiveRun {
                 job,
                 allocation: allocation.clone(),
                 start_ms: self.now_ms,
@@ -670,7 +670,7 @@ impl<'a> TraceRun<'a> {
             .push(Reverse((self.now_ms + runs_ms, job, run.attempt)));
     }
 
-    fn stopping(&mut self, run: RunId, stop: Stopping) {
+    fn stopping(&mut self, run: RunId, stop: StopProgress) {
         let Some(live) = self.live.get_mut(&run) else {
             return;
         };

@@ -4,12 +4,12 @@
 use gcore::ctl::{Event, State};
 use gmodel::run::StopCause;
 use gmodel::{JobId, JobState, RunClass, Timestamp};
-use gsim::experiment::{Experiment, Place};
+use gsim::experiment::{ClusterChoice, Experiment};
 use gsim::hardware::{Hardware, NodeShape};
 use gsim::policy_file::PolicyFile;
 use gsim::prng::Prng;
 use gsim::trace::Trace;
-use gsim::trace_run::{Onlooker, run_watched};
+use gsim::trace_run::{Observer, run_watched};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ const SEEDS: u64 = 3;
 
 /// One job as it went, seconds.
 #[derive(Clone, Debug)]
-struct Went {
+struct JobTimes {
     id: String,
     submit: i64,
     start: i64,
@@ -56,7 +56,7 @@ fn stream(seed: u64, jobs: u32) -> String {
     text
 }
 
-fn run(trace: &str, policy: &str) -> Vec<Went> {
+fn run(trace: &str, policy: &str) -> Vec<JobTimes> {
     let trace = Trace::parse(trace).unwrap();
     let shape = NodeShape {
         gpus: GPUS,
@@ -64,7 +64,7 @@ fn run(trace: &str, policy: &str) -> Vec<Went> {
         mem_bytes: 1 << 40,
         ..NodeShape::default()
     };
-    let place = Place::Given(Hardware::uniform(NODES, &shape));
+    let place = ClusterChoice::Given(Hardware::uniform(NODES, &shape));
     let policy = PolicyFile::parse("test", policy).unwrap();
     let done = Experiment::run(&trace, &place, &policy, &mut || 0).unwrap();
     assert_eq!(
@@ -73,7 +73,7 @@ fn run(trace: &str, policy: &str) -> Vec<Went> {
         "every job runs: {:?}",
         done.measures.refusals
     );
-    let went = |(job, out): (&gsim::trace::TraceJob, &gsim::trace_run::JobOutcome)| Went {
+    let went = |(job, out): (&gsim::trace::TraceJob, &gsim::trace_run::JobOutcome)| JobTimes {
         id: job.id.to_string(),
         submit: out.submit_ms / 1000,
         start: out.start_ms / 1000,
@@ -208,14 +208,14 @@ const LOOK_SECS: i64 = 240;
 
 /// When a waiting job of the owner was first within its guarantee, beside what the owner held and had waiting before it.
 #[derive(Default)]
-struct Watch {
+struct WaitObserver {
     covered: BTreeMap<JobId, Timestamp>,
     /// Job, its nodes, seconds from then to its start.
     waits: Vec<(JobId, u32, i64)>,
     preempted: u32,
 }
 
-impl Onlooker for Watch {
+impl Observer for WaitObserver {
     fn facts(&mut self, state: &State, events: &[Event]) {
         for event in events {
             match event {
@@ -266,7 +266,7 @@ impl Onlooker for Watch {
 }
 
 /// How the owner's jobs of a stream waited while its guarantee had room for them.
-fn reclaimed(seed: u64, every: (i64, i64)) -> Watch {
+fn reclaimed(seed: u64, every: (i64, i64)) -> WaitObserver {
     let trace = Trace::parse(&lent_stream(seed, 24, every)).unwrap();
     let shape = NodeShape {
         gpus: GPUS,
@@ -280,7 +280,7 @@ fn reclaimed(seed: u64, every: (i64, i64)) -> Watch {
     );
     let policy = PolicyFile::parse("test", &policy).unwrap();
     let jobs: Vec<_> = trace.jobs.iter().collect();
-    let mut watch = Watch::default();
+    let mut watch = WaitObserver::default();
     run_watched(
         &jobs,
         &hardware,

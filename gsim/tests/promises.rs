@@ -1,7 +1,7 @@
 //! Seeds with faults, each to its calm end; a crash at every single commit; and the simulator's own honesty.
 
 use gsim::fuzz::{Summary, run, shrink};
-use gsim::scenario::{Act, Scenario, What};
+use gsim::scenario::{Act, ActKind, Scenario};
 
 fn must_rest(scenario: &Scenario) -> Summary {
     run(scenario, false).unwrap_or_else(|failure| {
@@ -42,7 +42,7 @@ fn whatever_breaks_all_comes_to_rest_and_nothing_is_lost() {
 
 /// One job on a node, an array, a job on two nodes, a cancel and a requeue.
 fn small_day() -> Scenario {
-    let submit = |nodes, tasks| What::Submit {
+    let submit = |nodes, tasks| ActKind::Submit {
         user: 0,
         gpus: 1,
         nodes,
@@ -66,15 +66,15 @@ fn small_day() -> Scenario {
         },
         Act {
             at: 6_000,
-            what: What::Requeue { pick: 0 },
+            what: ActKind::Requeue { pick: 0 },
         },
         Act {
             at: 8_000,
-            what: What::Cancel { pick: 1 },
+            what: ActKind::Cancel { pick: 1 },
         },
         Act {
             at: 9_000,
-            what: What::CrashDaemon {
+            what: ActKind::CrashDaemon {
                 machine: 0,
                 millis: 500,
             },
@@ -103,7 +103,7 @@ fn a_crash_of_the_controller_at_any_commit_loses_nothing() {
     for commit in 1..=commits {
         for before in [true, false] {
             let mut scenario = small_day();
-            let what = What::CrashAtCommit {
+            let what = ActKind::CrashAtCommit {
                 commit,
                 before,
                 millis: 700,
@@ -120,7 +120,7 @@ fn a_crash_of_the_controller_at_any_commit_loses_nothing() {
 fn a_job_that_stands_still_on_a_silent_node_waits_for_the_fence_program() {
     let fenced: u64 = (1..=20)
         .map(|seed| {
-            let submit = What::Submit {
+            let submit = ActKind::Submit {
                 user: 0,
                 gpus: 2,
                 nodes: 1,
@@ -136,18 +136,18 @@ fn a_job_that_stands_still_on_a_silent_node_waits_for_the_fence_program() {
                 },
                 Act {
                     at: 5_000,
-                    what: What::Suspend { pick: 0 },
+                    what: ActKind::Suspend { pick: 0 },
                 },
                 Act {
                     at: 8_000,
-                    what: What::CrashDaemon {
+                    what: ActKind::CrashDaemon {
                         machine: 0,
                         millis: 200_000,
                     },
                 },
                 Act {
                     at: 110_000,
-                    what: What::CrashController { millis: 2_000 },
+                    what: ActKind::CrashController { millis: 2_000 },
                 },
             ];
             let scenario = Scenario {

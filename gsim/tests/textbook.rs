@@ -3,7 +3,7 @@
 #[path = "textbook/reference.rs"]
 mod reference;
 
-use gsim::experiment::{Experiment, Place};
+use gsim::experiment::{ClusterChoice, Experiment};
 use gsim::hardware::{Hardware, NodeShape};
 use gsim::policy_file::PolicyFile;
 use gsim::prng::Prng;
@@ -79,7 +79,7 @@ fn ours(csv: &str, nodes: u32, size: u32, policy: &str, runtime: &str) -> Vec<(i
         mem_bytes: 1 << 40,
         ..NodeShape::default()
     };
-    let place = Place::Given(Hardware::uniform(nodes, &shape));
+    let place = ClusterChoice::Given(Hardware::uniform(nodes, &shape));
     let done = Experiment::run(&trace, &place, &policy, &mut || 0).unwrap();
     let outcome = &done.parts[0].outcome;
     let start = |job: &gsim::trace_run::JobOutcome| {

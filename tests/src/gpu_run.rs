@@ -2,7 +2,7 @@
 //! is sampled, whether the checks pass, whether a part is held to its part. The same steps run on simulated GPUs in a test. Never
 //! touches MIG, clocks or resets; sets a compute mode only where it is told that it may.
 
-use crate::pool::{Pool, Said};
+use crate::pool::{CommandOutput, Pool};
 use gwire::api::{GpuRow, RunRow};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,19 +21,19 @@ const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Whose GPUs they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GpuSource {
     Real,
     Simulated,
 }
 
 /// What a run may do besides looking, allocating and computing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct May {
+pub struct Permissions {
     /// Sets a GPU to EXCLUSIVE_PROCESS for the time of a job, and starts NVIDIA's MPS daemon.
     pub mps: bool,
 }
 
-impl May {
+impl Permissions {
     /// `mps`, or nothing.
     ///
     /// # Errors
@@ -76,8 +76,8 @@ const NOT_HERE: &str = "not here: ";
 /// A pool on the GPUs under test.
 pub struct GpuRun<'a> {
     pool: &'a Pool,
-    kind: Kind,
-    may: May,
+    kind: GpuSource,
+    may: Permissions,
     /// Why runs are not kept apart: containers often may not make cgroups or load device programs. Empty where they are.
     unfenced: String,
 }
@@ -85,7 +85,7 @@ pub struct GpuRun<'a> {
 impl<'a> GpuRun<'a> {
     /// Sets up the pool for the steps: looks each second, and checks only when it is told to. Where runs cannot be fenced in, they go without,
     /// and the steps about the fence are not run.
-    pub fn new(pool: &'a Pool, kind: Kind, may: May) -> Self {
+    pub fn new(pool: &'a Pool, kind: GpuSource, may: Permissions) -> Self {
         let path = pool.config("gpuctld");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(
@@ -343,15 +343,15 @@ impl<'a> GpuRun<'a> {
     }
 
     fn load(&self) -> Finding {
-        let secs = if self.kind == Kind::Real { 30 } else { 6 };
-        if self.kind == Kind::Simulated {
+        let secs = if self.kind == GpuSource::Real { 30 } else { 6 };
+        if self.kind == GpuSource::Simulated {
             self.simulate("util=96 power=450");
         }
         let begun = Instant::now();
         let id = self.submit("1", &self.command(&["load", "--secs", &secs.to_string()]));
         self.ended_well(id)?;
         let took = begun.elapsed().as_secs_f64();
-        if self.kind == Kind::Simulated {
+        if self.kind == GpuSource::Simulated {
             self.simulate("util=0 power=70");
         }
         let run = self.attempt(id)?;
@@ -394,11 +394,11 @@ impl<'a> GpuRun<'a> {
 
     /// How long a job waits for a GPU that is under check.
     fn gives_way(&self) -> Finding {
-        if self.kind == Kind::Simulated {
+        if self.kind == GpuSource::Simulated {
             self.simulate("fault check-takes 600000");
         }
         // Late enough that it has the memory of a real one; a fast board has done before, and is asked sooner.
-        let waits: &[u64] = if self.kind == Kind::Real {
+        let waits: &[u64] = if self.kind == GpuSource::Real {
             &[8, 4, 2, 0]
         } else {
             &[0]
@@ -414,7 +414,7 @@ impl<'a> GpuRun<'a> {
         self.pool
             .wait_until("the job started", || self.pool.job(id).start_time.is_some());
         let waited = begun.elapsed();
-        if self.kind == Kind::Simulated {
+        if self.kind == GpuSource::Simulated {
             self.simulate("fault check-takes 0");
         }
         self.ended_well(id)?;
@@ -522,7 +522,7 @@ impl<'a> GpuRun<'a> {
             .unwrap_or_default();
         let driver = fs::read_to_string("/proc/driver/nvidia/version")
             .ok()
-            .filter(|_| self.kind == Kind::Real);
+            .filter(|_| self.kind == GpuSource::Real);
         let driver = driver.and_then(|text| {
             text.split_whitespace()
                 .find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
@@ -534,8 +534,8 @@ impl<'a> GpuRun<'a> {
     /// Minors by UUID, as the driver has them, which is not asked through NVML.
     fn minors(&self) -> BTreeMap<String, u32> {
         match self.kind {
-            Kind::Real => driver_minors(Path::new(PROC_GPUS)),
-            Kind::Simulated => {
+            GpuSource::Real => driver_minors(Path::new(PROC_GPUS)),
+            GpuSource::Simulated => {
                 let text = fs::read(self.pool.dir.join("node1/nvml/state.json")).unwrap();
                 let state: Value = serde_json::from_slice(&text).unwrap();
                 let gpus = state["gpus"].as_array().unwrap();
@@ -553,8 +553,8 @@ impl<'a> GpuRun<'a> {
 
     fn dev_dir(&self) -> PathBuf {
         match self.kind {
-            Kind::Real => "/dev".into(),
-            Kind::Simulated => self.pool.dir.join("node1/dev"),
+            GpuSource::Real => "/dev".into(),
+            GpuSource::Simulated => self.pool.dir.join("node1/dev"),
         }
     }
 
@@ -563,7 +563,7 @@ impl<'a> GpuRun<'a> {
         let program = crate::pool::programs().join("gcheck");
         let mut line = vec![program.display().to_string()];
         line.extend(words.iter().map(|word| (*word).to_owned()));
-        if self.kind == Kind::Simulated {
+        if self.kind == GpuSource::Simulated {
             line.extend([
                 "--size".into(),
                 "small".into(),
@@ -579,7 +579,7 @@ impl<'a> GpuRun<'a> {
     }
 
     /// gcheck outside of any fence.
-    fn gcheck(&self, words: &[&str]) -> Said {
+    fn gcheck(&self, words: &[&str]) -> CommandOutput {
         self.pool.run_shell(&self.command(words))
     }
 
@@ -666,10 +666,10 @@ impl<'a> GpuRun<'a> {
 }
 
 /// The lines for docs/gpu-runs.md.
-pub fn record(kind: Kind, types: &str, versions: &str, date: &str, steps: &[Step]) -> String {
+pub fn record(kind: GpuSource, types: &str, versions: &str, date: &str, steps: &[Step]) -> String {
     let mut text = format!(
         "### {date}, {types}{}\n\nDriver and CUDA {versions}.\n\n| step | outcome |\n|---|---|\n",
-        if kind == Kind::Simulated {
+        if kind == GpuSource::Simulated {
             " (simulated)"
         } else {
             ""

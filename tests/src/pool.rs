@@ -40,14 +40,14 @@ pub struct Pool {
 
 /// What a command said.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct CommandOutput {
     /// Exit code, or 128 and the signal.
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// The id that `gsub` printed.
     pub fn id(&self) -> u64 {
         assert_eq!(self.code, 0, "{self:?}");
@@ -121,17 +121,17 @@ impl Pool {
     }
 
     /// Runs a program as root.
-    pub fn run(&self, program: &str, args: &[&str]) -> Said {
+    pub fn run(&self, program: &str, args: &[&str]) -> CommandOutput {
         say(self.command(program).args(args))
     }
 
     /// Runs a line of shell as root, in the jobs' directory.
-    pub fn run_shell(&self, line: &str) -> Said {
+    pub fn run_shell(&self, line: &str) -> CommandOutput {
         say(self.command("/bin/sh").args(["-c", line]))
     }
 
     /// Runs a program as an ordinary user of the tests.
-    pub fn run_as_user(&self, program: &str, args: &[&str]) -> Said {
+    pub fn run_as_user(&self, program: &str, args: &[&str]) -> CommandOutput {
         say(self.user_command(program).args(args))
     }
 
@@ -158,7 +158,7 @@ impl Pool {
     }
 
     /// `gadm sandbox WORDS` of this pool.
-    pub fn sandbox(&self, words: &[&str]) -> Said {
+    pub fn sandbox(&self, words: &[&str]) -> CommandOutput {
         let mut command = self.command("gadm");
         command
             .arg("sandbox")
@@ -196,11 +196,11 @@ impl Pool {
     /// Process id of a daemon.
     pub fn daemon_pid(&self, daemon: &str) -> i32 {
         #[derive(Deserialize)]
-        struct Noted {
+        struct PidFile {
             pid: i32,
         }
         let text = fs::read(self.dir.join(daemon).join("pid")).unwrap();
-        serde_json::from_slice::<Noted>(&text).unwrap().pid
+        serde_json::from_slice::<PidFile>(&text).unwrap().pid
     }
 
     /// Changes a daemon's TOML: lines put before everything that is there. Takes effect at its next start.
@@ -652,11 +652,11 @@ pub fn processes_with(words: &str) -> Vec<String> {
 }
 
 /// Runs a command to its end.
-pub fn say(command: &mut Command) -> Said {
+pub fn say(command: &mut Command) -> CommandOutput {
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    Said {
+    CommandOutput {
         code: output
             .status
             .code()

@@ -152,7 +152,7 @@ fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
             threads.spawn(move || submit_until(pool, connection, acknowledged, done));
         }
         // Also when an assertion fails: or the submitters would go on for ever.
-        let _ends = Ends(&done);
+        let _ends = SetOnDrop(&done);
         for round in 0..rounds {
             std::thread::sleep(Duration::from_millis(5 + dice.roll(150)));
             pool.kill("gpuctld");
@@ -220,9 +220,9 @@ fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
 }
 
 /// Sets its flag when dropped.
-struct Ends<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -2,7 +2,7 @@
 //! and the nodes' jobs go on meanwhile.
 
 use gmodel::JobState::{Completed, Failed, Running};
-use gpupool_tests::pool::{Pool, Said, is_alive, say};
+use gpupool_tests::pool::{CommandOutput, Pool, is_alive, say};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn state_files(pool: &Pool) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Runs the controller in the foreground until it gives up.
-fn run_controller(pool: &Pool) -> Said {
+fn run_controller(pool: &Pool) -> CommandOutput {
     say(pool
         .command("gpuctld")
         .args(["run"])

@@ -2,7 +2,7 @@
 //! and nothing is lost or done twice when a daemon is killed meanwhile.
 
 use gmodel::JobState::{Completed, Pending, Running};
-use gpupool_tests::pool::{Pool, Said};
+use gpupool_tests::pool::{CommandOutput, Pool};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
@@ -81,7 +81,7 @@ fn checked(pool: &Pool) -> usize {
         .count()
 }
 
-fn history(pool: &Pool, index: u64) -> Said {
+fn history(pool: &Pool, index: u64) -> CommandOutput {
     pool.run("gadm", &["gpu", "history", "node1", &index.to_string()])
 }
 

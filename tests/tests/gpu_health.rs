@@ -2,7 +2,7 @@
 //! what a job leaves on its GPUs; and what it made of them.
 
 use gmodel::JobState::{Completed, Pending, Running};
-use gpupool_tests::pool::{Pool, Said};
+use gpupool_tests::pool::{CommandOutput, Pool};
 use std::time::Duration;
 
 const WAIT: &str = "until [ -e stop ]; do sleep 0.1; done";
@@ -29,7 +29,7 @@ fn fault(pool: &Pool, words: &[&str]) {
     assert_eq!(said.code, 0, "{said:?}");
 }
 
-fn gpu(pool: &Pool, words: &[&str]) -> Said {
+fn gpu(pool: &Pool, words: &[&str]) -> CommandOutput {
     let config = pool.config("node1").display().to_string();
     let said = pool.run("gpud", &[&["gpu"], words, &["--config", &config]].concat());
     assert_eq!(said.code, 0, "{said:?}");
@@ -356,7 +356,7 @@ fn a_gpu_comes_back_only_when_the_sites_program_ends_well_on_it() {
 }
 
 /// `gadm` as the operator.
-fn gadm(pool: &Pool, words: &[&str]) -> Said {
+fn gadm(pool: &Pool, words: &[&str]) -> CommandOutput {
     pool.run("gadm", words)
 }
 

@@ -1,7 +1,9 @@
 //! The steps of `make test-gpu` on simulated GPUs, so that they are sound when a real one is at hand; and what they say of a machine
 //! that is not as it should be.
 
-use gpupool_tests::gpu_run::{GpuRun, Kind, May, Outcome, Step, driver_minors, record};
+use gpupool_tests::gpu_run::{
+    GpuRun, GpuSource, Outcome, Permissions, Step, driver_minors, record,
+};
 use gpupool_tests::pool::{Pool, programs};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -18,7 +20,7 @@ fn every_step_passes_on_sound_simulated_gpus_and_the_record_says_so() {
     let Some(pool) = Pool::up(1, "h100:2") else {
         return;
     };
-    let run = GpuRun::new(&pool, Kind::Simulated, May { mps: true });
+    let run = GpuRun::new(&pool, GpuSource::Simulated, Permissions { mps: true });
     let steps = run.run(&mut |step| println!("{step:?}"));
     let failed: Vec<&Step> = steps
         .iter()
@@ -27,7 +29,7 @@ fn every_step_passes_on_sound_simulated_gpus_and_the_record_says_so() {
     assert!(failed.is_empty(), "{failed:#?}");
     assert_eq!(steps.len(), 9);
     let text = record(
-        Kind::Simulated,
+        GpuSource::Simulated,
         &run.types(),
         &run.versions(),
         "2026-11-20",
@@ -54,7 +56,7 @@ fn a_gpu_that_computes_wrong_and_a_compute_mode_that_may_not_be_set_are_told() {
             .code,
         0
     );
-    let run = GpuRun::new(&pool, Kind::Simulated, May::default());
+    let run = GpuRun::new(&pool, GpuSource::Simulated, Permissions::default());
     let steps = run.run(&mut |step| println!("{step:?}"));
     let outcomes = outcomes(&steps);
     assert!(
@@ -84,7 +86,7 @@ fn a_node_without_a_fence_does_not_pass_for_one() {
         text.replace("isolation = \"fence\"", "isolation = \"none\""),
     )
     .unwrap();
-    let run = GpuRun::new(&pool, Kind::Simulated, May::default());
+    let run = GpuRun::new(&pool, GpuSource::Simulated, Permissions::default());
     let steps = run.run(&mut |step| println!("{step:?}"));
     let outcomes = outcomes(&steps);
     assert!(
@@ -115,7 +117,7 @@ fn where_runs_cannot_be_fenced_in_the_other_steps_are_run_and_the_reason_is_told
         .find(|line| line.starts_with("cgroup_tag"))
         .unwrap();
     std::fs::write(&path, text.replace(line, "cgroup_tag = \".none\"")).unwrap();
-    let run = GpuRun::new(&pool, Kind::Simulated, May::default());
+    let run = GpuRun::new(&pool, GpuSource::Simulated, Permissions::default());
     let steps = run.run(&mut |step| println!("{step:?}"));
     let outcomes = outcomes(&steps);
     for step in ["fence of device files", "fence seen from CUDA"] {

@@ -2,12 +2,12 @@
 
 use gmodel::JobState::{Cancelled, Completed, Failed, Pending, Running, Timeout};
 use gmodel::ReasonCode;
-use gpupool_tests::pool::{Pool, Said, kill_process};
+use gpupool_tests::pool::{CommandOutput, Pool, kill_process};
 use std::io::Write;
 use std::process::Stdio;
 
 /// `gsub` with a script on stdin.
-fn gsub_stdin(pool: &Pool, args: &[&str], script: &str) -> Said {
+fn gsub_stdin(pool: &Pool, args: &[&str], script: &str) -> CommandOutput {
     let mut child = pool
         .command("gsub")
         .args(args)
@@ -24,7 +24,7 @@ fn gsub_stdin(pool: &Pool, args: &[&str], script: &str) -> Said {
         .unwrap();
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Said {
+    CommandOutput {
         code: output.status.code().unwrap(),
         out: text(&output.stdout),
         err: text(&output.stderr),

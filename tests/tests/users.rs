@@ -1,7 +1,7 @@
 //! What users get wrong: the error says what stands against it and what would work, and nothing is half done.
 
 use gmodel::JobState::{Completed, Failed, Pending, Running};
-use gpupool_tests::pool::{Pool, Said, say};
+use gpupool_tests::pool::{CommandOutput, Pool, say};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// `gsub` as an ordinary user.
-fn gsub(pool: &Pool, args: &[&str]) -> Said {
+fn gsub(pool: &Pool, args: &[&str]) -> CommandOutput {
     pool.run_as_user("gsub", args)
 }
 
@@ -587,7 +587,7 @@ impl LoginNode {
     }
 
     /// `gadm` there, as the ordinary user.
-    fn gadm(&self, pool: &Pool, words: &[&str]) -> Said {
+    fn gadm(&self, pool: &Pool, words: &[&str]) -> CommandOutput {
         say(pool
             .user_command("gadm")
             .env("GPUPOOL_CONFIG", &self.client)

@@ -23,22 +23,22 @@ pub struct Job {
 
 /// A part of the cluster that is taken for some time, now or in a reservation: GPUs on each node.
 #[derive(Clone)]
-struct Taken {
+struct Occupied {
     from: i64,
     to: i64,
     gpus: Vec<(usize, u32)>,
 }
 
-struct Running {
+struct RunningJob {
     end: i64,
-    taken: Taken,
+    taken: Occupied,
 }
 
 /// When each job starts, and the nodes it gets.
 pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Vec<usize>)> {
     let mut started = vec![(-1, Vec::new()); jobs.len()];
     let mut queue: Vec<usize> = Vec::new();
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<RunningJob> = Vec::new();
     let mut next = 0;
     loop {
         let end = running.iter().map(|run| run.end).min();
@@ -55,9 +55,9 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
             queue.sort_by_key(|job| (jobs[*job].believed, *job));
         }
         // A run that is longer than was believed may end at any moment.
-        let mut taken: Vec<Taken> = running
+        let mut taken: Vec<Occupied> = running
             .iter()
-            .map(|run| Taken {
+            .map(|run| Occupied {
                 to: run.taken.to.max(now + 1),
                 ..run.taken.clone()
             })
@@ -78,13 +78,13 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
             };
             if let Some(gpus) = fits {
                 started[job] = (now, gpus.iter().map(|(node, _)| *node).collect());
-                let run = Taken {
+                let run = Occupied {
                     from: now,
                     to: now + jobs[job].believed.max(1),
                     gpus,
                 };
                 taken.push(run.clone());
-                running.push(Running {
+                running.push(RunningJob {
                     end: now + jobs[job].run,
                     taken: run,
                 });
@@ -103,7 +103,7 @@ pub fn starts(jobs: &[Job], nodes: usize, size: u32, rule: Rule) -> Vec<(i64, Ve
 }
 
 /// The earliest time after now at which the job fits: something that is taken ends then.
-fn earliest(taken: &[Taken], nodes: usize, size: u32, job: &Job, now: i64) -> Taken {
+fn earliest(taken: &[Occupied], nodes: usize, size: u32, job: &Job, now: i64) -> Occupied {
     let mut times: Vec<i64> = taken
         .iter()
         .map(|taken| taken.to)
@@ -112,7 +112,7 @@ fn earliest(taken: &[Taken], nodes: usize, size: u32, job: &Job, now: i64) -> Ta
     times.sort_unstable();
     for from in times {
         if let Some(gpus) = place(taken, nodes, size, job, from) {
-            return Taken {
+            return Occupied {
                 from,
                 to: from + job.believed.max(1),
                 gpus,
@@ -125,7 +125,7 @@ fn earliest(taken: &[Taken], nodes: usize, size: u32, job: &Job, now: i64) -> Ta
 /// Best fit for the whole of the believed time from `at`: the node with the fewest GPUs free then that has enough; for
 /// more than a node whole empty ones, and the rest on the one with the most free.
 fn place(
-    taken: &[Taken],
+    taken: &[Occupied],
     nodes: usize,
     size: u32,
     job: &Job,

@@ -1,14 +1,14 @@
 //! `make test-gpu`: the steps of `gpu_run` on the GPUs of this machine. Ends with 0 when all that was run passed, 1 when something
 //! did not, 77 when there is no NVIDIA GPU here and nothing was tried, 2 when it was told what it does not know.
 
-use gpupool_tests::gpu_run::{GpuRun, Kind, May, Outcome, Step, record};
+use gpupool_tests::gpu_run::{GpuRun, GpuSource, Outcome, Permissions, Step, record};
 use gpupool_tests::pool::{Pool, programs};
 use std::process::{Command, ExitCode};
 
 const NO_GPU: u8 = 77;
 
 fn main() -> ExitCode {
-    let may = match May::read(&std::env::var("GPUPOOL_TEST_GPU_MAY").unwrap_or_default()) {
+    let may = match Permissions::read(&std::env::var("GPUPOOL_TEST_GPU_MAY").unwrap_or_default()) {
         Ok(may) => may,
         Err(words) => {
             eprintln!("test-gpu: {words}");
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let Some(pool) = Pool::up(1, "real") else {
         return ExitCode::FAILURE;
     };
-    let run = GpuRun::new(&pool, Kind::Real, may);
+    let run = GpuRun::new(&pool, GpuSource::Real, may);
     let steps = run.run(&mut |Step { name, outcome }| match outcome {
         Outcome::Passed(words) => println!("passed   {name}: {words}"),
         Outcome::Failed(words) => println!("FAILED   {name}: {words}"),
@@ -62,7 +62,13 @@ fn main() -> ExitCode {
         .unwrap_or_default();
     println!(
         "\nFor docs/gpu-runs.md:\n\n{}",
-        record(Kind::Real, &run.types(), &run.versions(), &date, &steps)
+        record(
+            GpuSource::Real,
+            &run.types(),
+            &run.versions(),
+            &date,
+            &steps
+        )
     );
     let failed = steps
         .iter()

@@ -4,7 +4,7 @@
 pub mod extremes;
 pub mod user;
 
-use crate::pool::{PATIENCE, Pool, Said, say};
+use crate::pool::{CommandOutput, PATIENCE, Pool, say};
 use gmodel::JobState;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl<'a> Watch<'a> {
     }
 
     /// As another ordinary user.
-    fn other(&self, program: &str, args: &[&str]) -> Said {
+    fn other(&self, program: &str, args: &[&str]) -> CommandOutput {
         let mut command = self.pool.user_command(program);
         command
             .uid(OTHER_UID)

@@ -29,7 +29,7 @@ pub struct Ground {
 }
 
 /// One request: method, path, body.
-type Ask = (&'static str, String, Value);
+type HostileRequest = (&'static str, String, Value);
 
 /// Does harm until the time is up. How often each status was answered.
 ///
@@ -235,7 +235,7 @@ const SPEC: &str = r#"{
 }"#;
 
 /// Every request with a body, with every key that it may have.
-fn posts(ground: &Ground) -> Vec<Ask> {
+fn posts(ground: &Ground) -> Vec<HostileRequest> {
     let (own, others) = (ground.own.to_string(), ground.others.to_string());
     let spec: Value = serde_json::from_str(SPEC).expect("JSON");
     let spec = with(&spec, "/launch/work_dir", ground.dir.clone().into());
@@ -255,7 +255,7 @@ fn posts(ground: &Ground) -> Vec<Ask> {
         "time_min_secs": 1, "checkpoint": "USR1@60", "idle_exempt": true,
     });
     let targets = json!({"jobs": [own], "reason": "r", "hold": true, "for_owner": true});
-    let mut all: Vec<Ask> = vec![
+    let mut all: Vec<HostileRequest> = vec![
         ("POST", "/v1/jobs".into(), submit(spec.clone())),
         ("POST", "/v1/jobs".into(), submit(plain.clone())),
         ("POST", "/v1/jobs/dry-run".into(), submit(spec)),

@@ -2,7 +2,7 @@
 
 use crate::files::{clock, in_file, read_text};
 use clap::Args;
-use gsim::frag::{By, Filled, PLACEMENTS, fill};
+use gsim::frag::{FillResult, PLACEMENTS, PodPlacer, fill};
 use gsim::hardware::{Hardware, NodeShape, is_node_csv};
 use gsim::measures::aligned;
 use gsim::pass_bench::{BENCHES, Bench, table};
@@ -146,7 +146,7 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
     for until in &args.until {
         for (name, by) in &placements {
             let filled = seeds(args, &pods, &hardware, *by, *until);
-            let parts: Vec<f64> = filled.iter().map(Filled::part).collect();
+            let parts: Vec<f64> = filled.iter().map(FillResult::part).collect();
             let mean = parts.iter().sum::<f64>() / parts.len() as f64;
             let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
             let most = parts.iter().copied().fold(0.0, f64::max);
@@ -184,7 +184,13 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn seeds(args: &FragArgs, pods: &Trace, hardware: &Hardware, by: By, until: u32) -> Vec<Filled> {
+fn seeds(
+    args: &FragArgs,
+    pods: &Trace,
+    hardware: &Hardware,
+    by: PodPlacer,
+    until: u32,
+) -> Vec<FillResult> {
     let one = |seed| fill(pods, hardware, by, seed, f64::from(until) / 100.0);
     (args.seed..args.seed.saturating_add(args.seeds))
         .map(one)

@@ -3,9 +3,9 @@
 use crate::files::write_text;
 use crate::run_command::{Limits, Where, policy_with, read_place, read_trace};
 use clap::Args;
-use gsim::experiment::Place;
+use gsim::experiment::ClusterChoice;
 use gsim::hardware::Hardware;
-use gsim::start_intervals::{AtAge, LONG_WAIT_SECS, Told, Watch};
+use gsim::start_intervals::{AgeClass, ForecastObserver, IntervalQuality, LONG_WAIT_SECS};
 use gsim::trace_run::run_watched;
 use std::path::PathBuf;
 
@@ -35,10 +35,10 @@ pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
     let policy = policy_with(&args.policy, &args.limits)?;
     let jobs: Vec<_> = trace.jobs.iter().collect();
     let hardware = match read_place(&args.place, &trace)? {
-        Place::Given(hardware) | Place::Each(hardware) => hardware,
-        Place::Sized(wish) => Hardware::sized(&jobs, &wish)?,
+        ClusterChoice::Given(hardware) | ClusterChoice::Each(hardware) => hardware,
+        ClusterChoice::Sized(wish) => Hardware::sized(&jobs, &wish)?,
     };
-    let mut watch = Watch::new(i64::from(args.every) * 1000);
+    let mut watch = ForecastObserver::new(i64::from(args.every) * 1000);
     run_watched(
         &jobs,
         &hardware,
@@ -82,13 +82,13 @@ pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn print(at: &AtAge) {
+fn print(at: &AgeClass) {
     say!(
         "forecast after {} min of waiting: {} intervals",
         at.waited_secs / 60,
         at.nominal.intervals
     );
-    let line = |name: &str, told: &Told| {
+    let line = |name: &str, told: &IntervalQuality| {
         say!(
             "  {name:<42} right {:5.1} %   median width {:8.0} s   of the wait {:5.2}   mean width {:8.0} s",
             told.coverage * 100.0,

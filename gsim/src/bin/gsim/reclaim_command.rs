@@ -2,14 +2,14 @@
 
 use crate::run_command::{Jobs, read_trace};
 use clap::Args;
-use gsim::reclaim::{Lost, Reclaims, Setup, reclaims};
+use gsim::reclaim::{LostWork, ReclaimSetup, Reclaims, reclaims};
 
 #[derive(Args)]
 pub struct ReclaimArgs {
     #[command(flatten)]
     jobs: Jobs,
     /// So many nodes of 8 GPUs
-    #[arg(long, value_name = "N", default_value_t = Setup::default().nodes, value_parser = clap::value_parser!(u32).range(8..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = ReclaimSetup::default().nodes, value_parser = clap::value_parser!(u32).range(8..=100_000))]
     nodes: u32,
     /// How many seeds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -22,9 +22,9 @@ pub struct ReclaimArgs {
 /// `gsim reclaim`.
 pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     let trace = read_trace(&args.jobs)?;
-    let setup = Setup {
+    let setup = ReclaimSetup {
         nodes: args.nodes,
-        ..Setup::default()
+        ..ReclaimSetup::default()
     };
     say!(
         "trace    {}, {} jobs",
@@ -73,8 +73,9 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
             total.in_parts
         );
     }
-    let less =
-        |than: Lost| 100.0 * (1.0 - total.ours.gpu_hours / than.gpu_hours.max(f64::MIN_POSITIVE));
+    let less = |than: LostWork| {
+        100.0 * (1.0 - total.ours.gpu_hours / than.gpu_hours.max(f64::MIN_POSITIVE))
+    };
     let over =
         total.ours_where_tried.gpu_hours / total.brute_force.gpu_hours.max(f64::MIN_POSITIVE);
     say!(
@@ -93,7 +94,7 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
 }
 
 fn print(name: &str, one: &Reclaims) {
-    let lost = |lost: &Lost| format!("{:.1} ({})", lost.gpu_hours, lost.victims);
+    let lost = |lost: &LostWork| format!("{:.1} ({})", lost.gpu_hours, lost.victims);
     say!(
         "{name:>5} {:>9} {:>17} {:>17} {:>17} {:>9} {:>17} {:>17}",
         one.reclaims,
@@ -107,7 +108,7 @@ fn print(name: &str, one: &Reclaims) {
 }
 
 fn sum(all: &[Reclaims]) -> Reclaims {
-    let lost = |of: fn(&Reclaims) -> Lost| Lost {
+    let lost = |of: fn(&Reclaims) -> LostWork| LostWork {
         gpu_hours: all.iter().map(|one| of(one).gpu_hours).sum(),
         victims: all.iter().map(|one| of(one).victims).sum(),
     };

@@ -3,10 +3,10 @@
 use crate::files::{clock, in_file, read_text};
 use crate::run_command::read_policy;
 use clap::Args;
-use gsim::experiment::{Experiment, Place};
-use gsim::history::Told;
+use gsim::experiment::{ClusterChoice, Experiment};
+use gsim::history::HistoryTrace;
 use gsim::measures::table;
-use gsim::replay::{Recorded, replay_with_history};
+use gsim::replay::{RecordedTrace, replay_with_history};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -24,7 +24,7 @@ pub struct ReplayArgs {
 /// `gsim replay`. `Ok(false)`: some decision was another, or the trace is not whole.
 pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     let text = read_text(&args.trace)?;
-    let recorded = Recorded::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
+    let recorded = RecordedTrace::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
     recorded
         .breaks
         .iter()
@@ -86,10 +86,10 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
 }
 
 /// The same jobs at the same times under another policy, beside what really was.
-fn under(mut told: Told, policy: &str) -> Result<serde_json::Value, String> {
+fn under(mut told: HistoryTrace, policy: &str) -> Result<serde_json::Value, String> {
     let mut policy = read_policy(policy)?;
     let notes = told.fit(&mut policy);
-    let place = Place::Given(told.hardware.clone());
+    let place = ClusterChoice::Given(told.hardware.clone());
     let other = Experiment::run(&told.trace, &place, &policy, &mut clock())?;
     let columns = [told.measures.clone(), other.measures.clone()];
     say!("\n{}", table(&columns));

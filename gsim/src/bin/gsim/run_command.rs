@@ -2,8 +2,8 @@
 
 use crate::files::{clock, in_file, make_dir, read_text, write_text};
 use clap::{Args, ValueEnum};
-use gsim::experiment::{Experiment, Place};
-use gsim::hardware::{Hardware, LOAD, Wish, is_node_csv};
+use gsim::experiment::{ClusterChoice, Experiment};
+use gsim::hardware::{ClusterSizing, Hardware, LOAD, is_node_csv};
 use gsim::measures::{Measures, table};
 use gsim::plot::{Series, over_time, waits_by_size};
 use gsim::policy_file::{NAMED, PolicyFile};
@@ -207,21 +207,21 @@ fn policy_for(policy: &str, how: &How) -> Result<PolicyFile, String> {
     Ok(read)
 }
 
-pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
+pub fn read_place(place: &Where, trace: &Trace) -> Result<ClusterChoice, String> {
     if !(0.01..=10.0).contains(&place.load) {
         return Err(format!("--load {}: 0.01 to 10 is allowed", place.load));
     }
-    let mut wish = Wish {
+    let mut wish = ClusterSizing {
         load: place.load,
-        ..Wish::of(trace)
+        ..ClusterSizing::of(trace)
     };
     wish.gpus_per_node = place.gpus_per_node;
     wish.cpus_per_node = place.cpus_per_node;
     let jobs: Vec<_> = trace.jobs.iter().collect();
     let Some(path) = &place.cluster else {
         return Ok(match place.nodes {
-            Some(count) => Place::Each(Hardware::uniform_for(&jobs, &wish, count)),
-            None => Place::Sized(wish),
+            Some(count) => ClusterChoice::Each(Hardware::uniform_for(&jobs, &wish, count)),
+            None => ClusterChoice::Sized(wish),
         });
     };
     let text = read_text(path)?;
@@ -233,7 +233,7 @@ pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
             &Hardware::unknown_shape(&jobs, &wish),
         ),
     };
-    hardware.map(Place::Given)
+    hardware.map(ClusterChoice::Given)
 }
 
 fn experiments<'a>(
