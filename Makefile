@@ -20,9 +20,10 @@ help:
 setup:
 	@tests/setup.sh build test demo
 
+# All but the experiments of gsim-lab, which are built by `cargo build -p gsim-lab`.
 build:
 	@tests/setup.sh build
-	$(CARGO) build --workspace
+	$(CARGO) build
 
 test:
 	@tests/setup.sh build test
@@ -31,14 +32,14 @@ test:
 demo:
 	@tests/setup.sh build demo
 	@echo 'demo: building all programs (5 min on 2 cores the first time, seconds later)'
-	$(CARGO) build --workspace
+	$(CARGO) build
 	@tests/demo.sh target/debug
 
 # SCENARIO names what is to be measured alone; benches/README.md lists them.
 bench:
 	@tests/setup.sh build
 	@echo 'bench: building with optimisation (8 min on 2 cores the first time), then 5 min of measuring'
-	$(CARGO) build --workspace --release
+	$(CARGO) build --release
 	target/release/gpupool-bench $(SCENARIO)
 
 soak:
@@ -48,7 +49,7 @@ soak:
 test-gpu:
 	@tests/setup.sh build
 	@echo 'test-gpu: building with optimisation (8 min on 2 cores the first time)'
-	$(CARGO) build --workspace --release
+	$(CARGO) build --release
 	@target/release/gpupool-test-gpu
 
 lint:

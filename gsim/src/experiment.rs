@@ -1,6 +1,5 @@
 //! One trace under one policy on one cluster (or on one for each account): what `gsim run` and `gsim compare` do.
 
-use crate::csv;
 use crate::hardware::{ClusterSizing, Hardware};
 use crate::measures::{Measures, Setting};
 use crate::policy_file::PolicyFile;
@@ -9,7 +8,6 @@ use crate::trace_run::{Fate, JobOutcome, Outcome, Runtime, run};
 use gmodel::config::NodeSelection;
 use gmodel::hostlist::compress;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// Where the jobs run.
 #[derive(Clone, Debug)]
@@ -84,41 +82,59 @@ impl<'a> Experiment<'a> {
 
     /// Every run of every job, as CSV in the order of the trace; a job that never ran has one row.
     pub fn starts_csv(&self) -> String {
-        let mut rows: Vec<(&TraceJob, String)> = Vec::new();
+        let mut rows: Vec<(&TraceJob, Vec<RunRow>)> = Vec::new();
         for part in &self.parts {
             rows.extend(
                 part.jobs
                     .iter()
                     .zip(&part.outcome.jobs)
-                    .map(|(job, out)| (*job, part.runs_csv(job, out))),
+                    .map(|(job, out)| (*job, part.run_rows(job, out))),
             );
         }
         // Jobs of several clusters go back to the order of the file: they are parts of one slice.
         rows.sort_by_key(|(job, _)| std::ptr::from_ref(*job));
-        let header = "job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n";
-        rows.into_iter()
-            .fold(header.to_owned(), |text, (_, row)| text + &row)
+        let mut text = csv::Writer::from_writer(Vec::new());
+        let all = rows.iter().flat_map(|(_, rows)| rows.iter());
+        for row in std::iter::once(&RUN_COLUMNS.map(str::to_owned)).chain(all) {
+            // Memory takes every write.
+            let _ = text.write_record(row);
+        }
+        String::from_utf8(text.into_inner().unwrap_or_default()).unwrap_or_default()
     }
 }
 
+const RUN_COLUMNS: [&str; 8] = [
+    "job_id",
+    "submit_s",
+    "start_s",
+    "end_s",
+    "nodes",
+    "gpus",
+    "state",
+    "preemptions",
+];
+/// The fields of [`RUN_COLUMNS`].
+type RunRow = [String; RUN_COLUMNS.len()];
+
 impl ClusterPart<'_> {
     /// A row for each run of a job. `preemptions` counts those before the run's end, its own among them.
-    fn runs_csv(&self, job: &TraceJob, out: &JobOutcome) -> String {
-        let mut text = String::new();
+    fn run_rows(&self, job: &TraceJob, out: &JobOutcome) -> Vec<RunRow> {
+        let mut rows = Vec::new();
         let mut row = |times: Option<(i64, i64, &[u32])>, state: &str, preemptions: u32| {
             let (start, end, nodes) = times
                 .map_or_else(Default::default, |(start_ms, end_ms, nodes)| {
                     (secs(start_ms), secs(end_ms), self.names(nodes))
                 });
-            let (id, submit, gpus) = (
-                csv::written(&job.id),
+            rows.push([
+                job.id.to_string(),
                 secs(out.submit_ms),
-                job.gpu_milli as f64 / 1000.0,
-            );
-            let _ = writeln!(
-                text,
-                "{id},{submit},{start},{end},{nodes},{gpus},{state},{preemptions}"
-            );
+                start,
+                end,
+                nodes,
+                (job.gpu_milli as f64 / 1000.0).to_string(),
+                state.to_owned(),
+                preemptions.to_string(),
+            ]);
         };
         for (run, preemptions) in out.preempted.iter().zip(1..) {
             row(
@@ -138,10 +154,10 @@ impl ClusterPart<'_> {
             Fate::NeverStarted(_) => "pending",
             Fate::Skipped => "skipped",
             // Its last run is among those above.
-            Fate::Cancelled => return text,
+            Fate::Cancelled => return rows,
         };
         row(last, state, out.preemptions);
-        text
+        rows
     }
 
     /// A field of node names.
@@ -153,7 +169,7 @@ impl ClusterPart<'_> {
         let names = nodes
             .iter()
             .map(|at| &*self.hardware.nodes[*at as usize].name);
-        csv::written(&format!("{prefix}{}", compress(names))).into_owned()
+        format!("{prefix}{}", compress(names))
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Owns what the nodes have and which partitions there are; never what runs on them, and never reads a file.
 
-use crate::csv;
+use crate::csv_rows::rows;
 use crate::trace::{Trace, TraceJob};
+use csv::StringRecord;
 use gcore::ctl::node_words::{MAX_NODE_CPUS, MAX_NODE_GPUS, MAX_NODE_MEM_BYTES};
 use gmodel::config::{GpuSharing, Partition};
 use gmodel::duration::squeue_time;
@@ -277,12 +278,9 @@ impl Hardware {
     /// # Errors
     /// The first row that cannot be used, with its line.
     pub fn from_csv(text: &str) -> Result<Self, String> {
-        let mut lines = without_mark(text)
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| !line.trim().is_empty());
-        let (_, header) = lines.next().ok_or("line 1: the file is empty")?;
-        let header = csv::fields(header)?;
+        let mut rows = rows(text);
+        let (_, header) = rows.next().ok_or("line 1: the file is empty")?;
+        let header = header?;
         let at = ["node", "cpus", "mem_mb", "gpus", "gpu_type"]
             .map(|name| header.iter().position(|field| field.trim() == name));
         if let [None, ..] = at {
@@ -290,18 +288,15 @@ impl Hardware {
         }
         let mut nodes: Vec<HollowNode> = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
-        for (line, row) in lines {
-            let node = csv_node(row, header.len(), &at)
-                .map_err(|text| format!("line {}: {text}", line + 1))?;
+        for (line, row) in rows {
+            let node = row
+                .and_then(|row| csv_node(&row, header.len(), &at))
+                .map_err(|text| format!("line {line}: {text}"))?;
             if !seen.insert(node.name.clone()) {
-                return Err(format!(
-                    "line {}: node {:?} is there twice",
-                    line + 1,
-                    node.name
-                ));
+                return Err(format!("line {line}: node {:?} is there twice", node.name));
             }
             if nodes.len() >= MAX_NODES {
-                return Err(format!("line {}: more than {MAX_NODES} nodes", line + 1));
+                return Err(format!("line {line}: more than {MAX_NODES} nodes"));
             }
             nodes.push(node);
         }
@@ -328,19 +323,19 @@ impl Hardware {
     }
 }
 
-/// Spreadsheets put a byte order mark before the first column.
-fn without_mark(text: &str) -> &str {
-    text.trim_start_matches('\u{feff}')
-}
-
 /// Whether a text is a CSV of nodes.
 pub fn is_node_csv(text: &str) -> bool {
-    let header = without_mark(text).lines().next().unwrap_or("");
-    header.split(',').any(|field| field.trim() == "node") && header.contains(',')
+    rows(text)
+        .next()
+        .and_then(|(_, header)| header.ok())
+        .is_some_and(|header| header.len() > 1 && header.iter().any(|field| field.trim() == "node"))
 }
 
-fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNode, String> {
-    let fields = csv::fields(row)?;
+fn csv_node(
+    fields: &StringRecord,
+    count: usize,
+    at: &[Option<usize>; 5],
+) -> Result<HollowNode, String> {
     if fields.len() != count {
         return Err(format!(
             "{} fields, and the header has {count}",

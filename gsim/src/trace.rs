@@ -4,7 +4,8 @@
 //! Owns names, units and bounds of the columns; every bad row is reported with its line. It never decides where a job
 //! runs, and never reads a file.
 
-use crate::csv;
+use crate::csv_rows::rows;
+use csv::StringRecord;
 use gcore::ctl::DEFAULT_LIMIT_SECS;
 use gmodel::JobSpec;
 use gmodel::duration::squeue_time;
@@ -102,30 +103,29 @@ impl Trace {
     /// # Errors
     /// All rows that cannot be used, with the reasons.
     pub fn parse(text: &str) -> Result<Self, TraceErrors> {
-        let mut lines = text
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| !line.trim().is_empty());
-        let Some((at, header)) = lines.next() else {
+        let mut rows = rows(text);
+        let Some((first, header)) = rows.next() else {
             return Err(one(1, "the file is empty".into()));
         };
-        let columns = Columns::read(header).map_err(|text| one(at + 1, text))?;
+        let columns = header
+            .and_then(|header| Columns::read(&header))
+            .map_err(|text| one(first, text))?;
         let mut names = Names::default();
         let mut jobs = Vec::new();
         let mut errors = TraceErrors {
             errors: Vec::new(),
             more: 0,
         };
-        for (at, line) in lines {
+        for (line, row) in rows {
             if jobs.len() >= MAX_ROWS {
                 return Err(one(
-                    at + 1,
+                    line,
                     format!("more than {MAX_ROWS} rows, which is the most that is read"),
                 ));
             }
-            match columns.row(line, jobs.len() + 1, &mut names) {
+            match row.and_then(|row| columns.row(&row, jobs.len() + 1, &mut names)) {
                 Ok(job) => jobs.push(job),
-                Err(text) if errors.errors.len() < MAX_ERRORS => errors.errors.push((at + 1, text)),
+                Err(text) if errors.errors.len() < MAX_ERRORS => errors.errors.push((line, text)),
                 Err(_) => errors.more += 1,
             }
         }
@@ -133,7 +133,7 @@ impl Trace {
             return Err(errors);
         }
         if jobs.is_empty() {
-            return Err(one(at + 1, "the file has a header and no rows".into()));
+            return Err(one(first, "the file has a header and no rows".into()));
         }
         Ok(Self {
             jobs,
@@ -246,17 +246,17 @@ struct Columns {
 
 impl Columns {
     /// Columns that are not ours are passed over.
-    fn read(header: &str) -> Result<Self, String> {
-        let fields = csv::fields(header.trim_start_matches('\u{feff}'))?;
-        let at = COLUMNS.map(|name| fields.iter().position(|field| field.trim() == name));
+    fn read(header: &StringRecord) -> Result<Self, String> {
+        let fields: Vec<&str> = header.iter().map(str::trim).collect();
+        let at = COLUMNS.map(|name| fields.iter().position(|field| *field == name));
         if let Some(name) = COLUMNS
             .iter()
-            .find(|name| fields.iter().filter(|field| field.trim() == **name).count() > 1)
+            .find(|name| fields.iter().filter(|field| field == name).count() > 1)
         {
             return Err(format!("column {name:?} is there twice"));
         }
         for needed in ["submit_s", "run_s"] {
-            if !fields.iter().any(|field| field.trim() == needed) {
+            if !fields.contains(&needed) {
                 return Err(format!(
                     "no column {needed:?}; a trace has the columns {}",
                     COLUMNS.join(",")
@@ -273,7 +273,7 @@ impl Columns {
         };
         let others = fields
             .iter()
-            .map(|field| field.trim())
+            .copied()
             .filter(|field| !COLUMNS.contains(field));
         let guess = |name: &str| {
             closest(name, free()).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"))
@@ -289,8 +289,12 @@ impl Columns {
         })
     }
 
-    fn row(&self, line: &str, number: usize, names: &mut Names) -> Result<TraceJob, String> {
-        let fields = csv::fields(line)?;
+    fn row(
+        &self,
+        fields: &StringRecord,
+        number: usize,
+        names: &mut Names,
+    ) -> Result<TraceJob, String> {
         if fields.len() != self.count {
             return Err(format!(
                 "{} fields, and the header has {}",

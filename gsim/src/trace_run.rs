@@ -751,7 +751,7 @@ fn place_of(node: NodeId) -> usize {
 }
 
 /// A controller that knows its nodes and has no jobs yet.
-pub(crate) fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp) -> State {
+pub fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp) -> State {
     let mut state = State::from_rows(gcore::ctl::Rows::default());
     let mut events = Vec::new();
     let config = Arc::new(ClusterConfig {
@@ -812,7 +812,7 @@ fn actor_of(job: &TraceJob) -> Actor {
 
 /// What of a cluster decides how a row is read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClusterTraits {
+pub struct ClusterTraits {
     /// Its GPUs are of types; else any will do.
     names_types: bool,
     /// GPUs of the largest node.
@@ -820,7 +820,7 @@ pub(crate) struct ClusterTraits {
 }
 
 impl ClusterTraits {
-    pub(crate) fn of(hardware: &Hardware) -> Self {
+    pub fn of(hardware: &Hardware) -> Self {
         let largest_gpus = hardware
             .nodes
             .iter()
@@ -835,7 +835,7 @@ impl ClusterTraits {
 }
 
 /// A row as the submission it was.
-pub(crate) fn spec_of(
+pub fn spec_of(
     job: &TraceJob,
     config: &ClusterConfig,
     settings: &Settings,

@@ -64,13 +64,9 @@ fn json_of(args: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn a_run_prints_a_document_and_writes_starts_and_plots() {
+fn a_run_prints_a_document_and_writes_starts() {
     let scratch = Scratch::new("run");
-    let (trace, starts, plots) = (
-        scratch.file("t.csv", TRACE),
-        scratch.path("s.csv"),
-        scratch.path("plots"),
-    );
+    let (trace, starts) = (scratch.file("t.csv", TRACE), scratch.path("s.csv"));
     let nodes = scratch.file(
         "n.csv",
         "node,cpus,mem_mb,gpus,gpu_type\nn1,8,1024,2,H100\n",
@@ -85,8 +81,6 @@ fn a_run_prints_a_document_and_writes_starts_and_plots() {
         "fifo",
         "--starts",
         &starts,
-        "--plots",
-        &plots,
         "--json",
     ];
     let document = json_of(&args);
@@ -105,13 +99,6 @@ fn a_run_prints_a_document_and_writes_starts_and_plots() {
         written.ends_with("c,20,150,160,n1,1,finished,0\n"),
         "{written}"
     );
-    for plot in ["use-fifo.svg", "queue-fifo.svg", "waits-by-size.svg"] {
-        assert!(
-            std::fs::read_to_string(scratch.0.join("plots").join(plot))
-                .unwrap()
-                .ends_with("</svg>\n")
-        );
-    }
 }
 
 #[test]
@@ -233,19 +220,6 @@ fn the_limit_of_jobs_without_one_is_said() {
         error_of(&["run", "--trace", &trace, "--no-limit", "lies"], 2)
             .contains("seconds, or the word truth")
     );
-    for command in ["forecast", "reclaim"] {
-        let args = [
-            command,
-            "--trace",
-            &trace,
-            "--no-limit",
-            "truth",
-            "--nodes",
-            "8",
-        ];
-        let said = String::from_utf8(gsim(&args).stdout).unwrap();
-        assert!(said.contains("which no real one knows"), "{said}");
-    }
 }
 
 #[test]
@@ -289,11 +263,7 @@ fn an_option_that_would_change_nothing_is_refused() {
         scratch.file("n.csv", "node,gpus\nn1,2\n"),
     );
     for wrong in [
-        &["reclaim", "--trace", &trace, "--cluster", &nodes][..],
-        &["reclaim", "--trace", &trace, "--gpus-per-node", "4"],
-        &["forecast", "--trace", &trace, "--per-account-clusters"],
-        &["forecast", "--trace", &trace, "--plots", "x"],
-        &["run", "--trace", &trace, "--nodes", "2", "--load", "0.5"],
+        &["run", "--trace", &trace, "--nodes", "2", "--load", "0.5"][..],
         &[
             "run",
             "--trace",
@@ -310,49 +280,4 @@ fn an_option_that_would_change_nothing_is_refused() {
             "{wrong:?}: {error}"
         );
     }
-}
-
-#[test]
-fn pods_fill_nodes() {
-    let scratch = Scratch::new("frag");
-    let pods = scratch.file("p.csv", "submit_s,run_s,gpus,cpus\n0,,0.5,1\n0,,1,1\n");
-    let nodes = scratch.file(
-        "n.csv",
-        "node,cpus,mem_mb,gpus,gpu_type\na,96,1024,4,X\nb,96,1024,4,X\n",
-    );
-    let document = json_of(&[
-        "frag",
-        "--trace",
-        &pods,
-        "--cluster",
-        &nodes,
-        "--seeds",
-        "2",
-        "--until",
-        "100",
-        "--json",
-    ]);
-    let results = document["results"].as_array().unwrap();
-    assert_eq!(results.len(), 3);
-    assert!(
-        results
-            .iter()
-            .all(|one| one["allocated"].as_f64().unwrap() > 0.9),
-        "{document}"
-    );
-    assert!(
-        error_of(
-            &[
-                "frag",
-                "--trace",
-                &pods,
-                "--cluster",
-                &nodes,
-                "--placement",
-                "pakc"
-            ],
-            1
-        )
-        .contains("Did you mean \"pack\"?")
-    );
 }

@@ -615,7 +615,7 @@ pub fn programs() -> PathBuf {
     for program in PROGRAMS {
         assert!(
             dir.join(program).exists(),
-            "{program} is not in {}: run `cargo build --workspace` first",
+            "{program} is not in {}: run `cargo build` first",
             dir.display()
         );
     }

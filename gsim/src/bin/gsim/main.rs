@@ -7,17 +7,15 @@ mod out;
 
 mod bench_command;
 mod files;
-mod forecast_command;
-mod reclaim_command;
 mod replay_command;
 mod run_command;
-mod slices_command;
 
-use bench_command::{BenchArgs, FragArgs};
+use bench_command::BenchArgs;
 use clap::{Parser, Subcommand};
 use gsim::fuzz::{Failure, run, shrink};
+use gsim::inputs::ClusterArgs;
 use gsim::scenario::Scenario;
-use run_command::{How, Where};
+use run_command::OutputArgs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,7 +28,7 @@ use std::time::Duration;
 )]
 struct Cli {
     #[command(subcommand)]
-    command: What,
+    command: Subcommands,
 }
 
 /// A replay makes and drops millions of small records: with this it takes a tenth less time.
@@ -38,11 +36,11 @@ struct Cli {
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Subcommand)]
-enum What {
+enum Subcommands {
     /// Run a trace of jobs and print waits, use, fragmentation, losses and fairness
     Run {
         #[command(flatten)]
-        place: Where,
+        place: ClusterArgs,
         /// default, fifo, sjf, easy, conservative, sjf-easy, or a TOML file with [scheduler], [simulation], [account.NAME], ...
         #[arg(long, value_name = "NAME|FILE")]
         policy: Option<String>,
@@ -50,12 +48,12 @@ enum What {
         #[arg(long, value_name = "FILE")]
         starts: Option<PathBuf>,
         #[command(flatten)]
-        how: How,
+        output: OutputArgs,
     },
     /// Run a trace under several policies, side by side
     Compare {
         #[command(flatten)]
-        place: Where,
+        place: ClusterArgs,
         /// A policy, as for `gsim run`; once for each column
         #[arg(long, value_name = "NAME|FILE", required = true)]
         policy: Vec<String>,
@@ -63,15 +61,11 @@ enum What {
         #[arg(long, value_name = "DIR")]
         starts: Option<PathBuf>,
         #[command(flatten)]
-        how: How,
+        output: OutputArgs,
     },
-    /// Run a trace and say how often forecast starts would have been right, and how wide their intervals are
-    Forecast(forecast_command::ForecastArgs),
-    /// Let an account take its GPUs back every two hours: GPU-hours lost by our choice of victims, and by others
-    Reclaim(reclaim_command::ReclaimArgs),
     /// Run many seeds; print the first that fails, cut down to what matters
     Fuzz {
-        /// How many seeds to run
+        /// OutputArgs many seeds to run
         #[arg(long, default_value_t = 200)]
         seeds: u64,
         /// The first seed
@@ -99,10 +93,6 @@ enum What {
     },
     /// Measure the scheduler: passes over long queues, filling idle nodes, arrays, verdicts
     Bench(BenchArgs),
-    /// Cut GPUs by MIG as the queue needs it, beside cuts that never change
-    Slices(slices_command::SlicesArgs),
-    /// Fill nodes with pods in random orders: how much of the GPUs can be given out
-    Frag(FragArgs),
     /// Ten minutes of a large busy cluster with its daemons: CPU time per run
     BusyDay {
         /// Simulated node daemons
@@ -119,50 +109,46 @@ enum What {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        What::Run {
+        Subcommands::Run {
             place,
             policy,
             starts,
-            how,
-        } => said(run_command::run(
+            output,
+        } => exit_code(run_command::run(
             &place,
             policy.as_deref(),
             starts.as_deref(),
-            &how,
+            &output,
         )),
-        What::Compare {
+        Subcommands::Compare {
             place,
             policy,
             starts,
-            how,
-        } => said(run_command::compare(
+            output,
+        } => exit_code(run_command::compare(
             &place,
             &policy,
             starts.as_deref(),
-            &how,
+            &output,
         )),
-        What::Forecast(args) => said(forecast_command::forecast(&args)),
-        What::Reclaim(args) => said(reclaim_command::reclaim(&args)),
-        What::Fuzz {
+        Subcommands::Fuzz {
             seeds,
             seed,
             nodes,
             no_shrink,
         } => fuzz(seed, seeds, nodes, !no_shrink),
-        What::ReplaySeed {
+        Subcommands::ReplaySeed {
             seed,
             nodes,
             shrink,
         } => replay_seed(seed, nodes, shrink),
-        What::Replay(args) => match replay_command::run(&args) {
+        Subcommands::Replay(args) => match replay_command::run(&args) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
-            Err(error) => said(Err(error)),
+            Err(error) => exit_code(Err(error)),
         },
-        What::Bench(args) => said(bench_command::bench(&args)),
-        What::Slices(args) => said(slices_command::slices(&args)),
-        What::Frag(args) => said(bench_command::frag(&args)),
-        What::BusyDay {
+        Subcommands::Bench(args) => exit_code(bench_command::bench(&args)),
+        Subcommands::BusyDay {
             agents,
             tasks,
             secs,
@@ -170,7 +156,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn said(result: Result<(), String>) -> ExitCode {
+fn exit_code(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

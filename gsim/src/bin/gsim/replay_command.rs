@@ -1,10 +1,10 @@
 //! `gsim replay`: a controller's own trace once more, bit for bit.
 
-use crate::files::{clock, in_file, read_text};
-use crate::run_command::read_policy;
+use crate::files::{clock, read_file};
 use clap::Args;
 use gsim::experiment::{ClusterChoice, Experiment};
 use gsim::history::HistoryTrace;
+use gsim::inputs::{in_file, read_policy, read_text};
 use gsim::measures::table;
 use gsim::replay::{RecordedTrace, replay_with_history};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct ReplayArgs {
 
 /// `gsim replay`. `Ok(false)`: some decision was another, or the trace is not whole.
 pub fn run(args: &ReplayArgs) -> Result<bool, String> {
-    let text = read_text(&args.trace)?;
+    let text = read_text(&args.trace, read_file)?;
     let recorded = RecordedTrace::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
     recorded
         .breaks
@@ -87,7 +87,7 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
 
 /// The same jobs at the same times under another policy, beside what really was.
 fn under(mut told: HistoryTrace, policy: &str) -> Result<serde_json::Value, String> {
-    let mut policy = read_policy(policy)?;
+    let mut policy = read_policy(policy, read_file)?;
     let notes = told.fit(&mut policy);
     let place = ClusterChoice::Given(told.hardware.clone());
     let other = Experiment::run(&told.trace, &place, &policy, &mut clock())?;

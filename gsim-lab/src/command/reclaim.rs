@@ -1,13 +1,14 @@
-//! `gsim reclaim`: GPU-hours lost by preemption, by who is chosen to give way.
+//! `gsim-lab reclaim`: GPU-hours lost by preemption, by the choice of victims.
 
-use crate::run_command::{Jobs, read_trace};
+use crate::files::read_trace;
+use crate::reclaim::{LostWork, ReclaimSetup, Reclaims, reclaims};
 use clap::Args;
-use gsim::reclaim::{LostWork, ReclaimSetup, Reclaims, reclaims};
+use gsim::inputs::TraceArgs;
 
 #[derive(Args)]
 pub struct ReclaimArgs {
     #[command(flatten)]
-    jobs: Jobs,
+    jobs: TraceArgs,
     /// So many nodes of 8 GPUs
     #[arg(long, value_name = "N", default_value_t = ReclaimSetup::default().nodes, value_parser = clap::value_parser!(u32).range(8..=100_000))]
     nodes: u32,
@@ -19,7 +20,7 @@ pub struct ReclaimArgs {
     json: bool,
 }
 
-/// `gsim reclaim`.
+/// `gsim-lab reclaim`.
 pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     let trace = read_trace(&args.jobs)?;
     let setup = ReclaimSetup {
@@ -28,7 +29,7 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
     };
     say!(
         "trace    {}, {} jobs",
-        args.jobs.trace().display(),
+        args.jobs.path().display(),
         trace.jobs.len()
     );
     say!(
@@ -84,7 +85,7 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<(), String> {
         less(total.lowest_priority_first)
     );
     if args.json {
-        let trace = args.jobs.trace().display().to_string();
+        let trace = args.jobs.path().display().to_string();
         say!(
             "{}",
             serde_json::json!({"schema": 1, "command": "reclaim", "trace": trace, "seeds": all, "all": total})

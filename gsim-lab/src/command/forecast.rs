@@ -1,18 +1,18 @@
-//! `gsim forecast`: how often the intervals of `gq --start` would have been right over a trace, and how wide they are.
+//! `gsim-lab forecast`: how often the intervals of `gq --start` would have been right over a trace, and how wide they are.
 
-use crate::files::write_text;
-use crate::run_command::{Limits, Where, policy_with, read_place, read_trace};
+use crate::files::{read_file, read_trace, write_text};
+use crate::start_intervals::{AgeClass, ForecastObserver, IntervalQuality, LONG_WAIT_SECS};
 use clap::Args;
 use gsim::experiment::ClusterChoice;
 use gsim::hardware::Hardware;
-use gsim::start_intervals::{AgeClass, ForecastObserver, IntervalQuality, LONG_WAIT_SECS};
+use gsim::inputs::{ClusterArgs, LimitArgs};
 use gsim::trace_run::run_watched;
 use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct ForecastArgs {
     #[command(flatten)]
-    place: Where,
+    place: ClusterArgs,
     /// default, fifo, easy, ..., or a TOML file, as for gsim run
     #[arg(long, value_name = "NAME|FILE", default_value = "default")]
     policy: String,
@@ -23,18 +23,18 @@ pub struct ForecastArgs {
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
     #[command(flatten)]
-    limits: Limits,
+    limits: LimitArgs,
     /// One JSON document as the last line
     #[arg(long)]
     json: bool,
 }
 
-/// `gsim forecast`.
+/// `gsim-lab forecast`.
 pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
-    let trace = read_trace(args.place.jobs())?;
-    let policy = policy_with(&args.policy, &args.limits)?;
+    let trace = read_trace(&args.place.jobs)?;
+    let policy = args.limits.policy(&args.policy, read_file)?;
     let jobs: Vec<_> = trace.jobs.iter().collect();
-    let hardware = match read_place(&args.place, &trace)? {
+    let hardware = match args.place.read(&trace, read_file)? {
         ClusterChoice::Given(hardware) | ClusterChoice::Each(hardware) => hardware,
         ClusterChoice::Sized(wish) => Hardware::sized(&jobs, &wish)?,
     };
@@ -48,7 +48,7 @@ pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
         &mut watch,
     )?;
     let told = watch.told();
-    say!("trace    {}", args.place.jobs().trace().display());
+    say!("trace    {}", args.place.jobs.path().display());
     say!("cluster  {}", hardware.describe());
     say!("policy   {}", policy.describe());
     let unlimited = trace.unlimited();
@@ -73,7 +73,7 @@ pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
         write_text(path, &watch.csv())?;
     }
     if args.json {
-        let trace = args.place.jobs().trace().display().to_string();
+        let trace = args.place.jobs.path().display().to_string();
         say!(
             "{}",
             serde_json::json!({"schema": 1, "command": "forecast", "trace": trace, "long_wait_secs": LONG_WAIT_SECS, "at_age": told})

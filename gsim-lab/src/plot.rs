@@ -1,6 +1,6 @@
 //! Plots as SVG text: use over time, and waits by size of job. Plain lines and bars, no script, no fonts of its own.
 
-use crate::measures::Measures;
+use gsim::measures::Measures;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 900.0;

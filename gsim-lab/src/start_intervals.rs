@@ -2,12 +2,12 @@
 //!
 //! Looks on while a trace is run, forecasts jobs as gpuctld does, and compares with the real starts. It changes nothing.
 
-use crate::trace_run::Observer;
 use gcore::ctl::{Event, Mirror, State};
 use gmodel::{JobId, Timestamp};
 use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Plans, Said};
 use gsched::run_lengths::RunLengths;
 use gsched::{Engine, Forecast, WorkBudget};
+use gsim::trace_run::Observer;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

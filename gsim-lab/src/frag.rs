@@ -3,16 +3,16 @@
 //!
 //! Owns the order and the count. Where a pod goes is gsched's decision; `random` is the yardstick.
 
-use crate::hardware::Hardware;
-use crate::prng::Prng;
-use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{BASE, ClusterTraits, Runtime, Settings, spec_of, started_state};
 use gcore::ctl::snapshot;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::{Backfill, JobOrder, Placement, SchedulerConfig};
 use gmodel::rare::Rare;
 use gmodel::{JobId, Reason};
 use gsched::{Demand, PendingJob, Snapshot, WorkBudget};
+use gsim::hardware::Hardware;
+use gsim::prng::Prng;
+use gsim::trace::{Trace, TraceJob};
+use gsim::trace_run::{BASE, ClusterTraits, Runtime, Settings, spec_of, started_state};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub enum PodPlacer {
     Scheduler(Placement),
 }
 
-/// The words of `gsim frag --placement`.
+/// The words of `gsim-lab frag --placement`.
 pub const PLACEMENTS: [(&str, PodPlacer); 5] = [
     ("random", PodPlacer::Random),
     ("best-fit", PodPlacer::Scheduler(Placement::BestFit)),
@@ -186,7 +186,7 @@ fn random(picture: &mut Snapshot, seed: u64) -> Vec<(usize, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::NodeShape;
+    use gsim::hardware::NodeShape;
 
     fn nodes(count: u32) -> Hardware {
         let shape = NodeShape {

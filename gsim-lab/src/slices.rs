@@ -4,8 +4,6 @@
 //! Jobs of at most one GPU, in the order of a trace; what a cut costs is counted. Who starts and what is cut is gsched's decision.
 //! A cut that never changes makes a pool of each kind of slice, and those are exact without it.
 
-use crate::prng::Prng;
-use crate::trace::Trace;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::gpu_request::GpuRequest;
 use gmodel::mig::{MigBoard, MigKind};
@@ -15,6 +13,8 @@ use gmodel::run::NodeShare;
 use gmodel::{GpuSlot, JobId, JobSpec, NodeId, Reason, RunId, Timestamp};
 use gsched::snapshot::{CutRecord, NodeMig};
 use gsched::{Engine, PendingJob, RunningRun, SchedNode, Snapshot, WorkBudget};
+use gsim::prng::Prng;
+use gsim::trace::Trace;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -1,9 +1,9 @@
-//! `gsim slices`: cuts by MIG that follow the queue, beside cuts that never change.
+//! `gsim-lab slices`: cuts by MIG that follow the queue, beside cuts that never change.
 
-use crate::files::{in_file, read_text};
+use crate::files::read_file;
+use crate::slices::compare;
 use clap::Args;
-use gsim::slices::compare;
-use gsim::trace::Trace;
+use gsim::inputs::read_trace;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -35,8 +35,7 @@ pub struct SlicesArgs {
 }
 
 pub fn slices(args: &SlicesArgs) -> Result<(), String> {
-    let trace =
-        Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
+    let trace = read_trace(&args.trace, read_file)?;
     let mut results = Vec::new();
     say!("load  seed  waited of asked  mean wait, s   cuts  way");
     for load in &args.load {

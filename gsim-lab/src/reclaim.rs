@@ -4,14 +4,14 @@
 //! Runs a trace in which one account asks for whole nodes again and again, and looks on. The choices of others are computed
 //! and not carried out, so that all choose between the same runs.
 
-use crate::hardware::{Hardware, NodeShape};
-use crate::policy_file::PolicyFile;
-use crate::prng::Prng;
-use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{Fate, Observer, run_watched};
 use gcore::ctl::{Event, Run, State};
 use gmodel::policy::Account;
 use gmodel::{JobId, NodeId, Timestamp};
+use gsim::hardware::{Hardware, NodeShape};
+use gsim::policy_file::PolicyFile;
+use gsim::prng::Prng;
+use gsim::trace::{Trace, TraceJob};
+use gsim::trace_run::{Fate, Observer, run_watched};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
