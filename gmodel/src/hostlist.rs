@@ -51,7 +51,7 @@ impl Hostlist {
     }
 
     /// The names, in the order of their first mention.
-    pub fn iter(&self) -> impl ExactSizeIterator<NamePattern = &str> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
@@ -181,7 +181,7 @@ pub fn expand(text: &str, cap: usize) -> Result<Vec<String>, HostlistError> {
 /// first (see [`sort_names`]) for the shortest text.
 pub fn compress<I, S>(names: I) -> String
 where
-    I: IntoIterator<NamePattern = S>,
+    I: IntoIterator<Item = S>,
     S: AsRef<str>,
 {
     let mut text = String::new();
@@ -368,7 +368,7 @@ impl NumberRange {
 }
 
 /// Splits at commas outside brackets.
-fn split_items(text: &str) -> impl Iterator<NamePattern = &str> {
+fn split_items(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0usize;
     text.split(move |c: char| {
         match c {
