@@ -6,7 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
-use gsched::preempt::next_unprotected;
+use gsched::preempt::victims::next_unprotected;
 use gsched::priority::of_starts;
 use gsched::{Engine, Made, Plan, WorkBudget};
 use std::sync::Arc;

@@ -5,17 +5,17 @@
 
 use self::shortage::period_text;
 use crate::account_tree::AccountTree;
+use crate::cluster::gpu_types::{GpuTypesOfNodes, gpu_types};
 use crate::headroom::{self, IdleGpus};
 use crate::limits::{
     ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds,
 };
 use crate::names::Names;
 use crate::plan::Preempt;
-use crate::preempt::promised_guarantee;
+use crate::preempt::victims::promised_guarantee;
 use crate::priority::{guaranteed_as, may_start};
 use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
-use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
 use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Budget, BudgetKind, Limits, Period};

@@ -4,34 +4,34 @@
 //! conservative backfill, Mu'alem and Feitelson 2001). Later jobs start now where they delay none of them, in time and
 //! amount. An engine may be kept from pass to pass: it works out anew only what changed.
 
-use crate::choices::Choices;
-use crate::claims;
-use crate::cluster::{Cluster, Holds, end_after};
-use crate::counted::Counted;
+use crate::backfill::promised::Promised;
+use crate::backfill::refusals::Refusals;
+use crate::cluster::network::{Network, most_leaves};
+use crate::cluster::node_states::RoomId;
+use crate::cluster::nodes::{Cluster, Holds, end_after};
+use crate::cluster::timeline::Count;
+use crate::decide::choices::Choices;
+use crate::decide::quick::{Changes, Left, Waiting};
 use crate::fair_tree::Standings;
-use crate::freed::Freed;
+use crate::forecast::in_turn::InTurn;
+use crate::forecast::limited::Foretold;
 use crate::headroom::{KeptNodes, kept_idle_on, kept_nodes};
-use crate::in_turn::InTurn;
+use crate::job::job_class::{OfPass, Shape, ShapeId, Shapes};
+use crate::job::queue::Queue;
+use crate::job::reason::{self, array_limit, standing};
 use crate::ledger::{Ledger, Take};
-use crate::limited::Foretold;
-use crate::mig_hold::HeldBack;
-use crate::network::{Network, most_leaves};
-use crate::placement::{Ask, Looked, Picked, Search, count, each};
+use crate::mig::hold::HeldBack;
+use crate::place::claims;
+use crate::place::counted::Counted;
+use crate::place::rails;
+use crate::place::score::Scores;
+use crate::place::search::{Ask, Looked, Picked, Search, count, each};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
-use crate::preempt::Candidates;
+use crate::preempt::nomination::Freed;
+use crate::preempt::victims::Candidates;
+use crate::preempt::what_if::{self, Leaving};
 use crate::priority::{in_order, of_starts};
-use crate::promised::Promised;
-use crate::queue::Queue;
-use crate::quick::{Changes, Left, Waiting};
-use crate::rails;
-use crate::reason::{self, array_limit, standing};
-use crate::refusals::Refusals;
-use crate::rooms::RoomId;
-use crate::score::Scores;
-use crate::shape::{OfPass, Shape, ShapeId, Shapes};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::Count;
-use crate::what_if::{self, Leaving};
 use crate::window::Windows;
 use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, MigCuts};
@@ -136,7 +136,7 @@ impl Engine {
             true => self.walk_lines(snapshot, more, slices),
             false => self.walk_all(snapshot, more, None, slices, None),
         };
-        plan.cuts = crate::mig_plan::cuts(self, snapshot, &left);
+        plan.cuts = crate::mig::cuts::cuts(self, snapshot, &left);
         self.stretch = match (
             plan.cut_short && left.started.len() < budget.starts,
             self.probed > budget.node_probes / 2,

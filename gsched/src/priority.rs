@@ -3,6 +3,7 @@
 //! Each factor is 0 to 1 in millionths, times its weight; nice is taken off, and what an operator set replaces the sum.
 //! Never says whether a job may start. Source: Slurm's page "Multifactor Priority Plugin", sprio(1).
 
+use crate::cluster::gpu_types::SliceSizes;
 use crate::fair_tree::{FairTree, PPM};
 use crate::ledger::Ledger;
 use crate::limits::{ALL, Holding};
@@ -10,7 +11,6 @@ use crate::names::Names;
 use crate::plan::Start;
 use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::types_of_nodes::SliceSizes;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
 use gmodel::mig::least_milli;
@@ -427,7 +427,7 @@ impl Scale {
             gpus: snapshot
                 .nodes
                 .iter()
-                .map(|node| crate::make::gpus_of(node) as u64 * 1000)
+                .map(|node| crate::cluster::node_class::gpus_of(node) as u64 * 1000)
                 .sum(),
             cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
             slices: SliceSizes::new(snapshot),

@@ -3,7 +3,7 @@
 //! Most limits are far too long (Mu'alem and Feitelson 2001), and a user's last runs say more of the next than anything
 //! else that a queue knows (Tsafrir, Etsion and Feitelson 2007). Integers and bounds; it never decides what starts.
 
-use crate::cluster::end_of;
+use crate::cluster::nodes::end_of;
 use crate::snapshot::Snapshot;
 use gmodel::{JobSpec, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
@@ -180,7 +180,7 @@ fn groups(whose: Whose, limit_secs: Option<u32>) -> [Group; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::{NOW, world};
+    use crate::tests::world::{NOW, world};
 
     fn by<'a>(account: &'a str, user: &'a str) -> Whose<'a> {
         Whose {

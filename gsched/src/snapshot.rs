@@ -1,7 +1,7 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
+use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::pass::Want;
-use crate::timeline::UNLIMITED_SECS;
 use crate::usage::UsageBook;
 use crate::window::least_secs;
 use gmodel::array_spec::RangeSet;

@@ -225,7 +225,7 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
                     .map(|run| format!("job {}: {}", shown(state, run), hung.text))
             })
             .collect(),
-        left_out: gsched::make::left_out(&node.gpus)
+        left_out: gsched::cluster::node_class::left_out(&node.gpus)
             .iter()
             .map(|(kind, count)| format!("{kind}:{count}"))
             .collect(),

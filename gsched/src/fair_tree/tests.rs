@@ -207,7 +207,7 @@ fn resting_mends_a_standing_step_by_step() {
 
 #[test]
 fn running_work_counts_and_a_run_in_the_book_counts_once() {
-    let mut snapshot = crate::world::world(
+    let mut snapshot = crate::tests::world::world(
         "node n1 h100:8
          run 1 a ann 4 on=n1 ago=3600
          run 2 a bob 2 on=n1 ago=3600",

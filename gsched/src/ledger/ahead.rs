@@ -275,7 +275,7 @@ impl Ledger {
         for (run, entry) in snapshot.running.iter().zip(&self.runs) {
             // A run without a limit is no promise of an end.
             let ends = (run.ends_by.is_some() || run.leaves_by.is_some())
-                .then(|| crate::cluster::end_of(run).max(self.now.plus_secs(1)));
+                .then(|| crate::cluster::nodes::end_of(run).max(self.now.plus_secs(1)));
             let held = entry.held.clone().until(ends);
             let counted = self.counted_of_run(&ahead.idle, run, &held, snapshot);
             self.book(

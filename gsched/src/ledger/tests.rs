@@ -1,5 +1,5 @@
 use super::*;
-use crate::world::{NOW, take, world};
+use crate::tests::world::{NOW, take, world};
 use expect_test::{Expect, expect};
 use gmodel::NodeId;
 use gmodel::policy::GpuAmounts;

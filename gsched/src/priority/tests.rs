@@ -1,6 +1,6 @@
 use super::*;
 use crate::snapshot::Snapshot;
-use crate::world::world;
+use crate::tests::world::world;
 use expect_test::{Expect, expect};
 
 fn shown(snapshot: &Snapshot) -> String {

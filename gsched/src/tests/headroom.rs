@@ -1,7 +1,7 @@
 //! Idle GPUs that are kept, and jobs that may make others give way: they free what they need and what is to stay idle.
 
 use super::rounds::{Job, Pool, guarantees, jobs};
-use crate::world::world;
+use crate::tests::world::world;
 use crate::{PendingJob, Plan, Snapshot, WorkBudget, plan};
 use gmodel::policy::{GpuAmounts, Placement, PreemptMode};
 use gmodel::{JobId, NodeId, Reason, ReasonCode};

@@ -2,8 +2,8 @@
 
 use super::promises::{cluster, cpus, gives_out_only_what_is_free};
 use super::{NOW, picture};
+use crate::decide::quick::{Changes, Left};
 use crate::ledger::{Ledger, Take};
-use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
@@ -758,7 +758,7 @@ fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
          job 10 a ann 4
          job 11 a ann 4 nice=-100";
     let quick = |leaves_for: Option<JobId>, ends: usize| {
-        let mut snapshot = crate::world::world(text);
+        let mut snapshot = crate::tests::world::world(text);
         snapshot.running[0].leaves_by = leaves_for.map(|_| snapshot.now.plus_secs(60));
         snapshot.running[0].leaves_for = leaves_for;
         snapshot.pending[0].reason.code = ReasonCode::Preempting;
@@ -792,7 +792,7 @@ fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
 fn who_just_went_for_a_job_does_not_come_back_in_its_place_in_a_quick_pass() {
     for quotas in ["", "account b g=1"] {
         for limit in ["", "limit=600"] {
-            let mut snapshot = crate::world::world(&format!(
+            let mut snapshot = crate::tests::world::world(&format!(
                 "node n1 h100:2
                  account a
                  {quotas}

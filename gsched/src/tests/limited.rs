@@ -1,7 +1,7 @@
 //! Starts foretold of those who wait for a limit, a guarantee or the next period of a cap.
 
+use crate::tests::world::{NOW, world};
 use crate::usage::Rate;
-use crate::world::{NOW, world};
 use crate::{PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Backfill, JobOrder, Repeat, Reservation, ReservedPart};

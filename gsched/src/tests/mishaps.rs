@@ -5,7 +5,7 @@
 use super::promises::is_within_the_node;
 use super::rounds::{Job, Pool, guarantees, jobs};
 use super::some_reservations;
-use crate::world::world;
+use crate::tests::world::world;
 use gmodel::policy::PreemptMode;
 use gmodel::{NodeId, ReasonCode};
 use proptest::prelude::*;

@@ -19,6 +19,7 @@ mod typed;
 mod why;
 mod windows;
 mod wired;
+pub(crate) mod world;
 
 use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan};
 use expect_test::{Expect, expect};
@@ -142,7 +143,7 @@ fn reservation(words: &[&str]) -> Reservation {
         },
         what: match (get(words, "nodes"), get(words, "gpus")) {
             (Some(list), _) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
-            (None, Some(amounts)) => ReservedPart::Gpus(crate::world::amounts(amounts)),
+            (None, Some(amounts)) => ReservedPart::Gpus(crate::tests::world::amounts(amounts)),
             (None, None) => ReservedPart::AllNodes,
         },
         users: get(words, "user").map(str::to_owned).into_iter().collect(),

@@ -141,7 +141,7 @@ fn pool(jobs: &[String], backfill: &str, windows: bool) -> Snapshot {
         "{POOL}backfill {backfill}\n{patch}{}",
         jobs.join("\n")
     ));
-    let cut = crate::world::world(
+    let cut = crate::tests::world::world(
         "node n1 h100:0\nnode n2 h100:0\nnode n3 h100:1 cut=3g.40gb+1g.10gb+1g.10gb",
     )
     .nodes

@@ -2,7 +2,7 @@
 //! delay of the first that waits.
 
 use super::{NOW, job, node, picture, some_reservations};
-use crate::demand::Demand;
+use crate::job::demand::Demand;
 use crate::{Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::run::NodeShare;
@@ -454,7 +454,7 @@ fn has_room(demand: &crate::NodeDemand, node: &crate::SchedNode) -> bool {
         .filter(matching)
         .count();
     let mem = match demand.mem {
-        crate::demand::MemDemand::Bytes(bytes) => bytes,
+        crate::job::demand::MemDemand::Bytes(bytes) => bytes,
         _ => unreachable!("these clusters ask for bytes"),
     };
     if demand.exclusive {

@@ -4,7 +4,7 @@
 use super::promises::is_within_the_node;
 use super::{RESERVING, some_reservations};
 use crate::ledger::Ledger;
-use crate::world::world;
+use crate::tests::world::world;
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, forecast, plan, priority};
 use gmodel::config::GpuSharing;
 use gmodel::policy::{Backfill, GpuAmounts, Limits, Placement};

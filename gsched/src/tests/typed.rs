@@ -2,7 +2,7 @@
 
 use crate::ledger::Ledger;
 use crate::priority::in_order;
-use crate::world::world;
+use crate::tests::world::world;
 use crate::{Plan, Snapshot, WorkBudget, plan};
 use gmodel::{JobId, RunClass};
 

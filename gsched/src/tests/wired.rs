@@ -1,7 +1,7 @@
 //! Which GPUs of a node a job gets, where they are joined unlike.
 
 use super::{check, picture};
-use crate::make::left_out;
+use crate::cluster::node_class::left_out;
 use crate::{WorkBudget, plan};
 use expect_test::expect;
 use gmodel::gpu_link::GpuLink;

@@ -1,0 +1,337 @@
+//! The makes of nodes: nodes with the same CPUs, memory and GPUs are told apart only by what is free on them.
+//!
+//! A request is worked out once for each make, so that looking at a node compares a few integers.
+
+use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
+use crate::cluster::wiring::Wiring;
+use crate::job::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
+use crate::snapshot::SchedNode;
+use gmodel::GpuPart;
+use gmodel::gpu_request::GpuAmount;
+use gmodel::node::GpuEntry;
+use std::collections::BTreeMap;
+
+/// Place of a make in [`Makes`].
+pub type MakeId = u32;
+/// A slot whose GPU is not offered: missing, sick, or of a kind too many.
+pub const NO_GROUP: u8 = u8::MAX;
+
+/// What a node would have with nothing on it.
+#[derive(Clone, Debug)]
+pub struct Make {
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    pub groups: Vec<Group>,
+    /// Group of each slot, or [`NO_GROUP`].
+    pub slots: Vec<u8>,
+    /// GPU of each slot, by number: slices of one have the same.
+    pub boards: Vec<u16>,
+    /// GPUs there are, sick and missing ones too.
+    pub gpus: usize,
+    /// NUMA node of each slot, where it is known.
+    pub numa: Vec<Option<u32>>,
+    /// How its GPUs are joined, where that differs from one pair to another.
+    pub wiring: Option<Wiring>,
+    /// Everything usable.
+    pub all: Amount,
+}
+
+/// GPUs of a node that are as good as each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    pub gpu_type: String,
+    pub memory_mib: u64,
+    /// NVLink island within the node.
+    pub island: Option<u32>,
+    /// What is held of a GPU by who has one: all of it, or a MIG slice.
+    pub part: GpuPart,
+    /// Shares of it can be held to their part.
+    pub mps: bool,
+}
+
+/// All makes there are, by number.
+#[derive(Clone, Debug, Default)]
+pub struct Makes {
+    pub list: Vec<Make>,
+    by_key: BTreeMap<Key, MakeId>,
+    last: Option<(MakeId, u32, u64, std::sync::Arc<Vec<GpuEntry>>)>,
+}
+
+type Key = (u32, u64, usize, Vec<Slot>, Option<Wiring>);
+
+/// What is known of a slot: its kind where it is offered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Slot {
+    kind: Option<Group>,
+    numa: Option<u32>,
+    board: u16,
+}
+
+impl Makes {
+    /// The make of a node, which may be new.
+    pub fn of(&mut self, node: &SchedNode) -> MakeId {
+        // Neighbours are mostly alike.
+        if let Some((make, cpus, mem_bytes, gpus)) = &self.last
+            && *cpus == node.cpus
+            && *mem_bytes == node.mem_bytes
+            && same_gpus(gpus, &node.gpus)
+        {
+            return *make;
+        }
+        let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
+        let slot = |gpu: &'_ GpuEntry, board| Slot {
+            kind: gpu.usable().then(|| Group::of(gpu)),
+            numa: gpu.info.numa,
+            board,
+        };
+        let slots = node.gpus.iter().map(|gpu| {
+            let next = boards.len() as u16;
+            slot(gpu, *boards.entry(gpu.info.board()).or_insert(next))
+        });
+        let slots = slots.collect();
+        let key = (
+            node.cpus,
+            node.mem_bytes,
+            gpus_of(node),
+            slots,
+            Wiring::of(&node.gpus),
+        );
+        let list = &mut self.list;
+        let make = match self.by_key.get(&key) {
+            Some(make) => *make,
+            None => {
+                list.push(Make::new(&key));
+                let make = list.len() as MakeId - 1;
+                self.by_key.insert(key, make);
+                make
+            }
+        };
+        self.last = Some((make, node.cpus, node.mem_bytes, node.gpus.clone()));
+        make
+    }
+}
+
+impl Makes {
+    /// Thousandths of a GPU that the smallest of those counts for that serve a demand.
+    pub fn least_milli(&self, wanted: &GpuDemand) -> u32 {
+        let groups = self.list.iter().flat_map(|make| &make.groups);
+        let serving = groups.filter(|group| wanted.is_served_by_kind(group));
+        serving
+            .map(|group| group.part.milli())
+            .min()
+            .unwrap_or_else(|| wanted.least_milli())
+    }
+}
+
+impl Group {
+    fn of(gpu: &GpuEntry) -> Self {
+        Self {
+            gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
+            memory_mib: gpu.info.memory_mib,
+            island: gpu.info.nvlink_island,
+            part: gpu.info.part(),
+            mps: gpu.info.mps,
+        }
+    }
+}
+
+/// Each kind once, the least of a GPU first: where several would do, that is taken.
+fn kinds(of_slots: impl Iterator<Item = Group>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for kind in of_slots {
+        if !groups.contains(&kind) {
+            groups.push(kind);
+        }
+    }
+    groups.sort_by_key(|group| group.part.milli());
+    groups
+}
+
+/// Sound GPUs and slices of a node that are not offered, since it has more than [`GROUPS`] kinds: each kind by name and how many.
+pub fn left_out(gpus: &[GpuEntry]) -> Vec<(String, usize)> {
+    let usable = || gpus.iter().filter(|gpu| gpu.usable());
+    let groups = kinds(usable().map(Group::of));
+    let mut out: Vec<(String, usize)> = Vec::new();
+    for group in groups.iter().skip(GROUPS) {
+        let mut of_kind = usable().filter(|gpu| Group::of(gpu) == *group);
+        let name = of_kind
+            .next()
+            .map_or_else(String::new, |gpu| gpu.info.kind());
+        out.push((name, 1 + of_kind.count()));
+    }
+    out
+}
+
+fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<GpuEntry>>) -> bool {
+    let same = |a: &GpuEntry, b: &GpuEntry| {
+        a.usable() == b.usable()
+            && a.info.memory_mib == b.info.memory_mib
+            && a.info.numa == b.info.numa
+            && a.info.nvlink_island == b.info.nvlink_island
+            && a.info.links == b.info.links
+            && (a.info.links.is_empty() || a.info.minor == b.info.minor)
+            && a.info.gpu_type == b.info.gpu_type
+            && a.info.mps == b.info.mps
+            && a.info.slice.is_none()
+            && b.info.slice.is_none()
+    };
+    std::sync::Arc::ptr_eq(one, other)
+        || (one.len() == other.len() && one.iter().zip(&**other).all(|(a, b)| same(a, b)))
+}
+
+/// GPUs of a node, sick and missing ones too; slices are no more of them.
+pub(crate) fn gpus_of(node: &SchedNode) -> usize {
+    node.gpus
+        .iter()
+        .filter(|gpu| gpu.info.slice.is_none())
+        .count()
+}
+
+impl Make {
+    fn new((cpus, mem_bytes, gpus, slots, wiring): &Key) -> Self {
+        let mut groups = kinds(slots.iter().filter_map(|slot| slot.kind.clone()));
+        let mut all = Amount {
+            cpus: *cpus,
+            mem_bytes: *mem_bytes,
+            gpus: [0; GROUPS],
+        };
+        let of_slots = slots.iter().map(|slot| {
+            let Some(kind) = &slot.kind else {
+                return NO_GROUP;
+            };
+            let at = groups
+                .iter()
+                .position(|group| group == kind)
+                .expect("collected above");
+            if at >= GROUPS || all.gpus[at] == u8::MAX {
+                return NO_GROUP;
+            }
+            all.gpus[at] += 1;
+            at as u8
+        });
+        let of_slots = of_slots.collect();
+        groups.truncate(GROUPS);
+        Self {
+            cpus: *cpus,
+            mem_bytes: *mem_bytes,
+            groups,
+            slots: of_slots,
+            boards: slots.iter().map(|slot| slot.board).collect(),
+            gpus: *gpus,
+            numa: slots.iter().map(|slot| slot.numa).collect(),
+            wiring: wiring.clone(),
+            all,
+        }
+    }
+
+    /// Kinds of GPUs that are so, a bit each.
+    pub fn kinds_where(&self, is_so: impl Fn(&Group) -> bool) -> Kinds {
+        self.groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| is_so(group))
+            .fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
+    /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
+    fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> Kinds {
+        let fits =
+            |group: &Group| wanted.is_served_by_kind(group) && (group.island.is_some() || !linked);
+        self.kinds_where(fits)
+    }
+
+    /// Thousandths of a GPU's memory that one of these kinds has, the least.
+    fn slice_milli(&self, groups: Kinds) -> u32 {
+        let of_groups = self
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| groups & (1 << at) != 0);
+        of_groups
+            .map(|(_, group)| group.part.memory_milli())
+            .min()
+            .unwrap_or(1000)
+    }
+
+    /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
+    pub fn need(&self, demand: &NodeDemand) -> Result<Need, Lack> {
+        let linked = demand.is_linked();
+        let groups = self.groups_for(&demand.gpus, linked);
+        let (gpus, milli) = match demand.gpus.amount {
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => (count, 0),
+            GpuAmount::Share { milli } => (0, milli.min(1000) as u16),
+        };
+        let have = self.all.gpus_in(groups);
+        let most = match linked {
+            true => (0..GROUPS)
+                .filter(|at| groups & (1 << at) != 0)
+                .map(|at| u32::from(self.all.gpus[at]))
+                .max(),
+            false => Some(have),
+        };
+        if gpus.max(u32::from(milli > 0)) > most.unwrap_or(0) {
+            return Err(Lack::Gpus);
+        }
+        if demand.cpus > self.cpus {
+            return Err(Lack::Cpus);
+        }
+        let mem_bytes = demand.mem_of(
+            self.cpus,
+            self.mem_bytes,
+            self.gpus,
+            self.slice_milli(groups),
+        );
+        if mem_bytes > self.mem_bytes {
+            return Err(Lack::Memory);
+        }
+        let mut need = Need {
+            cpus: demand.cpus,
+            mem_bytes,
+            gpus: gpus as u8,
+            groups: if gpus == 0 && milli == 0 { 0 } else { groups },
+            milli,
+            tenant: None,
+            one_group: linked,
+            exclusive: demand.exclusive,
+        };
+        if demand.exclusive {
+            let bits = ((1u32 << self.groups.len()) - 1) as Kinds;
+            let gpus = self.all.all_gpus().min(u32::from(u8::MAX)) as u8;
+            need = Need {
+                cpus: self.cpus,
+                gpus,
+                groups: bits,
+                milli: 0,
+                one_group: false,
+                ..need
+            };
+        }
+        Ok(need)
+    }
+}
+
+impl NodeDemand {
+    /// Bytes of memory on a node with so much, so many CPUs and GPUs. `slice_milli`: what one of its GPUs is of a whole one's memory.
+    pub(crate) fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize, slice_milli: u32) -> u64 {
+        if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
+            return mem_bytes;
+        }
+        match self.mem {
+            MemDemand::Bytes(bytes) => bytes,
+            MemDemand::All => mem_bytes,
+            MemDemand::Share => {
+                let part = |wanted: u64, all: u64| {
+                    let whole = u128::from(mem_bytes) * u128::from(wanted);
+                    (whole / u128::from(all.max(1))) as u64
+                };
+                let milli = match self.gpus.amount {
+                    GpuAmount::Share { milli } => u64::from(milli),
+                    _ => u64::from(self.gpus.count()) * u64::from(slice_milli),
+                };
+                let by_cpu = part(u64::from(self.cpus), u64::from(cpus));
+                let by_gpu = part(milli, gpus as u64 * 1000);
+                by_cpu.max(by_gpu).min(mem_bytes)
+            }
+        }
+    }
+}

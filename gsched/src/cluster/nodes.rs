@@ -1,0 +1,848 @@
+//! The nodes of a pass, kept from pass to pass: each with its make, its room, and who is on it.
+//!
+//! `sync` compares with a new snapshot (all of it, or what is said to have changed) and works out anew only nodes that
+//! did; what a pass takes is undone at the next from a copy. Nodes stand in bit sets by how many whole GPUs are free, so
+//! a search passes over full ones.
+
+use crate::cluster::node_class::{MakeId, Makes};
+use crate::cluster::node_state::Room;
+use crate::cluster::node_states::{ByRoom, RoomId, Rooms};
+use crate::cluster::timeline::{Need, UNLIMITED_SECS};
+use crate::decide::quick::Changes;
+use crate::job::reason;
+use crate::job::usual::{Sort, Usual};
+use crate::snapshot::{RunningRun, SchedNode, Snapshot, place_of_node};
+use fixedbitset::FixedBitSet;
+use gmodel::mig::MigBoard;
+use gmodel::node::GpuEntry;
+use gmodel::run::NodeShare;
+use gmodel::{NodeId, RunId, Timestamp};
+use std::ops::Range;
+use std::sync::Arc;
+
+mod taken;
+pub(crate) use taken::{Holds, Taken};
+
+/// All nodes of a cluster, in the order of the snapshot.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    pub now: Timestamp,
+    pub makes: Makes,
+    pub nodes: Vec<Track>,
+    rooms: Rooms,
+    /// What the reservation under way takes of rooms.
+    taken: ByRoom<taken::Place>,
+    /// Of each node, before this pass.
+    base_of: Vec<RoomId>,
+    /// Of each node, in this pass.
+    room_of: Vec<RoomId>,
+    /// Nodes whose room is another than that of the one before them: before this pass, and in it.
+    base_breaks: FixedBitSet,
+    breaks: FixedBitSet,
+    /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
+    pub by_free: Vec<FixedBitSet>,
+    /// How many nodes have so many CPUs free, by that number.
+    by_free_cpus: Vec<u32>,
+    /// Nodes that this pass put into another set of these.
+    filed: Vec<usize>,
+    runs: Vec<Known>,
+    /// Nodes whose runs are others than when their room was worked out.
+    stale: Vec<usize>,
+    /// Runs that are being ended, and those that stand still.
+    pub leaving: usize,
+    pub frozen: usize,
+    pub(crate) usual: Usual,
+    /// Grows when nodes come, go, or change in what they have.
+    pub generation: u64,
+    /// Nodes whose room was worked out anew by the last `sync`.
+    pub changed: Vec<usize>,
+    /// Those of them on which something is free that was not.
+    pub freed: Vec<Range<usize>>,
+    /// How often `sync` was called.
+    pub synced: u64,
+}
+
+/// One node.
+#[derive(Debug)]
+pub struct Track {
+    pub id: NodeId,
+    pub make: MakeId,
+    /// Takes new work.
+    pub up: bool,
+    bucket: Option<usize>,
+    free_cpus: Option<u32>,
+    held: Vec<Held>,
+    /// As the snapshot had it, to see what changes.
+    seen: Seen,
+}
+
+#[derive(Debug)]
+struct Held {
+    run: RunId,
+    end: Timestamp,
+    share: NodeShare,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    name: String,
+    nvlink_domain: String,
+    features: Vec<String>,
+    free_cpus: u32,
+    free_mem_bytes: u64,
+    free_gpu_milli: Vec<u32>,
+    gpus: Arc<Vec<GpuEntry>>,
+    unavailable: Option<String>,
+    boards: Arc<Vec<MigBoard>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    run: RunId,
+    end: Timestamp,
+    nodes: Vec<NodeId>,
+    leaves: bool,
+    frozen: bool,
+    sort: Sort,
+}
+
+/// When what a run holds is expected back.
+pub fn end_of(run: &RunningRun) -> Timestamp {
+    let from = run.started.unwrap_or(run.placed);
+    let end = run
+        .ends_by
+        .unwrap_or_else(|| from.plus_secs(i64::from(UNLIMITED_SECS)));
+    run.leaves_by.map_or(end, |leaves| leaves.min(end))
+}
+
+/// When a run that starts at a time with this limit ends at the latest.
+pub fn end_after(from: Timestamp, limit_secs: Option<u32>) -> Timestamp {
+    from.plus_secs(i64::from(limit_secs.unwrap_or(UNLIMITED_SECS).max(1)))
+}
+
+impl Cluster {
+    /// Undoes what the last pass took, and brings in what changed since; `changes` where that is known.
+    pub fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
+        self.now = snapshot.now;
+        self.synced += 1;
+        self.room_of.clone_from(&self.base_of);
+        std::mem::take(&mut self.filed)
+            .into_iter()
+            .for_each(|at| self.file(at));
+        self.rooms.begin();
+        let changes = changes
+            .filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
+        let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
+        let stale = std::mem::take(&mut self.stale);
+        match changes {
+            Some(changes) => {
+                let mut some: FixedBitSet = stale.iter().copied().collect();
+                let only_free = changes
+                    .only_free
+                    .iter()
+                    .filter_map(|node| self.place(*node))
+                    .filter(|at| !some.contains(*at));
+                let only_free: FixedBitSet = only_free.collect();
+                some.extend(changes.nodes.iter().filter_map(|node| self.place(*node)));
+                self.compare_nodes(snapshot, some.ones(), &mut dirty, |at| {
+                    only_free.contains(at)
+                });
+                dirty.extend(stale);
+                for run in &changes.runs {
+                    self.sync_run(*run, snapshot, &mut dirty);
+                }
+            }
+            None => {
+                let same = self.nodes.len() == snapshot.nodes.len()
+                    && self
+                        .nodes
+                        .iter()
+                        .zip(&snapshot.nodes)
+                        .all(|(track, node)| track.id == node.id);
+                if !same {
+                    self.rooms = Rooms::default();
+                    self.rooms.begin();
+                    self.nodes = snapshot
+                        .nodes
+                        .iter()
+                        .map(|node| Track::new(node, &mut self.makes))
+                        .collect();
+                    self.base_of = self
+                        .nodes
+                        .iter()
+                        .map(|track| self.rooms.keep(Room::default(), track.make))
+                        .collect();
+                    self.room_of.clone_from(&self.base_of);
+                    self.base_breaks = FixedBitSet::with_capacity(self.nodes.len());
+                    self.runs.clear();
+                    (self.leaving, self.frozen) = (0, 0);
+                    self.usual = Usual::default();
+                    self.by_free.clear();
+                    self.by_free_cpus.clear();
+                    self.generation += 1;
+                    dirty.insert_range(..);
+                }
+                dirty.extend(
+                    stale
+                        .into_iter()
+                        .filter(|at| same && *at < snapshot.nodes.len()),
+                );
+                self.compare_nodes(snapshot, 0..snapshot.nodes.len(), &mut dirty, |_| false);
+                self.sync_runs(snapshot, &mut dirty);
+            }
+        }
+        let due = self.rooms.due(self.now);
+        if !due.is_empty() {
+            dirty.extend((0..self.nodes.len()).filter(|at| due.contains(&self.base_of[*at])));
+        }
+        self.changed = dirty.ones().collect();
+        self.freed.clear();
+        for place in 0..self.changed.len() {
+            let at = self.changed[place];
+            let track = &self.nodes[at];
+            // The nodes of a run mostly follow each other.
+            let before = place.checked_sub(1).map(|place| self.changed[place]);
+            let base = match before.filter(|before| self.is_alike(*before, at, snapshot)) {
+                Some(before) => self.rooms.keep_again(self.base_of[before]),
+                None => {
+                    let runs = track.held.iter().map(|held| (held.end, &held.share));
+                    let make = &self.makes.list[track.make as usize];
+                    let room = Room::new(make, &snapshot.nodes[at], self.now, runs);
+                    self.rooms.keep(room, track.make)
+                }
+            };
+            if !self
+                .rooms
+                .get(self.base_of[at])
+                .has_now_all_of(self.rooms.get(base))
+            {
+                match self.freed.last_mut() {
+                    Some(last) if last.end == at => last.end += 1,
+                    _ => self.freed.push(at..at + 1),
+                }
+            }
+            self.rooms
+                .leave(std::mem::replace(&mut self.base_of[at], base));
+            self.room_of[at] = base;
+            self.file(at);
+        }
+        self.filed.clear();
+        for at in self.changed.iter().flat_map(|at| [*at, *at + 1]) {
+            break_before(&mut self.base_breaks, &self.base_of, at);
+        }
+        self.breaks.clone_from(&self.base_breaks);
+    }
+
+    /// Counts how many nodes have each room, which is kept up from then on in the pass: for `rooms_in_use`.
+    pub(crate) fn count_rooms(&mut self) {
+        if !self.rooms.are_counted() {
+            let mut rooms = std::mem::take(&mut self.rooms);
+            rooms.count(
+                self.stretches()
+                    .map(|nodes| (self.room_of[nodes.start], nodes.len())),
+            );
+            self.rooms = rooms;
+        }
+    }
+
+    /// Whether two nodes have the same free, now and later.
+    fn is_alike(&self, one: usize, other: usize, snapshot: &Snapshot) -> bool {
+        let (a, b) = (&self.nodes[one], &self.nodes[other]);
+        let (x, y) = (&snapshot.nodes[one], &snapshot.nodes[other]);
+        let mut pairs = a.held.iter().zip(&b.held);
+        a.make == b.make
+            && a.held.len() == b.held.len()
+            && (x.free_cpus, x.free_mem_bytes) == (y.free_cpus, y.free_mem_bytes)
+            && are_same(&x.free_gpu_milli, &y.free_gpu_milli)
+            && pairs.all(|(a, b)| {
+                let (x, y) = (&a.share, &b.share);
+                a.end == b.end
+                    && (x.cpus, x.mem_bytes) == (y.cpus, y.mem_bytes)
+                    && are_same(&x.gpus.0, &y.gpus.0)
+            })
+    }
+
+    /// Looks which of some nodes are others than before in themselves.
+    fn compare_nodes(
+        &mut self,
+        snapshot: &Snapshot,
+        some: impl Iterator<Item = usize>,
+        dirty: &mut FixedBitSet,
+        only_free: impl Fn(usize) -> bool,
+    ) {
+        for at in some {
+            let node = &snapshot.nodes[at];
+            let track = &mut self.nodes[at];
+            if only_free(at) {
+                if !track.seen.is_as_free(node) {
+                    track.seen.take_free(node);
+                    dirty.insert(at);
+                }
+                continue;
+            }
+            if track.seen.is_as_free(node)
+                && track.seen.has_same_gpus(node)
+                && track.seen.is_as_told(node)
+            {
+                continue;
+            }
+            let make = self.makes.of(node);
+            if track.make != make
+                || !track.seen.is_as_told(node)
+                || !track.seen.has_same_faults(node)
+            {
+                self.generation += 1;
+                track.seen = Seen::of(node);
+            }
+            (track.make, track.up) = (make, node.unavailable.is_none());
+            track.seen.take_free(node);
+            dirty.insert(at);
+        }
+    }
+
+    fn sync_run(&mut self, id: RunId, snapshot: &Snapshot, dirty: &mut FixedBitSet) {
+        let run = snapshot
+            .running
+            .binary_search_by_key(&id, |run| run.run)
+            .ok()
+            .map(|at| &snapshot.running[at]);
+        match (self.runs.binary_search_by_key(&id, |known| known.run), run) {
+            (Ok(at), Some(run)) if self.runs[at].is(run) => {}
+            (Ok(at), Some(run)) => {
+                let old = self.runs.remove(at);
+                self.forget(&old, dirty);
+                let known = self.learn(run, snapshot, dirty);
+                self.runs.insert(at, known);
+            }
+            (Ok(at), None) => {
+                let old = self.runs.remove(at);
+                self.forget(&old, dirty);
+            }
+            (Err(at), Some(run)) => {
+                let known = self.learn(run, snapshot, dirty);
+                self.runs.insert(at, known);
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Both lists are in the order of the runs.
+    fn sync_runs(&mut self, snapshot: &Snapshot, dirty: &mut FixedBitSet) {
+        let mut live: Vec<&RunningRun> = snapshot.running.iter().collect();
+        if !live.is_sorted_by_key(|run| run.run) {
+            live.sort_by_key(|run| run.run);
+        }
+        let same = self.runs.len() == live.len()
+            && self
+                .runs
+                .iter()
+                .zip(&live)
+                .all(|(known, run)| known.is(run));
+        if same {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.runs).into_iter().peekable();
+        let mut runs = Vec::with_capacity(live.len());
+        for run in live {
+            while let Some(gone) = before.next_if(|known| known.run < run.run) {
+                self.forget(&gone, dirty);
+            }
+            match before.next_if(|known| known.run == run.run) {
+                Some(known) if known.is(run) => runs.push(known),
+                known => {
+                    if let Some(known) = known {
+                        self.forget(&known, dirty);
+                    }
+                    runs.push(self.learn(run, snapshot, dirty));
+                }
+            }
+        }
+        before.for_each(|gone| self.forget(&gone, dirty));
+        self.runs = runs;
+    }
+
+    fn forget(&mut self, known: &Known, dirty: &mut FixedBitSet) {
+        self.leaving -= usize::from(known.leaves);
+        self.frozen -= usize::from(known.frozen);
+        self.usual.run_goes(known.sort);
+        for node in &known.nodes {
+            if let Some(at) = self.place(*node) {
+                self.nodes[at].held.retain(|held| held.run != known.run);
+                dirty.insert(at);
+            }
+        }
+    }
+
+    fn learn(&mut self, run: &RunningRun, snapshot: &Snapshot, dirty: &mut FixedBitSet) -> Known {
+        let end = end_of(run);
+        for share in &run.shares {
+            if let Some(at) = self.place(share.node) {
+                self.nodes[at].held.push(Held {
+                    run: run.run,
+                    end,
+                    share: share.clone(),
+                });
+                dirty.insert(at);
+            }
+        }
+        let (leaves, frozen) = (run.leaves_by.is_some(), run.frozen.is_some());
+        self.leaving += usize::from(leaves);
+        self.frozen += usize::from(frozen);
+        let nodes = run.shares.iter().map(|share| share.node).collect();
+        let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
+        Known {
+            run: run.run,
+            end,
+            nodes,
+            leaves,
+            frozen,
+            sort,
+        }
+    }
+
+    pub(crate) fn knows(&self, run: RunId) -> bool {
+        self.runs
+            .binary_search_by_key(&run, |known| known.run)
+            .is_ok()
+    }
+
+    /// A run ends at another time than was planned with. Its nodes are worked out anew at the next `sync`.
+    pub(crate) fn expect_again(&mut self, run: RunId, end: Timestamp) {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else {
+            return;
+        };
+        if self.runs[at].end == end {
+            return;
+        }
+        self.runs[at].end = end;
+        for node in self.runs[at].nodes.clone() {
+            if let Some(at) = self.place(node) {
+                self.nodes[at]
+                    .held
+                    .iter_mut()
+                    .filter(|held| held.run == run)
+                    .for_each(|held| held.end = end);
+                self.stale.push(at);
+            }
+        }
+    }
+
+    /// A run that a pass started is there now: its room is taken already.
+    pub(crate) fn meet(&mut self, run: &RunningRun, snapshot: &Snapshot) {
+        let mut dirty = FixedBitSet::with_capacity(self.nodes.len());
+        let known = self.learn(run, snapshot, &mut dirty);
+        self.stale.extend(dirty.ones());
+        let at = self.runs.partition_point(|one| one.run < run.run);
+        self.runs.insert(at, known);
+    }
+
+    /// A run is over: what it held is free. Its nodes, and what it held of them.
+    pub(crate) fn part_with(&mut self, run: RunId, now: Timestamp) -> (Vec<usize>, Vec<NodeShare>) {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else {
+            return Default::default();
+        };
+        let known = self.runs.remove(at);
+        self.leaving -= usize::from(known.leaves);
+        self.frozen -= usize::from(known.frozen);
+        self.usual.run_goes(known.sort);
+        let places: Vec<usize> = known
+            .nodes
+            .iter()
+            .filter_map(|node| self.place(*node))
+            .collect();
+        let mut shares = Vec::with_capacity(places.len());
+        for at in &places {
+            let mut room = self.room(*at).clone();
+            let track = &mut self.nodes[*at];
+            let make = &self.makes.list[track.make as usize];
+            for held in track.held.iter().filter(|held| held.run == run) {
+                room.leave(make, &held.share, now, held.end);
+            }
+            shares.extend(
+                track
+                    .held
+                    .extract_if(.., |held| held.run == run)
+                    .map(|held| held.share),
+            );
+            *self.touch(*at) = room;
+            self.file(*at);
+            self.stale.push(*at);
+        }
+        (places, shares)
+    }
+
+    /// Sorts the runs anew: makes or partitions are others. Those who wait come again.
+    pub(crate) fn sort_again(&mut self, snapshot: &Snapshot) {
+        self.usual = Usual::default();
+        for run in &snapshot.running {
+            let Ok(at) = self.runs.binary_search_by_key(&run.run, |known| known.run) else {
+                continue;
+            };
+            self.runs[at].sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
+        }
+    }
+
+    /// Nodes that a snapshot has otherwise are looked at again by the next `sync`.
+    pub(crate) fn look_again(&mut self, nodes: impl Iterator<Item = NodeId>) {
+        let places: Vec<usize> = nodes.filter_map(|node| self.place(node)).collect();
+        self.stale.extend(places);
+    }
+
+    /// Whether what the runs there leave is what a snapshot says is free.
+    pub(crate) fn agrees(&self, at: usize, node: &SchedNode) -> bool {
+        let track = &self.nodes[at];
+        let cpus: u64 = track
+            .held
+            .iter()
+            .map(|held| u64::from(held.share.cpus))
+            .sum();
+        let grants = track.held.iter().flat_map(|held| &held.share.gpus.0);
+        let milli: u64 = grants
+            .map(|grant| u64::from(grant.part.of_slot_milli()))
+            .sum();
+        let make = &self.makes.list[track.make as usize];
+        let usable = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
+        let free: u64 = node
+            .free_gpu_milli
+            .iter()
+            .map(|milli| u64::from(*milli))
+            .sum();
+        track.up == node.unavailable.is_none()
+            && make.cpus == node.cpus
+            && u64::from(make.all.all_gpus()) * 1000 == usable
+            && cpus + u64::from(node.free_cpus) == u64::from(node.cpus)
+            && milli + free == usable
+    }
+
+    /// Where a node stands: they are in the order of their ids.
+    pub fn place(&self, node: NodeId) -> Option<usize> {
+        place_of_node(&self.nodes, node, |track| track.id)
+    }
+
+    /// The room of a node in this pass.
+    pub fn room(&self, at: usize) -> &Room {
+        self.rooms.get(self.room_of[at])
+    }
+
+    /// All rooms that nodes have in this pass, with how many nodes have each.
+    pub(crate) fn rooms_in_use(&self) -> impl Iterator<Item = (RoomId, usize)> {
+        self.rooms.in_use()
+    }
+
+    /// Those of them in which so many CPUs may be free now.
+    pub(crate) fn rooms_with_cpus(&self, least: u32) -> impl Iterator<Item = (RoomId, usize)> {
+        self.rooms.with_cpus(least)
+    }
+
+    /// A room by its number, and the make of the nodes that have it.
+    pub(crate) fn room_and_make(&self, room: RoomId) -> (&Room, MakeId) {
+        (self.rooms.get(room), self.rooms.make(room))
+    }
+
+    /// Its number: nodes with the same are of one make and have the same free, now and later.
+    #[inline]
+    pub fn room_id(&self, at: usize) -> RoomId {
+        self.room_of[at]
+    }
+
+    /// All nodes, those together that follow each other and have one room in this pass.
+    pub(crate) fn stretches(&self) -> Stretches<'_> {
+        let words = self.breaks.as_slice();
+        let mut all = Stretches {
+            words,
+            word: 0,
+            bits: words.first().copied().unwrap_or(0),
+            from: 0,
+            nodes: self.nodes.len(),
+        };
+        all.from = all.next_break();
+        all
+    }
+
+    /// Those of some nodes.
+    pub(crate) fn stretches_in(
+        &self,
+        nodes: Range<usize>,
+    ) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut from = nodes.start;
+        std::iter::from_fn(move || {
+            let here = from..self.end_of_stretch(from).min(nodes.end);
+            from = here.end;
+            (!here.is_empty()).then_some(here)
+        })
+    }
+
+    /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
+    pub(crate) fn end_of_stretch(&self, at: usize) -> usize {
+        next_in(&self.breaks, at + 1).unwrap_or(self.nodes.len())
+    }
+
+    /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
+    /// free now is otherwise.
+    pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
+        self.rooms.change(self.room_of[at], room, 1);
+        self.place_room(at..at + 1, room);
+    }
+
+    /// Puts it down for nodes that follow each other and had one.
+    fn place_room(&mut self, nodes: Range<usize>, room: RoomId) {
+        self.room_of[nodes.clone()].fill(room);
+        break_before(&mut self.breaks, &self.room_of, nodes.start);
+        break_before(&mut self.breaks, &self.room_of, nodes.end);
+    }
+
+    /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
+    pub fn touch(&mut self, at: usize) -> &mut Room {
+        let made = self.rooms.add_like(self.room_of[at]);
+        self.rooms.change(self.room_of[at], made, 1);
+        self.room_of[at] = made;
+        break_before(&mut self.breaks, &self.room_of, at);
+        break_before(&mut self.breaks, &self.room_of, at + 1);
+        self.rooms.get_mut(made)
+    }
+
+    /// When the last of the runs that hold something of a slot ends; `None` for what no run is known to hold.
+    pub(crate) fn end_on(&self, at: usize, slot: usize) -> Option<Timestamp> {
+        let held = self.nodes[at].held.iter().filter(|held| {
+            held.share
+                .gpus
+                .slots()
+                .any(|one| usize::from(one.0) == slot)
+        });
+        held.map(|held| held.end).max()
+    }
+
+    /// Whether any node has GPUs.
+    pub(crate) fn has_gpus(&self) -> bool {
+        self.makes.list.iter().any(|make| !make.groups.is_empty())
+    }
+
+    /// Puts a node into the sets for what is free on it now.
+    pub fn file(&mut self, at: usize) {
+        let nodes = self.nodes.len();
+        let room = self.rooms.get(self.room_of[at]);
+        let cpus = room.profile.free_at(self.now).cpus;
+        let bucket = (cpus > 0).then(|| room.free_gpus());
+        let track = &mut self.nodes[at];
+        if bucket == track.bucket && Some(cpus) == track.free_cpus {
+            return;
+        }
+        self.filed.push(at);
+        if let Some(before) = track.free_cpus.replace(cpus) {
+            self.by_free_cpus[before as usize] -= 1;
+        }
+        if self.by_free_cpus.len() <= cpus as usize {
+            self.by_free_cpus.resize(cpus as usize + 1, 0);
+        }
+        self.by_free_cpus[cpus as usize] += 1;
+        if bucket == track.bucket {
+            return;
+        }
+        if let Some(before) = track.bucket {
+            self.by_free[before].set(at, false);
+        }
+        if let Some(bucket) = bucket {
+            while self.by_free.len() <= bucket {
+                self.by_free.push(FixedBitSet::with_capacity(nodes));
+            }
+            self.by_free[bucket].insert(at);
+        }
+        track.bucket = bucket;
+    }
+
+    /// Nodes on which a CPU is free now, but for what reservations that begin at once hold: those together that have one room and
+    /// follow each other.
+    pub(crate) fn open_stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        // Where no node has a GPU, all of them stand in one set.
+        let some = self.by_free.first().filter(|_| self.by_free.len() == 1);
+        let mut until = 0;
+        let in_set = std::iter::from_fn(move || {
+            let at = next_in(some?, until)?;
+            until = self.end_of_stretch(at);
+            Some(at..until)
+        });
+        let any = some.is_none().then(|| {
+            self.stretches()
+                .filter(|nodes| self.nodes[nodes.start].bucket.is_some())
+        });
+        in_set.chain(any.into_iter().flatten())
+    }
+
+    /// How many nodes have at least so many CPUs free now, but for what reservations that begin at once hold.
+    pub(crate) fn with_cpus(&self, least: u32) -> usize {
+        self.by_free_cpus
+            .iter()
+            .skip(least as usize)
+            .map(|nodes| *nodes as usize)
+            .sum()
+    }
+
+    /// Nodes of a set with at least so many whole GPUs free, the fullest first.
+    pub fn with_gpus<'a>(
+        &'a self,
+        least: usize,
+        of: &'a FixedBitSet,
+    ) -> impl Iterator<Item = usize> + 'a {
+        self.by_free
+            .iter()
+            .skip(least)
+            .flat_map(|bucket| bucket.intersection(of))
+    }
+
+    pub fn fits(&self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
+        self.room(at).fits(need, from, to)
+    }
+
+    /// Runs with a share on a node, and when they end.
+    pub fn held_on(&self, at: usize) -> impl Iterator<Item = (RunId, Timestamp, &NodeShare)> + '_ {
+        self.nodes[at]
+            .held
+            .iter()
+            .map(|held| (held.run, held.end, &held.share))
+    }
+}
+
+/// Goes from one break to the next.
+pub(crate) struct Stretches<'a> {
+    words: &'a [usize],
+    /// Where it is among these, and the breaks there that are still to come.
+    word: usize,
+    bits: usize,
+    /// Where the next stretch begins.
+    from: usize,
+    nodes: usize,
+}
+
+impl Stretches<'_> {
+    #[inline]
+    fn next_break(&mut self) -> usize {
+        while self.bits == 0 {
+            self.word += 1;
+            let Some(bits) = self.words.get(self.word) else {
+                return self.nodes;
+            };
+            self.bits = *bits;
+        }
+        let at = self.word * usize::BITS as usize + self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        at
+    }
+}
+
+impl Iterator for Stretches<'_> {
+    type Item = Range<usize>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
+        let from = self.from;
+        if from >= self.nodes {
+            return None;
+        }
+        self.from = self.next_break();
+        Some(from..self.from)
+    }
+}
+
+/// As `==`, which asks the C library about nothing, too: most nodes of some clusters have no GPU.
+#[inline]
+fn are_same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
+}
+
+/// The first of a set from one on.
+#[inline]
+fn next_in(set: &FixedBitSet, from: usize) -> Option<usize> {
+    let (words, bits) = (set.as_slice(), usize::BITS as usize);
+    let mut place = from / bits;
+    let mut word = words.get(place)? & (usize::MAX << (from % bits));
+    while word == 0 {
+        place += 1;
+        word = *words.get(place)?;
+    }
+    Some(place * bits + word.trailing_zeros() as usize)
+}
+
+/// Notes whether the room of a node is another than that of the one before it.
+#[inline]
+fn break_before(breaks: &mut FixedBitSet, rooms: &[RoomId], at: usize) {
+    if at < rooms.len() {
+        breaks.set(at, at == 0 || rooms[at - 1] != rooms[at]);
+    }
+}
+
+impl Known {
+    fn is(&self, run: &RunningRun) -> bool {
+        self.run == run.run
+            && self.end == end_of(run)
+            && (self.leaves, self.frozen) == (run.leaves_by.is_some(), run.frozen.is_some())
+            && self.nodes.len() == run.shares.len()
+            && self
+                .nodes
+                .iter()
+                .zip(&run.shares)
+                .all(|(node, share)| *node == share.node)
+    }
+}
+
+impl Track {
+    /// Its room is still to be worked out.
+    fn new(node: &SchedNode, makes: &mut Makes) -> Self {
+        Self {
+            id: node.id,
+            make: makes.of(node),
+            up: node.unavailable.is_none(),
+            bucket: None,
+            free_cpus: None,
+            held: Vec::new(),
+            seen: Seen::of(node),
+        }
+    }
+}
+
+impl Seen {
+    fn of(node: &SchedNode) -> Self {
+        Self {
+            name: node.name.clone(),
+            features: node.features.clone(),
+            nvlink_domain: node.nvlink_domain.clone(),
+            free_cpus: node.free_cpus,
+            free_mem_bytes: node.free_mem_bytes,
+            free_gpu_milli: node.free_gpu_milli.clone(),
+            gpus: node.gpus.clone(),
+            unavailable: node.unavailable.clone(),
+            boards: node.mig.boards.clone(),
+        }
+    }
+
+    /// In all that a request is held against or told of a node, but for its GPUs.
+    fn is_as_told(&self, node: &SchedNode) -> bool {
+        self.name == node.name
+            && self.unavailable == node.unavailable
+            && self.features == node.features
+            && self.nvlink_domain == node.nvlink_domain
+            && self.boards == node.mig.boards
+    }
+
+    fn has_same_gpus(&self, node: &SchedNode) -> bool {
+        Arc::ptr_eq(&self.gpus, &node.gpus) || self.gpus == node.gpus
+    }
+
+    /// Of GPUs that nobody is given, what is wrong with them: who waits for them is told.
+    fn has_same_faults(&self, node: &SchedNode) -> bool {
+        let fault =
+            |gpu: &GpuEntry| (!gpu.usable()).then(|| (gpu.is_expected(), reason::fault(gpu)));
+        Arc::ptr_eq(&self.gpus, &node.gpus)
+            || self.gpus.iter().map(fault).eq(node.gpus.iter().map(fault))
+    }
+
+    fn is_as_free(&self, node: &SchedNode) -> bool {
+        (self.free_cpus, self.free_mem_bytes) == (node.free_cpus, node.free_mem_bytes)
+            && are_same(&self.free_gpu_milli, &node.free_gpu_milli)
+    }
+
+    fn take_free(&mut self, node: &SchedNode) {
+        (self.free_cpus, self.free_mem_bytes) = (node.free_cpus, node.free_mem_bytes);
+        self.free_gpu_milli.clone_from(&node.free_gpu_milli);
+        self.gpus = node.gpus.clone();
+    }
+}

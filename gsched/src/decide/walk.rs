@@ -1,0 +1,362 @@
+//! A pass along the lines of the queue: always the line whose first is next, and over all whom a line's shape refuses.
+//!
+//! It starts, reserves and explains as a pass that looks at every job does (`tests/kept.rs` compares them). Also the quick
+//! pass: the same way along the lines that a freed node can serve.
+
+use crate::backfill::refusals::Refusals;
+use crate::decide::quick::{Changes, Left};
+use crate::fair_tree::Standings;
+use crate::job::job_class::ShapeId;
+use crate::job::queue::{Known, Line, Queue, Turn};
+use crate::job::reason;
+use crate::ledger::Ledger;
+use crate::pass::{Engine, Pass, Slices, Wait};
+use crate::place::claims;
+use crate::plan::{Plan, WorkBudget};
+use crate::snapshot::Snapshot;
+use fixedbitset::FixedBitSet;
+use gmodel::policy::JobOrder;
+use gmodel::{Reason, ReasonCode};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// Which job is next: by tier, priority, then its turn. Least goes first.
+type Rank = (Reverse<u32>, Reverse<i64>, Turn);
+
+/// The lines, each with the place of the job in it that is next.
+pub(crate) struct Turns<'a> {
+    snapshot: &'a Snapshot,
+    /// By owner, millionths; empty where it makes no difference.
+    fair_shares: Vec<u32>,
+    heap: BinaryHeap<Reverse<(Rank, u32, usize)>>,
+}
+
+/// Jobs of a line that were not looked at, and why they wait.
+struct PassedOver {
+    line: u32,
+    places: Range<usize>,
+    reason: Reason,
+}
+
+/// Lines of which anybody may start, where those who do not start are not of interest.
+struct Open {
+    /// By number; `None`: all are looked at.
+    lines: Option<FixedBitSet>,
+    left: usize,
+}
+
+impl Open {
+    fn is_over(&self) -> bool {
+        self.lines.is_some() && self.left == 0
+    }
+
+    /// Nobody of a line starts any more.
+    fn close(&mut self, line: u32) {
+        if let Some(lines) = self
+            .lines
+            .as_mut()
+            .filter(|lines| lines.contains(line as usize))
+        {
+            lines.set(line as usize, false);
+            self.left -= 1;
+        }
+    }
+}
+
+/// What follows for those behind a job in its line.
+enum Behind {
+    /// They are looked at.
+    Next,
+    /// They wait for the same.
+    Waits(Reason),
+}
+
+impl<'a> Turns<'a> {
+    /// Of the lines that are wanted.
+    pub fn new(
+        queue: &Queue,
+        standings: &mut Standings,
+        snapshot: &'a Snapshot,
+        wanted: impl Fn(&Line) -> bool,
+    ) -> Self {
+        let mut turns = Self {
+            snapshot,
+            fair_shares: Vec::new(),
+            heap: BinaryHeap::new(),
+        };
+        let lines = || {
+            (0..)
+                .zip(&queue.lines)
+                .filter(|(_, line)| !line.turns.is_empty() && wanted(line))
+        };
+        let mut owners = lines().map(|(_, line)| line.owner);
+        let first = owners.next();
+        let by_share = snapshot.config.scheduler.order == JobOrder::Multifactor
+            && snapshot.config.scheduler.priority.fair_share > 0;
+        if by_share && owners.any(|owner| Some(owner) != first) {
+            turns.fair_shares = standings.factors(snapshot, queue.made, queue.owners());
+        }
+        let heads: Vec<_> = lines()
+            .map(|(number, line)| Reverse((turns.rank(line, 0), number, 0)))
+            .collect();
+        turns.heap = heads.into();
+        turns
+    }
+
+    fn rank(&self, line: &Line, at: usize) -> Rank {
+        let turn = line.turns[at];
+        match self.snapshot.config.scheduler.order {
+            JobOrder::Multifactor => {
+                let fair_share = self
+                    .fair_shares
+                    .get(line.owner as usize)
+                    .copied()
+                    .unwrap_or(0);
+                let factors = line.factors(at, fair_share, self.snapshot);
+                (Reverse(line.tier), Reverse(factors.priority), turn)
+            }
+            JobOrder::Fifo | JobOrder::Sjf => (Reverse(0), Reverse(0), turn),
+        }
+    }
+
+    pub fn next(&mut self) -> Option<(u32, usize)> {
+        self.heap.pop().map(|Reverse((_, line, at))| (line, at))
+    }
+
+    /// A job of a line has its turn still to come, if there is one in that place.
+    pub fn push(&mut self, number: u32, line: &Line, at: usize) {
+        if at < line.turns.len() {
+            self.heap.push(Reverse((self.rank(line, at), number, at)));
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn sync_queue(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
+        let mut known = Known {
+            snapshot,
+            cluster: &mut self.cluster,
+            windows: &self.windows,
+            shapes: &mut self.shapes,
+        };
+        self.queue.sync(&mut known, changes);
+    }
+
+    pub(crate) fn walk_lines(
+        &mut self,
+        snapshot: &Snapshot,
+        budget: WorkBudget,
+        slices: Option<Slices>,
+    ) -> (Plan, Left) {
+        let mut queue = std::mem::take(&mut self.queue);
+        let mut open = self.open_lines(&queue);
+        if open.is_over() {
+            self.queue = queue;
+            self.probed = 0;
+            return (
+                Plan {
+                    made_from: snapshot.seq,
+                    ..Plan::default()
+                },
+                Left::default(),
+            );
+        }
+        let ledger = match claims::is_unlimited(snapshot) {
+            true => Ledger::new(&nobody(snapshot)),
+            false => Ledger::new(snapshot),
+        };
+        let mut pass = Pass::new(self, snapshot, budget, ledger);
+        pass.hold_counted();
+        pass.slices = slices;
+        pass.is_silent = pass.engine.silent;
+        pass.keep_promises();
+        pass.refusals = Refusals::kept();
+        let mut turns = Turns::new(&queue, &mut pass.engine.standings, snapshot, |_| true);
+        let mut passed: Vec<PassedOver> = Vec::new();
+        while let Some((number, at)) = turns.next() {
+            if pass.is_spent() || open.is_over() {
+                break;
+            }
+            let line = &queue.lines[number as usize];
+            if let Some((to, reason)) = pass.passes_over(line, at) {
+                if to == line.turns.len() {
+                    open.close(number);
+                }
+                passed.push(PassedOver {
+                    line: number,
+                    places: at..to,
+                    reason,
+                });
+                turns.push(number, line, to);
+                continue;
+            }
+            let behind = pass.consider_next(line, at);
+            pass.hand_over();
+            let is_last = at + 1 == line.turns.len() || matches!(behind, Behind::Waits(_));
+            if is_last || pass.shape(line.shape).pass.full == Some(true) {
+                open.close(number);
+            }
+            match behind {
+                Behind::Next => turns.push(number, line, at + 1),
+                Behind::Waits(reason) => passed.push(PassedOver {
+                    line: number,
+                    places: at + 1..line.turns.len(),
+                    reason,
+                }),
+            }
+        }
+        pass.tell_others(&mut queue, passed);
+        let done = pass.finish(budget);
+        self.queue = queue;
+        done
+    }
+
+    /// Of a silent pass those lines for which enough nodes have anything free now: nobody else starts, since that only shrinks.
+    fn open_lines(&mut self, queue: &Queue) -> Open {
+        let mut open = Open {
+            lines: None,
+            left: 0,
+        };
+        if !self.silent {
+            return open;
+        }
+        let mut lines = FixedBitSet::with_capacity(queue.lines.len());
+        for (number, line) in queue
+            .lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| !line.turns.is_empty())
+        {
+            if !self.is_full_at_first(line.shape) {
+                lines.insert(number);
+                open.left += 1;
+            }
+        }
+        open.lines = Some(lines);
+        open
+    }
+}
+
+/// A cluster of which nothing is known but its policy.
+pub(crate) fn nobody(snapshot: &Snapshot) -> Snapshot {
+    let (config, policy) = (snapshot.config.clone(), snapshot.policy.clone());
+    Snapshot {
+        seq: snapshot.seq,
+        now: snapshot.now,
+        config,
+        policy,
+        ..Snapshot::default()
+    }
+}
+
+impl Pass<'_> {
+    /// Up to which place of a line, from one on, all are refused by what is known of their shape; and why they wait.
+    fn passes_over(&mut self, line: &Line, at: usize) -> Option<(usize, Reason)> {
+        if line.alone || !self.waiting[line.partition] {
+            return None;
+        }
+        if self.must_not_pass(line.partition) {
+            return Some((line.turns.len(), self.shape(line.shape).behind.clone()));
+        }
+        if self.may_reserve(line.partition) {
+            return None;
+        }
+        let refused = self.shape(line.shape).pass.refused_secs?;
+        if !self.unlimited {
+            // A limit that is reached is the better reason.
+            let job = &self.snapshot.pending[line.at[at] as usize];
+            if self.minds_time || self.allowed_ways(job, line.shape, line.secs[at]).is_err() {
+                return None;
+            }
+        }
+        let mut to = if refused == 0 {
+            line.turns.len()
+        } else {
+            line.shorter_from(at, refused)
+        };
+        if refused > 0 && !self.choices.kept_for.is_empty() {
+            // What is kept for itself in another partition is not in its way.
+            let is_kept_for = |at: &usize| {
+                self.choices
+                    .kept_for
+                    .contains(&(line.turns[*at].id, line.turns[*at].is_array))
+            };
+            to = (at..to).find(is_kept_for).unwrap_or(to);
+        }
+        (to > at).then(|| (to, self.wait_of(line.shape)))
+    }
+
+    /// What those are told who are not looked at: words that do not change from pass to pass.
+    fn wait_of(&mut self, shape: ShapeId) -> Reason {
+        if self.is_silent {
+            return Reason::default();
+        }
+        let kept = self
+            .kept(shape)
+            .filter(|kept| kept.code != ReasonCode::Priority);
+        kept.unwrap_or_else(|| self.shape(shape).behind.clone())
+    }
+
+    /// Looks at the job in a place of a line.
+    fn consider_next(&mut self, line: &Line, at: usize) -> Behind {
+        self.at_hand = line.at[at] as usize;
+        let job = &self.snapshot.pending[self.at_hand];
+        if self.is_settled(job) {
+            return Behind::Next;
+        }
+        if line.alone {
+            let reason = match reason::standing(
+                job,
+                &self.snapshot.config.partitions[line.partition],
+                self.snapshot,
+            ) {
+                Some(reason) => Some(reason),
+                None => self.consider_shape(job, line.shape),
+            };
+            self.tell(job, reason);
+            return Behind::Next;
+        }
+        let (wait, behind) = match self.allowed_ways(job, line.shape, line.secs[at]) {
+            Ok(ways) => match self.start_by(job, job.id, line.shape, &ways) {
+                Ok(()) => return Behind::Next,
+                Err(wait) => (wait, Behind::Next),
+            },
+            Err(Wait::Limit(reason)) if !self.minds_time => {
+                (Wait::Limit(reason.clone()), Behind::Waits(reason))
+            }
+            Err(wait) => (wait, Behind::Next),
+        };
+        let reason = self.wait(job, line.shape, wait, 1);
+        self.tell(job, Some(reason));
+        behind
+    }
+
+    /// Gives a reason to all who were not looked at and have another.
+    fn tell_others(&mut self, queue: &mut Queue, mut passed: Vec<PassedOver>) {
+        if self.is_silent {
+            return;
+        }
+        passed.sort_by_key(|one| (one.line, one.places.start));
+        let mut told = Vec::new();
+        for of_line in
+            passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason)
+        {
+            let places: Vec<Range<usize>> = of_line.iter().map(|one| one.places.clone()).collect();
+            queue.tell(
+                of_line[0].line,
+                &places,
+                &of_line[0].reason,
+                self.snapshot,
+                &mut told,
+            );
+        }
+        told.sort_by_key(|(at, _)| self.snapshot.pending[*at].id);
+        for (at, reason) in told {
+            self.tell(&self.snapshot.pending[at], Some(reason));
+        }
+        for (at, reason) in queue.untold() {
+            self.tell(&self.snapshot.pending[at], Some(reason.clone()));
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! A request turned into what each node must give: tasks, CPUs, memory, GPUs.
+//!
+//! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
+//! spread evenly, the first nodes taking the rest.
+
+use crate::cluster::node_class::{Group, gpus_of};
+use crate::snapshot::{NodeMig, SchedNode};
+use gmodel::GpuPart;
+use gmodel::Request;
+use gmodel::config::Partition;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
+use gmodel::job::{GpuScope, MemRequest};
+use gmodel::mig::{MEMORY_SLICES, MigBoard, MigKind, least_milli};
+use gmodel::node::GpuInfo;
+use gmodel::run::NodeShare;
+use std::collections::BTreeMap;
+
+/// One way to serve a job: a demand for each node of a run, the largest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    pub nodes: Vec<NodeDemand>,
+}
+
+/// What a run needs of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeDemand {
+    pub tasks: u32,
+    pub cpus: u32,
+    pub mem: MemDemand,
+    pub gpus: GpuDemand,
+    /// The whole node, whatever it has.
+    pub exclusive: bool,
+    /// All its GPUs within one NVLink island.
+    pub nvlink: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemDemand {
+    Bytes(u64),
+    /// All of the node's memory.
+    All,
+    /// In proportion to the larger of the CPU and GPU shares of the node.
+    Share,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuDemand {
+    /// `None`: any type.
+    pub gpu_type: Option<String>,
+    pub min_memory_mib: u64,
+    pub amount: GpuAmount,
+    /// A MIG slice with memory enough will do for the one GPU that is asked for.
+    pub or_slice: bool,
+    /// A share that MPS has to hold: not every GPU can be shared so.
+    pub capped: bool,
+}
+
+impl Demand {
+    /// All ways to serve a request, best first: more nodes before fewer, then the user's ranking of
+    /// GPU alternatives.
+    pub fn all(request: &Request, partition: &Partition) -> Vec<Self> {
+        Self::dealt(request, partition, |_| None)
+    }
+
+    /// As `all`, with the GPUs of a job dealt by filling nodes one after the other where `fill` says how many a node
+    /// has: whole nodes first, the rest on the last. Elsewhere they are spread evenly.
+    pub fn dealt(
+        request: &Request,
+        partition: &Partition,
+        fill: impl Fn(&GpuAlternative) -> Option<u32>,
+    ) -> Vec<Self> {
+        let named = request
+            .nodelist
+            .as_ref()
+            .map_or(0, |list| list.len() as u32);
+        let least = request.nodes_min.max(named).max(1);
+        let most = request.nodes_max.max(least).min(least.saturating_add(64));
+        let none = [GpuAlternative {
+            kind: GpuKind::Any,
+            amount: GpuAmount::Whole(0),
+        }];
+        let alternatives = match &request.gpus {
+            Some(ask) if !ask.is_none() => &ask.alternatives[..],
+            _ => &none,
+        };
+        (least..=most)
+            .rev()
+            .flat_map(|nodes| alternatives.iter().map(move |gpus| (nodes, gpus)))
+            .map(|(nodes, gpus)| Self::for_nodes(request, partition, nodes, gpus, fill(gpus)))
+            .collect()
+    }
+
+    fn for_nodes(
+        request: &Request,
+        partition: &Partition,
+        nodes: u32,
+        gpus: &GpuAlternative,
+        fill: Option<u32>,
+    ) -> Self {
+        let tasks = tasks_by_node(request, nodes);
+        let fill = fill.filter(|_| request.gpu_scope == GpuScope::Job);
+        let demands = tasks
+            .iter()
+            .enumerate()
+            .map(|(at, &tasks)| {
+                node_demand(request, partition, (nodes, at as u32), tasks, (gpus, fill))
+            })
+            .collect();
+        Self { nodes: demands }
+    }
+}
+
+/// How many tasks each of `nodes` nodes gets, in blocks.
+pub fn tasks_by_node(request: &Request, nodes: u32) -> Vec<u32> {
+    if let Some(per_node) = request.ntasks_per_node
+        && request.ntasks <= 1
+    {
+        return vec![per_node; nodes as usize];
+    }
+    let total = request.ntasks.max(nodes);
+    (0..nodes)
+        .map(|at| total / nodes + u32::from(at < total % nodes))
+        .collect()
+}
+
+fn node_demand(
+    request: &Request,
+    partition: &Partition,
+    (nodes, at): (u32, u32),
+    tasks: u32,
+    (gpus, fill): (&GpuAlternative, Option<u32>),
+) -> NodeDemand {
+    let amount = match (&gpus.amount, fill) {
+        (GpuAmount::Whole(total), Some(most)) if total.div_ceil(most.max(1)) == nodes => {
+            GpuAmount::Whole((total - (at * most).min(*total)).min(most))
+        }
+        (amount, _) => amount_on_node(amount, request.gpu_scope, nodes, at, tasks),
+    };
+    let count = gpu_count(&amount);
+    let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
+    let by_gpu = (count > 0)
+        .then(|| {
+            request
+                .cpus_per_gpu
+                .or(partition.cpus_per_gpu.filter(|_| by_task.is_none()))
+        })
+        .flatten()
+        .map(|cpus| cpus.saturating_mul(count));
+    let cpus = by_task.unwrap_or(tasks).max(by_gpu.unwrap_or(0)).max(1);
+    NodeDemand {
+        tasks,
+        cpus,
+        mem: mem_on_node(request, partition, cpus, count),
+        gpus: GpuDemand::of(request, Some(partition), gpus, amount),
+        exclusive: request.exclusive,
+        nvlink: request.nvlink,
+    }
+}
+
+fn amount_on_node(
+    amount: &GpuAmount,
+    scope: GpuScope,
+    nodes: u32,
+    at: u32,
+    tasks: u32,
+) -> GpuAmount {
+    let here = |total: u32| match scope {
+        GpuScope::Job => total / nodes + u32::from(at < total % nodes),
+        GpuScope::Node => total,
+        GpuScope::Task => total.saturating_mul(tasks),
+    };
+    match amount {
+        GpuAmount::Whole(total) => GpuAmount::Whole(here(*total)),
+        GpuAmount::Mig { profile, count } => GpuAmount::Mig {
+            profile: profile.clone(),
+            count: here(*count),
+        },
+        GpuAmount::Share { milli } => GpuAmount::Share { milli: *milli },
+    }
+}
+
+fn gpu_count(amount: &GpuAmount) -> u32 {
+    match amount {
+        GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => *count,
+        GpuAmount::Share { .. } => 1,
+    }
+}
+
+fn mem_on_node(request: &Request, partition: &Partition, cpus: u32, gpus: u32) -> MemDemand {
+    match partition.mem_ask(request.mem, gpus > 0) {
+        MemRequest::PerNode(0) => MemDemand::All,
+        MemRequest::PerNode(bytes) => MemDemand::Bytes(bytes),
+        MemRequest::PerCpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(cpus))),
+        MemRequest::PerGpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(gpus))),
+        MemRequest::Default => MemDemand::Share,
+    }
+}
+
+impl GpuDemand {
+    /// So much of an alternative, on one node.
+    pub(crate) fn of(
+        request: &Request,
+        partition: Option<&Partition>,
+        gpus: &GpuAlternative,
+        amount: GpuAmount,
+    ) -> Self {
+        let slices = partition.is_some_and(|partition| partition.slices_for_memory);
+        Self {
+            gpu_type: match &gpus.kind {
+                GpuKind::Any => None,
+                GpuKind::Type(name) => Some(name.clone()),
+            },
+            min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
+            or_slice: slices && request.gpu_mem_mib.is_some() && amount == GpuAmount::Whole(1),
+            capped: partition
+                .is_some_and(|partition| crate::job::sharing::is_capped(&amount, partition)),
+            amount,
+        }
+    }
+    pub fn count(&self) -> u32 {
+        gpu_count(&self.amount)
+    }
+    /// Thousandths of a GPU that one of what is asked for counts at least, wherever it is.
+    pub fn least_milli(&self) -> u32 {
+        match &self.amount {
+            GpuAmount::Mig { profile, .. } => least_milli(profile),
+            GpuAmount::Whole(_) if self.or_slice => 1000 / u32::from(MEMORY_SLICES),
+            GpuAmount::Whole(_) => 1000,
+            GpuAmount::Share { milli } => *milli,
+        }
+    }
+    pub fn matches(&self, gpu: &gmodel::node::GpuInfo) -> bool {
+        self.is_served_by(&gpu.gpu_type, gpu.memory_mib, &gpu.part()) && (gpu.mps || !self.capped)
+    }
+    pub(crate) fn is_served_by_kind(&self, kind: &Group) -> bool {
+        self.is_served_by(&kind.gpu_type, kind.memory_mib, &kind.part) && (kind.mps || !self.capped)
+    }
+    /// Whether GPUs, or slices, of this type and memory will do.
+    pub(crate) fn is_served_by(&self, gpu_type: &str, memory_mib: u64, part: &GpuPart) -> bool {
+        let of_part = match (&self.amount, part) {
+            (GpuAmount::Mig { profile, .. }, GpuPart::Mig { profile: has, .. }) => {
+                profile.eq_ignore_ascii_case(has)
+            }
+            (GpuAmount::Mig { .. }, _) => false,
+            (_, GpuPart::Mig { .. }) => self.or_slice,
+            _ => true,
+        };
+        // A share comes with its part of the memory.
+        let memory_mib = match self.amount {
+            GpuAmount::Share { milli } => memory_mib * u64::from(milli) / 1000,
+            _ => memory_mib,
+        };
+        of_part && memory_mib >= self.min_memory_mib && self.is_of_type(gpu_type)
+    }
+    pub(crate) fn is_of_type(&self, gpu_type: &str) -> bool {
+        self.gpu_type
+            .as_deref()
+            .is_none_or(|wanted| wanted.eq_ignore_ascii_case(gpu_type))
+    }
+}
+
+/// What stands against a demand on one node. The order is from "never" to "not now".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    /// Not with everything on the node free.
+    Gpus,
+    Cpus,
+    Memory,
+    /// One node would do, but fewer have it than are asked for.
+    Nodes,
+}
+
+impl NodeDemand {
+    /// Its GPUs must reach each other by NVLink. One alone needs no link.
+    pub fn is_linked(&self) -> bool {
+        self.nvlink && self.gpus.count() > 1
+    }
+
+    /// The most matching GPUs that the node could give it; of one island where they must be linked.
+    pub fn most_gpus(&self, node: &SchedNode) -> usize {
+        let expected = node.gpus.iter().filter(|gpu| gpu.is_expected());
+        let matching = expected
+            .map(|gpu| &gpu.info)
+            .filter(|gpu| self.gpus.matches(gpu));
+        if !self.is_linked() {
+            return matching.count();
+        }
+        let mut islands: BTreeMap<u32, usize> = BTreeMap::new();
+        matching
+            .filter_map(|gpu| gpu.nvlink_island)
+            .for_each(|island| *islands.entry(island).or_default() += 1);
+        islands.into_values().max().unwrap_or(0)
+    }
+
+    /// Could the node serve it with nothing else running? GPUs that are sick or missing count: they come back.
+    pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
+        if self.most_gpus(node) < self.gpus.count() as usize {
+            return Err(Lack::Gpus);
+        }
+        if self.cpus > node.cpus {
+            return Err(Lack::Cpus);
+        }
+        let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
+        let milli = matching
+            .map(|gpu| gpu.info.part().memory_milli())
+            .min()
+            .unwrap_or(1000);
+        if self.mem_of(node.cpus, node.mem_bytes, gpus_of(node), milli) > node.mem_bytes {
+            return Err(Lack::Memory);
+        }
+        Ok(())
+    }
+}
+
+impl NodeDemand {
+    /// Could the node serve it with nothing else running, if its GPUs were cut for it? Those that are sick or missing do not
+    /// count.
+    pub fn fits_cut(&self, node: &SchedNode) -> bool {
+        let boards = node
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
+        let boards = boards
+            .map(|gpu| &gpu.info)
+            .filter(|gpu| self.gpus.is_of_type(&gpu.gpu_type));
+        let of_board = |gpu: &GpuInfo| {
+            let whole = u32::from(gpu.memory_mib >= self.gpus.min_memory_mib);
+            let GpuAmount::Mig { profile, .. } = &self.gpus.amount else {
+                return whole;
+            };
+            let kind = node
+                .mig
+                .kinds_of(gpu)
+                .iter()
+                .find(|kind| kind.profile.eq_ignore_ascii_case(profile));
+            kind.filter(|kind| kind.memory_mib >= self.gpus.min_memory_mib)
+                .map_or(0, |kind| u32::from(kind.most))
+        };
+        !self.is_linked()
+            && boards.map(of_board).sum::<u32>() >= self.gpus.count()
+            && self.cpus <= node.cpus
+    }
+}
+
+impl NodeMig {
+    /// What a GPU can be cut into.
+    pub fn kinds_of(&self, gpu: &GpuInfo) -> &[MigKind] {
+        let same = |board: &&MigBoard| {
+            board.memory_mib == gpu.memory_mib && board.gpu_type == gpu.gpu_type
+        };
+        self.boards
+            .iter()
+            .find(same)
+            .map_or(&[], |board| &board.kinds)
+    }
+}
+
+impl SchedNode {
+    /// Takes a share out of what is free.
+    pub fn take(&mut self, share: &NodeShare) {
+        self.free_cpus = self.free_cpus.saturating_sub(share.cpus);
+        self.free_mem_bytes = self.free_mem_bytes.saturating_sub(share.mem_bytes);
+        self.runs += 1;
+        for grant in &share.gpus.0 {
+            if let Some(free) = self.free_gpu_milli.get_mut(usize::from(grant.slot.0)) {
+                *free = free.saturating_sub(grant.part.of_slot_milli());
+            }
+        }
+    }
+
+    /// Gives a share back.
+    pub fn give(&mut self, share: &NodeShare) {
+        self.free_cpus = (self.free_cpus + share.cpus).min(self.cpus);
+        self.free_mem_bytes = (self.free_mem_bytes + share.mem_bytes).min(self.mem_bytes);
+        self.runs = self.runs.saturating_sub(1);
+        for grant in &share.gpus.0 {
+            let at = usize::from(grant.slot.0);
+            if self.gpus.get(at).is_some_and(|gpu| gpu.usable())
+                && let Some(free) = self.free_gpu_milli.get_mut(at)
+            {
+                *free = (*free + grant.part.of_slot_milli()).min(gmodel::gpu_set::WHOLE_GPU_MILLI);
+            }
+        }
+    }
+}

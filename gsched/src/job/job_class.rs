@@ -1,0 +1,754 @@
+//! Jobs that ask for the same on the same terms: what one cannot get now, the others cannot either.
+//!
+//! A shape is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
+//! Time limits are not part of it: of two, the shorter is refused last.
+
+use crate::cluster::node_class::Make;
+use crate::cluster::nodes::Cluster;
+use crate::cluster::timeline::Need;
+use crate::job::demand::{Demand, Lack, NodeDemand};
+use crate::job::reason;
+use crate::job::sharing;
+use crate::ledger::Take;
+use crate::snapshot::{Barred, PendingJob, Snapshot};
+use crate::window::{self, Claim, Windows};
+use fixedbitset::FixedBitSet;
+use gmodel::constraint::Constraint;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
+use gmodel::policy::{ALL_GPUS, Placement};
+use gmodel::{JobSpec, NodeId, Reason, ReasonCode, Timestamp};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+pub type ShapeId = u32;
+
+/// All shapes seen, by number.
+#[derive(Debug, Default)]
+pub struct Shapes {
+    pub list: Vec<Shape>,
+    /// Those about which the pass under way found out anything.
+    looked_at: Vec<ShapeId>,
+    by_key: BTreeMap<Key, ShapeId>,
+    /// By the address of the request, which is kept so that no other gets that address.
+    by_spec: BTreeMap<usize, (Arc<JobSpec>, ShapeId)>,
+    last: Option<(Arc<JobSpec>, ShapeId)>,
+    candidates: BTreeMap<CandidateKey, Result<Arc<Candidates>, Reason>>,
+    /// Grows when all was forgotten: numbers of before mean nothing then.
+    era: u64,
+}
+
+/// What is common to all jobs of a shape.
+#[derive(Debug)]
+pub struct Shape {
+    pub partition: usize,
+    pub spec: Arc<JobSpec>,
+    /// The reservations that its jobs may use.
+    pub claim: Claim,
+    /// Nodes that failed to launch its job not long ago; empty for jobs to which that did not happen.
+    pub barred: Vec<Barred>,
+    /// Ways to serve it, best first.
+    pub ways: Vec<Way>,
+    pub candidates: Arc<Candidates>,
+    /// Nodes it names, in its order; it takes all of them.
+    pub named: Vec<usize>,
+    pub preferred: Option<FixedBitSet>,
+    pub placement: Placement,
+    /// Why none of its jobs can run as the nodes are, if so.
+    pub never: Option<Reason>,
+    /// What those say who wait behind others for the same.
+    pub behind: Reason,
+    /// At the beginning of which pass too few nodes had room for it, and how many at most had it for each way.
+    pub few: Option<(u64, Vec<usize>)>,
+    pub pass: OfPass,
+}
+
+/// Times before which a shape has no room that are kept where it depends on reservations, too.
+const MOST_WINDOWED: usize = 64;
+
+/// What the pass under way found out about a shape.
+#[derive(Clone, Debug, Default)]
+pub struct OfPass {
+    /// The shortest limit, in seconds, that found no room now.
+    pub refused_secs: Option<u32>,
+    /// The shortest `--time-min` that found none.
+    pub refused_min_secs: Option<u32>,
+    /// For each way: with so long a limit there is no room before. The longer the later.
+    pub not_before: Vec<Vec<(u32, Timestamp)>>,
+    /// The same of those that reservations must let run for longer: way, seconds of both kinds, and when.
+    pub not_before_window: Vec<(usize, (u32, u32), Timestamp)>,
+    /// It would have room but for what is kept for others.
+    pub kept: Option<Reason>,
+    /// Whether too few nodes have room for it at this moment, for whatever time.
+    pub full: Option<bool>,
+    /// Anything was found out.
+    is_looked_at: bool,
+}
+
+impl OfPass {
+    /// Before which time a way has no room for so many seconds, as far as is known.
+    pub fn not_before(&self, way: usize, secs: u32) -> Option<Timestamp> {
+        let known = self.not_before.get(way)?;
+        let shorter = known.partition_point(|(shorter, _)| *shorter <= secs);
+        known[..shorter].last().map(|(_, at)| *at)
+    }
+
+    /// Before which time a way has no room for so many seconds, with reservations that let it run for so many.
+    pub fn not_before_window(&self, way: usize, (secs, window): (u32, u32)) -> Option<Timestamp> {
+        let is_no_less = |one: &&(usize, (u32, u32), Timestamp)| {
+            one.0 == way && one.1.0 <= secs && one.1.1 <= window
+        };
+        self.not_before_window
+            .iter()
+            .filter(is_no_less)
+            .map(|(.., at)| *at)
+            .max()
+    }
+
+    pub fn note_not_before_window(
+        &mut self,
+        way: usize,
+        (secs, window): (u32, u32),
+        at: Timestamp,
+    ) {
+        if self
+            .not_before_window(way, (secs, window))
+            .is_some_and(|known| at <= known)
+        {
+            return;
+        }
+        // What it says more than, it stands for.
+        self.not_before_window
+            .retain(|(of, (longer, later), known)| {
+                *of != way || *longer < secs || *later < window || *known > at
+            });
+        if self.not_before_window.len() < MOST_WINDOWED {
+            self.not_before_window.push((way, (secs, window), at));
+        }
+    }
+
+    pub fn note_not_before(&mut self, way: usize, secs: u32, at: Timestamp) {
+        if self.not_before(way, secs).is_some_and(|known| at <= known) {
+            return;
+        }
+        if self.not_before.len() <= way {
+            self.not_before.resize(way + 1, Vec::new());
+        }
+        let known = &mut self.not_before[way];
+        // What holds for this many seconds holds for more, and says less of those that were refused for longer.
+        let from = known.partition_point(|(shorter, _)| *shorter < secs);
+        let to = from + known[from..].partition_point(|(_, earlier)| *earlier <= at);
+        known.splice(from..to, [(secs, at)]);
+    }
+}
+
+/// One way to serve a job.
+#[derive(Debug)]
+pub struct Way {
+    /// Nodes that must give the same, the largest part first.
+    pub parts: Vec<Part>,
+    pub nodes: u32,
+    /// What it comes to, for limits; before nodes are known.
+    pub take: Take,
+}
+
+#[derive(Debug)]
+pub struct Part {
+    pub demand: NodeDemand,
+    pub count: u32,
+    /// By make; `None` where a node of the make could not serve it with nothing else on it.
+    pub needs: Vec<Option<Need>>,
+}
+
+/// Nodes that a request may run on.
+#[derive(Debug)]
+pub struct Candidates {
+    /// Those that take work.
+    pub up: FixedBitSet,
+    /// And those that do not at present.
+    pub all: FixedBitSet,
+    /// How many of `up` and of `all` are of each make.
+    up_by_make: Vec<u32>,
+    all_by_make: Vec<u32>,
+    /// Every node of the cluster takes its work.
+    up_everywhere: bool,
+    /// The nodes that do not, where they are few.
+    few_others: Option<Vec<usize>>,
+}
+
+/// Up to so many nodes are taken out of what is known of all.
+const FEW_OTHERS: usize = 64;
+
+#[derive(Debug)]
+struct Key {
+    partition: usize,
+    spec: Arc<JobSpec>,
+    claim: Claim,
+    barred: Vec<Barred>,
+}
+
+impl Key {
+    fn parts(&self) -> impl Ord + '_ {
+        let spec = &self.spec;
+        (
+            self.partition,
+            &spec.request,
+            &spec.licences,
+            &spec.reservation,
+            self.claim,
+            sharing::tenant(spec),
+            &self.barred,
+        )
+    }
+}
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Key {}
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+type CandidateKey = (
+    usize,
+    Option<String>,
+    Option<gmodel::hostlist::Hostlist>,
+    Option<usize>,
+    Vec<NodeId>,
+);
+
+impl Shapes {
+    /// Forgets everything: nodes, configuration or policy are others.
+    pub fn clear(&mut self) {
+        *self = Self {
+            era: self.era + 1,
+            ..Self::default()
+        };
+    }
+    pub fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// Forgets what the last pass found out.
+    pub fn begin_pass(&mut self, waiting: usize) {
+        if self.by_spec.len() > 2 * waiting + 1000 || self.list.len() > 2 * waiting + 1000 {
+            self.clear();
+        }
+        for shape in self.looked_at.drain(..) {
+            self.list[shape as usize].pass = OfPass::default();
+        }
+    }
+
+    /// To note what the pass under way finds out.
+    pub(crate) fn of_pass(&mut self, shape: ShapeId) -> &mut OfPass {
+        let pass = &mut self.list[shape as usize].pass;
+        if !std::mem::replace(&mut pass.is_looked_at, true) {
+            self.looked_at.push(shape);
+        }
+        pass
+    }
+
+    pub fn of(
+        &mut self,
+        job: &PendingJob,
+        partition: usize,
+        snapshot: &Snapshot,
+        cluster: &Cluster,
+        windows: &Windows,
+    ) -> ShapeId {
+        if !job.barred.is_empty() {
+            return self.intern(
+                &job.spec,
+                partition,
+                &job.barred,
+                (snapshot, cluster, windows),
+            );
+        }
+        if let Some((spec, shape)) = &self.last
+            && Arc::ptr_eq(spec, &job.spec)
+        {
+            return *shape;
+        }
+        let address = Arc::as_ptr(&job.spec) as usize;
+        let shape = match self.by_spec.get(&address) {
+            Some((_, shape)) => *shape,
+            None => {
+                let shape = self.intern(&job.spec, partition, &[], (snapshot, cluster, windows));
+                self.by_spec.insert(address, (job.spec.clone(), shape));
+                shape
+            }
+        };
+        self.last = Some((job.spec.clone(), shape));
+        shape
+    }
+
+    fn intern(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        partition: usize,
+        barred: &[Barred],
+        (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
+    ) -> ShapeId {
+        let key = Key {
+            partition,
+            spec: spec.clone(),
+            claim: windows.claim(spec, &snapshot.policy),
+            barred: barred.to_vec(),
+        };
+        if let Some(shape) = self.by_key.get(&key) {
+            return *shape;
+        }
+        let shape = self.work_out(spec, partition, barred, (snapshot, cluster, windows));
+        self.list.push(shape);
+        let id = self.list.len() as ShapeId - 1;
+        self.by_key.insert(key, id);
+        id
+    }
+
+    /// Everything about a request that no queue changes.
+    pub fn work_out(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        partition: usize,
+        barred: &[Barred],
+        (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
+    ) -> Shape {
+        let request = &spec.request;
+        let claim = windows.claim(spec, &snapshot.policy);
+        let policy = &snapshot.config.partitions[partition];
+        let placement = policy
+            .placement
+            .unwrap_or(snapshot.config.scheduler.placement);
+        let not_now: Vec<NodeId> = barred.iter().map(|one| one.node).collect();
+        let key = (
+            partition,
+            request.constraint.clone(),
+            request.exclude.clone(),
+            claim.own(),
+            not_now,
+        );
+        let found = self.candidates.entry(key).or_insert_with(|| {
+            candidates(
+                spec,
+                (partition, barred),
+                (snapshot, cluster),
+                claim.own().map(|own| &windows.list[own]),
+            )
+        });
+        let (candidates, mut never) = match found.clone() {
+            Ok(candidates) => (candidates, None),
+            Err(reason) => (
+                Arc::new(Candidates::none(snapshot.nodes.len())),
+                Some(reason),
+            ),
+        };
+        if window::asked(spec).is_some() && claim.own().is_none() {
+            let text = format!(
+                "there is no reservation {:?}",
+                spec.reservation.as_deref().unwrap_or("")
+            );
+            never = Some(Reason::new(ReasonCode::ReservationDeleted, text));
+        }
+        let fill = |gpus: &GpuAlternative| {
+            (placement == Placement::BestFit)
+                .then(|| most_gpus(gpus, &candidates, cluster))
+                .flatten()
+        };
+        let demands = Demand::dealt(request, policy, fill);
+        never = never.or_else(|| sharing::refused(spec, policy));
+        let named = named(spec, snapshot, &candidates);
+        // Where no node beside those that are named is needed, none is spoken of.
+        let asked = request.nodelist.as_ref().map_or(0, |list| list.len());
+        let closed = asked > 0
+            && named.len() == asked
+            && demands.iter().all(|demand| demand.nodes.len() <= asked);
+        let candidates = if closed {
+            Arc::new(candidates.only(&named, cluster))
+        } else {
+            candidates
+        };
+        let shape = Shape {
+            partition,
+            spec: spec.clone(),
+            claim,
+            barred: barred.to_vec(),
+            behind: reason::behind_others(&needs(request, &demands)),
+            ways: demands
+                .iter()
+                .map(|demand| Way::new(demand, spec, &candidates, cluster))
+                .collect(),
+            named,
+            // Who is drawn leaves to others what is not reserved.
+            preferred: preferred(spec, snapshot).or_else(|| windows.drawing(claim)),
+            placement,
+            never: None,
+            few: None,
+            pass: OfPass::default(),
+            candidates,
+        };
+        let never = never.or_else(|| reason::never(&shape, &demands, snapshot, cluster));
+        Shape { never, ..shape }
+    }
+}
+
+impl Candidates {
+    fn none(nodes: usize) -> Self {
+        let none = FixedBitSet::with_capacity(nodes);
+        Self {
+            up: none.clone(),
+            all: none,
+            up_by_make: Vec::new(),
+            all_by_make: Vec::new(),
+            up_everywhere: false,
+            few_others: None,
+        }
+    }
+
+    /// How many of some nodes that follow each other take work.
+    #[inline]
+    pub fn up_in(&self, nodes: Range<usize>) -> usize {
+        if self.up_everywhere {
+            nodes.len()
+        } else {
+            self.up.count_ones(nodes)
+        }
+    }
+
+    /// The nodes that take no work of it, where they are few.
+    pub fn few_others(&self) -> Option<&[usize]> {
+        self.few_others.as_deref()
+    }
+
+    /// Those of them that are named.
+    fn only(&self, named: &[usize], cluster: &Cluster) -> Self {
+        let mut only = Self::none(self.all.len());
+        only.all
+            .extend(named.iter().copied().filter(|at| self.all.contains(*at)));
+        only.up
+            .extend(named.iter().copied().filter(|at| self.up.contains(*at)));
+        let by_make = |nodes: &FixedBitSet| {
+            let mut counts = vec![0; cluster.makes.list.len()];
+            nodes
+                .ones()
+                .for_each(|at| counts[cluster.nodes[at].make as usize] += 1);
+            counts
+        };
+        (only.up_by_make, only.all_by_make) = (by_make(&only.up), by_make(&only.all));
+        only
+    }
+}
+
+impl Shape {
+    /// The need of a part of a way on a node.
+    #[inline]
+    pub fn need(&self, way: usize, part: usize, make: u32) -> Option<&Need> {
+        self.ways[way].parts[part].needs[make as usize].as_ref()
+    }
+
+    /// What its parts need of a node of a make.
+    pub fn needs_on(&self, make: u32) -> impl Iterator<Item = &Need> {
+        self.ways
+            .iter()
+            .flat_map(|way| &way.parts)
+            .filter_map(move |part| part.needs[make as usize].as_ref())
+    }
+
+    /// Nodes in its way: those it names, where it takes no others.
+    pub fn in_question(&self) -> Cow<'_, FixedBitSet> {
+        let takes_others = |way: &Way| way.nodes as usize > self.named.len();
+        if self.named.is_empty() || self.ways.iter().all(takes_others) {
+            return Cow::Borrowed(&self.candidates.up);
+        }
+        let mut named = FixedBitSet::with_capacity(self.candidates.up.len());
+        named.extend(
+            self.named
+                .iter()
+                .copied()
+                .filter(|at| self.candidates.up.contains(*at)),
+        );
+        Cow::Owned(named)
+    }
+
+    /// CPUs that a node must have free now to be worth looking at.
+    pub fn least_cpus(&self, way: usize, part: usize) -> u32 {
+        self.ways[way].parts[part]
+            .needs
+            .iter()
+            .flatten()
+            .map(|need| need.cpus)
+            .min()
+            .unwrap_or(0)
+    }
+
+    /// Whole GPUs that a node must have free now to be worth looking at.
+    pub fn least_gpus(&self, way: usize, part: usize) -> usize {
+        let needs = self.ways[way].parts[part].needs.iter().flatten();
+        needs.map(|need| usize::from(need.gpus)).min().unwrap_or(0)
+    }
+}
+
+impl Way {
+    fn new(demand: &Demand, spec: &JobSpec, candidates: &Candidates, cluster: &Cluster) -> Self {
+        let mut parts: Vec<Part> = Vec::new();
+        for wanted in &demand.nodes {
+            match parts.last_mut() {
+                Some(part) if part.demand == *wanted => part.count += 1,
+                _ => {
+                    let tenant = sharing::tenant(spec).filter(|_| wanted.gpus.capped);
+                    let need =
+                        |make: &Make| make.need(wanted).ok().map(|need| Need { tenant, ..need });
+                    let needs = cluster.makes.list.iter().map(need).collect();
+                    parts.push(Part {
+                        demand: wanted.clone(),
+                        count: 1,
+                        needs,
+                    });
+                }
+            }
+        }
+        let take = take_of(demand, only_type(&parts, candidates, cluster), cluster);
+        Self {
+            parts,
+            nodes: demand.nodes.len() as u32,
+            take,
+        }
+    }
+
+    /// The part that asks for the least.
+    pub fn last(&self) -> usize {
+        self.parts.len() - 1
+    }
+}
+
+/// In words.
+fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
+    let mut needs = demands.first().map_or(String::new(), reason::describe);
+    if let Some(switches) = request.switches {
+        let plural = if switches.most == 1 { "" } else { "es" };
+        needs.push_str(&format!(" below {} leaf switch{plural}", switches.most));
+    }
+    needs
+}
+
+/// The type of the GPUs that all nodes have which could serve a way, if it is one.
+fn only_type<'a>(parts: &[Part], candidates: &Candidates, cluster: &'a Cluster) -> Option<&'a str> {
+    let serves = |make: usize| {
+        candidates
+            .all_by_make
+            .get(make)
+            .is_some_and(|count| *count > 0)
+            && parts.iter().any(|part| part.needs[make].is_some())
+    };
+    let makes = (0..cluster.makes.list.len()).filter(|make| serves(*make));
+    let mut types = makes
+        .flat_map(|make| &cluster.makes.list[make].groups)
+        .map(|group| group.gpu_type.as_str());
+    let first = types.next()?;
+    types.all(|other| other == first).then_some(first)
+}
+
+fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take {
+    let mut take = Take {
+        nodes: demand.nodes.len() as u32,
+        ..Take::default()
+    };
+    for node in &demand.nodes {
+        take.cpus = take.cpus.saturating_add(node.cpus);
+        let milli = match node.gpus.amount {
+            GpuAmount::Share { milli } => u64::from(milli),
+            GpuAmount::Whole(count) if !node.gpus.or_slice => u64::from(count) * 1000,
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => {
+                u64::from(count) * u64::from(cluster.makes.least_milli(&node.gpus))
+            }
+        };
+        if milli > 0 {
+            let kind = node
+                .gpus
+                .gpu_type
+                .as_deref()
+                .or(only_type)
+                .unwrap_or(ALL_GPUS)
+                .to_ascii_lowercase();
+            *take.gpus.entry(kind).or_default() += milli;
+        }
+    }
+    take
+}
+
+/// Nodes of the partition that constraint, exclusion and reservation leave.
+fn candidates(
+    spec: &JobSpec,
+    (partition, barred): (usize, &[Barred]),
+    (snapshot, cluster): (&Snapshot, &Cluster),
+    own: Option<&window::Reserved>,
+) -> Result<Arc<Candidates>, Reason> {
+    let request = &spec.request;
+    let constraint = request
+        .constraint
+        .as_deref()
+        .map(Constraint::parse)
+        .transpose();
+    let constraint =
+        constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
+    let partition = &snapshot.config.partitions[partition];
+    let mut found = Candidates::none(snapshot.nodes.len());
+    found.up_by_make = vec![0; cluster.makes.list.len()];
+    found.all_by_make = found.up_by_make.clone();
+    for (at, node) in snapshot.nodes.iter().enumerate() {
+        let allowed = partition.holds(&node.name, &node.features)
+            && request
+                .exclude
+                .as_ref()
+                .is_none_or(|list| !list.contains(&node.name))
+            && constraint
+                .as_ref()
+                .is_none_or(|wanted| wanted.eval(&features(&node.features)))
+            && own.is_none_or(|own| {
+                own.nodes.is_clear() || own.reservation.flex || own.nodes.contains(at)
+            });
+        if allowed {
+            let is_up = node.unavailable.is_none() && barred.iter().all(|one| one.node != node.id);
+            found.all.insert(at);
+            found.up.set(at, is_up);
+            let make = cluster.nodes[at].make as usize;
+            found.all_by_make[make] += 1;
+            found.up_by_make[make] += u32::from(is_up);
+        }
+    }
+    found.up_everywhere = found.up.is_full();
+    found.few_others = (found.up.len() - found.up.count_ones(..) <= FEW_OTHERS)
+        .then(|| found.up.zeroes().collect());
+    Ok(Arc::new(found))
+}
+
+fn features(list: &[String]) -> BTreeSet<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+fn preferred(spec: &JobSpec, snapshot: &Snapshot) -> Option<FixedBitSet> {
+    // What cannot be read prefers nothing: the submission was refused, or the text is older than the grammar.
+    let wanted = Constraint::parse(spec.request.prefer.as_deref()?).ok()?;
+    let likes = |at: &usize| wanted.eval(&features(&snapshot.nodes[*at].features));
+    let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+    nodes.extend((0..snapshot.nodes.len()).filter(likes));
+    Some(nodes)
+}
+
+fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<usize> {
+    let Some(list) = &spec.request.nodelist else {
+        return Vec::new();
+    };
+    list.iter()
+        .filter_map(|name| {
+            candidates
+                .all
+                .ones()
+                .find(|at| snapshot.nodes[*at].name == name)
+        })
+        .collect()
+}
+
+/// The most GPUs of a kind on one candidate.
+fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) -> Option<u32> {
+    let of_make = |make: &Make| {
+        let wanted = |kind: &str| match &gpus.kind {
+            GpuKind::Any => true,
+            GpuKind::Type(name) => name.eq_ignore_ascii_case(kind),
+        };
+        let groups = make
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| wanted(&group.gpu_type));
+        groups
+            .map(|(at, _)| u32::from(make.all.gpus[at]))
+            .sum::<u32>()
+    };
+    let by_make: Vec<u32> = cluster.makes.list.iter().map(of_make).collect();
+    candidates
+        .all
+        .ones()
+        .map(|at| by_make[cluster.nodes[at].make as usize])
+        .max()
+        .filter(|most| *most > 0)
+}
+
+/// What every candidate lacks, even with nothing on it; the nearest miss. Of those that are up, or of all.
+pub fn lack(way: &Way, candidates: &Candidates, up: bool, cluster: &Cluster) -> Option<Lack> {
+    let by_make = if up {
+        &candidates.up_by_make
+    } else {
+        &candidates.all_by_make
+    };
+    let mut before = 0;
+    for part in &way.parts {
+        before += part.count;
+        let fitting: u32 = by_make
+            .iter()
+            .zip(&part.needs)
+            .filter(|(_, need)| need.is_some())
+            .map(|(count, _)| count)
+            .sum();
+        if fitting == 0 {
+            let makes = cluster
+                .makes
+                .list
+                .iter()
+                .zip(by_make)
+                .filter(|(_, count)| **count > 0);
+            return makes
+                .filter_map(|(make, _)| make.need(&part.demand).err())
+                .max()
+                .or(Some(Lack::Nodes));
+        }
+        if fitting < before {
+            return Some(Lack::Nodes);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_is_known_of_a_shape_the_latest_time_for_no_longer_a_limit_counts() {
+        let at = Timestamp::from_secs;
+        let mut known = OfPass::default();
+        assert_eq!(known.not_before(0, 60), None);
+        known.note_not_before(1, 600, at(50));
+        known.note_not_before(1, 60, at(20));
+        // Said before, by one that was shorter.
+        known.note_not_before(1, 900, at(40));
+        let asked = |known: &OfPass| [59, 60, 599, 600, 9000].map(|secs| known.not_before(1, secs));
+        assert_eq!(
+            asked(&known),
+            [None, Some(at(20)), Some(at(20)), Some(at(50)), Some(at(50))]
+        );
+        assert_eq!(
+            (known.not_before(0, 9000), known.not_before(2, 9000)),
+            (None, None),
+            "each way by itself"
+        );
+        // It says more than both.
+        known.note_not_before(1, 30, at(50));
+        assert_eq!(
+            (asked(&known), &known.not_before[1][..]),
+            ([Some(at(50)); 5], &[(30, at(50))][..])
+        );
+        known.note_not_before(1, 30, at(70));
+        assert_eq!(asked(&known), [Some(at(70)); 5]);
+    }
+}

@@ -1,0 +1,439 @@
+//! Who waits, kept from pass to pass: in lines of jobs that differ only in when they came and for how long they ask.
+//!
+//! What one job of a line cannot have, those behind it that ask as long cannot have either, so a pass looks at lines and
+//! passes over most jobs. Jobs that wait whatever is free (held, dependent, too early) stand in no line. Decides nothing.
+
+use crate::cluster::nodes::Cluster;
+use crate::decide::quick::Changes;
+use crate::job::job_class::{Shape, ShapeId, Shapes};
+use crate::job::reason::{self, standing};
+use crate::job::usual::{NO_SORT, Sort, Usual};
+use crate::names::Names;
+use crate::priority::{Factors, Scale};
+use crate::snapshot::{PendingJob, Snapshot};
+use crate::window::Windows;
+use gmodel::policy::JobOrder;
+use gmodel::{JobId, Reason, Timestamp};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+/// All that wait, by their places in the snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// Some may be empty.
+    pub lines: Vec<Line>,
+    by_key: BTreeMap<Key, u32>,
+    empty: Vec<u32>,
+    /// By place among the pending.
+    places: Vec<Place>,
+    /// Jobs that may stand in a line from then on.
+    later: BTreeSet<(Timestamp, usize)>,
+    /// Reasons of jobs in no line that they do not have yet.
+    untold: BTreeMap<usize, Reason>,
+    scale: Scale,
+    owners: Owners,
+    qos: Names,
+    /// Of the shapes that lines name.
+    era: u64,
+    /// How often it was made anew: owners have other numbers then.
+    pub made: u64,
+}
+
+/// Where a pending job stands.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// `None`: in no line.
+    line: Option<u32>,
+    turn: Turn,
+    owner: u32,
+    sort: Sort,
+}
+
+/// The order within a line, and between jobs of one priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    /// Shortest first: the limit in seconds; otherwise nothing.
+    rank: u32,
+    submitted: Timestamp,
+    pub id: JobId,
+    pub is_array: bool,
+    /// Which of its partitions, in the order that it names them.
+    choice: u32,
+}
+
+/// Jobs of one shape on the same terms, in order.
+#[derive(Debug)]
+pub(crate) struct Line {
+    key: Key,
+    pub partition: usize,
+    pub shape: ShapeId,
+    pub owner: u32,
+    pub tier: u32,
+    /// Without age and fair share.
+    factors: Factors,
+    /// One job that is looked at for itself in each pass: more than its shape decides about it.
+    pub alone: bool,
+    pub turns: VecDeque<Turn>,
+    /// In the order of `turns`: limits, places among the pending, and since when each is eligible.
+    pub secs: VecDeque<u32>,
+    pub at: VecDeque<u32>,
+    eligible: VecDeque<Timestamp>,
+    /// What was said last to those who were passed over, and who has another reason.
+    said: Reason,
+    untold: BTreeSet<Turn>,
+}
+
+/// Partition, shape, owner, QOS, then what else priorities and limits are made of. The last part is a job's own.
+type Key = (usize, ShapeId, u32, u32, Terms, Option<(JobId, bool)>);
+type Terms = (Option<bool>, Option<bool>, Option<u32>, Option<u32>, i32);
+
+/// Users in accounts, with how many of their jobs wait.
+#[derive(Debug, Default)]
+struct Owners {
+    accounts: Names,
+    users: Names,
+    numbers: BTreeMap<(u32, u32), u32>,
+    list: Vec<(u32, u32, u32)>,
+}
+
+/// What a job's line is found with.
+pub(crate) struct Known<'a> {
+    pub snapshot: &'a Snapshot,
+    pub cluster: &'a mut Cluster,
+    pub windows: &'a Windows,
+    pub shapes: &'a mut Shapes,
+}
+
+impl Queue {
+    /// Brings the lines up to a snapshot. `changes` since the last one, where they are known.
+    pub fn sync(&mut self, known: &mut Known, changes: Option<&Changes>) {
+        let snapshot = known.snapshot;
+        let hint = changes.filter(|changes| {
+            !changes.everything && !changes.all_pending && self.era == known.shapes.era()
+        });
+        let mut places: BTreeSet<usize> = match hint {
+            Some(changes) => changes.pending.clone(),
+            None => {
+                known.cluster.usual.forget_queue();
+                known.cluster.usual.queue_is_known = true;
+                *self = Self {
+                    scale: Scale::new(snapshot),
+                    era: known.shapes.era(),
+                    made: self.made + 1,
+                    ..Self::default()
+                };
+                (0..snapshot.pending.len()).collect()
+            }
+        };
+        while let Some((at, place)) = self
+            .later
+            .first()
+            .copied()
+            .filter(|(at, _)| *at <= snapshot.now)
+        {
+            self.later.remove(&(at, place));
+            places.insert(place);
+        }
+        for place in &places {
+            self.leave(*place, &mut known.cluster.usual);
+        }
+        for place in places
+            .into_iter()
+            .filter(|place| *place < snapshot.pending.len())
+        {
+            self.enter(place, known);
+        }
+        self.places.truncate(snapshot.pending.len());
+    }
+
+    /// Takes whoever stood for a place out of the queue.
+    fn leave(&mut self, place: usize, usual: &mut Usual) {
+        let Some(was) = self.places.get_mut(place) else {
+            return;
+        };
+        let owner = std::mem::replace(&mut was.owner, u32::MAX);
+        usual.job_goes(std::mem::replace(&mut was.sort, NO_SORT));
+        let (line, turn) = (was.line.take(), was.turn);
+        if let Some(count) = self.owners.list.get_mut(owner as usize) {
+            count.2 -= 1;
+        }
+        self.untold.remove(&place);
+        let Some(number) = line else { return };
+        let line = &mut self.lines[number as usize];
+        let Ok(at) = line.turns.binary_search(&turn) else {
+            return;
+        };
+        line.turns.remove(at);
+        line.secs.remove(at);
+        line.at.remove(at);
+        line.eligible.remove(at);
+        line.untold.remove(&turn);
+        if line.turns.is_empty() {
+            self.by_key.remove(&line.key);
+            self.empty.push(number);
+        }
+    }
+
+    fn enter(&mut self, place: usize, known: &mut Known) {
+        let job = &known.snapshot.pending[place];
+        let owner = self.owners.number(job);
+        self.owners.list[owner as usize].2 += 1;
+        let turn = Turn::of(job, known.snapshot.config.scheduler.order);
+        let none = Place {
+            line: None,
+            turn: Turn::default(),
+            owner: u32::MAX,
+            sort: NO_SORT,
+        };
+        let cluster = &mut *known.cluster;
+        let sort = cluster
+            .usual
+            .job_comes(&job.spec, known.snapshot, &cluster.makes);
+        if self.places.len() <= place {
+            self.places.resize(place + 1, none);
+        }
+        self.places[place] = Place {
+            line: None,
+            turn,
+            owner,
+            sort,
+        };
+        match self.stand(job, known) {
+            Err(reason) => {
+                if job.earliest() > known.snapshot.now {
+                    self.later.insert((job.earliest(), place));
+                }
+                if reason != job.reason {
+                    self.untold.insert(place, reason);
+                }
+            }
+            Ok((partition, shape)) => {
+                let line = self.line_for(job, (partition, shape), owner, turn, known);
+                self.places[place].line = Some(line);
+                self.lines[line as usize].add(job, place, turn);
+            }
+        }
+    }
+
+    /// Partition and shape of a job, or why it stands in no line.
+    fn stand(&self, job: &PendingJob, known: &mut Known) -> Result<(usize, ShapeId), Reason> {
+        let partition = self
+            .scale
+            .partition(&job.spec.partition)
+            .ok_or_else(|| reason::no_partition(job))?;
+        let snapshot = known.snapshot;
+        if let Some(reason) = standing(job, &snapshot.config.partitions[partition], snapshot) {
+            return Err(reason);
+        }
+        let shape = known
+            .shapes
+            .of(job, partition, snapshot, known.cluster, known.windows);
+        match &known.shapes.list[shape as usize].never {
+            Some(never) => Err(never.clone()),
+            None => Ok((partition, shape)),
+        }
+    }
+
+    fn line_for(
+        &mut self,
+        job: &PendingJob,
+        of: (usize, ShapeId),
+        owner: u32,
+        turn: Turn,
+        known: &Known,
+    ) -> u32 {
+        let spec = &job.spec;
+        let qos = self.qos.number_or_new(&spec.qos);
+        let terms = (
+            spec.borrow,
+            spec.requeue,
+            spec.site_factor_milli,
+            spec.priority,
+            job.nice,
+        );
+        let shape = &known.shapes.list[of.1 as usize];
+        let mut key: Key = (of.0, of.1, owner, qos, terms, None);
+        let alone = is_special(job, shape) || {
+            // Age must fall along the line, or its first would not always be the first.
+            let line = self
+                .by_key
+                .get(&key)
+                .map(|line| &self.lines[*line as usize]);
+            line.is_some_and(|line| !line.takes(job, turn))
+        };
+        if alone {
+            key.5 = Some((job.id, turn.is_array));
+        }
+        if let Some(line) = self.by_key.get(&key) {
+            return *line;
+        }
+        let (tier, factors) = self.scale.factors(known.snapshot, spec);
+        let factors = Factors {
+            nice: job.nice,
+            ..factors
+        };
+        let line = Line {
+            key,
+            partition: of.0,
+            shape: of.1,
+            owner,
+            tier,
+            factors,
+            alone,
+            turns: VecDeque::new(),
+            secs: VecDeque::new(),
+            at: VecDeque::new(),
+            eligible: VecDeque::new(),
+            said: Reason::default(),
+            untold: BTreeSet::new(),
+        };
+        let number = match self.empty.pop() {
+            Some(number) => {
+                self.lines[number as usize] = line;
+                number
+            }
+            None => {
+                self.lines.push(line);
+                self.lines.len() as u32 - 1
+            }
+        };
+        self.by_key.insert(key, number);
+        number
+    }
+
+    /// Reasons of jobs in no line that they do not have yet, by their places.
+    pub fn untold(&self) -> impl Iterator<Item = (usize, &Reason)> + '_ {
+        self.untold.iter().map(|(place, reason)| (*place, reason))
+    }
+
+    /// Everybody who has a job here, by number, account and user.
+    pub fn owners(&self) -> impl Iterator<Item = (usize, &str, &str)> + Clone + '_ {
+        let here = self
+            .owners
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, _, jobs))| *jobs > 0);
+        here.map(|(number, (account, user, _))| {
+            (
+                number,
+                self.owners.accounts.name(*account),
+                self.owners.users.name(*user),
+            )
+        })
+    }
+
+    /// Tells jobs that were passed over why they wait, those that do not know: by their places.
+    pub fn tell(
+        &mut self,
+        line: u32,
+        passed: &[Range<usize>],
+        reason: &Reason,
+        snapshot: &Snapshot,
+        told: &mut Vec<(usize, Reason)>,
+    ) {
+        let line = &mut self.lines[line as usize];
+        if line.said != *reason {
+            line.said = reason.clone();
+            let others = line
+                .at
+                .iter()
+                .zip(&line.turns)
+                .filter(|(at, _)| snapshot.pending[**at as usize].reason != *reason);
+            line.untold = others.map(|(_, turn)| *turn).collect();
+        }
+        for turn in &line.untold {
+            let Ok(at) = line.turns.binary_search(turn) else {
+                continue;
+            };
+            if passed.iter().any(|range| range.contains(&at)) {
+                told.push((line.at[at] as usize, reason.clone()));
+            }
+        }
+    }
+}
+
+impl Line {
+    fn add(&mut self, job: &PendingJob, place: usize, turn: Turn) {
+        let at = self.turns.partition_point(|other| *other < turn);
+        self.turns.insert(at, turn);
+        self.secs.insert(at, job.held_secs());
+        self.at.insert(at, place as u32);
+        self.eligible.insert(at, job.eligible);
+        if job.reason != self.said {
+            self.untold.insert(turn);
+        }
+    }
+
+    /// Whether a job came no earlier than those before it and no later than those behind.
+    fn takes(&self, job: &PendingJob, turn: Turn) -> bool {
+        let at = self.turns.partition_point(|other| *other < turn);
+        let before = at
+            .checked_sub(1)
+            .is_none_or(|at| self.eligible[at] <= job.eligible);
+        before
+            && self
+                .eligible
+                .get(at)
+                .is_none_or(|behind| job.eligible <= *behind)
+    }
+
+    /// Factors of the job in a place of the line.
+    pub fn factors(&self, at: usize, fair_share: u32, snapshot: &Snapshot) -> Factors {
+        let shared = Factors {
+            fair_share,
+            ..self.factors
+        };
+        shared.at_age(self.eligible[at], snapshot)
+    }
+
+    /// The first from a place on that asks for less than so many seconds.
+    pub fn shorter_from(&self, at: usize, secs: u32) -> usize {
+        let found = self.secs.range(at..).position(|one| *one < secs);
+        found.map_or(self.secs.len(), |found| at + found)
+    }
+}
+
+impl Turn {
+    fn of(job: &PendingJob, order: JobOrder) -> Self {
+        let rank = if order == JobOrder::Sjf {
+            job.limit_secs.unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        Self {
+            rank,
+            submitted: job.submitted,
+            id: job.id,
+            is_array: job.positions.is_some(),
+            choice: job.spec.choice(),
+        }
+    }
+}
+
+/// More than its shape and its limit decides when it starts.
+fn is_special(job: &PendingJob, shape: &Shape) -> bool {
+    let spec = &job.spec;
+    job.positions.is_some()
+        || job.room.is_some()
+        || !job.avoid.is_empty()
+        || !job.barred.is_empty()
+        || spec.time_min_secs.is_some()
+        || spec.deadline.is_some()
+        || !spec.licences.is_empty()
+        || spec.request.switches.is_some()
+        || shape.claim.own().is_some()
+}
+
+impl Owners {
+    fn number(&mut self, job: &PendingJob) -> u32 {
+        let account = self.accounts.number_or_new(&job.spec.account);
+        let user = self.users.number_or_new(&job.spec.user.name);
+        let next = self.list.len() as u32;
+        let number = *self.numbers.entry((account, user)).or_insert(next);
+        if number == next {
+            self.list.push((account, user, 0));
+        }
+        number
+    }
+}

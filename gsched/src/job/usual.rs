@@ -1,0 +1,129 @@
+//! What jobs there usually are: how many of each sort wait and run. `pack` keeps whole what they need.
+//!
+//! Two jobs are of one sort when they need the same of a node of each make. Counted as jobs come and go, since to look
+//! through the queue in each pass would cost more than the pass.
+
+use crate::cluster::node_class::Makes;
+use crate::cluster::timeline::Need;
+use crate::job::demand::Demand;
+use crate::snapshot::Snapshot;
+use gmodel::JobSpec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Sorts that are told apart; rarer ones are left out.
+const MOST: usize = 32;
+
+/// By make, what a node of it must give; `None` where it never can.
+pub(crate) type Needs = Vec<Option<Need>>;
+
+/// Number of a sort; [`NO_SORT`]: of a job that asks for what is not there.
+pub(crate) type Sort = u32;
+pub(crate) const NO_SORT: Sort = Sort::MAX;
+
+/// How many there are of each sort.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usual {
+    numbers: BTreeMap<Needs, Sort>,
+    waiting: Vec<i64>,
+    running: Vec<i64>,
+    last: Option<(Arc<JobSpec>, Sort)>,
+    /// Those that wait were counted.
+    pub queue_is_known: bool,
+}
+
+impl Usual {
+    /// Of everything in a snapshot.
+    pub fn of(snapshot: &Snapshot, makes: &Makes) -> Self {
+        let mut usual = Self::default();
+        for run in &snapshot.running {
+            usual.run_comes(&run.spec, snapshot, makes);
+        }
+        for job in &snapshot.pending {
+            usual.job_comes(&job.spec, snapshot, makes);
+        }
+        usual
+    }
+
+    fn sort_of(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
+        if let Some((seen, sort)) = &self.last
+            && Arc::ptr_eq(seen, spec)
+        {
+            return *sort;
+        }
+        let demands = snapshot
+            .config
+            .partition(&spec.partition)
+            .map(|partition| Demand::all(&spec.request, partition));
+        let wanted = demands
+            .as_ref()
+            .and_then(|demands| demands.first()?.nodes.first());
+        let sort = wanted.map_or(NO_SORT, |wanted| {
+            let needs: Needs = makes
+                .list
+                .iter()
+                .map(|make| make.need(wanted).ok())
+                .collect();
+            let next = self.numbers.len() as Sort;
+            let sort = *self.numbers.entry(needs).or_insert(next);
+            if sort == next {
+                self.waiting.push(0);
+                self.running.push(0);
+            }
+            sort
+        });
+        self.last = Some((spec.clone(), sort));
+        sort
+    }
+
+    pub fn job_comes(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
+        let sort = self.sort_of(spec, snapshot, makes);
+        self.waiting
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count += 1);
+        sort
+    }
+
+    pub fn job_goes(&mut self, sort: Sort) {
+        self.waiting
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count -= 1);
+    }
+
+    pub fn run_comes(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
+        let sort = self.sort_of(spec, snapshot, makes);
+        self.running
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count += 1);
+        sort
+    }
+
+    pub fn run_goes(&mut self, sort: Sort) {
+        self.running
+            .get_mut(sort as usize)
+            .into_iter()
+            .for_each(|count| *count -= 1);
+    }
+
+    /// Nobody waits, as far as is known.
+    pub fn forget_queue(&mut self) {
+        self.waiting.fill(0);
+    }
+
+    /// The most usual ones with how many there are of each.
+    pub fn most(&self) -> Vec<(&Needs, i64)> {
+        let count = |sort: Sort| self.waiting[sort as usize] + self.running[sort as usize];
+        let mut all: Vec<(&Needs, i64)> = self
+            .numbers
+            .iter()
+            .map(|(needs, sort)| (needs, count(*sort)))
+            .collect();
+        all.retain(|(_, count)| *count > 0);
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        all.truncate(MOST);
+        all
+    }
+}

@@ -1,0 +1,4 @@
+//! MIG: which empty GPUs are cut, and which are held back until they are.
+
+pub mod cuts;
+pub(crate) mod hold;

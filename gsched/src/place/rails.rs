@@ -1,0 +1,210 @@
+//! GPUs on the same rails on all nodes of a job, where that costs nothing else.
+//!
+//! In a rail-optimised fabric GPU k of every node hangs on leaf switch k: traffic between equal GPUs of two nodes passes one switch, all
+//! other traffic the spine or the links within a node. Which nodes a job gets, and how many GPUs of each, is decided before; a set that is
+//! joined worse within its node, or leaves others worse, is never taken for its rails.
+//! Source: NVIDIA DGX SuperPOD reference architecture; NCCL's NCCL_CROSS_NIC.
+
+use crate::cluster::node_class::Make;
+use crate::cluster::wiring::MOST_SETS;
+use crate::job::job_class::ShapeId;
+use crate::pass::Engine;
+use crate::place::search::{Picked, count, each};
+use crate::snapshot::Snapshot;
+use gmodel::Timestamp;
+use std::collections::BTreeMap;
+
+/// A node as rails see it. Nodes that are equal here give the same slots.
+struct Choice<'a> {
+    make: &'a Make,
+    rails: Vec<Option<u32>>,
+    free: Vec<u16>,
+    /// What it gives by itself.
+    usual: Vec<u16>,
+}
+
+/// How good a set of slots is for all but rails: how they are joined and how the rest is, NUMA nodes that they are on, and how
+/// many GPUs stay together on the others. More is better.
+#[derive(PartialEq, Eq)]
+struct Quality {
+    kinds: Vec<u8>,
+    worth: Option<crate::cluster::wiring::Worth>,
+    numas: usize,
+    left: usize,
+}
+
+/// Slots of each node of a job, by its place, that are on the same rails everywhere; empty where nodes are to choose by themselves:
+/// on one node, without rails, or where no rails are as good for each node as what it gives by itself.
+pub(crate) fn aligned(
+    engine: &Engine,
+    snapshot: &Snapshot,
+    (picked, shape, way): (&Picked, ShapeId, usize),
+    span: (Timestamp, Timestamp),
+) -> BTreeMap<usize, Vec<u16>> {
+    if count(picked) < 2 || !engine.network.has_rails() {
+        return BTreeMap::new();
+    }
+    find(engine, snapshot, (picked, shape, way), span).unwrap_or_default()
+}
+
+fn find(
+    engine: &Engine,
+    snapshot: &Snapshot,
+    (picked, shape, way): (&Picked, ShapeId, usize),
+    span: (Timestamp, Timestamp),
+) -> Option<BTreeMap<usize, Vec<u16>>> {
+    let mut choices: Vec<Choice> = Vec::new();
+    let mut of_node: Vec<(usize, usize)> = Vec::with_capacity(count(picked));
+    let mut known: BTreeMap<(crate::cluster::node_states::RoomId, usize, Vec<Option<u32>>), usize> =
+        BTreeMap::new();
+    for (at, part) in each(picked) {
+        let rails = engine.network.rails_of(at, &snapshot.nodes[at])?;
+        let key = (engine.cluster.room_id(at), part, rails);
+        let choice = match known.get(&key) {
+            Some(choice) => *choice,
+            None => {
+                let make = engine.cluster.nodes[at].make;
+                let need = engine.shapes.list[shape as usize].need(way, part, make)?;
+                let (make, room) = (
+                    &engine.cluster.makes.list[make as usize],
+                    engine.cluster.room(at),
+                );
+                let usual = room.slots_by_itself(make, need, span)?;
+                choices.push(Choice {
+                    make,
+                    rails: key.2.clone(),
+                    free: room.free_slots(make),
+                    usual,
+                });
+                known.insert(key, choices.len() - 1);
+                choices.len() - 1
+            }
+        };
+        of_node.push((at, choice));
+    }
+    let sets = common_sets(&choices)?;
+    Some(
+        of_node
+            .into_iter()
+            .map(|(at, choice)| (at, sets[choice].clone()))
+            .collect(),
+    )
+}
+
+/// Sets on the same rails, one of each choice; what the first gives by itself is tried first.
+fn common_sets(choices: &[Choice]) -> Option<Vec<Vec<u16>>> {
+    let count = choices[0].usual.len();
+    if choices.iter().any(|choice| choice.usual.len() != count) {
+        return None;
+    }
+    // Whoever has the least choice goes first.
+    let tightest = choices.iter().min_by_key(|choice| choice.free.len())?;
+    let mut tried = 0;
+    let mut found = None;
+    each_set(&tightest.usual, &tightest.free, count, &mut |set| {
+        tried += 1;
+        found = tightest.rails_under(set).and_then(|rails| {
+            choices
+                .iter()
+                .map(|choice| choice.set_on(&rails))
+                .collect::<Option<Vec<_>>>()
+        });
+        found.is_none() && tried < MOST_SETS
+    });
+    found
+}
+
+/// The first set, then all of so many of a list, until `take` says that it is enough.
+fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]) -> bool) {
+    fn go(
+        of: &[u16],
+        count: usize,
+        set: &mut Vec<u16>,
+        take: &mut dyn FnMut(&[u16]) -> bool,
+    ) -> bool {
+        if count == 0 {
+            return take(set);
+        }
+        (0..(of.len() + 1).saturating_sub(count)).all(|at| {
+            set.push(of[at]);
+            let on = go(&of[at + 1..], count - 1, set, take);
+            set.pop();
+            on
+        })
+    }
+    if take(first) {
+        go(of, count, &mut Vec::with_capacity(count), take);
+    }
+}
+
+impl Choice<'_> {
+    /// The rails of some slots, in order; `None` where one is on none.
+    fn rails_under(&self, slots: &[u16]) -> Option<Vec<u32>> {
+        let mut rails: Vec<u32> = slots
+            .iter()
+            .map(|slot| self.rails[usize::from(*slot)])
+            .collect::<Option<_>>()?;
+        rails.sort_unstable();
+        Some(rails)
+    }
+
+    /// Free slots on these rails, if they are as good as what the node gives by itself.
+    fn set_on(&self, rails: &[u32]) -> Option<Vec<u16>> {
+        if self.rails_under(&self.usual).as_deref() == Some(rails) {
+            return Some(self.usual.clone());
+        }
+        let mut set: Vec<u16> = Vec::with_capacity(rails.len());
+        for rail in rails {
+            let slot = self.free.iter().find(|slot| {
+                self.rails[usize::from(**slot)] == Some(*rail) && !set.contains(slot)
+            })?;
+            set.push(*slot);
+        }
+        set.sort_unstable();
+        (self.quality(&set).is_as_good_as(&self.quality(&self.usual))).then_some(set)
+    }
+
+    fn quality(&self, set: &[u16]) -> Quality {
+        let places =
+            |slots: &[u16]| -> Vec<usize> { slots.iter().map(|slot| usize::from(*slot)).collect() };
+        let mut kinds: Vec<u8> = set
+            .iter()
+            .map(|slot| self.make.slots[usize::from(*slot)])
+            .collect();
+        kinds.sort_unstable();
+        let mut numas: Vec<Option<u32>> = set
+            .iter()
+            .map(|slot| self.make.numa[usize::from(*slot)])
+            .collect();
+        numas.sort_unstable();
+        numas.dedup();
+        let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        for slot in self.free.iter().filter(|slot| !set.contains(slot)) {
+            *left.entry(self.make.numa[usize::from(*slot)]).or_default() += 1;
+        }
+        let worth = self
+            .make
+            .wiring
+            .as_ref()
+            .map(|wiring| wiring.worth(&places(set), &places(&self.free)));
+        Quality {
+            kinds,
+            worth,
+            numas: numas.len(),
+            left: left.values().map(|count| count * count).sum(),
+        }
+    }
+}
+
+impl Quality {
+    fn is_as_good_as(&self, other: &Self) -> bool {
+        let joined = match (&self.worth, &other.worth) {
+            (Some(one), Some(other)) => {
+                one.weakest >= other.weakest && one.sum >= other.sum && one.left >= other.left
+            }
+            // Where all are joined alike the host's memory nodes decide.
+            _ => self.numas <= other.numas && self.left >= other.left,
+        };
+        self.kinds == other.kinds && joined
+    }
+}

@@ -1,0 +1,1010 @@
+//! Which of the nodes that fit a job gets, now or at a later time.
+//!
+//! Nodes are looked at in the order in which the policy likes them, so that mostly the first that fits is taken. Jobs
+//! of several nodes stay in one NVLink domain, or below as few leaf switches as can be (`network.rs`).
+
+use crate::cluster::network::Network;
+use crate::cluster::node_states::{ByRoom, RoomId};
+use crate::cluster::nodes::Cluster;
+use crate::cluster::timeline::{Need, UNLIMITED_SECS};
+use crate::job::job_class::{Candidates, Shape};
+use crate::place::score::{Score, Scores};
+use crate::snapshot::Snapshot;
+use crate::window::{Span, Windows};
+use fixedbitset::FixedBitSet;
+use gmodel::Timestamp;
+use gmodel::policy::Placement;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// Nodes by their place, each with the part of the way that it serves; those together that follow each other.
+pub type Picked = Vec<(Range<usize>, usize)>;
+
+/// Each node by itself.
+pub fn each(picked: &Picked) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
+    picked
+        .iter()
+        .flat_map(|(nodes, part)| nodes.clone().map(|at| (at, *part)))
+}
+
+/// How many they are.
+pub fn count(picked: &Picked) -> usize {
+    picked.iter().map(|(nodes, _)| nodes.len()).sum()
+}
+
+/// Times that are tried for a job of several nodes before it is left without an expected start.
+const MOST_TIMES: usize = 300;
+
+/// Where nodes are looked for, and how much looking is left.
+pub struct Search<'a> {
+    pub cluster: &'a Cluster,
+    pub windows: &'a Windows,
+    pub network: &'a Network,
+    pub scores: &'a mut Scores,
+    pub looked: &'a mut Looked,
+    pub snapshot: &'a Snapshot,
+    /// Rooms that may still be looked at.
+    pub probes_left: &'a mut u64,
+}
+
+/// What the search under way found out about rooms: nodes that have the same one are not looked at again.
+#[derive(Debug, Default)]
+pub struct Looked {
+    fits: ByRoom<bool>,
+    scores: ByRoom<Option<Score>>,
+    free: ByRoom<u32>,
+    groups: ByRoom<u32>,
+    /// How many nodes that may not serve have each room.
+    others: ByRoom<u32>,
+    /// When nodes in the groups of the last search for an earliest start have room by themselves, where that may be before it;
+    /// empty where it was not the first time at which enough have.
+    starts: Vec<Option<Timestamp>>,
+    /// From when on rooms serve who asks again.
+    pub firsts: ByRoom<Option<Timestamp>>,
+}
+
+/// Nodes that get room for a job at the same time: those that have one room and no window.
+struct Alike {
+    room: RoomId,
+    /// One of them; not where no window concerns any node.
+    at: Option<usize>,
+    count: usize,
+    /// When there is room for it, where that is known; otherwise it is known that there is none before.
+    start: (Timestamp, bool),
+}
+
+/// Whom nodes are looked for.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    pub shape: &'a Shape,
+    /// Nodes to take last.
+    pub avoid: &'a [usize],
+    /// No others than these.
+    pub only: Option<&'a FixedBitSet>,
+    /// Leaf switches at most.
+    pub most_leaves: Option<u32>,
+    /// So many seconds more than there must be room for no reservation of others may begin.
+    pub beyond_secs: i64,
+    /// The least that must be left of the window of its own reservation.
+    pub least_secs: u32,
+}
+
+/// Nodes in their order, those together that follow each other.
+pub fn stretches(nodes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for at in nodes {
+        match all.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => all.push(at..at + 1),
+        }
+    }
+    all
+}
+
+/// The first `most` nodes of a set, those together that follow each other.
+pub fn first_of(nodes: &FixedBitSet, most: usize) -> Vec<Range<usize>> {
+    let bits = usize::BITS as usize;
+    let mut all: Vec<Range<usize>> = Vec::new();
+    let mut left = most;
+    for (place, word) in nodes.as_slice().iter().enumerate() {
+        let mut word = *word;
+        let mut at = place * bits;
+        while word != 0 && left > 0 {
+            let skipped = word.trailing_zeros() as usize;
+            let here = ((word >> skipped).trailing_ones() as usize).min(left);
+            at += skipped;
+            match all.last_mut() {
+                Some(last) if last.end == at => last.end += here,
+                _ => all.push(at..at + here),
+            }
+            (left, at) = (left - here, at + here);
+            word = word.checked_shr((skipped + here) as u32).unwrap_or(0);
+        }
+    }
+    all
+}
+
+/// Whether of the nodes that have room the policy takes the first, whatever is free on them.
+pub fn in_order(shape: &Shape, cluster: &Cluster) -> bool {
+    shape.placement == Placement::FirstFit || !cluster.has_gpus()
+}
+
+/// Leaves the first `most` nodes; how many there are then.
+fn cut(nodes: &mut Vec<Range<usize>>, most: usize) -> usize {
+    let mut left = most;
+    nodes.retain_mut(|stretch| {
+        stretch.end = stretch.end.min(stretch.start.saturating_add(left));
+        left -= stretch.len();
+        stretch.start < stretch.end
+    });
+    most - left
+}
+
+impl Ask<'_> {
+    /// Whether a node may be taken, as far as anybody knows beforehand.
+    fn may(&self, at: usize) -> bool {
+        self.shape.candidates.up.contains(at) && self.only.is_none_or(|only| only.contains(at))
+    }
+
+    /// How many of some nodes may.
+    fn count(&self, nodes: Range<usize>) -> usize {
+        match self.only {
+            None => self.shape.candidates.up_in(nodes),
+            Some(_) => nodes.filter(|at| self.may(*at)).count(),
+        }
+    }
+}
+
+impl Looked {
+    /// Whether enough nodes have room for a way now, for however short a time; if not, how many at most have it for its
+    /// smallest part.
+    pub fn is_free(&mut self, shape: &Shape, way: usize, cluster: &Cluster) -> Result<(), usize> {
+        let of = &shape.ways[way];
+        let wanted = of.nodes as usize;
+        let last = of.last();
+        let with_cpus = cluster.with_cpus(shape.least_cpus(way, last));
+        if with_cpus < wanted {
+            return Err(with_cpus);
+        }
+        if cluster.has_gpus() {
+            let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
+            return self.are_enough(shape, way, free.map(|at| at..at + 1), cluster);
+        }
+        if last == 0 && self.begin_rooms(&shape.candidates, cluster) {
+            let mut have = 0;
+            let (from, to) = (cluster.now, cluster.now.plus_millis(1));
+            let least = shape.least_cpus(way, last);
+            for (id, nodes) in self.without_others(cluster.rooms_with_cpus(least)) {
+                let (room, make) = cluster.room_and_make(id);
+                if shape
+                    .need(way, last, make)
+                    .is_some_and(|need| room.fits(need, from, to))
+                {
+                    have += nodes;
+                }
+                if have >= wanted {
+                    return Ok(());
+                }
+            }
+            return Err(have);
+        }
+        self.are_enough(shape, way, cluster.open_stretches(), cluster)
+    }
+
+    /// Gets ready to look at `rooms` in place of nodes; not where few of all may serve.
+    fn begin_rooms(&mut self, candidates: &Candidates, cluster: &Cluster) -> bool {
+        let Some(others) = candidates.few_others() else {
+            return false;
+        };
+        self.others.begin();
+        for at in others {
+            let room = cluster.room_id(*at);
+            self.others
+                .set(room, self.others.get(room).unwrap_or(0) + 1);
+        }
+        true
+    }
+
+    /// The rooms of nodes that may serve, with how many have each.
+    fn rooms<'c>(
+        &self,
+        cluster: &'c Cluster,
+    ) -> impl Iterator<Item = (RoomId, usize)> + use<'_, 'c> {
+        self.without_others(cluster.rooms_in_use())
+    }
+
+    fn without_others<R: Iterator<Item = (RoomId, usize)>>(
+        &self,
+        rooms: R,
+    ) -> impl Iterator<Item = (RoomId, usize)> + use<'_, R> {
+        let less = |(room, nodes): (RoomId, usize)| {
+            (room, nodes - self.others.get(room).unwrap_or(0) as usize)
+        };
+        rooms.map(less).filter(|(_, nodes)| *nodes > 0)
+    }
+
+    /// How many nodes among some have room now for the smallest part of a way.
+    pub fn serving(
+        &mut self,
+        shape: &Shape,
+        way: usize,
+        nodes: &[Range<usize>],
+        cluster: &Cluster,
+    ) -> usize {
+        self.fits.begin();
+        let last = shape.ways[way].last();
+        let rooms = nodes
+            .iter()
+            .flat_map(|nodes| cluster.stretches_in(nodes.clone()));
+        rooms
+            .map(|nodes| self.serving_here(shape, (way, last), nodes, cluster))
+            .sum()
+    }
+
+    /// Of nodes that have one room.
+    fn serving_here(
+        &mut self,
+        shape: &Shape,
+        part: (usize, usize),
+        nodes: Range<usize>,
+        cluster: &Cluster,
+    ) -> usize {
+        let up = shape.candidates.up_in(nodes.clone());
+        if up > 0 && self.serves_now(shape, part, nodes.start, cluster) {
+            up
+        } else {
+            0
+        }
+    }
+
+    /// The same of some nodes; those that come together have one room.
+    fn are_enough(
+        &mut self,
+        shape: &Shape,
+        way: usize,
+        free: impl Iterator<Item = Range<usize>>,
+        cluster: &Cluster,
+    ) -> Result<(), usize> {
+        let of = &shape.ways[way];
+        let (wanted, last) = (of.nodes as usize, of.last());
+        self.fits.begin();
+        let mut have = 0;
+        let mut serving: Vec<(usize, usize)> = Vec::new();
+        for nodes in free {
+            let at = nodes.start;
+            let here = self.serving_here(shape, (way, last), nodes, cluster);
+            have += here;
+            match last {
+                0 if have >= wanted => return Ok(()),
+                0 => {}
+                _ => serving.push((at, here)),
+            }
+        }
+        if have < wanted {
+            return Err(have);
+        }
+        for (part, of) in of.parts.iter().enumerate() {
+            let mut missing = of.count as usize;
+            self.fits.begin();
+            for (at, here) in &mut serving {
+                if missing > 0 && *here > 0 && self.serves_now(shape, (way, part), *at, cluster) {
+                    let taken = missing.min(*here);
+                    (missing, *here) = (missing - taken, *here - taken);
+                }
+            }
+            if missing > 0 {
+                return Err(have);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nodes that have room by themselves before the start that the last search found, with from when on; others too. Of a
+    /// search that looked beside no windows, and found the first time at which enough have room.
+    pub fn starts<'c>(
+        &self,
+        cluster: &'c Cluster,
+    ) -> Option<impl Iterator<Item = (Range<usize>, Timestamp)> + use<'_, 'c>> {
+        (!self.starts.is_empty()).then(|| {
+            cluster.stretches().filter_map(|nodes| {
+                let group = self.groups.get(cluster.room_id(nodes.start))?;
+                Some((nodes, (*self.starts.get(group as usize)?)?))
+            })
+        })
+    }
+
+    fn serves_now(
+        &mut self,
+        shape: &Shape,
+        (way, part): (usize, usize),
+        at: usize,
+        cluster: &Cluster,
+    ) -> bool {
+        self.fits.get_or(cluster.room_id(at), || {
+            let need = shape.need(way, part, cluster.nodes[at].make);
+            need.is_some_and(|need| cluster.fits(at, need, cluster.now, cluster.now.plus_millis(1)))
+        })
+    }
+}
+
+impl Search<'_> {
+    /// Whether a node serves a need for a time.
+    fn fits(&mut self, ask: &Ask, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
+        *self.probes_left = self.probes_left.saturating_sub(1);
+        self.cluster.fits(at, need, from, to) && self.is_open(ask, at, from, to)
+    }
+
+    /// Whether reservations let a job be on a node that has room for a time.
+    #[inline]
+    fn is_open(&self, ask: &Ask, at: usize, from: Timestamp, to: Timestamp) -> bool {
+        self.windows
+            .open(at, ask.shape.claim, (from, to), ask.beyond_secs)
+    }
+
+    /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
+    #[inline]
+    fn serves_beside_windows(
+        &mut self,
+        ask: &Ask,
+        at: usize,
+        (way, part): (usize, usize),
+        from: Timestamp,
+        to: Timestamp,
+    ) -> bool {
+        let cluster = self.cluster;
+        let probes_left = &mut *self.probes_left;
+        self.looked.fits.get_or(cluster.room_id(at), || {
+            *probes_left = probes_left.saturating_sub(1);
+            ask.shape
+                .need(way, part, cluster.nodes[at].make)
+                .is_some_and(|need| cluster.fits(at, need, from, to))
+        })
+    }
+
+    /// Nodes for all parts of a way from `from` until `to`, or none.
+    pub fn pick(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
+        let shape = ask.shape;
+        if shape.ways[way].nodes == 1 && shape.named.is_empty() {
+            return self
+                .best(ask, way, from, to)
+                .map(|at| vec![(at..at + 1, 0)]);
+        }
+        if shape.ways[way].nodes == 1 {
+            return self.pick_many(ask, way, from, to);
+        }
+        let domains =
+            !self.network.domains.is_empty() && shape.least_gpus(way, shape.ways[way].last()) > 0;
+        if domains && let Some(picked) = self.pick_in_domain(ask, way, from, to) {
+            return Some(picked);
+        }
+        // Where some candidates are in domains, `--nvlink` means one of those.
+        let must = domains
+            && shape.spec.request.nvlink
+            && self
+                .network
+                .domains
+                .iter()
+                .any(|domain| !domain.is_disjoint(&shape.candidates.up));
+        if must {
+            None
+        } else {
+            self.pick_near(ask, way, from, to)
+        }
+    }
+
+    /// Within one NVLink domain: the one that has the fewest nodes with room, of those that have enough.
+    fn pick_in_domain(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
+        let count = ask.shape.ways[way].nodes as usize;
+        let mut fitting = FixedBitSet::with_capacity(self.cluster.nodes.len());
+        let found = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
+        found
+            .into_iter()
+            .for_each(|nodes| fitting.insert_range(nodes));
+        let network = self.network;
+        let mut sizes: Vec<(usize, usize)> = network
+            .domains
+            .iter()
+            .enumerate()
+            .map(|(at, domain)| (domain.intersection_count(&fitting), at))
+            .filter(|(size, _)| *size >= count)
+            .collect();
+        sizes.sort_unstable();
+        sizes.into_iter().find_map(|(_, at)| {
+            let domain = &network.domains[at];
+            let only: FixedBitSet = domain.intersection(&fitting).collect();
+            let picked = self.pick_near(
+                &Ask {
+                    only: Some(&only),
+                    ..*ask
+                },
+                way,
+                from,
+                to,
+            )?;
+            // Nodes that are named are not asked for their domain.
+            let within = each(&picked).all(|(at, _)| domain.contains(at));
+            within.then_some(picked)
+        })
+    }
+
+    /// Below as few leaf switches as can be.
+    fn pick_near(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
+        if self.network.leaves.is_empty() {
+            return self.pick_many(ask, way, from, to);
+        }
+        let count = ask.shape.ways[way].nodes as usize;
+        let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
+        let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
+        fitting
+            .into_iter()
+            .for_each(|nodes| set.insert_range(nodes));
+        let mut sizes: Vec<(usize, usize)> = self
+            .network
+            .leaves
+            .iter()
+            .enumerate()
+            .map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf))
+            .collect();
+        sizes.sort();
+        let network = self.network;
+        let within = |search: &mut Self, nodes: &FixedBitSet| {
+            let mut only = set.clone();
+            only.intersect_with(nodes);
+            search.pick_many(
+                &Ask {
+                    only: Some(&only),
+                    ..*ask
+                },
+                way,
+                from,
+                to,
+            )
+        };
+        if let Some(most) = ask.most_leaves {
+            let choices = network.choices(&sizes, &ask.shape.named, most as usize, count);
+            return choices.iter().find_map(|choice| {
+                within(self, choice).filter(|picked| network.leaves_of(picked) <= most)
+            });
+        }
+        for (_, leaf) in sizes.iter().filter(|(size, _)| *size >= count) {
+            if let Some(picked) = within(self, &network.leaves[*leaf]) {
+                return Some(picked);
+            }
+        }
+        let mut union = FixedBitSet::with_capacity(self.cluster.nodes.len());
+        let mut have = 0;
+        for (size, leaf) in sizes.iter().rev() {
+            union.union_with(&network.leaves[*leaf]);
+            have += size;
+            if have >= count
+                && let Some(picked) = within(self, &union)
+            {
+                return Some(picked);
+            }
+        }
+        None
+    }
+
+    fn pick_many(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Picked> {
+        let shape = ask.shape;
+        let way_of = &shape.ways[way];
+        let mut picked = Picked::new();
+        let mut named = shape.named.iter().copied();
+        if shape
+            .spec
+            .request
+            .nodelist
+            .as_ref()
+            .is_some_and(|list| shape.named.len() < list.len())
+        {
+            return None;
+        }
+        for (part, of) in way_of.parts.iter().enumerate() {
+            let mut left = of.count as usize;
+            while left > 0 {
+                let Some(at) = named.next() else { break };
+                let need = shape.need(way, part, self.cluster.nodes[at].make)?;
+                if !shape.candidates.up.contains(at) || !self.fits(ask, at, need, from, to) {
+                    return None;
+                }
+                picked.push((at..at + 1, part));
+                left -= 1;
+            }
+            if left == 0 {
+                continue;
+            }
+            let mut found = self.ranked(ask, way, part, (from, to), left + count(&picked));
+            if !picked.is_empty() {
+                let mut taken = FixedBitSet::new();
+                each(&picked).for_each(|(at, _)| taken.grow_and_insert(at));
+                found = stretches(
+                    found
+                        .into_iter()
+                        .flatten()
+                        .filter(|at| !taken.contains(*at)),
+                );
+            }
+            if cut(&mut found, left) < left {
+                return None;
+            }
+            picked.extend(found.into_iter().map(|nodes| (nodes, part)));
+        }
+        Some(picked)
+    }
+
+    /// The first `most` nodes that serve a part, in their order: stretches of nodes with one room.
+    fn fitting(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        part: usize,
+        (from, to): (Timestamp, Timestamp),
+        most: usize,
+    ) -> Vec<Range<usize>> {
+        self.looked.fits.begin();
+        let (cluster, windows) = (self.cluster, self.windows);
+        let mut found = Vec::with_capacity(64);
+        let mut left = most;
+        // Whether these are enough.
+        let mut look = |stretch: Range<usize>| {
+            // Mostly that is known of the room.
+            if !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
+                return false;
+            }
+            let here = ask.count(stretch.clone());
+            if here == 0 {
+                return false;
+            }
+            if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.claim) {
+                found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
+                left -= here.min(left);
+            } else {
+                let open = stretch.filter(|at| {
+                    ask.may(*at) && windows.open(*at, ask.shape.claim, (from, to), ask.beyond_secs)
+                });
+                let mut open = stretches(open);
+                left -= cut(&mut open, left);
+                found.append(&mut open);
+            }
+            left == 0
+        };
+        match from <= cluster.now {
+            true => cluster.open_stretches().any(&mut look),
+            false => cluster.stretches().any(&mut look),
+        };
+        found
+    }
+
+    /// The first `enough` nodes that serve a part, those liked best first.
+    fn ranked(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        part: usize,
+        (from, to): (Timestamp, Timestamp),
+        enough: usize,
+    ) -> Vec<Range<usize>> {
+        let placement = ask.shape.placement;
+        let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
+        // What is left of a job that fills nodes goes where most is free.
+        let emptiest =
+            placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
+        let in_order = in_order(ask.shape, self.cluster);
+        let mut found = if from > self.cluster.now || in_order || picky {
+            let most = if in_order && !picky {
+                enough
+            } else {
+                usize::MAX
+            };
+            let mut found = self.fitting(ask, way, part, (from, to), most);
+            let (cluster, known) = (self.cluster, &mut self.looked.free);
+            known.begin();
+            let mut free = |nodes: &Range<usize>| {
+                let at = nodes.start;
+                known.get_or(cluster.room_id(at), || {
+                    cluster.room(at).profile.free_at(from).all_gpus()
+                })
+            };
+            match (in_order, emptiest) {
+                (true, _) => {}
+                (_, true) => found.sort_by_cached_key(|nodes| std::cmp::Reverse(free(nodes))),
+                (_, false) => found.sort_by_cached_key(free),
+            }
+            found
+        } else {
+            self.by_bucket(ask, way, part, (from, to), emptiest, enough)
+        };
+        if picky {
+            let mut nodes: Vec<usize> = found.into_iter().flatten().collect();
+            nodes.sort_by_key(|at| self.dislike(ask, *at));
+            found = stretches(nodes.into_iter());
+        }
+        cut(&mut found, enough);
+        found
+    }
+
+    fn dislike(&self, ask: &Ask, at: usize) -> (bool, bool) {
+        let preferred = ask
+            .shape
+            .preferred
+            .as_ref()
+            .is_none_or(|nodes| nodes.contains(at));
+        (ask.avoid.contains(&at), !preferred)
+    }
+
+    fn by_bucket(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        part: usize,
+        (from, to): (Timestamp, Timestamp),
+        emptiest: bool,
+        enough: usize,
+    ) -> Vec<Range<usize>> {
+        let cluster = self.cluster;
+        let least = ask.shape.least_gpus(way, part);
+        let buckets = cluster.by_free.len();
+        let mut found: Vec<Range<usize>> = Vec::new();
+        let mut left = enough;
+        self.looked.fits.begin();
+        for step in 0..buckets.saturating_sub(least) {
+            let bucket = if emptiest {
+                buckets - 1 - step
+            } else {
+                least + step
+            };
+            // Up to here nodes have the room of the one before, which serves or does not.
+            let (mut same_until, mut serves) = (0, false);
+            for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
+                if ask.only.is_some_and(|only| !only.contains(at)) {
+                    continue;
+                }
+                if at >= same_until {
+                    same_until = cluster.end_of_stretch(at);
+                    serves = self.serves_beside_windows(ask, at, (way, part), from, to);
+                }
+                if !serves || !self.is_open(ask, at, from, to) {
+                    continue;
+                }
+                match found.last_mut() {
+                    Some(last) if last.end == at => last.end += 1,
+                    _ => found.push(at..at + 1),
+                }
+                left -= 1;
+                if left == 0 {
+                    return found;
+                }
+            }
+        }
+        found
+    }
+
+    /// The one node liked best.
+    fn best(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<usize> {
+        let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
+        if picky || from > self.cluster.now || ask.shape.placement != Placement::Pack {
+            return self
+                .ranked(ask, way, 0, (from, to), 1)
+                .first()
+                .map(|nodes| nodes.start);
+        }
+        let cluster = self.cluster;
+        let mut best: Option<(Score, usize)> = None;
+        self.looked.scores.begin();
+        for at in cluster.with_gpus(ask.shape.least_gpus(way, 0), &ask.shape.candidates.up) {
+            if ask.only.is_some_and(|only| !only.contains(at)) {
+                continue;
+            }
+            let (scores, snapshot, probes_left) =
+                (&mut *self.scores, self.snapshot, &mut *self.probes_left);
+            let score = self.looked.scores.get_or(cluster.room_id(at), || {
+                *probes_left = probes_left.saturating_sub(1);
+                let need = ask.shape.need(way, 0, cluster.nodes[at].make)?;
+                // Cheaper than the score, and mostly says no on a full cluster.
+                cluster
+                    .fits(at, need, from, to)
+                    .then(|| scores.of(cluster, at, need, snapshot))
+            });
+            let Some(score) = score else { continue };
+            if best
+                .as_ref()
+                .is_none_or(|(least, other)| (&score, at) < (least, *other))
+                && self.is_open(ask, at, from, to)
+            {
+                best = Some((score, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The first time at which a way can be served for `secs`, or until the window of its own reservation ends, before `until`, and by which nodes.
+    pub fn earliest(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        (from, secs): (Timestamp, u32),
+        until: Timestamp,
+    ) -> Option<(Timestamp, Picked)> {
+        let shape = ask.shape;
+        let of = &shape.ways[way];
+        let count = of.nodes as usize;
+        let all_named = shape.named.len() >= count;
+        let mut alike = match all_named {
+            true => self.alike(ask, from, shape.named.iter().map(|at| *at..*at + 1), |_| 1),
+            false
+                if ask.only.is_none()
+                    && !self.windows.concern_some(shape.claim)
+                    && self.looked.begin_rooms(&shape.candidates, self.cluster) =>
+            {
+                self.looked.groups.begin();
+                let serves = |room: RoomId| {
+                    shape
+                        .need(way, of.last(), self.cluster.room_and_make(room).1)
+                        .is_some()
+                };
+                let rooms = self
+                    .looked
+                    .rooms(self.cluster)
+                    .filter(|(room, _)| serves(*room));
+                let all: Vec<Alike> = rooms
+                    .map(|(room, count)| Alike {
+                        room,
+                        at: None,
+                        count,
+                        start: (from, false),
+                    })
+                    .collect();
+                (0..)
+                    .zip(&all)
+                    .for_each(|(place, one)| self.looked.groups.set(one.room, place));
+                all
+            }
+            false => {
+                let cluster = self.cluster;
+                let serves = |stretch: &Range<usize>| {
+                    shape
+                        .need(way, of.last(), cluster.nodes[stretch.start].make)
+                        .is_some()
+                };
+                self.alike(ask, from, cluster.stretches().filter(serves), |nodes| {
+                    ask.count(nodes)
+                })
+            }
+        };
+        if alike.iter().map(|one| one.count).sum::<usize>() < count {
+            return None;
+        }
+        let mut time = from;
+        let mut first = None;
+        for _ in 0..MOST_TIMES {
+            let nth = self.nth_start(ask, way, &mut alike, (time, secs), count, until)?;
+            if first.is_none() {
+                first = Some(nth);
+                self.looked.starts.clear();
+                self.looked.starts.extend(
+                    alike
+                        .iter()
+                        .map(|one| Some(one.start.0).filter(|_| one.start.1)),
+                );
+            }
+            if nth > time {
+                time = nth;
+                if count > 1 {
+                    continue;
+                }
+            }
+            let has_secs = self.windows.secs_from(shape.claim, time, secs);
+            if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(has_secs))) {
+                self.looked.starts.retain(|_| first == Some(time));
+                return Some((time, picked));
+            }
+            // Enough nodes, but not the right ones: the next time that anything changes on one of them.
+            time = alike
+                .iter()
+                .filter_map(|one| self.cluster.room_and_make(one.room).0.next_change(time))
+                .min()?;
+            if time >= until {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether as many nodes as a way needs get room for `secs` at some time before `until`, each by itself: otherwise it
+    /// does not begin before.
+    pub fn may_begin(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        (from, secs): (Timestamp, u32),
+        until: Timestamp,
+    ) -> bool {
+        let (shape, cluster) = (ask.shape, self.cluster);
+        let part = shape.ways[way].last();
+        let probes_left = &mut *self.probes_left;
+        let mut left = shape.ways[way].nodes as usize;
+        if ask.only.is_none() && self.looked.begin_rooms(&shape.candidates, cluster) {
+            return self.looked.rooms(cluster).any(|(id, nodes)| {
+                *probes_left = probes_left.saturating_sub(1);
+                let (room, make) = cluster.room_and_make(id);
+                let need = shape.need(way, part, make);
+                if need.is_some_and(|need| room.first(need, from, secs, until).is_some()) {
+                    left = left.saturating_sub(nodes);
+                }
+                left == 0
+            });
+        }
+        let fits = &mut self.looked.fits;
+        fits.begin();
+        cluster.stretches().any(|nodes| {
+            let (at, here) = (nodes.start, ask.count(nodes));
+            let has_room = here > 0
+                && fits.get_or(cluster.room_id(at), || {
+                    *probes_left = probes_left.saturating_sub(1);
+                    let need = shape.need(way, part, cluster.nodes[at].make);
+                    need.is_some_and(|need| {
+                        cluster.room(at).first(need, from, secs, until).is_some()
+                    })
+                });
+            if has_room {
+                left = left.saturating_sub(here);
+            }
+            left == 0
+        })
+    }
+
+    /// Nodes in groups of which all get room at the same time, from stretches of nodes that have one room. `count` says how
+    /// many of a stretch may serve.
+    fn alike(
+        &mut self,
+        ask: &Ask,
+        from: Timestamp,
+        stretches: impl Iterator<Item = Range<usize>>,
+        count: impl Fn(Range<usize>) -> usize,
+    ) -> Vec<Alike> {
+        let mut all: Vec<Alike> = Vec::with_capacity(64);
+        self.looked.groups.begin();
+        for stretch in stretches {
+            let room = self.cluster.room_id(stretch.start);
+            let mut add = |alone: bool, part: Range<usize>| {
+                let at = part.start;
+                match (count(part), self.looked.groups.get(room).filter(|_| !alone)) {
+                    (0, _) => {}
+                    (count, Some(group)) => all[group as usize].count += count,
+                    (count, None) => {
+                        if !alone {
+                            self.looked.groups.set(room, all.len() as u32);
+                        }
+                        all.push(Alike {
+                            room,
+                            at: Some(at),
+                            count,
+                            start: (from, false),
+                        });
+                    }
+                }
+            };
+            match self.windows.concern_any(stretch.clone(), ask.shape.claim) {
+                true => stretch
+                    .for_each(|at| add(self.windows.concern(at, ask.shape.claim), at..at + 1)),
+                false => add(false, stretch),
+            }
+        }
+        all
+    }
+
+    /// When the last of the first `count` nodes has room, from `time` on; a bound from below where nodes lose it again.
+    fn nth_start(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        alike: &mut [Alike],
+        (time, secs): (Timestamp, u32),
+        count: usize,
+        until: Timestamp,
+    ) -> Option<Timestamp> {
+        let part = ask.shape.ways[way].last();
+        // The soonest, as many as are enough and no more.
+        let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::with_capacity(64);
+        let mut nodes = 0;
+        for Alike {
+            room,
+            at,
+            count: here,
+            start,
+        } in alike
+        {
+            if start.0 < time || !start.1 {
+                let limit = if nodes < count {
+                    until
+                } else {
+                    soonest.peek()?.0
+                };
+                if start.0 >= limit {
+                    continue;
+                }
+                *self.probes_left = self.probes_left.saturating_sub(1);
+                let (room, make) = self.cluster.room_and_make(*room);
+                let Some(need) = ask.shape.need(way, part, make) else {
+                    continue;
+                };
+                let first = |from, secs, until| room.first(need, from, secs, until);
+                let found = match *at {
+                    Some(at) => {
+                        let (from, beyond_secs, least_secs) =
+                            (start.0.max(time), ask.beyond_secs, ask.least_secs);
+                        let span = Span {
+                            from,
+                            until: limit,
+                            secs,
+                            beyond_secs,
+                            least_secs,
+                        };
+                        self.windows.first_beside(at, ask.shape.claim, span, first)
+                    }
+                    None => first(start.0.max(time), secs, limit),
+                };
+                *start = match found {
+                    Some(found) => (found, true),
+                    None => (limit, false),
+                };
+            }
+            if start.1 && start.0 < until {
+                soonest.push((start.0, *here));
+                nodes += *here;
+                while let Some((_, last)) = soonest.peek().filter(|(_, last)| nodes - last >= count)
+                {
+                    nodes -= last;
+                    soonest.pop();
+                }
+            }
+        }
+        (nodes >= count).then(|| soonest.peek().expect("count is at least one").0)
+    }
+
+    /// The longest time from now on for which a way can be served, at most `most` and at least `least` seconds.
+    pub fn longest(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        now: Timestamp,
+        (least, most): (u32, u32),
+    ) -> Option<(u32, Picked)> {
+        let end = |secs: u32| now.plus_secs(i64::from(secs));
+        self.pick(ask, way, now, end(least))?;
+        let (mut low, mut high) = (least, most.min(UNLIMITED_SECS));
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match self.pick(ask, way, now, end(middle)) {
+                Some(_) => low = middle,
+                None => high = middle - 1,
+            }
+        }
+        self.pick(ask, way, now, end(low))
+            .map(|picked| (low, picked))
+    }
+}

@@ -1,0 +1,222 @@
+//! Reclaim by place: a guaranteed run gives way where it stands, and a borrowed run of the same guarantee takes its part.
+//!
+//! Classes are by count, so the runs that an account has too many may stand elsewhere than where room is needed. No
+//! account stands on less of its guarantee afterwards than before. Ends nothing itself.
+
+use crate::account_tree::AccountTree;
+use crate::ledger::Ledger;
+use crate::limits::Holding;
+use crate::preempt::holders::NodeSet;
+use crate::preempt::victims::lender_of;
+use crate::quota::Guarantees;
+use crate::snapshot::{RunningRun, Snapshot};
+use gmodel::{RunClass, RunId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sets that are held against the guarantees and the proof before the search gives up.
+const TRIES: usize = 64;
+
+/// Borrowed runs that may take over a guarantee, oldest first, whether they may be preempted themselves or not.
+pub(crate) struct Heirs(Vec<Heir>);
+
+struct Heir {
+    run: RunId,
+    account: u32,
+    lender: u32,
+    held: Holding,
+}
+
+/// A guaranteed run that would have to go, as the search sees it.
+pub(crate) struct Leaver<'a> {
+    pub run: &'a RunningRun,
+    pub account: u32,
+    pub class: Option<RunClass>,
+}
+
+/// What an exchange leaves: the guarantees, and who stands on them newly.
+pub(crate) struct Exchanged {
+    pub guarantees: Guarantees,
+    pub heirs: Vec<RunId>,
+}
+
+impl Heirs {
+    pub fn new(snapshot: &Snapshot, ledger: &Ledger) -> Self {
+        let staying = snapshot
+            .running
+            .iter()
+            .filter(|run| run.leaves_by.is_none() && !run.charged);
+        let borrowed = staying.filter(|run| ledger.class_of(run.run) == Some(RunClass::Borrowed));
+        let mut heirs: Vec<Heir> = borrowed
+            .filter_map(|run| {
+                let account = ledger.tree().number(&run.spec.account)?;
+                let lender = lender_of(ledger, account);
+                Some(Heir {
+                    run: run.run,
+                    account,
+                    lender,
+                    held: ledger.holding_of_run(run),
+                })
+            })
+            .collect();
+        heirs.sort_by_key(|heir| (heir.held.since, heir.run));
+        Self(heirs)
+    }
+
+    pub fn remove(&mut self, run: RunId) {
+        self.0.retain(|heir| heir.run != run);
+    }
+
+    /// Takes out those who stand on the guarantees of these lenders from now on, the oldest first, and adds them there.
+    pub fn inherit(
+        &mut self,
+        guarantees: &mut Guarantees,
+        ledger: &Ledger,
+        lenders: &BTreeSet<u32>,
+    ) -> Vec<RunId> {
+        let tree = ledger.tree();
+        let mut found = Vec::new();
+        self.0.retain(|heir| {
+            let inherits = lenders.contains(&heir.lender)
+                && heir.held.gpus > 0
+                && guarantees.fits(tree, heir.account, &heir.held);
+            if inherits {
+                guarantees.add(tree, heir.account, &heir.held);
+                found.push(heir.run);
+            }
+            !inherits
+        });
+        found
+    }
+
+    /// Thousandths of GPUs that each guarantee could pass on.
+    pub fn by_lender(&self) -> BTreeMap<u32, u64> {
+        let mut all = BTreeMap::new();
+        self.0
+            .iter()
+            .for_each(|heir| *all.entry(heir.lender).or_default() += heir.held.gpus);
+        all
+    }
+
+    /// The guarantees without these runs, passed on to others; `None` where an account would stand on less of them.
+    pub fn after(
+        &self,
+        before: &Guarantees,
+        ledger: &Ledger,
+        leavers: &[Leaver],
+    ) -> Option<Exchanged> {
+        let tree = ledger.tree();
+        let gone: BTreeSet<RunId> = leavers.iter().map(|one| one.run.run).collect();
+        let mut exchanged = Exchanged {
+            guarantees: before.clone(),
+            heirs: Vec::new(),
+        };
+        let guaranteed = || {
+            leavers
+                .iter()
+                .filter(|one| one.class == Some(RunClass::Guaranteed))
+        };
+        for one in guaranteed() {
+            exchanged
+                .guarantees
+                .remove(tree, one.account, &ledger.holding_of_run(one.run));
+        }
+        let lenders: BTreeSet<u32> = guaranteed()
+            .map(|one| lender_of(ledger, one.account))
+            .collect();
+        let mut heirs: Vec<&Heir> = self
+            .0
+            .iter()
+            .filter(|heir| lenders.contains(&heir.lender) && !gone.contains(&heir.run))
+            .collect();
+        let without = exchanged.guarantees.clone();
+        // The oldest first, as everywhere; where those leave a gap that no other fits, the largest.
+        for _ in 0..2 {
+            for heir in &heirs {
+                if heir.held.gpus > 0 && exchanged.guarantees.fits(tree, heir.account, &heir.held) {
+                    exchanged.guarantees.add(tree, heir.account, &heir.held);
+                    exchanged.heirs.push(heir.run);
+                }
+            }
+            if guaranteed().all(|one| {
+                exchanged
+                    .guarantees
+                    .stands_on_as_much(before, tree, one.account)
+            }) {
+                return Some(exchanged);
+            }
+            exchanged = Exchanged {
+                guarantees: without.clone(),
+                heirs: Vec::new(),
+            };
+            heirs.sort_by_key(|heir| Reverse(heir.held.gpus));
+        }
+        None
+    }
+}
+
+/// Whether a guaranteed run could as well be a borrowed one: not if its job says that it never borrows.
+pub(crate) fn may_borrow(run: &RunningRun) -> bool {
+    run.spec.borrow.unwrap_or(run.may_requeue)
+}
+
+/// Of sets of runs on single nodes those that make room for a job of one node, or of several nodes together.
+/// `allowed` is cheap and says whether the guarantees bear a set; `proof` whether the job starts without it.
+pub(crate) fn search(
+    mut sets: Vec<NodeSet>,
+    nodes: usize,
+    allowed: &dyn Fn(&[usize]) -> bool,
+    proof: &mut dyn FnMut(&[usize]) -> bool,
+) -> Option<Vec<usize>> {
+    sets.sort_by_key(|set| (set.orders.len(), set.protected, set.node));
+    if nodes == 1 {
+        let mut sets = sets
+            .into_iter()
+            .filter(|set| !set.orders.is_empty() && allowed(&set.orders))
+            .take(TRIES);
+        return sets.find(|set| proof(&set.orders)).map(|set| set.orders);
+    }
+    // One node after the other, those that cost least first, as far as the guarantees bear it.
+    let mut union: BTreeSet<usize> = BTreeSet::new();
+    let mut on: BTreeSet<usize> = BTreeSet::new();
+    let mut wanted = nodes;
+    for set in &sets {
+        if on.contains(&set.node) {
+            continue;
+        }
+        let more: Vec<usize> = union
+            .iter()
+            .chain(&set.orders)
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
+        if !allowed(&more) {
+            continue;
+        }
+        on.insert(set.node);
+        union.extend(more);
+        if on.len() >= wanted {
+            let all: Vec<usize> = union.iter().copied().collect();
+            if proof(&all) {
+                return Some(all);
+            }
+            wanted += (wanted / 2).max(1);
+        }
+    }
+    let all: Vec<usize> = union.into_iter().collect();
+    (on.len() > nodes && proof(&all)).then_some(all)
+}
+
+impl Guarantees {
+    /// Whether every guarantee at or above an account has as much standing on it as it had before.
+    fn stands_on_as_much(&self, before: &Self, tree: &AccountTree, account: u32) -> bool {
+        tree.line(account).all(|above| {
+            self.guaranteed_types(above)
+                .all(|gpu_type| self.used(above, gpu_type) >= before.used(above, gpu_type))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

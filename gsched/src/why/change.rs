@@ -1,0 +1,825 @@
+//! Changes of a request that would start it: one thing less, shorter, or elsewhere; where no such change does, two of them.
+//!
+//! Each is tried at the job's turn in the pass, with everybody before it as they are; the least that works comes first.
+//! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
+
+use crate::job::reason;
+use crate::pass::{Engine, Pass};
+use crate::plan::WorkBudget;
+use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
+use gmodel::job::MemRequest;
+use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// One change of a request, and when the job would start with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub edit: Edit,
+    /// As options of gsub, `--time 90`; of an array at its cap as gadm job update takes it: `ArrayTaskThrottle=5`.
+    pub option: String,
+    pub starts: Timestamp,
+    /// How much of the request it gives up, thousandths: changes are sorted by it.
+    pub loss_milli: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Edit {
+    /// Seconds.
+    TimeLimit(u32),
+    /// Of each alternative, in the scope the request has.
+    Gpus(u32),
+    Nodes(u32),
+    /// `--ntasks`.
+    Tasks(u32),
+    TasksPerNode(u32),
+    CpusPerTask(u32),
+    CpusPerGpu(u32),
+    /// Bytes: of each node, CPU or GPU, as the request counts it.
+    Mem(u64),
+    /// `--mem` where nothing is said of it; bytes, instead of so many that it gets then.
+    MemOfNode {
+        bytes: u64,
+        usual: u64,
+    },
+    /// `None`: any type.
+    GpuType(Option<String>),
+    Partition(String),
+    /// `--borrow`.
+    Borrow,
+    /// So many of a licence.
+    Licence(String, u32),
+    /// So many tasks of its array at once.
+    ArrayCap(u32),
+    /// Without `--switches`, `--exclusive`, `--nodelist`, `--exclude`, `--constraint`, `--nvlink`.
+    Without(String),
+    /// One after the other.
+    Both(Box<Edit>, Box<Edit>),
+}
+
+/// Counts below what is asked that are tried one by one: with fewer nodes or GPUs it need not fit better.
+const ONE_BY_ONE: u32 = 64;
+/// Of one kind, should the least not be it after all.
+const MOST_OF_KIND: usize = 16;
+
+/// Looks at the job's turn for pairs of changes.
+const MOST_PAIR_LOOKS: usize = 400;
+
+/// Which changes are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// Pairs where there are no others.
+    Singles,
+    Pairs,
+}
+
+/// What would help a job, by the pass at its turn.
+pub(crate) struct Found {
+    /// Of each kind those that would start it now, the least first.
+    pub now: Vec<Vec<Change>>,
+    /// They are pairs: there are no others.
+    pub are_pairs: bool,
+    /// Then what would start it soonest, should they not.
+    pub later: Option<Change>,
+}
+
+pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: Tried) -> Found {
+    let now = pass.snapshot.now;
+    let kinds = kinds(pass, job, partition);
+    let works = |pass: &mut Pass, edit: &Edit| {
+        let changed = edit
+            .apply(job)
+            .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
+        changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).is_empty())
+    };
+    let mut of_kinds: Vec<Vec<Change>> = Vec::new();
+    for kind in kinds.iter().filter(|_| tried == Tried::Singles) {
+        let edits = kind.that(&mut |edit| works(pass, edit));
+        of_kinds.push(
+            edits
+                .into_iter()
+                .map(|edit| Change::new(job, edit, now))
+                .collect(),
+        );
+    }
+    of_kinds.retain(|changes| !changes.is_empty());
+    let mut later = None;
+    let are_pairs = of_kinds.is_empty();
+    if are_pairs {
+        let pairs = pairs(&kinds, job, &mut |edit| works(pass, edit));
+        // What cannot be typed together is no help.
+        of_kinds = pairs
+            .into_iter()
+            .filter(|edit| edit.option(job).is_some())
+            .map(|edit| vec![Change::new(job, edit, now)])
+            .collect();
+        later = soonest(pass, job, partition, &kinds);
+    }
+    Found {
+        now: of_kinds,
+        are_pairs,
+        later,
+    }
+}
+
+/// Pairs of changes of two kinds that work together. Of two amounts as much of the one as works with the least of the other, then as much of
+/// that; and with half of the first.
+fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+    let mut left = MOST_PAIR_LOOKS;
+    let mut looks = |edit: &Edit| {
+        left = left.saturating_sub(1);
+        left > 0 && works(edit)
+    };
+    let amounts: Vec<&Kind> = kinds.iter().filter(|kind| kind.most > 0).collect();
+    let choices: Vec<(usize, &Edit)> = kinds
+        .iter()
+        .enumerate()
+        .filter(|(_, kind)| kind.most == 0)
+        .flat_map(|(at, kind)| kind.each.iter().map(move |edit| (at, edit)))
+        .collect();
+    // Where even all together are too few no two of them are enough.
+    let least = |first: Option<&Edit>| {
+        let all = first
+            .cloned()
+            .into_iter()
+            .chain(amounts.iter().map(|kind| (kind.amount)(1)));
+        all.reduce(|one, next| Edit::Both(Box::new(one), Box::new(next)))
+    };
+    let mut found = Vec::new();
+    if least(None).is_some_and(|least| looks(&least)) {
+        for (at, one) in amounts.iter().enumerate() {
+            for other in &amounts[at + 1..] {
+                found.extend(together(one, other, &mut looks));
+            }
+        }
+    }
+    for (at, (kind, choice)) in choices.iter().enumerate() {
+        let with = |edit: Edit| Edit::Both(Box::new(edit), Box::new((*choice).clone()));
+        let may_be_enough = least(Some(*choice)).is_some_and(|least| looks(&least));
+        for amount in amounts.iter().filter(|_| may_be_enough) {
+            let most = amount.most_that(&mut |edit| looks(&with(edit.clone())));
+            found.extend((most > 0).then(|| with((amount.amount)(most))));
+        }
+        let others = choices[at + 1..].iter().filter(|(other, _)| other != kind);
+        found.extend(
+            others
+                .map(|(_, other)| with((*other).clone()))
+                .filter(|edit| looks(edit)),
+        );
+    }
+    found.sort_by_key(|edit| edit.loss_milli(job));
+    found
+}
+
+/// Two amounts that work together.
+fn together(one: &Kind, other: &Kind, looks: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+    let both =
+        |one: &Edit, other: &Edit| Edit::Both(Box::new(one.clone()), Box::new(other.clone()));
+    let least = (other.amount)(1);
+    if !looks(&both(&(one.amount)(1), &least)) {
+        return Vec::new();
+    }
+    let most = one.most_that(&mut |edit| looks(&both(edit, &least)));
+    let mut found: Vec<(u32, Edit)> = Vec::new();
+    for place in [most, most / 2].into_iter().filter(|place| *place > 0) {
+        let edit = (one.amount)(place);
+        let next = other.most_that(&mut |next| looks(&both(&edit, next)));
+        // Half of the one is of use where it leaves more of the other.
+        if found.iter().all(|(before, _)| next > *before) && next > 0 {
+            found.push((next, both(&edit, &(other.amount)(next))));
+        }
+    }
+    found.into_iter().map(|(_, edit)| edit).collect()
+}
+
+/// Of changes after which only time stands in its way, the least of those that start it first.
+fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) -> Option<Change> {
+    let as_is = pass.starts_at(job, partition);
+    let starts = |pass: &mut Pass, edit: &Edit| {
+        let changed = edit.apply(job)?;
+        let place = place_of(pass.snapshot, &changed)?;
+        pass.starts_at(&changed, place)
+            .filter(|at| changed.ends_in_time(*at))
+            .filter(|at| as_is.is_none_or(|as_is| *at < as_is))
+    };
+    let mut found: Vec<(Timestamp, Edit)> = Vec::new();
+    for kind in kinds {
+        found.extend(
+            kind.each
+                .iter()
+                .filter_map(|edit| Some((starts(pass, edit)?, edit.clone()))),
+        );
+        let Some(first) = kind.least().and_then(|edit| starts(pass, &edit)) else {
+            continue;
+        };
+        let edits = kind.most_below(&mut |edit| starts(pass, edit).is_some_and(|at| at <= first));
+        found.extend(edits.into_iter().map(|edit| (first, edit)));
+    }
+    found.sort_by_key(|(at, edit)| (*at, edit.loss_milli(job)));
+    // What would start it at once was tried before.
+    found.retain(|(at, _)| *at > pass.snapshot.now);
+    let passes = |code: &ReasonCode| {
+        matches!(
+            code,
+            ReasonCode::Resources
+                | ReasonCode::Priority
+                | ReasonCode::Licenses
+                | ReasonCode::ReqNodeNotAvail
+        )
+    };
+    let (at, edit) = found.into_iter().take(MOST_OF_KIND).find(|(_, edit)| {
+        let changed = edit
+            .apply(job)
+            .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
+        changed.is_some_and(|(place, changed)| {
+            pass.blockers(&changed, Some(place))
+                .iter()
+                .all(|blocker| passes(&blocker.code))
+        })
+    })?;
+    Some(Change::new(job, edit, at))
+}
+
+/// Changes of one kind.
+struct Kind {
+    /// Tried one by one, the least change first.
+    each: Vec<Edit>,
+    /// Then amounts from here down to one: who has room for much has it for less.
+    below: u32,
+    amount: Box<dyn Fn(u32) -> Edit>,
+    /// The largest amount; 0 where it is none.
+    most: u32,
+}
+
+impl Kind {
+    fn each(edits: impl IntoIterator<Item = Edit>) -> Self {
+        Self {
+            each: edits.into_iter().collect(),
+            below: 0,
+            amount: Box::new(Edit::Nodes),
+            most: 0,
+        }
+    }
+
+    /// Amounts up to one.
+    fn amounts(most: u32, amount: impl Fn(u32) -> Edit + 'static) -> Self {
+        Self {
+            each: Vec::new(),
+            below: most,
+            amount: Box::new(amount),
+            most,
+        }
+    }
+
+    /// Counts below what is asked.
+    fn counts(asked: u32, count: impl Fn(u32) -> Edit + 'static) -> Self {
+        let below = asked.saturating_sub(1 + ONE_BY_ONE);
+        Self {
+            each: (below + 1..asked).rev().map(&count).collect(),
+            below,
+            amount: Box::new(count),
+            most: asked.saturating_sub(1),
+        }
+    }
+
+    /// The changes that work, the least first.
+    fn that(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+        let mut all: Vec<Edit> = self
+            .each
+            .iter()
+            .filter(|edit| works(edit))
+            .take(MOST_OF_KIND)
+            .cloned()
+            .collect();
+        if all.is_empty() {
+            all.extend(self.most_below(works));
+        }
+        all
+    }
+
+    fn least(&self) -> Option<Edit> {
+        (self.below > 0).then(|| (self.amount)(1))
+    }
+
+    /// The largest of all its amounts that works, by halves; 0: none.
+    fn most_that(&self, works: &mut dyn FnMut(&Edit) -> bool) -> u32 {
+        self.largest(self.most, works)
+    }
+
+    /// The largest amount up to one that works; 0: none.
+    fn largest(&self, most: u32, works: &mut dyn FnMut(&Edit) -> bool) -> u32 {
+        let (mut low, mut high) = (0, most);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match works(&(self.amount)(middle)) {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+        }
+        low
+    }
+
+    /// The largest amount that works, and smaller ones.
+    fn most_below(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+        let low = self.largest(self.below, works);
+        std::iter::successors(Some(low), |most| Some(most / 2))
+            .take_while(|most| *most > 0)
+            .map(&self.amount)
+            .collect()
+    }
+}
+
+fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
+    let snapshot = pass.snapshot;
+    let request = &job.spec.request;
+    let mut kinds = vec![Kind::each(
+        (job.spec.borrow != Some(true)).then_some(Edit::Borrow),
+    )];
+    let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives);
+    let most = gpus
+        .filter_map(|one| {
+            if let GpuAmount::Whole(count) = one.amount {
+                Some(count)
+            } else {
+                None
+            }
+        })
+        .max();
+    kinds.push(Kind::counts(most.unwrap_or(0), Edit::Gpus));
+    kinds.push(Kind::counts(request.nodes_min, Edit::Nodes));
+    // Each of its nodes has a task, and as many nodes follow from fewer tasks.
+    let (tasks, per_node) = (request.ntasks.max(1), request.ntasks_per_node);
+    let nodes_of = |tasks: u32| per_node.map_or(1, |per_node| tasks.div_ceil(per_node.max(1)));
+    let fewest = (request.nodes_min.max(1)..tasks)
+        .find(|few| nodes_of(*few) == nodes_of(tasks))
+        .unwrap_or(tasks);
+    kinds.push(Kind::amounts(tasks - fewest, move |more| {
+        Edit::Tasks(fewest + more - 1)
+    }));
+    let of_each = per_node.filter(|_| tasks == 1).unwrap_or(1);
+    kinds.push(Kind::amounts(of_each.saturating_sub(1), Edit::TasksPerNode));
+    kinds.push(Kind::amounts(
+        request.cpus_per_task.unwrap_or(1) - 1,
+        Edit::CpusPerTask,
+    ));
+    kinds.push(Kind::amounts(
+        request.cpus_per_gpu.unwrap_or(0).saturating_sub(1),
+        Edit::CpusPerGpu,
+    ));
+    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) =
+        request.mem
+    {
+        let unit = mem_unit(bytes);
+        let most = (bytes.saturating_sub(1) / unit) as u32;
+        kinds.push(Kind::amounts(most, move |units| {
+            Edit::Mem(u64::from(units) * unit)
+        }));
+    } else if let Some(usual) = usual_mem(pass, job, partition) {
+        let unit = mem_unit(usual);
+        let most = (usual.saturating_sub(1) / unit) as u32;
+        kinds.push(Kind::amounts(most, move |units| Edit::MemOfNode {
+            bytes: u64::from(units) * unit,
+            usual,
+        }));
+    }
+    let licences = job
+        .spec
+        .licences
+        .iter()
+        .map(|(name, count)| (name.clone(), *count));
+    kinds.extend(licences.map(|(name, count)| {
+        Kind::amounts(count.saturating_sub(1), move |fewer| {
+            Edit::Licence(name.clone(), fewer)
+        })
+    }));
+    let full = job.cap.filter(|_| job.room == Some(0));
+    kinds.push(Kind::each(full.map(|cap| Edit::ArrayCap(cap.running + 1))));
+    let minutes = job.held_secs().div_ceil(60);
+    kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| {
+        Edit::TimeLimit(minutes * 60)
+    }));
+    let mut types: BTreeSet<String> = BTreeSet::new();
+    for node in &snapshot.nodes {
+        let holds = snapshot.config.partitions[partition].holds(&node.name, &node.features);
+        types.extend(
+            node.gpus
+                .iter()
+                .filter(|_| holds)
+                .map(|gpu| gpu.info.gpu_type.to_ascii_lowercase()),
+        );
+    }
+    let of_types = types.into_iter().map(Some).chain([None]).map(Edit::GpuType);
+    kinds.push(Kind::each(of_types.filter(|_| most.is_some())));
+    let others = snapshot
+        .config
+        .partitions
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != partition);
+    let open = others.filter(|(_, one)| {
+        let spec = &job.spec;
+        let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
+        !waits_there && reason::closed_to(spec, one, &snapshot.policy).is_none()
+    });
+    kinds.push(Kind::each(
+        open.map(|(_, one)| Edit::Partition(one.name.clone())),
+    ));
+    let given = [
+        ("switches", request.switches.is_some()),
+        ("exclusive", request.exclusive),
+        ("nodelist", request.nodelist.is_some()),
+        ("exclude", request.exclude.is_some()),
+        ("constraint", request.constraint.is_some()),
+        ("nvlink", request.nvlink),
+    ];
+    kinds.extend(
+        given
+            .into_iter()
+            .filter(|(_, given)| *given)
+            .map(|(name, _)| Kind::each([Edit::Without(name.into())])),
+    );
+    kinds
+}
+
+/// The most memory of one node that goes with what else a job asks for.
+fn usual_mem(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u64> {
+    let shape = pass.shape_of(job, partition);
+    let of = pass.shape(shape);
+    let cluster = &pass.engine.cluster;
+    let makes: BTreeSet<u32> = of
+        .in_question()
+        .ones()
+        .map(|at| cluster.nodes[at].make)
+        .collect();
+    makes
+        .into_iter()
+        .filter_map(|make| Some(of.need(0, 0, make)?.mem_bytes))
+        .max()
+}
+
+/// What changes of memory are rounded to: whole GiB of what is large, else an eighth of a power of two.
+fn mem_unit(bytes: u64) -> u64 {
+    if bytes >= 8 << 30 {
+        1 << 30
+    } else {
+        (bytes.max(64 << 20).next_power_of_two() / 64).max(1 << 20)
+    }
+}
+
+fn place_of(snapshot: &Snapshot, job: &PendingJob) -> Option<usize> {
+    snapshot
+        .config
+        .partitions
+        .iter()
+        .position(|one| one.name == job.spec.partition)
+}
+
+impl Pass<'_> {
+    /// When a job would start at this point of the pass, by room and licences alone.
+    fn starts_at(&mut self, job: &PendingJob, partition: usize) -> Option<Timestamp> {
+        let shape = self.shape_of(job, partition);
+        if self.shape(shape).never.is_some() {
+            return None;
+        }
+        self.earliest(job, shape).map(|found| found.at)
+    }
+}
+
+impl Change {
+    fn new(job: &PendingJob, edit: Edit, starts: Timestamp) -> Self {
+        Self {
+            option: edit.option(job).unwrap_or_default(),
+            loss_milli: edit.loss_milli(job),
+            starts,
+            edit,
+        }
+    }
+}
+
+impl Edit {
+    /// The job with the change; `None` where it changes nothing.
+    pub fn apply(&self, job: &PendingJob) -> Option<PendingJob> {
+        let mut spec: JobSpec = (*job.spec).clone();
+        let mut limit_secs = job.limit_secs;
+        let mut particulars = job.particulars.clone();
+        let request = &mut spec.request;
+        match self {
+            Self::TimeLimit(secs) => limit_secs = Some(*secs),
+            Self::Gpus(count) => {
+                let ask = request.gpus.as_mut()?;
+                for one in &mut ask.alternatives {
+                    if let GpuAmount::Whole(gpus) = &mut one.amount {
+                        *gpus = (*gpus).min(*count);
+                    }
+                }
+            }
+            Self::Nodes(count) => {
+                if request.nodelist.is_some() {
+                    return None;
+                }
+                request.nodes_min = *count;
+                request.nodes_max = request.nodes_max.min(*count);
+                if let Some(per_node) = request.ntasks_per_node {
+                    request.ntasks = request.ntasks.min(per_node * count);
+                }
+            }
+            Self::Tasks(count) => request.ntasks = *count,
+            Self::TasksPerNode(count) => request.ntasks_per_node = Some(*count),
+            Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
+            Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
+            Self::Mem(bytes) => {
+                if let MemRequest::PerNode(asked)
+                | MemRequest::PerCpu(asked)
+                | MemRequest::PerGpu(asked) = &mut request.mem
+                {
+                    *asked = *bytes;
+                }
+            }
+            Self::MemOfNode { bytes, .. } => request.mem = MemRequest::PerNode(*bytes),
+            Self::Both(one, other) => {
+                let changed = one.apply(job);
+                return other.apply(changed.as_ref().unwrap_or(job)).or(changed);
+            }
+            Self::GpuType(kind) => {
+                let kind = kind.clone().map_or(GpuKind::Any, GpuKind::Type);
+                let first = request.gpus.as_ref()?.first()?;
+                let changed = GpuAlternative {
+                    kind,
+                    amount: first.amount.clone(),
+                };
+                request.gpus = Some(GpuRequest {
+                    alternatives: vec![changed],
+                });
+            }
+            Self::Partition(name) => spec.partition.clone_from(name),
+            Self::Borrow => spec.borrow = Some(true),
+            Self::Licence(name, count) => *spec.licences.get_mut(name)? = *count,
+            Self::ArrayCap(most) => {
+                let cap = job.cap.filter(|cap| *most > cap.most.max(cap.running))?;
+                particulars.room = Some(most - cap.running);
+                particulars.cap = Some(ArrayCap { most: *most, ..cap });
+            }
+            Self::Without(name) => match name.as_str() {
+                "switches" => request.switches = None,
+                "exclusive" => request.exclusive = false,
+                "nodelist" => request.nodelist = None,
+                "exclude" => request.exclude = None,
+                "constraint" => request.constraint = None,
+                _ => request.nvlink = false,
+            },
+        }
+        let changed =
+            spec != *job.spec || limit_secs != job.limit_secs || particulars.room != job.room;
+        changed.then(|| PendingJob {
+            spec: Arc::new(spec),
+            limit_secs,
+            particulars,
+            ..job.clone()
+        })
+    }
+
+    /// As it is typed.
+    fn option(&self, job: &PendingJob) -> Option<String> {
+        Some(match self {
+            Self::TimeLimit(secs) => format!("--time {}", secs.div_euclid(60)),
+            Self::Gpus(_) | Self::GpuType(_) => {
+                let changed = self
+                    .apply(job)
+                    .and_then(|job| job.spec.request.gpus.clone());
+                let name = match job.spec.request.gpu_scope {
+                    gmodel::job::GpuScope::Job => "--gpus",
+                    gmodel::job::GpuScope::Node => "--gpus-per-node",
+                    gmodel::job::GpuScope::Task => "--gpus-per-task",
+                };
+                format!("{name} {}", changed.map_or_else(String::new, String::from))
+            }
+            Self::Nodes(count) => {
+                let tasks = self.apply(job).map_or(job.spec.request.ntasks, |changed| {
+                    changed.spec.request.ntasks
+                });
+                let tasks = if tasks == job.spec.request.ntasks {
+                    String::new()
+                } else {
+                    format!(" --ntasks {tasks}")
+                };
+                format!("--nodes {count}{tasks}")
+            }
+            Self::Tasks(count) => format!("--ntasks {count}"),
+            Self::TasksPerNode(count) => format!("--ntasks-per-node {count}"),
+            Self::CpusPerTask(count) => format!("--cpus-per-task {count}"),
+            Self::CpusPerGpu(count) => format!("--cpus-per-gpu {count}"),
+            Self::Mem(bytes) => {
+                let name = match job.spec.request.mem {
+                    MemRequest::PerCpu(_) => "--mem-per-cpu",
+                    MemRequest::PerGpu(_) => "--mem-per-gpu",
+                    MemRequest::PerNode(_) | MemRequest::Default => "--mem",
+                };
+                mem_option(name, *bytes)
+            }
+            Self::MemOfNode { bytes, .. } => mem_option("--mem", *bytes),
+            Self::Both(one, other) => {
+                let changed = one.apply(job);
+                let (first, second) = (
+                    one.option(job)?,
+                    other.option(changed.as_ref().unwrap_or(job))?,
+                );
+                match job.positions.is_some() {
+                    _ if is_of_gsub(&first) && is_of_gsub(&second) => both_options(&first, &second),
+                    // Of an array all waiting tasks are meant.
+                    true => format!("{} {}", as_update(&first)?, as_update(&second)?),
+                    false => return None,
+                }
+            }
+            Self::Partition(name) => format!("--partition {name}"),
+            Self::Borrow => "--borrow".into(),
+            Self::Licence(..) => {
+                let changed = self.apply(job).map_or_else(
+                    || job.spec.licences.clone(),
+                    |changed| changed.spec.licences.clone(),
+                );
+                let each: Vec<String> = changed
+                    .iter()
+                    .map(|(name, count)| format!("{name}:{count}"))
+                    .collect();
+                format!("--licenses {}", each.join(","))
+            }
+            Self::ArrayCap(most) => format!("ArrayTaskThrottle={most}"),
+            // What its script says is put aside by what is typed.
+            Self::Without(name) => match name.as_str() {
+                "switches" => "--switches 0".to_owned(),
+                "exclusive" | "nvlink" => format!("--{name}=off"),
+                _ => format!("--{name}="),
+            },
+        })
+    }
+
+    fn loss_milli(&self, job: &PendingJob) -> u32 {
+        let request = &job.spec.request;
+        let part = |is: u64, was: u64| 1000 - (is.min(was) * 1000 / was.max(1)) as u32;
+        match self {
+            Self::TimeLimit(secs) => part(u64::from(*secs), u64::from(job.held_secs())),
+            Self::Gpus(count) => {
+                let whole = request.gpus.iter().flat_map(|ask| &ask.alternatives);
+                let most = whole
+                    .filter_map(|one| {
+                        if let GpuAmount::Whole(gpus) = one.amount {
+                            Some(gpus)
+                        } else {
+                            None
+                        }
+                    })
+                    .max();
+                part(u64::from(*count), u64::from(most.unwrap_or(1)))
+            }
+            Self::Nodes(count) => part(u64::from(*count), u64::from(request.nodes_min)),
+            Self::Tasks(count) => part(u64::from(*count), u64::from(request.ntasks)),
+            Self::TasksPerNode(count) => part(
+                u64::from(*count),
+                u64::from(request.ntasks_per_node.unwrap_or(1)),
+            ),
+            Self::CpusPerTask(count) => part(
+                u64::from(*count),
+                u64::from(request.cpus_per_task.unwrap_or(1)),
+            ),
+            Self::CpusPerGpu(count) => part(
+                u64::from(*count),
+                u64::from(request.cpus_per_gpu.unwrap_or(1)),
+            ),
+            Self::Mem(bytes) => match request.mem {
+                MemRequest::PerNode(was) | MemRequest::PerCpu(was) | MemRequest::PerGpu(was) => {
+                    part(*bytes, was)
+                }
+                MemRequest::Default => 0,
+            },
+            Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
+            Self::Licence(name, count) => part(
+                u64::from(*count),
+                job.spec.licences.get(name).map_or(0, |was| u64::from(*was)),
+            ),
+            Self::Both(one, other) => {
+                let (one, other) = (one.loss_milli(job), other.loss_milli(job));
+                one + other - one * other / 1000
+            }
+            Self::GpuType(_) => 300,
+            Self::Partition(_) => 400,
+            Self::Borrow | Self::ArrayCap(_) => 50,
+            Self::Without(_) => 200,
+        }
+    }
+}
+
+fn mem_option(name: &str, bytes: u64) -> String {
+    match bytes % (1 << 30) {
+        0 => format!("{name} {}G", bytes >> 30),
+        _ => format!("{name} {}M", bytes >> 20),
+    }
+}
+
+fn is_of_gsub(option: &str) -> bool {
+    option.starts_with("--")
+}
+
+/// Options, each without its hyphens.
+fn each_option(text: &str) -> impl Iterator<Item = &str> {
+    text.split(" --").map(|part| part.trim_start_matches("--"))
+}
+
+/// Two changes as options of one line; of an option that both give the second counts.
+fn both_options(one: &str, other: &str) -> String {
+    let name = |part: &str| part.split([' ', '=']).next().unwrap_or_default().to_owned();
+    let first =
+        each_option(one).filter(|part| each_option(other).all(|next| name(next) != name(part)));
+    let all: Vec<String> = first
+        .chain(each_option(other))
+        .map(|part| format!("--{part}"))
+        .collect();
+    all.join(" ")
+}
+
+/// Options as gadm job update takes them; `None`: not all can be changed of a job that waits.
+fn as_update(option: &str) -> Option<String> {
+    if !is_of_gsub(option) {
+        return Some(option.to_owned());
+    }
+    let key = |part: &str| {
+        let (name, value) = part.split_once([' ', '=']).unwrap_or((part, "yes"));
+        let (_, key) = UPDATES.iter().find(|(known, _)| *known == name)?;
+        Some(format!(
+            "{key}={}",
+            if value.is_empty() { "none" } else { value }
+        ))
+    };
+    Some(
+        each_option(option)
+            .map(key)
+            .collect::<Option<Vec<String>>>()?
+            .join(" "),
+    )
+}
+
+/// Options of gsub by what gadm job update calls them.
+const UPDATES: [(&str, &str); 17] = [
+    ("time", "TimeLimit"),
+    ("gpus", "Gpus"),
+    ("gpus-per-node", "GpusPerNode"),
+    ("gpus-per-task", "GpusPerTask"),
+    ("nodes", "NumNodes"),
+    ("ntasks", "NumTasks"),
+    ("ntasks-per-node", "NtasksPerNode"),
+    ("cpus-per-task", "CpusPerTask"),
+    ("mem", "Mem"),
+    ("mem-per-cpu", "MemPerCpu"),
+    ("mem-per-gpu", "MemPerGpu"),
+    ("partition", "Partition"),
+    ("borrow", "Borrow"),
+    ("licenses", "Licenses"),
+    ("nodelist", "NodeList"),
+    ("exclude", "ExcNodeList"),
+    ("constraint", "Features"),
+];
+
+impl Engine {
+    /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
+    /// found out about its entry for this one.
+    pub fn starts_with(
+        &mut self,
+        snapshot: &Snapshot,
+        edit: &Edit,
+        (job, partition): (JobId, Option<&str>),
+        budget: WorkBudget,
+    ) -> bool {
+        let is_entry = |one: &&PendingJob| {
+            one.id == job && partition.is_none_or(|name| name == one.spec.partition)
+        };
+        let Some(entry) = snapshot.pending.iter().find(is_entry) else {
+            return false;
+        };
+        let Some(new) = edit.apply(entry) else {
+            return false;
+        };
+        let is_of_job = |one: &PendingJob| {
+            one.id == job && one.positions.is_some() == entry.positions.is_some()
+        };
+        let moves = new.spec.partition != entry.spec.partition;
+        let mut changed = snapshot.clone();
+        // A change of a job is one in all of its partitions.
+        changed
+            .pending
+            .retain(|one| !moves || !is_of_job(one) || is_entry(&one));
+        changed
+            .pending
+            .iter_mut()
+            .filter(|one| is_of_job(one))
+            .for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
+        let mut left = changed.pending.iter().filter(|one| is_of_job(one)).count();
+        let (plan, _) = self.walk(&changed, budget, None, &mut |_, one, _| {
+            let over = left == 0;
+            left = left.saturating_sub(usize::from(is_of_job(one)));
+            !over
+        });
+        plan.starts.iter().any(|start| entry.is_or_has(start.job))
+    }
+}
