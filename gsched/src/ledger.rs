@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::names::Names;
 use crate::plan::Preempt;
-use crate::preempt::victims::promised_guarantee;
+use crate::preempt::leaving::promised_guarantee;
 use crate::priority::{guaranteed_as, may_start};
 use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};

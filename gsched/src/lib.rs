@@ -5,8 +5,11 @@
 pub mod account_tree;
 mod backfill;
 pub mod calibration;
+pub mod changes;
 pub mod cluster;
-pub mod decide;
+mod decide;
+pub mod drivers;
+pub mod engine;
 pub mod fair_tree;
 pub mod forecast;
 pub mod headroom;
@@ -15,7 +18,7 @@ pub mod ledger;
 pub mod limits;
 pub mod mig;
 mod names;
-pub mod pass;
+mod pass;
 pub mod place;
 pub mod plan;
 pub mod preempt;
@@ -26,18 +29,22 @@ pub mod snapshot;
 pub mod usage;
 pub mod why;
 pub mod window;
+mod world;
 
-pub use decide::quick::Changes;
+pub use changes::Changes;
+pub use drivers::plan;
+pub use engine::Engine;
 pub use forecast::array_starts::ArrayStarts;
 pub use forecast::job_starts::{Forecast, forecast};
 pub use job::demand::{Demand, NodeDemand};
 pub use job::impossible::impossible;
 pub use job::reason::held_by;
-pub use pass::{Engine, HandOver, plan};
+pub use pass::HandOver;
 pub use plan::{Cut, Made, Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
+pub use why::answer::{Alternative, Blocker, Elsewhere, Why};
 pub use why::change::{Change, Edit};
-pub use why::explanation::{Alternative, Blocker, Elsewhere, Why, why};
+pub use why::explanation::why;
 
 #[cfg(test)]
 mod tests;

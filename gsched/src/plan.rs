@@ -22,7 +22,7 @@ pub struct Plan {
     /// Empty GPUs to be cut by MIG.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuts: Vec<Cut>,
-    /// The numbers that those who start were placed with, as far as they were worked out.
+    /// The priorities of the jobs that start, as far as they were worked out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub priorities: Vec<(JobId, i64)>,
     /// The one reason of each job looked at that does not start, where it is another than the job has.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub array_reasons: Vec<(JobId, Reason)>,
     /// The budget ran out: later jobs were not looked at in this pass.
     pub cut_short: bool,
-    /// Who starts may move GPUs that are reserved by their number: another pass at once may start somebody where they were.
+    /// Starts may move GPUs that are reserved by number: another pass at once may use where they were.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
     /// Set by a planner whose inputs are traced.
@@ -118,14 +118,14 @@ pub struct Start {
     pub limit_secs: Option<u32>,
 }
 
-/// One GPU that nobody holds, to be cut anew.
+/// One idle GPU, to be cut anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
     pub node: NodeId,
     pub uuid: String,
     /// In the order of their places; none: whole again.
     pub profiles: Vec<String>,
-    /// For people: whose wish it is.
+    /// For people: the job that needs it.
     pub why: String,
 }
 
@@ -138,7 +138,7 @@ pub struct Preempt {
     pub mode: PreemptMode,
     /// Work that is lost if the checkpoint signal is not answered: GPU-seconds since the last mark.
     pub lost_gpu_secs: u64,
-    /// For people: whose claim, on which ground.
+    /// For people: the job, and on which ground.
     pub why: String,
     /// Where it stands on a guarantee itself: borrowed runs elsewhere that stand on it from now on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -427,7 +427,7 @@ impl Scale {
             gpus: snapshot
                 .nodes
                 .iter()
-                .map(|node| crate::cluster::node_class::gpus_of(node) as u64 * 1000)
+                .map(|node| crate::cluster::gpu_group::gpus_of(node) as u64 * 1000)
                 .sum(),
             cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
             slices: SliceSizes::new(snapshot),

@@ -1,9 +1,7 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
 use crate::cluster::timeline::UNLIMITED_SECS;
-use crate::pass::Want;
 use crate::usage::UsageBook;
-use crate::window::least_secs;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::constraint::Constraint;
@@ -322,19 +320,16 @@ impl PendingJob {
     }
 }
 
-impl Snapshot {
-    /// A pending job that stood in a place not long ago: it moves when others leave the list.
-    pub(crate) fn job_near(&self, want: &Want) -> Option<&PendingJob> {
-        let is = |job: &&PendingJob| {
-            job.id == want.job
-                && job.positions.is_some() == want.is_array
-                && job.spec.choice() == want.choice
-        };
-        self.pending
-            .get(want.at as usize)
-            .filter(is)
-            .or_else(|| self.pending.iter().find(is))
-    }
+/// A job starts in its reservation as long as so much of the window is left, where it names no least time of its own: it ends with the
+/// window.
+const LEAST_LEFT_SECS: u32 = 60;
+
+/// What must be left at least of a window of its reservation for a job to start in it, seconds.
+pub fn least_secs(spec: &JobSpec, limit_secs: Option<u32>) -> u32 {
+    spec.time_min_secs
+        .unwrap_or(LEAST_LEFT_SECS)
+        .min(limit_secs.unwrap_or(u32::MAX))
+        .max(1)
 }
 
 /// A live run: what it still holds, until when, and on whose account.
@@ -372,7 +367,7 @@ pub struct RunningRun {
 /// What a run that stands still needs to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frozen {
-    /// Who was to have its CPUs.
+    /// The job that was to have its CPUs.
     pub for_job: JobId,
     /// In the order of its shares.
     pub cpus: Vec<u32>,

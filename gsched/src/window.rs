@@ -3,6 +3,7 @@
 //! Windows are arithmetic, not a list: one that comes hourly for ever costs no more than one that comes once.
 //! Source: Slurm's reservations: recurring times are those of a clock of the site.
 
+pub use crate::snapshot::least_secs;
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::constraint::Constraint;
@@ -21,10 +22,6 @@ const MOST_MEETINGS: usize = 1_000;
 
 /// Reservations that draw jobs at most.
 pub const MOST_MAGNETIC: usize = 64;
-
-/// A job starts in its reservation as long as so much of the window is left, where it names no least time of its own: it ends with the
-/// window.
-const LEAST_LEFT_SECS: u32 = 60;
 
 /// What is looked for on a node: room for so long, from a time on and before another.
 #[derive(Clone, Copy, Debug)]
@@ -358,14 +355,6 @@ impl Windows {
 fn left_secs(from: Timestamp, to: Timestamp) -> u32 {
     u32::try_from(to.since_millis(from) / 1000)
         .unwrap_or(0)
-        .max(1)
-}
-
-/// What must be left at least of a window of its reservation for a job to start in it, seconds.
-pub fn least_secs(spec: &JobSpec, limit_secs: Option<u32>) -> u32 {
-    spec.time_min_secs
-        .unwrap_or(LEAST_LEFT_SECS)
-        .min(limit_secs.unwrap_or(u32::MAX))
         .max(1)
 }
 

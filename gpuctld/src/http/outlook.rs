@@ -250,7 +250,7 @@ pub(super) fn blocker_rows(why: &Why) -> Vec<BlockerRow> {
 }
 
 fn rows_of(blockers: &[gsched::Blocker]) -> Vec<BlockerRow> {
-    let nearest = |near: &gsched::why::explanation::Nearest| NearestRow {
+    let nearest = |near: &gsched::why::answer::Nearest| NearestRow {
         node: near.node.clone(),
         nodes_free: near.nodes_free,
         nodes_needed: near.nodes_needed,

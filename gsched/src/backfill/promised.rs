@@ -7,8 +7,8 @@
 //! nodes that somebody had or gets, but not both, have moved for those behind.
 
 use crate::cluster::nodes::Taken;
+use crate::cluster::picked::first_of;
 use crate::job::job_class::ShapeId;
-use crate::place::search::first_of;
 use fixedbitset::FixedBitSet;
 use gmodel::{JobId, Timestamp};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const MOST_MOVED: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Promised {
     before: Vec<Promise>,
-    /// Where those of before stand, once somebody does not come in the order of before.
+    /// Places of the former planned starts, once the order of jobs differs.
     by_job: Option<BTreeMap<JobId, usize>>,
     /// Up to here those of before were passed, made again or not.
     passed: usize,
@@ -32,11 +32,11 @@ pub(crate) struct Promised {
     started: Moved,
     /// Of the shapes that promises name.
     era: u64,
-    /// Until the next pass nothing is compared or noted, also not by who makes later what it put off.
+    /// Until the next pass nothing is compared or noted, not even by planned starts that are made later.
     closed: bool,
 }
 
-/// A reservation as it was made: for whom, when and where.
+/// A planned start as it was made: job, time and nodes.
 #[derive(Debug, PartialEq, Eq)]
 struct Promise {
     who: Who,

@@ -1,6 +1,6 @@
-//! What a pass refused somebody it refuses all who ask for at least as much: of as many nodes, of each as much, for as long.
+//! What a pass refused one request it refuses all that ask for at least as much: nodes, amount of each, and time.
 //!
-//! Within a pass room only shrinks, so that holds for whoever comes later. Looks at no nodes; decides nothing that a search
+//! Within a pass room only shrinks, so that holds for all later jobs. Looks at no nodes; decides nothing that a search
 //! would not have found out. (Dominance, as in branch and bound: Ibaraki 1977.)
 
 use crate::cluster::timeline::Need;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// Bounds that are kept; those that follow are searched for.
 const MOST: usize = 64;
 
-/// Who was refused in the pass under way, each by shape and seconds.
+/// Refusals of the pass under way, by job class and seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    /// Nothing is kept in passes in which room may grow: somebody gives way, or what one has reserved is lifted for it.
+    /// Nothing is kept in passes in which room may grow: by preemption, or by planned starts that are lifted.
     are_kept: bool,
     /// No room now.
     now: Vec<(ShapeId, u32)>,
@@ -53,7 +53,7 @@ impl Refusals {
         }
     }
 
-    /// Whether somebody was refused who asks for no more.
+    /// Whether a request for no more was refused.
     pub fn is_refused(&self, shapes: &[Shape], shape: ShapeId, secs: u32) -> bool {
         let asks = &shapes[shape as usize];
         self.now
@@ -61,7 +61,7 @@ impl Refusals {
             .any(|(other, of)| *of <= secs && asks_no_more(&shapes[*other as usize], asks))
     }
 
-    /// The latest time before which somebody was refused who asks for no more.
+    /// The latest time before which a request for no more was refused.
     pub fn not_before(&self, shapes: &[Shape], shape: ShapeId, secs: u32) -> Option<Timestamp> {
         let asks = &shapes[shape as usize];
         let mut latest = None;

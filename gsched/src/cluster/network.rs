@@ -2,8 +2,8 @@
 //!
 //! Made from the site's topology and from what nodes report, anew when either changes. Knows nothing of what is free.
 
+use crate::cluster::picked::Picked;
 use crate::job::demand::Demand;
-use crate::place::search::Picked;
 use crate::snapshot::{PendingJob, SchedNode};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition};

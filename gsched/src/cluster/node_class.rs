@@ -2,17 +2,18 @@
 //!
 //! A request is worked out once for each make, so that looking at a node compares a few integers.
 
+use crate::cluster::gpu_group::{Group, gpus_of};
 use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::cluster::wiring::Wiring;
 use crate::job::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
 use crate::snapshot::SchedNode;
-use gmodel::GpuPart;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::node::GpuEntry;
 use std::collections::BTreeMap;
 
 /// Place of a make in [`Makes`].
 pub type MakeId = u32;
+
 /// A slot whose GPU is not offered: missing, sick, or of a kind too many.
 pub const NO_GROUP: u8 = u8::MAX;
 
@@ -34,19 +35,6 @@ pub struct Make {
     pub wiring: Option<Wiring>,
     /// Everything usable.
     pub all: Amount,
-}
-
-/// GPUs of a node that are as good as each other.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Group {
-    pub gpu_type: String,
-    pub memory_mib: u64,
-    /// NVLink island within the node.
-    pub island: Option<u32>,
-    /// What is held of a GPU by who has one: all of it, or a MIG slice.
-    pub part: GpuPart,
-    /// Shares of it can be held to their part.
-    pub mps: bool,
 }
 
 /// All makes there are, by number.
@@ -123,18 +111,6 @@ impl Makes {
     }
 }
 
-impl Group {
-    fn of(gpu: &GpuEntry) -> Self {
-        Self {
-            gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
-            memory_mib: gpu.info.memory_mib,
-            island: gpu.info.nvlink_island,
-            part: gpu.info.part(),
-            mps: gpu.info.mps,
-        }
-    }
-}
-
 /// Each kind once, the least of a GPU first: where several would do, that is taken.
 fn kinds(of_slots: impl Iterator<Item = Group>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
@@ -177,14 +153,6 @@ fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<Gpu
     };
     std::sync::Arc::ptr_eq(one, other)
         || (one.len() == other.len() && one.iter().zip(&**other).all(|(a, b)| same(a, b)))
-}
-
-/// GPUs of a node, sick and missing ones too; slices are no more of them.
-pub(crate) fn gpus_of(node: &SchedNode) -> usize {
-    node.gpus
-        .iter()
-        .filter(|gpu| gpu.info.slice.is_none())
-        .count()
 }
 
 impl Make {

@@ -4,9 +4,9 @@
 //! has room for as long as it takes, else it opens one.
 
 use crate::cluster::node_class::{Make, MakeId, NO_GROUP};
+use crate::cluster::tenant_terms::Terms;
 use crate::cluster::timeline::{Amount, Count, Need, Print, Profile};
 use crate::cluster::wiring;
-use crate::job::sharing::Terms;
 use crate::snapshot::SchedNode;
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
 use gmodel::run::NodeShare;
@@ -132,7 +132,7 @@ impl Room {
         room
     }
 
-    /// Of a node on which nobody has anything, now or later.
+    /// Of a node that is idle, now and later.
     pub fn idle(make: &Make, now: Timestamp) -> Self {
         let slots = make
             .slots
@@ -664,7 +664,7 @@ impl Room {
         picked
     }
 
-    /// Slots that are free are kept from everybody for a time.
+    /// Slots that are free are withheld for a time.
     pub fn hold_back(&mut self, make: &Make, slots: &[u16], now: Timestamp, until: Timestamp) {
         let mut amount = Amount::default();
         for slot in slots.iter().map(|slot| usize::from(*slot)) {

@@ -1,6 +1,6 @@
 //! The rooms of all nodes, each stored once however many nodes have it: the nodes of one run are mostly alike.
 //!
-//! A room that a node has never changes; who takes of it gets another. So what was found out about a room holds for all
+//! A node state never changes; a node that gives something gets another. So what was found out about a room holds for all
 //! its nodes, and a search looks at rooms where there were thousands of nodes (after hash-consing, Ershov 1958).
 
 use crate::cluster::node_class::MakeId;
@@ -286,7 +286,7 @@ impl Rooms {
     /// A room that a pass makes, like another so far: to be changed before any search sees it.
     pub fn add_like(&mut self, id: RoomId) -> RoomId {
         let room = self.copy_of(id);
-        // Who changes it may give something back.
+        // A change may give something back.
         let made = self.add_made(room, self.make(id), u32::MAX);
         self.touched.push(made);
         made
@@ -298,7 +298,7 @@ impl Rooms {
     }
 
     /// A room that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
-    /// back, and changes nothing where it fails. Where many are made, one that was never given to anybody else goes over with its
+    /// back, and changes nothing where it fails. Where many are made, one that was never shared goes over with its
     /// memory: thousands of jobs may wait for one node, and each adds to its timeline.
     pub fn add_changed<T>(
         &mut self,

@@ -1,15 +1,14 @@
-//! The nodes of a pass, kept from pass to pass: each with its make, its room, and who is on it.
+//! The nodes of a pass, kept from pass to pass: each with its node class, its node state, and its runs.
 //!
 //! `sync` compares with a new snapshot (all of it, or what is said to have changed) and works out anew only nodes that
 //! did; what a pass takes is undone at the next from a copy. Nodes stand in bit sets by how many whole GPUs are free, so
 //! a search passes over full ones.
 
+use crate::changes::Changes;
 use crate::cluster::node_class::{MakeId, Makes};
 use crate::cluster::node_state::Room;
 use crate::cluster::node_states::{ByRoom, RoomId, Rooms};
 use crate::cluster::timeline::{Need, UNLIMITED_SECS};
-use crate::decide::quick::Changes;
-use crate::job::reason;
 use crate::job::usual::{Sort, Usual};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot, place_of_node};
 use fixedbitset::FixedBitSet;
@@ -471,7 +470,7 @@ impl Cluster {
         (places, shares)
     }
 
-    /// Sorts the runs anew: makes or partitions are others. Those who wait come again.
+    /// Sorts the runs anew: node classes or partitions are others. Pending jobs come again.
     pub(crate) fn sort_again(&mut self, snapshot: &Snapshot) {
         self.usual = Usual::default();
         for run in &snapshot.running {
@@ -827,10 +826,11 @@ impl Seen {
         Arc::ptr_eq(&self.gpus, &node.gpus) || self.gpus == node.gpus
     }
 
-    /// Of GPUs that nobody is given, what is wrong with them: who waits for them is told.
+    /// What is wrong with GPUs that are not given out: reasons name it.
     fn has_same_faults(&self, node: &SchedNode) -> bool {
-        let fault =
-            |gpu: &GpuEntry| (!gpu.usable()).then(|| (gpu.is_expected(), reason::fault(gpu)));
+        let fault = |gpu: &GpuEntry| {
+            (!gpu.usable()).then(|| (gpu.is_expected(), crate::job::describe::fault(gpu)))
+        };
         Arc::ptr_eq(&self.gpus, &node.gpus)
             || self.gpus.iter().map(fault).eq(node.gpus.iter().map(fault))
     }

@@ -1,17 +1,27 @@
-//! A pass along the lines of the queue: always the line whose first is next, and over all whom a line's shape refuses.
+//! A pass along the queue groups: always the group with the next job first, skipping jobs that their class refuses.
 //!
 //! It starts, reserves and explains as a pass that looks at every job does (`tests/kept.rs` compares them). Also the quick
 //! pass: the same way along the lines that a freed node can serve.
 
+use crate::backfill::deferred::may_reserve;
 use crate::backfill::refusals::Refusals;
-use crate::decide::quick::{Changes, Left};
+use crate::backfill::reserve::keep_promises;
+use crate::changes::Changes;
+use crate::decide::consider::consider_shape;
+use crate::decide::finish::finish;
+use crate::decide::start::start_by;
+use crate::decide::wait::keep_waiting;
+use crate::decide::withheld::kept_for_others;
+use crate::engine::{Engine, Left};
 use crate::fair_tree::Standings;
 use crate::job::job_class::ShapeId;
 use crate::job::queue::{Known, Line, Queue, Turn};
 use crate::job::reason;
 use crate::ledger::Ledger;
-use crate::pass::{Engine, Pass, Slices, Wait};
-use crate::place::claims;
+use crate::pass::{Pass, Slices, Wait};
+use crate::place::allowed::allowed_ways;
+use crate::place::free_now::is_full_at_first;
+use crate::place::gpu_reservation::hold_counted;
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::Snapshot;
 use fixedbitset::FixedBitSet;
@@ -39,7 +49,7 @@ struct PassedOver {
     reason: Reason,
 }
 
-/// Lines of which anybody may start, where those who do not start are not of interest.
+/// Queue groups with a job that may start, in passes that give no reasons.
 struct Open {
     /// By number; `None`: all are looked at.
     lines: Option<FixedBitSet>,
@@ -51,7 +61,7 @@ impl Open {
         self.lines.is_some() && self.left == 0
     }
 
-    /// Nobody of a line starts any more.
+    /// No job of a queue group starts any more.
     fn close(&mut self, line: u32) {
         if let Some(lines) = self
             .lines
@@ -132,110 +142,108 @@ impl<'a> Turns<'a> {
     }
 }
 
-impl Engine {
-    pub(crate) fn sync_queue(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
-        let mut known = Known {
-            snapshot,
-            cluster: &mut self.cluster,
-            windows: &self.windows,
-            shapes: &mut self.shapes,
-        };
-        self.queue.sync(&mut known, changes);
-    }
+pub(crate) fn sync_queue(engine: &mut Engine, snapshot: &Snapshot, changes: Option<&Changes>) {
+    let mut known = Known {
+        snapshot,
+        cluster: &mut engine.cluster,
+        windows: &engine.memory.windows,
+        shapes: &mut engine.memory.shapes,
+    };
+    engine.queue.sync(&mut known, changes);
+}
 
-    pub(crate) fn walk_lines(
-        &mut self,
-        snapshot: &Snapshot,
-        budget: WorkBudget,
-        slices: Option<Slices>,
-    ) -> (Plan, Left) {
-        let mut queue = std::mem::take(&mut self.queue);
-        let mut open = self.open_lines(&queue);
-        if open.is_over() {
-            self.queue = queue;
-            self.probed = 0;
-            return (
-                Plan {
-                    made_from: snapshot.seq,
-                    ..Plan::default()
-                },
-                Left::default(),
-            );
+pub(crate) fn walk_lines(
+    engine: &mut Engine,
+    snapshot: &Snapshot,
+    budget: WorkBudget,
+    slices: Option<Slices>,
+) -> (Plan, Left) {
+    let mut queue = std::mem::take(&mut engine.queue);
+    let mut open = open_lines(engine, &queue);
+    if open.is_over() {
+        engine.queue = queue;
+        engine.memory.probed = 0;
+        return (
+            Plan {
+                made_from: snapshot.seq,
+                ..Plan::default()
+            },
+            Left::default(),
+        );
+    }
+    let ledger = match crate::place::limits_in_force::is_unlimited(snapshot) {
+        true => Ledger::new(&nobody(snapshot)),
+        false => Ledger::new(snapshot),
+    };
+    let mut pass = Pass::new(engine, snapshot, budget, ledger);
+    hold_counted(&mut pass);
+    pass.work.slices = slices;
+    pass.is_silent = pass.memory.silent;
+    keep_promises(&mut pass);
+    pass.backfill.refusals = Refusals::kept();
+    let mut turns = Turns::new(&queue, &mut pass.memory.standings, snapshot, |_| true);
+    let mut passed: Vec<PassedOver> = Vec::new();
+    while let Some((number, at)) = turns.next() {
+        if pass.is_spent() || open.is_over() {
+            break;
         }
-        let ledger = match claims::is_unlimited(snapshot) {
-            true => Ledger::new(&nobody(snapshot)),
-            false => Ledger::new(snapshot),
-        };
-        let mut pass = Pass::new(self, snapshot, budget, ledger);
-        pass.hold_counted();
-        pass.slices = slices;
-        pass.is_silent = pass.engine.silent;
-        pass.keep_promises();
-        pass.refusals = Refusals::kept();
-        let mut turns = Turns::new(&queue, &mut pass.engine.standings, snapshot, |_| true);
-        let mut passed: Vec<PassedOver> = Vec::new();
-        while let Some((number, at)) = turns.next() {
-            if pass.is_spent() || open.is_over() {
-                break;
-            }
-            let line = &queue.lines[number as usize];
-            if let Some((to, reason)) = pass.passes_over(line, at) {
-                if to == line.turns.len() {
-                    open.close(number);
-                }
-                passed.push(PassedOver {
-                    line: number,
-                    places: at..to,
-                    reason,
-                });
-                turns.push(number, line, to);
-                continue;
-            }
-            let behind = pass.consider_next(line, at);
-            pass.hand_over();
-            let is_last = at + 1 == line.turns.len() || matches!(behind, Behind::Waits(_));
-            if is_last || pass.shape(line.shape).pass.full == Some(true) {
+        let line = &queue.lines[number as usize];
+        if let Some((to, reason)) = passes_over(&mut pass, line, at) {
+            if to == line.turns.len() {
                 open.close(number);
             }
-            match behind {
-                Behind::Next => turns.push(number, line, at + 1),
-                Behind::Waits(reason) => passed.push(PassedOver {
-                    line: number,
-                    places: at + 1..line.turns.len(),
-                    reason,
-                }),
-            }
+            passed.push(PassedOver {
+                line: number,
+                places: at..to,
+                reason,
+            });
+            turns.push(number, line, to);
+            continue;
         }
-        pass.tell_others(&mut queue, passed);
-        let done = pass.finish(budget);
-        self.queue = queue;
-        done
+        let behind = consider_next(&mut pass, line, at);
+        pass.hand_over();
+        let is_last = at + 1 == line.turns.len() || matches!(behind, Behind::Waits(_));
+        if is_last || pass.shape(line.shape).pass.full == Some(true) {
+            open.close(number);
+        }
+        match behind {
+            Behind::Next => turns.push(number, line, at + 1),
+            Behind::Waits(reason) => passed.push(PassedOver {
+                line: number,
+                places: at + 1..line.turns.len(),
+                reason,
+            }),
+        }
     }
+    tell_others(&mut pass, &mut queue, passed);
+    let done = finish(pass, budget);
+    engine.queue = queue;
+    done
+}
 
-    /// Of a silent pass those lines for which enough nodes have anything free now: nobody else starts, since that only shrinks.
-    fn open_lines(&mut self, queue: &Queue) -> Open {
-        let mut open = Open {
-            lines: None,
-            left: 0,
-        };
-        if !self.silent {
-            return open;
-        }
-        let mut lines = FixedBitSet::with_capacity(queue.lines.len());
-        for (number, line) in queue
-            .lines
-            .iter()
-            .enumerate()
-            .filter(|(_, line)| !line.turns.is_empty())
-        {
-            if !self.is_full_at_first(line.shape) {
-                lines.insert(number);
-                open.left += 1;
-            }
-        }
-        open.lines = Some(lines);
-        open
+/// Of a silent pass the queue groups for which enough nodes have anything free now: free room only shrinks in a pass.
+fn open_lines(engine: &mut Engine, queue: &Queue) -> Open {
+    let mut open = Open {
+        lines: None,
+        left: 0,
+    };
+    if !engine.memory.silent {
+        return open;
     }
+    let mut lines = FixedBitSet::with_capacity(queue.lines.len());
+    for (number, line) in queue
+        .lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| !line.turns.is_empty())
+    {
+        if !is_full_at_first(engine, line.shape) {
+            lines.insert(number);
+            open.left += 1;
+        }
+    }
+    open.lines = Some(lines);
+    open
 }
 
 /// A cluster of which nothing is known but its policy.
@@ -250,113 +258,107 @@ pub(crate) fn nobody(snapshot: &Snapshot) -> Snapshot {
     }
 }
 
-impl Pass<'_> {
-    /// Up to which place of a line, from one on, all are refused by what is known of their shape; and why they wait.
-    fn passes_over(&mut self, line: &Line, at: usize) -> Option<(usize, Reason)> {
-        if line.alone || !self.waiting[line.partition] {
+/// Up to which place of a line, from one on, all are refused by what is known of their shape; and why they wait.
+fn passes_over(pass: &mut Pass, line: &Line, at: usize) -> Option<(usize, Reason)> {
+    if line.alone || !pass.backfill.waiting[line.partition] {
+        return None;
+    }
+    if pass.must_not_pass(line.partition) {
+        return Some((line.turns.len(), pass.shape(line.shape).behind.clone()));
+    }
+    if may_reserve(pass, line.partition) {
+        return None;
+    }
+    let refused = pass.shape(line.shape).pass.refused_secs?;
+    if !pass.limits.unlimited {
+        // A limit that is reached is the better reason.
+        let job = &pass.snapshot.pending[line.at[at] as usize];
+        if pass.limits.minds_time || allowed_ways(pass, job, line.shape, line.secs[at]).is_err() {
             return None;
         }
-        if self.must_not_pass(line.partition) {
-            return Some((line.turns.len(), self.shape(line.shape).behind.clone()));
-        }
-        if self.may_reserve(line.partition) {
-            return None;
-        }
-        let refused = self.shape(line.shape).pass.refused_secs?;
-        if !self.unlimited {
-            // A limit that is reached is the better reason.
-            let job = &self.snapshot.pending[line.at[at] as usize];
-            if self.minds_time || self.allowed_ways(job, line.shape, line.secs[at]).is_err() {
-                return None;
-            }
-        }
-        let mut to = if refused == 0 {
-            line.turns.len()
-        } else {
-            line.shorter_from(at, refused)
+    }
+    let mut to = if refused == 0 {
+        line.turns.len()
+    } else {
+        line.shorter_from(at, refused)
+    };
+    if refused > 0 && !pass.choices.kept_for.is_empty() {
+        // What is kept for itself in another partition is not in its way.
+        let is_kept_for = |at: &usize| {
+            pass.choices
+                .kept_for
+                .contains(&(line.turns[*at].id, line.turns[*at].is_array))
         };
-        if refused > 0 && !self.choices.kept_for.is_empty() {
-            // What is kept for itself in another partition is not in its way.
-            let is_kept_for = |at: &usize| {
-                self.choices
-                    .kept_for
-                    .contains(&(line.turns[*at].id, line.turns[*at].is_array))
-            };
-            to = (at..to).find(is_kept_for).unwrap_or(to);
-        }
-        (to > at).then(|| (to, self.wait_of(line.shape)))
+        to = (at..to).find(is_kept_for).unwrap_or(to);
     }
+    (to > at).then(|| (to, wait_of(pass, line.shape)))
+}
 
-    /// What those are told who are not looked at: words that do not change from pass to pass.
-    fn wait_of(&mut self, shape: ShapeId) -> Reason {
-        if self.is_silent {
-            return Reason::default();
-        }
-        let kept = self
-            .kept(shape)
-            .filter(|kept| kept.code != ReasonCode::Priority);
-        kept.unwrap_or_else(|| self.shape(shape).behind.clone())
+/// The reason of jobs that are not looked at, in words that do not change from pass to pass.
+fn wait_of(pass: &mut Pass, shape: ShapeId) -> Reason {
+    if pass.is_silent {
+        return Reason::default();
     }
+    let kept = kept_for_others(pass, shape).filter(|kept| kept.code != ReasonCode::Priority);
+    kept.unwrap_or_else(|| pass.shape(shape).behind.clone())
+}
 
-    /// Looks at the job in a place of a line.
-    fn consider_next(&mut self, line: &Line, at: usize) -> Behind {
-        self.at_hand = line.at[at] as usize;
-        let job = &self.snapshot.pending[self.at_hand];
-        if self.is_settled(job) {
-            return Behind::Next;
-        }
-        if line.alone {
-            let reason = match reason::standing(
-                job,
-                &self.snapshot.config.partitions[line.partition],
-                self.snapshot,
-            ) {
-                Some(reason) => Some(reason),
-                None => self.consider_shape(job, line.shape),
-            };
-            self.tell(job, reason);
-            return Behind::Next;
-        }
-        let (wait, behind) = match self.allowed_ways(job, line.shape, line.secs[at]) {
-            Ok(ways) => match self.start_by(job, job.id, line.shape, &ways) {
-                Ok(()) => return Behind::Next,
-                Err(wait) => (wait, Behind::Next),
-            },
-            Err(Wait::Limit(reason)) if !self.minds_time => {
-                (Wait::Limit(reason.clone()), Behind::Waits(reason))
-            }
+/// Looks at the job in a place of a line.
+fn consider_next(pass: &mut Pass, line: &Line, at: usize) -> Behind {
+    pass.turn.at = line.at[at] as usize;
+    let job = &pass.snapshot.pending[pass.turn.at];
+    if pass.is_settled(job) {
+        return Behind::Next;
+    }
+    if line.alone {
+        let reason = match reason::standing(
+            job,
+            &pass.snapshot.config.partitions[line.partition],
+            pass.snapshot,
+        ) {
+            Some(reason) => Some(reason),
+            None => consider_shape(pass, job, line.shape),
+        };
+        pass.tell(job, reason);
+        return Behind::Next;
+    }
+    let (wait, behind) = match allowed_ways(pass, job, line.shape, line.secs[at]) {
+        Ok(ways) => match start_by(pass, job, job.id, line.shape, &ways) {
+            Ok(()) => return Behind::Next,
             Err(wait) => (wait, Behind::Next),
-        };
-        let reason = self.wait(job, line.shape, wait, 1);
-        self.tell(job, Some(reason));
-        behind
-    }
+        },
+        Err(Wait::Limit(reason)) if !pass.limits.minds_time => {
+            (Wait::Limit(reason.clone()), Behind::Waits(reason))
+        }
+        Err(wait) => (wait, Behind::Next),
+    };
+    let reason = keep_waiting(pass, job, line.shape, wait, 1);
+    pass.tell(job, Some(reason));
+    behind
+}
 
-    /// Gives a reason to all who were not looked at and have another.
-    fn tell_others(&mut self, queue: &mut Queue, mut passed: Vec<PassedOver>) {
-        if self.is_silent {
-            return;
-        }
-        passed.sort_by_key(|one| (one.line, one.places.start));
-        let mut told = Vec::new();
-        for of_line in
-            passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason)
-        {
-            let places: Vec<Range<usize>> = of_line.iter().map(|one| one.places.clone()).collect();
-            queue.tell(
-                of_line[0].line,
-                &places,
-                &of_line[0].reason,
-                self.snapshot,
-                &mut told,
-            );
-        }
-        told.sort_by_key(|(at, _)| self.snapshot.pending[*at].id);
-        for (at, reason) in told {
-            self.tell(&self.snapshot.pending[at], Some(reason));
-        }
-        for (at, reason) in queue.untold() {
-            self.tell(&self.snapshot.pending[at], Some(reason.clone()));
-        }
+/// Gives a reason to all jobs that were not looked at and have another.
+fn tell_others(pass: &mut Pass, queue: &mut Queue, mut passed: Vec<PassedOver>) {
+    if pass.is_silent {
+        return;
+    }
+    passed.sort_by_key(|one| (one.line, one.places.start));
+    let mut told = Vec::new();
+    for of_line in passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason) {
+        let places: Vec<Range<usize>> = of_line.iter().map(|one| one.places.clone()).collect();
+        queue.tell(
+            of_line[0].line,
+            &places,
+            &of_line[0].reason,
+            pass.snapshot,
+            &mut told,
+        );
+    }
+    told.sort_by_key(|(at, _)| pass.snapshot.pending[*at].id);
+    for (at, reason) in told {
+        pass.tell(&pass.snapshot.pending[at], Some(reason));
+    }
+    for (at, reason) in queue.untold() {
+        pass.tell(&pass.snapshot.pending[at], Some(reason.clone()));
     }
 }

@@ -4,7 +4,7 @@
 //! Factors are those of a new tree (a property test says so). Lists nobody.
 
 use super::{FairTree, GpuWeights, PPM, ShareNode};
-use crate::decide::quick::Changes;
+use crate::changes::Changes;
 use crate::names::hash;
 use crate::snapshot::{RunningRun, Snapshot};
 use crate::usage::{Clock, Decayed, Running, UsageBook, UsageEntry, Weighted};

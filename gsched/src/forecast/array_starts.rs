@@ -47,7 +47,7 @@ impl ArrayStarts {
         length_secs: Option<u32>,
     ) -> Self {
         planned.sort_unstable_by_key(|row| row.from);
-        // As on the timeline: who takes no time has its place for a second.
+        // As on the timeline: no job takes less than a second.
         let length_secs = length_secs.map(|secs| secs.max(1));
         let then = length_secs
             .filter(|_| count(&planned) < waiting.len())
@@ -78,7 +78,7 @@ impl ArrayStarts {
         }
     }
 
-    /// Of the task in a position; `None`: nobody can say.
+    /// Of the task in a position; `None`: unknown.
     pub fn of(&self, position: u32) -> Option<Timestamp> {
         let before = self.waiting.runs().take_while(|(from, _)| *from < position);
         let turn: u64 = before

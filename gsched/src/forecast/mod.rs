@@ -3,6 +3,6 @@
 //! Reads a pass that plans a start for every job; changes no plan.
 
 pub mod array_starts;
-pub(crate) mod in_turn;
+pub(crate) mod foretold;
 pub mod job_starts;
 pub(crate) mod limited;

@@ -3,7 +3,7 @@
 //! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
 //! spread evenly, the first nodes taking the rest.
 
-use crate::cluster::node_class::{Group, gpus_of};
+use crate::cluster::gpu_group::{Group, gpus_of};
 use crate::snapshot::{NodeMig, SchedNode};
 use gmodel::GpuPart;
 use gmodel::Request;
@@ -213,7 +213,7 @@ impl GpuDemand {
             min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
             or_slice: slices && request.gpu_mem_mib.is_some() && amount == GpuAmount::Whole(1),
             capped: partition
-                .is_some_and(|partition| crate::job::sharing::is_capped(&amount, partition)),
+                .is_some_and(|partition| crate::job::share_request::is_capped(&amount, partition)),
             amount,
         }
     }

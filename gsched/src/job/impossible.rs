@@ -1,7 +1,7 @@
 //! What no node of a partition can ever give, said at submission with the nearest thing that would work.
 
 use crate::job::demand::{Demand, Lack, NodeDemand};
-use crate::job::reason::{describe, of_size};
+use crate::job::describe::{describe, of_size};
 use crate::snapshot::SchedNode;
 use gmodel::Request;
 use gmodel::config::{MigCuts, Partition};
@@ -35,7 +35,7 @@ pub fn impossible(request: &Request, partition: &Partition, nodes: &[SchedNode])
         .filter_map(|d| lack_of(d, &members))
         .collect();
     if lacks.len() < demands.len() {
-        // Those that do not lack nodes may have no use for one that must be among theirs.
+        // Enough nodes may fit, and a node that the job names may not.
         let unfit = |demand: &Demand| unfit_of(demand, &named, partition);
         let is_possible =
             |demand: &&Demand| lack_of(demand, &members).is_none() && unfit(demand).is_none();

@@ -2,10 +2,16 @@
 //!
 //! Finds no nodes: `place` does.
 
+pub(crate) mod choices;
 pub mod demand;
+pub(crate) mod describe;
 pub mod impossible;
 pub mod job_class;
+pub mod job_classes;
+pub(crate) mod most_free;
+pub(crate) mod never_fits;
 pub(crate) mod queue;
 pub mod reason;
+pub mod share_request;
 pub mod sharing;
 pub(crate) mod usual;

@@ -1,11 +1,12 @@
-//! Who waits, kept from pass to pass: in lines of jobs that differ only in when they came and for how long they ask.
+//! The queue, kept from pass to pass: queue groups of jobs that differ only in age and time limit.
 //!
-//! What one job of a line cannot have, those behind it that ask as long cannot have either, so a pass looks at lines and
-//! passes over most jobs. Jobs that wait whatever is free (held, dependent, too early) stand in no line. Decides nothing.
+//! What one job of a group cannot get, those behind it that ask for as long cannot get either, so a pass skips most jobs.
+//! Jobs that wait whatever is free (held, dependent, too early) are in no group. Decides nothing.
 
+use crate::changes::Changes;
 use crate::cluster::nodes::Cluster;
-use crate::decide::quick::Changes;
-use crate::job::job_class::{Shape, ShapeId, Shapes};
+use crate::job::job_class::{Shape, ShapeId};
+use crate::job::job_classes::Shapes;
 use crate::job::reason::{self, standing};
 use crate::job::usual::{NO_SORT, Sort, Usual};
 use crate::names::Names;
@@ -78,7 +79,7 @@ pub(crate) struct Line {
     pub secs: VecDeque<u32>,
     pub at: VecDeque<u32>,
     eligible: VecDeque<Timestamp>,
-    /// What was said last to those who were passed over, and who has another reason.
+    /// The last reason of the jobs that were skipped, and the jobs that have another.
     said: Reason,
     untold: BTreeSet<Turn>,
 }
@@ -146,7 +147,7 @@ impl Queue {
         self.places.truncate(snapshot.pending.len());
     }
 
-    /// Takes whoever stood for a place out of the queue.
+    /// Takes the job of a place out of the queue.
     fn leave(&mut self, place: usize, usual: &mut Usual) {
         let Some(was) = self.places.get_mut(place) else {
             return;
@@ -306,7 +307,7 @@ impl Queue {
         self.untold.iter().map(|(place, reason)| (*place, reason))
     }
 
-    /// Everybody who has a job here, by number, account and user.
+    /// Owners of pending jobs: number, account and user.
     pub fn owners(&self) -> impl Iterator<Item = (usize, &str, &str)> + Clone + '_ {
         let here = self
             .owners

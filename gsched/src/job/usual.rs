@@ -108,7 +108,7 @@ impl Usual {
             .for_each(|count| *count -= 1);
     }
 
-    /// Nobody waits, as far as is known.
+    /// The queue is empty, as far as is known.
     pub fn forget_queue(&mut self) {
         self.waiting.fill(0);
     }

@@ -1,12 +1,12 @@
 //! Which empty GPUs are cut anew by MIG: to a layout of the configuration, or as the queue needs it.
 //!
-//! Jobs that wait for room are served in their order: first by slices that are free or are being cut, then by cutting GPUs that nobody holds. What
+//! Jobs that wait for room are served in their order: first by slices that are free or are being cut, then by cutting idle GPUs. What
 //! is busy, ordered already, was cut a short while ago or is kept for a job before them is left alone. Decides about no job.
 
-use crate::decide::quick::{Left, Waiting};
+use crate::backfill::planned::Waiting;
+use crate::engine::{Engine, Left};
 use crate::job::demand::{Demand, NodeDemand};
-use crate::mig::hold::{HeldBack, may_use};
-use crate::pass::Engine;
+use crate::mig::held_back::{HeldBack, may_use};
 use crate::plan::Cut;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::window::Windows;
@@ -88,7 +88,7 @@ struct Board<'a> {
     /// Profiles of the slices that it is cut into, and how many of each are free. A whole GPU has none.
     cut: BTreeMap<&'a str, u32>,
     free: BTreeMap<&'a str, u32>,
-    /// Nobody holds anything of it.
+    /// It is idle.
     empty: bool,
     /// May be cut for the queue.
     open: bool,
@@ -194,7 +194,7 @@ impl<'a> Floor<'a> {
         }
         Self {
             snapshot,
-            windows: &engine.windows,
+            windows: &engine.memory.windows,
             nodes,
             kept: BTreeSet::new(),
         }
@@ -313,7 +313,7 @@ impl<'a> Floor<'a> {
         wanted.mem_of(
             node.cpus,
             node.mem_bytes,
-            crate::cluster::node_class::gpus_of(node),
+            crate::cluster::gpu_group::gpus_of(node),
             milli,
         )
     }

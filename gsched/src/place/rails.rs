@@ -6,10 +6,11 @@
 //! Source: NVIDIA DGX SuperPOD reference architecture; NCCL's NCCL_CROSS_NIC.
 
 use crate::cluster::node_class::Make;
+use crate::cluster::nodes::Cluster;
+use crate::cluster::picked::{Picked, count, each};
 use crate::cluster::wiring::MOST_SETS;
+use crate::engine::Memory;
 use crate::job::job_class::ShapeId;
-use crate::pass::Engine;
-use crate::place::search::{Picked, count, each};
 use crate::snapshot::Snapshot;
 use gmodel::Timestamp;
 use std::collections::BTreeMap;
@@ -36,19 +37,21 @@ struct Quality {
 /// Slots of each node of a job, by its place, that are on the same rails everywhere; empty where nodes are to choose by themselves:
 /// on one node, without rails, or where no rails are as good for each node as what it gives by itself.
 pub(crate) fn aligned(
-    engine: &Engine,
+    memory: &Memory,
+    cluster: &Cluster,
     snapshot: &Snapshot,
     (picked, shape, way): (&Picked, ShapeId, usize),
     span: (Timestamp, Timestamp),
 ) -> BTreeMap<usize, Vec<u16>> {
-    if count(picked) < 2 || !engine.network.has_rails() {
+    if count(picked) < 2 || !memory.network.has_rails() {
         return BTreeMap::new();
     }
-    find(engine, snapshot, (picked, shape, way), span).unwrap_or_default()
+    find(memory, cluster, snapshot, (picked, shape, way), span).unwrap_or_default()
 }
 
 fn find(
-    engine: &Engine,
+    memory: &Memory,
+    cluster: &Cluster,
     snapshot: &Snapshot,
     (picked, shape, way): (&Picked, ShapeId, usize),
     span: (Timestamp, Timestamp),
@@ -58,17 +61,14 @@ fn find(
     let mut known: BTreeMap<(crate::cluster::node_states::RoomId, usize, Vec<Option<u32>>), usize> =
         BTreeMap::new();
     for (at, part) in each(picked) {
-        let rails = engine.network.rails_of(at, &snapshot.nodes[at])?;
-        let key = (engine.cluster.room_id(at), part, rails);
+        let rails = memory.network.rails_of(at, &snapshot.nodes[at])?;
+        let key = (cluster.room_id(at), part, rails);
         let choice = match known.get(&key) {
             Some(choice) => *choice,
             None => {
-                let make = engine.cluster.nodes[at].make;
-                let need = engine.shapes.list[shape as usize].need(way, part, make)?;
-                let (make, room) = (
-                    &engine.cluster.makes.list[make as usize],
-                    engine.cluster.room(at),
-                );
+                let make = cluster.nodes[at].make;
+                let need = memory.shapes.list[shape as usize].need(way, part, make)?;
+                let (make, room) = (&cluster.makes.list[make as usize], cluster.room(at));
                 let usual = room.slots_by_itself(make, need, span)?;
                 choices.push(Choice {
                     make,
@@ -97,7 +97,7 @@ fn common_sets(choices: &[Choice]) -> Option<Vec<Vec<u16>>> {
     if choices.iter().any(|choice| choice.usual.len() != count) {
         return None;
     }
-    // Whoever has the least choice goes first.
+    // The node with the least choice first.
     let tightest = choices.iter().min_by_key(|choice| choice.free.len())?;
     let mut tried = 0;
     let mut found = None;

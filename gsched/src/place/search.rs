@@ -6,6 +6,7 @@
 use crate::cluster::network::Network;
 use crate::cluster::node_states::{ByRoom, RoomId};
 use crate::cluster::nodes::Cluster;
+use crate::cluster::picked::{Picked, count, each, stretches};
 use crate::cluster::timeline::{Need, UNLIMITED_SECS};
 use crate::job::job_class::{Candidates, Shape};
 use crate::place::score::{Score, Scores};
@@ -16,21 +17,6 @@ use gmodel::Timestamp;
 use gmodel::policy::Placement;
 use std::collections::BinaryHeap;
 use std::ops::Range;
-
-/// Nodes by their place, each with the part of the way that it serves; those together that follow each other.
-pub type Picked = Vec<(Range<usize>, usize)>;
-
-/// Each node by itself.
-pub fn each(picked: &Picked) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
-    picked
-        .iter()
-        .flat_map(|(nodes, part)| nodes.clone().map(|at| (at, *part)))
-}
-
-/// How many they are.
-pub fn count(picked: &Picked) -> usize {
-    picked.iter().map(|(nodes, _)| nodes.len()).sum()
-}
 
 /// Times that are tried for a job of several nodes before it is left without an expected start.
 const MOST_TIMES: usize = 300;
@@ -59,7 +45,7 @@ pub struct Looked {
     /// When nodes in the groups of the last search for an earliest start have room by themselves, where that may be before it;
     /// empty where it was not the first time at which enough have.
     starts: Vec<Option<Timestamp>>,
-    /// From when on rooms serve who asks again.
+    /// From when on node states serve a request that is repeated.
     pub firsts: ByRoom<Option<Timestamp>>,
 }
 
@@ -73,7 +59,7 @@ struct Alike {
     start: (Timestamp, bool),
 }
 
-/// Whom nodes are looked for.
+/// What nodes are looked for.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
     pub shape: &'a Shape,
@@ -87,41 +73,6 @@ pub struct Ask<'a> {
     pub beyond_secs: i64,
     /// The least that must be left of the window of its own reservation.
     pub least_secs: u32,
-}
-
-/// Nodes in their order, those together that follow each other.
-pub fn stretches(nodes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
-    let mut all: Vec<Range<usize>> = Vec::new();
-    for at in nodes {
-        match all.last_mut() {
-            Some(last) if last.end == at => last.end += 1,
-            _ => all.push(at..at + 1),
-        }
-    }
-    all
-}
-
-/// The first `most` nodes of a set, those together that follow each other.
-pub fn first_of(nodes: &FixedBitSet, most: usize) -> Vec<Range<usize>> {
-    let bits = usize::BITS as usize;
-    let mut all: Vec<Range<usize>> = Vec::new();
-    let mut left = most;
-    for (place, word) in nodes.as_slice().iter().enumerate() {
-        let mut word = *word;
-        let mut at = place * bits;
-        while word != 0 && left > 0 {
-            let skipped = word.trailing_zeros() as usize;
-            let here = ((word >> skipped).trailing_ones() as usize).min(left);
-            at += skipped;
-            match all.last_mut() {
-                Some(last) if last.end == at => last.end += here,
-                _ => all.push(at..at + here),
-            }
-            (left, at) = (left - here, at + here);
-            word = word.checked_shr((skipped + here) as u32).unwrap_or(0);
-        }
-    }
-    all
 }
 
 /// Whether of the nodes that have room the policy takes the first, whatever is free on them.
@@ -141,7 +92,7 @@ fn cut(nodes: &mut Vec<Range<usize>>, most: usize) -> usize {
 }
 
 impl Ask<'_> {
-    /// Whether a node may be taken, as far as anybody knows beforehand.
+    /// Whether a node may be taken, before its state is looked at.
     fn may(&self, at: usize) -> bool {
         self.shape.candidates.up.contains(at) && self.only.is_none_or(|only| only.contains(at))
     }

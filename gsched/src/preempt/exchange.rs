@@ -34,7 +34,7 @@ pub(crate) struct Leaver<'a> {
     pub class: Option<RunClass>,
 }
 
-/// What an exchange leaves: the guarantees, and who stands on them newly.
+/// What an exchange leaves: the guarantees, and the runs that are guaranteed newly.
 pub(crate) struct Exchanged {
     pub guarantees: Guarantees,
     pub heirs: Vec<RunId>,
@@ -67,7 +67,7 @@ impl Heirs {
         self.0.retain(|heir| heir.run != run);
     }
 
-    /// Takes out those who stand on the guarantees of these lenders from now on, the oldest first, and adds them there.
+    /// Runs that take the free part of these lenders' guarantees, the oldest first, added there.
     pub fn inherit(
         &mut self,
         guarantees: &mut Guarantees,

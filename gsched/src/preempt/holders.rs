@@ -39,7 +39,7 @@ pub struct Holder<'a> {
     pub freezes: bool,
 }
 
-/// Runs whose end would make room on a node.
+/// Runs that would make room on a node by ending.
 #[derive(Clone, Debug)]
 pub struct NodeSet {
     pub node: usize,
@@ -274,7 +274,7 @@ fn set_of<'h, 'a: 'h>(
     if !need.is_met(node, &free) {
         return None;
     }
-    // Those who came first and turned out not to help stay.
+    // The first ones that turned out not to help stay.
     let mut keep = chosen.len();
     while keep > 0 && chosen.len() > 1 {
         keep -= 1;

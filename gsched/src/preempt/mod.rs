@@ -5,6 +5,7 @@
 pub(crate) mod consolidate;
 pub(crate) mod exchange;
 pub(crate) mod holders;
+pub(crate) mod leaving;
 pub(crate) mod nomination;
 pub(crate) mod resume;
 pub(crate) mod victim_nodes;

@@ -1,4 +1,4 @@
-//! Suspended runs go on: before anybody else as soon as the job that had their CPUs is done, or when it never started.
+//! Resuming suspended runs: before all pending jobs, once the job that had their CPUs is done or never started.
 //!
 //! Until their CPUs are all free, what is free of them is kept, so that smaller jobs do not starve a run that stands still
 //! with its GPUs. Licences are not lent: what stands still keeps its seat at the licence server, so it need not wait for
@@ -9,88 +9,86 @@ use crate::pass::Pass;
 use crate::snapshot::RunningRun;
 use gmodel::{JobId, Timestamp};
 
-impl Pass<'_> {
-    /// At the beginning of a pass: whose job is neither waiting nor running any more goes on, or keeps what is free.
-    pub(crate) fn resume_first(&mut self) {
-        let snapshot = self.snapshot;
-        for run in in_order(&snapshot.running) {
-            let Some(frozen) = &run.frozen else { continue };
-            let runs = snapshot
-                .running
-                .iter()
-                .any(|one| one.run.job == frozen.for_job && !one.charged);
-            if !runs && !self.is_pending(frozen.for_job) && !self.resume(run) {
-                self.keep_free(run);
-            }
-        }
-    }
-
-    /// At its end: what was suspended for a job that does not start all the same goes on if nobody took the CPUs.
-    pub(crate) fn resume_rest(&mut self) {
-        let snapshot = self.snapshot;
-        for run in in_order(&snapshot.running) {
-            let Some(frozen) = &run.frozen else { continue };
-            let starts = self
-                .plan
-                .starts
-                .iter()
-                .any(|start| start.job == frozen.for_job);
-            let preempts = self.preempts().any(|one| one.for_job == frozen.for_job);
-            if !starts && !preempts && self.is_pending(frozen.for_job) {
-                self.resume(run);
-            }
-        }
-    }
-
-    fn is_pending(&self, id: JobId) -> bool {
-        self.snapshot.pending.iter().any(|one| one.is_or_has(id))
-    }
-
-    /// Takes the CPUs of a run if all of them are free now.
-    fn resume(&mut self, run: &RunningRun) -> bool {
-        let (now, to) = (self.snapshot.now, some_day(self.snapshot.now));
-        let wants: Vec<(usize, u32)> = self.wants(run).collect();
-        let fits = |(at, cpus): &(usize, u32)| {
-            self.engine
-                .cluster
-                .room(*at)
-                .fits(&of_cpus(*cpus), now, now.plus_millis(1))
-        };
-        let all = wants.len() == run.shares.len() && wants.iter().all(fits);
-        if all {
-            wants
-                .into_iter()
-                .for_each(|(at, cpus)| self.take_cpus(at, cpus, to));
-            self.plan.resumes.push(run.run);
-        }
-        all
-    }
-
-    fn keep_free(&mut self, run: &RunningRun) {
-        let (now, to) = (self.snapshot.now, some_day(self.snapshot.now));
-        for (at, cpus) in self.wants(run).collect::<Vec<_>>() {
-            let free = self.engine.cluster.room(at).profile.free_at(now).cpus;
-            self.take_cpus(at, cpus.min(free), to);
-        }
-    }
-
-    fn wants<'r>(&self, run: &'r RunningRun) -> impl Iterator<Item = (usize, u32)> + use<'r, '_> {
-        let cpus = run.frozen.iter().flat_map(|frozen| &frozen.cpus);
-        run.shares
+/// At the beginning of a pass: a run resumes, or keeps what is free, if the job it was suspended for is gone.
+pub(crate) fn resume_first(pass: &mut Pass) {
+    let snapshot = pass.snapshot;
+    for run in in_order(&snapshot.running) {
+        let Some(frozen) = &run.frozen else { continue };
+        let runs = snapshot
+            .running
             .iter()
-            .zip(cpus)
-            .filter_map(|(share, cpus)| Some((self.engine.cluster.place(share.node)?, *cpus)))
+            .any(|one| one.run.job == frozen.for_job && !one.charged);
+        if !runs && !is_pending(pass, frozen.for_job) && !resume_run(pass, run) {
+            keep_free(pass, run);
+        }
     }
+}
 
-    /// As far as others have not been promised them for later: those are put off.
-    fn take_cpus(&mut self, at: usize, cpus: u32, to: Timestamp) {
-        let now = self.snapshot.now;
-        let room = self.engine.cluster.room(at);
-        let to = room
-            .until(&of_cpus(cpus), now)
-            .map_or(to, |until| until.min(to));
-        let _ = self.engine.cluster.touch(at).hold(&of_cpus(cpus), now, to);
+/// At its end: a run resumes if the job it was suspended for did not start and its CPUs are free.
+pub(crate) fn resume_rest(pass: &mut Pass) {
+    let snapshot = pass.snapshot;
+    for run in in_order(&snapshot.running) {
+        let Some(frozen) = &run.frozen else { continue };
+        let starts = pass
+            .plan
+            .starts
+            .iter()
+            .any(|start| start.job == frozen.for_job);
+        let preempts = pass.preempts().any(|one| one.for_job == frozen.for_job);
+        if !starts && !preempts && is_pending(pass, frozen.for_job) {
+            resume_run(pass, run);
+        }
     }
+}
+
+fn is_pending(pass: &Pass, id: JobId) -> bool {
+    pass.snapshot.pending.iter().any(|one| one.is_or_has(id))
+}
+
+/// Takes the CPUs of a run if all of them are free now.
+fn resume_run(pass: &mut Pass, run: &RunningRun) -> bool {
+    let (now, to) = (pass.snapshot.now, some_day(pass.snapshot.now));
+    let wants: Vec<(usize, u32)> = wanted_cpus(pass, run).collect();
+    let fits = |(at, cpus): &(usize, u32)| {
+        pass.world
+            .cluster
+            .room(*at)
+            .fits(&of_cpus(*cpus), now, now.plus_millis(1))
+    };
+    let all = wants.len() == run.shares.len() && wants.iter().all(fits);
+    if all {
+        wants
+            .into_iter()
+            .for_each(|(at, cpus)| take_cpus(pass, at, cpus, to));
+        pass.plan.resumes.push(run.run);
+    }
+    all
+}
+
+fn keep_free(pass: &mut Pass, run: &RunningRun) {
+    let (now, to) = (pass.snapshot.now, some_day(pass.snapshot.now));
+    for (at, cpus) in wanted_cpus(pass, run).collect::<Vec<_>>() {
+        let free = pass.world.cluster.room(at).profile.free_at(now).cpus;
+        take_cpus(pass, at, cpus.min(free), to);
+    }
+}
+
+fn wanted_cpus<'r>(pass: &'r Pass, run: &'r RunningRun) -> impl Iterator<Item = (usize, u32)> + 'r {
+    let cpus = run.frozen.iter().flat_map(|frozen| &frozen.cpus);
+    run.shares
+        .iter()
+        .zip(cpus)
+        .filter_map(|(share, cpus)| Some((pass.world.cluster.place(share.node)?, *cpus)))
+}
+
+/// As far as others have not been promised them for later: those are put off.
+fn take_cpus(pass: &mut Pass, at: usize, cpus: u32, to: Timestamp) {
+    let now = pass.snapshot.now;
+    let room = pass.world.cluster.room(at);
+    let to = room
+        .until(&of_cpus(cpus), now)
+        .map_or(to, |until| until.min(to));
+    let _ = pass.world.cluster.touch(at).hold(&of_cpus(cpus), now, to);
 }
 
 fn of_cpus(cpus: u32) -> Need {

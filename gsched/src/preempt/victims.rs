@@ -1,4 +1,4 @@
-//! Who gives way: which runs may be ended for a waiting job, in which order, and the fewest of them that make room.
+//! Victims: which runs may be ended for a pending job, in which order, and the fewest of them that make room.
 //!
 //! Guaranteed demand reclaims from borrowers, a QOS from those it preempts, and among borrowers an account below its fair
 //! part from one above. Every set is proved by the caller's `fits`. Ends nothing itself.
@@ -9,6 +9,7 @@ use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
 use crate::preempt::exchange::{self, Heirs, Leaver};
 use crate::preempt::holders::{Holder, Need, NodeSet, cheapest_nodes};
+use crate::preempt::leaving::promised_guarantee;
 use crate::preempt::victim_nodes::{fewest, less_loss, near_fewest, one_node, several_nodes};
 use crate::priority::{gpus_asked, gpus_counted, guaranteed_as};
 use crate::quota::Guarantees;
@@ -29,7 +30,7 @@ pub fn victims(
     Candidates::new(snapshot, ledger).victims(job, fits)
 }
 
-/// Runs that somebody may preempt, looked up once for all jobs of a pass, when the first job asks.
+/// Runs that some job may preempt, looked up once for all jobs of a pass, when the first job asks.
 pub struct Candidates<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
@@ -58,7 +59,7 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// As [`victims`], of those who may be ended at a time, but for some.
+/// As [`victims`], of the runs that may be ended at a time, but for some.
 pub(crate) fn victims_at(
     snapshot: &Snapshot,
     ledger: &Ledger,
@@ -111,7 +112,7 @@ pub(crate) fn may_from(
     if are_enough(snapshot.now) || !are_enough(last) {
         return None;
     }
-    // Of those who may be ended later none is missing who may be before.
+    // The runs that may be ended only grow with time.
     let (mut low, mut high) = (0, times.len() - 1);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -131,7 +132,7 @@ struct Known<'a> {
     kinds: BTreeMap<Kind<'a>, Vec<usize>>,
     /// Places in `runs`, by node.
     on_node: Vec<Vec<usize>>,
-    /// Thousandths of GPUs that are borrowed, by the account whose guarantee they go beyond.
+    /// Thousandths of GPUs that are borrowed, by the account with the guarantee that they exceed.
     borrowed: BTreeMap<u32, u64>,
     heirs: Heirs,
     claims: Claims,
@@ -147,7 +148,7 @@ struct Kind<'a> {
     qos: &'a str,
 }
 
-/// Runs to end, by their places in the order of who may be ended, and who stands on their guarantee then.
+/// Runs to end, by their places among the eligible runs, and the runs that take over their guarantee.
 struct Chosen {
     set: Vec<usize>,
     exchanged: Option<exchange::Exchanged>,
@@ -231,7 +232,7 @@ struct Candidate<'a> {
     protected: u64,
     /// Already to be ended for another job of this pass.
     taken: bool,
-    /// Its place among all by what is lost, then the smallest, then the latest: who goes first where nothing else decides.
+    /// Its place among all by what is lost, then size, then start: the order of victims where nothing else decides.
     rank: usize,
 }
 
@@ -249,7 +250,7 @@ impl<'a> Candidate<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
     Reclaim,
-    /// As a reclaim, of what runs outside of quotas: it stands on nobody's guarantee, and goes before what is borrowed.
+    /// Reclaim of a run outside of quotas: it has no guarantee, and goes before borrowed runs.
     Outside,
     Qos,
     FairShare,
@@ -259,12 +260,12 @@ enum Ground {
 struct Eligible {
     at: usize,
     ground: Ground,
-    /// Thousandths of GPUs that its account has borrowed: who is furthest above the guarantee goes first.
+    /// Thousandths of GPUs that its account has borrowed: the account furthest above its guarantee goes first.
     excess: u64,
 }
 
 impl<'a> Known<'a> {
-    /// With those who may be ended at a time.
+    /// With the runs that may be ended at a time.
     fn new(snapshot: &'a Snapshot, ledger: &'a Ledger, at: Timestamp) -> Self {
         let mut known = Self {
             snapshot,
@@ -447,8 +448,8 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// What guaranteed runs leave that go without an exchange: borrowed ones of their guarantee stand on it as soon as they are gone,
-    /// and who could take them as borrowed would only have them take back what it got.
+    /// Borrowed runs take over the guarantee of guaranteed runs that leave without an exchange, so they are no borrowed
+    /// victims any more.
     fn pass_on(&mut self, leavers: Vec<&'a RunningRun>) {
         let Some(guarantees) = self.claims.guarantees.as_mut() else {
             return;
@@ -543,7 +544,7 @@ impl<'a> Known<'a> {
         all
     }
 
-    /// As [`Known::choose`], where guaranteed runs stand on what is needed and borrowed ones of theirs elsewhere.
+    /// As [`Known::choose`], where guaranteed runs hold what is needed and borrowed runs of their account are elsewhere.
     fn by_exchange(
         &self,
         job: &PendingJob,
@@ -629,7 +630,7 @@ impl<'a> Known<'a> {
         eligible.get(order).map(holder)
     }
 
-    /// Who may be ended for a job, in the order of the policy.
+    /// The runs that may be ended for a job, in the order of the policy.
     fn eligible(&self, job: &PendingJob) -> Vec<Eligible> {
         let class = self.class_of(job);
         // What one takes another must not give back: QOS that name each other, also in a circle, preempt none of it.
@@ -884,15 +885,6 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Jobs for which runs are being ended so that they start on their account's guarantee. Who was to borrow is promised none of it.
-pub(crate) fn promised_guarantee(snapshot: &Snapshot) -> BTreeSet<JobId> {
-    let leaving = snapshot
-        .running
-        .iter()
-        .filter(|run| !run.leaves_for_borrower);
-    leaving.filter_map(|run| run.leaves_for).collect()
-}
-
 /// Whether a run that gives way is frozen where it is: only its CPUs are others' then.
 pub(crate) fn stands_still(snapshot: &Snapshot, run: &RunningRun) -> bool {
     mode_of(snapshot, run) == PreemptMode::Suspend
@@ -920,7 +912,7 @@ fn preemptible(snapshot: &Snapshot, run: &RunningRun, at: Timestamp) -> Option<P
     (mode != PreemptMode::Off && ran_secs >= least_secs(snapshot, run)).then_some(mode)
 }
 
-/// When the next of the runs that are left alone now, as they have not run long enough, may be ended for who waits.
+/// When the protected time of the next run ends that a pending job could preempt.
 pub fn next_unprotected(snapshot: &Snapshot) -> Option<Timestamp> {
     let somebody_waits = snapshot
         .pending
@@ -978,7 +970,7 @@ fn candidate<'a>(
     }
 }
 
-/// The account whose guarantee a run goes beyond: that nearest above, or its own where there is none.
+/// The account with the guarantee that a run exceeds: the nearest above, or its own where there is none.
 pub(crate) fn lender_of(ledger: &Ledger, account: u32) -> u32 {
     let granting = ledger
         .guarantees()

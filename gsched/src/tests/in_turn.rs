@@ -230,7 +230,7 @@ fn a_long_array_is_planned_in_rows() {
         (
             told[0].tasks.as_ref().unwrap().last().map(secs),
             told[1].start.map(secs),
-            engine.probed,
+            engine.memory.probed,
         )
     };
     let (last, behind, work) = of(1_000_000, Some(4));

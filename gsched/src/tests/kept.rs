@@ -2,7 +2,9 @@
 
 use super::promises::{cluster, cpus, gives_out_only_what_is_free};
 use super::{NOW, picture};
-use crate::decide::quick::{Changes, Left};
+use crate::changes::Changes;
+use crate::decide::full_pass::walk_all;
+use crate::engine::Left;
 use crate::ledger::{Ledger, Take};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{NodeSelection, Partition};
@@ -137,7 +139,7 @@ fn all() -> WorkBudget {
 fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     let mut engine = Engine::default();
     engine.sync(snapshot, None);
-    let (by_job, left) = engine.walk_all(snapshot, all(), None, None, None);
+    let (by_job, left) = walk_all(&mut engine, snapshot, all(), None, None, None);
     assert_eq!(plan.starts, by_job.starts);
     // Along the lines those are put off that are in nobody's way: they must come out the same after all starts.
     let mut along_lines = Engine::default();
@@ -530,7 +532,7 @@ fn who_asks_for_more_than_one_who_was_refused_is_not_searched_for() {
              ";
         let mut engine = Engine::default();
         let plan = engine.plan(&picture(&format!("{text}{more}")), all());
-        (engine.probed, plan.starts.len())
+        (engine.memory.probed, plan.starts.len())
     };
     let (before, starts) = probes("");
     assert_eq!(starts, 0, "the second would stand in the way of the first");

@@ -450,7 +450,7 @@ fn who_others_make_room_for_is_expected_when_they_are_gone() {
 #[test]
 fn who_may_preempt_runs_later_is_told_from_when() {
     let told = |runs: &str| {
-        let snapshot = crate::tests::world::world(&format!(
+        let snapshot = super::world::world(&format!(
             "node n1 h100:4
              qos low min=600 mode=requeue
              qos off min=600 mode=off
@@ -460,8 +460,7 @@ fn who_may_preempt_runs_later_is_told_from_when() {
              job 10 a ann 4 qos=high limit=100"
         ));
         let why = why(&snapshot, JobId(10)).unwrap();
-        let secs =
-            |at: Option<gmodel::Timestamp>| at.map(|at| at.since_secs(crate::tests::world::NOW));
+        let secs = |at: Option<gmodel::Timestamp>| at.map(|at| at.since_secs(super::world::NOW));
         if let Some(from) = secs(why.blockers[0].may_preempt_from) {
             let looked = secs(crate::preempt::victims::next_unprotected(&snapshot));
             assert!(
@@ -513,7 +512,7 @@ fn who_may_preempt_runs_later_is_told_from_when() {
 /// Nobody counts on runs that go for who comes before.
 #[test]
 fn runs_that_may_be_ended_later_go_for_one_only() {
-    let snapshot = crate::tests::world::world(
+    let snapshot = super::world::world(
         "node n1 h100:4
          qos low min=600 mode=requeue
          qos high preempts=low
@@ -527,7 +526,7 @@ fn runs_that_may_be_ended_later_go_for_one_only() {
     let all = snapshot.pending.iter().map(|job| job.id).collect();
     let starts: Vec<_> = forecast(&snapshot, &all)
         .iter()
-        .map(|one| one.start.map(|at| at.since_secs(crate::tests::world::NOW)))
+        .map(|one| one.start.map(|at| at.since_secs(super::world::NOW)))
         .collect();
     assert_eq!(
         starts,
@@ -542,7 +541,7 @@ fn what_is_in_the_way_of_each_kind_of_gpus_is_told_by_itself() {
         "node n1 l4:8\nnode n2 h100:8\nrunning 1 n1 gpus=0 left=600\njob gpus=l4:8|h100:4|a100:1 time=100",
     );
     Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus =
-        Some(crate::tests::world::amounts("h100:2"));
+        Some(super::world::amounts("h100:2"));
     let told = why(&snapshot, JobId(10)).unwrap();
     let codes =
         |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
@@ -735,7 +734,7 @@ fn forecasts_follow_the_queue() {
 
 #[test]
 fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
-    let snapshot = crate::tests::world::world(
+    let snapshot = super::world::world(
         "node n1 h100:6
          node n2 l4:8
          account lab g=8
@@ -767,7 +766,7 @@ fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
 #[test]
 fn who_may_have_any_type_is_told_of_one_that_the_guarantee_is_large_enough_for() {
     // All h100 of lab are a's; of l4 b may stand on two.
-    let snapshot = crate::tests::world::world(
+    let snapshot = super::world::world(
         "node n1 h100:4
          node n2 l4:8
          account lab g=h100:4,gpu:6

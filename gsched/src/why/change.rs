@@ -3,11 +3,15 @@
 //! Each is tried at the job's turn in the pass, with everybody before it as they are; the least that works comes first.
 //! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
 
+use crate::backfill::earliest::earliest_start;
+use crate::decide::full_pass::walk;
+use crate::engine::Engine;
 use crate::job::reason;
-use crate::pass::{Engine, Pass};
+use crate::pass::Pass;
 use crate::plan::WorkBudget;
 use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
+use crate::why::explanation::blockers_of;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuRequest, GpuKind};
 use gmodel::job::MemRequest;
 use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -62,6 +66,7 @@ pub enum Edit {
 
 /// Counts below what is asked that are tried one by one: with fewer nodes or GPUs it need not fit better.
 const ONE_BY_ONE: u32 = 64;
+
 /// Of one kind, should the least not be it after all.
 const MOST_OF_KIND: usize = 16;
 
@@ -93,7 +98,7 @@ pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: T
         let changed = edit
             .apply(job)
             .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
-        changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).is_empty())
+        changed.is_some_and(|(place, changed)| blockers_of(pass, &changed, Some(place)).is_empty())
     };
     let mut of_kinds: Vec<Vec<Change>> = Vec::new();
     for kind in kinds.iter().filter(|_| tried == Tried::Singles) {
@@ -197,11 +202,11 @@ fn together(one: &Kind, other: &Kind, looks: &mut dyn FnMut(&Edit) -> bool) -> V
 
 /// Of changes after which only time stands in its way, the least of those that start it first.
 fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) -> Option<Change> {
-    let as_is = pass.starts_at(job, partition);
+    let as_is = starts_at(pass, job, partition);
     let starts = |pass: &mut Pass, edit: &Edit| {
         let changed = edit.apply(job)?;
         let place = place_of(pass.snapshot, &changed)?;
-        pass.starts_at(&changed, place)
+        starts_at(pass, &changed, place)
             .filter(|at| changed.ends_in_time(*at))
             .filter(|at| as_is.is_none_or(|as_is| *at < as_is))
     };
@@ -235,7 +240,7 @@ fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) 
             .apply(job)
             .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
         changed.is_some_and(|(place, changed)| {
-            pass.blockers(&changed, Some(place))
+            blockers_of(pass, &changed, Some(place))
                 .iter()
                 .all(|blocker| passes(&blocker.code))
         })
@@ -369,9 +374,7 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
         request.cpus_per_gpu.unwrap_or(0).saturating_sub(1),
         Edit::CpusPerGpu,
     ));
-    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) =
-        request.mem
-    {
+    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) = request.mem {
         let unit = mem_unit(bytes);
         let most = (bytes.saturating_sub(1) / unit) as u32;
         kinds.push(Kind::amounts(most, move |units| {
@@ -448,7 +451,7 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
 fn usual_mem(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u64> {
     let shape = pass.shape_of(job, partition);
     let of = pass.shape(shape);
-    let cluster = &pass.engine.cluster;
+    let cluster = &pass.world.cluster;
     let makes: BTreeSet<u32> = of
         .in_question()
         .ones()
@@ -477,15 +480,13 @@ fn place_of(snapshot: &Snapshot, job: &PendingJob) -> Option<usize> {
         .position(|one| one.name == job.spec.partition)
 }
 
-impl Pass<'_> {
-    /// When a job would start at this point of the pass, by room and licences alone.
-    fn starts_at(&mut self, job: &PendingJob, partition: usize) -> Option<Timestamp> {
-        let shape = self.shape_of(job, partition);
-        if self.shape(shape).never.is_some() {
-            return None;
-        }
-        self.earliest(job, shape).map(|found| found.at)
+/// When a job would start at this point of the pass, by room and licences alone.
+fn starts_at(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<Timestamp> {
+    let shape = pass.shape_of(job, partition);
+    if pass.shape(shape).never.is_some() {
+        return None;
     }
+    earliest_start(pass, job, shape).map(|found| found.at)
 }
 
 impl Change {
@@ -531,9 +532,8 @@ impl Edit {
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
             Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
-                if let MemRequest::PerNode(asked)
-                | MemRequest::PerCpu(asked)
-                | MemRequest::PerGpu(asked) = &mut request.mem
+                if let MemRequest::PerNode(asked) | MemRequest::PerCpu(asked) | MemRequest::PerGpu(asked) =
+                    &mut request.mem
                 {
                     *asked = *bytes;
                 }
@@ -781,45 +781,42 @@ const UPDATES: [(&str, &str); 17] = [
     ("constraint", "Features"),
 ];
 
-impl Engine {
-    /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
-    /// found out about its entry for this one.
-    pub fn starts_with(
-        &mut self,
-        snapshot: &Snapshot,
-        edit: &Edit,
-        (job, partition): (JobId, Option<&str>),
-        budget: WorkBudget,
-    ) -> bool {
-        let is_entry = |one: &&PendingJob| {
-            one.id == job && partition.is_none_or(|name| name == one.spec.partition)
-        };
-        let Some(entry) = snapshot.pending.iter().find(is_entry) else {
-            return false;
-        };
-        let Some(new) = edit.apply(entry) else {
-            return false;
-        };
-        let is_of_job = |one: &PendingJob| {
-            one.id == job && one.positions.is_some() == entry.positions.is_some()
-        };
-        let moves = new.spec.partition != entry.spec.partition;
-        let mut changed = snapshot.clone();
-        // A change of a job is one in all of its partitions.
-        changed
-            .pending
-            .retain(|one| !moves || !is_of_job(one) || is_entry(&one));
-        changed
-            .pending
-            .iter_mut()
-            .filter(|one| is_of_job(one))
-            .for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
-        let mut left = changed.pending.iter().filter(|one| is_of_job(one)).count();
-        let (plan, _) = self.walk(&changed, budget, None, &mut |_, one, _| {
-            let over = left == 0;
-            left = left.saturating_sub(usize::from(is_of_job(one)));
-            !over
-        });
-        plan.starts.iter().any(|start| entry.is_or_has(start.job))
-    }
+/// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
+/// found out about its entry for this one.
+pub(crate) fn starts_with_edit(
+    engine: &mut Engine,
+    snapshot: &Snapshot,
+    edit: &Edit,
+    (job, partition): (JobId, Option<&str>),
+    budget: WorkBudget,
+) -> bool {
+    let is_entry = |one: &&PendingJob| {
+        one.id == job && partition.is_none_or(|name| name == one.spec.partition)
+    };
+    let Some(entry) = snapshot.pending.iter().find(is_entry) else {
+        return false;
+    };
+    let Some(new) = edit.apply(entry) else {
+        return false;
+    };
+    let is_of_job =
+        |one: &PendingJob| one.id == job && one.positions.is_some() == entry.positions.is_some();
+    let moves = new.spec.partition != entry.spec.partition;
+    let mut changed = snapshot.clone();
+    // A change of a job is one in all of its partitions.
+    changed
+        .pending
+        .retain(|one| !moves || !is_of_job(one) || is_entry(&one));
+    changed
+        .pending
+        .iter_mut()
+        .filter(|one| is_of_job(one))
+        .for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
+    let mut left = changed.pending.iter().filter(|one| is_of_job(one)).count();
+    let (plan, _) = walk(engine, &changed, budget, None, &mut |_, one, _| {
+        let over = left == 0;
+        left = left.saturating_sub(usize::from(is_of_job(one)));
+        !over
+    });
+    plan.starts.iter().any(|start| entry.is_or_has(start.job))
 }

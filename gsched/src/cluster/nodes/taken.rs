@@ -4,8 +4,8 @@ use super::Cluster;
 use crate::cluster::node_class::MakeId;
 use crate::cluster::node_state::Hold;
 use crate::cluster::node_states::{RoomId, RoomMark};
+use crate::cluster::picked::Picked;
 use crate::cluster::timeline::Need;
-use crate::place::search::Picked;
 use gmodel::Timestamp;
 use std::ops::Range;
 

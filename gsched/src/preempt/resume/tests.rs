@@ -1,6 +1,5 @@
 use crate::plan::{Plan, WorkBudget};
 use crate::tests::world::world;
-
 fn planned(text: &str) -> Plan {
     crate::plan(&world(text), WorkBudget::default())
 }

@@ -1,0 +1,172 @@
+//! Planned starts of jobs with several entries (partitions, features): one for each job or task, the earliest.
+//!
+//! Source: slurm.conf(5), `bf_one_resv_per_job`.
+
+use crate::backfill::planned::Reserved;
+use crate::backfill::reserve::plan_start_at;
+use crate::cluster::node_state::Hold;
+use crate::forecast::limited::{earliest_allowed, foretell_again, foretell_no_more};
+use crate::job::job_class::ShapeId;
+use crate::pass::Pass;
+use crate::place::gpu_reservation::{hold_counted_again, lift_counted, promise_reserved};
+use crate::snapshot::PendingJob;
+use gmodel::JobId;
+use std::ops::Range;
+
+/// Whether it has, or is to have, a reservation in another of its partitions.
+pub(crate) fn waits_elsewhere(pass: &Pass, job: &PendingJob) -> bool {
+    pass.backfill
+        .wants
+        .iter()
+        .any(|want| is_of(job, want.job, want.is_array))
+        || places_of(pass, job).next().is_some()
+}
+
+pub(crate) fn places_of<'p>(
+    pass: &'p Pass,
+    job: &PendingJob,
+) -> impl Iterator<Item = usize> + use<'p> {
+    let (id, is_array) = (job.id, job.positions.is_some());
+    let of_job =
+        move |one: &Reserved| one.job == id && one.is_array == is_array && !one.holds.is_empty();
+    (0..pass.backfill.reserved.len()).filter(move |at| of_job(&pass.backfill.reserved[*at]))
+}
+
+/// Leaves an empty one in its place: loops along the list must not miss those behind it.
+pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> Reserved {
+    foretell_no_more(pass, place);
+    // What is taken back out of its turn is no part of the argument that others are promised the same again.
+    pass.memory.promised.forget();
+    pass.backfill.refusals.forget();
+    let own = &mut pass.backfill.reserved[place];
+    let lifted = Reserved {
+        holds: std::mem::take(&mut own.holds),
+        ..own.clone()
+    };
+    for (hold, nodes) in &lifted.holds {
+        nodes
+            .clone()
+            .for_each(|at| pass.world.cluster.touch(at).release(hold));
+    }
+    promise_reserved(pass, lifted.counted, &lifted.holds, false);
+    for (name, count) in &job.spec.licences {
+        pass.world
+            .licences
+            .get_mut(name)
+            .into_iter()
+            .for_each(|free| free.give(lifted.at, lifted.to, *count));
+    }
+    pass.use_cap(job, (lifted.at, lifted.to), false);
+    lifted
+}
+
+/// It did not start: what was lifted is held again.
+pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, Reserved)>) {
+    for (place, own) in own {
+        for (hold, nodes) in &own.holds {
+            nodes
+                .clone()
+                .for_each(|at| pass.world.cluster.touch(at).hold_again(hold));
+        }
+        for (name, count) in &job.spec.licences {
+            pass.world
+                .licences
+                .get_mut(name)
+                .into_iter()
+                .for_each(|free| free.take(own.at, own.to, *count));
+        }
+        pass.use_cap(job, (own.at, own.to), true);
+        promise_reserved(pass, own.counted, &own.holds, true);
+        pass.backfill.reserved[place] = own;
+        foretell_again(pass, place);
+    }
+}
+
+/// It started, or one of its tasks did: one reservation less, that which the start stands in the way of or the latest.
+pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usize, Reserved)>) {
+    own.sort_by_key(|(place, one)| (one.at, *place));
+    let mut left = own.len().saturating_sub(1);
+    for (place, one) in own {
+        if left > 0 && still_fits(pass, job, &one) {
+            left -= 1;
+            hold_own(pass, job, vec![(place, one)]);
+        } else {
+            forget_not_before(pass);
+        }
+    }
+}
+
+/// A reservation is gone for good: others may have its time.
+pub(crate) fn forget_not_before(pass: &mut Pass) {
+    pass.backfill.refusals.forget();
+    for shape in &mut pass.memory.shapes.list {
+        shape.pass.not_before.clear();
+        shape.pass.not_before_window.clear();
+    }
+}
+
+pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &Reserved) -> bool {
+    let cluster = &pass.world.cluster;
+    let has_room = |(hold, nodes): &(Hold, Range<usize>)| {
+        nodes
+            .clone()
+            .all(|at| cluster.room(at).can_hold_again(hold))
+    };
+    let is_free = |(name, count): (&String, &u32)| {
+        pass.world
+            .licences
+            .get(name)
+            .is_some_and(|free| free.least(one.at, one.to) >= *count)
+    };
+    one.holds.iter().all(has_room) && job.spec.licences.iter().all(is_free)
+}
+
+/// One reservation for each job, and for each task of an array, in the partition that offers the earliest start: this one
+/// takes over what is the latest in others as long as it offers an earlier one.
+pub(crate) fn reserve_choice(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    partition: usize,
+    tasks: u32,
+) {
+    let lifted = lift_counted(pass, shape);
+    reserve_tasks(pass, job, shape, partition, tasks);
+    hold_counted_again(pass, lifted);
+}
+
+fn reserve_tasks(pass: &mut Pass, job: &PendingJob, shape: ShapeId, partition: usize, tasks: u32) {
+    for _ in 0..tasks {
+        if pass.backfill.reserve_left[partition] == 0 || pass.is_spent() {
+            return;
+        }
+        pass.backfill.reserve_left[partition] -= 1;
+        let is_new = places_of(pass, job).count() < tasks as usize;
+        let latest = places_of(pass, job)
+            .max_by_key(|place| (pass.backfill.reserved[*place].at, *place))
+            .filter(|_| !is_new);
+        let own: Vec<_> = latest
+            .map(|place| (place, lift_reserved(pass, job, place)))
+            .into_iter()
+            .collect();
+        let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(shape)));
+        let found = earliest_allowed(pass, job, shape)
+            .filter(|found| own.iter().all(|(_, own)| found.at < own.at));
+        known
+            .into_iter()
+            .for_each(|known| *pass.of_pass(shape) = known);
+        if found
+            .and_then(|found| plan_start_at(pass, job, shape, found))
+            .is_none()
+        {
+            return hold_own(pass, job, own);
+        }
+        if !own.is_empty() {
+            forget_not_before(pass);
+        }
+    }
+}
+
+pub(crate) fn is_of(job: &PendingJob, id: JobId, is_array: bool) -> bool {
+    job.id == id && job.positions.is_some() == is_array
+}

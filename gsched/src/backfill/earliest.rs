@@ -1,0 +1,242 @@
+//! The earliest start of a job beside all that is reserved.
+
+use crate::backfill::planned::Earliest;
+use crate::backfill::promised::Early;
+use crate::cluster::network::{Network, any_switches_from};
+use crate::cluster::nodes::Cluster;
+use crate::cluster::nodes::end_after;
+use crate::cluster::timeline::UNLIMITED_SECS;
+use crate::engine::Memory;
+use crate::job::job_class::{Shape, ShapeId};
+use crate::pass::Pass;
+use crate::place::allowed::secs_from;
+use crate::place::gpu_reservation::{
+    earliest_clear, hold_counted_again, lift_counted, may_reach_counted, reserved_first,
+};
+use crate::place::nominated_nodes::{earliest_within, nominated_bounds};
+use crate::place::search::{Ask, Search};
+use crate::snapshot::PendingJob;
+use fixedbitset::FixedBitSet;
+use gmodel::Timestamp;
+
+/// All nodes that have room for a shape by themselves from one time on and before another, of those that the search for an
+/// earliest start looked at just now; if they are too few for it.
+fn early_nodes(
+    memory: &Memory,
+    cluster: &Cluster,
+    shape: ShapeId,
+    from: Timestamp,
+    at: Timestamp,
+) -> Option<Early> {
+    let of = &memory.shapes.list[shape as usize];
+    let mut early = Early {
+        from,
+        nodes: FixedBitSet::with_capacity(cluster.nodes.len()),
+    };
+    let mut left = of.ways[0].nodes as usize;
+    for (nodes, start) in memory.looked.starts(cluster)? {
+        if start >= at {
+            continue;
+        }
+        let up = of.candidates.up_in(nodes.clone());
+        left = left.checked_sub(up).filter(|left| *left > 0)?;
+        match up == nodes.len() {
+            true => early.nodes.insert_range(nodes),
+            false => early
+                .nodes
+                .extend(nodes.filter(|at| of.candidates.up.contains(*at))),
+        }
+    }
+    Some(early)
+}
+
+/// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
+pub(crate) fn earliest_start(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+) -> Option<Earliest> {
+    earliest_start_from(pass, job, shape, pass.now)
+}
+
+/// The same from a time on.
+pub(crate) fn earliest_start_from(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    from: Timestamp,
+) -> Option<Earliest> {
+    let lifted = lift_counted(pass, shape);
+    let found = earliest_beside(pass, job, shape, from);
+    hold_counted_again(pass, lifted);
+    found
+}
+
+fn earliest_beside(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    from: Timestamp,
+) -> Option<Earliest> {
+    let secs = job.held_secs();
+    let horizon = pass.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
+    // A time that only this job must wait for says nothing about others.
+    let mut for_all = from <= pass.now;
+    let mut from = from.max(pass.now);
+    let ways = pass.shape(shape).ways.len();
+    let bounds = nominated_bounds(pass, job);
+    let notes_early =
+        pass.backfill.keeps_promises && is_any_alike(pass.shape(shape), &pass.memory.network);
+    for _ in 0..16 {
+        let open = pass.cap_opens(job, from, secs)?;
+        for_all &= open <= from;
+        from = open;
+        let mut best: Option<Earliest> = None;
+        for way in 0..ways {
+            let until = best.as_ref().map_or(horizon, |best| best.at);
+            let from = from.max(not_before(pass, job, shape, way, secs));
+            if from >= until {
+                continue;
+            }
+            let look = |search: &mut Search, ask: &Ask, from: Timestamp| {
+                let few = search.earliest(ask, way, (from, secs), until);
+                let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some())
+                else {
+                    return few;
+                };
+                let until = few.as_ref().map_or(until, |(at, _)| *at);
+                let (on_any, from) = (
+                    Ask {
+                        most_leaves: None,
+                        ..*ask
+                    },
+                    from.max(over),
+                );
+                let any = if from < until {
+                    search.earliest(&on_any, way, (from, secs), until)
+                } else {
+                    None
+                };
+                any.or(few)
+            };
+            let found = match &bounds {
+                Some(bounds) => earliest_within(pass, job, shape, bounds, |search, ask| {
+                    look(search, ask, from)
+                }),
+                None if may_reach_counted(pass, job, shape) => {
+                    earliest_clear(pass, job, shape, way, (from, until), look)
+                }
+                None => pass.search(job, shape, |search, ask| look(search, ask, from)),
+            };
+            if let Some((at, picked)) = found {
+                if for_all && bounds.is_none() {
+                    remember_not_before(pass, job, shape, way, secs, at);
+                }
+                let early = notes_early
+                    .then(|| early_nodes(pass.memory, pass.world.cluster, shape, from, at))
+                    .flatten();
+                best = Some(Earliest {
+                    at,
+                    way,
+                    picked,
+                    early,
+                });
+            }
+        }
+        let best = best?;
+        let at = best.at;
+        let end = |at: Timestamp| end_after(at, Some(secs_from(pass, job, shape, at)));
+        let mut free = reserved_first(pass, shape, best.way, at, end)?;
+        for (name, count) in &job.spec.licences {
+            free = free.max(pass.world.licences.get(name)?.first(*count, at, end)?);
+        }
+        free = free.max(pass.cap_opens(job, at, secs)?);
+        if free == at {
+            return Some(best);
+        }
+        for_all = false;
+        from = free;
+    }
+    None
+}
+
+/// What jobs of the shape before it found out: within a pass room only shrinks.
+pub(crate) fn not_before(
+    pass: &Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    way: usize,
+    secs: u32,
+) -> Timestamp {
+    let of = pass.shape(shape);
+    if !plain(job, of) {
+        return pass.now;
+    }
+    if let Some(window) = job.particulars.window_secs {
+        return of
+            .pass
+            .not_before_window(way, (secs, window))
+            .unwrap_or(pass.now);
+    }
+    let others = if job.is_choice() {
+        None
+    } else {
+        pass.backfill
+            .refusals
+            .not_before(&pass.memory.shapes.list, shape, secs)
+    };
+    of.pass
+        .not_before(way, secs)
+        .max(others)
+        .unwrap_or(pass.now)
+}
+
+pub(crate) fn remember_not_before(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    way: usize,
+    secs: u32,
+    at: Timestamp,
+) {
+    let shapes = &mut pass.memory.shapes.list;
+    if !plain(job, &shapes[shape as usize]) {
+        return;
+    }
+    if let Some(window) = job.particulars.window_secs {
+        return shapes[shape as usize]
+            .pass
+            .note_not_before_window(way, (secs, window), at);
+    }
+    if !job.is_choice()
+        && pass
+            .backfill
+            .refusals
+            .not_before(shapes, shape, secs)
+            .is_none_or(|known| known < at)
+    {
+        let nodes = shapes[shape as usize]
+            .ways
+            .first()
+            .map_or(0, |way| way.nodes);
+        pass.backfill.refusals.refuse_before(shape, nodes, secs, at);
+    }
+    pass.memory
+        .shapes
+        .of_pass(shape)
+        .note_not_before(way, secs, at);
+}
+
+/// All its nodes give the same, and may be any that have room.
+pub(crate) fn is_any_alike(shape: &Shape, network: &Network) -> bool {
+    let [way] = &shape.ways[..] else { return false };
+    let is_near = network.leaves.is_empty() && network.domains.is_empty();
+    shape.named.is_empty() && (way.nodes == 1 || (way.parts.len() == 1 && is_near))
+}
+
+/// Nothing about the job but its shape and limit decides when it can start.
+pub(crate) fn plain(job: &PendingJob, shape: &Shape) -> bool {
+    shape.claim.own().is_none()
+        && job.spec.licences.is_empty()
+        && job.spec.request.switches.is_none()
+}

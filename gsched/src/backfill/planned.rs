@@ -1,0 +1,122 @@
+//! Planned starts, deferred and made, and the earliest start of a job. Data only.
+
+use crate::backfill::promised::Early;
+use crate::cluster::nodes::Holds;
+use crate::cluster::picked::Picked;
+use crate::cluster::timeline::UNLIMITED_SECS;
+use crate::job::job_class::ShapeId;
+use crate::snapshot::{PendingJob, Snapshot};
+use fixedbitset::FixedBitSet;
+use gmodel::{JobId, Timestamp};
+
+/// A start in the future that others may not delay.
+#[derive(Clone, Debug)]
+pub struct Reserved {
+    pub job: JobId,
+    /// For a task of an array, whose id this is.
+    pub is_array: bool,
+    /// Which of its partitions it is in.
+    pub choice: u32,
+    pub at: Timestamp,
+    pub to: Timestamp,
+    /// From then on, or shortly before. None: it was taken back.
+    pub holds: Holds,
+    /// The place of the reservation by number of which it is.
+    pub counted: Option<usize>,
+}
+
+impl Reserved {
+    pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.holds
+            .iter()
+            .filter(|(hold, _)| hold.from == self.at)
+            .flat_map(|(_, nodes)| nodes.clone())
+    }
+
+    /// Whether it holds something of any of some nodes.
+    pub fn is_on(&self, nodes: &FixedBitSet) -> bool {
+        self.holds
+            .iter()
+            .any(|(_, stretch)| nodes.contains_any_in_range(stretch.clone()))
+    }
+}
+
+/// A waiting job that is to have a reservation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    /// Where it was among the pending.
+    pub at: u32,
+    pub job: JobId,
+    pub is_array: bool,
+    /// Which of its partitions is meant.
+    pub choice: u32,
+    pub shape: ShapeId,
+    pub tasks: u32,
+    /// It might begin before this time when that was looked into.
+    pub may_begin: Option<Timestamp>,
+}
+
+impl Want {
+    /// The pending job: it moves in the snapshot when others leave the queue.
+    pub fn job_in<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s PendingJob> {
+        let is = |job: &&PendingJob| {
+            job.id == self.job
+                && job.positions.is_some() == self.is_array
+                && job.spec.choice() == self.choice
+        };
+        snapshot
+            .pending
+            .get(self.at as usize)
+            .filter(is)
+            .or_else(|| snapshot.pending.iter().find(is))
+    }
+}
+
+/// A job that waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Where it was among the pending.
+    pub at: u32,
+    pub job: JobId,
+}
+
+/// Tasks of one array that get reservations where all jobs do.
+pub(crate) const MOST_RESERVED_TASKS: u32 = 128;
+
+/// The earliest start of a job: when, which way, and on which nodes.
+pub(crate) struct Earliest {
+    pub at: Timestamp,
+    pub way: usize,
+    pub picked: Picked,
+    pub early: Option<Early>,
+}
+
+/// No row is longer, seconds: forecasts end there.
+pub(crate) const LONGEST_SECS: u32 = 3 * UNLIMITED_SECS;
+
+/// Tasks of an array, one after the other, as one.
+pub(crate) fn in_a_row(job: &PendingJob, tasks: u64) -> PendingJob {
+    let mut row = job.clone();
+    if tasks > 1 {
+        let secs = job.held_secs();
+        let all = u64::from(secs)
+            .saturating_mul(tasks)
+            .min(u64::from(LONGEST_SECS)) as u32;
+        row.limit_secs = Some(all);
+        row.window_secs = job
+            .particulars
+            .window_secs
+            .map(|window| all.saturating_add(window.saturating_sub(secs)));
+    }
+    row
+}
+
+/// How many tasks a reservation of an array is for.
+pub(crate) fn tasks_of(job: &PendingJob, reserved: &Reserved) -> u64 {
+    let secs = reserved.to.since_secs(reserved.at) / i64::from(job.held_secs());
+    if job.positions.is_some() {
+        secs.max(1) as u64
+    } else {
+        1
+    }
+}

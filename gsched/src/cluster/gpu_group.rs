@@ -1,0 +1,38 @@
+//! GPUs of a node that are alike: type, memory, NVLink island, part.
+
+use crate::snapshot::SchedNode;
+use gmodel::GpuPart;
+use gmodel::node::GpuEntry;
+
+/// GPUs of a node that are as good as each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    pub gpu_type: String,
+    pub memory_mib: u64,
+    /// NVLink island within the node.
+    pub island: Option<u32>,
+    /// What is held of a GPU by who has one: all of it, or a MIG slice.
+    pub part: GpuPart,
+    /// Shares of it can be held to their part.
+    pub mps: bool,
+}
+
+impl Group {
+    pub(crate) fn of(gpu: &GpuEntry) -> Self {
+        Self {
+            gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
+            memory_mib: gpu.info.memory_mib,
+            island: gpu.info.nvlink_island,
+            part: gpu.info.part(),
+            mps: gpu.info.mps,
+        }
+    }
+}
+
+/// GPUs of a node, sick and missing ones too; slices are no more of them.
+pub(crate) fn gpus_of(node: &SchedNode) -> usize {
+    node.gpus
+        .iter()
+        .filter(|gpu| gpu.info.slice.is_none())
+        .count()
+}

@@ -1,0 +1,97 @@
+//! One entry of the queue in its turn: reasons that need no search, then a start or a wait.
+
+use crate::backfill::deferred::reserve_rivals;
+use crate::backfill::in_turn::plan_following_tasks;
+use crate::decide::start::{start_alone, start_tasks};
+use crate::decide::wait::keep_waiting;
+use crate::forecast::limited::note_limits;
+use crate::job::job_class::ShapeId;
+use crate::job::reason::{self, array_limit, standing};
+use crate::pass::Pass;
+use crate::place::admission::{is_admitted_later, not_admitted};
+use crate::place::gpu_reservation::{hold_counted_again, lift_counted};
+use crate::snapshot::PendingJob;
+use gmodel::{Reason, ReasonCode};
+use std::collections::BTreeMap;
+
+/// Decides about a job by its place among the pending.
+pub(crate) fn consider_in(
+    pass: &mut Pass,
+    at: usize,
+    partitions: &BTreeMap<&str, usize>,
+    guaranteed: bool,
+) {
+    let job = &pass.snapshot.pending[at];
+    pass.turn.at = at;
+    pass.turn.guaranteed_only = guaranteed && job.positions.is_some();
+    let reason = match partitions.get(job.spec.partition.as_str()) {
+        Some(partition) => consider(pass, job, *partition),
+        None => Some(reason::no_partition(job)),
+    };
+    if pass.turn.guaranteed_only
+        && matches!(&reason, Some(reason) if reason.code == ReasonCode::None)
+    {
+        pass.turn.later = Some(at);
+        return;
+    }
+    pass.tell(job, reason);
+}
+
+/// Starts what can start of a job; the reason of what is left waiting.
+pub(crate) fn consider(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<Reason> {
+    if pass.is_settled(job) {
+        return None;
+    }
+    let policy = &pass.snapshot.config.partitions[partition];
+    let standing = standing(job, policy, pass.snapshot);
+    // Tasks over the array cap are planned behind the tasks before them.
+    let waits_in_turn =
+        |reason: &Reason| pass.forecast.is_on && reason.code == ReasonCode::JobArrayTaskLimit;
+    let lasts = standing.filter(|reason| !waits_in_turn(reason));
+    if lasts.is_some() {
+        return lasts;
+    }
+    let shape = pass.shape_of(job, partition);
+    if let Some(never) = &pass.shape(shape).never {
+        return Some(never.clone());
+    }
+    consider_shape(pass, job, shape)
+}
+
+/// The same for a job that nothing stands against that lasts.
+pub(crate) fn consider_shape(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+    if let Some(reason) = not_admitted(pass, job, shape) {
+        if pass.forecast.is_on && is_admitted_later(pass, job, shape) {
+            note_limits(pass, job, shape);
+            plan_following_tasks(pass, job, shape, 0, pass.backfill.reserved.len());
+        }
+        return Some(reason);
+    }
+    if job.positions.is_none() && pass.array_room(job) == 0 {
+        if pass.forecast.is_on {
+            plan_following_tasks(pass, job, shape, 0, pass.backfill.reserved.len());
+        }
+        return Some(array_limit(job));
+    }
+    if pass.must_not_pass(pass.shape(shape).partition) {
+        return Some(pass.shape(shape).behind.clone());
+    }
+    reserve_rivals(pass, job, shape);
+    let lifted = lift_counted(pass, shape);
+    let before = pass.backfill.reserved.len();
+    let (left, started) = match &job.positions {
+        None => (start_alone(pass, job, shape).err().map(|wait| (wait, 1)), 0),
+        Some(positions) => start_tasks(pass, job, positions, shape),
+    };
+    let is_capped = left.as_ref().is_some_and(|(_, tasks)| *tasks == 0);
+    let reason = left.map(|(wait, tasks)| keep_waiting(pass, job, shape, wait, tasks));
+    if pass.forecast.is_on
+        && job.positions.is_some()
+        && reason.is_some()
+        && (is_capped || pass.backfill.reserved.len() > before)
+    {
+        plan_following_tasks(pass, job, shape, started, before);
+    }
+    hold_counted_again(pass, lifted);
+    reason
+}

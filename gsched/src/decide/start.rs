@@ -1,0 +1,402 @@
+//! Starting a job or a task now, beside all planned starts before it.
+
+use crate::backfill::choices::{hold_but_one, hold_own};
+use crate::backfill::deferred::{is_any_wanted_before, lift_own, reserve_next, reserve_wanted};
+use crate::backfill::planned::Reserved;
+use crate::cluster::node_states::RoomId;
+use crate::cluster::nodes::end_after;
+use crate::cluster::picked::{Picked, count, each};
+use crate::forecast::limited::{count_start, taken_there};
+use crate::job::job_class::ShapeId;
+use crate::job::reason::array_limit;
+use crate::ledger::Take;
+use crate::pass::{Found, Pass, Wait};
+use crate::place::allowed::{allowed_ways, check_limits_on, licences_now, secs_now, take_of};
+use crate::place::find::find_nodes;
+use crate::place::free_now::is_full;
+use crate::place::gpu_reservation::{is_counted, reserved_ways, take_reserved};
+use crate::place::nominated_nodes::is_bound;
+use crate::place::rails;
+use crate::plan::Start;
+use crate::preempt::nomination::takes_freed;
+use crate::preempt::what_if::keep_those_who_went_for;
+use crate::snapshot::PendingJob;
+use fixedbitset::FixedBitSet;
+use gmodel::array_spec::RangeSet;
+use gmodel::policy::Placement;
+use gmodel::run::{Allocation, NodeShare};
+use gmodel::{JobId, Reason, RunClass};
+use std::collections::BTreeMap;
+
+/// Starts a job or task now, if it can.
+pub(crate) fn start_now(
+    pass: &mut Pass,
+    job: &PendingJob,
+    id: JobId,
+    shape: ShapeId,
+) -> Result<(), Wait> {
+    let secs = secs_now(pass, job, shape);
+    let ways = allowed_ways(pass, job, shape, secs)?;
+    let ways = reserved_ways_of(
+        pass,
+        job,
+        shape,
+        ways,
+        job.spec.time_min_secs.unwrap_or(secs),
+    )?;
+    start_by(pass, job, id, shape, &ways)
+}
+
+/// By one of some ways.
+pub(crate) fn start_by(
+    pass: &mut Pass,
+    job: &PendingJob,
+    id: JobId,
+    shape: ShapeId,
+    ways: &[usize],
+) -> Result<(), Wait> {
+    if !job.is_choice() {
+        return start_beside(pass, job, id, shape, ways);
+    }
+    if is_full(pass.memory, pass.world.cluster, shape) {
+        licences_now(pass, job, secs_now(pass, job, shape))?;
+        pass.of_pass(shape).refused_secs = Some(0);
+        return Err(Wait::Room);
+    }
+    let own = lift_own(pass, job);
+    // What those of its shape were refused they were refused beside what it has reserved.
+    let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(shape)));
+    let told = start_beside(pass, job, id, shape, ways);
+    known
+        .into_iter()
+        .for_each(|known| *pass.of_pass(shape) = known);
+    match &told {
+        Ok(()) => hold_but_one(pass, job, own),
+        Err(_) => hold_own(pass, job, own),
+    }
+    told
+}
+
+/// Beside all that is reserved.
+fn start_beside(
+    pass: &mut Pass,
+    job: &PendingJob,
+    id: JobId,
+    shape: ShapeId,
+    ways: &[usize],
+) -> Result<(), Wait> {
+    let secs = secs_now(pass, job, shape);
+    licences_now(pass, job, secs)?;
+    if pass
+        .shape(shape)
+        .pass
+        .refused_secs
+        .is_none_or(|refused| secs < refused)
+    {
+        if is_full(pass.memory, pass.world.cluster, shape) {
+            pass.of_pass(shape).refused_secs = Some(0);
+            return Err(Wait::Room);
+        }
+        // What it has reserved elsewhere is lifted for a job of several partitions.
+        let is_refused = !job.is_choice()
+            && pass
+                .backfill
+                .refusals
+                .is_refused(&pass.memory.shapes.list, shape, secs);
+        if !is_refused && start_one_way(pass, job, id, shape, ways, secs)? {
+            return Ok(());
+        }
+        if ways.len() == pass.shape(shape).ways.len() && !is_bound(pass, job) {
+            pass.of_pass(shape).refused_secs = Some(secs);
+            if !is_refused {
+                pass.backfill.refusals.refuse_now(shape, secs);
+            }
+        }
+    }
+    // Rooms of an earlier moment say too little of a time that is cut to what they have.
+    let is_full_pass = pass.now == pass.snapshot.now;
+    match job
+        .spec
+        .time_min_secs
+        .filter(|least| is_full_pass && *least < secs)
+    {
+        Some(least) if start_shorter(pass, job, id, shape, ways, (least, secs)) => Ok(()),
+        _ => Err(Wait::Room),
+    }
+}
+
+/// Starts it by the first way that has room and that no limit stands against.
+fn start_one_way(
+    pass: &mut Pass,
+    job: &PendingJob,
+    id: JobId,
+    shape: ShapeId,
+    ways: &[usize],
+    secs: u32,
+) -> Result<bool, Wait> {
+    let mut limit = None;
+    for way in ways.iter().copied() {
+        match find_beside(pass, job, shape, way, secs) {
+            Ok(Some((_, _, Some(RunClass::Borrowed)))) if pass.turn.guaranteed_only => {
+                return Err(Wait::Limit(Reason::default()));
+            }
+            Ok(Some((picked, take, class))) => {
+                let shorter = (secs < job.held_secs()).then_some(secs);
+                commit_start(pass, job, id, shape, way, &picked, (&take, class), shorter);
+                return Ok(true);
+            }
+            Ok(None) => {}
+            Err(reason) => limit = limit.or(Some(reason)),
+        }
+    }
+    limit.map_or(Ok(false), |reason| Err(Wait::Limit(reason)))
+}
+
+/// With a limit cut down to what there is room for.
+fn start_shorter(
+    pass: &mut Pass,
+    job: &PendingJob,
+    id: JobId,
+    shape: ShapeId,
+    ways: &[usize],
+    (least, secs): (u32, u32),
+) -> bool {
+    if pass
+        .shape(shape)
+        .pass
+        .refused_min_secs
+        .is_some_and(|refused| least >= refused)
+    {
+        return false;
+    }
+    reserve_wanted(pass);
+    for way in ways.iter().copied() {
+        let longest = pass.search(job, shape, |search, ask| {
+            search.longest(ask, way, search.snapshot.now, (least, secs))
+        });
+        let Some((secs, picked)) = longest else {
+            continue;
+        };
+        let take = take_of(pass, shape, way, &picked, secs);
+        if let Ok(class) = check_limits_on(pass, job, shape, (&take, way, secs), &picked) {
+            commit_start(
+                pass,
+                job,
+                id,
+                shape,
+                way,
+                &picked,
+                (&take, class),
+                Some(secs),
+            );
+            return true;
+        }
+    }
+    pass.of_pass(shape).refused_min_secs = Some(least);
+    false
+}
+
+/// Nodes for a way, now, beside all that is to be reserved for those before. Reservations only take room: they are
+/// worked out one by one, and no more of them than it takes to refuse, or to know that the others begin when it is over.
+fn find_beside(pass: &mut Pass, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
+    let mut found = find_nodes(pass, job, shape, way, secs)?;
+    let end = end_after(pass.snapshot.now, Some(secs));
+    while let (Some((picked, ..)), true) = (&found, is_any_wanted_before(pass, end)) {
+        let mut nodes = FixedBitSet::with_capacity(pass.snapshot.nodes.len());
+        picked
+            .iter()
+            .for_each(|(picked, _)| nodes.insert_range(picked.clone()));
+        let in_the_way = |one: &Reserved| one.at < end && one.is_on(&nodes);
+        // Twice as many each time before it is asked whether more of them matter: to make one more is no harm.
+        let (mut looked, mut more) = (pass.backfill.reserved.len(), 1);
+        while !pass.backfill.reserved[looked..].iter().any(in_the_way)
+            && is_any_wanted_before(pass, end)
+        {
+            looked = pass.backfill.reserved.len();
+            for _ in 0..more {
+                let before = pass.backfill.reserved.len();
+                reserve_next(pass);
+                if pass.backfill.reserved[before..].iter().any(in_the_way) {
+                    break;
+                }
+            }
+            more *= 2;
+        }
+        found = find_nodes(pass, job, shape, way, secs)?;
+    }
+    Ok(found)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn commit_start(
+    pass: &mut Pass,
+    job: &PendingJob,
+    id: JobId,
+    shape: ShapeId,
+    way: usize,
+    picked: &Picked,
+    (take, class): (&Take, Option<RunClass>),
+    shorter: Option<u32>,
+) {
+    let now = pass.now;
+    let end = end_after(pass.snapshot.now, shorter.or(job.limit_secs));
+    let there = taken_there(
+        pass,
+        shape,
+        way,
+        picked,
+        (now, shorter.unwrap_or(job.held_secs())),
+    );
+    let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
+    memory.promised.start(each(picked).map(|(at, _)| at));
+    let of = &memory.shapes.list[shape as usize];
+    let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
+    // Nodes that were alike give the same and are alike again.
+    let mut made: BTreeMap<(RoomId, usize, Vec<u16>), (RoomId, NodeShare)> = BTreeMap::new();
+    let mut on_rails = rails::aligned(
+        memory,
+        cluster,
+        pass.snapshot,
+        (picked, shape, way),
+        (now, end),
+    );
+    for (at, part) in each(picked) {
+        let (before, node) = (cluster.room_id(at), cluster.nodes[at].id);
+        let liked = on_rails.remove(&at).unwrap_or_default();
+        let key = (before, part, liked);
+        if let Some((room, share)) = made.get(&key) {
+            cluster.set_room(at, *room);
+            allocation.push((
+                at,
+                NodeShare {
+                    node,
+                    ..share.clone()
+                },
+            ));
+        } else {
+            let make = cluster.nodes[at].make;
+            let need = *of
+                .need(way, part, make)
+                .expect("picked nodes serve their part");
+            let tasks = of.ways[way].parts[part].demand.tasks;
+            let make = &cluster.makes.list[make as usize];
+            let slot = match (need.milli, of.placement) {
+                (0, _) => None,
+                (_, Placement::Pack) => {
+                    let fitting = cluster.room(at).slots_for(make, &need, now, end);
+                    memory
+                        .scores
+                        .slot(cluster, at, &need, &fitting, pass.snapshot)
+                }
+                _ => None,
+            };
+            let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
+            let mut room = cluster.room(at).clone();
+            let share = room
+                .start(make, node, (&need, liked), tasks, (now, end))
+                .expect("picked nodes have room");
+            *cluster.touch(at) = room;
+            made.insert(key, (cluster.room_id(at), share.clone()));
+            allocation.push((at, share));
+        }
+        cluster.file(at);
+    }
+    // Ranks follow the network, and names within: neighbours in rank are neighbours there.
+    allocation.sort_by_key(|(at, _)| memory.network.rank(*at));
+    take_reserved(pass, shape, &allocation, (now, end));
+    let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
+    for (name, count) in &job.spec.licences {
+        if let Some(free) = pass.world.licences.get_mut(name) {
+            free.take(now, end, *count);
+        }
+    }
+    pass.use_cap(job, (now, end), true);
+    count_start(
+        pass,
+        job,
+        id,
+        (take, class),
+        &allocation,
+        there,
+        shorter.or(job.limit_secs),
+    );
+    if let Some(array) = job.capped_array() {
+        pass.world.array_starts.entry(array).or_default().insert(id);
+    }
+    let partition = job.partition_of_several();
+    if job.is_choice() || pass.turn.guaranteed_only {
+        pass.choices.settled.insert(id);
+    }
+    pass.plan.starts.push(Start {
+        job: id,
+        allocation,
+        partition,
+        class,
+        limit_secs: shorter,
+    });
+    pass.work.starts_left = pass.work.starts_left.saturating_sub(1);
+    takes_freed(pass, job);
+    keep_those_who_went_for(pass, id);
+}
+
+/// Starts a job that is no array now, if it can: also where victims leave for it in another of its partitions.
+pub(crate) fn start_alone(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Result<(), Wait> {
+    let Some(owed) = pass.world.usage.lift_owed(job) else {
+        return start_now(pass, job, job.id, shape);
+    };
+    pass.limits.refused.clear();
+    let told = start_now(pass, job, job.id, shape);
+    if told.is_err() {
+        pass.world.usage.owe_again(owed);
+    }
+    told
+}
+
+/// Ways for which its reservation by number has GPUs left, with what it was promised of it in another of its partitions.
+fn reserved_ways_of(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    ways: Vec<usize>,
+    secs: u32,
+) -> Result<Vec<usize>, Wait> {
+    if !job.is_choice() || !is_counted(pass, shape) {
+        return reserved_ways(pass, shape, ways, secs);
+    }
+    let own = lift_own(pass, job);
+    let ways = reserved_ways(pass, shape, ways, secs);
+    hold_own(pass, job, own);
+    ways
+}
+
+/// Starts as many tasks of an array as can start now: why the next waits, with how many of those that its cap lets start, and how many
+/// have had their turn.
+pub(crate) fn start_tasks(
+    pass: &mut Pass,
+    job: &PendingJob,
+    positions: &RangeSet,
+    shape: ShapeId,
+) -> (Option<(Wait, u32)>, u32) {
+    let elsewhere = pass.choices.settled_of(job);
+    let mut room = pass.array_room(job);
+    let mut done = elsewhere.len() as u32;
+    let open = positions
+        .iter()
+        .filter(|position| !elsewhere.contains(&JobId(job.id.0 + u64::from(*position))));
+    for position in open {
+        if pass.work.starts_left == 0 {
+            break;
+        }
+        if room == 0 {
+            return (Some((Wait::Limit(array_limit(job)), 0)), done);
+        }
+        let id = JobId(job.id.0 + u64::from(position));
+        if let Err(wait) = start_now(pass, job, id, shape) {
+            let tasks = (positions.len() as u32).saturating_sub(done).min(room);
+            return (Some((wait, tasks)), done);
+        }
+        room -= 1;
+        done += 1;
+    }
+    (None, done)
+}

@@ -1,0 +1,165 @@
+//! What a pass decides for an entry that cannot start: preemption, a planned start, headroom set aside, a reason.
+
+use crate::backfill::choices::waits_elsewhere;
+use crate::backfill::deferred::{begin_last, may_reserve, reserve_wanted};
+use crate::backfill::planned::{MOST_RESERVED_TASKS, Waiting, Want};
+use crate::cluster::nodes::end_after;
+use crate::cluster::timeline::UNLIMITED_SECS;
+use crate::decide::withheld::kept_for_others;
+use crate::forecast::limited::put_off;
+use crate::job::job_class::ShapeId;
+use crate::mig::hold::hold_back_for;
+use crate::pass::{Pass, Wait};
+use crate::place::allowed::take_of;
+use crate::place::gpu_reservation::place_of_counted;
+use crate::preempt::consolidate::consolidate_for;
+use crate::preempt::nomination::is_freed_elsewhere;
+use crate::preempt::what_if::{expect_later, fits_when_idle, preempt_for};
+use crate::snapshot::PendingJob;
+use gmodel::{Reason, ReasonCode};
+
+/// A job that waits for resources gets a start if it is among the first, and a reason.
+pub(crate) fn keep_waiting(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    wait: Wait,
+    tasks: u32,
+) -> Reason {
+    let mut preempting = None;
+    let (code, text) = match wait {
+        Wait::Limit(reason) => {
+            // There may be room, and only too little would stay idle: others may leave more.
+            let is_idle_kept = reason.code == ReasonCode::Headroom && tasks > 0;
+            preempting = if is_idle_kept {
+                preempt_for(pass, job, shape)
+            } else {
+                None
+            };
+            if preempting.is_none() {
+                if is_idle_kept {
+                    set_aside_for(pass, job, shape);
+                }
+                put_off(pass, job, shape, &reason, tasks.min(MOST_RESERVED_TASKS));
+                return reason;
+            }
+            (reason.code, None)
+        }
+        Wait::Short(reason) => (reason.code, Some(reason.text)),
+        Wait::Room => (ReasonCode::Resources, None),
+    };
+    if code == ReasonCode::Resources {
+        pass.room_wanted.push(Waiting {
+            at: pass.turn.at as u32,
+            job: job.id,
+        });
+    }
+    let partition = pass.shape(shape).partition;
+    let first = !std::mem::replace(&mut pass.backfill.waiting[partition], true);
+    let says = !pass.is_silent;
+    let kept = if code != ReasonCode::Resources || !says {
+        None
+    } else {
+        kept_for_others(pass, shape)
+    };
+    let free = (first && says).then(|| {
+        crate::job::most_free::what_is_free(pass.shape(shape), pass.snapshot, &pass.world.cluster)
+    });
+    if code == ReasonCode::Resources {
+        preempting = preempt_for(pass, job, shape);
+        preempting = preempting.or_else(|| {
+            if first {
+                consolidate_for(pass, job, shape)
+            } else {
+                None
+            }
+        });
+        if preempting.is_none() {
+            expect_later(pass, job, shape);
+        }
+    }
+    if let Some(reason) = preempting.take_if(|_| is_freed_elsewhere(pass, job, shape)) {
+        return reason;
+    }
+    if preempting.is_some() {
+        // What is made free for it is its own, however many wait before it.
+        reserve_wanted(pass);
+        pass.backfill.reserve_left[partition] = pass.backfill.reserve_left[partition].max(1);
+    }
+    let mut start = None;
+    if may_reserve(pass, partition) && tasks > 0 {
+        pass.backfill.wanted[partition] += 1;
+        let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
+        let tasks = tasks.min(MOST_RESERVED_TASKS);
+        // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own, nor
+        // where it takes of what is reserved by number, which then is set apart elsewhere.
+        let takes_over = (job.is_choice() && waits_elsewhere(pass, job))
+            || place_of_counted(pass, shape).is_some();
+        pass.choices
+            .kept_for
+            .extend(job.is_choice().then_some((job.id, is_array)));
+        pass.backfill.wants.push_back(Want {
+            at: pass.turn.at as u32,
+            job: job.id,
+            is_array,
+            choice,
+            shape,
+            tasks,
+            may_begin: None,
+        });
+        if pass.backfill.at_once || takes_over || preempting.is_some() {
+            start = reserve_wanted(pass);
+        } else if first && says {
+            start = begin_last(pass);
+        }
+    }
+    if code == ReasonCode::Resources && preempting.is_none() {
+        hold_back_for(pass, job, partition, tasks, start);
+    }
+    if let Some(reason) = preempting.or(kept) {
+        return reason;
+    }
+    if let Some(text) = text {
+        return Reason::new(code, text);
+    }
+    if !says {
+        return Reason::default();
+    }
+    let behind = &pass.shape(shape).behind;
+    let Some(free) = free else {
+        return behind.clone();
+    };
+    let needs = behind
+        .text
+        .strip_suffix(crate::job::describe::BEHIND)
+        .unwrap_or(&behind.text);
+    // A run without a limit is no promise of an end.
+    let some_day = pass
+        .snapshot
+        .now
+        .plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
+    let expected = start
+        .filter(|at| *at < some_day)
+        .map_or(String::new(), |at| format!("; room is expected by {at}"));
+    Reason::new(code, format!("{needs}; {free}{expected}"))
+}
+
+/// The first job of a partition that waits for headroom keeps what it needs from the jobs behind it, unless it would wait
+/// even on an empty cluster.
+fn set_aside_for(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
+    let partition = pass.shape(shape).partition;
+    if pass.backfill.set_aside.contains(partition) || !fits_when_idle(pass, job, shape) {
+        return;
+    }
+    // As much as it would take where it has room now: a whole node, where it is exclusive.
+    let (now, secs) = (pass.now, job.held_secs());
+    let picked = pass.search(job, shape, |search, ask| {
+        search.pick(ask, 0, now, end_after(now, Some(secs)))
+    });
+    let there = picked.map(|picked| take_of(pass, shape, 0, &picked, secs));
+    if let Some(take) = there.or_else(|| pass.shape(shape).ways.first().map(|way| way.take.clone()))
+    {
+        pass.world.usage.set_aside(job, &take);
+        pass.backfill.set_aside.insert(partition);
+    }
+}

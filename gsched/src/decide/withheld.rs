@@ -1,0 +1,117 @@
+//! Why free nodes are not given to a job class: a window, GPUs reserved by number, or planned starts hold them.
+
+use crate::backfill::deferred::{is_any_wanted_before, reserve_next};
+use crate::cluster::node_state::Hold;
+use crate::cluster::nodes::end_after;
+use crate::job::job_class::ShapeId;
+use crate::pass::Pass;
+use crate::place::free_now::{has_room_at, is_free_now, is_short_by};
+use fixedbitset::FixedBitSet;
+use gmodel::{Reason, ReasonCode};
+
+/// Why free nodes are not given to a job class: what holds them.
+pub(crate) fn kept_for_others(pass: &mut Pass, shape: ShapeId) -> Option<Reason> {
+    if let Some(kept) = &pass.shape(shape).pass.kept {
+        return (kept.code != ReasonCode::None).then(|| kept.clone());
+    }
+    let mut kept = None;
+    // A class that is full needs no second look.
+    if pass.shape(shape).pass.full != Some(true)
+        && is_free_now(pass.memory, pass.world.cluster, shape)
+    {
+        kept = kept_for_window(pass, shape)
+            .or_else(|| kept_by_number(pass, shape))
+            .or_else(|| kept_for_jobs(pass, shape, 0));
+        // The first planned start in its way is enough, as long as what is free now stays free.
+        let mut is_free = true;
+        let end = end_after(pass.now, pass.shape(shape).pass.refused_secs);
+        while is_free && kept.is_none() && is_any_wanted_before(pass, end) {
+            let before = pass.backfill.reserved.len();
+            reserve_next(pass);
+            let at_once = pass.backfill.reserved[before..]
+                .iter()
+                .any(|reserved| reserved.at <= pass.now);
+            is_free = !at_once || is_free_now(pass.memory, pass.world.cluster, shape);
+            kept = kept_for_jobs(pass, shape, before).filter(|_| is_free);
+        }
+    }
+    pass.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
+    kept
+}
+
+/// The window that keeps nodes on which a shape would have room.
+fn kept_for_window(pass: &Pass, shape: ShapeId) -> Option<Reason> {
+    let (shape, windows) = (pass.shape(shape), &pass.memory.windows);
+    windows.list.first()?;
+    let end = end_after(pass.now, shape.pass.refused_secs);
+    let least = shape.least_gpus(0, shape.ways.first()?.last());
+    let mut free = pass.world.cluster.with_gpus(least, &shape.candidates.up);
+    let has_room = |at: usize| has_room_at(pass.world.cluster, shape, at, pass.now);
+    let (at, (from, to)) = free.find_map(|at| {
+        windows
+            .blocking(at, shape.claim, pass.now, end)
+            .filter(|_| has_room(at))
+    })?;
+    let reservation = &windows.list[at].reservation;
+    let what = if reservation.maintenance {
+        "maintenance"
+    } else {
+        "reservation"
+    };
+    let text = format!(
+        "nodes it needs are kept for {what} {:?} from {from} to {to}",
+        reservation.name
+    );
+    Some(Reason::new(ReasonCode::ReqNodeNotAvail, text))
+}
+
+/// The reservation of so many GPUs that will hold some of a node on which a shape would have room.
+fn kept_by_number(pass: &Pass, shape: ShapeId) -> Option<Reason> {
+    let shape = pass.shape(shape);
+    let end = end_after(pass.now, shape.pass.refused_secs);
+    let blocks = |(at, hold): &&(usize, Hold)| {
+        let is_before =
+            pass.now < hold.from && hold.from < end && shape.candidates.up.contains(*at);
+        is_before
+            && has_room_at(pass.world.cluster, shape, *at, pass.now)
+            && is_short_by(pass.world.cluster, shape, *at, hold)
+    };
+    let mut others = pass
+        .world
+        .reservations
+        .iter()
+        .filter(|counted| shape.claim.own() != Some(counted.reservation));
+    let (counted, (_, hold)) =
+        others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
+    let windows = &pass.memory.windows;
+    let (from, to) = windows.of(counted.reservation, hold.from).next()?;
+    let name = &windows.list[counted.reservation].reservation.name;
+    Some(Reason::new(
+        ReasonCode::ReqNodeNotAvail,
+        format!("GPUs it needs are kept for reservation {name:?} from {from} to {to}"),
+    ))
+}
+
+/// The first job, among those from a place on that have a reservation, for which such nodes are kept.
+fn kept_for_jobs(pass: &Pass, shape: ShapeId, from: usize) -> Option<Reason> {
+    let (shape, cluster) = (pass.shape(shape), &pass.world.cluster);
+    let end = end_after(pass.now, shape.pass.refused_secs);
+    let least = shape.least_gpus(0, shape.ways.first()?.last());
+    let mut others = pass.backfill.reserved[from..]
+        .iter()
+        .filter(|reserved| reserved.at < end)
+        .peekable();
+    others.peek()?;
+    let mut free = FixedBitSet::with_capacity(cluster.nodes.len());
+    cluster
+        .by_free
+        .iter()
+        .skip(least)
+        .for_each(|nodes| free.union_with(nodes));
+    free.intersect_with(&shape.candidates.up);
+    let first = others.find(|reserved| reserved.is_on(&free))?;
+    Some(Reason::new(
+        ReasonCode::Priority,
+        format!("what it needs is kept for job {}", first.job),
+    ))
+}

@@ -1,0 +1,119 @@
+//! The scheduler's memory between passes: cluster, queue, job classes, planned starts of the last pass.
+//!
+//! Decides nothing. What it keeps changes no plan, only the work that a plan costs.
+
+use crate::backfill::planned::{Reserved, Waiting, Want};
+use crate::backfill::promised::Promised;
+use crate::changes::Changes;
+use crate::cluster::network::Network;
+use crate::cluster::nodes::Cluster;
+use crate::fair_tree::Standings;
+use crate::job::job_classes::Shapes;
+use crate::job::queue::Queue;
+use crate::ledger::Ledger;
+use crate::mig::held_back::HeldBack;
+use crate::place::counted::Counted;
+use crate::place::score::Scores;
+use crate::place::search::Looked;
+use crate::snapshot::Snapshot;
+use crate::window::Windows;
+use gmodel::JobId;
+use gmodel::config::ClusterConfig;
+use gmodel::policy::Policy;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// The scheduler with what it keeps from pass to pass. Plans are the same with a new one.
+#[derive(Debug, Default)]
+pub struct Engine {
+    pub(crate) cluster: Cluster,
+    pub(crate) memory: Memory,
+    pub(crate) queue: Queue,
+    /// For quick passes after this one.
+    pub(crate) left: Option<Left>,
+    /// How often the budget is doubled: a pass that is cut short comes further the next time.
+    pub(crate) stretch: u32,
+    /// The policy that job classes and windows belong to.
+    pub(crate) seen: Option<(Arc<ClusterConfig>, Arc<Policy>)>,
+    generation: (u64, usize),
+}
+
+/// What passes learned about requests and nodes; none of it changes a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub windows: Windows,
+    pub network: Network,
+    pub shapes: Shapes,
+    pub scores: Scores,
+    pub looked: Looked,
+    pub promised: Promised,
+    pub standings: Standings,
+    /// Plans name starts only: no reasons.
+    pub silent: bool,
+    /// Probes of the last pass.
+    pub probed: u64,
+}
+
+impl Engine {
+    /// An engine for replays: its plans name the same starts, and carry no reasons and no planned start that
+    /// no other start depends on. Quick passes have nothing to go on after it.
+    pub fn silent() -> Self {
+        Self {
+            memory: Memory {
+                silent: true,
+                ..Memory::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Brings everything up to a snapshot, with nothing taken by a pass.
+    pub(crate) fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
+        self.cluster.sync(snapshot, changes);
+        self.memory.standings.note(changes);
+        let same_policy = self.seen.as_ref().is_some_and(|(config, policy)| {
+            (Arc::ptr_eq(config, &snapshot.config) || *config == snapshot.config)
+                && (Arc::ptr_eq(policy, &snapshot.policy) || *policy == snapshot.policy)
+        });
+        let generation = (self.cluster.generation, self.cluster.makes.list.len());
+        if !same_policy || generation != self.generation {
+            self.memory.shapes.clear();
+            self.cluster.sort_again(snapshot);
+            self.memory.windows = Windows::new(snapshot);
+            self.memory.network =
+                Network::new(&snapshot.config.scheduler.topology, &snapshot.nodes);
+            self.generation = generation;
+        }
+        self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
+        self.memory.shapes.begin_pass(snapshot.pending.len());
+        self.memory.scores.begin_pass();
+        self.memory
+            .promised
+            .begin(self.memory.shapes.era(), &self.cluster.changed);
+    }
+}
+
+/// What a full pass leaves for quick ones.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Brought up to date by the runs that came and went, where no limit is one of time.
+    pub ledger: Option<Ledger>,
+    /// Jobs that wait for nodes, in order, of those that were looked at.
+    pub waiting: Vec<Waiting>,
+    /// GPUs that wait to be cut for some of them.
+    pub held_back: Vec<HeldBack>,
+    pub reserved: Vec<Reserved>,
+    /// Reservations that were put off, and by partition how many may be made.
+    pub wants: VecDeque<Want>,
+    pub reserve_left: Vec<u32>,
+    /// Reservations of GPUs by their number, with what is set apart for them.
+    pub counted: Vec<Counted>,
+    /// Something is set aside for a job that waits until more is idle.
+    pub is_set_aside: bool,
+    /// A nomination is open: what its victims leave, and the guarantee it claims, belong to the nominated job.
+    pub makes_room: bool,
+    /// Jobs that were started and have no run yet that is known here.
+    pub started: BTreeSet<JobId>,
+    /// Tasks among them, by the array with a cap that they are of.
+    pub in_arrays: BTreeMap<JobId, BTreeSet<JobId>>,
+}

@@ -1,0 +1,48 @@
+//! Whether the reservation that a job names admits it, now or in a later window.
+
+use crate::job::job_class::ShapeId;
+use crate::limits::secs_text;
+use crate::pass::Pass;
+use crate::snapshot::PendingJob;
+use gmodel::{Reason, ReasonCode};
+
+pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+    let reserved = &pass.memory.windows.list[pass.shape(shape).claim.own()?];
+    let name = &reserved.reservation.name;
+    let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
+    if !reserved.admits(job, &pass.snapshot.policy) {
+        let (user, account) = (&job.spec.user.name, &job.spec.account);
+        return wait(format!(
+            "reservation {name:?} is not for user {user:?} in account {account:?}"
+        ));
+    }
+    let secs = job.least_secs();
+    let one = &reserved.reservation;
+    if !one.flex && secs > one.duration_secs {
+        return wait(format!(
+            "asks for {}, and reservation {name:?} lasts {}",
+            secs_text(secs),
+            secs_text(one.duration_secs)
+        ));
+    }
+    match crate::window::next(one, pass.snapshot.now) {
+        None => wait(format!("reservation {name:?} is over")),
+        Some((from, _)) if from > pass.snapshot.now && !one.flex => {
+            wait(format!("reservation {name:?} begins at {from}"))
+        }
+        Some((_, to)) if !one.flex && pass.snapshot.now.plus_secs(i64::from(secs)) > to => wait(
+            format!("needs {secs} s, and reservation {name:?} ends at {to}"),
+        ),
+        Some(_) => None,
+    }
+}
+
+/// Whether a job that its own reservation does not admit now fits into a window of it that comes.
+pub(crate) fn is_admitted_later(pass: &Pass, job: &PendingJob, shape: ShapeId) -> bool {
+    let Some(own) = pass.shape(shape).claim.own() else {
+        return false;
+    };
+    let reserved = &pass.memory.windows.list[own];
+    job.least_secs() <= reserved.reservation.duration_secs
+        && reserved.admits(job, &pass.snapshot.policy)
+}

@@ -1,0 +1,271 @@
+//! Nodes for one alternative of a job, now: the preferred ones, else those that limits and headroom allow.
+
+use crate::cluster::nodes::end_after;
+use crate::cluster::picked::{Picked, count, each};
+use crate::job::job_class::ShapeId;
+use crate::ledger::Take;
+use crate::pass::{Found, Pass};
+use crate::place::allowed::{check_limits_on, is_node_idle_at, take_of};
+use crate::place::nominated_nodes::nominated_bounds;
+use crate::place::search::Ask;
+use crate::snapshot::PendingJob;
+use fixedbitset::FixedBitSet;
+use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
+use std::collections::BTreeSet;
+
+/// Node sizes that are tried for a job that takes nodes whole, of each kind.
+const MOST_SIZES: usize = 8;
+
+/// What is said to a job that would take so much of some nodes: its class, or why not.
+pub(crate) type Check<'a> = &'a dyn Fn(&Pass, &Take, &Picked) -> Result<Option<RunClass>, Reason>;
+
+/// Without the whole nodes of partitions that keep such.
+pub(crate) fn nodes_not_whole(pass: &Pass, shape: ShapeId, time: Timestamp) -> FixedBitSet {
+    let mut nodes = pass.shape(shape).candidates.up.clone();
+    let is_kept = |at: usize| {
+        pass.headroom
+            .kept_nodes
+            .iter()
+            .any(|kept| kept.nodes.contains(at))
+    };
+    let whole: Vec<usize> = nodes
+        .ones()
+        .filter(|at| is_kept(*at) && is_node_idle_at(pass, *at, time))
+        .collect();
+    whole.into_iter().for_each(|at| nodes.set(at, false));
+    nodes
+}
+
+/// Those of no partition that keeps some idle.
+fn nodes_outside(pass: &Pass, shape: ShapeId) -> FixedBitSet {
+    let mut nodes = pass.shape(shape).candidates.up.clone();
+    pass.headroom
+        .kept_idle_on
+        .iter()
+        .for_each(|(_, kept)| nodes.difference_with(kept));
+    nodes
+}
+
+/// For a job on several nodes that would take too many of the headroom nodes: as many of these as headroom allows, and
+/// others. `is_kept`: headroom still refuses.
+pub(crate) fn pick_beside_kept(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    (way, from, end): (usize, Timestamp, Timestamp),
+    (liked, among): (&Picked, Option<&FixedBitSet>),
+    is_kept: &dyn Fn(&Pass, &Picked) -> bool,
+) -> Option<Picked> {
+    if count(liked) < 2 {
+        return None;
+    }
+    let mut others = nodes_not_whole(pass, shape, from);
+    pass.headroom
+        .kept_idle_on
+        .iter()
+        .for_each(|(_, kept)| others.difference_with(kept));
+    let kept: Vec<usize> = each(liked)
+        .map(|(at, _)| at)
+        .filter(|at| !others.contains(*at))
+        .collect();
+    among
+        .into_iter()
+        .for_each(|among| others.intersect_with(among));
+    let (mut fewest, mut most) = (0, kept.len());
+    while fewest < most {
+        let some = (fewest + most) / 2;
+        let mut only = others.clone();
+        only.extend(kept[..some].iter().copied());
+        match pass.search(job, shape, |search, ask| {
+            search.pick(
+                &Ask {
+                    only: Some(&only),
+                    ..*ask
+                },
+                way,
+                from,
+                end,
+            )
+        }) {
+            None => fewest = some + 1,
+            Some(picked) if is_kept(pass, &picked) => most = some,
+            found => return found,
+        }
+    }
+    None
+}
+
+/// For a job that takes nodes whole: nodes below each of the largest sizes, by GPUs and by CPUs.
+pub(crate) fn smaller_nodes(pass: &Pass, shape: ShapeId, way: usize) -> Vec<FixedBitSet> {
+    let of = pass.shape(shape);
+    if !of.ways[way].parts.iter().any(|part| part.demand.exclusive) {
+        return Vec::new();
+    }
+    let cluster = &pass.world.cluster;
+    let make = |at: usize| &cluster.makes.list[cluster.nodes[at].make as usize];
+    let sizes: [&dyn Fn(usize) -> usize; 2] = [&|at| make(at).gpus, &|at| make(at).cpus as usize];
+    let up = &of.candidates.up;
+    let smaller = sizes.iter().flat_map(|size| {
+        let all: BTreeSet<usize> = up.ones().map(size).collect();
+        let below = all.into_iter().rev().skip(1).take(MOST_SIZES);
+        below.map(|most| {
+            up.ones()
+                .filter(|at| size(*at) <= most)
+                .collect::<FixedBitSet>()
+        })
+    });
+    smaller.collect()
+}
+
+/// Nodes for an alternative, now: the preferred ones; another type, or smaller nodes, where a limit refuses these.
+pub(crate) fn find_nodes(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    way: usize,
+    secs: u32,
+) -> Found {
+    find_nodes_by(pass, job, shape, way, secs, &|pass, take, picked| {
+        check_limits_on(pass, job, shape, (take, way, secs), picked)
+    })
+}
+
+/// The same, as `check` allows a job to take so much of some nodes.
+pub(crate) fn find_nodes_by(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    way: usize,
+    secs: u32,
+    check: Check,
+) -> Found {
+    let Some(bounds) = nominated_bounds(pass, job) else {
+        return find_nodes_among(pass, job, shape, way, secs, None, check);
+    };
+    let mut found = Ok(None);
+    for nodes in &bounds {
+        found = find_nodes_among(pass, job, shape, way, secs, Some(nodes), check);
+        if matches!(found, Ok(Some(_))) {
+            break;
+        }
+    }
+    found
+}
+
+fn find_nodes_among(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    way: usize,
+    secs: u32,
+    nodes: Option<&FixedBitSet>,
+    check: Check,
+) -> Found {
+    let now = pass.now;
+    let end = end_after(pass.snapshot.now, Some(secs));
+    let Some(picked) = pass.search(job, shape, |search, ask| {
+        search.pick(
+            &Ask {
+                only: nodes,
+                ..*ask
+            },
+            way,
+            now,
+            end,
+        )
+    }) else {
+        return Ok(None);
+    };
+    let take = take_of(pass, shape, way, &picked, secs);
+    let no = match check(pass, &take, &picked) {
+        Ok(class) => return Ok(Some((picked, take, class))),
+        Err(reason) => reason,
+    };
+    let of_types = gpu_types_for(pass, shape)
+        .into_iter()
+        .map(|kind| nodes_of_type(pass, shape, &kind));
+    let in_use = (!pass.headroom.kept_nodes.is_empty()).then(|| nodes_not_whole(pass, shape, now));
+    let outside = (!pass.headroom.kept_idle_on.is_empty()).then(|| nodes_outside(pass, shape));
+    let choices: Vec<FixedBitSet> = of_types
+        .chain(in_use)
+        .chain(outside)
+        .chain(smaller_nodes(pass, shape, way))
+        .collect();
+    for mut only in choices {
+        nodes
+            .into_iter()
+            .for_each(|nodes| only.intersect_with(nodes));
+        let found = pass.search(job, shape, |search, ask| {
+            search.pick(
+                &Ask {
+                    only: Some(&only),
+                    ..*ask
+                },
+                way,
+                now,
+                end,
+            )
+        });
+        let Some(picked) = found else { continue };
+        let take = take_of(pass, shape, way, &picked, secs);
+        if let Ok(class) = check(pass, &take, &picked) {
+            return Ok(Some((picked, take, class)));
+        }
+    }
+    if no.code == ReasonCode::Headroom
+        && !(pass.headroom.kept_nodes.is_empty() && pass.headroom.kept_idle_on.is_empty())
+    {
+        let said = |pass: &Pass, picked: &Picked| {
+            let take = take_of(pass, shape, way, picked, secs);
+            check(pass, &take, picked).map(|class| (take, class))
+        };
+        let found = pick_beside_kept(
+            pass,
+            job,
+            shape,
+            (way, now, end),
+            (&picked, nodes),
+            &|pass, picked| said(pass, picked).is_err(),
+        );
+        if let Some(picked) = found
+            && let Ok((take, class)) = said(pass, &picked)
+        {
+            return Ok(Some((picked, take, class)));
+        }
+    }
+    Err(no)
+}
+
+/// Types of GPUs on the nodes that may run a shape.
+pub(crate) fn gpu_types_for(pass: &Pass, shape: ShapeId) -> BTreeSet<String> {
+    let cluster = &pass.world.cluster;
+    let makes: BTreeSet<u32> = pass
+        .shape(shape)
+        .candidates
+        .up
+        .ones()
+        .map(|at| cluster.nodes[at].make)
+        .collect();
+    let groups = makes
+        .iter()
+        .flat_map(|make| &cluster.makes.list[*make as usize].groups);
+    groups.map(|group| group.gpu_type.clone()).collect()
+}
+
+/// Nodes that have no GPUs but of one type.
+pub(crate) fn nodes_of_type(pass: &Pass, shape: ShapeId, kind: &str) -> FixedBitSet {
+    let cluster = &pass.world.cluster;
+    let mut nodes = pass.shape(shape).candidates.up.clone();
+    let of_type = |make: &u32| {
+        cluster.makes.list[*make as usize]
+            .groups
+            .iter()
+            .all(|group| group.gpu_type == kind)
+    };
+    let others: Vec<usize> = nodes
+        .ones()
+        .filter(|at| !of_type(&cluster.nodes[*at].make))
+        .collect();
+    others.into_iter().for_each(|at| nodes.set(at, false));
+    nodes
+}

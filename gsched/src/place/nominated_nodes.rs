@@ -1,0 +1,116 @@
+//! Where a job with a nomination may look for nodes: its own first, never those of other nominations.
+
+use crate::cluster::nodes::Holds;
+use crate::cluster::picked::{Picked, each};
+use crate::job::job_class::ShapeId;
+use crate::pass::Pass;
+use crate::place::search::{Ask, Search};
+use crate::snapshot::PendingJob;
+use fixedbitset::FixedBitSet;
+use gmodel::{JobId, NodeId, ReasonCode, Timestamp};
+
+/// A run is over so long after it was to be, at most: what it does before its limit counts.
+const LATE_SECS: i64 = 60;
+
+/// What is idle already where others go for a job is its own from shortly before it starts: runs take a while to begin, and one that
+/// is to be over just then would still be there. `None`: nothing is freed for it.
+pub(crate) fn hold_idle_part(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    way: usize,
+    picked: &Picked,
+    at: Timestamp,
+) -> Option<Holds> {
+    let (now, from) = (pass.now, pass.now.max(at.plus_secs(-LATE_SECS)));
+    let freed = pass
+        .preemption
+        .freed
+        .get(&key(job))
+        .filter(|_| now < at)?
+        .clone();
+    let cluster = &mut *pass.world.cluster;
+    let of = &pass.memory.shapes.list[shape as usize];
+    let mut holds = Vec::new();
+    for (node, part) in each(picked) {
+        let track = &cluster.nodes[node];
+        let need = of
+            .need(way, part, track.make)
+            .filter(|need| freed.contains(&track.id) && need.milli == 0);
+        let Some(need) = need.filter(|need| cluster.fits(node, need, from, at)) else {
+            continue;
+        };
+        holds.extend(
+            cluster
+                .touch(node)
+                .hold(need, from, at)
+                .map(|hold| (hold, node..node + 1)),
+        );
+    }
+    Some(holds)
+}
+
+/// One that may not have what was freed for another: what it is refused says nothing of others.
+pub(crate) fn is_bound(pass: &Pass, job: &PendingJob) -> bool {
+    !pass.preemption.freed.is_empty()
+        && (job.reason.code == ReasonCode::Preempting
+            || pass.preemption.freed.contains_key(&key(job)))
+}
+
+/// Where a nominated job looks for nodes: first on its nominated nodes, then on nodes without a nomination. `None`:
+/// anywhere.
+pub(crate) fn nominated_bounds(pass: &Pass, job: &PendingJob) -> Option<Vec<FixedBitSet>> {
+    if !is_bound(pass, job) {
+        return None;
+    }
+    let own = pass.preemption.freed.get(&key(job));
+    let cluster = &pass.world.cluster;
+    let places = |nodes: &[NodeId]| {
+        let mut set = FixedBitSet::with_capacity(cluster.nodes.len());
+        nodes
+            .iter()
+            .filter_map(|node| cluster.place(*node))
+            .for_each(|at| set.insert(at));
+        set
+    };
+    let others = pass
+        .preemption
+        .freed
+        .iter()
+        .filter(|(whose, _)| **whose != key(job))
+        .flat_map(|(_, nodes)| nodes.iter().copied());
+    let mut open = places(&others.collect::<Vec<NodeId>>());
+    open.toggle_range(..);
+    Some(
+        own.map(|own| places(own))
+            .into_iter()
+            .chain([open])
+            .collect(),
+    )
+}
+
+/// The earliest start within the bounds of a job: on the nodes that are freed for it, where it has such. Elsewhere there may be room
+/// before that is kept idle, and what is left for it there would be anybody's.
+pub(crate) fn earliest_within(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: ShapeId,
+    bounds: &[FixedBitSet],
+    look: impl Fn(&mut Search, &Ask) -> Option<(Timestamp, Picked)>,
+) -> Option<(Timestamp, Picked)> {
+    bounds.iter().find_map(|only| {
+        pass.search(job, shape, |search, ask| {
+            look(
+                search,
+                &Ask {
+                    only: Some(only),
+                    ..*ask
+                },
+            )
+        })
+    })
+}
+
+pub(crate) fn key(job: &PendingJob) -> (JobId, bool) {
+    (job.id, job.positions.is_some())
+}

@@ -1,0 +1,55 @@
+//! Runs that are on their way out at the start of a pass, and the jobs that they leave for.
+
+use crate::snapshot::{PendingJob, Snapshot};
+use gmodel::{JobId, RunId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Runs that leave already, and the jobs they leave for.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    pub runs: BTreeSet<RunId>,
+    /// How many leave for each job, or task of an array.
+    pub(crate) for_job: BTreeMap<JobId, usize>,
+    /// Jobs that will stand on their account's guarantee then.
+    pub(crate) owed: BTreeSet<JobId>,
+}
+
+impl Leaving {
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let mut leaving = Self {
+            owed: promised_guarantee(snapshot),
+            ..Self::default()
+        };
+        for run in snapshot
+            .running
+            .iter()
+            .filter(|run| run.leaves_by.is_some())
+        {
+            leaving.runs.insert(run.run);
+            if let Some(job) = run.leaves_for {
+                *leaving.for_job.entry(job).or_default() += 1;
+            }
+        }
+        leaving
+    }
+
+    /// How many runs leave for a job, or for any task of an array; `None`: no run.
+    pub fn for_job(&self, job: &PendingJob) -> Option<usize> {
+        let count: usize = self
+            .for_job
+            .range(job.ids())
+            .filter(|(id, _)| job.is_or_has(**id))
+            .map(|(_, count)| count)
+            .sum();
+        (count > 0).then_some(count)
+    }
+}
+
+/// Jobs whose victims leave so that the job starts on its account's guarantee, not as a borrower.
+pub(crate) fn promised_guarantee(snapshot: &Snapshot) -> BTreeSet<JobId> {
+    let leaving = snapshot
+        .running
+        .iter()
+        .filter(|run| !run.leaves_for_borrower);
+    leaving.filter_map(|run| run.leaves_for).collect()
+}

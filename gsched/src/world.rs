@@ -1,0 +1,40 @@
+//! What a pass changes as it books starts: cluster, usage, reservations, licences, array caps.
+//!
+//! Holds amounts only; which job gets what is decided above.
+
+use crate::backfill::array_caps::InTurn;
+use crate::cluster::nodes::Cluster;
+use crate::cluster::timeline::Count;
+use crate::ledger::Ledger;
+use crate::place::counted::Counted;
+use crate::place::limits_in_force::licences;
+use crate::snapshot::Snapshot;
+use gmodel::JobId;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) struct World<'a> {
+    pub cluster: &'a mut Cluster,
+    /// What accounts, users, QOS and partitions hold, against their limits.
+    pub usage: Ledger,
+    /// Reservations of GPUs by number: what they hold, and what their jobs have of it.
+    pub reservations: Vec<Counted>,
+    /// What is free of each licence over time.
+    pub licences: BTreeMap<String, Count>,
+    /// How many tasks may run over time, of arrays with a cap; in forecasts only.
+    pub array_caps: InTurn,
+    /// Tasks that were started, and whose runs are still to come, by the capped array that they are of.
+    pub array_starts: BTreeMap<JobId, BTreeSet<JobId>>,
+}
+
+impl<'a> World<'a> {
+    pub fn new(cluster: &'a mut Cluster, usage: Ledger, snapshot: &Snapshot) -> Self {
+        Self {
+            cluster,
+            usage,
+            reservations: Vec::new(),
+            licences: licences(snapshot),
+            array_caps: InTurn::default(),
+            array_starts: BTreeMap::new(),
+        }
+    }
+}
