@@ -8,7 +8,7 @@ use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
 use gsched::preempt::victims::next_unprotected;
 use gsched::priority::of_starts;
-use gsched::{Engine, Made, Plan, WorkBudget};
+use gsched::{Engine, Plan, PlanOrigin, WorkBudget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -135,8 +135,8 @@ struct Kept {
 }
 
 impl Kept {
-    fn made(&self, now: Timestamp, budget: WorkBudget, quick: bool) -> Option<Made> {
-        self.traced.then_some(Made {
+    fn made(&self, now: Timestamp, budget: WorkBudget, quick: bool) -> Option<PlanOrigin> {
+        self.traced.then_some(PlanOrigin {
             now,
             node_probes: budget.node_probes,
             starts: budget.starts,

@@ -10,7 +10,7 @@ use crate::forecast::job_starts::{Forecast, forecast_jobs};
 use crate::pass::{HandOver, Slices};
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::Snapshot;
-use crate::why::answer::Why;
+use crate::why::answer::Explanation;
 use crate::why::explanation::{explain_job, explain_job_now};
 use gmodel::JobId;
 use std::collections::BTreeSet;
@@ -80,12 +80,22 @@ impl Engine {
     }
 
     /// As [`why`](crate::why()), with a bound.
-    pub fn why(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
+    pub fn why(
+        &mut self,
+        snapshot: &Snapshot,
+        job: JobId,
+        budget: WorkBudget,
+    ) -> Option<Explanation> {
         explain_job(self, snapshot, job, budget)
     }
 
     /// The same without the forecast.
-    pub fn why_now(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
+    pub fn why_now(
+        &mut self,
+        snapshot: &Snapshot,
+        job: JobId,
+        budget: WorkBudget,
+    ) -> Option<Explanation> {
         explain_job_now(self, snapshot, job, budget)
     }
 }

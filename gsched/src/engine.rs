@@ -2,19 +2,19 @@
 //!
 //! Decides nothing. What it keeps changes no plan, only the work that a plan costs.
 
-use crate::backfill::planned::{Reserved, Waiting, Want};
+use crate::backfill::planned::{DeferredStart, NodeWait, PlannedStart};
 use crate::backfill::promised::Promised;
 use crate::changes::Changes;
 use crate::cluster::network::Network;
 use crate::cluster::nodes::Cluster;
 use crate::fair_tree::Standings;
-use crate::job::job_classes::Shapes;
+use crate::job::job_classes::JobClasses;
 use crate::job::queue::Queue;
 use crate::ledger::Ledger;
-use crate::mig::held_back::HeldBack;
-use crate::place::counted::Counted;
+use crate::mig::held_back::HeldGpu;
+use crate::place::counted::GpuReservation;
 use crate::place::score::Scores;
-use crate::place::search::Looked;
+use crate::place::search::SearchMemo;
 use crate::snapshot::Snapshot;
 use crate::window::Windows;
 use gmodel::JobId;
@@ -30,7 +30,7 @@ pub struct Engine {
     pub(crate) memory: Memory,
     pub(crate) queue: Queue,
     /// For quick passes after this one.
-    pub(crate) left: Option<Left>,
+    pub(crate) left: Option<QuickPassState>,
     /// How often the budget is doubled: a pass that is cut short comes further the next time.
     pub(crate) stretch: u32,
     /// The policy that job classes and windows belong to.
@@ -43,9 +43,9 @@ pub struct Engine {
 pub(crate) struct Memory {
     pub windows: Windows,
     pub network: Network,
-    pub shapes: Shapes,
+    pub shapes: JobClasses,
     pub scores: Scores,
-    pub looked: Looked,
+    pub looked: SearchMemo,
     pub promised: Promised,
     pub standings: Standings,
     /// Plans name starts only: no reasons.
@@ -95,19 +95,19 @@ impl Engine {
 
 /// What a full pass leaves for quick ones.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct QuickPassState {
     /// Brought up to date by the runs that came and went, where no limit is one of time.
     pub ledger: Option<Ledger>,
     /// Jobs that wait for nodes, in order, of those that were looked at.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<NodeWait>,
     /// GPUs that wait to be cut for some of them.
-    pub held_back: Vec<HeldBack>,
-    pub reserved: Vec<Reserved>,
+    pub held_back: Vec<HeldGpu>,
+    pub reserved: Vec<PlannedStart>,
     /// Reservations that were put off, and by partition how many may be made.
-    pub wants: VecDeque<Want>,
+    pub wants: VecDeque<DeferredStart>,
     pub reserve_left: Vec<u32>,
     /// Reservations of GPUs by their number, with what is set apart for them.
-    pub counted: Vec<Counted>,
+    pub counted: Vec<GpuReservation>,
     /// Something is set aside for a job that waits until more is idle.
     pub is_set_aside: bool,
     /// A nomination is open: what its victims leave, and the guarantee it claims, belong to the nominated job.

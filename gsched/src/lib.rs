@@ -40,9 +40,9 @@ pub use job::demand::{Demand, NodeDemand};
 pub use job::impossible::impossible;
 pub use job::reason::held_by;
 pub use pass::HandOver;
-pub use plan::{Cut, Made, Plan, Preempt, Start, WorkBudget};
+pub use plan::{Cut, Plan, PlanOrigin, Preempt, Start, WorkBudget};
 pub use snapshot::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
-pub use why::answer::{Alternative, Blocker, Elsewhere, Why};
+pub use why::answer::{Alternative, Blocker, Explanation, OtherPartition};
 pub use why::change::{Change, Edit};
 pub use why::explanation::why;
 

@@ -5,23 +5,23 @@
 //! amount. An engine may be kept from pass to pass: it works out anew only what changed.
 
 use crate::backfill::array_caps::cap_over_time;
-use crate::backfill::planned::{Reserved, Waiting, Want};
+use crate::backfill::planned::{DeferredStart, NodeWait, PlannedStart};
 use crate::backfill::refusals::Refusals;
 use crate::cluster::network::most_leaves;
-use crate::cluster::picked::Picked;
+use crate::cluster::picked::PickedNodes;
 use crate::cluster::timeline::Count;
 use crate::engine::{Engine, Memory};
-use crate::forecast::foretold::Foretold;
+use crate::forecast::foretold::LimitForecast;
 use crate::headroom::{KeptNodes, kept_idle_on, kept_nodes};
 use crate::job::choices::Choices;
-use crate::job::job_class::{OfPass, Shape, ShapeId};
+use crate::job::job_class::{ClassFindings, JobClass, JobClassId};
 use crate::ledger::{Ledger, Take};
-use crate::mig::held_back::HeldBack;
+use crate::mig::held_back::HeldGpu;
 use crate::place::limits_in_force::{is_unlimited, minds_time};
 use crate::place::search::{Ask, Search};
 use crate::plan::{Plan, Preempt, Sizes, WorkBudget};
-use crate::preempt::leaving::Leaving;
-use crate::preempt::victims::Candidates;
+use crate::preempt::leaving::LeavingRuns;
+use crate::preempt::victims::VictimCandidates;
 use crate::priority::of_starts;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::world::World;
@@ -32,16 +32,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Sees a job, and the place of its partition, before its turn; `false` ends the pass.
-pub(crate) type Look<'l> = &'l mut dyn FnMut(&mut Pass, &PendingJob, Option<usize>) -> bool;
+pub(crate) type EntryLook<'l> = &'l mut dyn FnMut(&mut Pass, &PendingJob, Option<usize>) -> bool;
 
 /// Why a job does not start now.
-pub(crate) enum Wait {
+pub(crate) enum WaitCause {
     /// A limit says so, whatever is free.
     Limit(Reason),
     /// Licences are short, or what is left of its reservation.
     Short(Reason),
     /// Nodes are short.
-    Room,
+    Nodes,
 }
 
 /// One pass over a snapshot.
@@ -62,7 +62,7 @@ pub(crate) struct Pass<'a> {
     /// Jobs with several entries.
     pub(crate) choices: Choices,
     /// Jobs that wait for nodes, in order.
-    pub(crate) room_wanted: Vec<Waiting>,
+    pub(crate) room_wanted: Vec<NodeWait>,
     pub(crate) plan: Plan,
     /// The plan carries no reasons.
     pub(crate) is_silent: bool,
@@ -77,9 +77,9 @@ pub(crate) struct Backfilling {
     /// Partitions in which headroom is set aside for a job.
     pub(crate) set_aside: FixedBitSet,
     /// All planned starts, in order.
-    pub(crate) reserved: Vec<Reserved>,
+    pub(crate) reserved: Vec<PlannedStart>,
     /// Planned starts that are not worked out yet, in order, and how many.
-    pub(crate) wants: VecDeque<Want>,
+    pub(crate) wants: VecDeque<DeferredStart>,
     pub(crate) wanted: Vec<u32>,
     /// None is deferred.
     pub(crate) at_once: bool,
@@ -92,9 +92,9 @@ pub(crate) struct Backfilling {
 pub(crate) struct Preemption<'a> {
     /// Usage before this pass, where the policy allows preemption.
     pub(crate) usage_before: Option<&'a Ledger>,
-    pub(crate) candidates: Option<Candidates<'a>>,
-    pub(crate) leaving: Leaving,
-    pub(crate) freed: Freed,
+    pub(crate) candidates: Option<VictimCandidates<'a>>,
+    pub(crate) leaving: LeavingRuns,
+    pub(crate) freed: Nominations,
 }
 
 /// Nodes of partitions that keep some idle.
@@ -108,7 +108,7 @@ pub(crate) struct HeadroomNodes {
 #[derive(Default)]
 pub(crate) struct MigHolds {
     /// GPUs that wait to be cut.
-    pub(crate) held_back: Vec<HeldBack>,
+    pub(crate) held_back: Vec<HeldGpu>,
     /// What GPUs under a cut will have, less what is counted on: node, GPU and profile, empty of one that is made whole.
     pub(crate) coming: Option<Vec<(usize, GpuSlot, String)>>,
 }
@@ -118,7 +118,7 @@ pub(crate) struct ForecastState {
     /// Every job gets a planned start, also in later windows of its own reservation.
     pub(crate) is_on: bool,
     /// Limits over time, where there are any.
-    pub(crate) limits: Option<Box<Foretold>>,
+    pub(crate) limits: Option<Box<LimitForecast>>,
 }
 
 pub(crate) struct LimitFacts {
@@ -127,7 +127,7 @@ pub(crate) struct LimitFacts {
     /// Some limit depends on time limits: two jobs of one queue group may differ.
     pub(crate) minds_time: bool,
     /// Claims that a limit refused in this pass: usage only grows.
-    pub(crate) refused: BTreeMap<Claim, Reason>,
+    pub(crate) refused: BTreeMap<LimitClaim, Reason>,
 }
 
 /// The entry whose turn it is.
@@ -162,8 +162,8 @@ pub(crate) struct Slices {
 }
 
 /// What a limit says the same to: job class, account, user, QOS; borrow, requeue, preempted before; time limit.
-pub(crate) type Claim = (
-    ShapeId,
+pub(crate) type LimitClaim = (
+    JobClassId,
     String,
     String,
     String,
@@ -172,7 +172,7 @@ pub(crate) type Claim = (
 );
 
 /// Nodes, what a job takes there, and in which class; `None` where there is no room.
-pub(crate) type Found = Result<Option<(Picked, Take, Option<RunClass>)>, Reason>;
+pub(crate) type FoundNodes = Result<Option<(PickedNodes, Take, Option<RunClass>)>, Reason>;
 
 impl<'a> Pass<'a> {
     pub fn new(
@@ -191,9 +191,9 @@ impl<'a> Pass<'a> {
         cluster.count_rooms();
         let unlimited = is_unlimited(snapshot);
         let leaving = if cluster.leaving > 0 {
-            Leaving::new(snapshot)
+            LeavingRuns::new(snapshot)
         } else {
-            Leaving::default()
+            LeavingRuns::default()
         };
         Self {
             memory,
@@ -215,7 +215,7 @@ impl<'a> Pass<'a> {
                 usage_before: None,
                 candidates: None,
                 leaving,
-                freed: Freed::new(),
+                freed: Nominations::new(),
             },
             headroom: HeadroomNodes {
                 kept_nodes: kept_nodes(snapshot),
@@ -283,7 +283,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    pub fn shape_of(&mut self, job: &PendingJob, partition: usize) -> ShapeId {
+    pub fn shape_of(&mut self, job: &PendingJob, partition: usize) -> JobClassId {
         let memory = &mut *self.memory;
         memory.shapes.of(
             job,
@@ -294,11 +294,11 @@ impl<'a> Pass<'a> {
         )
     }
 
-    pub(crate) fn shape(&self, shape: ShapeId) -> &Shape {
+    pub(crate) fn shape(&self, shape: JobClassId) -> &JobClass {
         &self.memory.shapes.list[shape as usize]
     }
 
-    pub(crate) fn of_pass(&mut self, shape: ShapeId) -> &mut OfPass {
+    pub(crate) fn of_pass(&mut self, shape: JobClassId) -> &mut ClassFindings {
         self.memory.shapes.of_pass(shape)
     }
 
@@ -306,7 +306,7 @@ impl<'a> Pass<'a> {
     pub fn search<T>(
         &mut self,
         job: &PendingJob,
-        shape: ShapeId,
+        shape: JobClassId,
         look: impl FnOnce(&mut Search, &Ask) -> T,
     ) -> T {
         let (memory, cluster) = (&mut *self.memory, &*self.world.cluster);
@@ -402,4 +402,4 @@ impl<'a> Pass<'a> {
 }
 
 /// By job, and whether it is an array.
-pub(crate) type Freed = BTreeMap<(JobId, bool), Arc<Vec<NodeId>>>;
+pub(crate) type Nominations = BTreeMap<(JobId, bool), Arc<Vec<NodeId>>>;

@@ -37,12 +37,12 @@ pub struct Plan {
     pub again: bool,
     /// Set by a planner whose inputs are traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made: Option<Made>,
+    pub made: Option<PlanOrigin>,
 }
 
 /// How a plan came about, so that it can be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made {
+pub struct PlanOrigin {
     pub now: Timestamp,
     pub node_probes: u64,
     pub starts: usize,

@@ -124,7 +124,7 @@ pub struct Particulars {
     /// Nodes that failed this job before: avoided while others fit.
     pub avoid: Vec<NodeId>,
     /// Those of them that failed to launch it not long ago: it does not go there now.
-    pub barred: Vec<Barred>,
+    pub barred: Vec<BarredNode>,
     /// Its node failed: it is not tried again before, and keeps its age.
     pub try_after: Option<Timestamp>,
     /// For an array: positions still to start. `None`: a job, or a task with a record of its own.
@@ -145,7 +145,7 @@ pub struct Particulars {
 
 /// A node that a job stays away from for a while.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Barred {
+pub struct BarredNode {
     pub node: NodeId,
     pub until: Timestamp,
     /// What failed there.

@@ -2,11 +2,11 @@
 //!
 //! Holds amounts only; which job gets what is decided above.
 
-use crate::backfill::array_caps::InTurn;
+use crate::backfill::array_caps::ArrayCaps;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Count;
 use crate::ledger::Ledger;
-use crate::place::counted::Counted;
+use crate::place::counted::GpuReservation;
 use crate::place::limits_in_force::licences;
 use crate::snapshot::Snapshot;
 use gmodel::JobId;
@@ -17,11 +17,11 @@ pub(crate) struct World<'a> {
     /// What accounts, users, QOS and partitions hold, against their limits.
     pub usage: Ledger,
     /// Reservations of GPUs by number: what they hold, and what their jobs have of it.
-    pub reservations: Vec<Counted>,
+    pub reservations: Vec<GpuReservation>,
     /// What is free of each licence over time.
     pub licences: BTreeMap<String, Count>,
     /// How many tasks may run over time, of arrays with a cap; in forecasts only.
-    pub array_caps: InTurn,
+    pub array_caps: ArrayCaps,
     /// Tasks that were started, and whose runs are still to come, by the capped array that they are of.
     pub array_starts: BTreeMap<JobId, BTreeSet<JobId>>,
 }
@@ -33,7 +33,7 @@ impl<'a> World<'a> {
             usage,
             reservations: Vec::new(),
             licences: licences(snapshot),
-            array_caps: InTurn::default(),
+            array_caps: ArrayCaps::default(),
             array_starts: BTreeMap::new(),
         }
     }

@@ -7,7 +7,7 @@ use crate::history::History;
 use gcore::ctl::{Input, Mirror, Rows, State, check, handle, snapshot};
 use gmodel::trace_chain::{ChainBreak, TraceChain};
 use gmodel::{Seq, Timestamp};
-use gsched::{Engine, Made, Plan, WorkBudget};
+use gsched::{Engine, Plan, PlanOrigin, WorkBudget};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -331,7 +331,7 @@ impl Planner {
 
     /// The plan once more. `None`: what it was made from is not known.
     fn again(&mut self, line: &TraceLine, plan: &Plan, state: &State) -> Option<Plan> {
-        let Some(Made {
+        let Some(PlanOrigin {
             now,
             node_probes,
             starts,

@@ -7,7 +7,7 @@ use super::state::{Array, Free, Job, Node, NodeFailure, Run, State};
 use gmodel::node::Role;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobState, NodeId, Timestamp};
-use gsched::snapshot::{Barred, Frozen};
+use gsched::snapshot::{BarredNode, Frozen};
 use gsched::{ArrayCap, Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 /// Everything a pass needs, and nothing that changes under it.
@@ -134,14 +134,14 @@ pub(super) fn pending_job(state: &State, job: &Job, now: Timestamp) -> PendingJo
 }
 
 /// Nodes that failed to launch a job not long ago, and are still what they were.
-fn barred(state: &State, job: &Job, now: Timestamp) -> Vec<Barred> {
+fn barred(state: &State, job: &Job, now: Timestamp) -> Vec<BarredNode> {
     let bar = |failure: &NodeFailure| {
         let until = failure.barred_until().filter(|until| *until > now)?;
         let node = state
             .nodes
             .get(failure.node)
             .filter(|node| failure.at >= node.well_since)?;
-        Some(Barred {
+        Some(BarredNode {
             node: node.id,
             until,
             text: failure.text.clone(),

@@ -21,7 +21,7 @@ use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Reason, Timestamp};
 use gsched::calibration::Plans;
 use gsched::window::no_start_text;
-use gsched::{Change, Engine, PendingJob, Why, WorkBudget};
+use gsched::{Change, Engine, Explanation, PendingJob, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -266,7 +266,7 @@ fn waits_text(partition: &str, reason: &Reason, runs: usize, freezes: bool) -> S
 }
 
 /// What makes room for it later: cuts of GPUs, and runs that are left alone until then.
-fn room_text(why: &Why, now: Timestamp) -> String {
+fn room_text(why: &Explanation, now: Timestamp) -> String {
     let cut = why
         .blockers
         .iter()

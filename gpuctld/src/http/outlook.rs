@@ -19,7 +19,7 @@ use gcore::ctl::State;
 use gmodel::{Instant, JobId, NodeId, ReasonCode, RefusalKind, Timestamp, hostlist};
 use gsched::calibration::Plans;
 use gsched::window::no_start_text;
-use gsched::{Change, Engine, Forecast, Snapshot, Why};
+use gsched::{Change, Engine, Explanation, Forecast, Snapshot};
 use gwire::api::{
     BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow,
     OtherGpusRow, SCHEMA, StartInterval, StartRow, WhyRow,
@@ -140,7 +140,7 @@ fn why_rows(
 }
 
 /// Who has no start in its reservation is told so with the last of what is in its way.
-fn say_without_start(why: &mut Why, picture: &Snapshot, now: Timestamp) {
+fn say_without_start(why: &mut Explanation, picture: &Snapshot, now: Timestamp) {
     let entry = picture.pending.iter().find(|job| job.id == why.job);
     let none = entry
         .filter(|_| {
@@ -188,7 +188,13 @@ pub(super) fn interval_text(interval: &StartInterval) -> String {
     )
 }
 
-fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestamp) -> WhyRow {
+fn why_row(
+    state: &State,
+    view: View,
+    row: &Row,
+    why: Option<Explanation>,
+    now: Timestamp,
+) -> WhyRow {
     let mut told = WhyRow {
         id: row.id(),
         shown_id: row.shown_id(),
@@ -236,7 +242,7 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
     told
 }
 
-fn elsewhere_row(one: &gsched::Elsewhere) -> ElsewhereRow {
+fn elsewhere_row(one: &gsched::OtherPartition) -> ElsewhereRow {
     ElsewhereRow {
         partition: one.partition.clone(),
         alternative: one.alternative.clone(),
@@ -245,12 +251,12 @@ fn elsewhere_row(one: &gsched::Elsewhere) -> ElsewhereRow {
     }
 }
 
-pub(super) fn blocker_rows(why: &Why) -> Vec<BlockerRow> {
+pub(super) fn blocker_rows(why: &Explanation) -> Vec<BlockerRow> {
     rows_of(&why.blockers)
 }
 
 fn rows_of(blockers: &[gsched::Blocker]) -> Vec<BlockerRow> {
-    let nearest = |near: &gsched::why::answer::Nearest| NearestRow {
+    let nearest = |near: &gsched::why::answer::NearestNode| NearestRow {
         node: near.node.clone(),
         nodes_free: near.nodes_free,
         nodes_needed: near.nodes_needed,

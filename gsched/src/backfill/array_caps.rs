@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// What a plan that foretells knows of arrays.
 #[derive(Debug, Default)]
-pub(crate) struct InTurn {
+pub(crate) struct ArrayCaps {
     /// Of those with a cap: how many more of their tasks may run over time.
     pub(crate) caps: BTreeMap<JobId, Count>,
     pub(crate) rows: usize,

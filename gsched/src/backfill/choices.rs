@@ -2,11 +2,11 @@
 //!
 //! Source: slurm.conf(5), `bf_one_resv_per_job`.
 
-use crate::backfill::planned::Reserved;
+use crate::backfill::planned::PlannedStart;
 use crate::backfill::reserve::plan_start_at;
 use crate::cluster::node_state::Hold;
 use crate::forecast::limited::{earliest_allowed, foretell_again, foretell_no_more};
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::gpu_reservation::{hold_counted_again, lift_counted, promise_reserved};
 use crate::snapshot::PendingJob;
@@ -27,19 +27,20 @@ pub(crate) fn places_of<'p>(
     job: &PendingJob,
 ) -> impl Iterator<Item = usize> + use<'p> {
     let (id, is_array) = (job.id, job.positions.is_some());
-    let of_job =
-        move |one: &Reserved| one.job == id && one.is_array == is_array && !one.holds.is_empty();
+    let of_job = move |one: &PlannedStart| {
+        one.job == id && one.is_array == is_array && !one.holds.is_empty()
+    };
     (0..pass.backfill.reserved.len()).filter(move |at| of_job(&pass.backfill.reserved[*at]))
 }
 
 /// Leaves an empty one in its place: loops along the list must not miss those behind it.
-pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> Reserved {
+pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> PlannedStart {
     foretell_no_more(pass, place);
     // What is taken back out of its turn is no part of the argument that others are promised the same again.
     pass.memory.promised.forget();
     pass.backfill.refusals.forget();
     let own = &mut pass.backfill.reserved[place];
-    let lifted = Reserved {
+    let lifted = PlannedStart {
         holds: std::mem::take(&mut own.holds),
         ..own.clone()
     };
@@ -61,7 +62,7 @@ pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> 
 }
 
 /// It did not start: what was lifted is held again.
-pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, Reserved)>) {
+pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, PlannedStart)>) {
     for (place, own) in own {
         for (hold, nodes) in &own.holds {
             nodes
@@ -83,7 +84,7 @@ pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, Reser
 }
 
 /// It started, or one of its tasks did: one reservation less, that which the start stands in the way of or the latest.
-pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usize, Reserved)>) {
+pub(crate) fn hold_but_one(pass: &mut Pass, job: &PendingJob, mut own: Vec<(usize, PlannedStart)>) {
     own.sort_by_key(|(place, one)| (one.at, *place));
     let mut left = own.len().saturating_sub(1);
     for (place, one) in own {
@@ -105,7 +106,7 @@ pub(crate) fn forget_not_before(pass: &mut Pass) {
     }
 }
 
-pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &Reserved) -> bool {
+pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &PlannedStart) -> bool {
     let cluster = &pass.world.cluster;
     let has_room = |(hold, nodes): &(Hold, Range<usize>)| {
         nodes
@@ -126,7 +127,7 @@ pub(crate) fn still_fits(pass: &Pass, job: &PendingJob, one: &Reserved) -> bool 
 pub(crate) fn reserve_choice(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     partition: usize,
     tasks: u32,
 ) {
@@ -135,7 +136,13 @@ pub(crate) fn reserve_choice(
     hold_counted_again(pass, lifted);
 }
 
-fn reserve_tasks(pass: &mut Pass, job: &PendingJob, shape: ShapeId, partition: usize, tasks: u32) {
+fn reserve_tasks(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+    partition: usize,
+    tasks: u32,
+) {
     for _ in 0..tasks {
         if pass.backfill.reserve_left[partition] == 0 || pass.is_spent() {
             return;

@@ -2,9 +2,9 @@
 
 use crate::backfill::choices::{lift_reserved, places_of, reserve_choice, waits_elsewhere};
 use crate::backfill::earliest::{not_before, remember_not_before};
-use crate::backfill::planned::{Reserved, Want};
+use crate::backfill::planned::{DeferredStart, PlannedStart};
 use crate::backfill::reserve::plan_start;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::gpu_reservation::place_of_counted;
 use crate::snapshot::PendingJob;
@@ -54,7 +54,7 @@ pub(crate) fn reserve_next(pass: &mut Pass) {
         pass.backfill.reserve_left[partition] -= 1;
         let goes_on = plan_start(pass, job, want.shape).is_some() && !pass.is_spent();
         if goes_on && want.tasks > 1 && pass.backfill.reserve_left[partition] > 0 {
-            pass.backfill.wants.push_front(Want {
+            pass.backfill.wants.push_front(DeferredStart {
                 tasks: want.tasks - 1,
                 ..want
             });
@@ -70,7 +70,7 @@ pub(crate) fn reserve_next(pass: &mut Pass) {
 
 /// Makes the reservations that were put off which a job may be short of wherever their nodes are: up to the last that takes of its
 /// licences. All, before one of a reservation of GPUs by number: while these are lifted for it, the others would be promised them.
-pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
+pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
     if place_of_counted(pass, shape).is_some() {
         reserve_wanted(pass);
     }
@@ -78,7 +78,7 @@ pub(crate) fn reserve_rivals(pass: &mut Pass, job: &PendingJob, shape: ShapeId) 
     if licences.is_empty() {
         return;
     }
-    let is_rival = |want: &Want| {
+    let is_rival = |want: &DeferredStart| {
         let other = want.job_in(pass.snapshot);
         other.is_some_and(|other| {
             other
@@ -115,7 +115,7 @@ pub(crate) fn is_any_wanted_before(pass: &mut Pass, end: Timestamp) -> bool {
     })
 }
 
-fn may_begin_before(pass: &mut Pass, want: Want, end: Timestamp) -> bool {
+fn may_begin_before(pass: &mut Pass, want: DeferredStart, end: Timestamp) -> bool {
     let Some(job) = want.job_in(pass.snapshot) else {
         return false;
     };
@@ -141,7 +141,7 @@ fn may_begin_before(pass: &mut Pass, want: Want, end: Timestamp) -> bool {
 
 /// What a job has reserved in other partitions is not in its own way: taken back while it is looked at. Where each
 /// stands, and what it held.
-pub(crate) fn lift_own(pass: &mut Pass, job: &PendingJob) -> Vec<(usize, Reserved)> {
+pub(crate) fn lift_own(pass: &mut Pass, job: &PendingJob) -> Vec<(usize, PlannedStart)> {
     if !job.is_choice() {
         return Vec::new();
     }

@@ -1,13 +1,13 @@
 //! The earliest start of a job beside all that is reserved.
 
-use crate::backfill::planned::Earliest;
+use crate::backfill::planned::EarliestStart;
 use crate::backfill::promised::Early;
 use crate::cluster::network::{Network, any_switches_from};
 use crate::cluster::nodes::Cluster;
 use crate::cluster::nodes::end_after;
 use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::engine::Memory;
-use crate::job::job_class::{Shape, ShapeId};
+use crate::job::job_class::{JobClass, JobClassId};
 use crate::pass::Pass;
 use crate::place::allowed::secs_from;
 use crate::place::gpu_reservation::{
@@ -24,7 +24,7 @@ use gmodel::Timestamp;
 fn early_nodes(
     memory: &Memory,
     cluster: &Cluster,
-    shape: ShapeId,
+    shape: JobClassId,
     from: Timestamp,
     at: Timestamp,
 ) -> Option<Early> {
@@ -54,8 +54,8 @@ fn early_nodes(
 pub(crate) fn earliest_start(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
-) -> Option<Earliest> {
+    shape: JobClassId,
+) -> Option<EarliestStart> {
     earliest_start_from(pass, job, shape, pass.now)
 }
 
@@ -63,9 +63,9 @@ pub(crate) fn earliest_start(
 pub(crate) fn earliest_start_from(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     from: Timestamp,
-) -> Option<Earliest> {
+) -> Option<EarliestStart> {
     let lifted = lift_counted(pass, shape);
     let found = earliest_beside(pass, job, shape, from);
     hold_counted_again(pass, lifted);
@@ -75,9 +75,9 @@ pub(crate) fn earliest_start_from(
 fn earliest_beside(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     from: Timestamp,
-) -> Option<Earliest> {
+) -> Option<EarliestStart> {
     let secs = job.held_secs();
     let horizon = pass.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
     // A time that only this job must wait for says nothing about others.
@@ -91,7 +91,7 @@ fn earliest_beside(
         let open = pass.cap_opens(job, from, secs)?;
         for_all &= open <= from;
         from = open;
-        let mut best: Option<Earliest> = None;
+        let mut best: Option<EarliestStart> = None;
         for way in 0..ways {
             let until = best.as_ref().map_or(horizon, |best| best.at);
             let from = from.max(not_before(pass, job, shape, way, secs));
@@ -135,7 +135,7 @@ fn earliest_beside(
                 let early = notes_early
                     .then(|| early_nodes(pass.memory, pass.world.cluster, shape, from, at))
                     .flatten();
-                best = Some(Earliest {
+                best = Some(EarliestStart {
                     at,
                     way,
                     picked,
@@ -164,7 +164,7 @@ fn earliest_beside(
 pub(crate) fn not_before(
     pass: &Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     secs: u32,
 ) -> Timestamp {
@@ -194,7 +194,7 @@ pub(crate) fn not_before(
 pub(crate) fn remember_not_before(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     secs: u32,
     at: Timestamp,
@@ -228,14 +228,14 @@ pub(crate) fn remember_not_before(
 }
 
 /// All its nodes give the same, and may be any that have room.
-pub(crate) fn is_any_alike(shape: &Shape, network: &Network) -> bool {
+pub(crate) fn is_any_alike(shape: &JobClass, network: &Network) -> bool {
     let [way] = &shape.ways[..] else { return false };
     let is_near = network.leaves.is_empty() && network.domains.is_empty();
     shape.named.is_empty() && (way.nodes == 1 || (way.parts.len() == 1 && is_near))
 }
 
 /// Nothing about the job but its shape and limit decides when it can start.
-pub(crate) fn plain(job: &PendingJob, shape: &Shape) -> bool {
+pub(crate) fn plain(job: &PendingJob, shape: &JobClass) -> bool {
     shape.claim.own().is_none()
         && job.spec.licences.is_empty()
         && job.spec.request.switches.is_none()

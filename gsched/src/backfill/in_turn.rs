@@ -3,11 +3,13 @@
 //! Only forecasts plan them; a pass that decides leaves them for later passes.
 
 use crate::backfill::choices::reserve_choice;
-use crate::backfill::planned::{Earliest, LONGEST_SECS, MOST_RESERVED_TASKS, Reserved, in_a_row};
+use crate::backfill::planned::{
+    EarliestStart, LONGEST_SECS, MOST_RESERVED_TASKS, PlannedStart, in_a_row,
+};
 use crate::backfill::reserve::plan_start_at;
 use crate::forecast::array_starts::{Row, nth_of};
 use crate::forecast::limited::earliest_allowed;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::gpu_reservation::{hold_counted_again, lift_counted};
 use crate::snapshot::{Particulars, PendingJob};
@@ -25,11 +27,11 @@ const MOST_ROWS_OF_ALL: usize = 16_384;
 pub(crate) fn plan_following_tasks(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     started: u32,
     before: usize,
 ) {
-    let is_own = |one: &&Reserved| one.job == job.id && one.is_array && !one.holds.is_empty();
+    let is_own = |one: &&PlannedStart| one.job == job.id && one.is_array && !one.holds.is_empty();
     let reserved = pass
         .backfill
         .reserved
@@ -75,7 +77,7 @@ pub(crate) fn plan_following_tasks(
 fn tasks_that_follow(
     pass: &Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     (left, made): (u64, u32),
     at: Timestamp,
 ) -> u64 {
@@ -109,10 +111,10 @@ fn tasks_that_follow(
 fn longest_row(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     most: u64,
-    next: Earliest,
-) -> Option<(PendingJob, Earliest)> {
+    next: EarliestStart,
+) -> Option<(PendingJob, EarliestStart)> {
     let mut tasks = most;
     while tasks > 1 {
         let row = in_a_row(job, tasks);

@@ -2,16 +2,16 @@
 
 use crate::backfill::promised::Early;
 use crate::cluster::nodes::Holds;
-use crate::cluster::picked::Picked;
+use crate::cluster::picked::PickedNodes;
 use crate::cluster::timeline::UNLIMITED_SECS;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::{JobId, Timestamp};
 
 /// A start in the future that others may not delay.
 #[derive(Clone, Debug)]
-pub struct Reserved {
+pub struct PlannedStart {
     pub job: JobId,
     /// For a task of an array, whose id this is.
     pub is_array: bool,
@@ -25,7 +25,7 @@ pub struct Reserved {
     pub counted: Option<usize>,
 }
 
-impl Reserved {
+impl PlannedStart {
     pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
         self.holds
             .iter()
@@ -43,20 +43,20 @@ impl Reserved {
 
 /// A waiting job that is to have a reservation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want {
+pub(crate) struct DeferredStart {
     /// Where it was among the pending.
     pub at: u32,
     pub job: JobId,
     pub is_array: bool,
     /// Which of its partitions is meant.
     pub choice: u32,
-    pub shape: ShapeId,
+    pub shape: JobClassId,
     pub tasks: u32,
     /// It might begin before this time when that was looked into.
     pub may_begin: Option<Timestamp>,
 }
 
-impl Want {
+impl DeferredStart {
     /// The pending job: it moves in the snapshot when others leave the queue.
     pub fn job_in<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s PendingJob> {
         let is = |job: &&PendingJob| {
@@ -74,7 +74,7 @@ impl Want {
 
 /// A job that waits for room.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct NodeWait {
     /// Where it was among the pending.
     pub at: u32,
     pub job: JobId,
@@ -84,10 +84,10 @@ pub(crate) struct Waiting {
 pub(crate) const MOST_RESERVED_TASKS: u32 = 128;
 
 /// The earliest start of a job: when, which way, and on which nodes.
-pub(crate) struct Earliest {
+pub(crate) struct EarliestStart {
     pub at: Timestamp,
     pub way: usize,
-    pub picked: Picked,
+    pub picked: PickedNodes,
     pub early: Option<Early>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn in_a_row(job: &PendingJob, tasks: u64) -> PendingJob {
 }
 
 /// How many tasks a reservation of an array is for.
-pub(crate) fn tasks_of(job: &PendingJob, reserved: &Reserved) -> u64 {
+pub(crate) fn tasks_of(job: &PendingJob, reserved: &PlannedStart) -> u64 {
     let secs = reserved.to.since_secs(reserved.at) / i64::from(job.held_secs());
     if job.positions.is_some() {
         secs.max(1) as u64

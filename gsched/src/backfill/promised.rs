@@ -8,7 +8,7 @@
 
 use crate::cluster::nodes::Taken;
 use crate::cluster::picked::first_of;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use fixedbitset::FixedBitSet;
 use gmodel::{JobId, Timestamp};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ pub(crate) enum Found {
 }
 
 /// A job with what decides when it can start: its shape, and the seconds it asks for.
-pub(crate) type Who = (JobId, ShapeId, u32);
+pub(crate) type Who = (JobId, JobClassId, u32);
 
 #[derive(Debug, Default)]
 struct Moved {

@@ -4,7 +4,7 @@
 //! would not have found out. (Dominance, as in branch and bound: Ibaraki 1977.)
 
 use crate::cluster::timeline::Need;
-use crate::job::job_class::{Shape, ShapeId};
+use crate::job::job_class::{JobClass, JobClassId};
 use crate::window::Claim;
 use gmodel::Timestamp;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ pub(crate) struct Refusals {
     /// Nothing is kept in passes in which room may grow: by preemption, or by planned starts that are lifted.
     are_kept: bool,
     /// No room now.
-    now: Vec<(ShapeId, u32)>,
+    now: Vec<(JobClassId, u32)>,
     /// No room before a time, with the nodes that were asked for.
-    before: Vec<(ShapeId, u32, u32, Timestamp)>,
+    before: Vec<(JobClassId, u32, u32, Timestamp)>,
 }
 
 impl Refusals {
@@ -40,21 +40,21 @@ impl Refusals {
         };
     }
 
-    pub fn refuse_now(&mut self, shape: ShapeId, secs: u32) {
+    pub fn refuse_now(&mut self, shape: JobClassId, secs: u32) {
         if self.are_kept && self.now.len() < MOST {
             self.now.push((shape, secs));
         }
     }
 
     /// A shape of so many nodes.
-    pub fn refuse_before(&mut self, shape: ShapeId, nodes: u32, secs: u32, at: Timestamp) {
+    pub fn refuse_before(&mut self, shape: JobClassId, nodes: u32, secs: u32, at: Timestamp) {
         if self.are_kept && self.before.len() < MOST {
             self.before.push((shape, secs, nodes, at));
         }
     }
 
     /// Whether a request for no more was refused.
-    pub fn is_refused(&self, shapes: &[Shape], shape: ShapeId, secs: u32) -> bool {
+    pub fn is_refused(&self, shapes: &[JobClass], shape: JobClassId, secs: u32) -> bool {
         let asks = &shapes[shape as usize];
         self.now
             .iter()
@@ -62,7 +62,12 @@ impl Refusals {
     }
 
     /// The latest time before which a request for no more was refused.
-    pub fn not_before(&self, shapes: &[Shape], shape: ShapeId, secs: u32) -> Option<Timestamp> {
+    pub fn not_before(
+        &self,
+        shapes: &[JobClass],
+        shape: JobClassId,
+        secs: u32,
+    ) -> Option<Timestamp> {
         let asks = &shapes[shape as usize];
         let mut latest = None;
         let most = asks.ways.first().map_or(0, |way| way.nodes);
@@ -78,7 +83,7 @@ impl Refusals {
 
 /// Whether wherever and whenever one has room, another has, too, that asks for no longer. Only of requests that any of their
 /// nodes may serve, all alike.
-fn asks_no_more(other: &Shape, one: &Shape) -> bool {
+fn asks_no_more(other: &JobClass, one: &JobClass) -> bool {
     let (Some(less), Some(more)) = (alike(other), alike(one)) else {
         return false;
     };
@@ -91,7 +96,7 @@ fn asks_no_more(other: &Shape, one: &Shape) -> bool {
 }
 
 /// What it needs of each node, by make.
-fn alike(shape: &Shape) -> Option<&[Option<Need>]> {
+fn alike(shape: &JobClass) -> Option<&[Option<Need>]> {
     let [way] = &shape.ways[..] else { return None };
     let [part] = &way.parts[..] else { return None };
     let request = &shape.spec.request;

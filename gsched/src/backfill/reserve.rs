@@ -1,13 +1,13 @@
 //! Making a planned start: nodes, licences and array caps are held for the whole limit of the job.
 
 use crate::backfill::earliest::{is_any_alike, not_before, plain, remember_not_before};
-use crate::backfill::planned::{Earliest, Reserved};
+use crate::backfill::planned::{EarliestStart, PlannedStart};
 use crate::backfill::promised::{Again, Found};
 use crate::cluster::nodes::end_after;
-use crate::cluster::picked::Picked;
+use crate::cluster::picked::PickedNodes;
 use crate::engine::Memory;
 use crate::forecast::limited::{earliest_allowed, foretell_later, taken_there};
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::allowed::secs_from;
 use crate::place::gpu_reservation::{
@@ -26,7 +26,11 @@ pub(crate) fn keep_promises(pass: &mut Pass) {
 }
 
 /// Gives a job the earliest start that delays none before it.
-pub(crate) fn plan_start(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
+pub(crate) fn plan_start(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+) -> Option<Timestamp> {
     let lifted = lift_counted(pass, shape);
     let earliest = promised_before(pass, job, shape, job.held_secs())
         .or_else(|| earliest_allowed(pass, job, shape));
@@ -38,10 +42,10 @@ pub(crate) fn plan_start(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> O
 pub(crate) fn plan_start_at(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
-    earliest: Earliest,
+    shape: JobClassId,
+    earliest: EarliestStart,
 ) -> Option<Timestamp> {
-    let Earliest {
+    let EarliestStart {
         at,
         way,
         picked,
@@ -84,7 +88,7 @@ pub(crate) fn plan_start_at(
                 .flatten(),
         );
     }
-    pass.backfill.reserved.push(Reserved {
+    pass.backfill.reserved.push(PlannedStart {
         job: job.id,
         is_array: job.positions.is_some(),
         choice: job.spec.choice(),
@@ -103,9 +107,9 @@ pub(crate) fn plan_start_at(
 fn promised_before(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     secs: u32,
-) -> Option<Earliest> {
+) -> Option<EarliestStart> {
     let from = pass.now.max(not_before(pass, job, shape, 0, secs));
     let now = pass.now;
     let cluster = &*pass.world.cluster;
@@ -155,7 +159,7 @@ fn promised_before(
         };
     remember_not_before(pass, job, shape, 0, secs, at);
     let picked = nodes.into_iter().map(|nodes| (nodes, 0)).collect();
-    Some(Earliest {
+    Some(EarliestStart {
         at,
         way: 0,
         picked,
@@ -164,7 +168,7 @@ fn promised_before(
 }
 
 /// Nodes in their order, those together that follow each other, whatever they serve.
-pub(crate) fn together(picked: &Picked) -> Vec<Range<usize>> {
+pub(crate) fn together(picked: &PickedNodes) -> Vec<Range<usize>> {
     let mut all: Vec<Range<usize>> = Vec::with_capacity(picked.len());
     for (nodes, _) in picked {
         match all.last_mut() {

@@ -6,7 +6,7 @@ use gmodel::node::GpuEntry;
 
 /// GPUs of a node that are as good as each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Group {
+pub struct GpuGroup {
     pub gpu_type: String,
     pub memory_mib: u64,
     /// NVLink island within the node.
@@ -17,7 +17,7 @@ pub struct Group {
     pub mps: bool,
 }
 
-impl Group {
+impl GpuGroup {
     pub(crate) fn of(gpu: &GpuEntry) -> Self {
         Self {
             gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),

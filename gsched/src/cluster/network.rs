@@ -2,7 +2,7 @@
 //!
 //! Made from the site's topology and from what nodes report, anew when either changes. Knows nothing of what is free.
 
-use crate::cluster::picked::Picked;
+use crate::cluster::picked::PickedNodes;
 use crate::job::demand::Demand;
 use crate::snapshot::{PendingJob, SchedNode};
 use fixedbitset::FixedBitSet;
@@ -95,7 +95,7 @@ impl Network {
     }
 
     /// Leaf switches that some nodes are below.
-    pub fn leaves_of(&self, picked: &Picked) -> u32 {
+    pub fn leaves_of(&self, picked: &PickedNodes) -> u32 {
         self.leaves
             .iter()
             .filter(|leaf| {
@@ -164,7 +164,7 @@ pub(crate) fn any_switches_from(job: &PendingJob) -> Option<Timestamp> {
 
 /// What a job with `--switches` that waits as long as it takes never gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooFewBelow {
+pub struct SwitchShortage {
     /// Nodes that could serve it below so few leaf switches, at most; and how many it needs.
     pub most: usize,
     pub needed: usize,
@@ -178,7 +178,7 @@ pub fn too_few_below(
     request: &Request,
     partition: &Partition,
     nodes: &[&SchedNode],
-) -> Option<TooFewBelow> {
+) -> Option<SwitchShortage> {
     let asked = request
         .switches
         .filter(|switches| switches.wait_secs.is_none())?
@@ -210,13 +210,13 @@ pub fn too_few_below(
         };
         let enough =
             (asked..=sizes.len()).find(|count| sizes.iter().take(*count).sum::<usize>() >= needed);
-        TooFewBelow {
+        SwitchShortage {
             most,
             needed,
             switches: enough.and_then(|count| u32::try_from(count).ok()),
         }
     };
-    let ways: Vec<TooFewBelow> = Demand::all(request, partition).iter().map(of_way).collect();
+    let ways: Vec<SwitchShortage> = Demand::all(request, partition).iter().map(of_way).collect();
     let none = ways.iter().all(|way| way.most < way.needed);
     ways.into_iter().find(|_| none)
 }

@@ -2,7 +2,7 @@
 //!
 //! A request is worked out once for each make, so that looking at a node compares a few integers.
 
-use crate::cluster::gpu_group::{Group, gpus_of};
+use crate::cluster::gpu_group::{GpuGroup, gpus_of};
 use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::cluster::wiring::Wiring;
 use crate::job::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
@@ -11,18 +11,18 @@ use gmodel::gpu_request::GpuAmount;
 use gmodel::node::GpuEntry;
 use std::collections::BTreeMap;
 
-/// Place of a make in [`Makes`].
-pub type MakeId = u32;
+/// Place of a make in [`NodeClasses`].
+pub type NodeClassId = u32;
 
 /// A slot whose GPU is not offered: missing, sick, or of a kind too many.
 pub const NO_GROUP: u8 = u8::MAX;
 
 /// What a node would have with nothing on it.
 #[derive(Clone, Debug)]
-pub struct Make {
+pub struct NodeClass {
     pub cpus: u32,
     pub mem_bytes: u64,
-    pub groups: Vec<Group>,
+    pub groups: Vec<GpuGroup>,
     /// Group of each slot, or [`NO_GROUP`].
     pub slots: Vec<u8>,
     /// GPU of each slot, by number: slices of one have the same.
@@ -39,25 +39,25 @@ pub struct Make {
 
 /// All makes there are, by number.
 #[derive(Clone, Debug, Default)]
-pub struct Makes {
-    pub list: Vec<Make>,
-    by_key: BTreeMap<Key, MakeId>,
-    last: Option<(MakeId, u32, u64, std::sync::Arc<Vec<GpuEntry>>)>,
+pub struct NodeClasses {
+    pub list: Vec<NodeClass>,
+    by_key: BTreeMap<NodeClassKey, NodeClassId>,
+    last: Option<(NodeClassId, u32, u64, std::sync::Arc<Vec<GpuEntry>>)>,
 }
 
-type Key = (u32, u64, usize, Vec<Slot>, Option<Wiring>);
+type NodeClassKey = (u32, u64, usize, Vec<Slot>, Option<Wiring>);
 
 /// What is known of a slot: its kind where it is offered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Slot {
-    kind: Option<Group>,
+    kind: Option<GpuGroup>,
     numa: Option<u32>,
     board: u16,
 }
 
-impl Makes {
+impl NodeClasses {
     /// The make of a node, which may be new.
-    pub fn of(&mut self, node: &SchedNode) -> MakeId {
+    pub fn of(&mut self, node: &SchedNode) -> NodeClassId {
         // Neighbours are mostly alike.
         if let Some((make, cpus, mem_bytes, gpus)) = &self.last
             && *cpus == node.cpus
@@ -68,7 +68,7 @@ impl Makes {
         }
         let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
         let slot = |gpu: &'_ GpuEntry, board| Slot {
-            kind: gpu.usable().then(|| Group::of(gpu)),
+            kind: gpu.usable().then(|| GpuGroup::of(gpu)),
             numa: gpu.info.numa,
             board,
         };
@@ -88,8 +88,8 @@ impl Makes {
         let make = match self.by_key.get(&key) {
             Some(make) => *make,
             None => {
-                list.push(Make::new(&key));
-                let make = list.len() as MakeId - 1;
+                list.push(NodeClass::new(&key));
+                let make = list.len() as NodeClassId - 1;
                 self.by_key.insert(key, make);
                 make
             }
@@ -99,7 +99,7 @@ impl Makes {
     }
 }
 
-impl Makes {
+impl NodeClasses {
     /// Thousandths of a GPU that the smallest of those counts for that serve a demand.
     pub fn least_milli(&self, wanted: &GpuDemand) -> u32 {
         let groups = self.list.iter().flat_map(|make| &make.groups);
@@ -112,8 +112,8 @@ impl Makes {
 }
 
 /// Each kind once, the least of a GPU first: where several would do, that is taken.
-fn kinds(of_slots: impl Iterator<Item = Group>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn kinds(of_slots: impl Iterator<Item = GpuGroup>) -> Vec<GpuGroup> {
+    let mut groups: Vec<GpuGroup> = Vec::new();
     for kind in of_slots {
         if !groups.contains(&kind) {
             groups.push(kind);
@@ -126,10 +126,10 @@ fn kinds(of_slots: impl Iterator<Item = Group>) -> Vec<Group> {
 /// Sound GPUs and slices of a node that are not offered, since it has more than [`GROUPS`] kinds: each kind by name and how many.
 pub fn left_out(gpus: &[GpuEntry]) -> Vec<(String, usize)> {
     let usable = || gpus.iter().filter(|gpu| gpu.usable());
-    let groups = kinds(usable().map(Group::of));
+    let groups = kinds(usable().map(GpuGroup::of));
     let mut out: Vec<(String, usize)> = Vec::new();
     for group in groups.iter().skip(GROUPS) {
-        let mut of_kind = usable().filter(|gpu| Group::of(gpu) == *group);
+        let mut of_kind = usable().filter(|gpu| GpuGroup::of(gpu) == *group);
         let name = of_kind
             .next()
             .map_or_else(String::new, |gpu| gpu.info.kind());
@@ -155,8 +155,8 @@ fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<Gpu
         || (one.len() == other.len() && one.iter().zip(&**other).all(|(a, b)| same(a, b)))
 }
 
-impl Make {
-    fn new((cpus, mem_bytes, gpus, slots, wiring): &Key) -> Self {
+impl NodeClass {
+    fn new((cpus, mem_bytes, gpus, slots, wiring): &NodeClassKey) -> Self {
         let mut groups = kinds(slots.iter().filter_map(|slot| slot.kind.clone()));
         let mut all = Amount {
             cpus: *cpus,
@@ -193,7 +193,7 @@ impl Make {
     }
 
     /// Kinds of GPUs that are so, a bit each.
-    pub fn kinds_where(&self, is_so: impl Fn(&Group) -> bool) -> Kinds {
+    pub fn kinds_where(&self, is_so: impl Fn(&GpuGroup) -> bool) -> Kinds {
         self.groups
             .iter()
             .enumerate()
@@ -203,8 +203,9 @@ impl Make {
 
     /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
     fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> Kinds {
-        let fits =
-            |group: &Group| wanted.is_served_by_kind(group) && (group.island.is_some() || !linked);
+        let fits = |group: &GpuGroup| {
+            wanted.is_served_by_kind(group) && (group.island.is_some() || !linked)
+        };
         self.kinds_where(fits)
     }
 

@@ -3,8 +3,8 @@
 //! Whole GPUs are dealt by slot only to jobs that start now. A share goes on a GPU that is shared already where that
 //! has room for as long as it takes, else it opens one.
 
-use crate::cluster::node_class::{Make, MakeId, NO_GROUP};
-use crate::cluster::tenant_terms::Terms;
+use crate::cluster::node_class::{NO_GROUP, NodeClass, NodeClassId};
+use crate::cluster::tenant_terms::TenantTerms;
 use crate::cluster::timeline::{Amount, Count, Need, Print, Profile};
 use crate::cluster::wiring;
 use crate::snapshot::SchedNode;
@@ -14,7 +14,7 @@ use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
 
 /// What is free on a node.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct NodeState {
     /// Thousandths by slot, now.
     pub slots: Vec<u16>,
     pub profile: Profile,
@@ -28,7 +28,7 @@ struct SharedGpu {
     slot: u16,
     group: u8,
     /// What its shares have in common.
-    terms: Terms,
+    terms: TenantTerms,
     /// Thousandths that are free.
     milli: Count,
     /// Whole again from then on.
@@ -45,7 +45,7 @@ pub struct Hold {
     shared: Option<(u16, u32, Timestamp)>,
 }
 
-impl Clone for Room {
+impl Clone for NodeState {
     fn clone(&self) -> Self {
         Self {
             slots: self.slots.clone(),
@@ -65,10 +65,10 @@ impl Clone for Room {
 const WHOLE: u16 = WHOLE_GPU_MILLI as u16;
 const EVER: Timestamp = Timestamp(i64::MAX);
 
-impl Room {
+impl NodeState {
     /// From what is free now and what comes back when the runs there end.
     pub fn new<'a>(
-        make: &Make,
+        make: &NodeClass,
         node: &SchedNode,
         now: Timestamp,
         runs: impl Iterator<Item = (Timestamp, &'a NodeShare)>,
@@ -116,7 +116,7 @@ impl Room {
                         amount.gpus[usize::from(group)] += 1
                     }
                     group => room
-                        .shared_gpu(at as u16, group, Terms::of_part(&grant.part), now)
+                        .shared_gpu(at as u16, group, TenantTerms::of_part(&grant.part), now)
                         .occupy(end, grant.part.milli()),
                 }
             }
@@ -133,7 +133,7 @@ impl Room {
     }
 
     /// Of a node that is idle, now and later.
-    pub fn idle(make: &Make, now: Timestamp) -> Self {
+    pub fn idle(make: &NodeClass, now: Timestamp) -> Self {
         let slots = make
             .slots
             .iter()
@@ -146,7 +146,13 @@ impl Room {
         }
     }
 
-    fn shared_gpu(&mut self, slot: u16, group: u8, terms: Terms, now: Timestamp) -> &mut SharedGpu {
+    fn shared_gpu(
+        &mut self,
+        slot: u16,
+        group: u8,
+        terms: TenantTerms,
+        now: Timestamp,
+    ) -> &mut SharedGpu {
         let at = self
             .shared
             .iter()
@@ -187,7 +193,7 @@ impl Room {
     }
 
     /// A number that rooms have in common which are the same, on nodes of a make.
-    pub fn print(&self, make: MakeId) -> u64 {
+    pub fn print(&self, make: NodeClassId) -> u64 {
         let mut print = Print::of(u64::from(make));
         self.slots
             .iter()
@@ -210,7 +216,13 @@ impl Room {
     }
 
     /// Slots that have room for a share from now until a time: shared ones, and one of those that are whole.
-    pub fn slots_for(&self, make: &Make, need: &Need, now: Timestamp, to: Timestamp) -> Vec<u16> {
+    pub fn slots_for(
+        &self,
+        make: &NodeClass,
+        need: &Need,
+        now: Timestamp,
+        to: Timestamp,
+    ) -> Vec<u16> {
         let mut slots: Vec<u16> = self
             .all_shared_for(need, now, to)
             .map(|at| self.shared[at].slot)
@@ -237,7 +249,7 @@ impl Room {
         from: Timestamp,
         to: Timestamp,
     ) -> impl Iterator<Item = usize> + '_ {
-        let (need, terms) = (*need, Terms::of_need(need));
+        let (need, terms) = (*need, TenantTerms::of_need(need));
         let milli = u32::from(need.milli);
         let fits = move |gpu: &SharedGpu| {
             gpu.terms == terms
@@ -288,7 +300,7 @@ impl Room {
 
     /// GPUs that are shared on other terms and have as much left as a share needs.
     pub fn shared_otherwise(&self, need: &Need, now: Timestamp) -> usize {
-        let terms = Terms::of_need(need);
+        let terms = TenantTerms::of_need(need);
         let room = |gpu: &&SharedGpu| {
             gpu.terms != terms && gpu.milli.least(now, now.plus_millis(1)) >= u32::from(need.milli)
         };
@@ -414,7 +426,7 @@ impl Room {
     /// that is liked, whole GPUs are those, where any are.
     pub fn start(
         &mut self,
-        make: &Make,
+        make: &NodeClass,
         node: NodeId,
         (need, liked): (&Need, &[u16]),
         tasks: u32,
@@ -468,7 +480,7 @@ impl Room {
     /// The slots of whole GPUs that `start` gives by itself; `None` where there is no room, or GPUs are not given whole.
     pub(crate) fn slots_by_itself(
         &self,
-        make: &Make,
+        make: &NodeClass,
         need: &Need,
         (now, to): (Timestamp, Timestamp),
     ) -> Option<Vec<u16>> {
@@ -483,7 +495,7 @@ impl Room {
     }
 
     /// Slots that nothing is held of.
-    pub(crate) fn free_slots(&self, make: &Make) -> Vec<u16> {
+    pub(crate) fn free_slots(&self, make: &NodeClass) -> Vec<u16> {
         let free = |at: &usize| self.slots[*at] == WHOLE && make.slots[*at] != NO_GROUP;
         (0..self.slots.len())
             .filter(free)
@@ -493,7 +505,7 @@ impl Room {
 
     fn start_share(
         &mut self,
-        make: &Make,
+        make: &NodeClass,
         (need, liked): (&Need, Option<u16>),
         milli: u32,
         now: Timestamp,
@@ -515,7 +527,7 @@ impl Room {
                 self.profile.take(now, to, &amount);
                 let slot = self.pick(make, &amount).first()?.0;
                 let group = make.slots[usize::from(slot)];
-                self.shared_gpu(slot, group, Terms::of_need(need), now)
+                self.shared_gpu(slot, group, TenantTerms::of_need(need), now)
                     .take_for(now, to, milli);
                 slot
             }
@@ -539,7 +551,7 @@ impl Room {
     /// What a need takes that is served from now on: of which kinds its whole GPUs are.
     pub fn amount(
         &self,
-        make: &Make,
+        make: &NodeClass,
         need: &Need,
         now: Timestamp,
         to: Timestamp,
@@ -561,7 +573,7 @@ impl Room {
     /// The slots that are joined best, where GPUs are joined unlike; `None` where they are not, or there is no room.
     fn best_joined(
         &self,
-        make: &Make,
+        make: &NodeClass,
         need: &Need,
         now: Timestamp,
         to: Timestamp,
@@ -594,7 +606,7 @@ impl Room {
                 .copied()
                 .filter(|at| kinds(usize::from(make.slots[*at])))
                 .collect();
-            let ask = wiring::Ask {
+            let ask = wiring::SlotRequest {
                 serving: &serving,
                 free: &free,
                 count: usize::from(need.gpus),
@@ -618,7 +630,7 @@ impl Room {
 
     /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest. Slices
     /// come from the GPU that has the fewest left, so that others can be empty.
-    fn pick(&self, make: &Make, amount: &Amount) -> Vec<GpuSlot> {
+    fn pick(&self, make: &NodeClass, amount: &Amount) -> Vec<GpuSlot> {
         let mut picked = Vec::new();
         for (group, count) in amount
             .gpus
@@ -665,7 +677,7 @@ impl Room {
     }
 
     /// Slots that are free are withheld for a time.
-    pub fn hold_back(&mut self, make: &Make, slots: &[u16], now: Timestamp, until: Timestamp) {
+    pub fn hold_back(&mut self, make: &NodeClass, slots: &[u16], now: Timestamp, until: Timestamp) {
         let mut amount = Amount::default();
         for slot in slots.iter().map(|slot| usize::from(*slot)) {
             self.slots[slot] = 0;
@@ -676,7 +688,7 @@ impl Room {
 
     /// A share that a run holds until `end` is expected back at an earlier time; until then it is held. A GPU that is shared
     /// counts as shared for as long as before.
-    pub fn leave_at(&mut self, make: &Make, share: &NodeShare, at: Timestamp, end: Timestamp) {
+    pub fn leave_at(&mut self, make: &NodeClass, share: &NodeShare, at: Timestamp, end: Timestamp) {
         let mut amount = Amount {
             cpus: share.cpus,
             mem_bytes: share.mem_bytes,
@@ -693,7 +705,7 @@ impl Room {
     }
 
     /// Gives back a share that a run holds until `end`: as if it ended now.
-    pub fn leave(&mut self, make: &Make, share: &NodeShare, now: Timestamp, end: Timestamp) {
+    pub fn leave(&mut self, make: &NodeClass, share: &NodeShare, now: Timestamp, end: Timestamp) {
         let end = end.max(now.plus_secs(1));
         let mut amount = Amount {
             cpus: share.cpus,
@@ -746,12 +758,12 @@ impl crate::NodeDemand {
     /// The share this demand takes of a node as it is, or what is missing.
     pub fn share_on(&self, node: &SchedNode) -> Result<NodeShare, crate::job::demand::Lack> {
         use crate::job::demand::Lack;
-        let mut makes = crate::cluster::node_class::Makes::default();
+        let mut makes = crate::cluster::node_class::NodeClasses::default();
         let make = makes.of(node);
         let make = &makes.list[make as usize];
         let need = make.need(self)?;
         let now = Timestamp::default();
-        let mut room = Room::new(make, node, now, std::iter::empty());
+        let mut room = NodeState::new(make, node, now, std::iter::empty());
         for (at, milli) in room
             .slots
             .clone()
@@ -761,7 +773,7 @@ impl crate::NodeDemand {
         {
             // Held in part by runs that are not named here: they stay.
             debug_assert!(milli < WHOLE);
-            room.shared_gpu(at as u16, make.slots[at], Terms::default(), now)
+            room.shared_gpu(at as u16, make.slots[at], TenantTerms::default(), now)
                 .until = EVER;
         }
         let free = room.profile.free_at(now);

@@ -3,18 +3,18 @@
 //! A node state never changes; a node that gives something gets another. So what was found out about a room holds for all
 //! its nodes, and a search looks at rooms where there were thousands of nodes (after hash-consing, Ershov 1958).
 
-use crate::cluster::node_class::MakeId;
-use crate::cluster::node_state::Room;
+use crate::cluster::node_class::NodeClassId;
+use crate::cluster::node_state::NodeState;
 use gmodel::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of a room; of those that passes made only as long as it is kept.
-pub type RoomId = u32;
+pub type NodeStateId = u32;
 
 /// A room as another pass knows it again: no other ever has its birth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoomMark {
-    pub id: RoomId,
+pub struct NodeStateMark {
+    pub id: NodeStateId,
     birth: u64,
 }
 
@@ -26,36 +26,36 @@ const MOST_LEFT: usize = 1 << 18;
 
 /// All rooms that nodes have, and had in this pass; those of reservations in the last pass that made any, too.
 #[derive(Debug, Default)]
-pub struct Rooms {
-    list: Vec<Room>,
+pub struct NodeStates {
+    list: Vec<NodeState>,
     /// Of each; by themselves, since they are asked for more often than what is free in it.
     facts: Vec<Facts>,
-    unused: Vec<RoomId>,
+    unused: Vec<NodeStateId>,
     /// Made in this pass for what starts in it, and for reservations, found again or not; those of the last pass that made any.
-    touched: Vec<RoomId>,
-    held: Vec<RoomId>,
-    held_before: Vec<RoomId>,
+    touched: Vec<NodeStateId>,
+    held: Vec<NodeStateId>,
+    held_before: Vec<NodeStateId>,
     /// Steps of the timelines of those that are left for the next pass.
     left: usize,
     births: u64,
     /// The first birth of the pass under way.
     pass: u64,
     /// Of the pass before: a pass makes thousands, and to ask for their memory took longer than to fill it.
-    spare: Vec<Room>,
-    by_print: BTreeMap<u64, RoomId>,
+    spare: Vec<NodeState>,
+    by_print: BTreeMap<u64, NodeStateId>,
     /// Those that any node had in this pass.
-    in_use: Vec<RoomId>,
+    in_use: Vec<NodeStateId>,
     /// Those of them in which a CPU is free now: on a busy cluster few.
-    open: Vec<RoomId>,
+    open: Vec<NodeStateId>,
     are_counted: bool,
     /// When what is free in those that nodes have next changes by itself.
-    next_change: BTreeSet<(Timestamp, RoomId)>,
+    next_change: BTreeSet<(Timestamp, NodeStateId)>,
 }
 
 /// A room but for what is free in it.
 #[derive(Debug)]
 struct Facts {
-    make: MakeId,
+    make: NodeClassId,
     /// Nodes that have it before the pass; of a room that the pass made, how often it was given to a node.
     nodes: u32,
     /// Nodes that have it in the pass, and whether it is among those that any had; where they are counted.
@@ -72,7 +72,7 @@ struct Facts {
 
 impl Facts {
     /// Of a room that no node has yet.
-    fn new(make: MakeId, cpus: u32) -> Self {
+    fn new(make: NodeClassId, cpus: u32) -> Self {
         Self {
             make,
             nodes: 0,
@@ -87,25 +87,25 @@ impl Facts {
 }
 
 /// When what is free in a room next changes by itself.
-fn next_change(room: &Room) -> Option<Timestamp> {
+fn next_change(room: &NodeState) -> Option<Timestamp> {
     room.profile.steps().get(1).map(|step| step.at)
 }
 
-impl Rooms {
-    pub fn get(&self, id: RoomId) -> &Room {
+impl NodeStates {
+    pub fn get(&self, id: NodeStateId) -> &NodeState {
         &self.list[id as usize]
     }
 
-    fn facts_of(&mut self, id: RoomId) -> &mut Facts {
+    fn facts_of(&mut self, id: NodeStateId) -> &mut Facts {
         &mut self.facts[id as usize]
     }
 
     /// CPUs that are free in it now at most.
-    pub fn cpus(&self, id: RoomId) -> u32 {
+    pub fn cpus(&self, id: NodeStateId) -> u32 {
         self.facts[id as usize].cpus
     }
 
-    pub fn make(&self, id: RoomId) -> MakeId {
+    pub fn make(&self, id: NodeStateId) -> NodeClassId {
         self.facts[id as usize].make
     }
 
@@ -128,7 +128,7 @@ impl Rooms {
         self.pass = self.births;
     }
 
-    fn forget(&mut self, id: RoomId) {
+    fn forget(&mut self, id: NodeStateId) {
         let facts = self.facts_of(id);
         (facts.birth, facts.pass) = (0, 0);
         if self.spare.len() < MOST_SPARE {
@@ -138,7 +138,7 @@ impl Rooms {
     }
 
     /// Counts anew how many nodes have each: stretches of nodes and their rooms.
-    pub fn count(&mut self, stretches: impl Iterator<Item = (RoomId, usize)>) {
+    pub fn count(&mut self, stretches: impl Iterator<Item = (NodeStateId, usize)>) {
         for id in self.in_use.drain(..) {
             let facts = &mut self.facts[id as usize];
             (facts.have, facts.is_listed) = (0, false);
@@ -153,7 +153,7 @@ impl Rooms {
     }
 
     /// So many more nodes have a room.
-    fn come(&mut self, id: RoomId, nodes: usize) {
+    fn come(&mut self, id: NodeStateId, nodes: usize) {
         let facts = &mut self.facts[id as usize];
         facts.have += nodes as u32;
         if !std::mem::replace(&mut facts.is_listed, true) {
@@ -165,7 +165,7 @@ impl Rooms {
     }
 
     /// So many nodes that had one room in this pass have another.
-    pub fn change(&mut self, from: RoomId, to: RoomId, nodes: usize) {
+    pub fn change(&mut self, from: NodeStateId, to: NodeStateId, nodes: usize) {
         let facts = self.facts_of(to);
         facts.nodes += if facts.pass > 0 { nodes as u32 } else { 0 };
         if self.are_counted {
@@ -175,17 +175,20 @@ impl Rooms {
     }
 
     /// All that nodes have in this pass, with how many have each; counted before.
-    pub fn in_use(&self) -> impl Iterator<Item = (RoomId, usize)> {
+    pub fn in_use(&self) -> impl Iterator<Item = (NodeStateId, usize)> {
         self.had(&self.in_use)
     }
 
     /// Those of them in which so many CPUs may be free now.
-    pub fn with_cpus(&self, least: u32) -> impl Iterator<Item = (RoomId, usize)> {
+    pub fn with_cpus(&self, least: u32) -> impl Iterator<Item = (NodeStateId, usize)> {
         let some = self.had(if least == 0 { &self.in_use } else { &self.open });
         some.filter(move |(id, _)| least <= 1 || self.cpus(*id) >= least)
     }
 
-    fn had<'r>(&'r self, rooms: &'r [RoomId]) -> impl Iterator<Item = (RoomId, usize)> + 'r {
+    fn had<'r>(
+        &'r self,
+        rooms: &'r [NodeStateId],
+    ) -> impl Iterator<Item = (NodeStateId, usize)> + 'r {
         rooms
             .iter()
             .map(|id| (*id, self.facts[*id as usize].have as usize))
@@ -193,7 +196,7 @@ impl Rooms {
     }
 
     /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
-    pub fn keep(&mut self, room: Room, make: MakeId) -> RoomId {
+    pub fn keep(&mut self, room: NodeState, make: NodeClassId) -> NodeStateId {
         let print = room.print(make);
         if let Some(id) = self.by_print.get(&print).copied()
             && self.make(id) == make
@@ -217,13 +220,13 @@ impl Rooms {
     }
 
     /// One more node has a room before the pass.
-    pub fn keep_again(&mut self, id: RoomId) -> RoomId {
+    pub fn keep_again(&mut self, id: NodeStateId) -> NodeStateId {
         self.facts_of(id).nodes += 1;
         id
     }
 
     /// Rooms of before the pass in which more has become free by itself: they are to be worked out anew.
-    pub fn due(&self, now: Timestamp) -> BTreeSet<RoomId> {
+    pub fn due(&self, now: Timestamp) -> BTreeSet<NodeStateId> {
         self.next_change
             .range(..(now.plus_millis(1), 0))
             .map(|(_, id)| *id)
@@ -231,7 +234,7 @@ impl Rooms {
     }
 
     /// A node has another room before the pass.
-    pub fn leave(&mut self, id: RoomId) {
+    pub fn leave(&mut self, id: NodeStateId) {
         let facts = &mut self.facts[id as usize];
         facts.nodes -= 1;
         if facts.nodes == 0 {
@@ -245,7 +248,7 @@ impl Rooms {
     }
 
     /// Gives a room a number and a birth.
-    fn add(&mut self, room: Room, facts: Facts) -> RoomId {
+    fn add(&mut self, room: NodeState, facts: Facts) -> NodeStateId {
         self.births += 1;
         let facts = Facts {
             birth: self.births,
@@ -266,13 +269,13 @@ impl Rooms {
             None => {
                 self.list.push(room);
                 self.facts.push(facts);
-                self.list.len() as RoomId - 1
+                self.list.len() as NodeStateId - 1
             }
         }
     }
 
     /// A room that a pass makes, with at most so many CPUs free now.
-    fn add_made(&mut self, room: Room, make: MakeId, cpus: u32) -> RoomId {
+    fn add_made(&mut self, room: NodeState, make: NodeClassId, cpus: u32) -> NodeStateId {
         debug_assert!(self.pass > 0, "a pass begins with `begin`");
         self.add(
             room,
@@ -284,7 +287,7 @@ impl Rooms {
     }
 
     /// A room that a pass makes, like another so far: to be changed before any search sees it.
-    pub fn add_like(&mut self, id: RoomId) -> RoomId {
+    pub fn add_like(&mut self, id: NodeStateId) -> NodeStateId {
         let room = self.copy_of(id);
         // A change may give something back.
         let made = self.add_made(room, self.make(id), u32::MAX);
@@ -293,7 +296,7 @@ impl Rooms {
     }
 
     /// A room that was added just now.
-    pub fn get_mut(&mut self, id: RoomId) -> &mut Room {
+    pub fn get_mut(&mut self, id: NodeStateId) -> &mut NodeState {
         &mut self.list[id as usize]
     }
 
@@ -302,10 +305,10 @@ impl Rooms {
     /// memory: thousands of jobs may wait for one node, and each adds to its timeline.
     pub fn add_changed<T>(
         &mut self,
-        id: RoomId,
+        id: NodeStateId,
         nodes: usize,
-        change: impl FnOnce(&mut Room) -> Option<T>,
-    ) -> Option<(RoomId, T)> {
+        change: impl FnOnce(&mut NodeState) -> Option<T>,
+    ) -> Option<(NodeStateId, T)> {
         let before = &self.facts[id as usize];
         let goes_over = self.left > MOST_LEFT && before.pass > 0 && before.nodes as usize == nodes;
         let mut room = match goes_over {
@@ -329,22 +332,22 @@ impl Rooms {
         Some((made, found))
     }
 
-    pub fn mark(&self, id: RoomId) -> RoomMark {
-        RoomMark {
+    pub fn mark(&self, id: NodeStateId) -> NodeStateMark {
+        NodeStateMark {
             id,
             birth: self.facts[id as usize].birth,
         }
     }
 
     /// Whether a room is there still.
-    pub fn has(&self, mark: RoomMark) -> bool {
+    pub fn has(&self, mark: NodeStateMark) -> bool {
         self.facts
             .get(mark.id as usize)
             .is_some_and(|facts| facts.birth == mark.birth)
     }
 
     /// Keeps a room that a reservation made in this pass or the last with any; whether it is there still.
-    pub fn find_again(&mut self, mark: RoomMark) -> bool {
+    pub fn find_again(&mut self, mark: NodeStateMark) -> bool {
         if !self.has(mark) {
             return false;
         }
@@ -357,7 +360,7 @@ impl Rooms {
         true
     }
 
-    fn copy_of(&mut self, id: RoomId) -> Room {
+    fn copy_of(&mut self, id: NodeStateId) -> NodeState {
         let mut room = self.spare.pop().unwrap_or_default();
         room.clone_from(self.get(id));
         room
@@ -366,12 +369,12 @@ impl Rooms {
 
 /// What a search found out about rooms.
 #[derive(Debug)]
-pub struct ByRoom<T> {
+pub struct ByNodeState<T> {
     found: Vec<(u32, Option<T>)>,
     search: u32,
 }
 
-impl<T> Default for ByRoom<T> {
+impl<T> Default for ByNodeState<T> {
     fn default() -> Self {
         Self {
             found: Vec::new(),
@@ -380,7 +383,7 @@ impl<T> Default for ByRoom<T> {
     }
 }
 
-impl<T: Copy> ByRoom<T> {
+impl<T: Copy> ByNodeState<T> {
     /// Nothing is known any more.
     pub fn begin(&mut self) {
         self.search = self.search.wrapping_add(1);
@@ -390,14 +393,14 @@ impl<T: Copy> ByRoom<T> {
     }
 
     #[inline]
-    pub fn get(&self, room: RoomId) -> Option<T> {
+    pub fn get(&self, room: NodeStateId) -> Option<T> {
         self.found
             .get(room as usize)
             .filter(|(search, _)| *search == self.search)
             .and_then(|(_, found)| *found)
     }
 
-    pub fn set(&mut self, room: RoomId, found: T) {
+    pub fn set(&mut self, room: NodeStateId, found: T) {
         if self.found.len() <= room as usize {
             self.found
                 .resize(room as usize + 1, (self.search.wrapping_sub(1), None));
@@ -406,7 +409,7 @@ impl<T: Copy> ByRoom<T> {
     }
 
     #[inline]
-    pub fn get_or(&mut self, room: RoomId, find: impl FnOnce() -> T) -> T {
+    pub fn get_or(&mut self, room: NodeStateId, find: impl FnOnce() -> T) -> T {
         if let Some(found) = self.get(room) {
             return found;
         }
@@ -422,19 +425,19 @@ mod tests {
     use crate::cluster::timeline::{Amount, Profile};
     use gmodel::Timestamp;
 
-    fn room(free: u32, since: i64) -> Room {
+    fn room(free: u32, since: i64) -> NodeState {
         let free = Amount {
             cpus: free,
             ..Amount::default()
         };
-        let mut room = Room::default();
+        let mut room = NodeState::default();
         room.profile = Profile::new(Timestamp::from_secs(since), free, &[], &free);
         room
     }
 
     #[test]
     fn nodes_that_are_alike_have_one_room_whenever_it_was_worked_out() {
-        let mut rooms = Rooms::default();
+        let mut rooms = NodeStates::default();
         let first = rooms.keep(room(8, 0), 0);
         assert_eq!(rooms.keep(room(8, 100), 0), first);
         assert_ne!(rooms.keep(room(7, 0), 0), first, "less is free");
@@ -452,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_a_pass_made_is_gone_with_it() {
-        let mut rooms = Rooms::default();
+        let mut rooms = NodeStates::default();
         let kept = rooms.keep(room(8, 0), 0);
         rooms.begin();
         let made = rooms.add_like(kept);
@@ -497,10 +500,10 @@ mod tests {
 
     #[test]
     fn rooms_of_reservations_are_there_until_others_were_made() {
-        let mut rooms = Rooms::default();
+        let mut rooms = NodeStates::default();
         let kept = rooms.keep(room(8, 0), 0);
         let take = |cpus: u32| {
-            move |room: &mut Room| {
+            move |room: &mut NodeState| {
                 room.profile.take(
                     Timestamp::from_secs(5),
                     Timestamp::from_secs(9),
@@ -519,7 +522,7 @@ mod tests {
                 .map(|(made, ())| rooms.mark(made))
                 .unwrap()
         });
-        let free = |rooms: &Rooms, mark: RoomMark| {
+        let free = |rooms: &NodeStates, mark: NodeStateMark| {
             rooms
                 .get(mark.id)
                 .profile
@@ -553,7 +556,7 @@ mod tests {
 
     #[test]
     fn nodes_are_counted_by_room() {
-        let mut rooms = Rooms::default();
+        let mut rooms = NodeStates::default();
         let (one, other) = (rooms.keep(room(8, 0), 0), rooms.keep(room(7, 0), 0));
         rooms.begin();
         assert!(!rooms.are_counted());
@@ -577,7 +580,7 @@ mod tests {
     #[test]
     fn a_room_that_only_one_node_was_given_is_changed_and_not_copied() {
         let taken = |from: i64| {
-            move |room: &mut Room| {
+            move |room: &mut NodeState| {
                 room.profile.take(
                     Timestamp::from_secs(from),
                     Timestamp::from_secs(from + 1),
@@ -589,10 +592,10 @@ mod tests {
                 Some(())
             }
         };
-        let mut rooms = Rooms::default();
+        let mut rooms = NodeStates::default();
         let kept = rooms.keep(room(8, 0), 0);
         rooms.begin();
-        let add = |rooms: &mut Rooms, id: RoomId, at: i64| {
+        let add = |rooms: &mut NodeStates, id: NodeStateId, at: i64| {
             let (made, ()) = rooms.add_changed(id, 1, taken(at)).unwrap();
             rooms.change(id, made, 1);
             made
@@ -645,7 +648,7 @@ mod tests {
 
     #[test]
     fn what_a_search_found_is_unknown_to_the_next() {
-        let mut found: ByRoom<u32> = ByRoom::default();
+        let mut found: ByNodeState<u32> = ByNodeState::default();
         assert_eq!(found.get(3), None);
         assert_eq!(found.get_or(3, || 7), 7);
         assert_eq!(found.get_or(3, || 8), 7);

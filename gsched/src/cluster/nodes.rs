@@ -5,11 +5,11 @@
 //! a search passes over full ones.
 
 use crate::changes::Changes;
-use crate::cluster::node_class::{MakeId, Makes};
-use crate::cluster::node_state::Room;
-use crate::cluster::node_states::{ByRoom, RoomId, Rooms};
+use crate::cluster::node_class::{NodeClassId, NodeClasses};
+use crate::cluster::node_state::NodeState;
+use crate::cluster::node_states::{ByNodeState, NodeStateId, NodeStates};
 use crate::cluster::timeline::{Need, UNLIMITED_SECS};
-use crate::job::usual::{Sort, Usual};
+use crate::job::usual::{Sort, UsualJobs};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot, place_of_node};
 use fixedbitset::FixedBitSet;
 use gmodel::mig::MigBoard;
@@ -26,15 +26,15 @@ pub(crate) use taken::{Holds, Taken};
 #[derive(Debug, Default)]
 pub struct Cluster {
     pub now: Timestamp,
-    pub makes: Makes,
-    pub nodes: Vec<Track>,
-    rooms: Rooms,
+    pub makes: NodeClasses,
+    pub nodes: Vec<NodeTrack>,
+    rooms: NodeStates,
     /// What the reservation under way takes of rooms.
-    taken: ByRoom<taken::Place>,
+    taken: ByNodeState<taken::Place>,
     /// Of each node, before this pass.
-    base_of: Vec<RoomId>,
+    base_of: Vec<NodeStateId>,
     /// Of each node, in this pass.
-    room_of: Vec<RoomId>,
+    room_of: Vec<NodeStateId>,
     /// Nodes whose room is another than that of the one before them: before this pass, and in it.
     base_breaks: FixedBitSet,
     breaks: FixedBitSet,
@@ -44,13 +44,13 @@ pub struct Cluster {
     by_free_cpus: Vec<u32>,
     /// Nodes that this pass put into another set of these.
     filed: Vec<usize>,
-    runs: Vec<Known>,
+    runs: Vec<KnownRun>,
     /// Nodes whose runs are others than when their room was worked out.
     stale: Vec<usize>,
     /// Runs that are being ended, and those that stand still.
     pub leaving: usize,
     pub frozen: usize,
-    pub(crate) usual: Usual,
+    pub(crate) usual: UsualJobs,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
     /// Nodes whose room was worked out anew by the last `sync`.
@@ -63,27 +63,27 @@ pub struct Cluster {
 
 /// One node.
 #[derive(Debug)]
-pub struct Track {
+pub struct NodeTrack {
     pub id: NodeId,
-    pub make: MakeId,
+    pub make: NodeClassId,
     /// Takes new work.
     pub up: bool,
     bucket: Option<usize>,
     free_cpus: Option<u32>,
-    held: Vec<Held>,
+    held: Vec<HeldShare>,
     /// As the snapshot had it, to see what changes.
-    seen: Seen,
+    seen: SeenNode,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldShare {
     run: RunId,
     end: Timestamp,
     share: NodeShare,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct SeenNode {
     name: String,
     nvlink_domain: String,
     features: Vec<String>,
@@ -96,7 +96,7 @@ struct Seen {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownRun {
     run: RunId,
     end: Timestamp,
     nodes: Vec<NodeId>,
@@ -159,23 +159,23 @@ impl Cluster {
                         .zip(&snapshot.nodes)
                         .all(|(track, node)| track.id == node.id);
                 if !same {
-                    self.rooms = Rooms::default();
+                    self.rooms = NodeStates::default();
                     self.rooms.begin();
                     self.nodes = snapshot
                         .nodes
                         .iter()
-                        .map(|node| Track::new(node, &mut self.makes))
+                        .map(|node| NodeTrack::new(node, &mut self.makes))
                         .collect();
                     self.base_of = self
                         .nodes
                         .iter()
-                        .map(|track| self.rooms.keep(Room::default(), track.make))
+                        .map(|track| self.rooms.keep(NodeState::default(), track.make))
                         .collect();
                     self.room_of.clone_from(&self.base_of);
                     self.base_breaks = FixedBitSet::with_capacity(self.nodes.len());
                     self.runs.clear();
                     (self.leaving, self.frozen) = (0, 0);
-                    self.usual = Usual::default();
+                    self.usual = UsualJobs::default();
                     self.by_free.clear();
                     self.by_free_cpus.clear();
                     self.generation += 1;
@@ -206,7 +206,7 @@ impl Cluster {
                 None => {
                     let runs = track.held.iter().map(|held| (held.end, &held.share));
                     let make = &self.makes.list[track.make as usize];
-                    let room = Room::new(make, &snapshot.nodes[at], self.now, runs);
+                    let room = NodeState::new(make, &snapshot.nodes[at], self.now, runs);
                     self.rooms.keep(room, track.make)
                 }
             };
@@ -291,7 +291,7 @@ impl Cluster {
                 || !track.seen.has_same_faults(node)
             {
                 self.generation += 1;
-                track.seen = Seen::of(node);
+                track.seen = SeenNode::of(node);
             }
             (track.make, track.up) = (make, node.unavailable.is_none());
             track.seen.take_free(node);
@@ -360,7 +360,7 @@ impl Cluster {
         self.runs = runs;
     }
 
-    fn forget(&mut self, known: &Known, dirty: &mut FixedBitSet) {
+    fn forget(&mut self, known: &KnownRun, dirty: &mut FixedBitSet) {
         self.leaving -= usize::from(known.leaves);
         self.frozen -= usize::from(known.frozen);
         self.usual.run_goes(known.sort);
@@ -372,11 +372,16 @@ impl Cluster {
         }
     }
 
-    fn learn(&mut self, run: &RunningRun, snapshot: &Snapshot, dirty: &mut FixedBitSet) -> Known {
+    fn learn(
+        &mut self,
+        run: &RunningRun,
+        snapshot: &Snapshot,
+        dirty: &mut FixedBitSet,
+    ) -> KnownRun {
         let end = end_of(run);
         for share in &run.shares {
             if let Some(at) = self.place(share.node) {
-                self.nodes[at].held.push(Held {
+                self.nodes[at].held.push(HeldShare {
                     run: run.run,
                     end,
                     share: share.clone(),
@@ -389,7 +394,7 @@ impl Cluster {
         self.frozen += usize::from(frozen);
         let nodes = run.shares.iter().map(|share| share.node).collect();
         let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
-        Known {
+        KnownRun {
             run: run.run,
             end,
             nodes,
@@ -472,7 +477,7 @@ impl Cluster {
 
     /// Sorts the runs anew: node classes or partitions are others. Pending jobs come again.
     pub(crate) fn sort_again(&mut self, snapshot: &Snapshot) {
-        self.usual = Usual::default();
+        self.usual = UsualJobs::default();
         for run in &snapshot.running {
             let Ok(at) = self.runs.binary_search_by_key(&run.run, |known| known.run) else {
                 continue;
@@ -519,28 +524,28 @@ impl Cluster {
     }
 
     /// The room of a node in this pass.
-    pub fn room(&self, at: usize) -> &Room {
+    pub fn room(&self, at: usize) -> &NodeState {
         self.rooms.get(self.room_of[at])
     }
 
     /// All rooms that nodes have in this pass, with how many nodes have each.
-    pub(crate) fn rooms_in_use(&self) -> impl Iterator<Item = (RoomId, usize)> {
+    pub(crate) fn rooms_in_use(&self) -> impl Iterator<Item = (NodeStateId, usize)> {
         self.rooms.in_use()
     }
 
     /// Those of them in which so many CPUs may be free now.
-    pub(crate) fn rooms_with_cpus(&self, least: u32) -> impl Iterator<Item = (RoomId, usize)> {
+    pub(crate) fn rooms_with_cpus(&self, least: u32) -> impl Iterator<Item = (NodeStateId, usize)> {
         self.rooms.with_cpus(least)
     }
 
     /// A room by its number, and the make of the nodes that have it.
-    pub(crate) fn room_and_make(&self, room: RoomId) -> (&Room, MakeId) {
+    pub(crate) fn room_and_make(&self, room: NodeStateId) -> (&NodeState, NodeClassId) {
         (self.rooms.get(room), self.rooms.make(room))
     }
 
     /// Its number: nodes with the same are of one make and have the same free, now and later.
     #[inline]
-    pub fn room_id(&self, at: usize) -> RoomId {
+    pub fn room_id(&self, at: usize) -> NodeStateId {
         self.room_of[at]
     }
 
@@ -578,20 +583,20 @@ impl Cluster {
 
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
     /// free now is otherwise.
-    pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
+    pub(crate) fn set_room(&mut self, at: usize, room: NodeStateId) {
         self.rooms.change(self.room_of[at], room, 1);
         self.place_room(at..at + 1, room);
     }
 
     /// Puts it down for nodes that follow each other and had one.
-    fn place_room(&mut self, nodes: Range<usize>, room: RoomId) {
+    fn place_room(&mut self, nodes: Range<usize>, room: NodeStateId) {
         self.room_of[nodes.clone()].fill(room);
         break_before(&mut self.breaks, &self.room_of, nodes.start);
         break_before(&mut self.breaks, &self.room_of, nodes.end);
     }
 
     /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
-    pub fn touch(&mut self, at: usize) -> &mut Room {
+    pub fn touch(&mut self, at: usize) -> &mut NodeState {
         let made = self.rooms.add_like(self.room_of[at]);
         self.rooms.change(self.room_of[at], made, 1);
         self.room_of[at] = made;
@@ -763,13 +768,13 @@ fn next_in(set: &FixedBitSet, from: usize) -> Option<usize> {
 
 /// Notes whether the room of a node is another than that of the one before it.
 #[inline]
-fn break_before(breaks: &mut FixedBitSet, rooms: &[RoomId], at: usize) {
+fn break_before(breaks: &mut FixedBitSet, rooms: &[NodeStateId], at: usize) {
     if at < rooms.len() {
         breaks.set(at, at == 0 || rooms[at - 1] != rooms[at]);
     }
 }
 
-impl Known {
+impl KnownRun {
     fn is(&self, run: &RunningRun) -> bool {
         self.run == run.run
             && self.end == end_of(run)
@@ -783,9 +788,9 @@ impl Known {
     }
 }
 
-impl Track {
+impl NodeTrack {
     /// Its room is still to be worked out.
-    fn new(node: &SchedNode, makes: &mut Makes) -> Self {
+    fn new(node: &SchedNode, makes: &mut NodeClasses) -> Self {
         Self {
             id: node.id,
             make: makes.of(node),
@@ -793,12 +798,12 @@ impl Track {
             bucket: None,
             free_cpus: None,
             held: Vec::new(),
-            seen: Seen::of(node),
+            seen: SeenNode::of(node),
         }
     }
 }
 
-impl Seen {
+impl SeenNode {
     fn of(node: &SchedNode) -> Self {
         Self {
             name: node.name.clone(),

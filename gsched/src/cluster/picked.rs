@@ -4,17 +4,17 @@ use fixedbitset::FixedBitSet;
 use std::ops::Range;
 
 /// Nodes by their place, each with the part of the way that it serves; those together that follow each other.
-pub type Picked = Vec<(Range<usize>, usize)>;
+pub type PickedNodes = Vec<(Range<usize>, usize)>;
 
 /// Each node by itself.
-pub fn each(picked: &Picked) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
+pub fn each(picked: &PickedNodes) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
     picked
         .iter()
         .flat_map(|(nodes, part)| nodes.clone().map(|at| (at, *part)))
 }
 
 /// How many they are.
-pub fn count(picked: &Picked) -> usize {
+pub fn count(picked: &PickedNodes) -> usize {
     picked.iter().map(|(nodes, _)| nodes.len()).sum()
 }
 

@@ -5,9 +5,9 @@ use gmodel::GpuPart;
 
 /// What all shares on one GPU have in common: user and thousandths where MPS holds them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms(Option<(u32, u32)>);
+pub(crate) struct TenantTerms(Option<(u32, u32)>);
 
-impl Terms {
+impl TenantTerms {
     pub fn of_need(need: &Need) -> Self {
         Self(need.tenant.map(|uid| (uid, u32::from(need.milli))))
     }

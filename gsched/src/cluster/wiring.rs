@@ -21,7 +21,7 @@ pub struct Wiring {
 
 /// What is to be chosen from.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct SlotRequest<'a> {
     /// Slots that will do and are free, in order.
     pub serving: &'a [usize],
     /// All that are free: what is not taken of them stays for others.
@@ -44,7 +44,7 @@ pub struct Worth {
 
 /// A set as it grows.
 #[derive(Clone, Debug)]
-struct Growing {
+struct GrowingSet {
     slots: Vec<usize>,
     taken: [u8; GROUPS],
     weakest: u32,
@@ -118,21 +118,21 @@ impl Wiring {
     }
 
     /// The best set; of equals the one with the lowest slots. `None` where there are not so many.
-    pub fn best(&self, ask: &Ask) -> Option<Vec<usize>> {
+    pub fn best(&self, ask: &SlotRequest) -> Option<Vec<usize>> {
         if sets(ask.serving.len(), ask.count) > MOST_SETS {
             let grown = ask.serving.iter().filter_map(|seed| self.grown(ask, *seed));
             return grown.rev().max_by_key(|set| self.worth(set, ask.free));
         }
         let mut best = None;
-        self.try_all(ask, 0, &Growing::new(), &mut best);
+        self.try_all(ask, 0, &GrowingSet::new(), &mut best);
         best.map(|(_, set)| set)
     }
 
     fn try_all(
         &self,
-        ask: &Ask,
+        ask: &SlotRequest,
         from: usize,
-        so_far: &Growing,
+        so_far: &GrowingSet,
         best: &mut Option<(Worth, Vec<usize>)>,
     ) {
         if so_far.slots.len() == ask.count {
@@ -155,8 +155,8 @@ impl Wiring {
     }
 
     /// A set that grows from one GPU by the one that is joined best to all in it.
-    fn grown(&self, ask: &Ask, seed: usize) -> Option<Vec<usize>> {
-        let mut set = self.with(&Growing::new(), ask, seed)?;
+    fn grown(&self, ask: &SlotRequest, seed: usize) -> Option<Vec<usize>> {
+        let mut set = self.with(&GrowingSet::new(), ask, seed)?;
         while set.slots.len() < ask.count {
             let more = ask
                 .serving
@@ -170,7 +170,7 @@ impl Wiring {
         Some(set.slots)
     }
 
-    fn with(&self, set: &Growing, ask: &Ask, slot: usize) -> Option<Growing> {
+    fn with(&self, set: &GrowingSet, ask: &SlotRequest, slot: usize) -> Option<GrowingSet> {
         let group = usize::from(*ask.groups.get(slot)?);
         let mut more = set.clone();
         more.taken[group] += 1;
@@ -184,7 +184,7 @@ impl Wiring {
     }
 }
 
-impl Growing {
+impl GrowingSet {
     fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -238,7 +238,7 @@ mod tests {
 
     fn best(wiring: &Wiring, free: &[usize], count: usize) -> Option<Vec<usize>> {
         let groups = vec![0; wiring.slots];
-        wiring.best(&Ask {
+        wiring.best(&SlotRequest {
             serving: free,
             free,
             count,
@@ -269,7 +269,7 @@ mod tests {
             let free: Vec<usize> = (0..8).filter(|slot| !busy.contains(slot)).collect();
             let mut limits = [0; GROUPS];
             limits[..3].copy_from_slice(&most);
-            let ask = Ask { serving: &free, free: &free, count, groups: &kinds, most: limits };
+            let ask = SlotRequest { serving: &free, free: &free, count, groups: &kinds, most: limits };
             let allowed = |set: &Vec<usize>| (0..3u8).all(|kind| set.iter().filter(|slot| kinds[**slot] == kind).count() <= usize::from(most[usize::from(kind)]));
             let want = all_sets(&free, count).into_iter().filter(allowed).map(|set| wiring.worth(&set, &free)).max();
             prop_assert_eq!(wiring.best(&ask).map(|set| wiring.worth(&set, &free)), want);

@@ -5,7 +5,7 @@ use crate::backfill::in_turn::plan_following_tasks;
 use crate::decide::start::{start_alone, start_tasks};
 use crate::decide::wait::keep_waiting;
 use crate::forecast::limited::note_limits;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::job::reason::{self, array_limit, standing};
 use crate::pass::Pass;
 use crate::place::admission::{is_admitted_later, not_admitted};
@@ -59,7 +59,11 @@ pub(crate) fn consider(pass: &mut Pass, job: &PendingJob, partition: usize) -> O
 }
 
 /// The same for a job that nothing stands against that lasts.
-pub(crate) fn consider_shape(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+pub(crate) fn consider_shape(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+) -> Option<Reason> {
     if let Some(reason) = not_admitted(pass, job, shape) {
         if pass.forecast.is_on && is_admitted_later(pass, job, shape) {
             note_limits(pass, job, shape);

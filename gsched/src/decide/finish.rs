@@ -1,6 +1,6 @@
 //! The end of a pass: preemptions and reasons of jobs with several entries, the plan, and what quick passes need of it.
 
-use crate::engine::Left;
+use crate::engine::QuickPassState;
 use crate::job::choices::Choices;
 use crate::pass::Pass;
 use crate::plan::{Plan, WorkBudget};
@@ -9,7 +9,7 @@ use gmodel::{JobId, ReasonCode};
 use std::collections::BTreeSet;
 
 /// What a full pass decided, and what it leaves for quick ones.
-pub(crate) fn finish(mut pass: Pass, budget: WorkBudget) -> (Plan, Left) {
+pub(crate) fn finish(mut pass: Pass, budget: WorkBudget) -> (Plan, QuickPassState) {
     preempt_for_choices(&mut pass);
     tell_choices(&mut pass);
     pass.plan.cut_short = pass.is_spent();
@@ -24,7 +24,7 @@ pub(crate) fn finish(mut pass: Pass, budget: WorkBudget) -> (Plan, Left) {
         pass.preemption.usage_before.is_some() || pass.snapshot.config.scheduler.consolidate;
     let makes_room =
         may_make && (!pass.plan.preempts.is_empty() || pass.snapshot.pending.iter().any(waits));
-    let left = Left {
+    let left = QuickPassState {
         ledger: keeps.then_some(pass.world.usage),
         waiting: pass.room_wanted,
         held_back: pass.mig.held_back,

@@ -4,15 +4,15 @@ use crate::changes::Changes;
 use crate::decide::consider::consider_in;
 use crate::decide::finish::finish;
 use crate::decide::walk::{sync_queue, walk_lines};
-use crate::engine::{Engine, Left};
+use crate::engine::{Engine, QuickPassState};
 use crate::forecast::limited::foretell;
 use crate::ledger::Ledger;
-use crate::pass::{Look, Pass, Slices};
+use crate::pass::{EntryLook, Pass, Slices};
 use crate::place::gpu_reservation::hold_counted;
 use crate::plan::{Plan, WorkBudget};
 use crate::preempt::nomination::know_freed;
 use crate::preempt::resume::{resume_first, resume_rest};
-use crate::preempt::victims::Candidates;
+use crate::preempt::victims::VictimCandidates;
 use crate::preempt::what_if;
 use crate::priority::in_order;
 use crate::snapshot::Snapshot;
@@ -62,8 +62,8 @@ pub(crate) fn walk(
     snapshot: &Snapshot,
     budget: WorkBudget,
     reserve: Option<u32>,
-    look: Look,
-) -> (Plan, Left) {
+    look: EntryLook,
+) -> (Plan, QuickPassState) {
     engine.left = None;
     engine.sync(snapshot, None);
     engine.cluster.usual.queue_is_known = false;
@@ -77,8 +77,8 @@ pub(crate) fn walk_all(
     budget: WorkBudget,
     reserve: Option<u32>,
     slices: Option<Slices>,
-    mut look: Option<Look>,
-) -> (Plan, Left) {
+    mut look: Option<EntryLook>,
+) -> (Plan, QuickPassState) {
     let ledger = Ledger::new(snapshot);
     let frozen = what_if::may_preempt(snapshot).then(|| ledger.clone());
     let mut pass = Pass::new(engine, snapshot, budget, ledger);
@@ -92,7 +92,7 @@ pub(crate) fn walk_all(
     pass.preemption.candidates = pass
         .preemption
         .usage_before
-        .map(|frozen| Candidates::new(snapshot, frozen));
+        .map(|frozen| VictimCandidates::new(snapshot, frozen));
     if let Some(reserve) = reserve {
         pass.backfill.reserve_left.fill(reserve);
     }

@@ -4,18 +4,18 @@
 //! looked at again; no planned start is delayed, and the full pass that follows has the last word.
 
 use crate::backfill::deferred::reserve_wanted;
-use crate::backfill::planned::Reserved;
+use crate::backfill::planned::PlannedStart;
 use crate::backfill::reserve::keep_promises;
 use crate::changes::Changes;
 use crate::cluster::nodes::end_of;
 use crate::decide::start::start_now;
 use crate::decide::walk::{Turns, nobody, sync_queue};
-use crate::engine::{Engine, Left};
-use crate::job::job_class::ShapeId;
-use crate::job::queue::{Line, Queue};
+use crate::engine::{Engine, QuickPassState};
+use crate::job::job_class::JobClassId;
+use crate::job::queue::{Queue, QueueGroup};
 use crate::job::reason;
 use crate::ledger::Ledger;
-use crate::pass::{Pass, Wait};
+use crate::pass::{Pass, WaitCause};
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::Snapshot;
 use gmodel::JobId;
@@ -123,7 +123,7 @@ fn take_leave(
     engine: &mut Engine,
     snapshot: &Snapshot,
     changes: &Changes,
-    left: &mut Left,
+    left: &mut QuickPassState,
 ) -> Option<BTreeSet<usize>> {
     let now = engine.cluster.now;
     let (mut freed, mut over) = (BTreeSet::new(), Vec::new());
@@ -176,7 +176,7 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
     for guaranteed in rounds {
         pass.turn.guaranteed_only = *guaranteed;
         let serves: Vec<bool> = (0..pass.memory.shapes.list.len())
-            .map(|shape| is_served(pass, shape as ShapeId, freed))
+            .map(|shape| is_served(pass, shape as JobClassId, freed))
             .collect();
         let mut turns = Turns::new(queue, &mut pass.memory.standings, pass.snapshot, |line| {
             serves[line.shape as usize]
@@ -197,7 +197,7 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
                 }
                 _ => match start_again(pass, line, at, started) {
                     // The others of the line want the same limit raised.
-                    Err(Wait::Limit(_)) if !pass.limits.minds_time => {}
+                    Err(WaitCause::Limit(_)) if !pass.limits.minds_time => {}
                     _ => turns.push(number, line, at + 1),
                 },
             }
@@ -208,7 +208,7 @@ fn refill(pass: &mut Pass, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId
 
 /// Whether any of some nodes has room now for a part of a shape. Jobs of reservations wait for the full pass, and those with
 /// licences, which may be promised to others.
-fn is_served(pass: &Pass, shape: ShapeId, nodes: &BTreeSet<usize>) -> bool {
+fn is_served(pass: &Pass, shape: JobClassId, nodes: &BTreeSet<usize>) -> bool {
     let of = pass.shape(shape);
     let serves = |at: &usize| {
         let track = &pass.world.cluster.nodes[*at];
@@ -230,16 +230,16 @@ fn is_served(pass: &Pass, shape: ShapeId, nodes: &BTreeSet<usize>) -> bool {
 /// does not start.
 fn start_again(
     pass: &mut Pass,
-    line: &Line,
+    line: &QueueGroup,
     at: usize,
     started: &mut BTreeSet<JobId>,
-) -> Result<(), Wait> {
+) -> Result<(), WaitCause> {
     let job = &pass.snapshot.pending[line.at[at] as usize];
     let partition = &pass.snapshot.config.partitions[line.partition];
     if line.alone && reason::standing(job, partition, pass.snapshot).is_some() {
         return Ok(());
     }
-    let mine = |one: &Reserved| {
+    let mine = |one: &PlannedStart| {
         one.job == job.id && one.choice == job.spec.choice() && job.positions.is_none()
     };
     let place = pass.backfill.reserved.iter().position(mine);
@@ -271,7 +271,7 @@ fn start_again(
     Ok(())
 }
 
-fn hold_planned_again(pass: &mut Pass, own: Option<Reserved>) {
+fn hold_planned_again(pass: &mut Pass, own: Option<PlannedStart>) {
     let Some(own) = own else { return };
     for (hold, nodes) in &own.holds {
         nodes

@@ -2,15 +2,15 @@
 
 use crate::backfill::choices::{hold_but_one, hold_own};
 use crate::backfill::deferred::{is_any_wanted_before, lift_own, reserve_next, reserve_wanted};
-use crate::backfill::planned::Reserved;
-use crate::cluster::node_states::RoomId;
+use crate::backfill::planned::PlannedStart;
+use crate::cluster::node_states::NodeStateId;
 use crate::cluster::nodes::end_after;
-use crate::cluster::picked::{Picked, count, each};
+use crate::cluster::picked::{PickedNodes, count, each};
 use crate::forecast::limited::{count_start, taken_there};
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
-use crate::pass::{Found, Pass, Wait};
+use crate::pass::{FoundNodes, Pass, WaitCause};
 use crate::place::allowed::{allowed_ways, check_limits_on, licences_now, secs_now, take_of};
 use crate::place::find::find_nodes;
 use crate::place::free_now::is_full;
@@ -33,8 +33,8 @@ pub(crate) fn start_now(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: ShapeId,
-) -> Result<(), Wait> {
+    shape: JobClassId,
+) -> Result<(), WaitCause> {
     let secs = secs_now(pass, job, shape);
     let ways = allowed_ways(pass, job, shape, secs)?;
     let ways = reserved_ways_of(
@@ -52,16 +52,16 @@ pub(crate) fn start_by(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: ShapeId,
+    shape: JobClassId,
     ways: &[usize],
-) -> Result<(), Wait> {
+) -> Result<(), WaitCause> {
     if !job.is_choice() {
         return start_beside(pass, job, id, shape, ways);
     }
     if is_full(pass.memory, pass.world.cluster, shape) {
         licences_now(pass, job, secs_now(pass, job, shape))?;
         pass.of_pass(shape).refused_secs = Some(0);
-        return Err(Wait::Room);
+        return Err(WaitCause::Nodes);
     }
     let own = lift_own(pass, job);
     // What those of its shape were refused they were refused beside what it has reserved.
@@ -82,9 +82,9 @@ fn start_beside(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: ShapeId,
+    shape: JobClassId,
     ways: &[usize],
-) -> Result<(), Wait> {
+) -> Result<(), WaitCause> {
     let secs = secs_now(pass, job, shape);
     licences_now(pass, job, secs)?;
     if pass
@@ -95,7 +95,7 @@ fn start_beside(
     {
         if is_full(pass.memory, pass.world.cluster, shape) {
             pass.of_pass(shape).refused_secs = Some(0);
-            return Err(Wait::Room);
+            return Err(WaitCause::Nodes);
         }
         // What it has reserved elsewhere is lifted for a job of several partitions.
         let is_refused = !job.is_choice()
@@ -121,7 +121,7 @@ fn start_beside(
         .filter(|least| is_full_pass && *least < secs)
     {
         Some(least) if start_shorter(pass, job, id, shape, ways, (least, secs)) => Ok(()),
-        _ => Err(Wait::Room),
+        _ => Err(WaitCause::Nodes),
     }
 }
 
@@ -130,15 +130,15 @@ fn start_one_way(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: ShapeId,
+    shape: JobClassId,
     ways: &[usize],
     secs: u32,
-) -> Result<bool, Wait> {
+) -> Result<bool, WaitCause> {
     let mut limit = None;
     for way in ways.iter().copied() {
         match find_beside(pass, job, shape, way, secs) {
             Ok(Some((_, _, Some(RunClass::Borrowed)))) if pass.turn.guaranteed_only => {
-                return Err(Wait::Limit(Reason::default()));
+                return Err(WaitCause::Limit(Reason::default()));
             }
             Ok(Some((picked, take, class))) => {
                 let shorter = (secs < job.held_secs()).then_some(secs);
@@ -149,7 +149,7 @@ fn start_one_way(
             Err(reason) => limit = limit.or(Some(reason)),
         }
     }
-    limit.map_or(Ok(false), |reason| Err(Wait::Limit(reason)))
+    limit.map_or(Ok(false), |reason| Err(WaitCause::Limit(reason)))
 }
 
 /// With a limit cut down to what there is room for.
@@ -157,7 +157,7 @@ fn start_shorter(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: ShapeId,
+    shape: JobClassId,
     ways: &[usize],
     (least, secs): (u32, u32),
 ) -> bool {
@@ -198,7 +198,13 @@ fn start_shorter(
 
 /// Nodes for a way, now, beside all that is to be reserved for those before. Reservations only take room: they are
 /// worked out one by one, and no more of them than it takes to refuse, or to know that the others begin when it is over.
-fn find_beside(pass: &mut Pass, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
+fn find_beside(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+    way: usize,
+    secs: u32,
+) -> FoundNodes {
     let mut found = find_nodes(pass, job, shape, way, secs)?;
     let end = end_after(pass.snapshot.now, Some(secs));
     while let (Some((picked, ..)), true) = (&found, is_any_wanted_before(pass, end)) {
@@ -206,7 +212,7 @@ fn find_beside(pass: &mut Pass, job: &PendingJob, shape: ShapeId, way: usize, se
         picked
             .iter()
             .for_each(|(picked, _)| nodes.insert_range(picked.clone()));
-        let in_the_way = |one: &Reserved| one.at < end && one.is_on(&nodes);
+        let in_the_way = |one: &PlannedStart| one.at < end && one.is_on(&nodes);
         // Twice as many each time before it is asked whether more of them matter: to make one more is no harm.
         let (mut looked, mut more) = (pass.backfill.reserved.len(), 1);
         while !pass.backfill.reserved[looked..].iter().any(in_the_way)
@@ -232,9 +238,9 @@ fn commit_start(
     pass: &mut Pass,
     job: &PendingJob,
     id: JobId,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
-    picked: &Picked,
+    picked: &PickedNodes,
     (take, class): (&Take, Option<RunClass>),
     shorter: Option<u32>,
 ) {
@@ -252,7 +258,8 @@ fn commit_start(
     let of = &memory.shapes.list[shape as usize];
     let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
     // Nodes that were alike give the same and are alike again.
-    let mut made: BTreeMap<(RoomId, usize, Vec<u16>), (RoomId, NodeShare)> = BTreeMap::new();
+    let mut made: BTreeMap<(NodeStateId, usize, Vec<u16>), (NodeStateId, NodeShare)> =
+        BTreeMap::new();
     let mut on_rails = rails::aligned(
         memory,
         cluster,
@@ -340,7 +347,11 @@ fn commit_start(
 }
 
 /// Starts a job that is no array now, if it can: also where victims leave for it in another of its partitions.
-pub(crate) fn start_alone(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Result<(), Wait> {
+pub(crate) fn start_alone(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+) -> Result<(), WaitCause> {
     let Some(owed) = pass.world.usage.lift_owed(job) else {
         return start_now(pass, job, job.id, shape);
     };
@@ -356,10 +367,10 @@ pub(crate) fn start_alone(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> 
 fn reserved_ways_of(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     ways: Vec<usize>,
     secs: u32,
-) -> Result<Vec<usize>, Wait> {
+) -> Result<Vec<usize>, WaitCause> {
     if !job.is_choice() || !is_counted(pass, shape) {
         return reserved_ways(pass, shape, ways, secs);
     }
@@ -375,8 +386,8 @@ pub(crate) fn start_tasks(
     pass: &mut Pass,
     job: &PendingJob,
     positions: &RangeSet,
-    shape: ShapeId,
-) -> (Option<(Wait, u32)>, u32) {
+    shape: JobClassId,
+) -> (Option<(WaitCause, u32)>, u32) {
     let elsewhere = pass.choices.settled_of(job);
     let mut room = pass.array_room(job);
     let mut done = elsewhere.len() as u32;
@@ -388,7 +399,7 @@ pub(crate) fn start_tasks(
             break;
         }
         if room == 0 {
-            return (Some((Wait::Limit(array_limit(job)), 0)), done);
+            return (Some((WaitCause::Limit(array_limit(job)), 0)), done);
         }
         let id = JobId(job.id.0 + u64::from(position));
         if let Err(wait) = start_now(pass, job, id, shape) {

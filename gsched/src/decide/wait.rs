@@ -2,14 +2,14 @@
 
 use crate::backfill::choices::waits_elsewhere;
 use crate::backfill::deferred::{begin_last, may_reserve, reserve_wanted};
-use crate::backfill::planned::{MOST_RESERVED_TASKS, Waiting, Want};
+use crate::backfill::planned::{DeferredStart, MOST_RESERVED_TASKS, NodeWait};
 use crate::cluster::nodes::end_after;
 use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::decide::withheld::kept_for_others;
 use crate::forecast::limited::put_off;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::mig::hold::hold_back_for;
-use crate::pass::{Pass, Wait};
+use crate::pass::{Pass, WaitCause};
 use crate::place::allowed::take_of;
 use crate::place::gpu_reservation::place_of_counted;
 use crate::preempt::consolidate::consolidate_for;
@@ -22,13 +22,13 @@ use gmodel::{Reason, ReasonCode};
 pub(crate) fn keep_waiting(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
-    wait: Wait,
+    shape: JobClassId,
+    wait: WaitCause,
     tasks: u32,
 ) -> Reason {
     let mut preempting = None;
     let (code, text) = match wait {
-        Wait::Limit(reason) => {
+        WaitCause::Limit(reason) => {
             // There may be room, and only too little would stay idle: others may leave more.
             let is_idle_kept = reason.code == ReasonCode::Headroom && tasks > 0;
             preempting = if is_idle_kept {
@@ -45,11 +45,11 @@ pub(crate) fn keep_waiting(
             }
             (reason.code, None)
         }
-        Wait::Short(reason) => (reason.code, Some(reason.text)),
-        Wait::Room => (ReasonCode::Resources, None),
+        WaitCause::Short(reason) => (reason.code, Some(reason.text)),
+        WaitCause::Nodes => (ReasonCode::Resources, None),
     };
     if code == ReasonCode::Resources {
-        pass.room_wanted.push(Waiting {
+        pass.room_wanted.push(NodeWait {
             at: pass.turn.at as u32,
             job: job.id,
         });
@@ -98,7 +98,7 @@ pub(crate) fn keep_waiting(
         pass.choices
             .kept_for
             .extend(job.is_choice().then_some((job.id, is_array)));
-        pass.backfill.wants.push_back(Want {
+        pass.backfill.wants.push_back(DeferredStart {
             at: pass.turn.at as u32,
             job: job.id,
             is_array,
@@ -146,7 +146,7 @@ pub(crate) fn keep_waiting(
 
 /// The first job of a partition that waits for headroom keeps what it needs from the jobs behind it, unless it would wait
 /// even on an empty cluster.
-fn set_aside_for(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
+fn set_aside_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
     let partition = pass.shape(shape).partition;
     if pass.backfill.set_aside.contains(partition) || !fits_when_idle(pass, job, shape) {
         return;

@@ -12,13 +12,13 @@ use crate::decide::finish::finish;
 use crate::decide::start::start_by;
 use crate::decide::wait::keep_waiting;
 use crate::decide::withheld::kept_for_others;
-use crate::engine::{Engine, Left};
+use crate::engine::{Engine, QuickPassState};
 use crate::fair_tree::Standings;
-use crate::job::job_class::ShapeId;
-use crate::job::queue::{Known, Line, Queue, Turn};
+use crate::job::job_class::JobClassId;
+use crate::job::queue::{GroupContext, Queue, QueueGroup, QueueTurn};
 use crate::job::reason;
 use crate::ledger::Ledger;
-use crate::pass::{Pass, Slices, Wait};
+use crate::pass::{Pass, Slices, WaitCause};
 use crate::place::allowed::allowed_ways;
 use crate::place::free_now::is_full_at_first;
 use crate::place::gpu_reservation::hold_counted;
@@ -32,31 +32,31 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Which job is next: by tier, priority, then its turn. Least goes first.
-type Rank = (Reverse<u32>, Reverse<i64>, Turn);
+type TurnRank = (Reverse<u32>, Reverse<i64>, QueueTurn);
 
 /// The lines, each with the place of the job in it that is next.
 pub(crate) struct Turns<'a> {
     snapshot: &'a Snapshot,
     /// By owner, millionths; empty where it makes no difference.
     fair_shares: Vec<u32>,
-    heap: BinaryHeap<Reverse<(Rank, u32, usize)>>,
+    heap: BinaryHeap<Reverse<(TurnRank, u32, usize)>>,
 }
 
 /// Jobs of a line that were not looked at, and why they wait.
-struct PassedOver {
+struct SkippedJobs {
     line: u32,
     places: Range<usize>,
     reason: Reason,
 }
 
 /// Queue groups with a job that may start, in passes that give no reasons.
-struct Open {
+struct OpenGroups {
     /// By number; `None`: all are looked at.
     lines: Option<FixedBitSet>,
     left: usize,
 }
 
-impl Open {
+impl OpenGroups {
     fn is_over(&self) -> bool {
         self.lines.is_some() && self.left == 0
     }
@@ -75,7 +75,7 @@ impl Open {
 }
 
 /// What follows for those behind a job in its line.
-enum Behind {
+enum FollowUp {
     /// They are looked at.
     Next,
     /// They wait for the same.
@@ -88,7 +88,7 @@ impl<'a> Turns<'a> {
         queue: &Queue,
         standings: &mut Standings,
         snapshot: &'a Snapshot,
-        wanted: impl Fn(&Line) -> bool,
+        wanted: impl Fn(&QueueGroup) -> bool,
     ) -> Self {
         let mut turns = Self {
             snapshot,
@@ -114,7 +114,7 @@ impl<'a> Turns<'a> {
         turns
     }
 
-    fn rank(&self, line: &Line, at: usize) -> Rank {
+    fn rank(&self, line: &QueueGroup, at: usize) -> TurnRank {
         let turn = line.turns[at];
         match self.snapshot.config.scheduler.order {
             JobOrder::Multifactor => {
@@ -135,7 +135,7 @@ impl<'a> Turns<'a> {
     }
 
     /// A job of a line has its turn still to come, if there is one in that place.
-    pub fn push(&mut self, number: u32, line: &Line, at: usize) {
+    pub fn push(&mut self, number: u32, line: &QueueGroup, at: usize) {
         if at < line.turns.len() {
             self.heap.push(Reverse((self.rank(line, at), number, at)));
         }
@@ -143,7 +143,7 @@ impl<'a> Turns<'a> {
 }
 
 pub(crate) fn sync_queue(engine: &mut Engine, snapshot: &Snapshot, changes: Option<&Changes>) {
-    let mut known = Known {
+    let mut known = GroupContext {
         snapshot,
         cluster: &mut engine.cluster,
         windows: &engine.memory.windows,
@@ -157,7 +157,7 @@ pub(crate) fn walk_lines(
     snapshot: &Snapshot,
     budget: WorkBudget,
     slices: Option<Slices>,
-) -> (Plan, Left) {
+) -> (Plan, QuickPassState) {
     let mut queue = std::mem::take(&mut engine.queue);
     let mut open = open_lines(engine, &queue);
     if open.is_over() {
@@ -168,7 +168,7 @@ pub(crate) fn walk_lines(
                 made_from: snapshot.seq,
                 ..Plan::default()
             },
-            Left::default(),
+            QuickPassState::default(),
         );
     }
     let ledger = match crate::place::limits_in_force::is_unlimited(snapshot) {
@@ -182,7 +182,7 @@ pub(crate) fn walk_lines(
     keep_promises(&mut pass);
     pass.backfill.refusals = Refusals::kept();
     let mut turns = Turns::new(&queue, &mut pass.memory.standings, snapshot, |_| true);
-    let mut passed: Vec<PassedOver> = Vec::new();
+    let mut passed: Vec<SkippedJobs> = Vec::new();
     while let Some((number, at)) = turns.next() {
         if pass.is_spent() || open.is_over() {
             break;
@@ -192,7 +192,7 @@ pub(crate) fn walk_lines(
             if to == line.turns.len() {
                 open.close(number);
             }
-            passed.push(PassedOver {
+            passed.push(SkippedJobs {
                 line: number,
                 places: at..to,
                 reason,
@@ -202,13 +202,13 @@ pub(crate) fn walk_lines(
         }
         let behind = consider_next(&mut pass, line, at);
         pass.hand_over();
-        let is_last = at + 1 == line.turns.len() || matches!(behind, Behind::Waits(_));
+        let is_last = at + 1 == line.turns.len() || matches!(behind, FollowUp::Waits(_));
         if is_last || pass.shape(line.shape).pass.full == Some(true) {
             open.close(number);
         }
         match behind {
-            Behind::Next => turns.push(number, line, at + 1),
-            Behind::Waits(reason) => passed.push(PassedOver {
+            FollowUp::Next => turns.push(number, line, at + 1),
+            FollowUp::Waits(reason) => passed.push(SkippedJobs {
                 line: number,
                 places: at + 1..line.turns.len(),
                 reason,
@@ -222,8 +222,8 @@ pub(crate) fn walk_lines(
 }
 
 /// Of a silent pass the queue groups for which enough nodes have anything free now: free room only shrinks in a pass.
-fn open_lines(engine: &mut Engine, queue: &Queue) -> Open {
-    let mut open = Open {
+fn open_lines(engine: &mut Engine, queue: &Queue) -> OpenGroups {
+    let mut open = OpenGroups {
         lines: None,
         left: 0,
     };
@@ -259,7 +259,7 @@ pub(crate) fn nobody(snapshot: &Snapshot) -> Snapshot {
 }
 
 /// Up to which place of a line, from one on, all are refused by what is known of their shape; and why they wait.
-fn passes_over(pass: &mut Pass, line: &Line, at: usize) -> Option<(usize, Reason)> {
+fn passes_over(pass: &mut Pass, line: &QueueGroup, at: usize) -> Option<(usize, Reason)> {
     if line.alone || !pass.backfill.waiting[line.partition] {
         return None;
     }
@@ -295,7 +295,7 @@ fn passes_over(pass: &mut Pass, line: &Line, at: usize) -> Option<(usize, Reason
 }
 
 /// The reason of jobs that are not looked at, in words that do not change from pass to pass.
-fn wait_of(pass: &mut Pass, shape: ShapeId) -> Reason {
+fn wait_of(pass: &mut Pass, shape: JobClassId) -> Reason {
     if pass.is_silent {
         return Reason::default();
     }
@@ -304,11 +304,11 @@ fn wait_of(pass: &mut Pass, shape: ShapeId) -> Reason {
 }
 
 /// Looks at the job in a place of a line.
-fn consider_next(pass: &mut Pass, line: &Line, at: usize) -> Behind {
+fn consider_next(pass: &mut Pass, line: &QueueGroup, at: usize) -> FollowUp {
     pass.turn.at = line.at[at] as usize;
     let job = &pass.snapshot.pending[pass.turn.at];
     if pass.is_settled(job) {
-        return Behind::Next;
+        return FollowUp::Next;
     }
     if line.alone {
         let reason = match reason::standing(
@@ -320,17 +320,17 @@ fn consider_next(pass: &mut Pass, line: &Line, at: usize) -> Behind {
             None => consider_shape(pass, job, line.shape),
         };
         pass.tell(job, reason);
-        return Behind::Next;
+        return FollowUp::Next;
     }
     let (wait, behind) = match allowed_ways(pass, job, line.shape, line.secs[at]) {
         Ok(ways) => match start_by(pass, job, job.id, line.shape, &ways) {
-            Ok(()) => return Behind::Next,
-            Err(wait) => (wait, Behind::Next),
+            Ok(()) => return FollowUp::Next,
+            Err(wait) => (wait, FollowUp::Next),
         },
-        Err(Wait::Limit(reason)) if !pass.limits.minds_time => {
-            (Wait::Limit(reason.clone()), Behind::Waits(reason))
+        Err(WaitCause::Limit(reason)) if !pass.limits.minds_time => {
+            (WaitCause::Limit(reason.clone()), FollowUp::Waits(reason))
         }
-        Err(wait) => (wait, Behind::Next),
+        Err(wait) => (wait, FollowUp::Next),
     };
     let reason = keep_waiting(pass, job, line.shape, wait, 1);
     pass.tell(job, Some(reason));
@@ -338,7 +338,7 @@ fn consider_next(pass: &mut Pass, line: &Line, at: usize) -> Behind {
 }
 
 /// Gives a reason to all jobs that were not looked at and have another.
-fn tell_others(pass: &mut Pass, queue: &mut Queue, mut passed: Vec<PassedOver>) {
+fn tell_others(pass: &mut Pass, queue: &mut Queue, mut passed: Vec<SkippedJobs>) {
     if pass.is_silent {
         return;
     }

@@ -3,14 +3,14 @@
 use crate::backfill::deferred::{is_any_wanted_before, reserve_next};
 use crate::cluster::node_state::Hold;
 use crate::cluster::nodes::end_after;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::free_now::{has_room_at, is_free_now, is_short_by};
 use fixedbitset::FixedBitSet;
 use gmodel::{Reason, ReasonCode};
 
 /// Why free nodes are not given to a job class: what holds them.
-pub(crate) fn kept_for_others(pass: &mut Pass, shape: ShapeId) -> Option<Reason> {
+pub(crate) fn kept_for_others(pass: &mut Pass, shape: JobClassId) -> Option<Reason> {
     if let Some(kept) = &pass.shape(shape).pass.kept {
         return (kept.code != ReasonCode::None).then(|| kept.clone());
     }
@@ -40,7 +40,7 @@ pub(crate) fn kept_for_others(pass: &mut Pass, shape: ShapeId) -> Option<Reason>
 }
 
 /// The window that keeps nodes on which a shape would have room.
-fn kept_for_window(pass: &Pass, shape: ShapeId) -> Option<Reason> {
+fn kept_for_window(pass: &Pass, shape: JobClassId) -> Option<Reason> {
     let (shape, windows) = (pass.shape(shape), &pass.memory.windows);
     windows.list.first()?;
     let end = end_after(pass.now, shape.pass.refused_secs);
@@ -66,7 +66,7 @@ fn kept_for_window(pass: &Pass, shape: ShapeId) -> Option<Reason> {
 }
 
 /// The reservation of so many GPUs that will hold some of a node on which a shape would have room.
-fn kept_by_number(pass: &Pass, shape: ShapeId) -> Option<Reason> {
+fn kept_by_number(pass: &Pass, shape: JobClassId) -> Option<Reason> {
     let shape = pass.shape(shape);
     let end = end_after(pass.now, shape.pass.refused_secs);
     let blocks = |(at, hold): &&(usize, Hold)| {
@@ -93,7 +93,7 @@ fn kept_by_number(pass: &Pass, shape: ShapeId) -> Option<Reason> {
 }
 
 /// The first job, among those from a place on that have a reservation, for which such nodes are kept.
-fn kept_for_jobs(pass: &Pass, shape: ShapeId, from: usize) -> Option<Reason> {
+fn kept_for_jobs(pass: &Pass, shape: JobClassId, from: usize) -> Option<Reason> {
     let (shape, cluster) = (pass.shape(shape), &pass.world.cluster);
     let end = end_after(pass.now, shape.pass.refused_secs);
     let least = shape.least_gpus(0, shape.ways.first()?.last());

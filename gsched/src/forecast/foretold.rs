@@ -1,6 +1,6 @@
 //! What a forecast knows of limits over time. Data only.
 
-use crate::backfill::planned::Want;
+use crate::backfill::planned::DeferredStart;
 use crate::ledger::Take;
 use crate::ledger::ahead::Ahead;
 use gmodel::{JobId, RunId, Timestamp};
@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a plan that foretells knows of limits.
 #[derive(Debug, Default)]
-pub(crate) struct Foretold {
+pub(crate) struct LimitForecast {
     pub(crate) ahead: Ahead,
     /// Starts that are planned, by their number in it.
-    pub(crate) planned: BTreeMap<usize, Planned>,
+    pub(crate) planned: BTreeMap<usize, PlannedJob>,
     /// And by their place among the reservations.
     pub(crate) numbers: BTreeMap<usize, usize>,
     /// Those that were taken back for a while, by their place.
-    pub(crate) lifted: BTreeMap<usize, (usize, Planned)>,
+    pub(crate) lifted: BTreeMap<usize, (usize, PlannedJob)>,
     /// Of whom it is to be seen whether they overtake others.
     pub(crate) fresh: VecDeque<usize>,
     /// How many were moved on.
@@ -35,20 +35,20 @@ pub(crate) struct Foretold {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Planned {
-    pub(crate) want: Want,
+pub(crate) struct PlannedJob {
+    pub(crate) want: DeferredStart,
     pub(crate) place: usize,
 }
 
 /// What a start takes of which nodes.
-pub(crate) struct TakenThere {
+pub(crate) struct StartUsage {
     /// By partition that keeps GPUs idle: what it takes on the nodes of that.
     pub(crate) on_kept: Vec<Take>,
     pub(crate) all: Take,
     pub(crate) breaks: bool,
 }
 
-impl Foretold {
+impl LimitForecast {
     pub(crate) fn note_breaks(&mut self, at: Timestamp, number: usize, breaks: bool) {
         if breaks {
             self.breaks.insert(number);

@@ -6,13 +6,13 @@
 
 use crate::backfill::choices::{lift_reserved, reserve_choice};
 use crate::backfill::earliest::{earliest_start, earliest_start_from};
-use crate::backfill::planned::{Earliest, Want, in_a_row, tasks_of};
+use crate::backfill::planned::{DeferredStart, EarliestStart, in_a_row, tasks_of};
 use crate::backfill::reserve::{plan_start, plan_start_at};
 use crate::cluster::nodes::end_after;
-use crate::cluster::picked::{Picked, each};
+use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::UNLIMITED_SECS;
-use crate::forecast::foretold::{Foretold, Planned, TakenThere};
-use crate::job::job_class::ShapeId;
+use crate::forecast::foretold::{LimitForecast, PlannedJob, StartUsage};
+use crate::job::job_class::JobClassId;
 use crate::ledger::{Take, Who};
 use crate::limits::Holding;
 use crate::pass::Pass;
@@ -47,9 +47,9 @@ const MOST_MOVED: usize = 512;
 pub(crate) fn foretell(pass: &mut Pass) {
     pass.forecast.is_on = true;
     if !pass.limits.unlimited || !pass.headroom.kept_nodes.is_empty() {
-        pass.forecast.limits = Some(Box::new(Foretold {
+        pass.forecast.limits = Some(Box::new(LimitForecast {
             ahead: pass.world.usage.ahead(pass.snapshot),
-            ..Foretold::default()
+            ..LimitForecast::default()
         }));
     }
 }
@@ -58,7 +58,7 @@ pub(crate) fn foretell(pass: &mut Pass) {
 pub(crate) fn put_off(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     reason: &Reason,
     tasks: u32,
 ) {
@@ -84,7 +84,7 @@ pub(crate) fn put_off(
 }
 
 /// Who waits for something else may wait for a limit besides.
-pub(crate) fn note_limits(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
+pub(crate) fn note_limits(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
     let is_limited = !limits_against(pass, job, shape).is_empty();
     if let Some(foretold) = pass.forecast.limits.as_mut().filter(|_| is_limited) {
         foretold.put_off.insert(job.id);
@@ -95,8 +95,8 @@ pub(crate) fn note_limits(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
 pub(crate) fn earliest_allowed(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
-) -> Option<Earliest> {
+    shape: JobClassId,
+) -> Option<EarliestStart> {
     if pass.forecast.limits.is_none() {
         return earliest_start(pass, job, shape);
     }
@@ -275,9 +275,9 @@ fn limit_opens(
 fn beside_kept(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
-    found: Earliest,
-) -> Result<Earliest, Option<Timestamp>> {
+    shape: JobClassId,
+    found: EarliestStart,
+) -> Result<EarliestStart, Option<Timestamp>> {
     let keeps_there =
         !pass.headroom.kept_nodes.is_empty() || !pass.headroom.kept_idle_on.is_empty();
     if !keeps_there
@@ -321,14 +321,15 @@ fn beside_kept(
         if let Some(picked) =
             picked.filter(|picked| leaves_kept(pass, job, shape, (way, at), picked))
         {
-            return Ok(Earliest {
+            return Ok(EarliestStart {
                 picked,
                 early: None,
                 ..found
             });
         }
     }
-    let is_kept = |pass: &Pass, picked: &Picked| !leaves_kept(pass, job, shape, (way, at), picked);
+    let is_kept =
+        |pass: &Pass, picked: &PickedNodes| !leaves_kept(pass, job, shape, (way, at), picked);
     if let Some(picked) = pick_beside_kept(
         pass,
         job,
@@ -337,7 +338,7 @@ fn beside_kept(
         (&found.picked, open.as_ref()),
         &is_kept,
     ) {
-        return Ok(Earliest {
+        return Ok(EarliestStart {
             picked,
             early: None,
             ..found
@@ -393,7 +394,7 @@ fn more_is_idle(pass: &Pass, after: Timestamp) -> Option<Timestamp> {
 }
 
 /// What partitions keep is there for it.
-fn is_spared(pass: &mut Pass, job: &PendingJob, shape: ShapeId, found: &Earliest) -> bool {
+fn is_spared(pass: &mut Pass, job: &PendingJob, shape: JobClassId, found: &EarliestStart) -> bool {
     if pass.world.usage.is_urgent(&job.spec) {
         return true;
     }
@@ -423,9 +424,9 @@ fn is_spared(pass: &mut Pass, job: &PendingJob, shape: ShapeId, found: &Earliest
 fn leaves_kept(
     pass: &Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     (way, at): (usize, Timestamp),
-    picked: &Picked,
+    picked: &PickedNodes,
 ) -> bool {
     let Some(foretold) = &pass.forecast.limits else {
         return true;
@@ -469,14 +470,14 @@ fn idle_nodes(pass: &Pass, nodes: &FixedBitSet, at: Timestamp) -> usize {
 /// What a start takes of some nodes, as they are before it; where starts are foretold within limits.
 pub(crate) fn taken_there(
     pass: &Pass,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
-    picked: &Picked,
+    picked: &PickedNodes,
     (at, secs): (Timestamp, u32),
-) -> Option<TakenThere> {
+) -> Option<StartUsage> {
     pass.forecast.limits.as_ref()?;
     let take_on = |nodes: &FixedBitSet| {
-        let there: Picked = each(picked)
+        let there: PickedNodes = each(picked)
             .filter(|(node, _)| nodes.contains(*node))
             .map(|(node, part)| (node..node + 1, part))
             .collect();
@@ -485,7 +486,7 @@ pub(crate) fn taken_there(
     let breaks = |nodes: &FixedBitSet| {
         each(picked).any(|(node, _)| nodes.contains(node) && is_node_idle_at(pass, node, at))
     };
-    Some(TakenThere {
+    Some(StartUsage {
         on_kept: pass
             .headroom
             .kept_idle_on
@@ -508,7 +509,7 @@ pub(crate) fn count_start(
     id: JobId,
     (take, class): (&Take, Option<RunClass>),
     allocation: &[NodeShare],
-    there: Option<TakenThere>,
+    there: Option<StartUsage>,
     limit_secs: Option<u32>,
 ) {
     let held = match pass.limits.unlimited {
@@ -531,7 +532,7 @@ fn foretell_start(
     pass: &mut Pass,
     job: &PendingJob,
     held: &Holding,
-    there: &TakenThere,
+    there: &StartUsage,
     class: Option<RunClass>,
     limit_secs: Option<u32>,
 ) {
@@ -564,13 +565,13 @@ fn foretell_start(
 pub(crate) fn foretell_later(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     place: usize,
-    there: &TakenThere,
+    there: &StartUsage,
 ) {
     let at = pass.backfill.reserved[place].at;
     let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
-    let want = Want {
+    let want = DeferredStart {
         at: pass.turn.at as u32,
         job: job.id,
         is_array,
@@ -594,7 +595,7 @@ pub(crate) fn foretell_later(
         &there.on_kept,
         waits,
     );
-    foretold.planned.insert(number, Planned { want, place });
+    foretold.planned.insert(number, PlannedJob { want, place });
     foretold.numbers.insert(place, number);
     foretold.note_breaks(at, number, there.breaks);
     foretold.fresh.push_back(number);
@@ -755,11 +756,11 @@ fn plan_anew(pass: &mut Pass, number: usize) {
     let planned = rivals
         .chain([(Timestamp::default(), number)])
         .filter_map(|(_, number)| foretold.planned.get(&number).copied());
-    let mut anew: Vec<Planned> = planned.collect();
+    let mut anew: Vec<PlannedJob> = planned.collect();
     anew.retain(|one| place_of_counted(pass, one.want.shape).is_none());
     anew.sort_by_key(|one| (one.want.at, one.place));
     anew.dedup_by_key(|one| one.place);
-    let jobs: Vec<(Planned, &PendingJob)> = anew
+    let jobs: Vec<(PlannedJob, &PendingJob)> = anew
         .into_iter()
         .filter_map(|one| {
             Some((

@@ -18,11 +18,11 @@ pub(crate) struct Choices {
     /// Runs that are to go for some of them. Another of their partitions may still start them: known at the end of the pass.
     pub(crate) preempts: Vec<Preempt>,
     /// What stands against each entry that was looked at, by the job, and whether that is an array.
-    pub(crate) said: BTreeMap<(JobId, bool), Said>,
+    pub(crate) said: BTreeMap<(JobId, bool), EntryReason>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct EntryReason {
     /// The best so far: how far from a start, whether it is new, and which choice.
     pub(crate) best: Option<((u32, bool, u32), Reason)>,
     pub(crate) entries: usize,
@@ -40,7 +40,7 @@ impl Choices {
         let said = self
             .said
             .entry((job.id, job.positions.is_some()))
-            .or_insert_with(|| Said {
+            .or_insert_with(|| EntryReason {
                 all: job.spec.choices(),
                 before: job.reason.clone(),
                 tasks: job.positions.as_ref().map(|tasks| {
@@ -49,7 +49,7 @@ impl Choices {
                         JobId(job.id.0 + u64::from(tasks.last().unwrap_or(0))),
                     )
                 }),
-                ..Said::default()
+                ..EntryReason::default()
             });
         said.entries += 1;
         said.hear(reason, job.spec.choice());
@@ -70,7 +70,7 @@ impl Choices {
     }
 }
 
-impl Said {
+impl EntryReason {
     pub(crate) fn hear(&mut self, reason: Reason, choice: u32) {
         // Of two that are as good the one that it has, so that texts do not change with each pass.
         let rank = (distance(reason.code), reason != self.before, choice);

@@ -3,7 +3,7 @@
 //! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
 //! spread evenly, the first nodes taking the rest.
 
-use crate::cluster::gpu_group::{Group, gpus_of};
+use crate::cluster::gpu_group::{GpuGroup, gpus_of};
 use crate::snapshot::{NodeMig, SchedNode};
 use gmodel::GpuPart;
 use gmodel::Request;
@@ -232,7 +232,7 @@ impl GpuDemand {
     pub fn matches(&self, gpu: &gmodel::node::GpuInfo) -> bool {
         self.is_served_by(&gpu.gpu_type, gpu.memory_mib, &gpu.part()) && (gpu.mps || !self.capped)
     }
-    pub(crate) fn is_served_by_kind(&self, kind: &Group) -> bool {
+    pub(crate) fn is_served_by_kind(&self, kind: &GpuGroup) -> bool {
         self.is_served_by(&kind.gpu_type, kind.memory_mib, &kind.part) && (kind.mps || !self.capped)
     }
     /// Whether GPUs, or slices, of this type and memory will do.

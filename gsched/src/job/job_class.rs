@@ -3,12 +3,12 @@
 //! A shape is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
 //! Time limits are not part of it: of two, the shorter is refused last.
 
-use crate::cluster::node_class::Make;
+use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Need;
 use crate::job::demand::{Demand, Lack, NodeDemand};
 use crate::ledger::Take;
-use crate::snapshot::Barred;
+use crate::snapshot::BarredNode;
 use crate::window::Claim;
 use fixedbitset::FixedBitSet;
 use gmodel::gpu_request::GpuAmount;
@@ -18,19 +18,19 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub type ShapeId = u32;
+pub type JobClassId = u32;
 
 /// What is common to all jobs of a shape.
 #[derive(Debug)]
-pub struct Shape {
+pub struct JobClass {
     pub partition: usize,
     pub spec: Arc<JobSpec>,
     /// The reservations that its jobs may use.
     pub claim: Claim,
     /// Nodes that failed to launch its job not long ago; empty for jobs to which that did not happen.
-    pub barred: Vec<Barred>,
+    pub barred: Vec<BarredNode>,
     /// Ways to serve it, best first.
-    pub ways: Vec<Way>,
+    pub ways: Vec<JobAlternative>,
     pub candidates: Arc<Candidates>,
     /// Nodes it names, in its order; it takes all of them.
     pub named: Vec<usize>,
@@ -42,7 +42,7 @@ pub struct Shape {
     pub behind: Reason,
     /// At the beginning of which pass too few nodes had room for it, and how many at most had it for each way.
     pub few: Option<(u64, Vec<usize>)>,
-    pub pass: OfPass,
+    pub pass: ClassFindings,
 }
 
 /// Times before which a shape has no room that are kept where it depends on reservations, too.
@@ -50,7 +50,7 @@ const MOST_WINDOWED: usize = 64;
 
 /// What the pass under way found out about a shape.
 #[derive(Clone, Debug, Default)]
-pub struct OfPass {
+pub struct ClassFindings {
     /// The shortest limit, in seconds, that found no room now.
     pub refused_secs: Option<u32>,
     /// The shortest `--time-min` that found none.
@@ -67,7 +67,7 @@ pub struct OfPass {
     pub(super) is_looked_at: bool,
 }
 
-impl OfPass {
+impl ClassFindings {
     /// Before which time a way has no room for so many seconds, as far as is known.
     pub fn not_before(&self, way: usize, secs: u32) -> Option<Timestamp> {
         let known = self.not_before.get(way)?;
@@ -126,16 +126,16 @@ impl OfPass {
 
 /// One way to serve a job.
 #[derive(Debug)]
-pub struct Way {
+pub struct JobAlternative {
     /// Nodes that must give the same, the largest part first.
-    pub parts: Vec<Part>,
+    pub parts: Vec<NodeGroup>,
     pub nodes: u32,
     /// What it comes to, for limits; before nodes are known.
     pub take: Take,
 }
 
 #[derive(Debug)]
-pub struct Part {
+pub struct NodeGroup {
     pub demand: NodeDemand,
     pub count: u32,
     /// By make; `None` where a node of the make could not serve it with nothing else on it.
@@ -205,7 +205,7 @@ impl Candidates {
     }
 }
 
-impl Shape {
+impl JobClass {
     /// The need of a part of a way on a node.
     #[inline]
     pub fn need(&self, way: usize, part: usize, make: u32) -> Option<&Need> {
@@ -222,7 +222,7 @@ impl Shape {
 
     /// Nodes in its way: those it names, where it takes no others.
     pub fn in_question(&self) -> Cow<'_, FixedBitSet> {
-        let takes_others = |way: &Way| way.nodes as usize > self.named.len();
+        let takes_others = |way: &JobAlternative| way.nodes as usize > self.named.len();
         if self.named.is_empty() || self.ways.iter().all(takes_others) {
             return Cow::Borrowed(&self.candidates.up);
         }
@@ -254,24 +254,25 @@ impl Shape {
     }
 }
 
-impl Way {
+impl JobAlternative {
     pub(super) fn new(
         demand: &Demand,
         spec: &JobSpec,
         candidates: &Candidates,
         cluster: &Cluster,
     ) -> Self {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<NodeGroup> = Vec::new();
         for wanted in &demand.nodes {
             match parts.last_mut() {
                 Some(part) if part.demand == *wanted => part.count += 1,
                 _ => {
                     let tenant =
                         crate::job::share_request::tenant(spec).filter(|_| wanted.gpus.capped);
-                    let need =
-                        |make: &Make| make.need(wanted).ok().map(|need| Need { tenant, ..need });
+                    let need = |make: &NodeClass| {
+                        make.need(wanted).ok().map(|need| Need { tenant, ..need })
+                    };
                     let needs = cluster.makes.list.iter().map(need).collect();
-                    parts.push(Part {
+                    parts.push(NodeGroup {
                         demand: wanted.clone(),
                         count: 1,
                         needs,
@@ -294,7 +295,11 @@ impl Way {
 }
 
 /// The type of the GPUs that all nodes have which could serve a way, if it is one.
-fn only_type<'a>(parts: &[Part], candidates: &Candidates, cluster: &'a Cluster) -> Option<&'a str> {
+fn only_type<'a>(
+    parts: &[NodeGroup],
+    candidates: &Candidates,
+    cluster: &'a Cluster,
+) -> Option<&'a str> {
     let serves = |make: usize| {
         candidates
             .all_by_make
@@ -339,7 +344,12 @@ fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take 
 }
 
 /// What every candidate lacks, even with nothing on it; the nearest miss. Of those that are up, or of all.
-pub fn lack(way: &Way, candidates: &Candidates, up: bool, cluster: &Cluster) -> Option<Lack> {
+pub fn lack(
+    way: &JobAlternative,
+    candidates: &Candidates,
+    up: bool,
+    cluster: &Cluster,
+) -> Option<Lack> {
     let by_make = if up {
         &candidates.up_by_make
     } else {
@@ -380,13 +390,14 @@ mod tests {
     #[test]
     fn of_what_is_known_of_a_shape_the_latest_time_for_no_longer_a_limit_counts() {
         let at = Timestamp::from_secs;
-        let mut known = OfPass::default();
+        let mut known = ClassFindings::default();
         assert_eq!(known.not_before(0, 60), None);
         known.note_not_before(1, 600, at(50));
         known.note_not_before(1, 60, at(20));
         // Said before, by one that was shorter.
         known.note_not_before(1, 900, at(40));
-        let asked = |known: &OfPass| [59, 60, 599, 600, 9000].map(|secs| known.not_before(1, secs));
+        let asked =
+            |known: &ClassFindings| [59, 60, 599, 600, 9000].map(|secs| known.not_before(1, secs));
         assert_eq!(
             asked(&known),
             [None, Some(at(20)), Some(at(20)), Some(at(50)), Some(at(50))]

@@ -1,10 +1,10 @@
 //! Job classes by request, worked out once for each and kept while policy and node classes stay.
 
-use crate::cluster::node_class::Make;
+use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::job::demand::Demand;
-use crate::job::job_class::{Candidates, OfPass, Shape, ShapeId, Way};
-use crate::snapshot::{Barred, PendingJob, Snapshot};
+use crate::job::job_class::{Candidates, ClassFindings, JobAlternative, JobClass, JobClassId};
+use crate::snapshot::{BarredNode, PendingJob, Snapshot};
 use crate::window::{self, Claim, Windows};
 use fixedbitset::FixedBitSet;
 use gmodel::constraint::Constraint;
@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 /// All shapes seen, by number.
 #[derive(Debug, Default)]
-pub struct Shapes {
-    pub list: Vec<Shape>,
+pub struct JobClasses {
+    pub list: Vec<JobClass>,
     /// Those about which the pass under way found out anything.
-    looked_at: Vec<ShapeId>,
-    by_key: BTreeMap<Key, ShapeId>,
+    looked_at: Vec<JobClassId>,
+    by_key: BTreeMap<ClassKey, JobClassId>,
     /// By the address of the request, which is kept so that no other gets that address.
-    by_spec: BTreeMap<usize, (Arc<JobSpec>, ShapeId)>,
-    last: Option<(Arc<JobSpec>, ShapeId)>,
+    by_spec: BTreeMap<usize, (Arc<JobSpec>, JobClassId)>,
+    last: Option<(Arc<JobSpec>, JobClassId)>,
     candidates: BTreeMap<CandidateKey, Result<Arc<Candidates>, Reason>>,
     /// Grows when all was forgotten: numbers of before mean nothing then.
     era: u64,
@@ -34,14 +34,14 @@ pub struct Shapes {
 pub(crate) const FEW_OTHERS: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Key {
+pub(crate) struct ClassKey {
     partition: usize,
     spec: Arc<JobSpec>,
     claim: Claim,
-    barred: Vec<Barred>,
+    barred: Vec<BarredNode>,
 }
 
-impl Key {
+impl ClassKey {
     fn parts(&self) -> impl Ord + '_ {
         let spec = &self.spec;
         (
@@ -56,21 +56,21 @@ impl Key {
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for ClassKey {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Key {}
+impl Eq for ClassKey {}
 
-impl PartialOrd for Key {
+impl PartialOrd for ClassKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Key {
+impl Ord for ClassKey {
     fn cmp(&self, other: &Self) -> Ordering {
         self.parts().cmp(&other.parts())
     }
@@ -84,7 +84,7 @@ pub(crate) type CandidateKey = (
     Vec<NodeId>,
 );
 
-impl Shapes {
+impl JobClasses {
     /// Forgets everything: nodes, configuration or policy are others.
     pub fn clear(&mut self) {
         *self = Self {
@@ -102,12 +102,12 @@ impl Shapes {
             self.clear();
         }
         for shape in self.looked_at.drain(..) {
-            self.list[shape as usize].pass = OfPass::default();
+            self.list[shape as usize].pass = ClassFindings::default();
         }
     }
 
     /// To note what the pass under way finds out.
-    pub(crate) fn of_pass(&mut self, shape: ShapeId) -> &mut OfPass {
+    pub(crate) fn of_pass(&mut self, shape: JobClassId) -> &mut ClassFindings {
         let pass = &mut self.list[shape as usize].pass;
         if !std::mem::replace(&mut pass.is_looked_at, true) {
             self.looked_at.push(shape);
@@ -122,7 +122,7 @@ impl Shapes {
         snapshot: &Snapshot,
         cluster: &Cluster,
         windows: &Windows,
-    ) -> ShapeId {
+    ) -> JobClassId {
         if !job.barred.is_empty() {
             return self.intern(
                 &job.spec,
@@ -153,10 +153,10 @@ impl Shapes {
         &mut self,
         spec: &Arc<JobSpec>,
         partition: usize,
-        barred: &[Barred],
+        barred: &[BarredNode],
         (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
-    ) -> ShapeId {
-        let key = Key {
+    ) -> JobClassId {
+        let key = ClassKey {
             partition,
             spec: spec.clone(),
             claim: windows.claim(spec, &snapshot.policy),
@@ -167,7 +167,7 @@ impl Shapes {
         }
         let shape = self.work_out(spec, partition, barred, (snapshot, cluster, windows));
         self.list.push(shape);
-        let id = self.list.len() as ShapeId - 1;
+        let id = self.list.len() as JobClassId - 1;
         self.by_key.insert(key, id);
         id
     }
@@ -177,9 +177,9 @@ impl Shapes {
         &mut self,
         spec: &Arc<JobSpec>,
         partition: usize,
-        barred: &[Barred],
+        barred: &[BarredNode],
         (snapshot, cluster, windows): (&Snapshot, &Cluster, &Windows),
-    ) -> Shape {
+    ) -> JobClass {
         let request = &spec.request;
         let claim = windows.claim(spec, &snapshot.policy);
         let policy = &snapshot.config.partitions[partition];
@@ -234,7 +234,7 @@ impl Shapes {
         } else {
             candidates
         };
-        let shape = Shape {
+        let shape = JobClass {
             partition,
             spec: spec.clone(),
             claim,
@@ -242,7 +242,7 @@ impl Shapes {
             behind: crate::job::describe::behind_others(&needs(request, &demands)),
             ways: demands
                 .iter()
-                .map(|demand| Way::new(demand, spec, &candidates, cluster))
+                .map(|demand| JobAlternative::new(demand, spec, &candidates, cluster))
                 .collect(),
             named,
             // A job that a reservation draws leaves unreserved nodes to others.
@@ -250,12 +250,12 @@ impl Shapes {
             placement,
             never: None,
             few: None,
-            pass: OfPass::default(),
+            pass: ClassFindings::default(),
             candidates,
         };
         let never =
             never.or_else(|| crate::job::never_fits::never(&shape, &demands, snapshot, cluster));
-        Shape { never, ..shape }
+        JobClass { never, ..shape }
     }
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
 /// Nodes of the partition that constraint, exclusion and reservation leave.
 pub(crate) fn candidates(
     spec: &JobSpec,
-    (partition, barred): (usize, &[Barred]),
+    (partition, barred): (usize, &[BarredNode]),
     (snapshot, cluster): (&Snapshot, &Cluster),
     own: Option<&window::Reserved>,
 ) -> Result<Arc<Candidates>, Reason> {
@@ -350,7 +350,7 @@ pub(crate) fn most_gpus(
     candidates: &Candidates,
     cluster: &Cluster,
 ) -> Option<u32> {
-    let of_make = |make: &Make| {
+    let of_make = |make: &NodeClass| {
         let wanted = |kind: &str| match &gpus.kind {
             GpuKind::Any => true,
             GpuKind::Type(name) => name.eq_ignore_ascii_case(kind),

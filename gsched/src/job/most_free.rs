@@ -1,9 +1,9 @@
 //! Where most is free now, in words.
 
-use crate::cluster::node_class::Make;
+use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::{Amount, Kinds};
-use crate::job::job_class::Shape;
+use crate::job::job_class::JobClass;
 use crate::limits::count;
 use crate::snapshot::Snapshot;
 use fixedbitset::FixedBitSet;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where most is free now, in words.
-pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
+pub fn what_is_free(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
     let candidates = &*shape.in_question();
     let request = &shape.spec.request;
     let makes = &cluster.makes.list;
@@ -89,7 +89,7 @@ pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> St
 }
 
 /// GPUs of some kinds, or of all, as people count them: `1 GPU, 3 slices 1g.10gb`.
-pub(crate) fn gpus_text(free: &Amount, make: &Make, named: Option<Kinds>) -> String {
+pub(crate) fn gpus_text(free: &Amount, make: &NodeClass, named: Option<Kinds>) -> String {
     let mut gpus = None;
     let mut slices: BTreeMap<&str, u64> = BTreeMap::new();
     for (at, group) in make

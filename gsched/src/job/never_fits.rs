@@ -5,14 +5,14 @@ use crate::cluster::nodes::Cluster;
 use crate::job::demand::Demand;
 use crate::job::describe::{describe, fault};
 use crate::job::impossible::{could_be_cut, unfit_of};
-use crate::job::job_class::{self, Shape};
+use crate::job::job_class::{self, JobClass};
 use crate::snapshot::{SchedNode, Snapshot};
 use gmodel::config::MigCuts;
 use gmodel::{Reason, ReasonCode};
 
 /// What no so many leaf switches have for it.
 pub(crate) fn too_few_below(
-    shape: &Shape,
+    shape: &JobClass,
     demands: &[Demand],
     snapshot: &Snapshot,
 ) -> Option<Reason> {
@@ -52,7 +52,7 @@ pub(crate) fn too_few_below(
 
 /// The reason of a job that would not fit even if nothing else ran.
 pub fn never(
-    shape: &Shape,
+    shape: &JobClass,
     demands: &[Demand],
     snapshot: &Snapshot,
     cluster: &Cluster,

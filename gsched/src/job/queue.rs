@@ -5,10 +5,10 @@
 
 use crate::changes::Changes;
 use crate::cluster::nodes::Cluster;
-use crate::job::job_class::{Shape, ShapeId};
-use crate::job::job_classes::Shapes;
+use crate::job::job_class::{JobClass, JobClassId};
+use crate::job::job_classes::JobClasses;
 use crate::job::reason::{self, standing};
-use crate::job::usual::{NO_SORT, Sort, Usual};
+use crate::job::usual::{NO_SORT, Sort, UsualJobs};
 use crate::names::Names;
 use crate::priority::{Factors, Scale};
 use crate::snapshot::{PendingJob, Snapshot};
@@ -22,11 +22,11 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Some may be empty.
-    pub lines: Vec<Line>,
-    by_key: BTreeMap<Key, u32>,
+    pub lines: Vec<QueueGroup>,
+    by_key: BTreeMap<GroupKey, u32>,
     empty: Vec<u32>,
     /// By place among the pending.
-    places: Vec<Place>,
+    places: Vec<QueuePlace>,
     /// Jobs that may stand in a line from then on.
     later: BTreeSet<(Timestamp, usize)>,
     /// Reasons of jobs in no line that they do not have yet.
@@ -42,17 +42,17 @@ pub(crate) struct Queue {
 
 /// Where a pending job stands.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct QueuePlace {
     /// `None`: in no line.
     line: Option<u32>,
-    turn: Turn,
+    turn: QueueTurn,
     owner: u32,
     sort: Sort,
 }
 
 /// The order within a line, and between jobs of one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn {
+pub(crate) struct QueueTurn {
     /// Shortest first: the limit in seconds; otherwise nothing.
     rank: u32,
     submitted: Timestamp,
@@ -64,29 +64,36 @@ pub(crate) struct Turn {
 
 /// Jobs of one shape on the same terms, in order.
 #[derive(Debug)]
-pub(crate) struct Line {
-    key: Key,
+pub(crate) struct QueueGroup {
+    key: GroupKey,
     pub partition: usize,
-    pub shape: ShapeId,
+    pub shape: JobClassId,
     pub owner: u32,
     pub tier: u32,
     /// Without age and fair share.
     factors: Factors,
     /// One job that is looked at for itself in each pass: more than its shape decides about it.
     pub alone: bool,
-    pub turns: VecDeque<Turn>,
+    pub turns: VecDeque<QueueTurn>,
     /// In the order of `turns`: limits, places among the pending, and since when each is eligible.
     pub secs: VecDeque<u32>,
     pub at: VecDeque<u32>,
     eligible: VecDeque<Timestamp>,
     /// The last reason of the jobs that were skipped, and the jobs that have another.
     said: Reason,
-    untold: BTreeSet<Turn>,
+    untold: BTreeSet<QueueTurn>,
 }
 
 /// Partition, shape, owner, QOS, then what else priorities and limits are made of. The last part is a job's own.
-type Key = (usize, ShapeId, u32, u32, Terms, Option<(JobId, bool)>);
-type Terms = (Option<bool>, Option<bool>, Option<u32>, Option<u32>, i32);
+type GroupKey = (
+    usize,
+    JobClassId,
+    u32,
+    u32,
+    GroupTerms,
+    Option<(JobId, bool)>,
+);
+type GroupTerms = (Option<bool>, Option<bool>, Option<u32>, Option<u32>, i32);
 
 /// Users in accounts, with how many of their jobs wait.
 #[derive(Debug, Default)]
@@ -98,16 +105,16 @@ struct Owners {
 }
 
 /// What a job's line is found with.
-pub(crate) struct Known<'a> {
+pub(crate) struct GroupContext<'a> {
     pub snapshot: &'a Snapshot,
     pub cluster: &'a mut Cluster,
     pub windows: &'a Windows,
-    pub shapes: &'a mut Shapes,
+    pub shapes: &'a mut JobClasses,
 }
 
 impl Queue {
     /// Brings the lines up to a snapshot. `changes` since the last one, where they are known.
-    pub fn sync(&mut self, known: &mut Known, changes: Option<&Changes>) {
+    pub fn sync(&mut self, known: &mut GroupContext, changes: Option<&Changes>) {
         let snapshot = known.snapshot;
         let hint = changes.filter(|changes| {
             !changes.everything && !changes.all_pending && self.era == known.shapes.era()
@@ -148,7 +155,7 @@ impl Queue {
     }
 
     /// Takes the job of a place out of the queue.
-    fn leave(&mut self, place: usize, usual: &mut Usual) {
+    fn leave(&mut self, place: usize, usual: &mut UsualJobs) {
         let Some(was) = self.places.get_mut(place) else {
             return;
         };
@@ -175,14 +182,14 @@ impl Queue {
         }
     }
 
-    fn enter(&mut self, place: usize, known: &mut Known) {
+    fn enter(&mut self, place: usize, known: &mut GroupContext) {
         let job = &known.snapshot.pending[place];
         let owner = self.owners.number(job);
         self.owners.list[owner as usize].2 += 1;
-        let turn = Turn::of(job, known.snapshot.config.scheduler.order);
-        let none = Place {
+        let turn = QueueTurn::of(job, known.snapshot.config.scheduler.order);
+        let none = QueuePlace {
             line: None,
-            turn: Turn::default(),
+            turn: QueueTurn::default(),
             owner: u32::MAX,
             sort: NO_SORT,
         };
@@ -193,7 +200,7 @@ impl Queue {
         if self.places.len() <= place {
             self.places.resize(place + 1, none);
         }
-        self.places[place] = Place {
+        self.places[place] = QueuePlace {
             line: None,
             turn,
             owner,
@@ -217,7 +224,11 @@ impl Queue {
     }
 
     /// Partition and shape of a job, or why it stands in no line.
-    fn stand(&self, job: &PendingJob, known: &mut Known) -> Result<(usize, ShapeId), Reason> {
+    fn stand(
+        &self,
+        job: &PendingJob,
+        known: &mut GroupContext,
+    ) -> Result<(usize, JobClassId), Reason> {
         let partition = self
             .scale
             .partition(&job.spec.partition)
@@ -238,10 +249,10 @@ impl Queue {
     fn line_for(
         &mut self,
         job: &PendingJob,
-        of: (usize, ShapeId),
+        of: (usize, JobClassId),
         owner: u32,
-        turn: Turn,
-        known: &Known,
+        turn: QueueTurn,
+        known: &GroupContext,
     ) -> u32 {
         let spec = &job.spec;
         let qos = self.qos.number_or_new(&spec.qos);
@@ -253,7 +264,7 @@ impl Queue {
             job.nice,
         );
         let shape = &known.shapes.list[of.1 as usize];
-        let mut key: Key = (of.0, of.1, owner, qos, terms, None);
+        let mut key: GroupKey = (of.0, of.1, owner, qos, terms, None);
         let alone = is_special(job, shape) || {
             // Age must fall along the line, or its first would not always be the first.
             let line = self
@@ -273,7 +284,7 @@ impl Queue {
             nice: job.nice,
             ..factors
         };
-        let line = Line {
+        let line = QueueGroup {
             key,
             partition: of.0,
             shape: of.1,
@@ -354,8 +365,8 @@ impl Queue {
     }
 }
 
-impl Line {
-    fn add(&mut self, job: &PendingJob, place: usize, turn: Turn) {
+impl QueueGroup {
+    fn add(&mut self, job: &PendingJob, place: usize, turn: QueueTurn) {
         let at = self.turns.partition_point(|other| *other < turn);
         self.turns.insert(at, turn);
         self.secs.insert(at, job.held_secs());
@@ -367,7 +378,7 @@ impl Line {
     }
 
     /// Whether a job came no earlier than those before it and no later than those behind.
-    fn takes(&self, job: &PendingJob, turn: Turn) -> bool {
+    fn takes(&self, job: &PendingJob, turn: QueueTurn) -> bool {
         let at = self.turns.partition_point(|other| *other < turn);
         let before = at
             .checked_sub(1)
@@ -395,7 +406,7 @@ impl Line {
     }
 }
 
-impl Turn {
+impl QueueTurn {
     fn of(job: &PendingJob, order: JobOrder) -> Self {
         let rank = if order == JobOrder::Sjf {
             job.limit_secs.unwrap_or(u32::MAX)
@@ -413,7 +424,7 @@ impl Turn {
 }
 
 /// More than its shape and its limit decides when it starts.
-fn is_special(job: &PendingJob, shape: &Shape) -> bool {
+fn is_special(job: &PendingJob, shape: &JobClass) -> bool {
     let spec = &job.spec;
     job.positions.is_some()
         || job.room.is_some()

@@ -4,7 +4,7 @@
 use crate::cluster::nodes::Cluster;
 use crate::job::demand::Demand;
 use crate::job::describe::describe;
-use crate::job::job_class::Shape;
+use crate::job::job_class::JobClass;
 use crate::job::share_request::asks_for_share;
 use crate::snapshot::{SchedNode, Snapshot};
 use gmodel::config::Partition;
@@ -34,7 +34,7 @@ pub(crate) fn none_by_mps(
 }
 
 /// Why room on shared GPUs is none for a job; empty where that is not so.
-pub(crate) fn others_room(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
+pub(crate) fn others_room(shape: &JobClass, snapshot: &Snapshot, cluster: &Cluster) -> String {
     if !asks_for_share(&shape.spec.request) {
         return String::new();
     }

@@ -3,7 +3,7 @@
 //! Two jobs are of one sort when they need the same of a node of each make. Counted as jobs come and go, since to look
 //! through the queue in each pass would cost more than the pass.
 
-use crate::cluster::node_class::Makes;
+use crate::cluster::node_class::NodeClasses;
 use crate::cluster::timeline::Need;
 use crate::job::demand::Demand;
 use crate::snapshot::Snapshot;
@@ -23,7 +23,7 @@ pub(crate) const NO_SORT: Sort = Sort::MAX;
 
 /// How many there are of each sort.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Usual {
+pub(crate) struct UsualJobs {
     numbers: BTreeMap<Needs, Sort>,
     waiting: Vec<i64>,
     running: Vec<i64>,
@@ -32,9 +32,9 @@ pub(crate) struct Usual {
     pub queue_is_known: bool,
 }
 
-impl Usual {
+impl UsualJobs {
     /// Of everything in a snapshot.
-    pub fn of(snapshot: &Snapshot, makes: &Makes) -> Self {
+    pub fn of(snapshot: &Snapshot, makes: &NodeClasses) -> Self {
         let mut usual = Self::default();
         for run in &snapshot.running {
             usual.run_comes(&run.spec, snapshot, makes);
@@ -45,7 +45,7 @@ impl Usual {
         usual
     }
 
-    fn sort_of(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
+    fn sort_of(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &NodeClasses) -> Sort {
         if let Some((seen, sort)) = &self.last
             && Arc::ptr_eq(seen, spec)
         {
@@ -76,7 +76,12 @@ impl Usual {
         sort
     }
 
-    pub fn job_comes(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
+    pub fn job_comes(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        snapshot: &Snapshot,
+        makes: &NodeClasses,
+    ) -> Sort {
         let sort = self.sort_of(spec, snapshot, makes);
         self.waiting
             .get_mut(sort as usize)
@@ -92,7 +97,12 @@ impl Usual {
             .for_each(|count| *count -= 1);
     }
 
-    pub fn run_comes(&mut self, spec: &Arc<JobSpec>, snapshot: &Snapshot, makes: &Makes) -> Sort {
+    pub fn run_comes(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        snapshot: &Snapshot,
+        makes: &NodeClasses,
+    ) -> Sort {
         let sort = self.sort_of(spec, snapshot, makes);
         self.running
             .get_mut(sort as usize)

@@ -3,7 +3,7 @@
 //! A limit is asked at the moment of a start, as a pass asks it: those who start later have no say in it. So who is planned to start
 //! before somebody, and runs on, may take what was to be his: `overtaken` says whose start no longer holds. Never looks at nodes.
 
-use super::idle_ahead::{Counted, IdleAhead};
+use super::idle_ahead::{GpuReservation, IdleAhead};
 use super::{Ledger, LimitId, MOST_PERIODS, Take, Who};
 use crate::limits::{Bound, Holding, Meter, job_exceeds};
 use crate::quota::{BudgetUse, Guarantees, Standing};
@@ -47,7 +47,7 @@ pub(super) struct Booked {
     pub held: Holding,
     pub class: Option<RunClass>,
     pub in_quota: bool,
-    pub counted: Counted,
+    pub counted: GpuReservation,
     /// It was taken back.
     pub gone: bool,
 }
@@ -327,7 +327,7 @@ impl Ledger {
         who: Who,
         held: Holding,
         class: Option<RunClass>,
-        counted: Counted,
+        counted: GpuReservation,
     ) -> usize {
         let number = ahead.booked.len();
         let in_quota = self.guarantees.is_some() && !self.is_outside_quota(spec) && held.gpus > 0;

@@ -53,7 +53,7 @@ enum Of {
 
 /// What of a booking counts here.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct GpuReservation {
     /// By keeper, what of its GPUs are held.
     on: Vec<Holding>,
     /// By keeper, whether that is kept from it.
@@ -176,7 +176,7 @@ impl Ledger {
         run: &RunningRun,
         held: &Holding,
         snapshot: &Snapshot,
-    ) -> Counted {
+    ) -> GpuReservation {
         let on = |keeper: &Keeper| {
             let nodes = if let Of::Partition(_, nodes) = &keeper.of {
                 Some(nodes)
@@ -197,7 +197,7 @@ impl Ledger {
             });
             on
         };
-        Counted {
+        GpuReservation {
             on: idle.keepers.iter().map(on).collect(),
             kept_from: vec![false; idle.keepers.len()],
             borrows: false,
@@ -214,9 +214,9 @@ impl Ledger {
         held: &Holding,
         on_kept: &[Take],
         waits: Vec<Span>,
-    ) -> Counted {
+    ) -> GpuReservation {
         if ahead.idle.keepers.is_empty() {
-            return Counted::default();
+            return GpuReservation::default();
         }
         let mut on_kept = on_kept.iter();
         let taken = |keeper: &Keeper| match keeper.of {
@@ -251,7 +251,7 @@ impl Ledger {
             .keepers
             .iter()
             .any(|keeper| matches!(keeper.of, Of::Lenders));
-        Counted {
+        GpuReservation {
             on,
             kept_from,
             borrows: has_lenders && !is_owed && !self.is_outside_quota(&job.spec),
@@ -286,7 +286,7 @@ impl Ledger {
         let (now, types) = (ahead.now, self.types.len());
         let Ahead { idle, booked, .. } = ahead;
         let (booked, who) = (&booked[number], booked[number].who);
-        let Counted {
+        let GpuReservation {
             on,
             kept_from,
             borrows,
@@ -607,7 +607,7 @@ impl Ledger {
         ahead: &'a Ahead,
         number: usize,
     ) -> impl Iterator<Item = &'a BTreeSet<(Timestamp, usize)>> {
-        let Counted {
+        let GpuReservation {
             kept_from, borrows, ..
         } = &ahead.booked[number].counted;
         let keepers = ahead

@@ -3,10 +3,10 @@
 //! Jobs that wait for room are served in their order: first by slices that are free or are being cut, then by cutting idle GPUs. What
 //! is busy, ordered already, was cut a short while ago or is kept for a job before them is left alone. Decides about no job.
 
-use crate::backfill::planned::Waiting;
-use crate::engine::{Engine, Left};
+use crate::backfill::planned::NodeWait;
+use crate::engine::{Engine, QuickPassState};
 use crate::job::demand::{Demand, NodeDemand};
-use crate::mig::held_back::{HeldBack, may_use};
+use crate::mig::held_back::{HeldGpu, may_use};
 use crate::plan::Cut;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::window::Windows;
@@ -24,7 +24,7 @@ const REFUSED_AGAIN_SECS: i64 = 3600;
 const LOST_AGAIN_SECS: i64 = 60;
 
 /// The cuts that are due after a pass.
-pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut> {
+pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &QuickPassState) -> Vec<Cut> {
     let config = &snapshot.config;
     let planned = config
         .partitions
@@ -38,7 +38,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut
     if planned {
         let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, one)).collect();
         let mut served: BTreeSet<gmodel::JobId> = BTreeSet::new();
-        let first_entry = |waiting: &&Waiting| {
+        let first_entry = |waiting: &&NodeWait| {
             let one_of_several = snapshot
                 .pending
                 .get(waiting.at as usize)
@@ -66,21 +66,21 @@ struct Floor<'a> {
     snapshot: &'a Snapshot,
     windows: &'a Windows,
     /// Nodes with a GPU that can be cut, by their place.
-    nodes: BTreeMap<usize, Node<'a>>,
+    nodes: BTreeMap<usize, CutNode<'a>>,
     /// Nodes that are kept for a job.
     kept: BTreeSet<usize>,
 }
 
 #[derive(Clone)]
-struct Node<'a> {
+struct CutNode<'a> {
     cpus: u32,
     mem_bytes: u64,
-    boards: Vec<Board<'a>>,
+    boards: Vec<CutBoard<'a>>,
 }
 
 /// One GPU, cut or not.
 #[derive(Clone)]
-struct Board<'a> {
+struct CutBoard<'a> {
     info: &'a GpuInfo,
     /// It is cut, or is being cut.
     divided: bool,
@@ -95,18 +95,18 @@ struct Board<'a> {
     /// A job before those at hand is counted on something of it as it is.
     used: bool,
     /// What it is to be.
-    wish: Option<Wish<'a>>,
+    wish: Option<CutWish<'a>>,
 }
 
 #[derive(Clone)]
-struct Wish<'a> {
+struct CutWish<'a> {
     /// None: whole.
     kinds: Vec<&'a MigKind>,
     for_job: gmodel::JobId,
 }
 
 impl<'a> Floor<'a> {
-    fn new(engine: &'a Engine, snapshot: &'a Snapshot, held_back: &[HeldBack]) -> Self {
+    fn new(engine: &'a Engine, snapshot: &'a Snapshot, held_back: &[HeldGpu]) -> Self {
         let mut nodes = BTreeMap::new();
         for (at, node) in snapshot
             .nodes
@@ -170,7 +170,7 @@ impl<'a> Floor<'a> {
                     && !fixed
                     && !kinds.is_empty()
                     && !node.mig.ordered.contains(&gpu.info.uuid);
-                Board {
+                CutBoard {
                     info: &gpu.info,
                     divided,
                     kinds,
@@ -185,7 +185,7 @@ impl<'a> Floor<'a> {
             let free = room.profile.free_at(engine.cluster.now);
             nodes.insert(
                 at,
-                Node {
+                CutNode {
                     cpus: free.cpus,
                     mem_bytes: free.mem_bytes,
                     boards: boards.map(board).collect(),
@@ -244,7 +244,7 @@ impl<'a> Floor<'a> {
     }
 
     /// Counts a waiting job, or tasks of an array, on slices that are free or will be. `false`: not all of it.
-    fn serve_all(&mut self, waiting: &Waiting) -> bool {
+    fn serve_all(&mut self, waiting: &NodeWait) -> bool {
         let Some(job) = self.snapshot.pending.get(waiting.at as usize) else {
             return true;
         };
@@ -341,7 +341,7 @@ impl<'a> Floor<'a> {
     }
 }
 
-impl<'a> Node<'a> {
+impl<'a> CutNode<'a> {
     /// The node with a part of a job counted on it, and how many GPUs are cut for that; `None` where it has no room.
     fn with(
         &self,
@@ -379,7 +379,7 @@ impl<'a> Node<'a> {
     }
 }
 
-impl<'a> Board<'a> {
+impl<'a> CutBoard<'a> {
     /// Something that is free now and will do.
     fn take_free(&mut self, wanted: &NodeDemand) -> bool {
         if self.wish.is_some() {
@@ -440,7 +440,7 @@ impl<'a> Board<'a> {
             _ if !self.divided || !wanted.gpus.matches(self.info) => return false,
             _ => Vec::new(),
         };
-        self.wish = Some(Wish {
+        self.wish = Some(CutWish {
             kinds,
             for_job: job.id,
         });

@@ -10,7 +10,7 @@ use gmodel::node::GpuInfo;
 
 /// A GPU that is held back.
 #[derive(Clone, Debug)]
-pub(crate) struct HeldBack {
+pub(crate) struct HeldGpu {
     /// Place of its node.
     pub at: usize,
     pub uuid: String,

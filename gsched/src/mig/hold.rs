@@ -4,7 +4,7 @@
 //! (`mig_plan.rs`), one that is not gets empty since nothing more starts on it. Never touches what a run holds.
 
 use crate::job::demand::{Demand, NodeDemand};
-use crate::mig::held_back::{HeldBack, kind_for, may_use};
+use crate::mig::held_back::{HeldGpu, kind_for, may_use};
 use crate::pass::Pass;
 use crate::snapshot::{PendingJob, SchedNode};
 use gmodel::config::{MigCuts, Partition};
@@ -19,7 +19,7 @@ const MOST_HELD: usize = 256;
 const MOST_TASKS: u32 = 64;
 
 /// A GPU that could be held back.
-struct Choice {
+struct CutChoice {
     empty_at: Timestamp,
     index: u32,
     at: usize,
@@ -196,7 +196,7 @@ fn hold_one_more(
     cluster.file(choice.at);
     let empty_at = choice.empty_at.max(pass.now);
     let (empty, wanted) = (empty_at <= pass.now, choice.kind.into_iter().collect());
-    pass.mig.held_back.push(HeldBack {
+    pass.mig.held_back.push(HeldGpu {
         at: choice.at,
         uuid: choice.uuid,
         slots: choice.slots,
@@ -208,7 +208,7 @@ fn hold_one_more(
 }
 
 /// The GPU that is empty first, of those that a cut would make serve a demand.
-fn first_empty(pass: &Pass, job: &PendingJob, wanted: &NodeDemand) -> Option<Choice> {
+fn first_empty(pass: &Pass, job: &PendingJob, wanted: &NodeDemand) -> Option<CutChoice> {
     let snapshot = pass.snapshot;
     let may_use = may_use(&pass.memory.windows, snapshot, job);
     let nodes = snapshot
@@ -227,7 +227,7 @@ fn first_empty(pass: &Pass, job: &PendingJob, wanted: &NodeDemand) -> Option<Cho
     usable.min_by_key(|choice| (choice.empty_at, choice.at, choice.index))
 }
 
-fn cut_choice(pass: &Pass, at: usize, gpu: &GpuInfo, wanted: &NodeDemand) -> Option<Choice> {
+fn cut_choice(pass: &Pass, at: usize, gpu: &GpuInfo, wanted: &NodeDemand) -> Option<CutChoice> {
     let node = &pass.snapshot.nodes[at];
     let kind = kind_for(node.mig.kinds_of(gpu), gpu, wanted);
     let serves = match &wanted.gpus.amount {
@@ -269,7 +269,7 @@ fn cut_choice(pass: &Pass, at: usize, gpu: &GpuInfo, wanted: &NodeDemand) -> Opt
     let kind = kind
         .filter(|_| matches!(wanted.gpus.amount, GpuAmount::Mig { .. }))
         .cloned();
-    Some(Choice {
+    Some(CutChoice {
         empty_at,
         index: gpu.index,
         at,

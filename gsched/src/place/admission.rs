@@ -1,12 +1,12 @@
 //! Whether the reservation that a job names admits it, now or in a later window.
 
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::limits::secs_text;
 use crate::pass::Pass;
 use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode};
 
-pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<Reason> {
     let reserved = &pass.memory.windows.list[pass.shape(shape).claim.own()?];
     let name = &reserved.reservation.name;
     let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
@@ -38,7 +38,7 @@ pub(crate) fn not_admitted(pass: &Pass, job: &PendingJob, shape: ShapeId) -> Opt
 }
 
 /// Whether a job that its own reservation does not admit now fits into a window of it that comes.
-pub(crate) fn is_admitted_later(pass: &Pass, job: &PendingJob, shape: ShapeId) -> bool {
+pub(crate) fn is_admitted_later(pass: &Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let Some(own) = pass.shape(shape).claim.own() else {
         return false;
     };

@@ -3,24 +3,24 @@
 //! The ledger holds the limits; within a pass they only fill.
 
 use crate::cluster::nodes::end_after;
-use crate::cluster::picked::{Picked, count, each};
+use crate::cluster::picked::{PickedNodes, count, each};
 use crate::headroom::{KeptNodes, When};
-use crate::job::job_class::{ShapeId, Way};
+use crate::job::job_class::{JobAlternative, JobClassId};
 use crate::ledger::Take;
-use crate::pass::{Pass, Wait};
+use crate::pass::{Pass, WaitCause};
 use crate::place::gpu_reservation::{is_counted, reserved_short};
 use crate::snapshot::PendingJob;
 use gmodel::policy::PreemptMode;
 use gmodel::{Reason, ReasonCode, RunClass, RunId, Timestamp};
 
 /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
-pub(crate) fn secs_from(pass: &Pass, job: &PendingJob, shape: ShapeId, at: Timestamp) -> u32 {
+pub(crate) fn secs_from(pass: &Pass, job: &PendingJob, shape: JobClassId, at: Timestamp) -> u32 {
     pass.memory
         .windows
         .secs_from(pass.shape(shape).claim, at, job.held_secs())
 }
 
-pub(crate) fn secs_now(pass: &Pass, job: &PendingJob, shape: ShapeId) -> u32 {
+pub(crate) fn secs_now(pass: &Pass, job: &PendingJob, shape: JobClassId) -> u32 {
     secs_from(pass, job, shape, pass.snapshot.now)
 }
 
@@ -28,9 +28,9 @@ pub(crate) fn secs_now(pass: &Pass, job: &PendingJob, shape: ShapeId) -> u32 {
 pub(crate) fn allowed_ways(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     secs: u32,
-) -> Result<Vec<usize>, Wait> {
+) -> Result<Vec<usize>, WaitCause> {
     let ways = 0..pass.shape(shape).ways.len();
     if pass.limits.unlimited {
         return Ok(ways.collect());
@@ -54,7 +54,7 @@ pub(crate) fn allowed_ways(
     if !pass.limits.refused.is_empty()
         && let Some(reason) = pass.limits.refused.get(&claim())
     {
-        return Err(Wait::Limit(reason.clone()));
+        return Err(WaitCause::Limit(reason.clone()));
     }
     let mut allowed = Vec::new();
     let mut no = None;
@@ -67,7 +67,7 @@ pub(crate) fn allowed_ways(
     match no {
         Some(reason) if allowed.is_empty() => {
             pass.limits.refused.insert(claim(), reason.clone());
-            Err(Wait::Limit(reason))
+            Err(WaitCause::Limit(reason))
         }
         _ => Ok(allowed),
     }
@@ -100,9 +100,9 @@ pub(crate) fn check_limits(
 pub(crate) fn check_limits_on(
     pass: &Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     (take, way, secs): (&Take, usize, u32),
-    picked: &Picked,
+    picked: &PickedNodes,
 ) -> Result<Option<RunClass>, Reason> {
     let class = check_limits(pass, job, take)?;
     kept_idle_there(pass, job, shape, (take, way, secs), picked, class).map_or(Ok(class), Err)
@@ -112,9 +112,9 @@ pub(crate) fn check_limits_on(
 pub(crate) fn kept_idle_there(
     pass: &Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     (take, way, secs): (&Take, usize, u32),
-    picked: &Picked,
+    picked: &PickedNodes,
     class: Option<RunClass>,
 ) -> Option<Reason> {
     if let Some(short) = reserved_short(pass, shape, &take.gpus, secs) {
@@ -127,7 +127,7 @@ pub(crate) fn kept_idle_there(
             false if pass.world.usage.is_left_by_others(job, *keeper) => When::Then,
             false => continue,
         };
-        let there: Picked = each(picked)
+        let there: PickedNodes = each(picked)
             .filter(|(at, _)| nodes.contains(*at))
             .map(|(at, part)| (at..at + 1, part))
             .collect();
@@ -172,7 +172,7 @@ pub(crate) fn kept_idle_there(
 fn too_few_nodes(
     pass: &Pass,
     kept: &KeptNodes,
-    picked: &Picked,
+    picked: &PickedNodes,
     is_idle: &dyn Fn(usize) -> bool,
 ) -> Option<Reason> {
     let taken = each(picked).filter(|(at, _)| is_idle(*at)).count();
@@ -234,16 +234,22 @@ pub(crate) fn is_node_idle_at(pass: &Pass, at: usize, time: Timestamp) -> bool {
 }
 
 /// What a job would take of these nodes.
-pub(crate) fn take_of(pass: &Pass, shape: ShapeId, way: usize, picked: &Picked, secs: u32) -> Take {
+pub(crate) fn take_of(
+    pass: &Pass,
+    shape: JobClassId,
+    way: usize,
+    picked: &PickedNodes,
+    secs: u32,
+) -> Take {
     take_at(pass, shape, way, picked, secs, pass.snapshot.now)
 }
 
 /// The same from a time on.
 pub(crate) fn take_at(
     pass: &Pass,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
-    picked: &Picked,
+    picked: &PickedNodes,
     secs: u32,
     from: Timestamp,
 ) -> Take {
@@ -291,7 +297,7 @@ pub(crate) fn take_at(
     take
 }
 
-pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(), Wait> {
+pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(), WaitCause> {
     let now = pass.snapshot.now;
     for (name, count) in &job.spec.licences {
         let free = pass
@@ -319,9 +325,9 @@ pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(
             };
             let reason = Reason::new(ReasonCode::Licenses, text);
             return Err(if *count > all {
-                Wait::Limit(reason)
+                WaitCause::Limit(reason)
             } else {
-                Wait::Short(reason)
+                WaitCause::Short(reason)
             });
         }
     }
@@ -329,11 +335,11 @@ pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(
 }
 
 /// Limits that stand against the alternative with the fewest of them.
-pub(crate) fn limits_against(pass: &Pass, job: &PendingJob, shape: ShapeId) -> Vec<Reason> {
+pub(crate) fn limits_against(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Vec<Reason> {
     if pass.limits.unlimited {
         return Vec::new();
     }
-    let of_way = |way: &Way| -> Vec<Reason> {
+    let of_way = |way: &JobAlternative| -> Vec<Reason> {
         let reasons = pass.world.usage.blockers(job, &way.take).into_iter();
         reasons
             .filter(|reason| reason.code != ReasonCode::Licenses)

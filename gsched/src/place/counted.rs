@@ -10,22 +10,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// One reservation of GPUs in a pass.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct GpuReservation {
     pub(crate) reservation: usize,
     /// What is set apart, by node; nothing while a job of the reservation looks for nodes.
     pub(crate) holds: Vec<(usize, Hold)>,
     pub(crate) is_lifted: bool,
     /// What its jobs hold or are promised, and a print of all of it.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ReservedShare>,
     pub(crate) print: u64,
-    pub(crate) left: Left,
+    pub(crate) left: ReservationBalance,
     /// They may take more than there is.
     pub(crate) flex: bool,
 }
 
 /// What a job of the reservation has on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct ReservedShare {
     pub(crate) node: usize,
     pub(crate) gpu_type: String,
     pub(crate) milli: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Part {
 }
 
 /// What was lifted for a job.
-pub(crate) struct Lifted {
+pub(crate) struct LiftedHolds {
     pub(crate) at: usize,
     pub(crate) holds: Vec<(usize, Hold)>,
     /// The print of what its jobs had then.
@@ -43,7 +43,7 @@ pub(crate) struct Lifted {
 
 /// What is reserved, and how much of it the reservation's jobs use over time. Thousandths of GPUs.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct ReservationBalance {
     /// By type.
     pub(crate) named: BTreeMap<String, u64>,
     /// Beyond what is named: of any type.
@@ -57,15 +57,15 @@ const OTHERS: &str = "";
 
 const PLENTY: u32 = u32::MAX;
 
-impl Counted {
-    pub(crate) fn add(&mut self, part: Part) {
+impl GpuReservation {
+    pub(crate) fn add(&mut self, part: ReservedShare) {
         self.left.count(&part, true);
         self.print = self.print.wrapping_add(part.print());
         self.parts.push(part);
     }
 
     /// Takes back what was promised.
-    pub(crate) fn remove(&mut self, part: &Part) {
+    pub(crate) fn remove(&mut self, part: &ReservedShare) {
         let Some(at) = self.parts.iter().rposition(|one| one == part) else {
             return;
         };
@@ -75,7 +75,7 @@ impl Counted {
     }
 }
 
-impl Part {
+impl ReservedShare {
     pub(crate) fn print(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
@@ -83,7 +83,7 @@ impl Part {
     }
 }
 
-impl Left {
+impl ReservationBalance {
     pub(crate) fn new(amounts: &GpuAmounts, now: Timestamp) -> Self {
         let named: BTreeMap<String, u64> = amounts
             .0
@@ -115,7 +115,7 @@ impl Left {
     }
 
     /// `taken`: or given back.
-    pub(crate) fn count(&mut self, part: &Part, taken: bool) {
+    pub(crate) fn count(&mut self, part: &ReservedShare, taken: bool) {
         let milli = u32::try_from(part.milli).unwrap_or(PLENTY);
         for kind in [self.key(&part.gpu_type), ALL_GPUS] {
             match self.unused.get_mut(kind) {

@@ -1,10 +1,10 @@
 //! Nodes for one alternative of a job, now: the preferred ones, else those that limits and headroom allow.
 
 use crate::cluster::nodes::end_after;
-use crate::cluster::picked::{Picked, count, each};
-use crate::job::job_class::ShapeId;
+use crate::cluster::picked::{PickedNodes, count, each};
+use crate::job::job_class::JobClassId;
 use crate::ledger::Take;
-use crate::pass::{Found, Pass};
+use crate::pass::{FoundNodes, Pass};
 use crate::place::allowed::{check_limits_on, is_node_idle_at, take_of};
 use crate::place::nominated_nodes::nominated_bounds;
 use crate::place::search::Ask;
@@ -17,10 +17,11 @@ use std::collections::BTreeSet;
 const MOST_SIZES: usize = 8;
 
 /// What is said to a job that would take so much of some nodes: its class, or why not.
-pub(crate) type Check<'a> = &'a dyn Fn(&Pass, &Take, &Picked) -> Result<Option<RunClass>, Reason>;
+pub(crate) type Check<'a> =
+    &'a dyn Fn(&Pass, &Take, &PickedNodes) -> Result<Option<RunClass>, Reason>;
 
 /// Without the whole nodes of partitions that keep such.
-pub(crate) fn nodes_not_whole(pass: &Pass, shape: ShapeId, time: Timestamp) -> FixedBitSet {
+pub(crate) fn nodes_not_whole(pass: &Pass, shape: JobClassId, time: Timestamp) -> FixedBitSet {
     let mut nodes = pass.shape(shape).candidates.up.clone();
     let is_kept = |at: usize| {
         pass.headroom
@@ -37,7 +38,7 @@ pub(crate) fn nodes_not_whole(pass: &Pass, shape: ShapeId, time: Timestamp) -> F
 }
 
 /// Those of no partition that keeps some idle.
-fn nodes_outside(pass: &Pass, shape: ShapeId) -> FixedBitSet {
+fn nodes_outside(pass: &Pass, shape: JobClassId) -> FixedBitSet {
     let mut nodes = pass.shape(shape).candidates.up.clone();
     pass.headroom
         .kept_idle_on
@@ -51,11 +52,11 @@ fn nodes_outside(pass: &Pass, shape: ShapeId) -> FixedBitSet {
 pub(crate) fn pick_beside_kept(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     (way, from, end): (usize, Timestamp, Timestamp),
-    (liked, among): (&Picked, Option<&FixedBitSet>),
-    is_kept: &dyn Fn(&Pass, &Picked) -> bool,
-) -> Option<Picked> {
+    (liked, among): (&PickedNodes, Option<&FixedBitSet>),
+    is_kept: &dyn Fn(&Pass, &PickedNodes) -> bool,
+) -> Option<PickedNodes> {
     if count(liked) < 2 {
         return None;
     }
@@ -96,7 +97,7 @@ pub(crate) fn pick_beside_kept(
 }
 
 /// For a job that takes nodes whole: nodes below each of the largest sizes, by GPUs and by CPUs.
-pub(crate) fn smaller_nodes(pass: &Pass, shape: ShapeId, way: usize) -> Vec<FixedBitSet> {
+pub(crate) fn smaller_nodes(pass: &Pass, shape: JobClassId, way: usize) -> Vec<FixedBitSet> {
     let of = pass.shape(shape);
     if !of.ways[way].parts.iter().any(|part| part.demand.exclusive) {
         return Vec::new();
@@ -121,10 +122,10 @@ pub(crate) fn smaller_nodes(pass: &Pass, shape: ShapeId, way: usize) -> Vec<Fixe
 pub(crate) fn find_nodes(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     secs: u32,
-) -> Found {
+) -> FoundNodes {
     find_nodes_by(pass, job, shape, way, secs, &|pass, take, picked| {
         check_limits_on(pass, job, shape, (take, way, secs), picked)
     })
@@ -134,11 +135,11 @@ pub(crate) fn find_nodes(
 pub(crate) fn find_nodes_by(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     secs: u32,
     check: Check,
-) -> Found {
+) -> FoundNodes {
     let Some(bounds) = nominated_bounds(pass, job) else {
         return find_nodes_among(pass, job, shape, way, secs, None, check);
     };
@@ -155,12 +156,12 @@ pub(crate) fn find_nodes_by(
 fn find_nodes_among(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     secs: u32,
     nodes: Option<&FixedBitSet>,
     check: Check,
-) -> Found {
+) -> FoundNodes {
     let now = pass.now;
     let end = end_after(pass.snapshot.now, Some(secs));
     let Some(picked) = pass.search(job, shape, |search, ask| {
@@ -215,7 +216,7 @@ fn find_nodes_among(
     if no.code == ReasonCode::Headroom
         && !(pass.headroom.kept_nodes.is_empty() && pass.headroom.kept_idle_on.is_empty())
     {
-        let said = |pass: &Pass, picked: &Picked| {
+        let said = |pass: &Pass, picked: &PickedNodes| {
             let take = take_of(pass, shape, way, picked, secs);
             check(pass, &take, picked).map(|class| (take, class))
         };
@@ -237,7 +238,7 @@ fn find_nodes_among(
 }
 
 /// Types of GPUs on the nodes that may run a shape.
-pub(crate) fn gpu_types_for(pass: &Pass, shape: ShapeId) -> BTreeSet<String> {
+pub(crate) fn gpu_types_for(pass: &Pass, shape: JobClassId) -> BTreeSet<String> {
     let cluster = &pass.world.cluster;
     let makes: BTreeSet<u32> = pass
         .shape(shape)
@@ -253,7 +254,7 @@ pub(crate) fn gpu_types_for(pass: &Pass, shape: ShapeId) -> BTreeSet<String> {
 }
 
 /// Nodes that have no GPUs but of one type.
-pub(crate) fn nodes_of_type(pass: &Pass, shape: ShapeId, kind: &str) -> FixedBitSet {
+pub(crate) fn nodes_of_type(pass: &Pass, shape: JobClassId, kind: &str) -> FixedBitSet {
     let cluster = &pass.world.cluster;
     let mut nodes = pass.shape(shape).candidates.up.clone();
     let of_type = |make: &u32| {

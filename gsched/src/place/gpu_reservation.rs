@@ -4,12 +4,14 @@
 
 use crate::cluster::node_state::Hold;
 use crate::cluster::nodes::{Cluster, end_after, end_of};
-use crate::cluster::picked::{Picked, each};
+use crate::cluster::picked::{PickedNodes, each};
 use crate::cluster::timeline::{Need, Step};
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::limits::milli_text;
-use crate::pass::{Pass, Wait};
-use crate::place::counted::{Counted, Left, Lifted, Part, kinds};
+use crate::pass::{Pass, WaitCause};
+use crate::place::counted::{
+    GpuReservation, LiftedHolds, ReservationBalance, ReservedShare, kinds,
+};
 use crate::place::search::{Ask, Search};
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::window::{Claim, Window, Windows, asked};
@@ -30,14 +32,14 @@ fn set_up(
     windows: &Windows,
     snapshot: &Snapshot,
     reservation: usize,
-) -> Option<Counted> {
+) -> Option<GpuReservation> {
     let one = windows.list[reservation].reservation.clone();
     let ReservedPart::Gpus(amounts) = &one.what else {
         return None;
     };
     windows.of(reservation, snapshot.now).next()?;
-    let left = Left::new(amounts, snapshot.now);
-    let mut counted = Counted {
+    let left = ReservationBalance::new(amounts, snapshot.now);
+    let mut counted = GpuReservation {
         reservation,
         holds: Vec::new(),
         is_lifted: false,
@@ -61,7 +63,7 @@ fn set_up(
 }
 
 pub(crate) fn add_share(
-    counted: &mut Counted,
+    counted: &mut GpuReservation,
     cluster: &Cluster,
     snapshot: &Snapshot,
     share: &NodeShare,
@@ -73,7 +75,7 @@ pub(crate) fn add_share(
     for grant in &share.gpus.0 {
         let gpu = snapshot.nodes[node].gpus.get(usize::from(grant.slot.0));
         let gpu_type = gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
-        counted.add(Part {
+        counted.add(ReservedShare {
             node,
             gpu_type,
             milli: u64::from(grant.part.milli()),
@@ -85,7 +87,7 @@ pub(crate) fn add_share(
 
 /// Holds what the reservation's jobs do not use, from one change of their use to the next.
 pub(crate) fn set_apart(
-    counted: &Counted,
+    counted: &GpuReservation,
     cluster: &mut Cluster,
     windows: &Windows,
     snapshot: &Snapshot,
@@ -131,7 +133,7 @@ pub(crate) fn set_apart(
                     .map(|part| part.node),
             );
             let is_open = |node: &usize| windows.blocking(*node, claim, at, next).is_none();
-            let open: Vec<Open> = shared
+            let open: Vec<OpenNode> = shared
                 .iter()
                 .copied()
                 .zip(usable.iter().copied())
@@ -167,11 +169,11 @@ pub(crate) fn hold_counted(pass: &mut Pass) {
 }
 
 /// Gives a job the GPUs back that its own reservation holds, while nodes are looked for.
-pub(crate) fn lift_counted(pass: &mut Pass, shape: ShapeId) -> Option<Lifted> {
+pub(crate) fn lift_counted(pass: &mut Pass, shape: JobClassId) -> Option<LiftedHolds> {
     let at = place_of_counted(pass, shape).filter(|at| !pass.world.reservations[*at].is_lifted)?;
     let counted = &mut pass.world.reservations[at];
     counted.is_lifted = true;
-    let lifted = Lifted {
+    let lifted = LiftedHolds {
         at,
         holds: std::mem::take(&mut counted.holds),
         print: counted.print,
@@ -180,8 +182,8 @@ pub(crate) fn lift_counted(pass: &mut Pass, shape: ShapeId) -> Option<Lifted> {
     Some(lifted)
 }
 
-pub(crate) fn hold_counted_again(pass: &mut Pass, lifted: Option<Lifted>) {
-    let Some(Lifted { at, holds, print }) = lifted else {
+pub(crate) fn hold_counted_again(pass: &mut Pass, lifted: Option<LiftedHolds>) {
+    let Some(LiftedHolds { at, holds, print }) = lifted else {
         return;
     };
     let counted = &mut pass.world.reservations[at];
@@ -197,7 +199,7 @@ pub(crate) fn hold_counted_again(pass: &mut Pass, lifted: Option<Lifted>) {
     };
 }
 
-pub(crate) fn place_of_counted(pass: &Pass, shape: ShapeId) -> Option<usize> {
+pub(crate) fn place_of_counted(pass: &Pass, shape: JobClassId) -> Option<usize> {
     let own = pass.shape(shape).claim.own()?;
     pass.world
         .reservations
@@ -205,7 +207,10 @@ pub(crate) fn place_of_counted(pass: &Pass, shape: ShapeId) -> Option<usize> {
         .position(|counted| counted.reservation == own)
 }
 
-fn left_of<'p>(pass: &'p Pass, shape: ShapeId) -> Option<(&'p Reservation, &'p Left)> {
+fn left_of<'p>(
+    pass: &'p Pass,
+    shape: JobClassId,
+) -> Option<(&'p Reservation, &'p ReservationBalance)> {
     let counted = Some(&pass.world.reservations[place_of_counted(pass, shape)?])
         .filter(|counted| !counted.flex)?;
     Some((
@@ -215,17 +220,17 @@ fn left_of<'p>(pass: &'p Pass, shape: ShapeId) -> Option<(&'p Reservation, &'p L
 }
 
 /// Whether jobs of a shape take from a reservation that bounds them.
-pub(crate) fn is_counted(pass: &Pass, shape: ShapeId) -> bool {
+pub(crate) fn is_counted(pass: &Pass, shape: JobClassId) -> bool {
     left_of(pass, shape).is_some()
 }
 
 /// Ways for which the job's reservation has GPUs left, as far as can be said before nodes are known.
 pub(crate) fn reserved_ways(
     pass: &Pass,
-    shape: ShapeId,
+    shape: JobClassId,
     mut ways: Vec<usize>,
     secs: u32,
-) -> Result<Vec<usize>, Wait> {
+) -> Result<Vec<usize>, WaitCause> {
     let Some((reservation, left)) = left_of(pass, shape) else {
         return Ok(ways);
     };
@@ -254,24 +259,24 @@ pub(crate) fn reserved_ways(
 /// What of a job's reservation is short of these GPUs, thousandths by type.
 pub(crate) fn reserved_short(
     pass: &Pass,
-    shape: ShapeId,
+    shape: JobClassId,
     gpus: &BTreeMap<String, u64>,
     secs: u32,
 ) -> Option<Reason> {
     let (reservation, left) = left_of(pass, shape)?;
     match short_of(pass, reservation, left, gpus, secs)? {
-        Wait::Limit(reason) | Wait::Short(reason) => Some(reason),
-        Wait::Room => None,
+        WaitCause::Limit(reason) | WaitCause::Short(reason) => Some(reason),
+        WaitCause::Nodes => None,
     }
 }
 
 pub(crate) fn short_of(
     pass: &Pass,
     reservation: &Reservation,
-    left: &Left,
+    left: &ReservationBalance,
     gpus: &BTreeMap<String, u64>,
     secs: u32,
-) -> Option<Wait> {
+) -> Option<WaitCause> {
     let name = &reservation.name;
     let reason = |text: String| Reason::new(ReasonCode::Reservation, text);
     for (kind, wants) in kinds(gpus) {
@@ -282,7 +287,7 @@ pub(crate) fn short_of(
                 gpus_text(wants, kind),
                 gpus_text(all, kind)
             );
-            return Some(Wait::Limit(reason(text)));
+            return Some(WaitCause::Limit(reason(text)));
         }
         let free = left.least(kind, pass.now, end_after(pass.now, Some(secs)));
         if wants > free {
@@ -296,7 +301,7 @@ pub(crate) fn short_of(
                 },
                 milli_text(wants)
             );
-            return Some(Wait::Short(reason(text)));
+            return Some(WaitCause::Short(reason(text)));
         }
     }
     None
@@ -305,7 +310,7 @@ pub(crate) fn short_of(
 /// The first time from `from` on at which a job's reservation has enough left for one of its ways until its end.
 pub(crate) fn reserved_first(
     pass: &Pass,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     from: Timestamp,
     end: impl Fn(Timestamp) -> Timestamp,
@@ -324,7 +329,7 @@ pub(crate) fn reserved_first(
 /// A job of a reservation of GPUs starts: that is taken from it.
 pub(crate) fn take_reserved(
     pass: &mut Pass,
-    shape: ShapeId,
+    shape: JobClassId,
     allocation: &[(usize, NodeShare)],
     window: Window,
 ) {
@@ -362,7 +367,7 @@ pub(crate) fn promise_reserved(
             .filter(|(_, count)| *count > 0)
         {
             let milli = u64::from(count) * u64::from(group.part.milli());
-            let part = Part {
+            let part = ReservedShare {
                 node,
                 gpu_type: group.gpu_type.clone(),
                 milli,
@@ -378,11 +383,14 @@ pub(crate) fn promise_reserved(
 }
 
 /// Whether GPUs that are set apart for others may begin to be so within its limit.
-pub(crate) fn may_reach_counted(pass: &Pass, job: &PendingJob, shape: ShapeId) -> bool {
+pub(crate) fn may_reach_counted(pass: &Pass, job: &PendingJob, shape: JobClassId) -> bool {
     job.window_secs() > job.held_secs() && set_apart_beside(pass, shape).next().is_some()
 }
 
-fn set_apart_beside<'p>(pass: &'p Pass, shape: ShapeId) -> impl Iterator<Item = &'p (usize, Hold)> {
+fn set_apart_beside<'p>(
+    pass: &'p Pass,
+    shape: JobClassId,
+) -> impl Iterator<Item = &'p (usize, Hold)> {
     let own = pass.shape(shape).claim.own();
     pass.world
         .reservations
@@ -395,11 +403,11 @@ fn set_apart_beside<'p>(pass: &'p Pass, shape: ShapeId) -> impl Iterator<Item = 
 pub(crate) fn earliest_clear(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     (from, until): Window,
-    look: impl Fn(&mut Search, &Ask, Timestamp) -> Option<(Timestamp, Picked)>,
-) -> Option<(Timestamp, Picked)> {
+    look: impl Fn(&mut Search, &Ask, Timestamp) -> Option<(Timestamp, PickedNodes)>,
+) -> Option<(Timestamp, PickedNodes)> {
     let mut from = from;
     let mut only = pass.shape(shape).candidates.up.clone();
     // When the first of the nodes that are left out may be taken again.
@@ -444,7 +452,7 @@ pub(crate) fn earliest_clear(
 fn reaches_counted(
     pass: &Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     (way, part): (usize, usize),
     node: usize,
     at: Timestamp,
@@ -479,12 +487,12 @@ fn reaches_counted(
 }
 
 /// A node on which GPUs may be set apart, behind whether others have it in a part of the window.
-pub(crate) type Open = (bool, usize);
+pub(crate) type OpenNode = (bool, usize);
 
 /// Holds so many thousandths of a kind on some nodes: on those that are liked first, and slices of GPUs that are cut where whole ones are not enough.
 fn hold_kind(
     cluster: &mut Cluster,
-    open: &[Open],
+    open: &[OpenNode],
     (kind, milli): (&str, u64),
     (from, mut to): Window,
     liked: &[usize],
@@ -575,7 +583,7 @@ fn take_in_turn(
 }
 
 /// Those of some nodes that would have so many thousandths of a kind in whole GPUs if they were idle, the smallest first.
-pub(crate) fn smallest(cluster: &Cluster, open: &[Open], kind: &str, milli: u64) -> Vec<usize> {
+pub(crate) fn smallest(cluster: &Cluster, open: &[OpenNode], kind: &str, milli: u64) -> Vec<usize> {
     let all = |at: usize| {
         let last = cluster.room(at).profile.steps().last();
         last.map_or(0, |step| {
@@ -611,7 +619,7 @@ pub(crate) fn usable(
     (0..snapshot.nodes.len()).filter(of_partition).collect()
 }
 
-pub(crate) fn emptiest(cluster: &Cluster, open: &[Open], (from, to): Window) -> Vec<usize> {
+pub(crate) fn emptiest(cluster: &Cluster, open: &[OpenNode], (from, to): Window) -> Vec<usize> {
     let mut nodes = open.to_vec();
     let free = |at: usize| cluster.room(at).profile.least(from, to).all_gpus();
     nodes.sort_by_key(|(shared, at)| (*shared, std::cmp::Reverse(free(*at)), *at));

@@ -1,8 +1,8 @@
 //! Where a job with a nomination may look for nodes: its own first, never those of other nominations.
 
 use crate::cluster::nodes::Holds;
-use crate::cluster::picked::{Picked, each};
-use crate::job::job_class::ShapeId;
+use crate::cluster::picked::{PickedNodes, each};
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::search::{Ask, Search};
 use crate::snapshot::PendingJob;
@@ -17,9 +17,9 @@ const LATE_SECS: i64 = 60;
 pub(crate) fn hold_idle_part(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
-    picked: &Picked,
+    picked: &PickedNodes,
     at: Timestamp,
 ) -> Option<Holds> {
     let (now, from) = (pass.now, pass.now.max(at.plus_secs(-LATE_SECS)));
@@ -94,10 +94,10 @@ pub(crate) fn nominated_bounds(pass: &Pass, job: &PendingJob) -> Option<Vec<Fixe
 pub(crate) fn earliest_within(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     bounds: &[FixedBitSet],
-    look: impl Fn(&mut Search, &Ask) -> Option<(Timestamp, Picked)>,
-) -> Option<(Timestamp, Picked)> {
+    look: impl Fn(&mut Search, &Ask) -> Option<(Timestamp, PickedNodes)>,
+) -> Option<(Timestamp, PickedNodes)> {
     bounds.iter().find_map(|only| {
         pass.search(job, shape, |search, ask| {
             look(

@@ -5,19 +5,19 @@
 //! joined worse within its node, or leaves others worse, is never taken for its rails.
 //! Source: NVIDIA DGX SuperPOD reference architecture; NCCL's NCCL_CROSS_NIC.
 
-use crate::cluster::node_class::Make;
+use crate::cluster::node_class::NodeClass;
 use crate::cluster::nodes::Cluster;
-use crate::cluster::picked::{Picked, count, each};
+use crate::cluster::picked::{PickedNodes, count, each};
 use crate::cluster::wiring::MOST_SETS;
 use crate::engine::Memory;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::snapshot::Snapshot;
 use gmodel::Timestamp;
 use std::collections::BTreeMap;
 
 /// A node as rails see it. Nodes that are equal here give the same slots.
-struct Choice<'a> {
-    make: &'a Make,
+struct RailChoice<'a> {
+    make: &'a NodeClass,
     rails: Vec<Option<u32>>,
     free: Vec<u16>,
     /// What it gives by itself.
@@ -40,7 +40,7 @@ pub(crate) fn aligned(
     memory: &Memory,
     cluster: &Cluster,
     snapshot: &Snapshot,
-    (picked, shape, way): (&Picked, ShapeId, usize),
+    (picked, shape, way): (&PickedNodes, JobClassId, usize),
     span: (Timestamp, Timestamp),
 ) -> BTreeMap<usize, Vec<u16>> {
     if count(picked) < 2 || !memory.network.has_rails() {
@@ -53,13 +53,19 @@ fn find(
     memory: &Memory,
     cluster: &Cluster,
     snapshot: &Snapshot,
-    (picked, shape, way): (&Picked, ShapeId, usize),
+    (picked, shape, way): (&PickedNodes, JobClassId, usize),
     span: (Timestamp, Timestamp),
 ) -> Option<BTreeMap<usize, Vec<u16>>> {
-    let mut choices: Vec<Choice> = Vec::new();
+    let mut choices: Vec<RailChoice> = Vec::new();
     let mut of_node: Vec<(usize, usize)> = Vec::with_capacity(count(picked));
-    let mut known: BTreeMap<(crate::cluster::node_states::RoomId, usize, Vec<Option<u32>>), usize> =
-        BTreeMap::new();
+    let mut known: BTreeMap<
+        (
+            crate::cluster::node_states::NodeStateId,
+            usize,
+            Vec<Option<u32>>,
+        ),
+        usize,
+    > = BTreeMap::new();
     for (at, part) in each(picked) {
         let rails = memory.network.rails_of(at, &snapshot.nodes[at])?;
         let key = (cluster.room_id(at), part, rails);
@@ -70,7 +76,7 @@ fn find(
                 let need = memory.shapes.list[shape as usize].need(way, part, make)?;
                 let (make, room) = (&cluster.makes.list[make as usize], cluster.room(at));
                 let usual = room.slots_by_itself(make, need, span)?;
-                choices.push(Choice {
+                choices.push(RailChoice {
                     make,
                     rails: key.2.clone(),
                     free: room.free_slots(make),
@@ -92,7 +98,7 @@ fn find(
 }
 
 /// Sets on the same rails, one of each choice; what the first gives by itself is tried first.
-fn common_sets(choices: &[Choice]) -> Option<Vec<Vec<u16>>> {
+fn common_sets(choices: &[RailChoice]) -> Option<Vec<Vec<u16>>> {
     let count = choices[0].usual.len();
     if choices.iter().any(|choice| choice.usual.len() != count) {
         return None;
@@ -137,7 +143,7 @@ fn each_set(first: &[u16], of: &[u16], count: usize, take: &mut dyn FnMut(&[u16]
     }
 }
 
-impl Choice<'_> {
+impl RailChoice<'_> {
     /// The rails of some slots, in order; `None` where one is on none.
     fn rails_under(&self, slots: &[u16]) -> Option<Vec<u32>> {
         let mut rails: Vec<u32> = slots

@@ -3,8 +3,8 @@
 //! After FGD (Weng et al., Beware of Fragmentation, ATC'23): GPUs that are free but of no use to the jobs there usually
 //! are count as lost, and the node is taken where the fewest more get lost. In integers, so that plans can be replayed.
 
-use crate::cluster::node_class::{Make, MakeId};
-use crate::cluster::node_state::Room;
+use crate::cluster::node_class::{NodeClass, NodeClassId};
+use crate::cluster::node_state::NodeState;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::snapshot::Snapshot;
@@ -25,8 +25,8 @@ pub struct Score {
 /// The jobs there usually are, and what was worked out for them in this pass.
 #[derive(Clone, Debug, Default)]
 pub struct Scores {
-    usual: Option<Vec<Usual>>,
-    classes: BTreeMap<Class, u32>,
+    usual: Option<Vec<UsualRequest>>,
+    classes: BTreeMap<ScoreClass, u32>,
     /// By room.
     class_of: Vec<Option<u32>>,
     /// By need, for each class.
@@ -35,17 +35,17 @@ pub struct Scores {
 
 /// A sort of job, by make of node, and how many of those looked at are of it.
 #[derive(Clone, Debug)]
-struct Usual {
+struct UsualRequest {
     needs: Vec<Option<Need>>,
     weight: i64,
 }
 
 /// Nodes that are the same to every job: make, CPUs, memory, thousandths free by slot.
-type Class = (MakeId, u32, u64, Vec<u16>);
+type ScoreClass = (NodeClassId, u32, u64, Vec<u16>);
 
 /// What is free on a node.
-struct State<'a> {
-    make: &'a Make,
+struct ScoreState<'a> {
+    make: &'a NodeClass,
     cpus: u32,
     mem_bytes: u64,
     slots: Vec<u16>,
@@ -122,7 +122,7 @@ impl Scores {
         let track = &cluster.nodes[at];
         let make = &cluster.makes.list[track.make as usize];
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
-        let state = State::of(make, cluster.room(at), cluster.now);
+        let state = ScoreState::of(make, cluster.room(at), cluster.now);
         let lost = |slot: u16| state.with(need, Some(slot)).lost(usual, track.make);
         fitting
             .iter()
@@ -132,14 +132,14 @@ impl Scores {
 }
 
 fn work_out(
-    usual: &[Usual],
-    make: &Make,
-    id: MakeId,
-    room: &Room,
+    usual: &[UsualRequest],
+    make: &NodeClass,
+    id: NodeClassId,
+    room: &NodeState,
     need: &Need,
     now: Timestamp,
 ) -> Score {
-    let before = State::of(make, room, now);
+    let before = ScoreState::of(make, room, now);
     let whole = usual.iter().map(|one| one.weight).sum::<i64>().max(1);
     let was = before.lost(usual, id);
     let is = match need.milli {
@@ -182,8 +182,8 @@ fn work_out(
     }
 }
 
-impl<'a> State<'a> {
-    fn of(make: &'a Make, room: &Room, now: Timestamp) -> Self {
+impl<'a> ScoreState<'a> {
+    fn of(make: &'a NodeClass, room: &NodeState, now: Timestamp) -> Self {
         let free = room.profile.free_at(now);
         Self {
             make,
@@ -223,7 +223,7 @@ impl<'a> State<'a> {
     }
 
     /// Thousandths that are free and that usual jobs have no use for, times how usual they are.
-    fn lost(&self, usual: &[Usual], make: MakeId) -> i64 {
+    fn lost(&self, usual: &[UsualRequest], make: NodeClassId) -> i64 {
         let free: i64 = self.slots.iter().map(|milli| i64::from(*milli)).sum();
         usual
             .iter()
@@ -265,19 +265,19 @@ impl<'a> State<'a> {
 }
 
 /// What jobs there usually are, by the queue and by what runs.
-fn usual(snapshot: &Snapshot, cluster: &Cluster) -> Vec<Usual> {
+fn usual(snapshot: &Snapshot, cluster: &Cluster) -> Vec<UsualRequest> {
     let counted;
     let sorts = match cluster.usual.queue_is_known {
         true => &cluster.usual,
         false => {
-            counted = crate::job::usual::Usual::of(snapshot, &cluster.makes);
+            counted = crate::job::usual::UsualJobs::of(snapshot, &cluster.makes);
             &counted
         }
     };
     sorts
         .most()
         .into_iter()
-        .map(|(needs, weight)| Usual {
+        .map(|(needs, weight)| UsualRequest {
             needs: needs.clone(),
             weight,
         })

@@ -4,11 +4,11 @@
 //! of several nodes stay in one NVLink domain, or below as few leaf switches as can be (`network.rs`).
 
 use crate::cluster::network::Network;
-use crate::cluster::node_states::{ByRoom, RoomId};
+use crate::cluster::node_states::{ByNodeState, NodeStateId};
 use crate::cluster::nodes::Cluster;
-use crate::cluster::picked::{Picked, count, each, stretches};
+use crate::cluster::picked::{PickedNodes, count, each, stretches};
 use crate::cluster::timeline::{Need, UNLIMITED_SECS};
-use crate::job::job_class::{Candidates, Shape};
+use crate::job::job_class::{Candidates, JobClass};
 use crate::place::score::{Score, Scores};
 use crate::snapshot::Snapshot;
 use crate::window::{Span, Windows};
@@ -27,7 +27,7 @@ pub struct Search<'a> {
     pub windows: &'a Windows,
     pub network: &'a Network,
     pub scores: &'a mut Scores,
-    pub looked: &'a mut Looked,
+    pub looked: &'a mut SearchMemo,
     pub snapshot: &'a Snapshot,
     /// Rooms that may still be looked at.
     pub probes_left: &'a mut u64,
@@ -35,23 +35,23 @@ pub struct Search<'a> {
 
 /// What the search under way found out about rooms: nodes that have the same one are not looked at again.
 #[derive(Debug, Default)]
-pub struct Looked {
-    fits: ByRoom<bool>,
-    scores: ByRoom<Option<Score>>,
-    free: ByRoom<u32>,
-    groups: ByRoom<u32>,
+pub struct SearchMemo {
+    fits: ByNodeState<bool>,
+    scores: ByNodeState<Option<Score>>,
+    free: ByNodeState<u32>,
+    groups: ByNodeState<u32>,
     /// How many nodes that may not serve have each room.
-    others: ByRoom<u32>,
+    others: ByNodeState<u32>,
     /// When nodes in the groups of the last search for an earliest start have room by themselves, where that may be before it;
     /// empty where it was not the first time at which enough have.
     starts: Vec<Option<Timestamp>>,
     /// From when on node states serve a request that is repeated.
-    pub firsts: ByRoom<Option<Timestamp>>,
+    pub firsts: ByNodeState<Option<Timestamp>>,
 }
 
 /// Nodes that get room for a job at the same time: those that have one room and no window.
-struct Alike {
-    room: RoomId,
+struct StartGroup {
+    room: NodeStateId,
     /// One of them; not where no window concerns any node.
     at: Option<usize>,
     count: usize,
@@ -62,7 +62,7 @@ struct Alike {
 /// What nodes are looked for.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
-    pub shape: &'a Shape,
+    pub shape: &'a JobClass,
     /// Nodes to take last.
     pub avoid: &'a [usize],
     /// No others than these.
@@ -76,7 +76,7 @@ pub struct Ask<'a> {
 }
 
 /// Whether of the nodes that have room the policy takes the first, whatever is free on them.
-pub fn in_order(shape: &Shape, cluster: &Cluster) -> bool {
+pub fn in_order(shape: &JobClass, cluster: &Cluster) -> bool {
     shape.placement == Placement::FirstFit || !cluster.has_gpus()
 }
 
@@ -106,10 +106,15 @@ impl Ask<'_> {
     }
 }
 
-impl Looked {
+impl SearchMemo {
     /// Whether enough nodes have room for a way now, for however short a time; if not, how many at most have it for its
     /// smallest part.
-    pub fn is_free(&mut self, shape: &Shape, way: usize, cluster: &Cluster) -> Result<(), usize> {
+    pub fn is_free(
+        &mut self,
+        shape: &JobClass,
+        way: usize,
+        cluster: &Cluster,
+    ) -> Result<(), usize> {
         let of = &shape.ways[way];
         let wanted = of.nodes as usize;
         let last = of.last();
@@ -160,15 +165,15 @@ impl Looked {
     fn rooms<'c>(
         &self,
         cluster: &'c Cluster,
-    ) -> impl Iterator<Item = (RoomId, usize)> + use<'_, 'c> {
+    ) -> impl Iterator<Item = (NodeStateId, usize)> + use<'_, 'c> {
         self.without_others(cluster.rooms_in_use())
     }
 
-    fn without_others<R: Iterator<Item = (RoomId, usize)>>(
+    fn without_others<R: Iterator<Item = (NodeStateId, usize)>>(
         &self,
         rooms: R,
-    ) -> impl Iterator<Item = (RoomId, usize)> + use<'_, R> {
-        let less = |(room, nodes): (RoomId, usize)| {
+    ) -> impl Iterator<Item = (NodeStateId, usize)> + use<'_, R> {
+        let less = |(room, nodes): (NodeStateId, usize)| {
             (room, nodes - self.others.get(room).unwrap_or(0) as usize)
         };
         rooms.map(less).filter(|(_, nodes)| *nodes > 0)
@@ -177,7 +182,7 @@ impl Looked {
     /// How many nodes among some have room now for the smallest part of a way.
     pub fn serving(
         &mut self,
-        shape: &Shape,
+        shape: &JobClass,
         way: usize,
         nodes: &[Range<usize>],
         cluster: &Cluster,
@@ -195,7 +200,7 @@ impl Looked {
     /// Of nodes that have one room.
     fn serving_here(
         &mut self,
-        shape: &Shape,
+        shape: &JobClass,
         part: (usize, usize),
         nodes: Range<usize>,
         cluster: &Cluster,
@@ -211,7 +216,7 @@ impl Looked {
     /// The same of some nodes; those that come together have one room.
     fn are_enough(
         &mut self,
-        shape: &Shape,
+        shape: &JobClass,
         way: usize,
         free: impl Iterator<Item = Range<usize>>,
         cluster: &Cluster,
@@ -266,7 +271,7 @@ impl Looked {
 
     fn serves_now(
         &mut self,
-        shape: &Shape,
+        shape: &JobClass,
         (way, part): (usize, usize),
         at: usize,
         cluster: &Cluster,
@@ -319,7 +324,7 @@ impl Search<'_> {
         way: usize,
         from: Timestamp,
         to: Timestamp,
-    ) -> Option<Picked> {
+    ) -> Option<PickedNodes> {
         let shape = ask.shape;
         if shape.ways[way].nodes == 1 && shape.named.is_empty() {
             return self
@@ -356,7 +361,7 @@ impl Search<'_> {
         way: usize,
         from: Timestamp,
         to: Timestamp,
-    ) -> Option<Picked> {
+    ) -> Option<PickedNodes> {
         let count = ask.shape.ways[way].nodes as usize;
         let mut fitting = FixedBitSet::with_capacity(self.cluster.nodes.len());
         let found = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
@@ -397,7 +402,7 @@ impl Search<'_> {
         way: usize,
         from: Timestamp,
         to: Timestamp,
-    ) -> Option<Picked> {
+    ) -> Option<PickedNodes> {
         if self.network.leaves.is_empty() {
             return self.pick_many(ask, way, from, to);
         }
@@ -460,10 +465,10 @@ impl Search<'_> {
         way: usize,
         from: Timestamp,
         to: Timestamp,
-    ) -> Option<Picked> {
+    ) -> Option<PickedNodes> {
         let shape = ask.shape;
         let way_of = &shape.ways[way];
-        let mut picked = Picked::new();
+        let mut picked = PickedNodes::new();
         let mut named = shape.named.iter().copied();
         if shape
             .spec
@@ -699,7 +704,7 @@ impl Search<'_> {
         way: usize,
         (from, secs): (Timestamp, u32),
         until: Timestamp,
-    ) -> Option<(Timestamp, Picked)> {
+    ) -> Option<(Timestamp, PickedNodes)> {
         let shape = ask.shape;
         let of = &shape.ways[way];
         let count = of.nodes as usize;
@@ -712,7 +717,7 @@ impl Search<'_> {
                     && self.looked.begin_rooms(&shape.candidates, self.cluster) =>
             {
                 self.looked.groups.begin();
-                let serves = |room: RoomId| {
+                let serves = |room: NodeStateId| {
                     shape
                         .need(way, of.last(), self.cluster.room_and_make(room).1)
                         .is_some()
@@ -721,8 +726,8 @@ impl Search<'_> {
                     .looked
                     .rooms(self.cluster)
                     .filter(|(room, _)| serves(*room));
-                let all: Vec<Alike> = rooms
-                    .map(|(room, count)| Alike {
+                let all: Vec<StartGroup> = rooms
+                    .map(|(room, count)| StartGroup {
                         room,
                         at: None,
                         count,
@@ -836,8 +841,8 @@ impl Search<'_> {
         from: Timestamp,
         stretches: impl Iterator<Item = Range<usize>>,
         count: impl Fn(Range<usize>) -> usize,
-    ) -> Vec<Alike> {
-        let mut all: Vec<Alike> = Vec::with_capacity(64);
+    ) -> Vec<StartGroup> {
+        let mut all: Vec<StartGroup> = Vec::with_capacity(64);
         self.looked.groups.begin();
         for stretch in stretches {
             let room = self.cluster.room_id(stretch.start);
@@ -850,7 +855,7 @@ impl Search<'_> {
                         if !alone {
                             self.looked.groups.set(room, all.len() as u32);
                         }
-                        all.push(Alike {
+                        all.push(StartGroup {
                             room,
                             at: Some(at),
                             count,
@@ -873,7 +878,7 @@ impl Search<'_> {
         &mut self,
         ask: &Ask,
         way: usize,
-        alike: &mut [Alike],
+        alike: &mut [StartGroup],
         (time, secs): (Timestamp, u32),
         count: usize,
         until: Timestamp,
@@ -882,7 +887,7 @@ impl Search<'_> {
         // The soonest, as many as are enough and no more.
         let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::with_capacity(64);
         let mut nodes = 0;
-        for Alike {
+        for StartGroup {
             room,
             at,
             count: here,
@@ -944,7 +949,7 @@ impl Search<'_> {
         way: usize,
         now: Timestamp,
         (least, most): (u32, u32),
-    ) -> Option<(u32, Picked)> {
+    ) -> Option<(u32, PickedNodes)> {
         let end = |secs: u32| now.plus_secs(i64::from(secs));
         self.pick(ask, way, now, end(least))?;
         let (mut low, mut high) = (least, most.min(UNLIMITED_SECS));

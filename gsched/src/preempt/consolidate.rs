@@ -5,7 +5,7 @@
 
 use crate::cluster::nodes::end_of;
 use crate::cluster::timeline::Need;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::limits::count;
 use crate::pass::Pass;
 use crate::place::allowed::check_limits;
@@ -23,7 +23,11 @@ use std::collections::BTreeSet;
 const MOST_MOVED: usize = 8;
 
 /// Moves runs out of the way of a job of one node that waits for room.
-pub(crate) fn consolidate_for(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+pub(crate) fn consolidate_for(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+) -> Option<Reason> {
     let busy = !pass.preemption.leaving.runs.is_empty() || pass.preempts().next().is_some();
     if !pass.snapshot.config.scheduler.consolidate
         || busy
@@ -109,7 +113,8 @@ fn movable_on<'a>(pass: &Pass<'a>, at: usize) -> Vec<&'a RunningRun> {
 fn fit_elsewhere(pass: &Pass, moved: &[&RunningRun], from: usize) -> bool {
     let cluster = &pass.world.cluster;
     let now = pass.snapshot.now;
-    let mut rooms: Vec<Option<crate::cluster::node_state::Room>> = vec![None; cluster.nodes.len()];
+    let mut rooms: Vec<Option<crate::cluster::node_state::NodeState>> =
+        vec![None; cluster.nodes.len()];
     moved.iter().all(|run| {
         let share = &run.shares[0];
         let kind = pass.snapshot.nodes[from]

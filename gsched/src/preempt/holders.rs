@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// What a job needs of each of its nodes, by one of its alternatives.
 #[derive(Clone, Debug)]
-pub struct Need {
+pub struct NodeNeed {
     pub nodes: usize,
     gpus: GpuDemand,
     /// GPUs, or slices, that are wholly free.
@@ -52,7 +52,7 @@ pub struct NodeSet {
     pub widest: usize,
 }
 
-impl Need {
+impl NodeNeed {
     /// One for each alternative.
     pub fn all(job: &PendingJob, snapshot: &Snapshot) -> Vec<Self> {
         let partition = snapshot.config.partition(&job.spec.partition);
@@ -119,7 +119,7 @@ impl Need {
         }
     }
 
-    fn is_met(&self, node: &SchedNode, free: &Free) -> bool {
+    fn is_met(&self, node: &SchedNode, free: &FreeAmounts) -> bool {
         if self.exclusive && free.runs > 0 {
             return false;
         }
@@ -153,14 +153,14 @@ impl Need {
 
 /// What is free on a node, and would be.
 #[derive(Clone)]
-struct Free {
+struct FreeAmounts {
     cpus: u32,
     mem_bytes: u64,
     gpu_milli: Vec<u32>,
     runs: u32,
 }
 
-impl Free {
+impl FreeAmounts {
     fn of(node: &SchedNode) -> Self {
         Self {
             cpus: node.free_cpus,
@@ -191,7 +191,7 @@ impl Free {
 pub fn cheapest_nodes<'a>(
     snapshot: &Snapshot,
     job: &PendingJob,
-    needs: &[Need],
+    needs: &[NodeNeed],
     holders: &dyn Fn(usize) -> Vec<Holder<'a>>,
 ) -> Vec<NodeSet> {
     let mut sets = Vec::new();
@@ -257,12 +257,12 @@ pub(crate) fn usable_nodes<'a>(
 }
 
 fn set_of<'h, 'a: 'h>(
-    need: &Need,
+    need: &NodeNeed,
     at: usize,
     node: &SchedNode,
     holders: impl IntoIterator<Item = &'h Holder<'a>>,
 ) -> Option<NodeSet> {
-    let mut free = Free::of(node);
+    let mut free = FreeAmounts::of(node);
     let mut chosen: Vec<&Holder> = Vec::new();
     for holder in holders {
         if need.is_met(node, &free) {
@@ -278,7 +278,7 @@ fn set_of<'h, 'a: 'h>(
     let mut keep = chosen.len();
     while keep > 0 && chosen.len() > 1 {
         keep -= 1;
-        let mut without = Free::of(node);
+        let mut without = FreeAmounts::of(node);
         for (_, other) in chosen
             .iter()
             .enumerate()

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs that leave already, and the jobs they leave for.
 #[derive(Debug, Default)]
-pub(crate) struct Leaving {
+pub(crate) struct LeavingRuns {
     pub runs: BTreeSet<RunId>,
     /// How many leave for each job, or task of an array.
     pub(crate) for_job: BTreeMap<JobId, usize>,
@@ -14,7 +14,7 @@ pub(crate) struct Leaving {
     pub(crate) owed: BTreeSet<JobId>,
 }
 
-impl Leaving {
+impl LeavingRuns {
     pub fn new(snapshot: &Snapshot) -> Self {
         let mut leaving = Self {
             owed: promised_guarantee(snapshot),

@@ -2,8 +2,8 @@
 //!
 //! Without them the first job in order would take what was freed for the next, which then preempts again.
 
-use crate::cluster::picked::{Picked, each};
-use crate::job::job_class::ShapeId;
+use crate::cluster::picked::{PickedNodes, each};
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::nominated_nodes::key;
 use crate::plan::Preempt;
@@ -59,7 +59,7 @@ pub(crate) fn know_freed(pass: &mut Pass) {
 }
 
 /// Others go, and a job is to start here.
-pub(crate) fn free_for(pass: &mut Pass, job: &PendingJob, picked: &Picked) {
+pub(crate) fn free_for(pass: &mut Pass, job: &PendingJob, picked: &PickedNodes) {
     let nodes = each(picked)
         .map(|(at, _)| pass.world.cluster.nodes[at].id)
         .collect();
@@ -102,7 +102,7 @@ pub(crate) fn cap_is_promised(pass: &Pass, job: &PendingJob) -> bool {
 }
 
 /// Whether others go for it elsewhere: it is not to start in this one of its partitions.
-pub(crate) fn is_freed_elsewhere(pass: &Pass, job: &PendingJob, shape: ShapeId) -> bool {
+pub(crate) fn is_freed_elsewhere(pass: &Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let up = &pass.shape(shape).candidates.up;
     let is_here = |node: &NodeId| {
         pass.world

@@ -8,7 +8,7 @@ use crate::ledger::Ledger;
 use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
 use crate::preempt::exchange::{self, Heirs, Leaver};
-use crate::preempt::holders::{Holder, Need, NodeSet, cheapest_nodes};
+use crate::preempt::holders::{Holder, NodeNeed, NodeSet, cheapest_nodes};
 use crate::preempt::leaving::promised_guarantee;
 use crate::preempt::victim_nodes::{fewest, less_loss, near_fewest, one_node, several_nodes};
 use crate::priority::{gpus_asked, gpus_counted, guaranteed_as};
@@ -27,17 +27,17 @@ pub fn victims(
     job: &PendingJob,
     fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
 ) -> Option<Vec<Preempt>> {
-    Candidates::new(snapshot, ledger).victims(job, fits)
+    VictimCandidates::new(snapshot, ledger).victims(job, fits)
 }
 
 /// Runs that some job may preempt, looked up once for all jobs of a pass, when the first job asks.
-pub struct Candidates<'a> {
+pub struct VictimCandidates<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
-    known: Option<Known<'a>>,
+    known: Option<VictimPool<'a>>,
 }
 
-impl<'a> Candidates<'a> {
+impl<'a> VictimCandidates<'a> {
     pub fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
         Self {
             snapshot,
@@ -54,7 +54,7 @@ impl<'a> Candidates<'a> {
     ) -> Option<Vec<Preempt>> {
         let (snapshot, ledger) = (self.snapshot, self.ledger);
         self.known
-            .get_or_insert_with(|| Known::new(snapshot, ledger, snapshot.now))
+            .get_or_insert_with(|| VictimPool::new(snapshot, ledger, snapshot.now))
             .victims(job, fits)
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn victims_at(
     (at, others): (Timestamp, &BTreeSet<RunId>),
     fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
 ) -> Option<Vec<Preempt>> {
-    Known::new(snapshot, ledger, at)
+    VictimPool::new(snapshot, ledger, at)
         .without(others)
         .victims(job, fits)
 }
@@ -98,7 +98,7 @@ pub(crate) fn may_from(
         .collect();
     let times: Vec<Timestamp> = times.into_iter().collect();
     let mut are_enough = |at: Timestamp| {
-        let known = Known::new(snapshot, ledger, at).without(others);
+        let known = VictimPool::new(snapshot, ledger, at).without(others);
         let eligible = known.eligible(job);
         !eligible.is_empty()
             && fits(
@@ -124,38 +124,38 @@ pub(crate) fn may_from(
     Some(times[low])
 }
 
-struct Known<'a> {
+struct VictimPool<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
     runs: Vec<Candidate<'a>>,
     /// Places in `runs` of those of a kind: what may be ended for a job is told kind by kind.
-    kinds: BTreeMap<Kind<'a>, Vec<usize>>,
+    kinds: BTreeMap<RunKind<'a>, Vec<usize>>,
     /// Places in `runs`, by node.
     on_node: Vec<Vec<usize>>,
     /// Thousandths of GPUs that are borrowed, by the account with the guarantee that they exceed.
     borrowed: BTreeMap<u32, u64>,
     heirs: Heirs,
-    claims: Claims,
+    claims: GuaranteeClaims,
     /// Thousandths of the cluster's GPUs by shares, over all levels: by account, where there are quotas.
     fair_parts: Vec<u64>,
 }
 
 /// Runs that give way on the same grounds, but for what is said of each alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind<'a> {
+struct RunKind<'a> {
     class: Option<RunClass>,
     account: u32,
     qos: &'a str,
 }
 
 /// Runs to end, by their places among the eligible runs, and the runs that take over their guarantee.
-struct Chosen {
+struct ChosenVictims {
     set: Vec<usize>,
     exchanged: Option<exchange::Exchanged>,
 }
 
 /// What is on its way from one account to another: room is made for jobs that do not hold it yet, by runs that still do.
-struct Claims {
+struct GuaranteeClaims {
     /// The ledger's, with the jobs that room is being made for.
     guarantees: Option<Guarantees>,
     /// Thousandths of GPUs, by account with those below it.
@@ -163,7 +163,7 @@ struct Claims {
     going: Vec<u64>,
 }
 
-impl Claims {
+impl GuaranteeClaims {
     fn new(snapshot: &Snapshot, ledger: &Ledger) -> Self {
         let none = vec![0; ledger.tree().len()];
         let mut claims = Self {
@@ -237,8 +237,8 @@ struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    fn kind(&self) -> Kind<'a> {
-        Kind {
+    fn kind(&self) -> RunKind<'a> {
+        RunKind {
             class: self.class,
             account: self.account,
             qos: &self.run.spec.qos,
@@ -264,7 +264,7 @@ struct Eligible {
     excess: u64,
 }
 
-impl<'a> Known<'a> {
+impl<'a> VictimPool<'a> {
     /// With the runs that may be ended at a time.
     fn new(snapshot: &'a Snapshot, ledger: &'a Ledger, at: Timestamp) -> Self {
         let mut known = Self {
@@ -275,7 +275,7 @@ impl<'a> Known<'a> {
             on_node: vec![Vec::new(); snapshot.nodes.len()],
             borrowed: BTreeMap::new(),
             heirs: Heirs::new(snapshot, ledger),
-            claims: Claims::new(snapshot, ledger),
+            claims: GuaranteeClaims::new(snapshot, ledger),
             fair_parts: if ledger.has_quotas() {
                 fair_parts(snapshot, ledger)
             } else {
@@ -365,7 +365,7 @@ impl<'a> Known<'a> {
             |set: &[usize]| fits(&set.iter().map(|at| self.runs[*at].run.run).collect());
         let set = self.choose(job, &eligible, &mut proof);
         let chosen = match set {
-            Some(set) => Chosen {
+            Some(set) => ChosenVictims {
                 set,
                 exchanged: None,
             },
@@ -404,7 +404,7 @@ impl<'a> Known<'a> {
     }
 
     /// What is decided for one job holds for those after it.
-    fn book(&mut self, job: &PendingJob, chosen: Chosen) {
+    fn book(&mut self, job: &PendingJob, chosen: ChosenVictims) {
         for at in &chosen.set {
             self.runs[*at].taken = true;
             self.heirs.remove(self.runs[*at].run.run);
@@ -544,13 +544,13 @@ impl<'a> Known<'a> {
         all
     }
 
-    /// As [`Known::choose`], where guaranteed runs hold what is needed and borrowed runs of their account are elsewhere.
+    /// As [`VictimPool::choose`], where guaranteed runs hold what is needed and borrowed runs of their account are elsewhere.
     fn by_exchange(
         &self,
         job: &PendingJob,
         eligible: &[Eligible],
         proof: &mut dyn FnMut(&[usize]) -> bool,
-    ) -> Option<Chosen> {
+    ) -> Option<ChosenVictims> {
         let before = self.claims.guarantees.as_ref()?;
         let inherits = |at: usize| self.runs[at].class == Some(RunClass::Guaranteed);
         let all: Vec<usize> = eligible.iter().map(|one| one.at).collect();
@@ -597,7 +597,7 @@ impl<'a> Known<'a> {
             .iter()
             .enumerate()
             .for_each(|(order, one)| place[one.at] = order);
-        let needs = Need::all(job, self.snapshot);
+        let needs = NodeNeed::all(job, self.snapshot);
         let sets = cheapest_nodes(self.snapshot, job, &needs, &|node| {
             self.on_node[node]
                 .iter()
@@ -612,7 +612,7 @@ impl<'a> Known<'a> {
         let found = exchange::search(sets, nodes, &allowed, &mut makes_room)?;
         let set = fewest(runs_of(&found), proof);
         let exchanged = after(&set)?;
-        Some(Chosen {
+        Some(ChosenVictims {
             set,
             exchanged: Some(exchanged),
         })
@@ -742,7 +742,7 @@ impl<'a> Known<'a> {
         for (order, one) in eligible.iter().enumerate() {
             place[one.at] = order;
         }
-        let needs = Need::all(job, self.snapshot);
+        let needs = NodeNeed::all(job, self.snapshot);
         let sets: Vec<NodeSet> = cheapest_nodes(self.snapshot, job, &needs, &|node| {
             self.on_node[node]
                 .iter()
@@ -982,7 +982,7 @@ pub(crate) fn lender_of(ledger: &Ledger, account: u32) -> u32 {
 /// the same swap the other way round is not one.
 struct FairSwap<'a> {
     ledger: &'a Ledger,
-    claims: &'a Claims,
+    claims: &'a GuaranteeClaims,
     fair_parts: &'a [u64],
     taker: Option<u32>,
     wants: u64,
@@ -993,7 +993,7 @@ struct FairSwap<'a> {
 }
 
 impl<'a> FairSwap<'a> {
-    fn new(candidates: &'a Known<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
+    fn new(candidates: &'a VictimPool<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
         let ledger = candidates.ledger;
         let taker = ledger
             .tree()

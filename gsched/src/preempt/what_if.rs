@@ -4,13 +4,13 @@
 
 use crate::backfill::choices::forget_not_before;
 use crate::backfill::earliest::earliest_start;
-use crate::cluster::node_class::MakeId;
-use crate::cluster::node_state::Room;
-use crate::cluster::node_states::RoomId;
+use crate::cluster::node_class::NodeClassId;
+use crate::cluster::node_state::NodeState;
+use crate::cluster::node_states::NodeStateId;
 use crate::cluster::nodes::{end_after, end_of};
-use crate::cluster::picked::Picked;
+use crate::cluster::picked::PickedNodes;
 use crate::headroom::IdleGpus;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::allowed::{check_limits, secs_now, take_of};
 use crate::place::find::{find_nodes, gpu_types_for, nodes_of_type, smaller_nodes};
@@ -48,8 +48,8 @@ pub(crate) fn keep_those_who_went_for(pass: &mut Pass, job: JobId) {
 }
 
 /// What is put back after a look at what would be.
-struct Before {
-    rooms: Vec<(usize, RoomId)>,
+struct Trial {
+    rooms: Vec<(usize, NodeStateId)>,
     /// Where anything of it is kept.
     idle: Option<IdleGpus>,
 }
@@ -67,12 +67,17 @@ pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
 }
 
 /// Whether a job could start now if these runs, and those that leave already, were gone.
-fn fits_without(pass: &mut Pass, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
+fn fits_without(
+    pass: &mut Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+    gone: &BTreeSet<RunId>,
+) -> bool {
     starts_without(pass, job, shape, gone).is_some()
 }
 
 /// Whether a job could start now on an idle cluster without planned starts.
-pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> bool {
+pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let secs = secs_now(pass, job, shape);
     let saved = without_all_runs(pass);
     let fits = (0..pass.shape(shape).ways.len())
@@ -85,9 +90,9 @@ pub(crate) fn fits_when_idle(pass: &mut Pass, job: &PendingJob, shape: ShapeId) 
 pub(crate) fn starts_without(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     gone: &BTreeSet<RunId>,
-) -> Option<Picked> {
+) -> Option<PickedNodes> {
     let now = pass.snapshot.now;
     let secs = secs_now(pass, job, shape);
     let end = end_after(now, Some(secs));
@@ -110,7 +115,7 @@ pub(crate) fn starts_without(
 
 /// Whether it is known only on its nodes what a job takes of limits and guarantees: GPUs of any type, in one of several ways, or all of
 /// whole nodes.
-pub(crate) fn is_open(pass: &Pass, shape: ShapeId) -> bool {
+pub(crate) fn is_open(pass: &Pass, shape: JobClassId) -> bool {
     let ways = &pass.shape(shape).ways;
     let is_whole = || {
         ways.iter()
@@ -123,9 +128,9 @@ pub(crate) fn is_open(pass: &Pass, shape: ShapeId) -> bool {
 fn is_owed_without(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     gone: &BTreeSet<RunId>,
-) -> Option<Picked> {
+) -> Option<PickedNodes> {
     let saved = without_runs(pass, gone);
     let secs = secs_now(pass, job, shape);
     let ways = pass.shape(shape).ways.len();
@@ -137,14 +142,14 @@ fn is_owed_without(
 fn find_guaranteed(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     way: usize,
     secs: u32,
-) -> Option<Picked> {
+) -> Option<PickedNodes> {
     let now = pass.snapshot.now;
     let end = end_after(now, Some(secs));
     let liked = pass.search(job, shape, |search, ask| search.pick(ask, way, now, end))?;
-    let is_guaranteed = |pass: &Pass, picked: &Picked| {
+    let is_guaranteed = |pass: &Pass, picked: &PickedNodes| {
         let class = check_limits(pass, job, &take_of(pass, shape, way, picked, secs));
         matches!(class, Ok(Some(RunClass::Guaranteed)))
     };
@@ -172,7 +177,7 @@ fn find_guaranteed(
 }
 
 /// Takes runs off their nodes; what was before.
-fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Before {
+fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Trial {
     let now = pass.snapshot.now;
     let runs: BTreeSet<RunId> = gone
         .iter()
@@ -225,13 +230,13 @@ fn without_runs(pass: &mut Pass, gone: &BTreeSet<RunId>) -> Before {
         .usage
         .keeps_idle()
         .then(|| pass.world.usage.idle_without(leave, pass.snapshot));
-    Before { rooms: saved, idle }
+    Trial { rooms: saved, idle }
 }
 
 /// Takes all runs off.
-fn without_all_runs(pass: &mut Pass) -> Before {
+fn without_all_runs(pass: &mut Pass) -> Trial {
     let cluster = &mut pass.world.cluster;
-    let mut idle: BTreeMap<MakeId, RoomId> = BTreeMap::new();
+    let mut idle: BTreeMap<NodeClassId, NodeStateId> = BTreeMap::new();
     let mut saved = Vec::with_capacity(cluster.nodes.len());
     for at in 0..cluster.nodes.len() {
         saved.push((at, cluster.room_id(at)));
@@ -239,20 +244,20 @@ fn without_all_runs(pass: &mut Pass) -> Before {
         match idle.get(&make) {
             Some(room) => cluster.set_room(at, *room),
             None => {
-                let room = Room::idle(&cluster.makes.list[make as usize], pass.now);
+                let room = NodeState::idle(&cluster.makes.list[make as usize], pass.now);
                 *cluster.touch(at) = room;
                 idle.insert(make, cluster.room_id(at));
             }
         }
         cluster.file(at);
     }
-    Before {
+    Trial {
         rooms: saved,
         idle: Some(pass.world.usage.idle_without_all()),
     }
 }
 
-fn put_runs_back(pass: &mut Pass, before: Before) {
+fn put_runs_back(pass: &mut Pass, before: Trial) {
     for (at, room) in before.rooms {
         pass.world.cluster.set_room(at, room);
         pass.world.cluster.file(at);
@@ -264,7 +269,7 @@ fn put_runs_back(pass: &mut Pass, before: Before) {
 }
 
 /// Chooses victims for a job that waits for nodes, where the policy allows it, and nominates their nodes for it.
-pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Option<Reason> {
     if let Some(runs) = pass.preemption.leaving.for_job(job) {
         if !pass.world.usage.is_owed(job) {
             let class = class_owed(pass, job, shape);
@@ -344,7 +349,7 @@ pub(crate) fn preempt_for(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> 
 
 /// Whether the victims of a job have left while the proof counted on runs that still leave for others: the nomination
 /// stays until then.
-fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> bool {
+fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let has_some = job.reason.code == ReasonCode::Preempting
         && job.reason.nodes.is_some()
         && !pass.preemption.leaving.runs.is_empty();
@@ -356,7 +361,7 @@ fn waits_for_the_rest(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> bool
 pub(crate) fn may_preempt_from(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
 ) -> Option<Timestamp> {
     let frozen = pass
         .preemption
@@ -381,7 +386,7 @@ fn go_for_others(pass: &Pass) -> BTreeSet<RunId> {
 }
 
 /// Where starts are foretold: runs that are left alone for a while yet leave for a job when that is over, if it has no room before.
-pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
+pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
     let (snapshot, Some(frozen), Some(foretold)) = (
         pass.snapshot,
         pass.preemption.usage_before,
@@ -416,7 +421,7 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: ShapeId) {
 }
 
 /// The class in which a job is to start for which others went.
-fn class_owed(pass: &Pass, job: &PendingJob, shape: ShapeId) -> Option<RunClass> {
+fn class_owed(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Option<RunClass> {
     let way = pass.shape(shape).ways.first()?;
     pass.world.usage.check_but_idle(job, &way.take).ok()?
 }
@@ -425,7 +430,7 @@ fn class_owed(pass: &Pass, job: &PendingJob, shape: ShapeId) -> Option<RunClass>
 pub(crate) fn owe(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     class: Option<RunClass>,
     victims: &[Preempt],
 ) {

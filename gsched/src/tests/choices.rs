@@ -3,7 +3,7 @@
 use super::kept::{plans_as_a_new_one, told_what_changed_it_plans_alike};
 use super::promises::{cluster, gives_out_only_what_is_free};
 use super::{NOW, RESERVING, check, picture};
-use crate::{Snapshot, Why, WorkBudget, forecast, plan, why};
+use crate::{Explanation, Snapshot, WorkBudget, forecast, plan, why};
 use expect_test::expect;
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
@@ -755,7 +755,10 @@ pub(super) fn starts(snapshot: &Snapshot, job: JobId) -> bool {
 }
 
 /// A job that is told to start does, one that is not has something in its way, and each change that is proposed starts it.
-pub(super) fn what_is_told_is_so(snapshot: &Snapshot, id: JobId) -> Result<Why, TestCaseError> {
+pub(super) fn what_is_told_is_so(
+    snapshot: &Snapshot,
+    id: JobId,
+) -> Result<Explanation, TestCaseError> {
     let told = why(snapshot, id).unwrap();
     prop_assert_eq!(
         told.starts_now,

@@ -4,7 +4,7 @@ use super::promises::{cluster, cpus, gives_out_only_what_is_free};
 use super::{NOW, picture};
 use crate::changes::Changes;
 use crate::decide::full_pass::walk_all;
-use crate::engine::Left;
+use crate::engine::QuickPassState;
 use crate::ledger::{Ledger, Take};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{NodeSelection, Partition};
@@ -269,7 +269,7 @@ fn promises(engine: &mut Engine, snapshot: &Snapshot) -> Vec<(JobId, Timestamp, 
 }
 
 /// Those that were not taken back.
-fn reserved(left: &Left) -> Vec<(JobId, Timestamp, Vec<usize>)> {
+fn reserved(left: &QuickPassState) -> Vec<(JobId, Timestamp, Vec<usize>)> {
     let standing = left.reserved.iter().filter(|one| !one.holds.is_empty());
     standing
         .map(|one| (one.job, one.at, one.nodes().collect()))

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 /// The whole answer to `gq --why`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Why {
+pub struct Explanation {
     pub job: JobId,
     /// Of its partitions the one that this is about, where it waits in several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// The others, as it names them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub elsewhere: Vec<Elsewhere>,
+    pub elsewhere: Vec<OtherPartition>,
     /// Of a job that takes one kind of GPUs or another (`l4:8|h100:4`) the kind that this is about: where the least stands in its way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternative: Option<String>,
@@ -39,7 +39,7 @@ pub struct Why {
 
 /// What stands in a job's way in another of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct OtherPartition {
     pub partition: String,
     /// Of several kinds of GPUs the one that is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub struct Blocker {
     pub text: String,
     /// Of what is short on the node that comes nearest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nearest: Option<Nearest>,
+    pub nearest: Option<NearestNode>,
     /// When it goes away by itself, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
@@ -79,7 +79,7 @@ pub struct Blocker {
 
 /// The node that comes nearest to what a job needs of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nearest {
+pub struct NearestNode {
     pub node: String,
     /// Nodes that have room for a part now, and how many parts there are.
     pub nodes_free: u32,
@@ -108,7 +108,7 @@ impl Blocker {
     }
 }
 
-impl Nearest {
+impl NearestNode {
     pub(super) fn text(&self, of_slices: bool) -> String {
         let mut short = Vec::new();
         if self.gpus_free < self.gpus_needed {

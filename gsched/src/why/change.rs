@@ -11,7 +11,7 @@ use crate::pass::Pass;
 use crate::plan::WorkBudget;
 use crate::snapshot::{ArrayCap, PendingJob, Snapshot};
 use crate::why::explanation::blockers_of;
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuRequest, GpuKind};
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
 use gmodel::job::MemRequest;
 use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -374,7 +374,9 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
         request.cpus_per_gpu.unwrap_or(0).saturating_sub(1),
         Edit::CpusPerGpu,
     ));
-    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) = request.mem {
+    if let MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) =
+        request.mem
+    {
         let unit = mem_unit(bytes);
         let most = (bytes.saturating_sub(1) / unit) as u32;
         kinds.push(Kind::amounts(most, move |units| {
@@ -532,8 +534,9 @@ impl Edit {
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
             Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
-                if let MemRequest::PerNode(asked) | MemRequest::PerCpu(asked) | MemRequest::PerGpu(asked) =
-                    &mut request.mem
+                if let MemRequest::PerNode(asked)
+                | MemRequest::PerCpu(asked)
+                | MemRequest::PerGpu(asked) = &mut request.mem
                 {
                     *asked = *bytes;
                 }

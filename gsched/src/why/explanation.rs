@@ -6,16 +6,16 @@
 use crate::backfill::choices::hold_own;
 use crate::backfill::deferred::lift_own;
 use crate::backfill::earliest::earliest_start;
-use crate::cluster::picked::Picked;
+use crate::cluster::picked::PickedNodes;
 use crate::decide::full_pass::walk;
 use crate::decide::withheld::kept_for_others;
 use crate::engine::Engine;
 use crate::forecast::job_starts::forecast_jobs;
-use crate::job::job_class::ShapeId;
+use crate::job::job_class::JobClassId;
 use crate::job::reason;
 use crate::ledger::Take;
 use crate::mig::hold::cut_from;
-use crate::pass::{Pass, Wait};
+use crate::pass::{Pass, WaitCause};
 use crate::place::admission::{is_admitted_later, not_admitted};
 use crate::place::allowed::{
     check_limits_on, kept_idle_there, licences_now, limits_against, secs_now, take_of,
@@ -26,7 +26,7 @@ use crate::place::search::Ask;
 use crate::plan::WorkBudget;
 use crate::preempt::what_if::may_preempt_from;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::why::answer::{Alternative, Blocker, Elsewhere, Nearest, Why};
+use crate::why::answer::{Alternative, Blocker, Explanation, NearestNode, OtherPartition};
 use crate::why::change::{self, Change, Tried, starts_with_edit};
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuRequest};
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
@@ -41,13 +41,13 @@ const MOST_CHANGES: usize = 6;
 const MOST_PROOFS: usize = 32;
 
 /// Of one entry of the queue: without what its changes come to in a whole pass.
-struct Here {
-    why: Why,
+struct EntryAnswer {
+    why: Explanation,
     help: Option<change::Found>,
 }
 
 /// Why a job waits; `None` when it is not among the pending. An array by its own id: its next task.
-pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
+pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Explanation> {
     Engine::default().why(
         snapshot,
         job,
@@ -64,7 +64,7 @@ pub(crate) fn explain_job(
     snapshot: &Snapshot,
     job: JobId,
     budget: WorkBudget,
-) -> Option<Why> {
+) -> Option<Explanation> {
     let mut found = explain_job_now(engine, snapshot, job, budget)?;
     if !found.starts_now {
         found.forecast = forecast_jobs(engine, snapshot, &BTreeSet::from([job]), budget).pop();
@@ -78,7 +78,7 @@ pub(crate) fn explain_job_now(
     snapshot: &Snapshot,
     job: JobId,
     budget: WorkBudget,
-) -> Option<Why> {
+) -> Option<Explanation> {
     let entry = snapshot.pending.iter().find(|one| one.id == job)?;
     let is_array = entry.positions.is_some();
     let entries = || {
@@ -87,7 +87,7 @@ pub(crate) fn explain_job_now(
             .iter()
             .filter(|one| one.id == job && one.positions.is_some() == is_array)
     };
-    let mut told: Vec<(u32, Here)> = entries()
+    let mut told: Vec<(u32, EntryAnswer)> = entries()
         .filter_map(|entry| {
             Some((
                 entry.spec.choice(),
@@ -96,7 +96,7 @@ pub(crate) fn explain_job_now(
         })
         .collect();
     // First of all where it would start, then where the least stands in its way and there are such nodes at all, then as it names them.
-    let is_vain = |here: &Here| {
+    let is_vain = |here: &EntryAnswer| {
         here.why
             .blockers
             .iter()
@@ -105,15 +105,15 @@ pub(crate) fn explain_job_now(
     told.sort_by_key(|(choice, here)| (here.why.blockers.len(), is_vain(here), *choice));
     let first = told.first().map(|(choice, _)| *choice);
     let mut rest = told.into_iter().map(|(_, here)| here);
-    let Here {
+    let EntryAnswer {
         why: mut found,
         help,
     } = rest.next()?;
     // Of each partition the alternative that is nearest.
     let mut told_of: BTreeSet<String> = found.partition.clone().into_iter().collect();
     found.elsewhere = rest
-        .filter_map(|Here { why, .. }| {
-            Some(Elsewhere {
+        .filter_map(|EntryAnswer { why, .. }| {
+            Some(OtherPartition {
                 partition: why.partition?,
                 alternative: why.alternative,
                 ahead: why.ahead,
@@ -186,7 +186,7 @@ fn why_here(
     entry: &PendingJob,
     tried: Tried,
     budget: WorkBudget,
-) -> Option<Here> {
+) -> Option<EntryAnswer> {
     let mut found = None;
     let mut ahead = 0;
     let partition = &entry.spec.partition;
@@ -210,7 +210,7 @@ fn explain_entry(
     partition: Option<usize>,
     tried: Tried,
     ahead: u32,
-) -> Here {
+) -> EntryAnswer {
     let mut blockers = blockers_of(pass, job, partition);
     let mut alternatives = match partition {
         Some(partition) if !blockers.is_empty() => by_alternative(pass, job, partition),
@@ -263,7 +263,7 @@ fn explain_entry(
         pass.world.usage.borrows(job).map(|short| short.text)
     };
     let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
-    let why = Why {
+    let why = Explanation {
         job: job.id,
         partition,
         elsewhere,
@@ -276,7 +276,7 @@ fn explain_entry(
         forecast,
         changes,
     };
-    Here { why, help }
+    EntryAnswer { why, help }
 }
 
 /// Of a job that takes one kind of GPUs or another, what stands in the way of each: of those that there are the fewest first.
@@ -369,8 +369,10 @@ pub(crate) fn blockers_of(
         reserved_ways(pass, shape, ways, job.spec.time_min_secs.unwrap_or(secs)).map(drop);
     for told in [reserved, licences_now(pass, job, secs)] {
         match told {
-            Err(Wait::Short(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
-            Err(Wait::Room) | Ok(()) => {}
+            Err(WaitCause::Short(reason) | WaitCause::Limit(reason)) => {
+                found.push(Blocker::of(reason))
+            }
+            Err(WaitCause::Nodes) | Ok(()) => {}
         }
     }
     // Outside of the window of its reservation there is none for it, whatever is free.
@@ -414,14 +416,14 @@ pub(crate) fn blockers_of(
 fn kept_there(
     pass: &mut Pass,
     job: &PendingJob,
-    shape: ShapeId,
+    shape: JobClassId,
     secs: u32,
     with_limits: bool,
 ) -> Option<Blocker> {
     let mut kept = None;
     for way in 0..pass.shape(shape).ways.len() {
         // Limits are told besides.
-        let check = |pass: &Pass, take: &Take, picked: &Picked| {
+        let check = |pass: &Pass, take: &Take, picked: &PickedNodes| {
             if with_limits {
                 return check_limits_on(pass, job, shape, (take, way, secs), picked);
             }
@@ -445,7 +447,7 @@ fn kept_there(
 
 /// Limits on what it would get, where that is more than the request says: types left open, whole nodes. The fewest of
 /// any choice.
-fn limits_there(pass: &mut Pass, job: &PendingJob, shape: ShapeId, secs: u32) -> Vec<Reason> {
+fn limits_there(pass: &mut Pass, job: &PendingJob, shape: JobClassId, secs: u32) -> Vec<Reason> {
     let now = pass.snapshot.now;
     let end = crate::cluster::nodes::end_after(now, Some(secs));
     let types = gpu_types_for(pass, shape);
@@ -489,7 +491,7 @@ fn limits_there(pass: &mut Pass, job: &PendingJob, shape: ShapeId, secs: u32) ->
 }
 
 /// Whether nodes have room for a job now; limits and licences left aside.
-pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> bool {
+pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> bool {
     let now = pass.snapshot.now;
     let end = crate::cluster::nodes::end_after(now, Some(secs_now(pass, job, shape)));
     let shortest = job
@@ -506,7 +508,7 @@ pub(crate) fn has_room(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> boo
 }
 
 /// What is short, or what holds it.
-fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Blocker {
+fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Blocker {
     let limit = secs_now(pass, job, shape);
     let refused = &mut pass.of_pass(shape).refused_secs;
     *refused = Some(refused.map_or(limit, |secs| secs.min(limit)));
@@ -537,7 +539,7 @@ fn room_blocker(pass: &mut Pass, job: &PendingJob, shape: ShapeId) -> Blocker {
 }
 
 /// What is short of a job's GPUs are slices of them.
-fn counts_slices(pass: &Pass, shape: ShapeId) -> bool {
+fn counts_slices(pass: &Pass, shape: JobClassId) -> bool {
     let asked = pass.shape(shape).spec.request.gpus.as_ref();
     asked.is_some_and(|ask| {
         ask.alternatives
@@ -546,7 +548,7 @@ fn counts_slices(pass: &Pass, shape: ShapeId) -> bool {
     })
 }
 
-fn nearest_node(pass: &Pass, shape: ShapeId) -> Option<Nearest> {
+fn nearest_node(pass: &Pass, shape: JobClassId) -> Option<NearestNode> {
     let of = pass.shape(shape);
     let cluster = &pass.world.cluster;
     let now = pass.snapshot.now;
@@ -594,7 +596,7 @@ fn nearest_node(pass: &Pass, shape: ShapeId) -> Option<Nearest> {
     let track = &cluster.nodes[at];
     let need = of.need(0, 0, track.make)?;
     let free = cluster.room(at).profile.free_at(now);
-    Some(Nearest {
+    Some(NearestNode {
         node: pass.snapshot.nodes[at].name.clone(),
         nodes_free: nodes.ones().filter(fits).count() as u32,
         nodes_needed: way.nodes,

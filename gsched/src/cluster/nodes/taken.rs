@@ -1,10 +1,10 @@
 //! What reservations take of rooms, and what they took of the same rooms in the pass before: that is not worked out again.
 
 use super::Cluster;
-use crate::cluster::node_class::MakeId;
+use crate::cluster::node_class::NodeClassId;
 use crate::cluster::node_state::Hold;
-use crate::cluster::node_states::{RoomId, RoomMark};
-use crate::cluster::picked::Picked;
+use crate::cluster::node_states::{NodeStateId, NodeStateMark};
+use crate::cluster::picked::PickedNodes;
 use crate::cluster::timeline::Need;
 use gmodel::Timestamp;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     part: usize,
-    of: RoomMark,
-    made: RoomMark,
+    of: NodeStateMark,
+    made: NodeStateMark,
     hold: Hold,
     /// Of so many nodes.
     nodes: usize,
@@ -36,8 +36,8 @@ impl Cluster {
     /// `before`: what the same reservation made of rooms in the pass before.
     pub(crate) fn hold<'n>(
         &mut self,
-        picked: &Picked,
-        need: impl Fn(usize, MakeId) -> Option<&'n Need>,
+        picked: &PickedNodes,
+        need: impl Fn(usize, NodeClassId) -> Option<&'n Need>,
         (from, to): (Timestamp, Timestamp),
         before: &[Taken],
     ) -> Option<(Holds, Vec<Taken>)> {
@@ -109,7 +109,7 @@ impl Cluster {
     fn take(
         &mut self,
         part: usize,
-        room: RoomId,
+        room: NodeStateId,
         nodes: usize,
         before: Option<&Taken>,
         need: Option<&Need>,

@@ -321,7 +321,7 @@ fn no_run_is_named_for_two_jobs() {
          job 12 a ann 1",
     );
     let ledger = Ledger::new(&snapshot);
-    let mut candidates = Candidates::new(&snapshot, &ledger);
+    let mut candidates = VictimCandidates::new(&snapshot, &ledger);
     let mut named = |at: usize| {
         let job = &snapshot.pending[at];
         let set = candidates.victims(job, &mut |gone| has_room(&snapshot, job, gone));
@@ -335,7 +335,7 @@ fn no_run_is_named_for_two_jobs() {
 /// One job after the other in a pass: whom each preempts.
 fn in_one_pass(snapshot: &Snapshot) -> Vec<Vec<u64>> {
     let ledger = Ledger::new(snapshot);
-    let mut candidates = Candidates::new(snapshot, &ledger);
+    let mut candidates = VictimCandidates::new(snapshot, &ledger);
     let mut named = BTreeSet::new();
     let set_for = |job: &PendingJob| {
         let set = candidates.victims(job, &mut |gone| {
