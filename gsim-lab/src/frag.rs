@@ -12,7 +12,8 @@ use gsched::{Demand, PendingJob, Snapshot, WorkBudget};
 use gsim::hardware::Hardware;
 use gsim::prng::Prng;
 use gsim::trace::{Trace, TraceJob};
-use gsim::trace_run::{BASE, ClusterTraits, Runtime, Settings, spec_of, started_state};
+use gsim::trace_run::{BASE, Runtime, Settings, started_state};
+use gsim::trace_spec::{ClusterTraits, spec_of};
 use serde::Serialize;
 use std::sync::Arc;
 

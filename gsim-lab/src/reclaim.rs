@@ -8,10 +8,11 @@ use gcore::ctl::{Event, Run, State};
 use gmodel::policy::Account;
 use gmodel::{JobId, NodeId, Timestamp};
 use gsim::hardware::{Hardware, NodeShape};
+use gsim::outcome::Fate;
 use gsim::policy_file::PolicyFile;
 use gsim::prng::Prng;
 use gsim::trace::{Trace, TraceJob};
-use gsim::trace_run::{Fate, Observer, run_watched};
+use gsim::trace_run::{Observer, run_watched};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 //! People and misfortune at work on the cluster, and the caretaker of the calm at the end.
 
-use crate::cluster::{Cluster, SimEvent, root};
+use crate::cluster::{Cluster, root};
 use crate::scenario::ActKind;
+use crate::sim_event::SimEvent;
 use gcore::ctl::{Actor, Command, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
 use gmodel::dependency::Dependency;

@@ -3,135 +3,20 @@
 //! One queue of happenings, ordered by time and then by when they were put there: a run is the same every time.
 
 use crate::controller::{Controller, InputOutcome, nodes_of};
-use crate::machine::{Machine, Order, Work};
+use crate::machine::Machine;
 use crate::prng::Prng;
 use crate::scenario::{Act, Scenario};
+use crate::sim_event::{Frame, QueueEntry, SimEvent};
 use crate::truth::Truth;
 use gcore::ctl::state::JoinToken;
 use gcore::ctl::{
     Actor, Command, Event, Input, NodeReport, Reply, fence_orders, next_deadline, snapshot,
 };
+use gmodel::NodeId;
 use gmodel::node::Role;
-use gmodel::run::{DesiredState, RunEnd};
-use gmodel::{NodeId, RunId};
-use gsched::{Plan, WorkBudget};
+use gsched::WorkBudget;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-
-/// What a frame carries.
-#[derive(Clone, Debug)]
-pub enum Frame {
-    Report(Box<NodeReport>),
-    Orders {
-        desired: DesiredState,
-        orders: Vec<Order>,
-    },
-}
-
-/// Something that will happen.
-#[derive(Debug)]
-pub enum SimEvent {
-    Act(usize),
-    ControllerStarts {
-        restore: bool,
-    },
-    Tick,
-    PlanMade {
-        epoch: u64,
-    },
-    PlanEnters {
-        epoch: u64,
-        plan: Plan,
-    },
-    Asked {
-        request: usize,
-    },
-    Answered {
-        request: usize,
-        answer: Result<Reply, ()>,
-    },
-    Dial {
-        machine: usize,
-        epoch: u64,
-    },
-    /// `stray`: a copy, or a frame of an older connection, that arrives all the same.
-    FrameToController {
-        connection: u64,
-        epoch: u64,
-        frame: Frame,
-        stray: bool,
-    },
-    FrameToNode {
-        connection: u64,
-        epoch: u64,
-        frame: Frame,
-        stray: bool,
-    },
-    ControllerSeesEnd {
-        connection: u64,
-        epoch: u64,
-    },
-    NodeSeesEnd {
-        connection: u64,
-    },
-    WorkDone {
-        machine: usize,
-        epoch: u64,
-        work: Work,
-    },
-    RunEnds {
-        machine: usize,
-        boot: u32,
-        run: RunId,
-        timer: u64,
-        end: RunEnd,
-    },
-    DaemonMissesSupervisor {
-        machine: usize,
-        epoch: u64,
-        run: RunId,
-    },
-    PowerOn {
-        machine: usize,
-    },
-    DaemonStarts {
-        machine: usize,
-    },
-    GpuReturns {
-        machine: usize,
-    },
-    /// A call of the site's fence program has come to its end; the controller that made it may be gone.
-    FenceEnds {
-        node: NodeId,
-        number: u64,
-        epoch: u64,
-    },
-    /// People who look after the cluster once it is calm.
-    Caretaker,
-}
-
-struct QueueEntry {
-    at: i64,
-    number: u64,
-    what: SimEvent,
-}
-
-impl PartialEq for QueueEntry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-impl Eq for QueueEntry {}
-impl PartialOrd for QueueEntry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for QueueEntry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
 
 pub struct Connection {
     pub machine: usize,

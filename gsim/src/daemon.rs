@@ -1,7 +1,8 @@
 //! The simulated node daemon: it feeds the real node state machine and does on its machine what that calls for.
 
-use crate::cluster::{Cluster, SimEvent};
+use crate::cluster::Cluster;
 use crate::machine::{Daemon, Order, SpoolRun, Supervisor, Work};
+use crate::sim_event::SimEvent;
 use gcore::ctl::NodeReport;
 use gcore::node::{NodeAction, NodeEvent, NodeInput, actions, apply, check, handle, reports};
 use gmodel::run::{DesiredRun, DesiredState, EndCause, RunEnd, RunReport, RunTarget, StopCause};

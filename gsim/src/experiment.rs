@@ -2,9 +2,10 @@
 
 use crate::hardware::{ClusterSizing, Hardware};
 use crate::measures::{Measures, Setting};
+use crate::outcome::{Fate, JobOutcome, Outcome};
 use crate::policy_file::PolicyFile;
 use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{Fate, JobOutcome, Outcome, Runtime, run};
+use crate::trace_run::{Runtime, run};
 use gmodel::config::NodeSelection;
 use gmodel::hostlist::compress;
 use std::collections::BTreeMap;

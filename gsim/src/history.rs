@@ -3,9 +3,9 @@
 
 use crate::hardware::{Hardware, HollowNode, NodeShape};
 use crate::measures::{Measures, Setting};
+use crate::outcome::{Fate, JobOutcome, Outcome};
 use crate::policy_file::PolicyFile;
 use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{Fate, JobOutcome, Outcome};
 use gcore::ctl::{Event, NORMAL_QOS, State};
 use gmodel::gpu_request::GpuKind;
 use gmodel::job::LaunchContext;

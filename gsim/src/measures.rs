@@ -2,8 +2,8 @@
 //! never how they came about.
 
 use crate::ledger::Sums;
+use crate::outcome::{Fate, JobOutcome, Outcome};
 use crate::trace::TraceJob;
-use crate::trace_run::{Fate, JobOutcome, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -5,19 +5,17 @@
 
 use crate::hardware::Hardware;
 use crate::ledger::Ledger;
+use crate::outcome::{Fate, JobOutcome, Outcome, PreemptedRun};
 use crate::trace::TraceJob;
+use crate::trace_spec::{ClusterTraits, spec_of};
 use gcore::ctl::{
     Actor, Command, Event, Input, Mirror, NodeReport, Refusal, Reply, State, apply, handle,
 };
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::config::ClusterConfig;
-use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind, GpuRequest};
-use gmodel::job::MemRequest;
 use gmodel::node::Role;
 use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport};
-use gmodel::{
-    CommonSpec, ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp,
-};
+use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, Reason, RunId, Timestamp};
 use gsched::{Engine, WorkBudget};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -68,76 +66,6 @@ pub enum Runtime {
     Limit,
     /// Exactly how long it runs.
     Actual,
-}
-
-/// What became of everything.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// In the order of the jobs given.
-    pub jobs: Vec<JobOutcome>,
-    pub ledger: Ledger,
-    pub passes: u64,
-    /// Nanoseconds of each pass, snapshot and plan, by the program's clock.
-    pub pass_nanos: Vec<u64>,
-    /// First and last moment, milliseconds of the trace.
-    pub begin_ms: i64,
-    pub end_ms: i64,
-    /// FNV-1a over every start: run, time, nodes and GPUs.
-    pub hash: u64,
-}
-
-/// One job's way. Times are milliseconds of the trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobOutcome {
-    pub fate: Fate,
-    pub submit_ms: i64,
-    /// First start.
-    pub start_ms: i64,
-    /// Start of the last run.
-    pub last_start_ms: i64,
-    pub end_ms: i64,
-    /// The time limit of its last run.
-    pub limit_ms: Option<i64>,
-    /// Places in the hardware of the nodes of the last run, in the order of their names.
-    pub nodes: Vec<u32>,
-    pub preemptions: u32,
-    /// The runs that a preemption ended, in order.
-    pub preempted: Vec<PreemptedRun>,
-    /// Thousandths of GPUs times milliseconds that preemptions threw away.
-    pub lost: u128,
-    /// Thousandths of GPUs held, and CPUs.
-    pub gpu_milli: u64,
-    pub cpus: u64,
-}
-
-/// A run that a preemption ended; fields as in [`JobOutcome`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PreemptedRun {
-    pub start_ms: i64,
-    pub end_ms: i64,
-    pub nodes: Vec<u32>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
-    /// The source does not say how long it ran.
-    #[default]
-    Skipped,
-    /// With the words of the controller.
-    Refused(String),
-    /// Waited to the end, with its last reason.
-    NeverStarted(String),
-    Finished,
-    /// Ended at its limit.
-    TimedOut,
-    /// Preempted and not to be started again.
-    Cancelled,
-}
-
-impl Fate {
-    pub fn ran(&self) -> bool {
-        matches!(self, Self::Finished | Self::TimedOut)
-    }
 }
 
 /// Who looks on while a trace is run, and changes nothing.
@@ -808,114 +736,4 @@ fn actor_of(job: &TraceJob) -> Actor {
         operator,
         via: None,
     }
-}
-
-/// What of a cluster decides how a row is read.
-#[derive(Clone, Copy, Debug)]
-pub struct ClusterTraits {
-    /// Its GPUs are of types; else any will do.
-    names_types: bool,
-    /// GPUs of the largest node.
-    largest_gpus: u64,
-}
-
-impl ClusterTraits {
-    pub fn of(hardware: &Hardware) -> Self {
-        let largest_gpus = hardware
-            .nodes
-            .iter()
-            .map(|node| u64::from(node.shape.gpus))
-            .max()
-            .unwrap_or(0);
-        Self {
-            names_types: hardware.names_types(),
-            largest_gpus,
-        }
-    }
-}
-
-/// A row as the submission it was.
-pub fn spec_of(
-    job: &TraceJob,
-    config: &ClusterConfig,
-    settings: &Settings,
-    cluster: ClusterTraits,
-) -> JobSpec {
-    let believed_ms = match settings.runtime {
-        Runtime::Limit => job.limit_ms,
-        Runtime::Actual => job.run_ms,
-    };
-    let mut spec = match &job.asked {
-        Some(asked) => {
-            let begin = settings.begin.unwrap_or(BASE);
-            let mut spec = JobSpec::clone(asked);
-            (spec.begin, spec.deadline) = (
-                asked.begin.map(|at| begin.plus_millis(at.0)),
-                asked.deadline.map(|at| begin.plus_millis(at.0)),
-            );
-            spec
-        }
-        None => spec_of_row(job, config, cluster),
-    };
-    // Without one the request stays as it was, and the controller decides.
-    if let Some(ms) = believed_ms {
-        spec.time_limit_secs = Some(u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
-    }
-    spec
-}
-
-/// The request that follows from what a row says.
-fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -> JobSpec {
-    let nodes = job.nodes_among(cluster.largest_gpus);
-    let mut spec = JobSpec::from(CommonSpec {
-        account: job.account.to_string(),
-        qos: job.qos.to_string(),
-        ..CommonSpec::default()
-    });
-    if config.partition(&job.partition).is_some() {
-        spec.partition = job.partition.to_string();
-    }
-    spec.launch.work_dir = "/".into();
-    spec.requeue = Some(true);
-    let request = &mut spec.request;
-    (request.nodes_min, request.nodes_max) = (nodes, nodes);
-    let cpus = job.cpus().max(u64::from(nodes)) as u32;
-    if cpus.is_multiple_of(nodes) {
-        request.ntasks = nodes;
-        request.cpus_per_task = Some(cpus / nodes);
-    } else {
-        request.ntasks = cpus;
-    }
-    // What the trace does not say stands in nobody's way.
-    request.mem = MemRequest::PerNode(if job.mem_mib > 0 {
-        job.mem_mib << 20
-    } else {
-        1
-    });
-    let amount = if job.gpu_milli.is_multiple_of(1000) {
-        GpuAmount::Whole((job.gpu_milli / 1000) as u32)
-    } else {
-        GpuAmount::Share {
-            milli: job.gpu_milli as u32,
-        }
-    };
-    if job.gpu_milli > 0 {
-        let mut alternatives: Vec<GpuAlternative> = job
-            .gpu_types
-            .iter()
-            .filter(|_| cluster.names_types)
-            .map(|kind| GpuAlternative {
-                kind: GpuKind::Type(kind.to_string()),
-                amount: amount.clone(),
-            })
-            .collect();
-        if alternatives.is_empty() {
-            alternatives.push(GpuAlternative {
-                kind: GpuKind::Any,
-                amount,
-            });
-        }
-        request.gpus = Some(GpuRequest { alternatives });
-    }
-    spec
 }

@@ -73,7 +73,7 @@ fn run(trace: &str, policy: &str) -> Vec<JobTimes> {
         "every job runs: {:?}",
         done.measures.refusals
     );
-    let went = |(job, out): (&gsim::trace::TraceJob, &gsim::trace_run::JobOutcome)| JobTimes {
+    let went = |(job, out): (&gsim::trace::TraceJob, &gsim::outcome::JobOutcome)| JobTimes {
         id: job.id.to_string(),
         submit: out.submit_ms / 1000,
         start: out.start_ms / 1000,

@@ -82,7 +82,7 @@ fn ours(csv: &str, nodes: u32, size: u32, policy: &str, runtime: &str) -> Vec<(i
     let place = ClusterChoice::Given(Hardware::uniform(nodes, &shape));
     let done = Experiment::run(&trace, &place, &policy, &mut || 0).unwrap();
     let outcome = &done.parts[0].outcome;
-    let start = |job: &gsim::trace_run::JobOutcome| {
+    let start = |job: &gsim::outcome::JobOutcome| {
         assert!(job.fate.ran(), "{:?}", job.fate);
         (
             job.start_ms / 1000,

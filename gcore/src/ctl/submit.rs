@@ -684,7 +684,8 @@ fn enough_below_switches(
         return Ok(());
     };
     let nodes: Vec<&SchedNode> = allowed.iter().collect();
-    let Some(few) = gsched::cluster::network::too_few_below(topology, request, partition, &nodes) else {
+    let Some(few) = gsched::cluster::network::too_few_below(topology, request, partition, &nodes)
+    else {
         return Ok(());
     };
     let asked = switches.most;
