@@ -89,7 +89,7 @@ impl Bench<'_> {
         )
     }
 
-    /// One node whose GPUs are all held by running jobs.
+    /// One node with all GPUs held by running jobs.
     fn full_pool(&mut self) -> anyhow::Result<Pool> {
         let pool = self.pool(1, "h100:8")?;
         for _ in 0..8 {

@@ -18,7 +18,7 @@ pub struct Pool {
     submitted: AtomicUsize,
 }
 
-/// People whose directories, hosts and environments differ in [`Pool::own_job`].
+/// Users with directories, hosts and environments of their own in [`Pool::own_job`].
 const USERS: usize = 50;
 
 /// CPU time of a daemon and its children that ended.
@@ -216,7 +216,7 @@ impl Pool {
     }
 
     /// Of all processes: a daemon's own time, that of children it has reaped and of those it has now, and what ran in the
-    /// cgroups of runs (supervisors and jobs), which nobody reaps who could tell.
+    /// cgroups of runs (supervisors and jobs), which no daemon reaps.
     pub fn cpu_time(&self) -> anyhow::Result<CpuTime> {
         let mut sum = CpuTime::default();
         for daemon in &self.daemons {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// CPUs are counted in thousandths here: pods ask for parts of them.
 const CPU_SCALE: u32 = 1000;
 
-/// Who says where a pod goes.
+/// What places a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPlacer {
     /// Any node that has room, by chance.
@@ -112,7 +112,7 @@ fn order(pods: &Trace, seed: u64, wanted_milli: u64) -> Vec<&TraceJob> {
     }
 }
 
-/// Idle nodes and all pods waiting, without limits: nobody has a reservation, as nothing ever ends.
+/// Idle nodes and all pods pending, without limits: no pod has a planned start, as no run ends.
 fn picture(hardware: &Hardware, by: PodPlacer, order: &[&TraceJob]) -> Snapshot {
     let placement = match by {
         PodPlacer::Random => Placement::FirstFit,

@@ -1,8 +1,8 @@
-//! What guaranteed demand costs those who borrow: GPU-hours of work thrown away when an account takes its GPUs back, by
-//! gsched's choice of victims and, from the same state at the same moment, by others.
+//! The cost of guaranteed demand to borrowed runs: GPU-hours of work lost when an account takes its GPUs back, by gsched's
+//! choice of victims and, from the same state at the same moment, by other rules.
 //!
-//! Runs a trace in which one account asks for whole nodes again and again, and looks on. The choices of others are computed
-//! and not carried out, so that all choose between the same runs.
+//! Runs a trace in which one account asks for whole nodes again and again. The other rules' choices are computed and not
+//! carried out, so that all rules choose between the same runs.
 
 use gcore::ctl::{Event, Run, State};
 use gmodel::policy::Account;
@@ -85,7 +85,7 @@ pub fn reclaims(trace: &Trace, setup: &ReclaimSetup, seed: u64) -> Result<Reclai
     let policy =
         format!("marks_every = \"{minutes}:00\"\n[account.{OWNER}]\nguaranteed = {most}\n");
     let mut policy = PolicyFile::parse("reclaim", &policy)?;
-    // Everybody else has no guarantee and borrows.
+    // All other accounts have no guarantee and borrow.
     let accounts: BTreeSet<&str> = trace
         .jobs
         .iter()
@@ -251,7 +251,7 @@ impl LostWork {
 struct VictimPool<'a> {
     wanted: usize,
     runs: Vec<Victim<'a>>,
-    /// By node: GPUs that somebody holds, free ones and those of runs that leave anyway not counted.
+    /// By node: GPUs in use, without those of runs that end anyway.
     held: BTreeMap<NodeId, u32>,
 }
 
@@ -368,7 +368,7 @@ impl<'a> VictimPool<'a> {
         best.map(|(_, victims)| victims)
     }
 
-    /// What is lost, and by whom, when these go and then the runs of the nodes that cost least.
+    /// The loss and the victims, when these runs end and then those of the cheapest nodes.
     fn with_cheapest_nodes(
         &self,
         mut gone: BTreeSet<usize>,

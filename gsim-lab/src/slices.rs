@@ -1,7 +1,7 @@
 //! Demand for slices of GPUs that is not met at once: cuts that follow the queue beside cuts that never change, the best of them
 //! chosen in hindsight.
 //!
-//! Jobs of at most one GPU, in the order of a trace; what a cut costs is counted. Who starts and what is cut is gsched's decision.
+//! Jobs of at most one GPU, in the order of a trace; the cost of cuts is counted. Starts and cuts are gsched's decisions.
 //! A cut that never changes makes a pool of each kind of slice, and those are exact without it.
 
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// GPUs of a node.
 const GPUS: usize = 8;
-/// A GPU that is cut anew is nobody's for so long.
+/// A GPU is out of use for so long while it is cut.
 const CUT_MS: i64 = 10_000;
 /// Runs of a trace are between these.
 const RUN_MS: (i64, i64) = (60_000, 24 * 3_600_000);
@@ -214,7 +214,7 @@ fn pool(asks: &[SliceRequest], kind: usize, servers: usize, waits_ms: &mut [i64]
     }
 }
 
-/// All GPUs as one that is divided at will: who comes first starts first, others where there is room. No cut does better in that order.
+/// All GPUs as one that is divided at will: first come, first served, with backfill. No cut does better in that order.
 fn divisible(asks: &[SliceRequest], gpus: usize) -> UnmetDemand {
     let mut waits = vec![0; asks.len()];
     let mut free = gpus as u64 * 1000;
@@ -264,7 +264,7 @@ enum SliceEvent {
     Rests,
 }
 
-/// Nodes whose GPUs are cut as the scheduler proposes, from whole ones on.
+/// Nodes with GPUs that are cut as the scheduler proposes, from whole ones on.
 fn planned(asks: &[SliceRequest], nodes: u32) -> UnmetDemand {
     let mut pool = SlicePool::new(nodes);
     let mut next: BinaryHeap<Reverse<(i64, SliceEvent)>> = asks
@@ -374,7 +374,7 @@ impl SlicePool {
         );
     }
 
-    /// Nobody gets anything of the GPU from now on.
+    /// Takes the GPU out of use.
     fn order(&mut self, node: usize, uuid: String, profiles: Vec<String>) {
         let now = self.picture.now;
         let node = &mut self.picture.nodes[node];

@@ -21,7 +21,7 @@ const LEVELS: [u32; 42] = [
 const WAITS_LEVEL: u32 = 800;
 /// Waits of a partition that are remembered.
 const WAITS_KEPT: usize = 512;
-/// Who waits no longer is not of interest, seconds.
+/// Shorter waits are not counted, seconds.
 pub const LONG_WAIT_SECS: i64 = 600;
 
 /// Looks on and forecasts.

@@ -266,7 +266,7 @@ impl Cluster {
         spec
     }
 
-    /// On one of the jobs there are. One that nobody will ever meet is cancelled half of the time.
+    /// A dependency on a known job. One that can never be met is cancelled half of the time.
     fn dependency(&self, kind: &str, pick: u32) -> Option<Dependency> {
         let known = self.truth.submissions();
         let id = known.get(pick as usize % known.len().max(1))?;
@@ -344,7 +344,7 @@ impl Cluster {
         (calm != *own).then_some(calm)
     }
 
-    /// Misfortune is over: everything is switched on, and somebody looks after the cluster.
+    /// Ends the faults: switches everything on, and starts the operators' work.
     pub fn calm(&mut self) {
         self.note(|| "-- calm".into());
         self.controller.crashes.clear();
@@ -455,7 +455,7 @@ impl Cluster {
             if job.spec.deadline.is_some() || is_hopeless(job.reason.code) {
                 left.push(format!("job {} is to be cancelled", job.shown_id()));
             }
-            // Who waits for a job rests while that is held; circles are refused.
+            // A job that depends on a held job rests too; circles are refused.
             let depends = depends(job.waits.as_deref(), job.reason.code);
             let held = !job.holds.is_empty() && !is_kept(&job.holds);
             let waits = job.state == gmodel::JobState::Pending && (held || depends);

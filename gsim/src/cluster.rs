@@ -1,6 +1,6 @@
-//! A whole cluster in virtual time: the controller, the network, the machines, and the people who use it.
+//! A whole cluster in virtual time: the controller, the network, the machines, users and operators.
 //!
-//! One queue of happenings, ordered by time and then by when they were put there: a run is the same every time.
+//! One queue of events, ordered by time and then by insertion: a run is the same every time.
 
 use crate::controller::{Controller, InputOutcome, nodes_of};
 use crate::machine::Machine;
@@ -640,7 +640,7 @@ impl Cluster {
                 return;
             }
             NodeReport::Hello { .. } => self.controller.connected(node, connection),
-            // What came by an older connection harms nobody, except that its inventory may be old.
+            // A report by an older connection does no harm, except that its inventory may be old.
             NodeReport::Inventory { .. } if current != Some(connection) => return,
             _ => {}
         }

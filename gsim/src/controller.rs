@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The simulated day begins here.
 const BASE: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// What a connection's far end was told.
+/// The last state sent over a connection.
 #[derive(Debug)]
 pub struct LinkState {
     pub connection: u64,
@@ -44,7 +44,7 @@ pub struct Controller {
     check_every: u64,
 }
 
-/// What came of an input.
+/// The outcome of an input.
 pub enum InputOutcome {
     Done {
         reply: Result<Reply, Refusal>,
@@ -212,7 +212,7 @@ impl Controller {
     }
 }
 
-/// Nodes whose orders an event may have changed.
+/// The nodes for which an event may change orders.
 pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
     let of_run = |run: RunId| -> Vec<NodeId> {
         state.runs.get(run).map_or(Vec::new(), |run| {

@@ -568,7 +568,7 @@ impl Cluster {
             return;
         };
         let index = record.order.index;
-        // Who is lost measures nothing.
+        // A lost GPU measures nothing.
         let measured = began.filter(|_| !end.cause.is_node_failure());
         let ran_millis = measured.and_then(|began| u64::try_from(now - began).ok());
         let end = RunEnd {

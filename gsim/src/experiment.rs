@@ -384,7 +384,7 @@ mod tests {
             "{:?}",
             done.measures.notes
         );
-        // Who says one node means it.
+        // An explicit one node is kept.
         let trace = Trace::parse("job_id,submit_s,run_s,gpus,nodes\na,0,100,6,1\n").unwrap();
         let done = Experiment::run(
             &trace,
@@ -560,7 +560,7 @@ mod tests {
         assert_eq!(run("kill_at_limit = true"), (1, 86_400.0, true));
     }
 
-    /// Every night at ten in Berlin the cluster is kept for somebody else.
+    /// Every night at ten in Berlin the cluster is reserved for another account.
     #[test]
     fn with_a_date_windows_and_periods_are_those_of_the_sites_clock() {
         let trace = Trace::parse("job_id,account,submit_s,run_s,time_limit_s,gpus\na,x,0,3600,7200,1\nb,x,100,3600,3600,1\nc,x,200,60,60,1\n").unwrap();

@@ -272,8 +272,8 @@ impl Hardware {
             .map_or_else(|| no_jobs(wish), |group| group.shape.with(wish))
     }
 
-    /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type. CPUs or memory that it does not say stand in
-    /// nobody's way.
+    /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type. A node without CPUs or memory in the file has
+    /// plenty.
     ///
     /// # Errors
     /// The first row that cannot be used, with its line.

@@ -107,7 +107,7 @@ impl History {
         }
     }
 
-    /// All jobs whose last run ended, over the nodes that there were at the end.
+    /// All jobs with an ended last run, over the nodes that there were at the end.
     ///
     /// # Errors
     /// No job of the trace ended, or it knows no nodes.
@@ -229,7 +229,7 @@ fn trace_job(
     }
 }
 
-/// What one job, or task of an array, asked for: times from the begin on, and nobody to wait for.
+/// The request of one job or array task: times from the begin on, without dependencies.
 fn asked(spec: &JobSpec, begin: Timestamp) -> JobSpec {
     let since = |at: Timestamp| Timestamp(at.since_millis(begin));
     let common = CommonSpec {
@@ -296,7 +296,7 @@ fn hardware(state: &State) -> Result<Hardware, String> {
                 .filter(|gpu| gpu.usable())
                 .map(|gpu| gpu.info.clone())
                 .collect();
-            // Nobody cuts GPUs here: what was cut stays so.
+            // No GPU is cut here: the MIG layouts stay.
             let reported = Inventory {
                 gpus,
                 mig: Arc::default(),

@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// What a starting daemon finds. It kills what nobody supervises and writes its end.
+    /// What a starting daemon finds. It kills processes without a supervisor and writes their end.
     pub fn scan(&mut self, now: i64) -> Vec<(RunId, Found)> {
         let known: BTreeSet<RunId> = self.spool.runs.keys().copied().collect();
         self.supervisors
@@ -187,7 +187,7 @@ impl Machine {
         self.supervisors.clear();
     }
 
-    /// Runs whose processes use a GPU that the order names, and may not be there beside it.
+    /// The runs with processes on a GPU of the order, which the order must not meet.
     pub fn users_of(&self, order: &Order) -> Vec<RunId> {
         let disturbs = |one: &GpuGrant, other: &GpuGrant| {
             one.slot == other.slot && !one.part.goes_beside(&other.part)

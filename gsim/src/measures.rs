@@ -22,7 +22,7 @@ pub struct Measures {
     pub never_started: u64,
     /// Preempted, and not to be started again.
     pub cancelled: u64,
-    /// Rows whose source does not say how long they ran.
+    /// Rows without a run time in the source.
     pub skipped: u64,
     pub makespan_secs: f64,
     pub wait_secs: Spread,

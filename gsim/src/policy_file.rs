@@ -20,7 +20,7 @@ pub struct PolicyFile {
     pub settings: Settings,
     /// Every account has a cluster of its own.
     pub per_account_clusters: bool,
-    /// Whose days and months periods of budgets and recurring reservations follow.
+    /// The calendar of budget periods and recurring reservations.
     pub time_zone: Arc<TimeZone>,
     /// Reservations that were left out, since nothing says on which days the trace is.
     pub dateless: usize,

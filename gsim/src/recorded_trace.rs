@@ -147,7 +147,7 @@ struct LineHead {
     now: Option<i64>,
     #[serde(default)]
     input: String,
-    /// Of the first line of a life: who wrote it, and the end of the life before.
+    /// Of the first line of a life: the release that wrote it, and the end of the life before.
     version: Option<String>,
     after: Option<String>,
 }

@@ -514,7 +514,7 @@ mod tests {
             "{:?}",
             done.measures.refusals
         );
-        // Two of two GPUs would go beside each other; who wants the node alone does not.
+        // Two jobs of two GPUs fit on one node; an exclusive job does not join them.
         let mut spans: Vec<(i64, i64)> = done.parts[0]
             .outcome
             .jobs

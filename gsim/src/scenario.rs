@@ -1,5 +1,4 @@
-//! What people and misfortune do to a simulated cluster: a list made from a seed, from which single
-//! entries can be left out.
+//! Commands and faults of a simulated cluster: a list made from a seed, from which single entries can be left out.
 
 use crate::prng::Prng;
 use std::fmt;
@@ -121,7 +120,7 @@ pub enum ActKind {
     CrashController {
         millis: i64,
     },
-    /// At a commit, counted from the start: before it is durable, or after and before anyone hears.
+    /// At a commit, counted from the start: before it is durable, or after and before any answer.
     CrashAtCommit {
         commit: u64,
         before: bool,

@@ -94,7 +94,7 @@ pub enum SimEvent {
         number: u64,
         epoch: u64,
     },
-    /// People who look after the cluster once it is calm.
+    /// The operators' work once it is calm.
     Caretaker,
 }
 

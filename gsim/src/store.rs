@@ -1,7 +1,7 @@
 //! The controller's disk: documents of exactly those records that events say they touched.
 //!
-//! A record that changed without being named is old after the next crash, as it would be in the real
-//! store (gpuctld's `store`, whose rules on what is live are repeated here).
+//! A record that changed without being named is old after the next crash, as in gpuctld's `store`. Its rules on live
+//! records are repeated here.
 
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
 use gcore::ctl::{Event, Rows};

@@ -33,7 +33,7 @@ pub(crate) struct TestBed {
     pub(crate) now: Timestamp,
     /// What is submitted and refused in each round, instead of a pass.
     pub(crate) submit: Option<JobSpec>,
-    /// Who is asked why it waits, instead of a pass.
+    /// The job to explain in each round, instead of a pass.
     pub(crate) ask: Option<JobId>,
     pub(crate) naive: bool,
     /// What became free is given away without a whole pass.

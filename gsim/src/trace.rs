@@ -1,4 +1,4 @@
-//! Traces of real jobs as CSV: who asked for what when, and how long it ran. The columns are those of
+//! Traces of real jobs as CSV: user, request, submission, run time. The columns are those of
 //! `shared/data/README.md` and of `gadm export-trace`.
 //!
 //! Owns names, units and bounds of the columns; every bad row is reported with its line. It never decides where a job
@@ -195,7 +195,7 @@ impl TraceJob {
     pub fn gpus(&self) -> u64 {
         self.gpu_milli.div_ceil(1000)
     }
-    /// Its nodes on a cluster whose largest has so many GPUs: where the source does not say, as many as its GPUs fill.
+    /// Its number of nodes; without one in the source, as many as its GPUs fill of nodes with so many GPUs.
     pub fn nodes_among(&self, largest_gpus: u64) -> u32 {
         if self.says_nodes || largest_gpus == 0 {
             return self.nodes;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// The first submission is here on the simulated clock.
 pub const BASE: Timestamp = Timestamp::from_secs(1_700_000_000);
-/// Windows and periods that come and go in vain before those who still wait are given up: a year of days and nights.
+/// So many windows and periods in vain end the run with jobs still pending: a year of days and nights.
 const MAX_IDLE_TURNS: u32 = 800;
 /// Ends between two looks for finished jobs to forget.
 const FORGET_EVERY: u32 = 256;
@@ -68,7 +68,7 @@ pub enum Runtime {
     Actual,
 }
 
-/// Who looks on while a trace is run, and changes nothing.
+/// Watches the run of a trace, and changes nothing.
 pub trait Observer {
     /// Facts as they come; `state` has them already.
     fn facts(&mut self, state: &State, events: &[Event]);
@@ -76,7 +76,7 @@ pub trait Observer {
     fn rest(&mut self, state: &State, now: Timestamp);
 }
 
-/// Nobody.
+/// No observer.
 impl Observer for () {
     fn facts(&mut self, _: &State, _: &[Event]) {}
     fn rest(&mut self, _: &State, _: Timestamp) {}
@@ -96,7 +96,7 @@ pub fn run(
     run_watched(jobs, hardware, config, settings, clock, &mut ())
 }
 
-/// As [`run`], with an onlooker.
+/// As [`run`], with an observer.
 ///
 /// # Errors
 /// As [`run`].
@@ -125,7 +125,7 @@ struct TraceRun<'a> {
     cluster: ClusterTraits,
     onlooker: &'a mut dyn Observer,
     state: State,
-    /// Kept from pass to pass, as the daemon's planner does. Why somebody waits is asked at the end only.
+    /// Kept from pass to pass, as the daemon's planner does. Pending reasons are computed at the end only.
     engine: Engine,
     mirror: Mirror,
     events: Vec<Event>,
@@ -259,7 +259,7 @@ impl<'a> TraceRun<'a> {
             .min()
     }
 
-    /// When a window of a reservation opens or closes next, or the period of a budget is over: who waits may start then.
+    /// When the next reservation window opens or closes, or the next budget period begins: pending jobs may start then.
     fn next_turn(&self) -> Option<i64> {
         if self.waiting == 0 || self.idle_turns >= MAX_IDLE_TURNS {
             return None;
@@ -724,7 +724,7 @@ fn actor_of(job: &TraceJob) -> Actor {
     } else {
         &job.user
     };
-    // Whoever set a priority, or a nice below 0, was one.
+    // Only an operator sets a priority, or a nice below 0.
     let operator = job
         .asked
         .as_ref()

@@ -84,7 +84,7 @@ fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -
     } else {
         request.ntasks = cpus;
     }
-    // What the trace does not say stands in nobody's way.
+    // A resource that the trace does not name is not requested.
     request.mem = MemRequest::PerNode(if job.mem_mib > 0 {
         job.mem_mib << 20
     } else {

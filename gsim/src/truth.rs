@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub struct Truth {
-    /// First id and number of ids of each acknowledged submission that must be there, and who asked.
+    /// By first id: number of ids and client of each acknowledged submission that must be there.
     submitted: BTreeMap<JobId, (u64, usize)>,
     /// Acknowledged before a backup was brought back that does not know them: allowed to be gone.
     forgiven: BTreeSet<JobId>,
@@ -33,7 +33,7 @@ pub struct Truth {
     pub returns: u64,
     /// Runs that were told to make room for a job that started elsewhere.
     pub unneeded: u64,
-    /// Nodes whose runs were written off because the fence program had powered them off.
+    /// Nodes that the fence program powered off, and that therefore lost their runs.
     pub fenced: u64,
 }
 

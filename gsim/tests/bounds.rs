@@ -1,5 +1,4 @@
-//! What no policy may do to anybody, over streams of jobs from seeds: starve a big job, or leave work waiting beside idle
-//! nodes.
+//! Bounds for every policy, over streams of jobs from seeds: no big job starves, and no job waits beside idle nodes.
 
 use gcore::ctl::{Event, State};
 use gmodel::run::StopCause;
@@ -88,8 +87,8 @@ fn run(trace: &str, policy: &str) -> Vec<JobTimes> {
         .collect()
 }
 
-/// From when everybody before it has started, a job waits no longer than until what runs then has reached its limits:
-/// whoever passes it, passes it for good reasons and without delaying it.
+/// Once all jobs before it have started, a job waits at most until the running jobs reach their limits: backfill does not
+/// delay it.
 #[test]
 fn nobody_starves() {
     for seed in 1..=SEEDS {
@@ -139,7 +138,7 @@ fn no_job_waits_beside_an_idle_pool() {
             };
             let jobs = run(&trace, &words);
             for job in jobs.iter().filter(|job| job.start > job.submit) {
-                // Somebody ran until it started, all the time from its submission.
+                // Another job ran at every moment from its submission to its start.
                 let mut busy_to = job.submit;
                 while busy_to < job.start {
                     let on = jobs
@@ -156,7 +155,7 @@ fn no_job_waits_beside_an_idle_pool() {
     }
 }
 
-/// A pool that a lender without a guarantee fills, and an owner who comes back now and then for whole nodes of its guarantee.
+/// A pool that an account without a guarantee fills, and an owner that asks now and then for whole nodes of its guarantee.
 fn lent_stream(seed: u64, jobs: u32, every: (i64, i64)) -> String {
     let mut chance = Prng::new(seed, 11);
     let mut all: Vec<(i64, String)> = Vec::new();
@@ -298,8 +297,8 @@ fn reclaimed(seed: u64, every: (i64, i64)) -> WaitObserver {
     watch
 }
 
-/// What its guarantee has room for starts as soon as those who give way are gone, here at once; only a run that came back from a
-/// preemption less than `min_run` ago is waited for.
+/// A job within its guarantee starts as soon as the victims have left, here at once; it waits only for a run that came back
+/// from a preemption less than `min_run` ago.
 #[test]
 fn guaranteed_demand_starts_within_its_bound() {
     for seed in 1..=SEEDS {

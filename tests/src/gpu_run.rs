@@ -19,7 +19,7 @@ const BUSY_PERCENT: f64 = 50.0;
 const GIVES_WAY_WITHIN: Duration = Duration::from_secs(15);
 const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Whose GPUs they are.
+/// Where the GPUs under test come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuSource {
     Real,
@@ -238,7 +238,7 @@ impl<'a> GpuRun<'a> {
         all.dedup();
         all.retain(|minor| self.dev_dir().join(format!("nvidia{minor}")).exists());
         let words: Vec<String> = all.iter().map(u32::to_string).collect();
-        // What the kernel says of a simulated device, whose driver is not there, is not what the fence says.
+        // A simulated device has no driver: the kernel's answer for it says nothing about the fence.
         let look = format!(
             "for m in {}; do e=$( (exec 3<>{}/nvidia$m) 2>&1 ); case \"$e\" in *'not permitted'*) ;; *) echo open $m;; esac; done",
             words.join(" "),

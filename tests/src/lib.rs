@@ -1,7 +1,9 @@
 //! Tests of the whole workspace: real daemons, command lines, compatibility, and the tidiness of the tree.
 
+pub mod gpu_faults;
 pub mod gpu_run;
 pub mod hostile;
 pub mod namespace;
 pub mod person;
 pub mod pool;
+pub mod source_tree;

@@ -23,10 +23,10 @@ pub struct Person {
 }
 
 impl Person {
-    /// The user, who stays until the last borrower is gone.
+    /// The user, that stays until the last borrower is gone.
     pub fn borrow() -> Self {
         loop {
-            // While it is held nobody removes them.
+            // No test removes the user while the lock is held.
             let lock = Flock::lock(lock_file(), FlockArg::LockShared)
                 .map_err(|(_, error)| error)
                 .unwrap();

@@ -29,7 +29,7 @@ const PROGRAMS: [&str; 12] = [
 pub struct Pool {
     /// Where the sandbox is.
     pub dir: PathBuf,
-    /// Where jobs work: writable for everybody.
+    /// Where jobs work: writable for all users.
     pub work: PathBuf,
     programs: PathBuf,
     tag: String,
@@ -443,7 +443,7 @@ impl Pool {
         fs::read_to_string(self.work.join(name)).unwrap_or_default()
     }
 
-    /// Writes a file there that everybody may read and execute.
+    /// Writes a file there that all users may read and execute.
     pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.work.join(name);
         fs::write(&path, bytes).unwrap();
@@ -592,7 +592,7 @@ impl Drop for Pool {
     }
 }
 
-/// A directory that everybody may pass through.
+/// A directory that all users may pass through.
 pub fn temp_dir() -> TempDir {
     let temp = tempfile::Builder::new()
         .prefix("gpupool-test-")

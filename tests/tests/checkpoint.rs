@@ -15,7 +15,7 @@ const WORKER: &str = "echo \"attempt $GSUB_ATTEMPT from ${GSUB_LAST_MARK:-nothin
        sleep 0.05\n\
      done\n";
 
-/// Nodes of one GPU, all guaranteed to `owners`; both accounts are everybody's.
+/// Nodes of one GPU, all guaranteed to `owners`; both accounts are open to all users.
 fn pool(nodes: u32) -> Option<Pool> {
     let pool = Pool::up(nodes, "h100:1")?;
     gadm(&pool, &format!("account add owners guaranteed=gpu:{nodes}"));
@@ -174,7 +174,7 @@ fn daemons_that_are_killed_in_the_grace_forget_neither_that_it_was_asked_nor_the
     pool.wait_file("begun");
     let owner = pool.gsub(&OWNER);
     pool.wait_file("asked");
-    // It marks while nobody but its supervisor is there.
+    // It marks while only its supervisor is there.
     pool.kill("gpuctld");
     pool.kill("node1");
     pool.write("may-mark", "");

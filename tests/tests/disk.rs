@@ -271,7 +271,7 @@ fn after_a_restore_no_id_is_given_again_and_runs_the_backup_does_not_know_go_on(
     pool.start("gpuctld");
     pool.wait_until("the node reports", || pool.node("node1").state == "MIXED");
     let next = pool.gsub(&["--hold", "--wrap", "true"]);
-    // What nodes report is known to have been given; a million above it is what nobody can have seen.
+    // A number that a node reports was assigned; a million above it was never seen.
     assert!(
         next > last && next > unknown + 999_999,
         "{next} after {last}"

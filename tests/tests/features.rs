@@ -332,7 +332,7 @@ fn the_account_that_used_less_goes_first_and_what_runs_where_is_as_the_partition
         .chain([&large])
         .for_each(|id| drop(pool.wait_state(*id, Completed)));
 
-    // Questions whose answer is nobody.
+    // Queries without a result.
     let said = pool.run("gq", &["-h", "-u", "4200000001"]);
     assert_eq!((said.code, said.out.as_str()), (0, ""), "{said:?}");
     let said = pool.run("gacct", &["-n", "-u", "4200000001"]);

@@ -6,7 +6,7 @@ use gmodel::JobState::{Failed, Running};
 use gmodel::ReasonCode;
 use gpupool_tests::pool::{Pool, is_alive};
 
-/// Fails while `broken` is there, hangs while `hangs` is (also one whose controller was killed ends with it), else cuts the power of what `pid.1` names.
+/// Fails while `broken` exists, hangs while `hangs` exists (and ends with it), else powers off what `pid.1` names.
 const FENCE: &str = r#"#!/bin/sh
 cd "${0%/*}" || exit 9
 echo "$1 $GPUPOOL_ATTEMPT" >> calls
@@ -17,7 +17,7 @@ kill -9 $(cat pid.1); echo off >> calls
 const JOB: &str = "kill -0 $(cat pid.1) 2>/dev/null && echo \"attempt $GSUB_ATTEMPT beside a live one\" >> twice; \
     echo $$ > pid.$GSUB_ATTEMPT; while [ ! -e go ]; do sleep 0.02; done; exit 5";
 
-/// A job runs on node1, whose daemon is dead; the process of the job.
+/// Starts a job on node1 and kills the daemon there; the process of the job.
 fn lost_node(pool: &Pool) -> (u64, i32) {
     let fence = pool.write("fence", FENCE);
     let lines = format!(

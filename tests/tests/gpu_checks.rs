@@ -8,7 +8,7 @@ use std::time::Instant;
 
 const WAIT: &str = "until [ -e stop ]; do sleep 0.1; done";
 
-/// A pool of one node whose GPUs are checked by the simulator's program as soon as they are idle; `more` lines of [diagnostics].
+/// A pool of one node; the simulator's program checks its GPUs as soon as they are idle. `more`: lines of [diagnostics].
 fn pool_with_checks(faults: &[&[&str]], more: &str) -> Option<Pool> {
     let pool = Pool::up(1, "h100:8")?;
     pool.wait_idle("node1");
@@ -242,7 +242,7 @@ fn a_program_that_hangs_on_one_gpu_takes_that_one_out_and_one_that_cannot_be_run
     pool.down();
 }
 
-/// A pool whose GPUs are checked by gpupool's own program.
+/// A pool with GPUs that gpupool's own program checks.
 fn pool_with_our_checks(faults: &[&[&str]], more: &str) -> Option<Pool> {
     nodes_with_our_checks(1, faults, more)
 }

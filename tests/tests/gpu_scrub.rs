@@ -1,4 +1,4 @@
-//! The memory of GPUs between tenants: overwritten and looked at before another gets it, and given to nobody where it was not.
+//! GPU memory between tenants: overwritten and verified before the next job, and given to no job without that.
 
 use gmodel::JobState::Completed;
 use gpupool_tests::pool::Pool;

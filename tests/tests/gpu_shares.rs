@@ -1,5 +1,5 @@
-//! Parts of GPUs: equal halves of one user stand on one GPU behind an MPS daemon that holds them to their part; nobody else's do, and
-//! nothing of it is left behind, whoever is killed when.
+//! GPU shares: equal halves of one user run on one GPU behind an MPS daemon that bounds them; no other user's do. Nothing is
+//! left behind, whatever is killed.
 
 use gmodel::JobState::{Completed, Pending, Running};
 use gpupool_tests::pool::{Pool, is_alive, kill_process};
@@ -10,7 +10,7 @@ const WAIT: &str = "until [ -e stop ]; do sleep 0.1; done";
 const SEES: &str = "echo $CUDA_MPS_PIPE_DIRECTORY; [ -S $CUDA_MPS_PIPE_DIRECTORY/control ] && echo reached; \
                     touch $CUDA_MPS_PIPE_DIRECTORY/mine 2>/dev/null || echo closed";
 
-/// A node whose only partition shares GPUs so.
+/// A node with one partition, which shares GPUs so.
 fn pool(gpus: &str, sharing: &str) -> Option<Pool> {
     let pool = Pool::up(1, gpus)?;
     share(&pool, sharing);
@@ -147,7 +147,7 @@ fn two_halves_of_one_user_run_on_one_gpu_behind_caps_and_anothers_half_waits_wit
         (Some(u64::from(pool.person().uid)), Some(50.0)),
         "{known}"
     );
-    // Root is another user than the one whose GPU it is.
+    // Root is another user than the GPU's tenant.
     let other = pool.gsub(&["--gpus", "0.5", "--wrap", "true"]);
     let quarter = submit(&pool, "0.25", "true");
     pool.wait_until("the other says why it waits", || {
@@ -310,7 +310,7 @@ fn a_killed_gpud_finds_its_shares_again_and_takes_back_what_nobody_uses() {
         .iter()
         .for_each(|id| drop(pool.wait_state(*id, Completed)));
     pool.wait_until("MPS is gone", || is_given_back(&pool, 0));
-    // The daemon dies while nobody looks.
+    // The daemon dies unobserved.
     std::fs::remove_file(pool.work.join("stop")).unwrap();
     let three = submit(&pool, "0.5", WAIT);
     wait_up(&pool, three, 1);

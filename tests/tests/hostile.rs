@@ -1,5 +1,4 @@
-//! Those who mean harm, for as long as `SOAK_SECS` says or some seconds: the daemons live, take no more memory than they may, and everybody
-//! else works on.
+//! An attack of `SOAK_SECS` or some seconds: the daemons live, keep to their memory bounds, and other users work on.
 
 use gmodel::JobState;
 use gpupool_tests::hostile::{AFTERWARDS, Watch, secs};

@@ -1,5 +1,5 @@
 //! Jobs that hold GPUs and do not use them: seen before anything is done, warned, told by the site's program, taken back to the
-//! queue; and jobs that work, are exempt, or whose GPUs nobody can sample, are left alone.
+//! queue; and jobs that work, are exempt, or have GPUs without samples, are left alone.
 
 use gmodel::JobState::Running;
 use gpupool_tests::pool::Pool;
@@ -224,7 +224,7 @@ fn a_job_that_works_and_one_whose_gpus_nobody_can_sample_are_left_alone() {
             .idle
             .is_some_and(|idle| idle.contains("warned; it is cancelled when that is"))
     });
-    // From here on nobody hears of the GPUs.
+    // From here on there are no samples.
     set(&pool, &["driver", "hang"]);
     let hangs = Instant::now();
     pool.wait_until("more than its time is gone", || {

@@ -283,7 +283,7 @@ fn a_job_over_its_memory_is_out_of_memory_and_a_neighbour_goes_on() {
     pool.wait_idle("node1");
 }
 
-/// Of declared memory what somebody chose holds, and the share of a job that chose nothing does not.
+/// A requested memory limit holds; the default share of a job that requests none does not.
 #[test]
 fn in_a_sandbox_too_a_job_is_held_to_the_memory_it_asked_for_and_to_no_other() {
     let Some(pool) = Pool::up(1, "none") else {

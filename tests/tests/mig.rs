@@ -72,7 +72,7 @@ fn a_job_with_a_slice_opens_its_own_capabilities_and_nobody_elses() {
     };
     fault(&pool, &["gpu0", "mig", "3g.40gb,2g.20gb,2g.20gb"]);
     wait_for_slices(&pool, &["2g.20gb", "2g.20gb", "3g.40gb"]);
-    // Who may be opened says "No such device" (there is no driver), who may not "Operation not permitted".
+    // A permitted device answers "No such device" (there is no driver), a denied one "Operation not permitted".
     let script = format!(
         "echo $GSUB_GPU_UUIDS $NVIDIA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES; cd {}/node1/dev; for d in nvidia[0-9]* nvidia-caps/*; do \
          echo \"$(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //')\"; done; cd - >/dev/null; {WAIT}",
@@ -238,7 +238,7 @@ fn what_a_job_leaves_in_its_slice_keeps_that_slice_out_and_no_other() {
         .find(|one| one["compute"][0]["uuid"] == uuid.as_str())
         .unwrap()["id"]
         .to_string();
-    // A process of nobody: it is not of the job, and not gone with it.
+    // A process outside the job, which does not end with it.
     fault(
         &pool,
         &["gpu0", "process", "4194303", "100", &instance, "0"],
@@ -261,7 +261,7 @@ fn what_a_job_leaves_in_its_slice_keeps_that_slice_out_and_no_other() {
     pool.check();
 }
 
-/// A node of one GPU in a partition whose queue has GPUs cut, and a minute later again.
+/// A node of one GPU in a partition with planned MIG cuts, one a minute at most.
 fn planned_pool(lines: &str) -> Option<Pool> {
     let pool = pool("a100-80:1")?;
     let path = pool.dir.join("gpuctld/partitions.d/main.toml");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that are no request of anybody: noise, heads without an end, lengths that lie.
+/// Bytes that are no request: noise, heads without an end, lengths that lie.
 fn garbage() -> Vec<Vec<u8>> {
     let noise: Vec<u8> = (0..100_000u64)
         .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
@@ -92,7 +92,7 @@ fn garbage_on_every_socket_ends_its_connection_only() {
         );
     }
     assert_eq!(pool.job(id).state, Running);
-    // The node's own socket still serves the user who has a job there, and nobody else.
+    // The node's own socket still serves the user with a job there, and no other user.
     let through_node = format!("socket = {:?}\n", node_socket.display().to_string());
     let config = pool.write("client-of-node.toml", through_node);
     let said = say(pool
@@ -401,7 +401,7 @@ fn a_lost_nodes_jobs_run_elsewhere_once_and_its_old_runs_die_before_its_gpus_are
         old.iter().all(|pid| is_alive(*pid)),
         "nobody can have ended them"
     );
-    // The GPUs are held by nobody the controller knows of, and still not given to anybody.
+    // The controller knows no holder of the GPUs, and still does not give them away.
     let seen = "for pid in $(cat pinned.1 moving.1); do kill -0 $pid 2>/dev/null && echo alive >> next; done; echo done >> next";
     let next = pool.gsub(&["--gpus", "2", "-w", "node1", "--wrap", seen]);
     let watched = Instant::now();
@@ -426,7 +426,7 @@ fn a_lost_nodes_jobs_run_elsewhere_once_and_its_old_runs_die_before_its_gpus_are
     pool.check();
 }
 
-/// A wire between a node and the controller that can be cut: what is sent then arrives nowhere, and nobody is told.
+/// A wire between a node and the controller that can be cut: what is sent then is lost without an error.
 struct Wire {
     address: String,
     cut: Arc<AtomicBool>,
@@ -555,7 +555,7 @@ fn a_node_daemon_without_its_certificate_is_not_let_in() {
     assert_eq!(pool.job(id).state, Pending, "a node nobody knows got a job");
 }
 
-/// A pool whose node1 has a network of its own. The controller listens there too.
+/// A pool in which node1 has a network of its own. The controller listens there too.
 fn with_a_node_in_its_own_network(nodes: u32, lines: &str) -> Option<(Pool, Namespace)> {
     let pool = Pool::up(nodes, "h100:1")?;
     let mut namespace = Namespace::new(&pool, 1)?;

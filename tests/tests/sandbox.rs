@@ -212,7 +212,7 @@ fn mistakes_in_a_nodes_configuration_are_shown_all_at_once_with_their_place() {
     ] {
         assert!(said.err.contains(words), "{words}: {}", said.err);
     }
-    // Who starts it by the sandbox does not have to look into its log.
+    // A start by the sandbox prints the error, so its log need not be read.
     let said = pool.sandbox(&["start", "node1"]);
     assert!(
         said.code == 1

@@ -81,7 +81,7 @@ fn a_borrower_checkpoints_and_gives_way_when_the_owner_comes_back() {
     pool.wait_until("two of the borrowers are back in the queue", || {
         back(Pending) == 2 && back(Running) == 6
     });
-    // Two more GPUs are speech's, but nobody of vision's guaranteed four is touched for a borrower.
+    // Two more GPUs are speech's, but a borrower preempts none of vision's guaranteed four.
     let more: Vec<u64> = (0..4)
         .map(|_| {
             pool.gsub(&[
@@ -343,7 +343,7 @@ fn a_drain_with_a_deadline_moves_jobs_after_their_checkpoint() {
     pool.down();
 }
 
-/// It has its signal and takes its time: that is not taken back, and the record says for whom it was and what became of that.
+/// The victim has its signal and takes its time: that is not taken back, and the record names the preemptor and the outcome.
 #[test]
 fn a_run_that_goes_for_a_job_that_started_elsewhere_says_so() {
     let Some(pool) = Pool::up(2, "h100:1") else {

@@ -1,4 +1,4 @@
-//! The calls that programs for Slurm make, against a pool whose commands are linked under Slurm's names: what submitit,
+//! The calls that programs for Slurm make, against a pool with commands linked under Slurm's names: what submitit,
 //! snakemake, parsl and the others read there must not change. `slurm_clients.txt` has the calls and what they print.
 
 use gpupool_tests::pool::Pool;

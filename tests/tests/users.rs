@@ -351,7 +351,7 @@ fn administration_is_refused_to_ordinary_users() {
     }
     assert!(!backup.exists());
     assert_eq!(pool.node("node1").state, "IDLE");
-    // Files of the daemons are nobody else's.
+    // No other user reads the daemons' files.
     for path in [
         "gpuctld/state/gpupool.db",
         "node1/state/node.key",

@@ -1,5 +1,5 @@
-//! `gpupool-hostile-user OWN-JOB OTHERS-JOB DIR SECS SEED SOCKET...`: an ordinary user who means harm. The last line says what was answered how
-//! often; exit code 1 where an answer was one that no user must get.
+//! `gpupool-hostile-user OWN-JOB OTHERS-JOB DIR SECS SEED SOCKET...`: an ordinary, hostile user. The last line counts the
+//! answers by status; exit code 1 if one was an answer that no user must get.
 
 use gpupool_tests::hostile::user::{Ground, attack};
 use std::process::ExitCode;

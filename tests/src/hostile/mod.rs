@@ -1,5 +1,5 @@
-//! Those who mean harm, against a pool that works: what they send is below, what must hold meanwhile is [`Watch`]. The hostile user is a
-//! program of its own, for the kernel says who sends; what it sends are requests in which one value is at an extreme.
+//! Hostile clients against a working pool: [`Watch`] says what must hold meanwhile. The hostile user is a program of its own,
+//! since the kernel names the sender; it sends requests with one value at an extreme.
 
 pub mod extremes;
 pub mod user;
@@ -14,21 +14,21 @@ const OTHER_UID: u32 = 1;
 /// What a controller of a few thousand jobs takes, with what is being received and written, KiB.
 const MOST_CONTROLLER_KIB: u64 = 900 << 10;
 const MOST_NODE_KIB: u64 = 400 << 10;
-/// The longest that another user waits for an answer. A controller that nobody attacks takes a hundredth of it.
+/// The longest that another user waits for an answer. A controller at peace takes a hundredth of it.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// A pool in which others work while somebody means harm.
+/// A pool in which users work during an attack.
 pub struct Watch<'a> {
     pool: &'a Pool,
     daemons: Vec<(&'static str, i32)>,
-    /// A job of somebody else that runs all the time.
+    /// A job of another user that runs all the time.
     bystander: u64,
     slowest: Duration,
     asked: u32,
 }
 
 impl<'a> Watch<'a> {
-    /// Notes who lives, and starts another user's job on node1.
+    /// Notes the processes of the daemons, and starts another user's job on node1.
     pub fn begin(pool: &'a Pool, daemons: &[&'static str]) -> Self {
         let bystander = pool.gsub(&["-o", "/dev/null", "--wrap", "while :; do sleep 0.1; done"]);
         pool.wait_state(bystander, JobState::Running);

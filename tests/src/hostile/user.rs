@@ -1,5 +1,5 @@
-//! An ordinary user who means harm: every number and text of every request at its extremes, requests that are sent by half, and answers
-//! that are never read, over the controller's socket and over a node's. What must come back is an answer in words, or an end.
+//! An ordinary, hostile user: every number and text of every request at its extremes, half requests, and answers that are
+//! never read, over the controller's socket and a node's. Each request must get an answer in words, or an end.
 
 use super::extremes::{paths, texts, values, with};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ const LOOK_BYTES: usize = 2000;
 pub struct Ground {
     /// The controller's socket, and one of a node where the user has a job.
     pub sockets: Vec<PathBuf>,
-    /// A job of the user's that runs, and one of somebody else.
+    /// A running job of the user, and one of another user.
     pub own: u64,
     pub others: u64,
     /// A directory to work in.

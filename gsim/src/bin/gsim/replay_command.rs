@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct ReplayArgs {
-    /// The file `trace` of a state directory whose gpuctld.toml says trace = true; plain or gzip
+    /// The file `trace` of a state directory, written under trace = true in gpuctld.toml; plain or gzip
     trace: PathBuf,
     /// Say what would have been different under this policy: a name or a TOML file, as for gsim run
     #[arg(long, value_name = "NAME|FILE")]

@@ -1,0 +1,165 @@
+//! Steps of jobs by grun: where their tasks run, which GPUs and files each task has, and step shares.
+
+use gmodel::JobState::Completed;
+use gpupool_tests::pool::Pool;
+
+#[test]
+fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
+    let Some(pool) = Pool::up(2, "h100:4") else {
+        return;
+    };
+    let script = "grun -w node2 -N1 -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_STEP_NODELIST' > chosen\n\
+                  grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $GSUB_GPU_UUIDS'\n\
+                  grun -w node9 true 2> stranger; grun --oversubscribe true 2> refused; echo $? >> refused\n\
+                  grun -K -n2 -J first-falls sh -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 1000'; echo $? > killed\n\
+                  grun -r1 -n1 sh -c 'echo $SLURM_NNODES of $SLURM_JOB_NUM_NODES' > relative\n\
+                  grun -n4 -m cyclic sh -c 'echo $SLURM_PROCID on $SLURM_NODEID' | sort > cyclic\n\
+                  grun -t 0:01 -n1 sleep 1000 2> late; echo $? >> late\n\
+                  grun -W1 -n2 sh -c '[ $SLURM_PROCID = 0 ] || sleep 1000' 2> left; echo $? >> left\n\
+                  grun --export=NONE,FOO=1 -n1 sh -c 'echo $FOO $BAR $SLURM_JOB_ID' > env; echo $((SLURM_JOB_END_TIME - SLURM_JOB_START_TIME)) >> env";
+    let path = format!(
+        "export BAR=2 PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&[
+        "-N2",
+        "--gpus=8",
+        "--gpus-per-node=4",
+        "--gpus-per-task=2",
+        "--mem",
+        "1G",
+        "-t",
+        "5",
+        "--wrap",
+        &path,
+    ]);
+    pool.wait_state(id, Completed);
+    assert_eq!(
+        pool.file("chosen"),
+        "node2 node2\n",
+        "{}",
+        pool.file(&format!("gsub-{id}.out"))
+    );
+    let gpus = [pool.file("gpus.0"), pool.file("gpus.1")];
+    assert!(
+        gpus[0] != gpus[1] && gpus.iter().all(|line| line.matches("GPU-").count() == 2),
+        "{gpus:?}"
+    );
+    assert_eq!(
+        pool.file("stranger"),
+        "grun: --nodelist: \"node9\" is not a node of the job, or is excluded. It holds node[1-2].\n"
+    );
+    let refused = pool.file("refused");
+    assert!(
+        refused.starts_with("grun: --oversubscribe of srun is not offered: ")
+            && refused.ends_with("\n2\n"),
+        "{refused}"
+    );
+    assert_eq!(
+        (pool.file("killed").as_str(), pool.file("env")),
+        ("143\n", format!("1 {id}\n300\n"))
+    );
+    assert_eq!(
+        (pool.file("relative").as_str(), pool.file("cyclic").as_str()),
+        ("1 of 2\n", "0 on 0\n1 on 1\n2 on 0\n3 on 1\n")
+    );
+    let (late, left) = (pool.file("late"), pool.file("left"));
+    assert!(
+        late.contains("its time is up (--time 0:01): ending task 0\n") && late.ends_with("\n143\n"),
+        "{late}"
+    );
+    assert!(
+        left.contains("its first task ended 1 s ago (--wait): ending task 1\n")
+            && left.ends_with("\n143\n"),
+        "{left}"
+    );
+    let steps = pool
+        .run(
+            "gacct",
+            &[
+                "-j",
+                &id.to_string(),
+                "--steps",
+                "-nP",
+                "-o",
+                "jobname,nodelist,state",
+            ],
+        )
+        .out;
+    let of_gruns: Vec<&str> = steps.lines().skip(2).collect();
+    assert_eq!(
+        of_gruns,
+        [
+            "sh|node2|COMPLETED",
+            "sh|node1|COMPLETED",
+            "first-falls|node[1-2]|FAILED",
+            "sh|node2|COMPLETED",
+            "sh|node[1-2]|COMPLETED",
+            "sleep|node1|FAILED",
+            "sh|node[1-2]|FAILED",
+            "sh|node1|COMPLETED"
+        ],
+        "{steps}"
+    );
+}
+
+#[test]
+fn steps_with_parts_of_their_own_run_as_many_at_once_as_there_is_room_for() {
+    let Some(pool) = Pool::up(2, "h100:2") else {
+        return;
+    };
+    // Each makes a directory of its GPU's name: it could not while another step is on the same GPU.
+    let script = "one() { grun --exact -n1 -c1 --gpus 1 sh -c 'mkdir $GSUB_GPU_UUIDS && sleep 0.3 && rmdir $GSUB_GPU_UUIDS && echo $SLURMD_NODENAME $SLURM_CPUS_PER_TASK >> done'; }\n\
+                  for i in 1 2 3 4 5 6 7 8; do one & done; wait\n\
+                  hold() { grun --gpus 4 -n2 sh -c '[ $SLURM_PROCID = 1 ] || touch up; sleep 1000' 2> /dev/null & holder=$!; until [ -e up ]; do sleep 0.05; done; rm up; }\n\
+                  hold; kill -9 $holder; grun -n1 --gpus-per-node=h100:2 sh -c 'echo $GSUB_GPU_UUIDS' > after-a-killed-one 2> waited\n\
+                  grun -n1 --gres=none sh -c 'echo none:$CUDA_VISIBLE_DEVICES' > none; grun --exact -n1 -c 9 true 2> never; echo $? >> never\n\
+                  hold; grun -n1 --gpus 1 true 2> told & waiting=$!; until [ -s told ]; do sleep 0.05; done; kill -INT $waiting; wait $waiting; echo $? >> told; kill $holder";
+    let path = format!(
+        "export PATH={}:$PATH\n{script}",
+        gpupool_tests::pool::programs().display()
+    );
+    let id = pool.gsub(&[
+        "-N2",
+        "--gpus-per-node=2",
+        "--ntasks-per-node=2",
+        "--mem",
+        "1G",
+        "-t",
+        "5",
+        "--wrap",
+        &path,
+    ]);
+    pool.wait_state(id, Completed);
+    let (done, log) = (pool.file("done"), pool.file(&format!("gsub-{id}.out")));
+    assert_eq!(
+        (
+            done.matches("node1 1\n").count() + done.matches("node2 1\n").count(),
+            done.contains("node2")
+        ),
+        (8, true),
+        "{done}{log}"
+    );
+    assert_eq!(
+        pool.file("after-a-killed-one").matches("GPU-").count(),
+        2,
+        "{log}"
+    );
+    assert!(
+        pool.file("waited").starts_with(
+            "grun: waiting: 1 task with 2 h100 GPUs a node: other steps have the rest; "
+        ),
+        "{}",
+        pool.file("waited")
+    );
+    assert_eq!(pool.file("none"), "none:\n");
+    assert_eq!(
+        pool.file("never"),
+        "grun: 1 task with 9 CPUs each: more than the job has there; node1 has 2 CPUs; node2 has 2 CPUs\n1\n"
+    );
+    assert!(
+        pool.file("told").ends_with("\n130\n"),
+        "{}",
+        pool.file("told")
+    );
+}
