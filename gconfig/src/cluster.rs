@@ -3,6 +3,7 @@
 //! Partitions are read by [`crate::partition`], records by [`crate::policy`]; where the controller lives is gpuctld's affair.
 
 use crate::error::Errors;
+use crate::name::{NAMES, is_name};
 use crate::section::Section;
 use gmodel::array_spec::MAX_TASKS;
 use gmodel::config::{ClusterConfig, LostNodePolicy, Privacy};
@@ -104,7 +105,8 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         visible_devices: section
             .word("visible_devices", &VisibleDevices::WORDS, errors)
             .unwrap_or_default(),
-        operators: crate::policy::user_names(section, "operators", errors)
+        operators: section
+            .user_names("operators", errors)
             .into_iter()
             .collect(),
         min_job_age_secs,
@@ -122,17 +124,6 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
         diagnostics: crate::diagnostics::read(section, errors),
         ..default
     }
-}
-
-/// What a name may be, for who wrote another.
-pub(crate) const NAMES: &str = "use up to 64 letters, digits, '_', '-' and '.'";
-
-/// A name of letters, digits, `_`, `-` and `.`, at most 64 of them.
-pub fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
 fn name(section: &Section, key: &str, errors: &mut Errors) -> Option<String> {

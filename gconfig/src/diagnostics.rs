@@ -2,8 +2,8 @@
 //!
 //! Owns its keys, defaults and bounds; the program is on the nodes, which look whether they may run it.
 
-use crate::cluster::NAMES;
 use crate::error::Errors;
+use crate::name::NAMES;
 use crate::section::Section;
 use gmodel::gpu_check::{BUILTIN, CheckProgram, Diagnostics, MAX_WORD_BYTES};
 

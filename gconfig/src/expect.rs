@@ -1,7 +1,7 @@
 //! `[expect.NAME]` tables: what nodes should have. Owns their keys; differences are shown by `gnodes --diff` and stop nothing.
 
-use crate::cluster::{NAMES, is_name};
 use crate::error::Errors;
+use crate::name::{NAMES, is_name};
 use crate::section::{NamedTable, Section};
 use gmodel::expected_hardware::ExpectedHardware;
 

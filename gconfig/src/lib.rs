@@ -10,6 +10,7 @@ mod expect;
 pub mod idle;
 mod limits;
 mod mig;
+pub mod name;
 pub mod partition;
 pub mod policy;
 pub mod policy_check;

@@ -2,8 +2,8 @@
 //!
 //! Owns their keys. Whether profiles go together is for the boards to say, which nobody knows here: the node refuses what does not.
 
-use crate::cluster::{NAMES, is_name};
 use crate::error::Errors;
+use crate::name::{NAMES, is_name};
 use crate::section::{NamedTable, Section};
 use gmodel::config::MigLayout;
 use gmodel::gpu_request::is_mig_profile;

@@ -2,10 +2,10 @@
 //!
 //! Owns their keys, and that names and the default are unique over all files. Source of words: slurm.conf(5).
 
-use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::limits::limits;
-use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed, user_names};
+use crate::name::{NAMES, is_name};
+use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
 use crate::scheduling::PLACEMENTS;
 use crate::section::Section;
 use gmodel::config::{
@@ -259,7 +259,8 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
             .number("priority_tier", 0..=65_533, errors)
             .unwrap_or(default.priority_tier),
         allow_accounts: section.texts("allow_accounts", errors).unwrap_or_default(),
-        allow_users: user_names(section, "allow_users", errors)
+        allow_users: section
+            .user_names("allow_users", errors)
             .into_iter()
             .collect(),
         cpus_per_gpu: section.number("cpus_per_gpu", 1..=65_536, errors),

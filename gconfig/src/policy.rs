@@ -3,9 +3,9 @@
 //! Owns their keys and bounds. Whether names that they mention exist is [`crate::policy_check`]'s. Words of sacctmgr(1)
 //! and of `scontrol create reservation`.
 
-use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::limits::{job_limits, keys_with, limits, read as read_limits};
+use crate::name::{NAMES, is_name, is_user};
 use crate::section::{NamedTable, Section};
 use gmodel::constraint::Constraint;
 use gmodel::hostlist::Hostlist;
@@ -305,7 +305,7 @@ impl<'s> Records<'s> {
                 RecordKind::Qos,
                 errors,
             ),
-            coordinators: user_names(&section, "coordinators", errors),
+            coordinators: section.user_names("coordinators", errors),
             users: users(&section, name, errors),
             users_only: section.boolean("users_only", errors).unwrap_or(false),
             closed: section.boolean("closed", errors).unwrap_or(false),
@@ -404,7 +404,7 @@ impl<'s> Records<'s> {
             users: one_way(
                 &section,
                 "users",
-                user_names(&section, "users", errors),
+                section.user_names("users", errors),
                 errors,
             ),
             accounts: one_way(&section, "accounts", accounts, errors),
@@ -491,22 +491,6 @@ pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, what: &str, errors
     }
 }
 
-pub fn user_names(section: &Section, key: &str, errors: &mut Errors) -> BTreeSet<String> {
-    let mut users = BTreeSet::new();
-    for (name, span) in section.names(key, errors).unwrap_or_default() {
-        if !is_user(&name) {
-            errors.add(
-                section.source,
-                span,
-                format!("{name:?} is no name of a user"),
-                "as the system knows it",
-            );
-        }
-        users.insert(name);
-    }
-    users
-}
-
 /// Which nodes a count of them chooses among.
 fn features(section: &Section, errors: &mut Errors) -> String {
     let Some(text) = section.text("features", errors) else {
@@ -549,15 +533,9 @@ fn one_way(
     names
 }
 
-/// What a system may call a user: no blanks, no separators of lists.
-pub fn is_user(name: &str) -> bool {
-    (1..=128).contains(&name.len())
-        && !name.contains(|c: char| c.is_whitespace() || c.is_control() || ",:/=".contains(c))
-}
-
 /// `users = ["ada"]`, and `[account.NAME.user.ada]` where a user has settings.
 fn users(section: &Section, account: &str, errors: &mut Errors) -> BTreeMap<String, AccountUser> {
-    let plain = user_names(section, "users", errors);
+    let plain = section.user_names("users", errors);
     let mut users: BTreeMap<_, _> = plain
         .into_iter()
         .map(|name| (name, AccountUser::default()))

@@ -3,6 +3,7 @@
 //! Owns types, bounds and "did you mean"; never which keys there are.
 
 use crate::error::{Errors, Local, Source};
+use crate::name::{is_name, is_user};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime};
 use gmodel::duration::TimeLimit;
 use gmodel::hostlist::Hostlist;
@@ -10,7 +11,7 @@ use gmodel::policy::{ALL_GPUS, GpuAmounts};
 use gmodel::size::parse_bytes;
 use gmodel::suggest::closest;
 use gmodel::{TimeZone, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use toml::Spanned;
@@ -330,7 +331,7 @@ impl<'a> Section<'a> {
         let mut amounts = BTreeMap::new();
         for (name, value) in table.iter() {
             let gpu_type = name.get_ref().to_ascii_lowercase();
-            if !crate::cluster::is_name(&gpu_type) {
+            if !is_name(&gpu_type) {
                 errors.add(
                     self.source,
                     name.span(),
@@ -509,7 +510,7 @@ impl<'a> Section<'a> {
     /// A type of GPU, in small letters.
     pub fn gpu_type(&self, key: &str, errors: &mut Errors) -> Option<String> {
         let text = self.text(key, errors)?.to_ascii_lowercase();
-        if !crate::cluster::is_name(&text) {
+        if !is_name(&text) {
             errors.add(
                 self.source,
                 self.span(key),
@@ -524,15 +525,31 @@ impl<'a> Section<'a> {
     /// An account of the system.
     pub fn user(&self, key: &str, errors: &mut Errors) -> Option<String> {
         let text = self.text(key, errors)?;
-        if !crate::policy::is_user(&text) {
+        self.must_be_user(&text, self.span(key), errors);
+        Some(text)
+    }
+
+    /// Accounts of the system; none where the key is missing.
+    pub fn user_names(&self, key: &str, errors: &mut Errors) -> BTreeSet<String> {
+        let names = self.names(key, errors).unwrap_or_default();
+        names
+            .into_iter()
+            .map(|(name, span)| {
+                self.must_be_user(&name, span, errors);
+                name
+            })
+            .collect()
+    }
+
+    fn must_be_user(&self, name: &str, span: Range<usize>, errors: &mut Errors) {
+        if !is_user(name) {
             errors.add(
                 self.source,
-                self.span(key),
-                format!("{text:?} is no name of a user"),
+                span,
+                format!("{name:?} is no name of a user"),
                 "as the system knows it",
             );
         }
-        Some(text)
     }
 
     /// An absolute path; empty when `allow_empty`.

@@ -3,8 +3,8 @@
 //! Owns its keys, and that switches are a forest: each node below one leaf, each switch below one other, none below itself.
 //! Words of topology.conf(5).
 
-use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
+use crate::name::{NAMES, is_name};
 use crate::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{NodeGroup, Rails, Switch, Topology};

@@ -36,15 +36,15 @@ const HASH_INLINE_BYTES: usize = 256 << 10;
 /// The way to the core thread. Cheap to clone, usable from any task or thread.
 #[derive(Clone)]
 pub struct CoreHandle {
-    shared: Arc<Shared>,
+    shared: Arc<CoreShared>,
 }
 
 /// What the handles and the core thread share.
-struct Shared {
-    inputs: mpsc::Sender<Message>,
+struct CoreShared {
+    inputs: mpsc::Sender<CoreMessage>,
     command_room: Arc<Semaphore>,
     report_room: Arc<Semaphore>,
-    published: Published,
+    published: PublishedView,
     versions: watch::Sender<u64>,
     stats: CoreStats,
     reader: Reader,
@@ -192,7 +192,7 @@ impl CoreHandle {
             return Err(stopping());
         };
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Input(Box::new(Queued {
+        self.send(CoreMessage::Input(Box::new(QueuedInput {
             input: Input::Node { node, report },
             blobs: Vec::new(),
             reply: Some(reply),
@@ -225,7 +225,7 @@ impl CoreHandle {
             return view;
         }
         let (reply, answer) = oneshot::channel();
-        self.send(Message::View(reply));
+        self.send(CoreMessage::View(reply));
         match answer.await {
             Ok(view) => view,
             Err(_) => self.shared.published.last().await, // stopping: the newest there will be
@@ -238,7 +238,7 @@ impl CoreHandle {
     /// `Unavailable` when we are stopping.
     pub async fn full_state(&self) -> Result<State, Refusal> {
         let (reply, answer) = oneshot::channel();
-        self.send(Message::FullState(reply));
+        self.send(CoreMessage::FullState(reply));
         answer.await.map(|state| *state).map_err(|_| stopping())
     }
 
@@ -280,7 +280,7 @@ impl CoreHandle {
     /// `Unavailable` when we are stopping.
     pub(crate) fn plan_blocking(&self, plan: Plan) -> Result<Reply, Refusal> {
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Input(Box::new(Queued {
+        self.send(CoreMessage::Input(Box::new(QueuedInput {
             input: Input::Plan { plan },
             blobs: Vec::new(),
             reply: Some(reply),
@@ -296,18 +296,18 @@ impl CoreHandle {
             return Some(view);
         }
         let (reply, answer) = oneshot::channel();
-        self.send(Message::View(reply));
+        self.send(CoreMessage::View(reply));
         answer.blocking_recv().ok()
     }
 
     /// Asks the core thread to bring the end of a checkpoint home between two batches.
     pub(crate) fn finish_checkpoint(&self) {
-        self.send(Message::FinishCheckpoint);
+        self.send(CoreMessage::FinishCheckpoint);
     }
 
     /// Ends the core thread after everything that is queued now.
     pub(crate) fn stop(&self) {
-        self.send(Message::Stop);
+        self.send(CoreMessage::Stop);
     }
 
     async fn ask(&self, input: Input, blobs: Vec<Blob>) -> Result<Reply, Refusal> {
@@ -318,7 +318,7 @@ impl CoreHandle {
             )));
         };
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Input(Box::new(Queued {
+        self.send(CoreMessage::Input(Box::new(QueuedInput {
             input,
             blobs,
             reply: Some(reply),
@@ -329,21 +329,21 @@ impl CoreHandle {
     }
 
     /// A message to a thread that has ended is dropped, and with it its reply channel: the asker hears.
-    fn send(&self, message: Message) {
+    fn send(&self, message: CoreMessage) {
         let _ = self.shared.inputs.send(message);
     }
 }
 
 /// What reaches the core thread.
-enum Message {
-    Input(Box<Queued>),
+enum CoreMessage {
+    Input(Box<QueuedInput>),
     View(oneshot::Sender<Arc<State>>),
     FullState(oneshot::Sender<Box<State>>),
     FinishCheckpoint,
     Stop,
 }
 
-struct Queued {
+struct QueuedInput {
     input: Input,
     blobs: Vec<Blob>,
     reply: Option<oneshot::Sender<Result<Reply, Refusal>>>,
@@ -353,13 +353,13 @@ struct Queued {
 }
 
 /// The newest view and whether it is still true.
-struct Published {
+struct PublishedView {
     /// Version of the newest committed change.
     version: AtomicU64,
     view: Mutex<Option<(u64, Arc<State>)>>,
 }
 
-impl Published {
+impl PublishedView {
     fn current(&self) -> Option<Arc<State>> {
         // Version first: a view published after it can only be newer.
         let version = self.version.load(Ordering::Acquire);

@@ -4,9 +4,10 @@
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
 use crate::config::Config;
+use crate::config::LiveSettings;
+use crate::connection_limits::ConnectionLimits;
 use crate::core_thread::{Core, CoreHandle, CoreParts, make_room_to_start, now};
-use crate::guests::Guests;
-use crate::http::{self, App, LiveSettings};
+use crate::http::{self, App};
 use crate::idle_program::Warning;
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
@@ -238,7 +239,7 @@ async fn serve(
         links,
         names: UserNames::default(),
         app: app.clone(),
-        guests: Guests::default(),
+        limits: ConnectionLimits::default(),
         stop: stopping,
     };
     let mut signals = Signals::catch()?; // before anyone can see us and stop us
@@ -336,7 +337,7 @@ fn end_of(ended: CoreEnd, state_dir: &Path, restore: &str) -> ExitCode {
             tracing::error!(
                 "{:#}: {}: {restore}. What was not yet written was not acknowledged. Jobs go on",
                 anyhow::Error::from(e),
-                store::DAMAGED
+                store::error::DAMAGED
             );
             ExitCode::from(EXIT_DATABASE)
         }

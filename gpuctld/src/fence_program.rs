@@ -3,7 +3,7 @@
 //! Decides nothing: which node, when, and when again is in the state ([`gcore::ctl::fence_orders`]); when it is called,
 //! [`crate::site_orders`] says.
 
-use crate::config::{Config, SiteProgram};
+use crate::config::settings::{Config, SiteProgram};
 use crate::site_orders::SiteOrder;
 use crate::site_program;
 use gcore::ctl::{FenceOrder, Input, State, fence_orders};

@@ -2,7 +2,7 @@
 //! however the site likes. Decides nothing: who is warned is in the state ([`gcore::ctl::idle_orders`]). A call that failed is not
 //! repeated, and noted in the job's record.
 
-use crate::config::{Config, SiteProgram};
+use crate::config::settings::{Config, SiteProgram};
 use crate::site_orders::SiteOrder;
 use crate::site_program;
 use gcore::ctl::{IdleOrder, Input, State, idle_orders};

@@ -3,19 +3,19 @@
 //! Owns accepting, handshakes and who a peer is: the kernel's word on the unix socket, the certificate's on TLS.
 //! A name in a header counts only on a connection whose certificate is a node's. Nothing here reads a body.
 
+use crate::connection_limits::{ConnectionLimits, is_privileged};
 use crate::core_thread::CoreHandle;
-use crate::guests::{Guests, is_privileged};
-use crate::http::{App, CameFrom, Holder, Peer};
+use crate::http::{App, CertificateHolder, ForwarderAddress, Peer};
 use crate::node_link::NodeLinks;
 use crate::pki::NodeIdentity;
-use crate::user_names::{Claimed, Standing, UserNames};
+use crate::user_names::{ClaimedUser, UserMatch, UserNames};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use gwire::api::FORWARD_HEADER;
-use gwire::door::{Door, Full, Place};
+use gwire::min_rate::{MinRateBody, MinRateStream};
 use gwire::node_protocol::{ALPN_JOIN, ALPN_NODE};
-use gwire::patience::{PatientBody, PatientStream};
+use gwire::permits::{NoPermit, Permit, PermitPool};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -58,7 +58,7 @@ pub struct Site {
     pub links: NodeLinks,
     pub names: UserNames,
     pub app: Arc<App>,
-    pub guests: Guests,
+    pub limits: ConnectionLimits,
     /// True once we are stopping.
     pub stop: watch::Receiver<bool>,
 }
@@ -103,7 +103,7 @@ pub async fn serve_unix(listener: UnixListener, site: Site) {
         }
     }
     drop(listener);
-    finish(&site.guests.local).await;
+    finish(&site.limits.local).await;
 }
 
 /// Accepts machines until we stop.
@@ -128,7 +128,7 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: S
         }
     }
     drop(listener);
-    finish(&site.guests.forwarders).await;
+    finish(&site.limits.forwarders).await;
 }
 
 async fn until_stop(stop: &mut watch::Receiver<bool>) {
@@ -136,9 +136,9 @@ async fn until_stop(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Waits for the connections that are left.
-async fn finish<G: Ord + Clone>(door: &Door<G>) {
+async fn finish<C: Ord + Clone>(permits: &PermitPool<C>) {
     let empty = async {
-        while door.taken() > 0 {
+        while permits.taken() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -156,13 +156,13 @@ async fn serve_local(stream: UnixStream, site: Site) {
     };
     let (uid, gid) = (credentials.uid(), credentials.gid());
     let user = site.names.of(uid).await;
-    let _place = match site
-        .guests
+    let _permit = match site
+        .limits
         .local
-        .enter(uid, is_privileged(&site.app, uid, &user), 1)
+        .take(uid, is_privileged(&site.app, uid, &user), 1)
     {
-        Ok(place) => place,
-        Err(full) => return turn_away(&stream, full),
+        Ok(permit) => permit,
+        Err(none) => return turn_away(&stream, none),
     };
     let peer = Peer {
         uid,
@@ -182,12 +182,12 @@ async fn serve_local(stream: UnixStream, site: Site) {
 }
 
 /// Says why before it closes; a client that still writes reads it afterwards.
-fn turn_away(stream: &UnixStream, full: Full) {
-    let text = match full {
-        Full::Each(most) => format!(
+fn turn_away(stream: &UnixStream, none: NoPermit) {
+    let text = match none {
+        NoPermit::PerClient(most) => format!(
             "you have {most} connections to the controller, as many as one user may. Close some"
         ),
-        Full::All(most) => format!(
+        NoPermit::All(most) => format!(
             "users have {most} connections to the controller, and more are only for operators. Try again in a moment"
         ),
     };
@@ -206,10 +206,10 @@ async fn serve_machine(
     site: Site,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    let handshake = entered(
-        site.guests
+    let handshake = permitted(
+        site.limits
             .handshakes
-            .wait(from.ip(), false, 1, HANDSHAKE_TIMEOUT)
+            .wait_for(from.ip(), false, 1, HANDSHAKE_TIMEOUT)
             .await,
     )?;
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
@@ -224,7 +224,7 @@ async fn serve_machine(
     match (alpn.as_slice(), identity) {
         (ALPN_NODE, Some(identity)) => {
             let mut stop = site.stop.clone();
-            let _place = entered(site.guests.links.enter(identity.node, false, 1))?;
+            let _permit = permitted(site.limits.links.take(identity.node, false, 1))?;
             tokio::select! {
                 () = site.links.serve(stream, identity, from) => {}
                 () = until_stop(&mut stop) => {}
@@ -236,17 +236,17 @@ async fn serve_machine(
             ));
         }
         (ALPN_JOIN, _) | (_, None) => {
-            let _place = entered(site.guests.strangers.enter(from.ip(), false, 1))?;
+            let _permit = permitted(site.limits.joins.take(from.ip(), false, 1))?;
             tokio::time::timeout(JOIN_TIMEOUT, serve_http(stream, &site, only_joining)).await?;
         }
         (_, Some(identity)) => {
-            let _place = entered(site.guests.forwarders.enter(identity.node, false, 1))?;
+            let _permit = permitted(site.limits.forwarders.take(identity.node, false, 1))?;
             serve_forwarder(
                 stream,
                 &site,
-                Holder {
+                CertificateHolder {
                     identity,
-                    from: from.ip().to_string(),
+                    address: from.ip().to_string(),
                 },
                 from.ip(),
             )
@@ -256,17 +256,24 @@ async fn serve_machine(
     Ok(())
 }
 
-fn entered<G: Ord>(place: Result<Place<G>, Full>) -> std::io::Result<Place<G>> {
-    place.map_err(|full| {
-        std::io::Error::other(match full {
-            Full::Each(most) => format!("this machine has {most} such connections already"),
-            Full::All(most) => format!("there are {most} such connections already"),
+fn permitted<C: Ord>(permit: Result<Permit<C>, NoPermit>) -> std::io::Result<Permit<C>> {
+    permit.map_err(|none| {
+        std::io::Error::other(match none {
+            NoPermit::PerClient(most) => {
+                format!("this machine has {most} such connections already")
+            }
+            NoPermit::All(most) => format!("there are {most} such connections already"),
         })
     })
 }
 
 /// Requests of a node daemon: its own, and those of users it saw on its socket.
-async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Holder, from: IpAddr) {
+async fn serve_forwarder(
+    stream: TlsStream<TcpStream>,
+    site: &Site,
+    holder: CertificateHolder,
+    from: IpAddr,
+) {
     let (core, names) = (site.core.clone(), site.names.clone());
     // The node may have been removed since it joined; asked once a connection and at each request.
     serve_http(stream, site, move |mut request: Request<Incoming>| {
@@ -291,7 +298,7 @@ async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, holder: Hold
             identity: identity.clone(),
         });
         request.extensions_mut().insert(holder.clone());
-        request.extensions_mut().insert(CameFrom(from));
+        request.extensions_mut().insert(ForwarderAddress(from));
         Ok(request)
     })
     .await;
@@ -320,13 +327,13 @@ impl StillMember {
         if peer.user.is_empty() {
             return Ok(());
         }
-        let claimed = Claimed {
+        let claimed = ClaimedUser {
             uid: peer.uid,
             gid: peer.gid,
             name: peer.user.clone(),
         };
         match self.names.compare(claimed).await {
-            Ok(Ok(standing)) => peer.known = standing == Standing::Known,
+            Ok(Ok(standing)) => peer.known = standing == UserMatch::Same,
             Ok(Err(text)) => return Err(refusal(StatusCode::FORBIDDEN, &text)),
             Err(e) => {
                 return Err(refusal(
@@ -356,10 +363,10 @@ where
     F: Fn(Request<Incoming>) -> Admission + Clone + Send + 'static,
 {
     let api = TowerToHyperService::new(site.router.clone());
-    let (app, guests) = (site.app.clone(), site.guests.clone());
+    let (app, limits) = (site.app.clone(), site.limits.clone());
     let service = service_fn(move |request| {
         let (api, admitted) = (api.clone(), admit(request));
-        let (app, guests) = (app.clone(), guests.clone());
+        let (app, limits) = (app.clone(), limits.clone());
         async move {
             let mut request = match admitted {
                 Ok(request) => request,
@@ -370,12 +377,12 @@ where
             {
                 return Ok(answer);
             }
-            let held = match guests.room_for(&request, &app).await {
-                Ok(held) => held,
+            let permits = match limits.permits_for(&request, &app).await {
+                Ok(permits) => permits,
                 Err(text) => return Ok(refusal(StatusCode::TOO_MANY_REQUESTS, &text)),
             };
-            let answer = api.call(request.map(PatientBody::new)).await?;
-            Ok(held.until_written(answer))
+            let answer = api.call(request.map(MinRateBody::new)).await?;
+            Ok(permits.until_written(answer))
         }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
@@ -383,7 +390,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(READ_BUFFER_BYTES);
-    let connection = builder.serve_connection(TokioIo::new(PatientStream::new(stream)), service);
+    let connection = builder.serve_connection(TokioIo::new(MinRateStream::new(stream)), service);
     tokio::pin!(connection);
     let mut stop = site.stop.clone();
     let ended = tokio::select! {

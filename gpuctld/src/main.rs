@@ -3,10 +3,11 @@
 //! This file reads the command line and hands over; what a running controller consists of is in `daemon.rs`.
 
 mod config;
+mod connection_limits;
 mod core_thread;
 mod daemon;
 mod fence_program;
-mod guests;
+mod hex;
 mod histogram;
 mod http;
 mod idle_program;
@@ -23,6 +24,7 @@ mod planner;
 mod seal;
 mod site_orders;
 mod site_program;
+mod state_dir;
 mod store;
 mod trace_file;
 mod user_names;

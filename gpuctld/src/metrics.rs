@@ -4,7 +4,8 @@
 
 use crate::core_thread::{CoreHandle, CoreStats};
 use crate::histogram::{Histogram, HistogramValues};
-use crate::http::{differences, state_word};
+use crate::http::node::difference::differences;
+use crate::http::node::gpu::state_word;
 use gcore::ctl::{State, open_breakers};
 use gmodel::node::Role;
 use gmodel::{JobState, Timestamp};

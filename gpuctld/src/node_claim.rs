@@ -25,12 +25,12 @@ const SPEAKS: Duration = Duration::from_secs(2 * HEARTBEAT_SECS);
 
 /// How the last connection of each node ended, as far as this process saw it.
 #[derive(Debug, Default)]
-pub struct Claims {
-    ends: Mutex<BTreeMap<NodeId, Ended>>,
+pub struct NodeClaims {
+    ends: Mutex<BTreeMap<NodeId, EndedLink>>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedLink {
     life: NodeLife,
     from: SocketAddr,
     at: Instant,
@@ -40,7 +40,7 @@ pub struct Ended {
 
 /// The node's connection that is there.
 #[derive(Clone, Debug)]
-pub struct Connected {
+pub struct ConnectedMachine {
     pub life: NodeLife,
     pub from: SocketAddr,
     pub silent: Duration,
@@ -48,12 +48,12 @@ pub struct Connected {
 
 /// A machine that is not let in, and what the core is to know of it.
 #[derive(Debug)]
-pub struct Refused {
+pub struct ClaimRefusal {
     pub text: String,
     pub report: Option<NodeReport>,
 }
 
-impl Ended {
+impl EndedLink {
     pub fn now(life: NodeLife, from: SocketAddr, closed: bool) -> Self {
         Self {
             life,
@@ -76,8 +76,8 @@ pub fn is_closed(error: &FrameError) -> bool {
     }
 }
 
-impl Claims {
-    pub fn ended(&self, node: NodeId, end: Ended) {
+impl NodeClaims {
+    pub fn ended(&self, node: NodeId, end: EndedLink) {
         self.ends
             .lock()
             .expect("no panic while held")
@@ -92,8 +92,8 @@ impl Claims {
         id: NodeId,
         life: &NodeLife,
         from: SocketAddr,
-        connected: Option<Connected>,
-    ) -> Result<(), Refused> {
+        connected: Option<ConnectedMachine>,
+    ) -> Result<(), ClaimRefusal> {
         let Some(node) = state.nodes.get(id) else {
             return Ok(());
         };
@@ -104,14 +104,14 @@ impl Claims {
         if *known == NodeLife::default() || known == life {
             return Ok(());
         }
-        let claim = |text: String, owner: &str| Refused {
+        let claim = |text: String, owner: &str| ClaimRefusal {
             report: Some(NodeReport::Claimed {
                 owner: owner.into(),
                 text: text.clone(),
             }),
             text,
         };
-        let later = |text: String| Refused { text, report: None };
+        let later = |text: String| ClaimRefusal { text, report: None };
         let other = if known.boot == life.boot {
             "spool"
         } else {
@@ -235,15 +235,15 @@ mod tests {
         state
     }
 
-    fn connected(silent_secs: u64) -> Option<Connected> {
-        Some(Connected {
+    fn connected(silent_secs: u64) -> Option<ConnectedMachine> {
+        Some(ConnectedMachine {
             life: life("a", "s"),
             from: at(1),
             silent: Duration::from_secs(silent_secs),
         })
     }
 
-    fn owner(refused: Refused) -> String {
+    fn owner(refused: ClaimRefusal) -> String {
         match refused.report {
             Some(NodeReport::Claimed { owner, text }) => {
                 assert!(
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_same_life_is_let_in_and_another_one_only_when_nothing_of_the_first_goes_on() {
-        let claims = Claims::default();
+        let claims = NodeClaims::default();
         let judge = |state: &State, life: &NodeLife, connected| {
             claims
                 .judge(state, NODE, life, at(2), connected)
@@ -303,10 +303,10 @@ mod tests {
             Err(SILENT_LIFE.into()),
             "not known to be off"
         );
-        claims.ended(NODE, Ended::now(same.clone(), at(1), false));
+        claims.ended(NODE, EndedLink::now(same.clone(), at(1), false));
         assert_eq!(judge(&state(true), &copy, None), Err(SILENT_LIFE.into()));
         // The machine closed the connection itself: a daemon that starts again is back within 10 s, and a boot takes longer.
-        claims.ended(NODE, Ended::now(same.clone(), at(1), true));
+        claims.ended(NODE, EndedLink::now(same.clone(), at(1), true));
         assert_eq!(judge(&state(true), &copy, None), Err("later".into()));
         assert_eq!(
             judge(&state(true), &new_disk, None),
@@ -316,9 +316,9 @@ mod tests {
         let long_ago = Instant::now().checked_sub(RETURN).unwrap();
         claims.ended(
             NODE,
-            Ended {
+            EndedLink {
                 at: long_ago,
-                ..Ended::now(same.clone(), at(1), true)
+                ..EndedLink::now(same.clone(), at(1), true)
             },
         );
         assert_eq!(judge(&state(true), &copy, None), Ok(()));

@@ -34,10 +34,10 @@ const WORK: WorkBudget = WorkBudget {
 
 /// Shared by the thread that learns and those who ask. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook(Arc<Mutex<Known>>);
+pub struct Outlook(Arc<Mutex<OutlookData>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct OutlookData {
     lengths: Arc<RunLengths>,
     calibration: Calibration,
 }
@@ -84,7 +84,7 @@ impl Outlook {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, OutlookData> {
         self.0.lock().expect("no panic while held")
     }
 }
@@ -128,7 +128,7 @@ struct Learner {
 
 impl Learner {
     /// What is on record, as it was before the controller stopped.
-    fn begin(database: &Path, outlook: &Outlook) -> forecasts::Answer<Self> {
+    fn begin(database: &Path, outlook: &Outlook) -> forecasts::StoreResult<Self> {
         let store = ForecastStore::open(database)?;
         let mut calibration = Calibration::default();
         store
@@ -140,7 +140,7 @@ impl Learner {
             .into_iter()
             .for_each(|open| calibration.watch(open));
         let lengths = Arc::new(store.run_lengths()?);
-        *outlook.known() = Known {
+        *outlook.known() = OutlookData {
             lengths,
             calibration,
         };
@@ -156,7 +156,7 @@ impl Learner {
         view: Arc<State>,
         outlook: &Outlook,
         now: Timestamp,
-    ) -> forecasts::Answer<bool> {
+    ) -> forecasts::StoreResult<bool> {
         if self.learned.elapsed() > LEARN_EVERY {
             self.learned = std::time::Instant::now();
             outlook.known().lengths = Arc::new(self.store.run_lengths()?);
@@ -223,10 +223,10 @@ pub fn plans(
     })
 }
 
-type Due = BTreeMap<JobId, (u8, String, i64)>;
+type DueForecasts = BTreeMap<JobId, (u8, String, i64)>;
 
 /// Jobs that are to be forecast now: age, partition, seconds waited. Whoever waits for something else than their turn is not.
-fn due(calibration: &Calibration, view: &State, now: Timestamp) -> Due {
+fn due(calibration: &Calibration, view: &State, now: Timestamp) -> DueForecasts {
     let waiting = |job: &&Job| {
         job.state == JobState::Pending
             && job.attempts == 0

@@ -5,7 +5,9 @@
 //! node says changes them.
 
 use crate::core_thread::CoreHandle;
+use crate::hex::hex;
 use crate::seal::OrderSeal;
+use crate::state_dir::PKI_DIR;
 use gcore::ctl::{Actor, Command, Refusal, RefusalCode, Reply, State};
 use gmodel::NodeId;
 use gmodel::node::Role;
@@ -29,8 +31,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// DNS name in every controller's certificate: nodes check this one, whatever address they dial.
 pub const SERVER_NAME: &str = "gpuctld.gpupool.internal";
-/// Where the authority lives, in the state directory.
-pub const FOLDER: &str = "pki";
 const CA_DAYS: u64 = 20 * 365;
 /// Made anew at each start, so it only has to outlive one process.
 const SERVER_DAYS: u64 = 10 * 365;
@@ -66,7 +66,7 @@ impl Pki {
     /// # Errors
     /// A file that cannot be read, written or understood.
     pub fn open(state_dir: &Path, cluster: &str) -> anyhow::Result<Self> {
-        let dir = state_dir.join(FOLDER);
+        let dir = state_dir.join(PKI_DIR);
         let (cert_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
         if !cert_path.exists() {
             std::fs::DirBuilder::new()
@@ -415,16 +415,6 @@ fn write_secret(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
     std::fs::File::open(path.parent().expect("the file is in the pki folder"))?.sync_all()
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a String takes everything");
-            text
-        })
 }
 
 #[cfg(test)]

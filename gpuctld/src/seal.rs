@@ -3,6 +3,7 @@
 //!
 //! The key follows from the authority's, so that a copy of `state_dir/pki` keeps it. Decides nothing about runs.
 
+use crate::hex::{hex, unhex};
 use gmodel::launch_order::LaunchOrder;
 use ring::hmac;
 
@@ -25,7 +26,7 @@ impl OrderSeal {
     }
 
     pub fn put_on(&self, order: &mut LaunchOrder) {
-        order.seal = crate::pki::hex(hmac::sign(&self.key, &sealed_part(order)).as_ref());
+        order.seal = hex(hmac::sign(&self.key, &sealed_part(order)).as_ref());
     }
 
     /// Whether the order bears the seal and was made for the node of this name.
@@ -82,12 +83,6 @@ fn sealed_part(order: &LaunchOrder) -> Vec<u8> {
     );
     serde_json::to_vec(&(place, user, policy, share, size, files, &order.argv))
         .expect("texts and numbers are JSON")
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    (!text.is_empty() && text.len().is_multiple_of(2)).then(|| pairs.map(byte).collect())?
 }
 
 #[cfg(test)]

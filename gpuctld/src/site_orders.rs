@@ -2,7 +2,7 @@
 //! what each came to. Decides nothing. A controller that was killed in the middle of a call makes it again, so the programs have to
 //! bear being called twice.
 
-use crate::config::{Config, SiteProgram};
+use crate::config::settings::{Config, SiteProgram};
 use crate::core_thread::CoreHandle;
 use crate::http::App;
 use gcore::ctl::{Input, State};

@@ -1,7 +1,7 @@
 //! Programs of the site that gpuctld runs: whose they must be, and how one is called, without a shell, with an environment of its
 //! own and a time limit. What each is for is its caller's affair.
 
-use crate::config::SiteProgram;
+use crate::config::settings::SiteProgram;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
@@ -43,8 +43,8 @@ pub async fn call(
     let child = command
         .spawn()
         .map_err(|error| format!("{key} cannot be started: {error}"))?;
-    let mut group = Group::of(child);
-    let (mut out, mut err) = (Words::default(), Words::default());
+    let mut group = ProcessGroup::of(child);
+    let (mut out, mut err) = (LastWords::default(), LastWords::default());
     let limit = Duration::from_secs(u64::from(program.timeout_secs));
     let ended = {
         let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
@@ -61,7 +61,7 @@ pub async fn call(
         }
         ended
     };
-    let words = Words::text(&err, &out);
+    let words = LastWords::text(&err, &out);
     match ended {
         Ok(Ok(status)) if status.success() => {
             group.is_over();
@@ -127,12 +127,12 @@ fn ending(status: ExitStatus) -> String {
 }
 
 /// A program with all it started in its process group: killed when the call is given up, for whatever reason.
-struct Group {
+struct ProcessGroup {
     child: Child,
     leader: Option<Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     fn of(child: Child) -> Self {
         let leader = child
             .id()
@@ -147,7 +147,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.leader {
             let _ = killpg(leader, Signal::SIGKILL); // an error: nothing of it is left
@@ -157,9 +157,9 @@ impl Drop for Group {
 
 /// The end of what a program says.
 #[derive(Default)]
-struct Words(VecDeque<u8>);
+struct LastWords(VecDeque<u8>);
 
-impl Words {
+impl LastWords {
     async fn read(&mut self, stream: Option<impl AsyncRead + Unpin>) {
         let Some(mut stream) = stream else { return };
         let mut buffer = [0; 1024];

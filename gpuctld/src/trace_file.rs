@@ -28,7 +28,7 @@ pub struct TraceFile {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct InputLine<'a> {
     now: Timestamp,
     #[serde(flatten)]
     input: &'a Input,
@@ -36,7 +36,7 @@ struct Line<'a> {
 
 /// The first line of a life.
 #[derive(Serialize)]
-struct Loaded {
+struct LoadedLine {
     now: Timestamp,
     input: &'static str,
     /// Of the writer.
@@ -74,14 +74,14 @@ impl TraceFile {
     }
 
     pub fn write(&mut self, now: Timestamp, input: &Input) {
-        self.line(&Line { now, input });
+        self.line(&InputLine { now, input });
     }
 
     /// Begins with what was loaded.
     pub fn begin(&mut self, now: Timestamp, state: &State) {
         self.chain = TraceChain::default();
         let after = self.after.take();
-        self.line(&Loaded {
+        self.line(&LoadedLine {
             now,
             input: "loaded",
             version: env!("CARGO_PKG_VERSION"),

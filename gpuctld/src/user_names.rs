@@ -16,13 +16,13 @@ const MOST: usize = 65_536;
 
 #[derive(Clone, Debug, Default)]
 pub struct UserNames {
-    known: Memory<u32, String>,
-    vouched: Memory<Claimed, Result<Standing, String>>,
+    known: TimedCache<u32, String>,
+    vouched: TimedCache<ClaimedUser, Result<UserMatch, String>>,
 }
 
 /// A user as another machine's daemon names them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Claimed {
+pub struct ClaimedUser {
     pub uid: u32,
     pub gid: u32,
     pub name: String,
@@ -30,29 +30,29 @@ pub struct Claimed {
 
 /// What this host knows of a user that another machine names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum UserMatch {
     /// By the same name and numbers.
-    Known,
+    Same,
     /// Neither the name nor the uid.
     Unknown,
 }
 
 #[derive(Debug)]
-struct Memory<K, V>(Arc<Mutex<HashMap<K, (Instant, V)>>>);
+struct TimedCache<K, V>(Arc<Mutex<HashMap<K, (Instant, V)>>>);
 
-impl<K, V> Clone for Memory<K, V> {
+impl<K, V> Clone for TimedCache<K, V> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<K, V> Default for Memory<K, V> {
+impl<K, V> Default for TimedCache<K, V> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Memory<K, V> {
+impl<K: Eq + Hash, V: Clone> TimedCache<K, V> {
     fn get(&self, key: &K) -> Option<V> {
         let known = self.0.lock().expect("no panic while held");
         known
@@ -93,7 +93,10 @@ impl UserNames {
     ///
     /// # Errors
     /// The sentence for the user: here the name, the uid or the group is another's. The outer error: the name service does not answer.
-    pub async fn compare(&self, claimed: Claimed) -> std::io::Result<Result<Standing, String>> {
+    pub async fn compare(
+        &self,
+        claimed: ClaimedUser,
+    ) -> std::io::Result<Result<UserMatch, String>> {
         if let Some(known) = self.vouched.get(&claimed) {
             return Ok(known);
         }
@@ -106,7 +109,9 @@ impl UserNames {
     }
 }
 
-fn compare(Claimed { uid, gid, name }: &Claimed) -> std::io::Result<Result<Standing, String>> {
+fn compare(
+    ClaimedUser { uid, gid, name }: &ClaimedUser,
+) -> std::io::Result<Result<UserMatch, String>> {
     let refused = |here: String| {
         Ok(Err(format!(
             "on the machine you are on you are {name} (uid {uid}); on the controller's host {here}. Names and uids have to be the same on both"
@@ -120,12 +125,12 @@ fn compare(Claimed { uid, gid, name }: &Claimed) -> std::io::Result<Result<Stand
         (None, None) if *gid == 0 => {
             return refused("nothing is known of you, and group 0 is root's".into());
         }
-        (None, None) => return Ok(Ok(Standing::Unknown)),
+        (None, None) => return Ok(Ok(UserMatch::Unknown)),
     };
     let groups = CString::new(user.name.as_str()).map_err(std::io::Error::other)?;
     let groups = getgrouplist(&groups, user.gid)?;
     match user.gid.as_raw() == *gid || groups.contains(&Gid::from_raw(*gid)) {
-        true => Ok(Ok(Standing::Known)),
+        true => Ok(Ok(UserMatch::Same)),
         false => refused(format!("{name} is not in group {gid}")),
     }
 }
@@ -134,8 +139,8 @@ fn compare(Claimed { uid, gid, name }: &Claimed) -> std::io::Result<Result<Stand
 mod tests {
     use super::*;
 
-    fn standing(uid: u32, gid: u32, name: &str) -> Result<Standing, String> {
-        compare(&Claimed {
+    fn standing(uid: u32, gid: u32, name: &str) -> Result<UserMatch, String> {
+        compare(&ClaimedUser {
             uid,
             gid,
             name: name.into(),
@@ -146,10 +151,10 @@ mod tests {
     #[test]
     fn a_name_and_a_uid_count_only_together() {
         // daemon is uid 1 wherever Linux is.
-        assert_eq!(standing(1, 1, "daemon"), Ok(Standing::Known));
+        assert_eq!(standing(1, 1, "daemon"), Ok(UserMatch::Same));
         assert_eq!(
             standing(1_234_567, 1_234_567, "nobody-we-know"),
-            Ok(Standing::Unknown)
+            Ok(UserMatch::Unknown)
         );
         for (uid, gid, name) in [
             (1001, 1001, "root"),

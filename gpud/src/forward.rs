@@ -7,9 +7,9 @@ use crate::identity::{CONTROLLER_NAME, Identity, dial};
 use crate::link::Dial;
 use anyhow::{Context, Result};
 use gwire::api::{ErrorBody, FORWARD_HEADER, MAX_BODY_BYTES, SCHEMA};
-use gwire::door::{Door, Full, Places};
+use gwire::min_rate::{MinRateBody, MinRateStream};
 use gwire::node_protocol::ALPN_HTTP;
-use gwire::patience::{PatientBody, PatientStream};
+use gwire::permits::{NoPermit, PermitLimits, PermitPool};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -23,11 +23,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-/// Connections at once, and those of one user; root has places of its own.
-const CONNECTIONS: Places = Places {
+/// Connections at once, and those of one user; root has some of its own.
+const CONNECTIONS: PermitLimits = PermitLimits {
     all: 4096,
-    each: 512,
-    kept: 128,
+    per_client: 512,
+    reserved: 128,
 };
 /// What is kept of a request or an answer on its way, bytes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -75,7 +75,7 @@ pub async fn serve(listener: UnixListener, to: Dial) {
         to,
         idle: Mutex::new(Vec::new()),
     });
-    let door = Door::new(CONNECTIONS);
+    let permits = PermitPool::new(CONNECTIONS);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -85,20 +85,24 @@ pub async fn serve(listener: UnixListener, to: Dial) {
                 continue;
             }
         };
-        let (upstream, door) = (Arc::clone(&upstream), door.clone());
+        let (upstream, permits) = (Arc::clone(&upstream), permits.clone());
         tokio::spawn(async move {
-            if let Err(e) = serve_user(stream, upstream, door).await {
+            if let Err(e) = serve_user(stream, upstream, permits).await {
                 tracing::debug!("gpud.sock: {e:#}");
             }
         });
     }
 }
 
-async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>, door: Door<u32>) -> Result<()> {
+async fn serve_user(
+    stream: UnixStream,
+    upstream: Arc<Upstream>,
+    permits: PermitPool<u32>,
+) -> Result<()> {
     let peer = gsys::peer::peer_of(&stream)?;
-    let _place = match door.enter(peer.uid, peer.uid == 0, 1) {
-        Ok(place) => place,
-        Err(full) => return turn_away(&stream, full),
+    let _permit = match permits.take(peer.uid, peer.uid == 0, 1) {
+        Ok(permit) => permit,
+        Err(none) => return turn_away(&stream, none),
     };
     let name = tokio::task::spawn_blocking(move || gsys::user::user_name(peer.uid)).await?;
     let identity = match name {
@@ -126,17 +130,17 @@ async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>, door: Door<u32>
         .header_read_timeout(HEADER_PATIENCE)
         .max_buf_size(BUFFER_BYTES);
     Ok(server
-        .serve_connection(TokioIo::new(PatientStream::new(stream)), service)
+        .serve_connection(TokioIo::new(MinRateStream::new(stream)), service)
         .await?)
 }
 
 /// Says why before it closes; a client that still writes reads it afterwards.
-fn turn_away(stream: &UnixStream, full: Full) -> Result<()> {
-    let text = match full {
-        Full::Each(most) => format!(
+fn turn_away(stream: &UnixStream, none: NoPermit) -> Result<()> {
+    let text = match none {
+        NoPermit::PerClient(most) => format!(
             "you have {most} connections to this machine's gpud, as many as one user may. Close some"
         ),
-        Full::All(most) => format!(
+        NoPermit::All(most) => format!(
             "users have {most} connections to this machine's gpud, and more are only for root. Try again in a moment"
         ),
     };
@@ -164,7 +168,7 @@ impl Upstream {
         let request = match prepared(request, identity) {
             Ok(request) => request,
             Err((text, body)) => {
-                drain(PatientBody::new(body)).await;
+                drain(MinRateBody::new(body)).await;
                 return refusal(StatusCode::BAD_REQUEST, "invalid", text);
             }
         };
@@ -249,7 +253,7 @@ fn prepared(
     match rewritten(&mut parts, identity) {
         Ok(()) => Ok(Request::from_parts(
             parts,
-            Limited::new(PatientBody::new(body), MAX_BODY_BYTES).boxed(),
+            Limited::new(MinRateBody::new(body), MAX_BODY_BYTES).boxed(),
         )),
         Err(text) => Err((text, body)),
     }

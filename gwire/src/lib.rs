@@ -1,10 +1,10 @@
-//! What travels: the REST types and client, the node protocol, frames, versions, peer identity. For the daemons' listeners: who gets a
-//! place, and how long the other end is waited for.
+//! What travels between programs of gpupool: the REST types and client, the node protocol, frames. For the daemons' listeners:
+//! permits for connections, and a least data rate.
 
 pub mod api;
 pub mod client;
-pub mod door;
 pub mod frame;
-pub mod node_protocol;
 #[cfg(feature = "server")]
-pub mod patience;
+pub mod min_rate;
+pub mod node_protocol;
+pub mod permits;

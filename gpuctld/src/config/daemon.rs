@@ -2,7 +2,7 @@
 //!
 //! What the core decides by is [`gconfig`]'s.
 
-use super::{Config, Hook, OnFailure, SiteProgram};
+use super::settings::{Config, OnFailure, SiteProgram, SubmitHook};
 use crate::site_program::check_ownership;
 use gconfig::cluster::{self, KEYS};
 use gconfig::error::{Errors, Source};
@@ -144,7 +144,7 @@ fn site_program(
     })
 }
 
-fn hook(section: &Section, errors: &mut Errors) -> Option<Hook> {
+fn hook(section: &Section, errors: &mut Errors) -> Option<SubmitHook> {
     let table = section.table("submit_hook", errors)?;
     let hook = Section::open(section.source, table, &HOOK_KEYS, "[submit_hook]", errors);
     for key in ["program", "user"] {
@@ -168,7 +168,7 @@ fn hook(section: &Section, errors: &mut Errors) -> Option<Hook> {
             hint,
         );
     }
-    Some(Hook {
+    Some(SubmitHook {
         program: hook
             .path("program", false, errors)
             .unwrap_or_else(|| Path::new("/").into()),

@@ -5,18 +5,19 @@
 //! at once with its place. It never decides what a setting does: the policy goes to the core as a [`ClusterConfig`].
 
 mod daemon;
+pub mod settings;
 
 #[cfg(test)]
 mod tests;
 
 pub use gconfig::error::ConfigError;
 pub use gconfig::idle::sense as idle_sense;
-pub use gconfig::policy::{
-    BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, RecordKind, is_user, word_of,
-};
+pub use gconfig::name::is_user;
+pub use gconfig::policy::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, RecordKind, word_of};
 pub use gconfig::policy_text::policy_text;
 pub use gconfig::scheduling::PLACEMENTS;
 pub use gconfig::section::gpu_text;
+pub use settings::{Config, LiveSettings};
 
 use chrono::{DateTime, TimeDelta, TimeZone as _};
 use gconfig::error::{Errors, Source};
@@ -25,74 +26,13 @@ use gconfig::{partition, policy, policy_check, topology};
 use gmodel::Timestamp;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::Policy;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Largest configuration file that is read, bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-
-/// Everything the administrator wrote, with defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// What the core decides from.
-    pub cluster: ClusterConfig,
-    /// Database, certificates and token secrets; 0700.
-    pub state_dir: PathBuf,
-    /// Unix socket of the REST API; 0666, identity from SO_PEERCRED.
-    pub socket: PathBuf,
-    /// TLS port for nodes and forwarded requests.
-    pub listen: SocketAddr,
-    /// `HOST:PORT` that nodes dial and tokens carry.
-    pub advertise: String,
-    /// Below so many free bytes in `state_dir`, commands that write are refused.
-    pub min_free_bytes: u64,
-    /// Life of a node's certificate; it renews by itself after two thirds.
-    pub node_cert_days: u32,
-    /// Scripts and environments are removed this long after the job's end.
-    pub keep_scripts_days: u32,
-    /// Jobs, their runs and their history are removed this long after their end; sums of use stay.
-    pub keep_jobs_days: u32,
-    /// A site's program that may check or change submissions.
-    pub submit_hook: Option<Hook>,
-    /// Powers a lost node off before its jobs go on elsewhere.
-    pub fence: Option<SiteProgram>,
-    /// Is told of each run whose GPUs stand idle.
-    pub idle: Option<SiteProgram>,
-    /// Keep every input of the core in `state_dir/trace` for replay.
-    pub trace: bool,
-    /// `time_zone` is in the file.
-    pub has_time_zone: bool,
-    /// Where each account, QOS and reservation of the files is written: `path:line`.
-    pub places: BTreeMap<(RecordKind, String), String>,
-}
-
-/// A long-lived program of the site that reads and writes JSON lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
-    pub program: PathBuf,
-    /// Ordinary system user it runs as.
-    pub user: String,
-    pub timeout_ms: u32,
-    pub on_failure: OnFailure,
-}
-
-/// A program of the site that is called as gpuctld's own user, each time anew.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SiteProgram {
-    pub program: PathBuf,
-    pub timeout_secs: u32,
-}
-
-/// What becomes of a submission that the hook did not answer in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    Refuse,
-    Accept,
-}
 
 impl Config {
     /// Reads the main file and, in its directory, `topology.toml`, `partitions.d/*.toml` and `policy.d/*.toml`.
@@ -104,11 +44,11 @@ impl Config {
         let Some(main) = read_source(path, &mut errors) else {
             return Err(errors.into_sorted());
         };
-        let mut sources = vec![(Part::Main, main)];
+        let mut sources = vec![(FileKind::Main, main)];
         let dir = path.parent().unwrap_or(Path::new("."));
         for (part, name) in [
-            (Part::Partitions, "partitions.d"),
-            (Part::Policy, "policy.d"),
+            (FileKind::Partitions, "partitions.d"),
+            (FileKind::Policy, "policy.d"),
         ] {
             sources.extend(
                 files_of(&dir.join(name), &mut errors)
@@ -118,13 +58,14 @@ impl Config {
         }
         let topology = dir.join("topology.toml");
         if topology.exists() {
-            sources
-                .extend(read_source(&topology, &mut errors).map(|source| (Part::Topology, source)));
+            sources.extend(
+                read_source(&topology, &mut errors).map(|source| (FileKind::Topology, source)),
+            );
         }
         Self::read(&sources, errors)
     }
 
-    fn read(sources: &[(Part, Source)], mut errors: Errors) -> Result<Self, Vec<ConfigError>> {
+    fn read(sources: &[(FileKind, Source)], mut errors: Errors) -> Result<Self, Vec<ConfigError>> {
         let mut partitions = partition::Partitions::default();
         let mut records = Records::default();
         let mut config = None;
@@ -132,17 +73,17 @@ impl Config {
         for (part, source) in sources {
             let table = source.parse(&mut errors);
             match part {
-                Part::Main => config = Some(daemon::read(source, &table, &mut errors)),
-                Part::Partitions => partition::refuse_other_keys(source, &table, &mut errors),
-                Part::Policy => {
+                FileKind::Main => config = Some(daemon::read(source, &table, &mut errors)),
+                FileKind::Partitions => partition::refuse_other_keys(source, &table, &mut errors),
+                FileKind::Policy => {
                     policy::refuse_other_keys(source, &table, "files of policy.d", &mut errors)
                 }
-                Part::Topology => topology = Some(topology::read(source, &table, &mut errors)),
+                FileKind::Topology => topology = Some(topology::read(source, &table, &mut errors)),
             }
-            if matches!(part, Part::Main | Part::Partitions) {
+            if matches!(part, FileKind::Main | FileKind::Partitions) {
                 partitions.read(source, &table, &mut records, &mut errors);
             }
-            if matches!(part, Part::Main | Part::Policy) {
+            if matches!(part, FileKind::Main | FileKind::Policy) {
                 records.read(source, &table, &mut errors);
             }
         }
@@ -170,43 +111,11 @@ impl Config {
             _ => Err(errors.into_sorted()),
         }
     }
-
-    /// Settings that differ and take effect only when gpuctld starts again.
-    pub fn restart_needed(old: &Self, new: &Self) -> Vec<String> {
-        let changed = [
-            ("cluster", old.cluster.name != new.cluster.name),
-            ("state_dir", old.state_dir != new.state_dir),
-            ("socket", old.socket != new.socket),
-            ("listen", old.listen != new.listen),
-            ("advertise", old.advertise != new.advertise),
-            ("trace", old.trace != new.trace),
-        ];
-        changed
-            .into_iter()
-            .filter(|(_, differs)| *differs)
-            .map(|(key, _)| key.to_owned())
-            .collect()
-    }
-
-    /// The new settings as far as they take effect without a restart.
-    pub fn reloaded(old: &Self, new: &Self) -> Self {
-        let mut cluster = new.cluster.clone();
-        cluster.name.clone_from(&old.cluster.name);
-        Self {
-            cluster,
-            state_dir: old.state_dir.clone(),
-            socket: old.socket.clone(),
-            listen: old.listen,
-            advertise: old.advertise.clone(),
-            trace: old.trace,
-            ..new.clone()
-        }
-    }
 }
 
-/// What a file is for.
+/// The kind of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum FileKind {
     Main,
     Partitions,
     Policy,

@@ -5,7 +5,8 @@
 use super::disk::Disk;
 use super::gpu_log;
 use super::{
-    COMMAND_QUEUE, CoreHandle, CoreStats, Message, Published, Queued, REPORT_QUEUE, Shared,
+    COMMAND_QUEUE, CoreHandle, CoreMessage, CoreShared, CoreStats, PublishedView, QueuedInput,
+    REPORT_QUEUE,
 };
 use crate::node_changes::NodeChanges;
 use crate::planner::PlannerWake;
@@ -39,13 +40,13 @@ const FULL_PAUSE: Duration = Duration::from_millis(100);
 pub struct Core {
     state: State,
     store: Store,
-    inputs: Receiver<Message>,
-    shared: Arc<Shared>,
+    inputs: Receiver<CoreMessage>,
+    shared: Arc<CoreShared>,
     node_changes: NodeChanges,
     planner: PlannerWake,
     disk: Disk,
     trace: Option<TraceFile>,
-    deadline: Deadline,
+    deadline: NextWake,
 }
 
 /// What a new core is made of.
@@ -61,7 +62,7 @@ pub struct CoreParts {
 }
 
 /// Next wake, derived again after changes.
-struct Deadline {
+struct NextWake {
     at: Option<Timestamp>,
     /// The state changed since `at` was derived.
     stale: bool,
@@ -70,7 +71,7 @@ struct Deadline {
 }
 
 /// An answer that waits for its commit.
-struct Answer {
+struct PendingReply {
     reply: oneshot::Sender<Result<Reply, Refusal>>,
     result: Result<Reply, Refusal>,
     since: Instant,
@@ -78,10 +79,10 @@ struct Answer {
 
 /// What one batch owes its askers once it is committed.
 #[derive(Default)]
-struct Owed {
+struct BatchReplies {
     /// How many were taken: commands, and what nodes and the planner say.
     inputs: u64,
-    answers: Vec<Answer>,
+    answers: Vec<PendingReply>,
     views: Vec<oneshot::Sender<Arc<State>>>,
     full_states: Vec<oneshot::Sender<Box<State>>>,
     finish_checkpoint: bool,
@@ -106,17 +107,17 @@ impl Core {
                 .expect("the database is in a directory"),
             min_free_bytes,
         );
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CoreShared {
             inputs: sender,
             command_room: Arc::new(Semaphore::new(COMMAND_QUEUE)),
             report_room: Arc::new(Semaphore::new(REPORT_QUEUE)),
-            published: Published::new(view_of(&mut state.clone())),
+            published: PublishedView::new(view_of(&mut state.clone())),
             versions: watch::Sender::new(0),
             stats: CoreStats::default(),
             reader: Reader::new(store.path()),
         });
         let now = Instant::now();
-        let deadline = Deadline {
+        let deadline = NextWake {
             at: None,
             stale: true,
             derived: now - DEADLINE_PAUSE,
@@ -149,7 +150,7 @@ impl Core {
             self.handle(input, &mut batch)
                 .expect("commands are refused, these inputs are not");
         }
-        self.commit(batch, Owed::default())
+        self.commit(batch, BatchReplies::default())
     }
 
     /// Runs until it is told to stop, then closes the database.
@@ -166,7 +167,7 @@ impl Core {
                 };
                 self.handle(Input::Wake, &mut batch)
                     .expect("a wake is not refused");
-                self.commit(batch, Owed::default())?;
+                self.commit(batch, BatchReplies::default())?;
             }
             self.disk.look();
             let first = match self.inputs.recv_timeout(self.deadline.sleep()) {
@@ -195,20 +196,20 @@ impl Core {
         self.store.close()
     }
 
-    fn take_batch(&mut self, first: Message) -> (Batch, Owed) {
+    fn take_batch(&mut self, first: CoreMessage) -> (Batch, BatchReplies) {
         let mut batch = Batch {
             now: now(),
             ..Batch::default()
         };
-        let mut owed = Owed::default();
+        let mut owed = BatchReplies::default();
         let mut message = first;
         for taken in 1.. {
             match message {
-                Message::Input(queued) => self.take_input(*queued, &mut batch, &mut owed),
-                Message::View(reply) => owed.views.push(reply),
-                Message::FullState(reply) => owed.full_states.push(reply),
-                Message::FinishCheckpoint => owed.finish_checkpoint = true,
-                Message::Stop => {
+                CoreMessage::Input(queued) => self.take_input(*queued, &mut batch, &mut owed),
+                CoreMessage::View(reply) => owed.views.push(reply),
+                CoreMessage::FullState(reply) => owed.full_states.push(reply),
+                CoreMessage::FinishCheckpoint => owed.finish_checkpoint = true,
+                CoreMessage::Stop => {
                     owed.stop = true;
                     break;
                 }
@@ -227,8 +228,8 @@ impl Core {
         (batch, owed)
     }
 
-    fn take_input(&mut self, queued: Queued, batch: &mut Batch, owed: &mut Owed) {
-        let Queued {
+    fn take_input(&mut self, queued: QueuedInput, batch: &mut Batch, owed: &mut BatchReplies) {
+        let QueuedInput {
             input,
             blobs,
             reply,
@@ -264,7 +265,7 @@ impl Core {
             }
         }
         if let Some(reply) = reply {
-            owed.answers.push(Answer {
+            owed.answers.push(PendingReply {
                 reply,
                 result,
                 since,
@@ -280,7 +281,7 @@ impl Core {
     }
 
     /// Makes a batch durable and only then tells everyone.
-    fn commit(&mut self, batch: Batch, owed: Owed) -> Result<(), WriteError> {
+    fn commit(&mut self, batch: Batch, owed: BatchReplies) -> Result<(), WriteError> {
         let shared = self.shared.clone();
         let stats = &shared.stats;
         if let Some(trace) = &mut self.trace {
@@ -342,8 +343,8 @@ impl Core {
         self.store.mark();
     }
 
-    fn release(&mut self, owed: Owed) {
-        for Answer {
+    fn release(&mut self, owed: BatchReplies) {
+        for PendingReply {
             reply,
             result,
             since,
@@ -373,7 +374,7 @@ impl Core {
     }
 }
 
-impl Deadline {
+impl NextWake {
     fn is_due(&mut self, state: &State) -> bool {
         if self.stale && self.derived.elapsed() >= DEADLINE_PAUSE {
             self.at = next_deadline(state);
@@ -441,7 +442,7 @@ pub fn now() -> Timestamp {
     Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-impl Published {
+impl PublishedView {
     pub(super) fn new(state: State) -> Self {
         Self {
             version: AtomicU64::new(0),

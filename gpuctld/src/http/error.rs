@@ -2,7 +2,7 @@
 //!
 //! Owns the mapping of the core's refusals and the store's failures; the texts come from where they arise.
 
-use crate::store::reader::ReadError;
+use crate::store::ReadError;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
@@ -71,7 +71,7 @@ impl ApiError {
 }
 
 /// The code of a refusal, as the API spells it.
-pub(super) fn refusal_code(code: RefusalCode) -> &'static str {
+pub(crate) fn refusal_code(code: RefusalCode) -> &'static str {
     match code {
         RefusalCode::NotFound => "not_found",
         RefusalCode::Denied => "denied",
@@ -107,7 +107,7 @@ impl From<ReadError> for ApiError {
         if let Some(text) = error.question() {
             return Self::invalid(text);
         }
-        let text = super::admin::with_sources(&error);
+        let text = with_sources(&error);
         tracing::error!(error = text, "the database did not answer");
         Self::unavailable(format!("the accounting database did not answer: {text}"))
     }
@@ -139,4 +139,16 @@ impl IntoResponse for ApiError {
         };
         (self.status, Json(body)).into_response()
     }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }

@@ -2,26 +2,26 @@
 //!
 //! Owns how a choice of columns is read and written, with keys or bare; which columns there are is each listing's.
 
-use super::error::ApiError;
-use super::query::list;
+use crate::http::error::ApiError;
+use crate::http::query::list;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, Timestamp};
 use serde::Serialize;
 use std::io::Write;
 
 /// One key of a listing's rows. What `write` is given is the listing's affair.
-pub(super) struct Column<W> {
-    pub(super) key: &'static str,
+pub(crate) struct Column<W> {
+    pub(crate) key: &'static str,
     /// `,"key":`
-    pub(super) prefix: &'static str,
-    pub(super) write: W,
+    pub(crate) prefix: &'static str,
+    pub(crate) write: W,
 }
 
 /// The columns asked for, in their order; all for none.
 ///
 /// # Errors
 /// Naming the first key that is no column.
-pub(super) fn chosen<W>(
+pub(crate) fn chosen<W>(
     all: &'static [Column<W>],
     keys: &[String],
 ) -> Result<Vec<&'static Column<W>>, ApiError> {
@@ -43,18 +43,18 @@ pub(super) fn chosen<W>(
 
 /// A buffer of JSON text. The writers answer whether there was a value.
 #[derive(Default)]
-pub(super) struct Json {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct JsonWriter {
+    pub(crate) bytes: Vec<u8>,
 }
 
-impl Json {
-    pub(super) fn raw(&mut self, text: &str) {
+impl JsonWriter {
+    pub(crate) fn raw(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
     /// A row of a listing: with keys as `{"id":17,"name":"train",...}`, bare as `[17,"train",...]` and null for what is not
     /// there.
-    pub(super) fn row<W>(
+    pub(crate) fn row<W>(
         &mut self,
         id: u64,
         columns: &[&Column<W>],
@@ -74,7 +74,7 @@ impl Json {
         self.raw(if bare { "]" } else { "}" });
     }
 
-    pub(super) fn text(&mut self, text: &str) -> bool {
+    pub(crate) fn text(&mut self, text: &str) -> bool {
         // Without an early end the loop is done many bytes at a time.
         let odd = |b: u8| b < 0x20 || b == b'"' || b == b'\\';
         if text.bytes().fold(false, |found, b| found | odd(b)) {
@@ -86,12 +86,12 @@ impl Json {
         true
     }
 
-    pub(super) fn text_unless_empty(&mut self, text: &str) -> bool {
+    pub(crate) fn text_unless_empty(&mut self, text: &str) -> bool {
         !text.is_empty() && self.text(text)
     }
 
     /// Digits by hand: most of a listing is numbers.
-    pub(super) fn number(&mut self, number: impl Into<i128>) -> bool {
+    pub(crate) fn number(&mut self, number: impl Into<i128>) -> bool {
         let number: i128 = number.into();
         if number < 0 {
             self.bytes.push(b'-');
@@ -112,34 +112,34 @@ impl Json {
     }
 
     /// A word that needs no escapes.
-    pub(super) fn quoted(&mut self, word: impl std::fmt::Display) -> bool {
+    pub(crate) fn quoted(&mut self, word: impl std::fmt::Display) -> bool {
         write!(self.bytes, "\"{word}\"").expect("a Vec takes every write");
         true
     }
 
-    pub(super) fn instant(&mut self, at: Option<Timestamp>) -> bool {
+    pub(crate) fn instant(&mut self, at: Option<Timestamp>) -> bool {
         match at {
             Some(at) => self.quoted(at),
             None => self.value(&None::<Instant>),
         }
     }
 
-    pub(super) fn hostlist(&mut self, list: &Option<gmodel::hostlist::Hostlist>) -> bool {
+    pub(crate) fn hostlist(&mut self, list: &Option<gmodel::hostlist::Hostlist>) -> bool {
         match list {
             Some(list) => self.value(list),
             None => self.text(""),
         }
     }
 
-    pub(super) fn some<T: Serialize>(&mut self, value: Option<T>) -> bool {
+    pub(crate) fn some<T: Serialize>(&mut self, value: Option<T>) -> bool {
         value.is_some_and(|value| self.value(&value))
     }
 
-    pub(super) fn list_unless_empty<T: Serialize>(&mut self, list: &[T]) -> bool {
+    pub(crate) fn list_unless_empty<T: Serialize>(&mut self, list: &[T]) -> bool {
         !list.is_empty() && self.value(list)
     }
 
-    pub(super) fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> bool {
+    pub(crate) fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> bool {
         serde_json::to_writer(&mut self.bytes, value)
             .expect("these values have no maps with odd keys");
         true

@@ -2,8 +2,9 @@
 //!
 //! Owns what may be read and who may speak for whom; whether an actor may change a job or node is the core's word.
 
-use super::error::ApiError;
-use super::{Peer, Site};
+use crate::http::app::ApiContext;
+use crate::http::error::ApiError;
+use crate::http::peer::Peer;
 use axum::extract::FromRequestParts;
 use axum::http::Method;
 use axum::http::request::Parts;
@@ -21,31 +22,31 @@ const NOBODY: u32 = 65_534;
 
 /// A user whose identity was checked, and what their way here allows.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) actor: Actor,
+pub(crate) struct Caller {
+    pub(crate) actor: Actor,
     /// Jobs of theirs that run on the compute node which forwards; `None` when not through a compute node.
-    on_node: Option<OnNode>,
+    on_node: Option<NodeConfinement>,
     /// The controller's own socket, or a login node that is marked admin.
     trusted_way: bool,
 }
 
 #[derive(Clone, Debug)]
-struct OnNode {
+struct NodeConfinement {
     jobs: BTreeSet<JobId>,
     /// Where `submit_from_jobs` of their partitions lets them submit.
-    submits_to: SubmitsTo,
+    submits_to: SubmitPartitions,
 }
 
 #[derive(Clone, Debug)]
-enum SubmitsTo {
+enum SubmitPartitions {
     Any,
     /// None: nowhere.
     Only(BTreeSet<String>),
 }
 
-impl FromRequestParts<Site> for Caller {
+impl FromRequestParts<ApiContext> for Caller {
     type Rejection = ApiError;
-    async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, site: &ApiContext) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<Peer>().cloned();
         let peer = peer
             .ok_or_else(|| ApiError::denied("nobody vouches for who you are on this connection"))?;
@@ -78,7 +79,7 @@ fn operators_act(path: &str) -> Option<String> {
 }
 
 impl Caller {
-    pub(super) async fn of(peer: &Peer, site: &Site) -> Result<Self, ApiError> {
+    pub(crate) async fn of(peer: &Peer, site: &ApiContext) -> Result<Self, ApiError> {
         if peer.user.is_empty() {
             let text = format!("uid {} has no name on the machine it came from", peer.uid);
             return Err(ApiError::denied(text));
@@ -123,13 +124,13 @@ impl Caller {
     ///
     /// # Errors
     /// When they came through a compute node whose jobs may not submit there.
-    pub(super) fn may_submit(
+    pub(crate) fn may_submit(
         &self,
         partition: &str,
         config: &ClusterConfig,
     ) -> Result<(), ApiError> {
-        let Some(OnNode {
-            submits_to: SubmitsTo::Only(allowed),
+        let Some(NodeConfinement {
+            submits_to: SubmitPartitions::Only(allowed),
             ..
         }) = &self.on_node
         else {
@@ -163,7 +164,7 @@ impl Caller {
 
     /// # Errors
     /// When they came through a compute node where this job of theirs does not run.
-    pub(super) fn may_act_on(&self, job: JobId) -> Result<(), ApiError> {
+    pub(crate) fn may_act_on(&self, job: JobId) -> Result<(), ApiError> {
         match &self.on_node {
             Some(on_node) if !on_node.jobs.contains(&job) => Err(ApiError::denied(format!(
                 "from a compute node you can act only on your jobs that run there, and {job} does not. \
@@ -174,13 +175,13 @@ impl Caller {
     }
 
     /// The jobs to which acting is limited; `None` for no such limit.
-    pub(super) fn confined_to(&self) -> Option<&BTreeSet<JobId>> {
+    pub(crate) fn confined_to(&self) -> Option<&BTreeSet<JobId>> {
         self.on_node.as_ref().map(|on_node| &on_node.jobs)
     }
 
     /// # Errors
     /// When they are no operator.
-    pub(super) fn must_administer(&self, what: &str) -> Result<(), ApiError> {
+    pub(crate) fn must_administer(&self, what: &str) -> Result<(), ApiError> {
         if self.actor.operator {
             return Ok(());
         }
@@ -209,7 +210,7 @@ fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
 }
 
 /// A user's live jobs on a compute node.
-fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError> {
+fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<NodeConfinement, ApiError> {
     let runs = state.nodes.get(node).map(|node| &node.runs);
     let live: Vec<&Job> = runs
         .into_iter()
@@ -230,7 +231,7 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError>
         );
         return Err(ApiError::denied(text));
     }
-    let mut submits_to = SubmitsTo::Only(BTreeSet::new());
+    let mut submits_to = SubmitPartitions::Only(BTreeSet::new());
     for job in &live {
         let name = &job.spec.partition;
         match (
@@ -241,14 +242,14 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError>
                 .unwrap_or_default(),
             &mut submits_to,
         ) {
-            (SubmitFromJobs::Yes, _) => submits_to = SubmitsTo::Any,
-            (SubmitFromJobs::SamePartition, SubmitsTo::Only(names)) => {
+            (SubmitFromJobs::Yes, _) => submits_to = SubmitPartitions::Any,
+            (SubmitFromJobs::SamePartition, SubmitPartitions::Only(names)) => {
                 names.insert(name.clone());
             }
             _ => {}
         }
     }
-    Ok(OnNode {
+    Ok(NodeConfinement {
         jobs: live.iter().map(|job| job.id).collect(),
         submits_to,
     })
@@ -256,15 +257,15 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<OnNode, ApiError>
 
 /// What of others' jobs a reader sees (`privacy`).
 #[derive(Clone, Debug)]
-pub(super) struct Sight {
-    pub(super) user: Arc<str>,
+pub(crate) struct Visibility {
+    pub(crate) user: Arc<str>,
     all: bool,
     /// Accounts whose jobs are seen too.
     accounts: BTreeSet<String>,
 }
 
-impl Sight {
-    pub(super) fn of(caller: &Caller, state: &State) -> Self {
+impl Visibility {
+    pub(crate) fn of(caller: &Caller, state: &State) -> Self {
         let user: Arc<str> = caller.actor.user.as_str().into();
         let privacy = state.config.privacy;
         let all = caller.actor.operator || privacy == Privacy::Open;
@@ -280,20 +281,20 @@ impl Sight {
         }
     }
 
-    pub(super) fn sees(&self, spec: &JobSpec) -> bool {
+    pub(crate) fn sees(&self, spec: &JobSpec) -> bool {
         self.sees_named(&spec.user.name, &spec.account)
     }
 
-    pub(super) fn sees_named(&self, user: &str, account: &str) -> bool {
+    pub(crate) fn sees_named(&self, user: &str, account: &str) -> bool {
         self.all || user == &*self.user || self.accounts.contains(account)
     }
 
-    pub(super) fn sees_all(&self) -> bool {
+    pub(crate) fn sees_all(&self) -> bool {
         self.all
     }
 
     /// Accounts seen besides the user's own jobs.
-    pub(super) fn accounts(&self) -> &BTreeSet<String> {
+    pub(crate) fn accounts(&self) -> &BTreeSet<String> {
         &self.accounts
     }
 }
@@ -313,7 +314,7 @@ fn accounts_of(state: &State, user: &str) -> BTreeSet<String> {
 ///
 /// # Errors
 /// For everybody else.
-pub(super) fn must_own(
+pub(crate) fn must_own(
     caller: &Caller,
     spec: &JobSpec,
     shown_id: &str,

@@ -2,7 +2,7 @@
 //!
 //! Owns the reading of `?a=b&c=d` and its value forms; never what a key means.
 
-use super::error::ApiError;
+use crate::http::error::ApiError;
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use gmodel::suggest::did_you_mean;
@@ -10,9 +10,9 @@ use gmodel::time::parse_rfc3339;
 use gmodel::{JobId, JobState, Timestamp};
 
 /// The pairs of a query string, decoded.
-pub(super) struct Pairs(Vec<(String, String)>);
+pub(crate) struct QueryPairs(Vec<(String, String)>);
 
-impl<S: Sync> FromRequestParts<S> for Pairs {
+impl<S: Sync> FromRequestParts<S> for QueryPairs {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let read = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
@@ -21,12 +21,12 @@ impl<S: Sync> FromRequestParts<S> for Pairs {
     }
 }
 
-impl Pairs {
+impl QueryPairs {
     /// Refuses keys that are not known or come twice.
     ///
     /// # Errors
     /// Naming the first such key.
-    pub(super) fn only(self, known: &[&str]) -> Result<Self, ApiError> {
+    pub(crate) fn only(self, known: &[&str]) -> Result<Self, ApiError> {
         for (position, (key, _)) in self.0.iter().enumerate() {
             if !known.contains(&key.as_str()) {
                 let guess = did_you_mean(key, known.iter().copied());
@@ -45,7 +45,7 @@ impl Pairs {
     }
 
     /// Takes out a flag that only some of those who read the rest know.
-    pub(super) fn take_flag(&mut self, key: &str) -> Result<bool, ApiError> {
+    pub(crate) fn take_flag(&mut self, key: &str) -> Result<bool, ApiError> {
         let flag = self.flag(key)?;
         if let Some(at) = self.0.iter().position(|(k, _)| k == key) {
             self.0.remove(at);
@@ -54,14 +54,14 @@ impl Pairs {
     }
 
     /// The value of a key; empty when it is not there.
-    pub(super) fn text(&self, key: &str) -> &str {
+    pub(crate) fn text(&self, key: &str) -> &str {
         self.0
             .iter()
             .find(|(k, _)| k == key)
             .map_or("", |(_, value)| value)
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<bool, ApiError> {
+    pub(crate) fn flag(&self, key: &str) -> Result<bool, ApiError> {
         match self.text(key) {
             "" | "false" | "0" => Ok(false),
             "true" | "1" => Ok(true),
@@ -71,7 +71,7 @@ impl Pairs {
         }
     }
 
-    pub(super) fn number(&self, key: &str) -> Result<Option<u32>, ApiError> {
+    pub(crate) fn number(&self, key: &str) -> Result<Option<u32>, ApiError> {
         let text = self.text(key);
         if text.is_empty() {
             return Ok(None);
@@ -82,7 +82,7 @@ impl Pairs {
     }
 
     /// The number of a job.
-    pub(super) fn job(&self, key: &str) -> Result<Option<JobId>, ApiError> {
+    pub(crate) fn job(&self, key: &str) -> Result<Option<JobId>, ApiError> {
         let text = self.text(key);
         if text.is_empty() {
             return Ok(None);
@@ -96,7 +96,7 @@ impl Pairs {
             .ok_or_else(|| ApiError::invalid(format!("{key} = {text:?} is no number of a job")))
     }
 
-    pub(super) fn instant(&self, key: &str) -> Result<Option<Timestamp>, ApiError> {
+    pub(crate) fn instant(&self, key: &str) -> Result<Option<Timestamp>, ApiError> {
         let text = self.text(key);
         if text.is_empty() {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Pairs {
 }
 
 /// Comma-separated words; none for an empty text.
-pub(super) fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split(',')
         .map(str::trim)
         .filter(|word| !word.is_empty())
@@ -123,17 +123,17 @@ pub(super) fn words(text: &str) -> Vec<String> {
 ///
 /// # Errors
 /// With the nearest known state.
-pub(super) fn job_state(word: &str) -> Result<JobState, ApiError> {
+pub(crate) fn job_state(word: &str) -> Result<JobState, ApiError> {
     JobState::parse(word).ok_or_else(|| {
         let names = JobState::ALL.map(JobState::long);
         let guess = did_you_mean(word, names);
         ApiError::invalid(format!(
-            "{word:?} is no state of a job.{guess} States: {}, or all",
+            "{word:?} is no state of a job.{guess} StateSet: {}, or all",
             list(&names)
         ))
     })
 }
 
-pub(super) fn list(words: &[&str]) -> String {
+pub(crate) fn list(words: &[&str]) -> String {
     words.join(", ")
 }

@@ -3,10 +3,11 @@
 //! A restore raises the incarnation, so that nodes report before they obey, and skips job ids, so that none given
 //! out since the backup is given again. The database that was there is kept beside the restored one.
 
+use super::Store;
+use super::error::WriteError;
 use super::high_water::{HIGH_WATER, HighWater};
-use super::maintenance::check_file;
 use super::open::{DATABASE, OpenError, StateLock, check_header, open_reader, open_writer};
-use super::{Batch, Store};
+use super::write::Batch;
 use crate::core_thread::now;
 use gcore::ctl::{Actor, Command, Input, Refusal, handle};
 use rusqlite::{Connection, backup::Backup};
@@ -45,7 +46,7 @@ pub enum BackupError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
-    Write(#[from] super::WriteError),
+    Write(#[from] WriteError),
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
@@ -231,4 +232,14 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Whether the whole file is sound; the words of SQLite when it is not.
+///
+/// # Errors
+/// The file cannot be read at all.
+fn check_file(path: &Path) -> rusqlite::Result<Option<String>> {
+    let db = open_reader(path)?;
+    let word: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    Ok((word != "ok").then_some(word))
 }

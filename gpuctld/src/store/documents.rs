@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// What a job has for itself of its request.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Own {
+struct OwnLaunch {
     name: String,
     #[serde(skip_serializing_if = "BlobId::is_empty")]
     script: BlobId,
@@ -26,7 +26,7 @@ struct Own {
     command: String,
 }
 
-impl Own {
+impl OwnLaunch {
     fn of(spec: &JobSpec) -> Self {
         let JobSpec {
             name,
@@ -69,11 +69,11 @@ impl Own {
 
 /// A request without what a job has for itself: the row that jobs share.
 pub fn common_part(spec: &JobSpec) -> JobSpec {
-    Own::default().with_common(spec)
+    OwnLaunch::default().with_common(spec)
 }
 
 /// The request of a row. Until schema 3 the row in common had all of it.
-fn whole(own: Option<Own>, common: Arc<JobSpec>, late: &mut LateSpecs) -> Arc<JobSpec> {
+fn whole(own: Option<OwnLaunch>, common: Arc<JobSpec>, late: &mut LateSpecs) -> Arc<JobSpec> {
     match own {
         Some(own) => late.share(own.with_common(&common)),
         None => common,
@@ -84,7 +84,7 @@ fn whole(own: Option<Own>, common: Arc<JobSpec>, late: &mut LateSpecs) -> Arc<Jo
 pub struct JobDocument {
     id: JobId,
     #[serde(default)]
-    own: Option<Own>,
+    own: Option<OwnLaunch>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     task: Option<TaskOf>,
     state: JobState,
@@ -181,7 +181,7 @@ impl JobDocument {
             drawn_into,
             idle_requeues,
         } = (*past).clone();
-        let own = Some(Own::of(&spec));
+        let own = Some(OwnLaunch::of(&spec));
         Self {
             id,
             own,
@@ -292,7 +292,7 @@ impl JobDocument {
 pub struct ArrayDocument {
     id: JobId,
     #[serde(default)]
-    own: Option<Own>,
+    own: Option<OwnLaunch>,
     tasks: ArraySpec,
     pending: RangeSet,
     cancelled: RangeSet,
@@ -347,7 +347,7 @@ impl ArrayDocument {
             unsuccessful,
             apart,
         } = array.clone();
-        let own = Some(Own::of(&spec));
+        let own = Some(OwnLaunch::of(&spec));
         Self {
             id,
             own,

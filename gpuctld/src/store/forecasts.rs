@@ -1,7 +1,7 @@
 //! Forecast starts and what became of them, with a connection of their own: the core's commits never wait for more than a
 //! few rows. Owns the table `forecasts`; reads of `runs` what they took.
 
-use super::maintenance::open_writer;
+use super::open::open_second_writer;
 use gmodel::{JobId, Timestamp};
 use gsched::calibration::{Interval, Open, Outcome, Plans, Said};
 use gsched::run_lengths::{RunLengths, Whose};
@@ -17,7 +17,7 @@ const RUNS: u32 = 5_000;
 const ROWS: usize = 200;
 
 /// Of the database.
-pub type Answer<T> = rusqlite::Result<T>;
+pub type StoreResult<T> = rusqlite::Result<T>;
 
 /// The table of forecasts.
 pub struct ForecastStore {
@@ -29,7 +29,7 @@ impl ForecastStore {
     /// The database's.
     pub fn open(database: &Path) -> rusqlite::Result<Self> {
         Ok(Self {
-            db: open_writer(database)?,
+            db: open_second_writer(database)?,
         })
     }
 

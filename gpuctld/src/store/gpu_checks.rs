@@ -1,8 +1,8 @@
 //! What checks of GPUs in idle gaps came to: a row for each, by UUID, written in the commit of its event. Owns the table
 //! `gpu_checks`; of each GPU the newest are kept, and what is judged by is in the rows of the nodes.
 
-use super::WriteFailure;
-use super::write::whole;
+use super::error::WriteFailure;
+use super::number::whole;
 use gcore::ctl::Event;
 use rusqlite::{Connection, params};
 

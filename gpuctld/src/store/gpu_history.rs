@@ -1,12 +1,9 @@
 //! The history of each GPU by UUID, across moves: a line for each event that says something about one, written in its commit.
 //! Owns the table `gpu_history`; what is worth a line is gcore's word.
 
-use super::WriteFailure;
-use super::load::{LoadError, each};
+use super::error::WriteFailure;
 use gcore::ctl::GpuHistoryLine;
-use gmodel::{NodeId, Timestamp};
 use rusqlite::{Connection, params};
-use std::collections::BTreeSet;
 
 /// Writes a line. `seq`: the number of the event that says it.
 pub fn write(db: &Connection, seq: u64, line: &GpuHistoryLine) -> Result<(), WriteFailure> {
@@ -35,14 +32,4 @@ fn came_from(db: &Connection, line: &GpuHistoryLine) -> Result<String, WriteFail
     } else {
         format!("; before in {name}")
     })
-}
-
-/// What the breaker counts, of the last day that is on record.
-pub fn automatic(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId, String)>, LoadError> {
-    let sql = "SELECT at_ms, node, uuid FROM gpu_history WHERE automatic = 1
-               AND at_ms > (SELECT max(at_ms) FROM gpu_history WHERE automatic = 1) - 86400000";
-    let lines = each(db, sql, |row| {
-        Ok((Timestamp(row.get(0)?), NodeId(row.get(1)?), row.get(2)?))
-    })?;
-    Ok(lines.into_iter().collect())
 }

@@ -1,7 +1,6 @@
 //! Reading the live rows at boot. Finished jobs stay in the file: partial indexes keep them out of the way.
 
 use super::documents::{ArrayDocument, JobDocument};
-use super::gpu_history;
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
 use gcore::ctl::LateSpecs;
@@ -15,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-pub struct Loaded {
+pub struct LoadedState {
     pub state: State,
     pub specs: SpecIds,
 }
@@ -78,7 +77,7 @@ fn arrays_since(since: i64) -> String {
 
 const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
-pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError> {
+pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<LoadedState, LoadError> {
     let (incarnation, seq, next_job, next_node, adoption): (u64, u64, u64, u32, Option<Vec<u8>>) =
         db.query_row(
             "SELECT incarnation, seq, next_job, next_node, adoption FROM meta",
@@ -98,7 +97,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError>
         LoadError::Record(format!("the stored adoption window cannot be read ({e})"))
     })?;
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
-    let mut requests = Requests {
+    let mut requests = RequestCache {
         by_id: HashMap::new(),
         late: LateSpecs::default(),
         read: db.prepare(REQUEST)?,
@@ -135,7 +134,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError>
     }
     let seq = Seq(seq);
     let (automatic_drains, automatic_gpus) =
-        (load_automatic_drains(db)?, gpu_history::automatic(db)?);
+        (load_automatic_drains(db)?, load_automatic_quarantines(db)?);
     let rows = Rows {
         incarnation,
         seq,
@@ -152,7 +151,7 @@ pub fn load(db: &Connection, min_job_age_secs: u32) -> Result<Loaded, LoadError>
         automatic_drains,
         automatic_gpus,
     };
-    Ok(Loaded {
+    Ok(LoadedState {
         state: State::from_rows(rows),
         specs: requests.ids,
     })
@@ -191,8 +190,20 @@ fn load_automatic_drains(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId)
     Ok(drains.into_iter().collect())
 }
 
+/// What the breaker counts, of the last day that is on record.
+fn load_automatic_quarantines(
+    db: &Connection,
+) -> Result<BTreeSet<(Timestamp, NodeId, String)>, LoadError> {
+    let sql = "SELECT at_ms, node, uuid FROM gpu_history WHERE automatic = 1
+               AND at_ms > (SELECT max(at_ms) FROM gpu_history WHERE automatic = 1) - 86400000";
+    let lines = each(db, sql, |row| {
+        Ok((Timestamp(row.get(0)?), NodeId(row.get(1)?), row.get(2)?))
+    })?;
+    Ok(lines.into_iter().collect())
+}
+
 /// Requests by row, shared by those who share it.
-struct Requests<'a> {
+struct RequestCache<'a> {
     by_id: HashMap<i64, Arc<JobSpec>>,
     /// Equal ones among those with a row in common.
     late: LateSpecs,
@@ -200,7 +211,7 @@ struct Requests<'a> {
     ids: SpecIds,
 }
 
-impl Requests<'_> {
+impl RequestCache<'_> {
     /// From the column `spec` after the document.
     fn get(&mut self, row: &Row<'_>) -> Result<Arc<JobSpec>, LoadError> {
         let id: i64 = row.get(1)?;

@@ -3,12 +3,12 @@
 //!
 //! Channels: owns the receiving end of `stop`; asks the core thread by `CoreHandle` to finish a checkpoint.
 
-use super::open::open_reader;
-use super::retention::{self, Keep};
-use super::{high_water, is_damage, usage_sums};
+use super::error::{DAMAGED, is_damage};
+use super::open::{open_reader, open_second_writer};
+use super::retention::{self, RetentionDays};
+use super::{high_water, usage_sums};
+use crate::config::LiveSettings;
 use crate::core_thread::{CoreHandle, now};
-use crate::http::LiveSettings;
-use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -30,7 +30,6 @@ const COUNTED_PAUSE: Duration = Duration::from_millis(20);
 /// The high-water mark is written after so many events, and after any in so long a time.
 const MARK_EVENTS: u64 = 1000;
 const MARK_EVERY: Duration = Duration::from_secs(5);
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until `stop` is dropped. Trouble is logged and tried again: the log only grows meanwhile.
 pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<()>) {
@@ -38,7 +37,7 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
     let mut next_prune = Instant::now() + PRUNE_FIRST;
     let mut last_size = 0;
     let mut sums_complete = false;
-    let mut marked = Marked {
+    let mut marked = MarkTime {
         events: 0,
         at: Instant::now(),
     };
@@ -67,16 +66,16 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
             next_prune = Instant::now() + PRUNE_EVERY;
             let days =
                 |setting: &AtomicU64| i64::try_from(setting.load(Relaxed)).unwrap_or(i64::MAX);
-            let keep = Keep {
-                scripts_days: days(&live.keep_scripts_days),
-                jobs_days: days(&live.keep_jobs_days),
+            let keep = RetentionDays {
+                scripts: days(&live.keep_scripts_days),
+                jobs: days(&live.keep_jobs_days),
             };
             match retention::prune(path, now(), keep) {
                 Ok(0) => {}
                 Ok(removed) => {
                     tracing::info!(
                         "removed {removed} jobs that ended more than {} days ago (keep_jobs_days)",
-                        keep.jobs_days
+                        keep.jobs
                     );
                     note_free_pages(path, core);
                 }
@@ -89,18 +88,18 @@ pub fn run(path: &Path, core: &CoreHandle, live: &LiveSettings, stop: &Receiver<
 /// Says what went wrong, and that it is no disk trouble where the file is damaged.
 fn warn(path: &Path, what: &str, error: &rusqlite::Error) {
     if error.sqlite_error_code().is_some_and(is_damage) {
-        return tracing::error!("{what}: {}: {error}: {}", path.display(), super::DAMAGED);
+        return tracing::error!("{what}: {}: {error}: {}", path.display(), DAMAGED);
     }
     tracing::warn!("{what}: {}: {error}", path.display());
 }
 
 /// When the high-water mark was written last.
-struct Marked {
+struct MarkTime {
     events: u64,
     at: Instant,
 }
 
-impl Marked {
+impl MarkTime {
     fn look(&mut self, path: &Path, core: &CoreHandle) {
         let new = core.stats().events.load(Relaxed) - self.events;
         if new == 0 || new < MARK_EVENTS && self.at.elapsed() < MARK_EVERY {
@@ -132,7 +131,7 @@ fn note_free_pages(path: &Path, core: &CoreHandle) {
 
 /// Adds runs of an older release to the sums, a few at a time; true when none are left.
 fn count_older(path: &Path) -> rusqlite::Result<bool> {
-    let db = open_writer(path)?;
+    let db = open_second_writer(path)?;
     for _ in 0..COUNTED_SLICES {
         if usage_sums::count_older(&db, COUNTED_ROWS)? == 0 {
             return Ok(true);
@@ -144,7 +143,7 @@ fn count_older(path: &Path) -> rusqlite::Result<bool> {
 
 fn checkpoint(path: &Path, core: &CoreHandle, size: u64) {
     let begun = Instant::now();
-    let done = open_writer(path).and_then(|db| {
+    let done = open_second_writer(path).and_then(|db| {
         // busy, frames in the log, frames brought home
         db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
             row.get::<_, i64>(0)
@@ -158,28 +157,8 @@ fn checkpoint(path: &Path, core: &CoreHandle, size: u64) {
     }
 }
 
-/// A second writing connection: it waits for the core thread's turns, and the core thread for its own, so they must be short.
-pub(super) fn open_writer(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(BUSY_TIMEOUT)?;
-    db.pragma_update(None, "synchronous", "FULL")?;
-    db.pragma_update(None, "wal_autocheckpoint", 0)?;
-    Ok(db)
-}
-
 fn wal_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()
-}
-
-/// Whether the whole file is sound; the words of SQLite when it is not.
-///
-/// # Errors
-/// The file cannot be read at all.
-pub(super) fn check_file(path: &Path) -> rusqlite::Result<Option<String>> {
-    let db = open_reader(path)?;
-    let word: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    Ok((word != "ok").then_some(word))
 }

@@ -2,8 +2,8 @@
 //!
 //! Numbered migrations go forward only, each in one transaction; the number is SQLite's `user_version`.
 
-use super::SCHEMA;
 use super::high_water::{HIGH_WATER, HighWater};
+use crate::state_dir::PKI_DIR;
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -13,6 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Schema this release writes; migrations lead to it from every older one.
+pub const SCHEMA: u32 = 5;
 /// File name of the database in the state directory.
 pub const DATABASE: &str = "gpupool.db";
 const LOCK: &str = "lock";
@@ -29,6 +31,7 @@ const MIGRATIONS: [&str; SCHEMA as usize] = [
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// A controller that was killed holds its lock until the last of its threads is gone, a moment after it looks dead.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const SHORT_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Page cache of the writer, KiB.
 const WRITER_CACHE_KIB: i64 = 4 << 10;
 /// Of a new database; one that is there keeps its own. Two scripts of 2 KiB need two pages of 4 KiB and less than one of these, and
@@ -169,7 +172,7 @@ pub fn check_there(path: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let served_before = [crate::pki::FOLDER, HIGH_WATER]
+    let served_before = [PKI_DIR, HIGH_WATER]
         .iter()
         .any(|name| dir.join(name).exists());
     Err(if served_before {
@@ -181,12 +184,10 @@ pub fn check_there(path: &Path) -> Result<(), OpenError> {
 
 /// Whether a cluster may be made in a directory. A database of no bytes is left by a `gpuctld new` that was killed.
 pub fn check_new(state_dir: &Path) -> Result<(), OpenError> {
-    let there = [DATABASE, crate::pki::FOLDER, HIGH_WATER]
-        .into_iter()
-        .find(|name| {
-            let found = state_dir.join(name).metadata();
-            found.is_ok_and(|file| *name != DATABASE || file.len() > 0)
-        });
+    let there = [DATABASE, PKI_DIR, HIGH_WATER].into_iter().find(|name| {
+        let found = state_dir.join(name).metadata();
+        found.is_ok_and(|file| *name != DATABASE || file.len() > 0)
+    });
     there.map_or(Ok(()), |name| {
         Err(OpenError::ClusterThere(state_dir.to_owned(), name))
     })
@@ -376,4 +377,14 @@ fn keep_statements(db: &Connection) -> rusqlite::Result<()> {
     db.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
         .map(|_| ())
+}
+
+/// A second writing connection: it waits for the core thread's turns, and the core thread for its own, so they must be short.
+pub fn open_second_writer(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)?;
+    db.busy_timeout(SHORT_BUSY_TIMEOUT)?;
+    db.pragma_update(None, "synchronous", "FULL")?;
+    db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    Ok(db)
 }

@@ -3,8 +3,8 @@
 //!
 //! One table with its indexes at a time, each in a read transaction of its own: the log can start anew in between.
 
+use super::error::{DAMAGED, is_damage};
 use super::open::open_reader;
-use super::{DAMAGED, is_damage};
 use crate::core_thread::CoreStats;
 use rusqlite::Connection;
 use std::path::Path;

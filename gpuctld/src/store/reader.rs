@@ -6,6 +6,7 @@ mod accounting;
 mod cancelled_tasks;
 mod capacity;
 mod gpu_history;
+mod history;
 mod idle;
 mod node_events;
 mod past;
@@ -13,94 +14,40 @@ mod policy_events;
 mod report;
 mod run_fields;
 mod steps;
+mod stored;
 mod trace;
 
-pub use accounting::Found;
+pub use accounting::FoundRuns;
 pub use capacity::{Capacity, NodeNow};
+pub use history::{History, HistoryLine};
 pub use idle::IdleRun;
 pub use report::GROUPS;
 pub use run_fields::{RunFields, RunKey};
 #[cfg(test)]
 pub use steps::StoredEnd;
 pub use steps::StoredStep;
+pub use stored::StoredJob;
 pub use trace::TracedJob;
 
-use super::documents::{ArrayDocument, JobDocument};
+use super::error::ReadError;
 use super::open::open_reader;
-use gcore::ctl::{Array, Job, LateSpecs, PastJob};
+use gcore::ctl::PastJob;
 use gmodel::dependency::JobRef;
-use gmodel::{BlobId, JobId, JobSpec, NodeId, RunId, Timestamp};
+use gmodel::{BlobId, JobId, Timestamp};
 use gwire::api::{GpuHistoryRow, NodeEventRow, PolicyEventRow, ReportRow, RunQuery, RunRow};
-use rusqlite::{Connection, OptionalExtension, Row};
-use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use stored::{ReadResult, SpecCache, blob, stored_array, stored_job};
 
 /// Connections kept open for later questions; more are opened while all are busy.
 const KEPT_CONNECTIONS: usize = 4;
-/// Lines of history given out for one job, and what they may take, bytes: the newest.
-const HISTORY_LINES: u32 = 10_000;
-const HISTORY_BYTES: usize = 4 << 20;
 
 /// Read access to the database. Cheap to clone. Questions run on blocking threads.
 #[derive(Clone, Debug)]
 pub struct Reader {
     path: Arc<PathBuf>,
     idle: Arc<Mutex<Vec<Connection>>>,
-}
-
-/// The database did not answer a question.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read {path}")]
-pub struct ReadError {
-    path: String,
-    #[source]
-    source: ReadFailure,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ReadFailure {
-    #[error(transparent)]
-    Sqlite(#[from] rusqlite::Error),
-    #[error("a stored record is not what this release writes")]
-    Record(#[from] serde_json::Error),
-    /// The question itself was wrong.
-    #[error("{0}")]
-    Question(String),
-}
-
-/// A job or array as the database keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoredJob {
-    Job(Box<Job>),
-    /// The id is that of an array, or of a task that never had a record of its own.
-    Array(Box<Array>),
-}
-
-/// One line of a job's history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistoryLine {
-    pub seq: u64,
-    pub at: Timestamp,
-    /// Name of the event: `job_submitted`.
-    pub kind: String,
-    pub run: Option<RunId>,
-    pub node: Option<NodeId>,
-    /// The event as JSON.
-    pub doc: String,
-}
-
-type Answer<T> = Result<T, ReadFailure>;
-
-impl ReadError {
-    /// The text for the one who asked, when the question was wrong.
-    pub fn question(&self) -> Option<&str> {
-        match &self.source {
-            ReadFailure::Question(text) => Some(text),
-            _ => None,
-        }
-    }
 }
 
 impl Reader {
@@ -128,7 +75,7 @@ impl Reader {
         &self,
         query: RunQuery,
         without_waiting: bool,
-    ) -> Result<Found, ReadError> {
+    ) -> Result<FoundRuns, ReadError> {
         self.ask(move |db| accounting::found(db, &query, without_waiting))
             .await
     }
@@ -152,7 +99,7 @@ impl Reader {
     /// # Errors
     /// The database does not answer.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>, ReadError> {
-        self.ask(move |db| stored_job(db, id, &mut Specs::default()))
+        self.ask(move |db| stored_job(db, id, &mut SpecCache::default()))
             .await
     }
 
@@ -162,7 +109,7 @@ impl Reader {
     /// The database does not answer.
     pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Option<StoredJob>>, ReadError> {
         self.ask(move |db| {
-            let mut specs = Specs::default();
+            let mut specs = SpecCache::default();
             ids.into_iter()
                 .map(|id| stored_job(db, id, &mut specs))
                 .collect()
@@ -190,7 +137,7 @@ impl Reader {
             let Some(position) = found.tasks.position(index) else {
                 return Ok(None);
             };
-            match stored_job(db, found.task_id(position), &mut Specs::default())? {
+            match stored_job(db, found.task_id(position), &mut SpecCache::default())? {
                 Some(StoredJob::Job(job)) if job.task.is_some() => Ok(Some(StoredJob::Job(job))),
                 _ => Ok(Some(StoredJob::Array(Box::new(found)))),
             }
@@ -302,7 +249,7 @@ impl Reader {
     /// # Errors
     /// The database does not answer.
     pub async fn history(&self, job: JobId) -> Result<History, ReadError> {
-        self.ask(move |db| history(db, job)).await
+        self.ask(move |db| history::history(db, job)).await
     }
 
     /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`GROUPS`].
@@ -362,7 +309,7 @@ impl Reader {
 
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Connection) -> Answer<T> + Send + 'static,
+        question: impl FnOnce(&Connection) -> ReadResult<T> + Send + 'static,
     ) -> Result<T, ReadError> {
         let reader = self.clone();
         tokio::task::spawn_blocking(move || reader.ask_blocking(question))
@@ -372,7 +319,7 @@ impl Reader {
 
     fn ask_blocking<T>(
         &self,
-        question: impl FnOnce(&Connection) -> Answer<T>,
+        question: impl FnOnce(&Connection) -> ReadResult<T>,
     ) -> Result<T, ReadError> {
         let answer = self.connection().and_then(|db| {
             // One state of the database for a whole question, and one lock instead of one for each row that is looked up.
@@ -391,128 +338,8 @@ impl Reader {
         })
     }
 
-    fn connection(&self) -> Answer<Connection> {
+    fn connection(&self) -> ReadResult<Connection> {
         let kept = self.idle.lock().expect("no panic while held").pop();
         kept.map_or_else(|| Ok(open_reader(&self.path)?), Ok)
     }
-}
-
-/// The specs that a question has read: jobs that were submitted alike share one.
-#[derive(Default)]
-struct Specs(BTreeMap<u64, Arc<JobSpec>>);
-
-impl Specs {
-    fn read(&mut self, db: &Connection, id: u64) -> Answer<Arc<JobSpec>> {
-        if let Some(spec) = self.0.get(&id) {
-            return Ok(Arc::clone(spec));
-        }
-        let doc = db
-            .prepare_cached("SELECT doc FROM specs WHERE id = ?1")?
-            .query_row([id], |row| bytes(row, 0))?;
-        let spec: Arc<JobSpec> = read(&doc)?;
-        self.0.insert(id, Arc::clone(&spec));
-        Ok(spec)
-    }
-}
-
-fn stored_job(db: &Connection, id: JobId, specs: &mut Specs) -> Answer<Option<StoredJob>> {
-    let job = db
-        .prepare_cached("SELECT doc, spec FROM jobs WHERE id = ?1")?
-        .query_row([id.0], |row| Ok((bytes(row, 0)?, row.get::<_, u64>(1)?)))
-        .optional()?;
-    if let Some((doc, spec)) = job {
-        let document: JobDocument = read(&doc)?;
-        return Ok(Some(StoredJob::Job(Box::new(
-            document.with_spec(specs.read(db, spec)?, &mut LateSpecs::default()),
-        ))));
-    }
-    let array: Option<u64> = db
-        .prepare_cached("SELECT id FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?
-        .query_row([id.0], |row| row.get(0))
-        .optional()?;
-    let Some(array) = array
-        .map(JobId)
-        .map(|id| stored_array(db, id))
-        .transpose()?
-        .flatten()
-    else {
-        return Ok(None);
-    };
-    let within = id.0 < array.id.0 + u64::from(array.len());
-    Ok(within.then(|| StoredJob::Array(Box::new(array))))
-}
-
-fn stored_array(db: &Connection, id: JobId) -> Answer<Option<Array>> {
-    let found = db
-        .prepare_cached(
-            "SELECT arrays.doc, specs.doc FROM arrays JOIN specs ON specs.id = spec WHERE arrays.id = ?1",
-        )?
-        .query_row([id.0], |row| Ok((bytes(row, 0)?, bytes(row, 1)?)))
-        .optional()?;
-    let Some((doc, spec)) = found else {
-        return Ok(None);
-    };
-    let document: ArrayDocument = read(&doc)?;
-    Ok(Some(
-        document.with_spec(read(&spec)?, &mut LateSpecs::default()),
-    ))
-}
-
-fn blob(db: &Connection, id: &BlobId) -> Answer<Option<Vec<u8>>> {
-    let Some(sha) = id.sha() else { return Ok(None) };
-    Ok(db
-        .prepare_cached("SELECT data FROM blobs WHERE sha = ?1")?
-        .query_row([sha], |row| row.get(0))
-        .optional()?)
-}
-
-/// What befell a job, the oldest first.
-pub struct History {
-    pub lines: Vec<HistoryLine>,
-    /// There is more, older than these.
-    pub is_cut: bool,
-}
-
-fn history(db: &Connection, job: JobId) -> Answer<History> {
-    // What befell the array before a task had a record of its own befell the task.
-    const SQL: &str = "SELECT seq, at, kind, job, attempt, node, doc FROM events
-        WHERE job IN (?1, (SELECT array_id FROM jobs WHERE id = ?1)) ORDER BY seq DESC LIMIT ?2";
-    let mut statement = db.prepare_cached(SQL)?;
-    let newest = statement.query_map((job.0, HISTORY_LINES), |row| {
-        let attempt: Option<u32> = row.get(4)?;
-        let job = JobId(row.get(3)?);
-        Ok(HistoryLine {
-            seq: row.get(0)?,
-            at: Timestamp(row.get(1)?),
-            kind: row.get(2)?,
-            run: attempt
-                .filter(|attempt| *attempt > 0)
-                .map(|attempt| RunId::new(job, attempt)),
-            node: row.get::<_, Option<u32>>(5)?.map(NodeId),
-            doc: String::from_utf8_lossy(&bytes(row, 6)?).into_owned(),
-        })
-    })?;
-    let (mut lines, mut bytes) = (Vec::new(), 0);
-    let mut is_cut = false;
-    for line in newest {
-        let line = line?;
-        bytes += line.doc.len();
-        is_cut = bytes > HISTORY_BYTES || lines.len() + 1 == HISTORY_LINES as usize;
-        if is_cut {
-            break;
-        }
-        lines.push(line);
-    }
-    lines.reverse();
-    // The first task has the array's id: its runs are not another task's.
-    lines.retain(|line| line.run.is_none_or(|run| run.job == job));
-    Ok(History { lines, is_cut })
-}
-
-fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
-    row.get(column)
-}
-
-fn read<T: DeserializeOwned>(doc: &[u8]) -> Answer<T> {
-    Ok(serde_json::from_slice(doc)?)
 }

@@ -4,7 +4,7 @@
 //!
 //! Sums of use stay: reports of whole hours are the same before and after. Freed pages are used again; the file does not shrink.
 
-use super::maintenance::open_writer;
+use super::open::open_second_writer;
 use super::usage_sums::{self, HOUR_MILLIS, SpentRun};
 use gmodel::Timestamp;
 use rusqlite::{Connection, params};
@@ -23,24 +23,24 @@ const PAUSE: Duration = Duration::from_millis(20);
 const AUDIT_DAYS: i64 = 365;
 const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
 
-/// How long things are kept.
+/// Days for which ended jobs and their scripts stay in the database.
 #[derive(Clone, Copy, Debug)]
-pub struct Keep {
-    pub scripts_days: i64,
-    pub jobs_days: i64,
+pub struct RetentionDays {
+    pub scripts: i64,
+    pub jobs: i64,
 }
 
 /// Removes what is past its time; how many jobs and arrays.
 ///
 /// # Errors
 /// The database's. What was removed stays removed.
-pub fn prune(path: &Path, now: Timestamp, keep: Keep) -> rusqlite::Result<usize> {
-    let mut db = open_writer(path)?;
+pub fn prune(path: &Path, now: Timestamp, keep: RetentionDays) -> rusqlite::Result<usize> {
+    let mut db = open_second_writer(path)?;
     let before = |days: i64| now.0 - days.saturating_mul(MILLIS_PER_DAY);
-    prune_blobs(&db, now.0.div_euclid(MILLIS_PER_DAY) - keep.scripts_days)?;
+    prune_blobs(&db, now.0.div_euclid(MILLIS_PER_DAY) - keep.scripts)?;
     let mut removed = 0;
     while removed < JOBS_OF_ROUND {
-        let some = prune_jobs(&mut db, before(keep.jobs_days))?;
+        let some = prune_jobs(&mut db, before(keep.jobs))?;
         if some == 0 {
             break;
         }
@@ -50,7 +50,7 @@ pub fn prune(path: &Path, now: Timestamp, keep: Keep) -> rusqlite::Result<usize>
     if removed > 0 {
         prune_specs(&db)?;
     }
-    prune_history(&db, before(keep.jobs_days.max(AUDIT_DAYS)))?;
+    prune_history(&db, before(keep.jobs.max(AUDIT_DAYS)))?;
     Ok(removed)
 }
 

@@ -11,7 +11,7 @@ const SWEEP_FLOOR: usize = 1024;
 
 #[derive(Debug, Default)]
 pub struct SpecIds {
-    by_address: HashMap<(usize, usize), Known>,
+    by_address: HashMap<(usize, usize), SpecRow>,
     /// The newest row.
     last: i64,
     sweep_above: usize,
@@ -19,7 +19,7 @@ pub struct SpecIds {
 
 /// Weak references keep the addresses from being given to other values.
 #[derive(Debug)]
-struct Known {
+struct SpecRow {
     common: Weak<CommonSpec>,
     around: Weak<LaunchContext>,
     id: i64,
@@ -46,7 +46,7 @@ impl SpecIds {
     }
 
     pub fn remember(&mut self, spec: &JobSpec, id: i64) {
-        let known = Known {
+        let known = SpecRow {
             common: spec.common.downgrade(),
             around: spec.launch.around.downgrade(),
             id,

@@ -30,9 +30,9 @@ pub const AMOUNTS: [&str; 9] = [
 
 /// Amounts in the order of [`AMOUNTS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amounts(pub [i64; AMOUNTS.len()]);
+pub struct UsageAmounts(pub [i64; AMOUNTS.len()]);
 
-impl Amounts {
+impl UsageAmounts {
     pub fn add(&mut self, other: &Self) {
         for (sum, more) in self.0.iter_mut().zip(other.0) {
             *sum = sum.saturating_add(more);
@@ -45,7 +45,7 @@ impl Amounts {
 
 /// Whose and what use it is: what reports are grouped by. As the columns of `runs` have it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct SumKey {
     pub account: String,
     pub user: String,
     pub partition: String,
@@ -63,11 +63,11 @@ const KEY_COLUMNS: &str = "account, user, partition, class, gpus, tags";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpentRun {
     pub id: RunId,
-    pub key: Key,
+    pub key: SumKey,
     pub start: Timestamp,
     pub end: Timestamp,
     pub cpus: i64,
-    pub whole: Amounts,
+    pub whole: UsageAmounts,
 }
 
 impl SpentRun {
@@ -104,15 +104,15 @@ impl SpentRun {
             start,
             end,
             cpus,
-            whole: Amounts(whole),
+            whole: UsageAmounts(whole),
         })
     }
 
     /// What of it falls between two instants, the first before the second.
-    pub fn part(&self, from: Timestamp, to: Timestamp) -> Amounts {
+    pub fn part(&self, from: Timestamp, to: Timestamp) -> UsageAmounts {
         let length = i128::from(self.end.0 - self.start.0);
         if length == 0 {
-            return Amounts::default();
+            return UsageAmounts::default();
         }
         let until = |at: Timestamp| i128::from(at.clamp(self.start, self.end).0 - self.start.0);
         let (from, to) = (until(from), until(to));
@@ -120,7 +120,7 @@ impl SpentRun {
             let whole = i128::from(whole);
             clamp(whole * to / length - whole * from / length)
         };
-        Amounts(self.whole.0.map(share))
+        UsageAmounts(self.whole.0.map(share))
     }
 
     /// Whether it is counted among the jobs of a time.
@@ -140,8 +140,8 @@ fn clamp(amount: i128) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
-pub fn key_of(row: &Row<'_>, first: usize) -> rusqlite::Result<Key> {
-    Ok(Key {
+pub fn key_of(row: &Row<'_>, first: usize) -> rusqlite::Result<SumKey> {
+    Ok(SumKey {
         account: row.get(first)?,
         user: row.get(first + 1)?,
         partition: row.get(first + 2)?,
@@ -225,7 +225,7 @@ static UPSERT: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub fn key_number(db: &Connection, key: &Key) -> rusqlite::Result<i64> {
+pub fn key_number(db: &Connection, key: &SumKey) -> rusqlite::Result<i64> {
     let words = [
         &key.account,
         &key.user,
@@ -275,7 +275,7 @@ pub fn of_hours(
     db: &Connection,
     first: i64,
     end: i64,
-    mut found: impl FnMut(Key, i64, Amounts),
+    mut found: impl FnMut(SumKey, i64, UsageAmounts),
 ) -> rusqlite::Result<()> {
     for (span, from, to) in spans(first, end) {
         let sums = AMOUNTS.map(|name| format!("sum({name})")).join(", ");
@@ -291,7 +291,7 @@ pub fn of_hours(
         let mut statement = db.prepare_cached(&sql)?;
         let mut rows = statement.query([span, from, to].map(Value::from))?;
         while let Some(row) = rows.next()? {
-            let mut amounts = Amounts::default();
+            let mut amounts = UsageAmounts::default();
             for (at, amount) in amounts.0.iter_mut().enumerate() {
                 *amount = row.get(8 + at)?;
             }
@@ -344,17 +344,17 @@ mod tests {
         fn parts_of_a_run_add_up_to_it(
             start in 0i64..10_000_000, length in 0i64..20_000_000, used in 0i64..1_000_000_000, cuts in proptest::collection::vec(0i64..40_000_000, 0..9),
         ) {
-            let whole = Amounts([length, used, used / 3, 7, 0, 1, 2, 3, used]);
-            let key = Key { account: String::new(), user: String::new(), partition: String::new(), class: String::new(), gpus: "{}".into(), tags: "[]".into() };
+            let whole = UsageAmounts([length, used, used / 3, 7, 0, 1, 2, 3, used]);
+            let key = SumKey { account: String::new(), user: String::new(), partition: String::new(), class: String::new(), gpus: "{}".into(), tags: "[]".into() };
             let run = SpentRun { id: RunId::new(gmodel::JobId(1), 1), key, start: Timestamp(start), end: Timestamp(start + length), cpus: 1, whole };
             let mut cuts = cuts;
             cuts.extend([0, 40_000_000]);
             cuts.sort_unstable();
-            let mut sum = Amounts::default();
+            let mut sum = UsageAmounts::default();
             for pair in cuts.windows(2) {
                 sum.add(&run.part(Timestamp(pair[0]), Timestamp(pair[1])));
             }
-            prop_assert_eq!(sum, if length == 0 { Amounts::default() } else { whole });
+            prop_assert_eq!(sum, if length == 0 { UsageAmounts::default() } else { whole });
         }
 
         #[test]

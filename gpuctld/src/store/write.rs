@@ -1,85 +1,258 @@
 //! One commit: the batch's events, the blobs of its submissions, and each row it touched, once, from the state
 //! after it. Rows of runs that already left the state are closed from the events.
 
+use super::blob::{Blob, RecentBlobs};
 use super::documents::{ArrayDocument, JobDocument, common_part};
-use super::{Batch, Blob, Store, WriteFailure, gpu_checks, gpu_history, gpu_use, usage_sums};
+use super::error::WriteFailure;
+use super::number::whole;
+use super::spec_ids::SpecIds;
+use super::{gpu_checks, gpu_history, gpu_use, usage_sums};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::run::{Allocation, NodeShare};
-use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
+use gmodel::{ExitCode, JobId, JobSpec, NodeId, RunClass, RunId, Timestamp};
+use gsched::usage::UsageBook;
 use rusqlite::{Connection, params, params_from_iter};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 type Result<T> = std::result::Result<T, WriteFailure>;
 
 const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
-/// Blobs whose row is known to be of today; above this the memory starts anew.
-const KNOWN_BLOBS: usize = 4096;
 
-pub fn write(store: &mut Store, state: &State, batch: &Batch) -> Result<Vec<NodeId>> {
-    store.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-    for blob in &batch.blobs {
-        store.blobs.put(&store.db, blob, batch.now)?;
-    }
-    let mut touched = TouchedRows::default();
-    // Unstored events have no number, so the stored ones are the last ones of the state's count.
-    let stored = batch
-        .events
-        .iter()
-        .filter(|event| event.is_stored())
-        .count() as u64;
-    let mut seq = state
-        .seq
-        .0
-        .checked_sub(stored)
-        .expect("the state counts every stored event");
-    for event in &batch.events {
-        touched.add(state, event);
-        if event.is_stored() {
-            seq += 1;
-            write_event(&store.db, seq, event, batch.now)?;
-            if let Some(line) = event.of_gpu() {
-                gpu_history::write(&store.db, seq, &line)?;
-            }
-            gpu_checks::write(&store.db, seq, event)?;
+/// What one commit writes: facts in order, and the blobs of the submissions among them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub events: Vec<Event>,
+    pub blobs: Vec<Blob>,
+    /// For events that carry no time of their own.
+    pub now: Timestamp,
+}
+
+/// The writing connection, and what is known of the rows that it wrote.
+#[derive(Debug)]
+pub struct Writer {
+    pub(super) db: Connection,
+    specs: SpecIds,
+    /// After the last batch, to see which nodes' orders changed.
+    generations: BTreeMap<NodeId, u64>,
+    blobs: RecentBlobs,
+    /// As of the last commit, to see which rows changed.
+    usage: Arc<UsageBook>,
+}
+
+impl Writer {
+    /// `state`: as it was loaded.
+    pub fn new(db: Connection, specs: SpecIds, state: &State) -> Self {
+        Self {
+            db,
+            specs,
+            generations: state.nodes.values().map(|n| (n.id, n.generation)).collect(),
+            blobs: RecentBlobs::default(),
+            usage: state.usage.clone(),
         }
     }
-    for id in &touched.arrays {
-        if let Some(array) = state.arrays.get(*id) {
-            write_array(store, array, touched.cancelled.get(id).copied(), batch.now)?;
+
+    /// Writes a batch in one transaction; the nodes whose orders changed.
+    ///
+    /// # Errors
+    /// Nothing of the batch is durable.
+    pub fn write(&mut self, state: &State, batch: &Batch) -> Result<Vec<NodeId>> {
+        let usage = self.usage.clone();
+        self.commit(state, batch).inspect_err(|_| {
+            // What was noted as written is not. SQLite may have rolled back by itself.
+            let _ = self.db.is_autocommit() || self.db.execute_batch("ROLLBACK").is_ok();
+            self.blobs = RecentBlobs::default();
+            self.usage = usage;
+        })
+    }
+
+    fn commit(&mut self, state: &State, batch: &Batch) -> Result<Vec<NodeId>> {
+        self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        for blob in &batch.blobs {
+            self.blobs.put(&self.db, blob, batch.now)?;
         }
-    }
-    for id in &touched.jobs {
-        // Gone when its run is closed late: its row is final already.
-        if let Some(job) = state.jobs.get(*id) {
-            write_job(store, job, batch.now)?;
-        }
-    }
-    for (id, change) in &touched.runs {
-        write_run(&store.db, state, *id, change)?;
-    }
-    write_nodes(&store.db, state, &touched, batch.now)?;
-    if touched.policy {
-        let doc = serde_json::to_vec(&state.own_policy)?;
-        store
-            .db
-            .prepare_cached("INSERT OR REPLACE INTO policy (one, doc) VALUES (1, ?1)")?
-            .execute([doc])?;
-    }
-    write_usage(store, state)?;
-    write_meta(&store.db, state)?;
-    store.db.prepare_cached("COMMIT")?.execute([])?;
-    let mut changed = changed_nodes(&mut store.generations, state);
-    changed.extend(
-        touched
-            .nodes
+        let mut touched = TouchedRows::default();
+        // Unstored events have no number, so the stored ones are the last ones of the state's count.
+        let stored = batch
+            .events
             .iter()
-            .filter(|node| !state.nodes.contains(**node)),
-    ); // removed
-    Ok(changed)
+            .filter(|event| event.is_stored())
+            .count() as u64;
+        let mut seq = state
+            .seq
+            .0
+            .checked_sub(stored)
+            .expect("the state counts every stored event");
+        for event in &batch.events {
+            touched.add(state, event);
+            if event.is_stored() {
+                seq += 1;
+                write_event(&self.db, seq, event, batch.now)?;
+                if let Some(line) = event.of_gpu() {
+                    gpu_history::write(&self.db, seq, &line)?;
+                }
+                gpu_checks::write(&self.db, seq, event)?;
+            }
+        }
+        for id in &touched.arrays {
+            if let Some(array) = state.arrays.get(*id) {
+                self.write_array(array, touched.cancelled.get(id).copied(), batch.now)?;
+            }
+        }
+        for id in &touched.jobs {
+            // Gone when its run is closed late: its row is final already.
+            if let Some(job) = state.jobs.get(*id) {
+                self.write_job(job, batch.now)?;
+            }
+        }
+        for (id, change) in &touched.runs {
+            write_run(&self.db, state, *id, change)?;
+        }
+        write_nodes(&self.db, state, &touched, batch.now)?;
+        if touched.policy {
+            let doc = serde_json::to_vec(&state.own_policy)?;
+            self.db
+                .prepare_cached("INSERT OR REPLACE INTO policy (one, doc) VALUES (1, ?1)")?
+                .execute([doc])?;
+        }
+        self.write_usage(state)?;
+        write_meta(&self.db, state)?;
+        self.db.prepare_cached("COMMIT")?.execute([])?;
+        let mut changed = changed_nodes(&mut self.generations, state);
+        changed.extend(
+            touched
+                .nodes
+                .iter()
+                .filter(|node| !state.nodes.contains(**node)),
+        ); // removed
+        Ok(changed)
+    }
+
+    fn write_job(&mut self, job: &Job, now: Timestamp) -> Result<()> {
+        let spec_id = self.write_spec(&job.spec)?;
+        let over = job.state.is_final();
+        let doc = serde_json::to_vec(&JobDocument::of(job))?;
+        let spec = &*job.spec;
+        self
+        .db
+        .prepare_cached(
+            "INSERT INTO jobs (id, live, spec, array_id, array_index, user, account, partition, qos, name,
+                state, submit_ms, start_ms, end_ms, attempt, limit_secs, exit, end_text, doc, script)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)
+             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, account=?7, partition=?8, qos=?9, name=?10,
+                state=?11, start_ms=?13, end_ms=?14, attempt=?15, limit_secs=?16, exit=?17, end_text=?18, doc=?19",
+        )?
+        .execute(params![
+            whole(job.id.0),
+            !over,
+            spec_id,
+            job.task.map(|task| whole(task.array.0)),
+            job.task.map(|task| task.index),
+            spec.user.name,
+            spec.account,
+            spec.partition,
+            spec.qos,
+            spec.name,
+            job.state.long(),
+            job.submitted.0,
+            job.started.map(|at| at.0),
+            job.ended.filter(|_| over).map(|at| at.0),
+            job.attempts,
+            job.limit_secs,
+            exit_text(job.exit),
+            job.end_text,
+            doc,
+            spec.launch.script.sha(),
+        ])?;
+        if over {
+            for blob in [&job.spec.launch.script, &job.spec.launch.environment] {
+                self.blobs.touch(&self.db, blob, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_array(
+        &mut self,
+        array: &Array,
+        cancelled: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let spec_id = self.write_spec(&array.spec)?;
+        let over = array.is_over();
+        let doc = serde_json::to_vec(&ArrayDocument::of(array))?;
+        self
+        .db
+        .prepare_cached(
+            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc, cancelled_ms, script)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)
+             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8, cancelled_ms=coalesce(?9, cancelled_ms)",
+        )?
+        .execute(params![
+            whole(array.id.0),
+            !over,
+            spec_id,
+            array.len(),
+            array.spec.user.name,
+            array.submitted.0,
+            array.ended.map(|at| at.0),
+            doc,
+            cancelled.map(|at| at.0),
+            array.spec.launch.script.sha(),
+        ])?;
+        if over {
+            for blob in [&array.spec.launch.script, &array.spec.launch.environment] {
+                self.blobs.touch(&self.db, blob, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The row of what a request has in common with others.
+    fn write_spec(&mut self, spec: &JobSpec) -> Result<i64> {
+        let (id, new) = self.specs.number(spec);
+        // One that no job had any more was pruned, or was written in a batch that was rolled back.
+        let known = || {
+            self.db
+                .prepare_cached("SELECT 1 FROM specs WHERE id = ?1")?
+                .exists([id])
+        };
+        if new || !known()? {
+            self
+            .db
+            .prepare_cached(
+                "INSERT INTO specs (id, environment, work_dir, comment, tags, doc) VALUES (?1,?2,?3,?4,?5,?6)",
+            )?
+            .execute(params![
+                id,
+                spec.launch.environment.sha(),
+                spec.launch.work_dir,
+                spec.comment,
+                tags_text(spec)?,
+                serde_json::to_vec(&common_part(spec))?,
+            ])?;
+        }
+        Ok(id)
+    }
+
+    /// The rows that differ from those of the last commit.
+    fn write_usage(&mut self, state: &State) -> Result<()> {
+        if Arc::ptr_eq(&self.usage, &state.usage) {
+            return Ok(());
+        }
+        for (account, user, entry) in state.usage.changed_since(&self.usage) {
+            self.db
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO usage (account, user, doc) VALUES (?1,?2,?3)",
+                )?
+                .execute(params![account, user, serde_json::to_vec(entry)?])?;
+        }
+        self.usage = state.usage.clone();
+        Ok(())
+    }
 }
 
 /// Rows to write, each once, and what only the events know.
@@ -98,10 +271,17 @@ struct TouchedRows {
     cancelled: BTreeMap<JobId, Timestamp>,
 }
 
+/// The start of a run.
+struct PlacedRun {
+    allocation: Allocation,
+    /// Of a job that waited in several partitions, the one of its placement.
+    partition: Option<String>,
+    at: Timestamp,
+}
+
 #[derive(Default)]
 struct RunChange {
-    /// Of a job that waited in several partitions, in which it was placed.
-    placed: Option<(Allocation, Option<String>, Timestamp)>,
+    placed: Option<PlacedRun>,
     outcome: Option<Outcome>,
 }
 
@@ -132,8 +312,11 @@ impl TouchedRows {
                 at,
                 ..
             } => {
-                self.runs.entry(*run).or_default().placed =
-                    Some((allocation.clone(), partition.clone(), *at));
+                self.runs.entry(*run).or_default().placed = Some(PlacedRun {
+                    allocation: allocation.clone(),
+                    partition: partition.clone(),
+                    at: *at,
+                });
             }
             Event::RunEnded { run, outcome, .. } => {
                 self.runs.entry(*run).or_default().outcome = Some(outcome.clone());
@@ -233,119 +416,9 @@ fn kind_of(doc: &[u8]) -> &str {
         .unwrap_or("unknown")
 }
 
-fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
-    let spec_id = write_spec(store, &job.spec)?;
-    let over = job.state.is_final();
-    let doc = serde_json::to_vec(&JobDocument::of(job))?;
-    let spec = &*job.spec;
-    store
-        .db
-        .prepare_cached(
-            "INSERT INTO jobs (id, live, spec, array_id, array_index, user, account, partition, qos, name,
-                state, submit_ms, start_ms, end_ms, attempt, limit_secs, exit, end_text, doc, script)
-             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)
-             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, account=?7, partition=?8, qos=?9, name=?10,
-                state=?11, start_ms=?13, end_ms=?14, attempt=?15, limit_secs=?16, exit=?17, end_text=?18, doc=?19",
-        )?
-        .execute(params![
-            whole(job.id.0),
-            !over,
-            spec_id,
-            job.task.map(|task| whole(task.array.0)),
-            job.task.map(|task| task.index),
-            spec.user.name,
-            spec.account,
-            spec.partition,
-            spec.qos,
-            spec.name,
-            job.state.long(),
-            job.submitted.0,
-            job.started.map(|at| at.0),
-            job.ended.filter(|_| over).map(|at| at.0),
-            job.attempts,
-            job.limit_secs,
-            exit_text(job.exit),
-            job.end_text,
-            doc,
-            spec.launch.script.sha(),
-        ])?;
-    if over {
-        for blob in [&job.spec.launch.script, &job.spec.launch.environment] {
-            store.blobs.touch(&store.db, blob, now)?;
-        }
-    }
-    Ok(())
-}
-
-fn write_array(
-    store: &mut Store,
-    array: &Array,
-    cancelled: Option<Timestamp>,
-    now: Timestamp,
-) -> Result<()> {
-    let spec_id = write_spec(store, &array.spec)?;
-    let over = array.is_over();
-    let doc = serde_json::to_vec(&ArrayDocument::of(array))?;
-    store
-        .db
-        .prepare_cached(
-            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc, cancelled_ms, script)
-             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)
-             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8, cancelled_ms=coalesce(?9, cancelled_ms)",
-        )?
-        .execute(params![
-            whole(array.id.0),
-            !over,
-            spec_id,
-            array.len(),
-            array.spec.user.name,
-            array.submitted.0,
-            array.ended.map(|at| at.0),
-            doc,
-            cancelled.map(|at| at.0),
-            array.spec.launch.script.sha(),
-        ])?;
-    if over {
-        for blob in [&array.spec.launch.script, &array.spec.launch.environment] {
-            store.blobs.touch(&store.db, blob, now)?;
-        }
-    }
-    Ok(())
-}
-
-/// The row of what a request has in common with others.
-fn write_spec(store: &mut Store, spec: &JobSpec) -> Result<i64> {
-    let (id, new) = store.specs.number(spec);
-    // One that no job had any more was pruned, or was written in a batch that was rolled back.
-    let known = || {
-        store
-            .db
-            .prepare_cached("SELECT 1 FROM specs WHERE id = ?1")?
-            .exists([id])
-    };
-    if new || !known()? {
-        store
-            .db
-            .prepare_cached(
-                "INSERT INTO specs (id, environment, work_dir, comment, tags, doc) VALUES (?1,?2,?3,?4,?5,?6)",
-            )?
-            .execute(params![
-                id,
-                spec.launch.environment.sha(),
-                spec.launch.work_dir,
-                spec.comment,
-                tags_text(spec)?,
-                serde_json::to_vec(&common_part(spec))?,
-            ])?;
-    }
-    Ok(id)
-}
-
 fn write_run(db: &Connection, state: &State, id: RunId, change: &RunChange) -> Result<()> {
-    if let (Some((allocation, partition, at)), Some(job)) = (&change.placed, state.jobs.get(id.job))
-    {
-        let partition = partition.as_ref().unwrap_or(&job.spec.partition);
-        insert_run(db, state, id, (&job.spec, partition), allocation, *at)?;
+    if let (Some(placed), Some(job)) = (&change.placed, state.jobs.get(id.job)) {
+        insert_run(db, state, id, &job.spec, placed)?;
     }
     match state.runs.get(id) {
         Some(run) => update_run(db, id, run.outcome.as_ref(), Some(run)),
@@ -357,10 +430,15 @@ fn insert_run(
     db: &Connection,
     state: &State,
     id: RunId,
-    (spec, partition): (&JobSpec, &str),
-    allocation: &Allocation,
-    at: Timestamp,
+    spec: &JobSpec,
+    placed: &PlacedRun,
 ) -> Result<()> {
+    let PlacedRun {
+        allocation,
+        partition,
+        at,
+    } = placed;
+    let partition = partition.as_ref().unwrap_or(&spec.partition);
     let mut gpus = BTreeMap::<&str, u64>::new();
     let mut names = Vec::with_capacity(allocation.len());
     let mut uuids = Vec::new();
@@ -537,21 +615,6 @@ fn write_nodes(
     Ok(())
 }
 
-/// The rows that differ from those of the last commit.
-fn write_usage(store: &mut Store, state: &State) -> Result<()> {
-    if Arc::ptr_eq(&store.usage, &state.usage) {
-        return Ok(());
-    }
-    for (account, user, entry) in state.usage.changed_since(&store.usage) {
-        store
-            .db
-            .prepare_cached("INSERT OR REPLACE INTO usage (account, user, doc) VALUES (?1,?2,?3)")?
-            .execute(params![account, user, serde_json::to_vec(entry)?])?;
-    }
-    store.usage = state.usage.clone();
-    Ok(())
-}
-
 /// Every change of what a node should run raises its generation: comparing them all finds each change, whatever
 /// event made it, in microseconds for a thousand nodes. They are not stored: after a restart they go on from the
 /// number of the last event.
@@ -583,62 +646,6 @@ fn write_meta(db: &Connection, state: &State) -> Result<()> {
     Ok(())
 }
 
-/// Blobs written or renewed lately: a user's environment is the same for a thousand jobs.
-#[derive(Debug, Default)]
-pub struct KnownBlobs {
-    /// Day of the row's `last_use`.
-    days: HashMap<[u8; 32], i64>,
-}
-
-impl KnownBlobs {
-    fn put(&mut self, db: &Connection, blob: &Blob, now: Timestamp) -> Result<()> {
-        let day = now.0.div_euclid(MILLIS_PER_DAY);
-        if self.is_known(blob.sha, day) {
-            return Ok(());
-        }
-        db.prepare_cached(
-            "INSERT INTO blobs (sha, last_use, data) VALUES (?1,?2,?3)
-             ON CONFLICT (sha) DO UPDATE SET last_use=?2",
-        )?
-        .execute(params![blob.sha, day, blob.data])?;
-        Ok(())
-    }
-
-    /// A blob is removed some time after its last use; the end of a job is one.
-    fn touch(&mut self, db: &Connection, id: &BlobId, now: Timestamp) -> Result<()> {
-        let day = now.0.div_euclid(MILLIS_PER_DAY);
-        let Some(sha) = id.sha() else { return Ok(()) };
-        if !self.is_known(sha, day) {
-            db.prepare_cached("UPDATE blobs SET last_use=?2 WHERE sha=?1 AND last_use<?2")?
-                .execute(params![sha, day])?;
-        }
-        Ok(())
-    }
-
-    fn is_known(&mut self, sha: [u8; 32], day: i64) -> bool {
-        if self.days.get(&sha) == Some(&day) {
-            return true;
-        }
-        if self.days.len() >= KNOWN_BLOBS {
-            self.days.clear();
-        }
-        self.days.insert(sha, day);
-        false
-    }
-}
-
-/// SQLite's integers have a sign. What is larger is a value that no one should have let in: a wrong figure in one row, and no end of the
-/// controller.
-pub(super) fn whole(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or_else(|_| {
-        tracing::error!(
-            value,
-            "a figure is beyond what the database can hold and is cut; this is a bug"
-        );
-        i64::MAX
-    })
-}
-
 fn exit_text(exit: ExitCode) -> String {
     exit.to_string()
 }
@@ -646,6 +653,3 @@ fn exit_text(exit: ExitCode) -> String {
 fn tags_text(spec: &JobSpec) -> Result<String> {
     Ok(serde_json::to_string(&spec.tags)?)
 }
-
-/// States in which a job has not run and may never: accounting lists them only when asked.
-pub(super) const PENDING: &str = JobState::Pending.long();

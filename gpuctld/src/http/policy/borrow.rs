@@ -2,9 +2,9 @@
 //!
 //! As the next pass would have it; which class a run has is the scheduler's word.
 
-use crate::http::lookup::{JobName, one_row};
-use crate::http::now;
-use crate::http::row::View;
+use crate::core_thread::now;
+use crate::http::job::name::{JobName, one_row};
+use crate::http::job::row::View;
 use gcore::ctl::State;
 use gmodel::{JobId, RunClass, Timestamp};
 use gsched::ledger::{Ledger, Shortage};
@@ -14,7 +14,7 @@ use gsched::priority::in_order;
 const FEW_JOBS: usize = 2_000;
 
 /// One line for the submitter; none where there are no quotas, or the guarantee has room.
-pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
+pub(crate) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     if !state.policy.has_quotas() {
         return None;
     }

@@ -51,7 +51,7 @@ const LISTS: [&str; 6] = [
     "budgets",
 ];
 
-pub(super) const ACCOUNT_KEYS: [&str; 14] = [
+pub(crate) const ACCOUNT_KEYS: [&str; 14] = [
     "parent",
     "description",
     "shares",
@@ -67,7 +67,7 @@ pub(super) const ACCOUNT_KEYS: [&str; 14] = [
     "users_only",
     "closed",
 ];
-pub(super) const QOS_KEYS: [&str; 13] = [
+pub(crate) const QOS_KEYS: [&str; 13] = [
     "description",
     "priority",
     "usage_factor",
@@ -82,7 +82,7 @@ pub(super) const QOS_KEYS: [&str; 13] = [
     "outside_quota",
     "idle",
 ];
-pub(super) const RESERVATION_KEYS: [&str; 19] = [
+pub(crate) const RESERVATION_KEYS: [&str; 19] = [
     "start",
     "duration_secs",
     "repeat",
@@ -117,7 +117,7 @@ const USER_KEYS: [&str; 10] = [
 ];
 
 /// The row with the edit's keys put over it.
-pub(super) fn edited<R: Serialize + DeserializeOwned>(
+pub(crate) fn edited<R: Serialize + DeserializeOwned>(
     row: &R,
     edit: &PolicyEdit,
     known: &[&str],
@@ -138,7 +138,7 @@ pub(super) fn edited<R: Serialize + DeserializeOwned>(
 }
 
 /// A user's entry with the edit's keys put over it.
-pub(super) fn edited_user(row: &UserRow, edit: &PolicyEdit) -> Result<UserRow, ApiError> {
+pub(crate) fn edited_user(row: &UserRow, edit: &PolicyEdit) -> Result<UserRow, ApiError> {
     edited(row, edit, &USER_KEYS)
 }
 
@@ -248,7 +248,7 @@ fn put_into_table(
     Ok(())
 }
 
-pub(super) fn account(name: &str, row: AccountRow) -> Result<Account, ApiError> {
+pub(crate) fn account(name: &str, row: AccountRow) -> Result<Account, ApiError> {
     let users = row
         .users
         .into_iter()
@@ -283,7 +283,7 @@ pub(super) fn account(name: &str, row: AccountRow) -> Result<Account, ApiError> 
     })
 }
 
-pub(super) fn user_entry(row: UserRow) -> Result<AccountUser, ApiError> {
+pub(crate) fn user_entry(row: UserRow) -> Result<AccountUser, ApiError> {
     Ok(AccountUser {
         shares: row.shares,
         limits: limits(row.limits)?,
@@ -291,14 +291,14 @@ pub(super) fn user_entry(row: UserRow) -> Result<AccountUser, ApiError> {
     })
 }
 
-pub(super) fn user_name(name: &str) -> Result<String, ApiError> {
+pub(crate) fn user_name(name: &str) -> Result<String, ApiError> {
     if is_user(name) {
         return Ok(name.to_owned());
     }
     Err(ApiError::invalid(format!("{name:?} is no name of a user")))
 }
 
-pub(super) fn qos(name: &str, row: QosRow) -> Result<Qos, ApiError> {
+pub(crate) fn qos(name: &str, row: QosRow) -> Result<Qos, ApiError> {
     let factor = milli("usage_factor", row.usage_factor, 1_000_000)?;
     let mode = row.preempt_mode.filter(|mode| !mode.is_empty());
     Ok(Qos {
@@ -339,7 +339,7 @@ fn idle(row: IdlePolicyRow) -> Result<IdlePolicy, ApiError> {
     Ok(policy)
 }
 
-pub(super) fn reservation(name: &str, row: ReservationRow) -> Result<Reservation, ApiError> {
+pub(crate) fn reservation(name: &str, row: ReservationRow) -> Result<Reservation, ApiError> {
     let Some(Instant(start)) = row.start else {
         return Err(ApiError::invalid(format!(
             "reservation {name:?} has no start"

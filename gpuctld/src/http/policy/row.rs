@@ -13,23 +13,22 @@ use gmodel::policy::{
 };
 use gmodel::{Instant, NodeId, RunClass, Timestamp, hostlist};
 use gwire::api::{
-    AccountRow, BudgetRow, Gpus, JobLimitsRow, LicenceRow, LimitsRow, QosRow, ReservationRow,
-    UserRow,
+    AccountRow, BudgetRow, Gpus, JobLimitsRow, LimitsRow, QosRow, ReservationRow, UserRow,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// As `off`, `requeue`, ...
-pub(in crate::http) fn preempt_mode_word(mode: PreemptMode) -> &'static str {
+pub(crate) fn preempt_mode_word(mode: PreemptMode) -> &'static str {
     word_of(&PREEMPT_MODES, mode)
 }
 
 /// As `pack`, `spread`, ...
-pub(in crate::http) fn placement_word(placement: Placement) -> &'static str {
+pub(crate) fn placement_word(placement: Placement) -> &'static str {
     word_of(&PLACEMENTS, placement)
 }
 
 /// Thousandths as the API shows them.
-pub(in crate::http) fn gpus(amounts: &GpuAmounts) -> Gpus {
+pub(crate) fn gpus(amounts: &GpuAmounts) -> Gpus {
     amounts
         .0
         .iter()
@@ -37,9 +36,9 @@ pub(in crate::http) fn gpus(amounts: &GpuAmounts) -> Gpus {
         .collect()
 }
 
-pub(in crate::http) fn account_row(
+pub(crate) fn account_row(
     account: &Account,
-    held: Option<&Held>,
+    held: Option<&HeldGpus>,
     config: &Config,
 ) -> AccountRow {
     let budget = |budget: &gmodel::policy::Budget| BudgetRow {
@@ -77,7 +76,7 @@ pub(in crate::http) fn account_row(
     }
 }
 
-pub(super) fn user_row(user: &AccountUser) -> UserRow {
+pub(crate) fn user_row(user: &AccountUser) -> UserRow {
     UserRow {
         shares: user.shares,
         default: user.is_default,
@@ -85,7 +84,7 @@ pub(super) fn user_row(user: &AccountUser) -> UserRow {
     }
 }
 
-pub(in crate::http) fn limits_row(limits: &Limits) -> LimitsRow {
+pub(crate) fn limits_row(limits: &Limits) -> LimitsRow {
     LimitsRow {
         running_jobs: limits.running_jobs,
         submitted_jobs: limits.submitted_jobs,
@@ -108,7 +107,7 @@ fn job_limits_row(limits: &JobLimits) -> JobLimitsRow {
     }
 }
 
-pub(super) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
+pub(crate) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
     QosRow {
         name: qos.name.clone(),
         description: qos.description.clone(),
@@ -130,7 +129,7 @@ pub(super) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
     }
 }
 
-pub(super) fn reservation_row(
+pub(crate) fn reservation_row(
     reservation: &Reservation,
     config: &Config,
     now: Timestamp,
@@ -178,15 +177,12 @@ pub(super) fn reservation_row(
 }
 
 /// The window that holds at an instant, or the next one; none when the last is over.
-pub(in crate::http) fn window(
-    reservation: &Reservation,
-    now: Timestamp,
-) -> Option<(Timestamp, Timestamp)> {
+pub(crate) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
     gsched::window::next(reservation, now)
 }
 
 /// What is used of each budget of an account, in the order of its budgets.
-pub(super) fn tell_use(row: &mut AccountRow, ledger: &gsched::ledger::Ledger) {
+pub(crate) fn tell_use(row: &mut AccountRow, ledger: &gsched::ledger::Ledger) {
     let hours = |use_: u128| use_ as f64 / gsched::limits::GPU_HOUR as f64;
     for (budget, (_, used)) in row.budgets.iter_mut().zip(ledger.budgets(&row.name)) {
         budget.used_gpu_hours = Some(hours(used.used));
@@ -201,15 +197,15 @@ fn place(config: &Config, kind: RecordKind, name: &str) -> Option<String> {
 
 /// GPUs that an account and those below it hold.
 #[derive(Clone, Debug, Default)]
-pub(in crate::http) struct Held {
-    pub(in crate::http) guaranteed: GpuAmounts,
-    pub(in crate::http) borrowed: GpuAmounts,
-    pub(in crate::http) outside: GpuAmounts,
+pub(crate) struct HeldGpus {
+    pub(crate) guaranteed: GpuAmounts,
+    pub(crate) borrowed: GpuAmounts,
+    pub(crate) outside: GpuAmounts,
 }
 
 /// What every account holds now, with those below it. Without quotas all of it counts as guaranteed.
-pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> {
-    let mut all: BTreeMap<String, Held> = BTreeMap::new();
+pub(crate) fn held_by_account(state: &State) -> BTreeMap<String, HeldGpus> {
+    let mut all: BTreeMap<String, HeldGpus> = BTreeMap::new();
     for run in state.runs.values() {
         let Some(job) = state.jobs.get(run.id.job) else {
             continue;
@@ -262,39 +258,6 @@ fn add_share(state: &State, node: NodeId, set: &GpuSet, amounts: &mut GpuAmounts
             *amounts.0.entry(key).or_default() += milli;
         }
     }
-}
-
-/// Licences by name, with what running jobs hold.
-pub(super) fn licence_rows(state: &State) -> Vec<LicenceRow> {
-    let mut used: BTreeMap<&str, u32> = BTreeMap::new();
-    for run in state.runs.values().filter(|run| !run.is_clean()) {
-        let Some(job) = state.jobs.get(run.id.job) else {
-            continue;
-        };
-        for (name, count) in &job.spec.licences {
-            *used.entry(name).or_default() += count;
-        }
-    }
-    let totals = &state.config.scheduler.licences;
-    // What was taken out of the file is still held by those who have it.
-    let names: BTreeSet<&str> = totals
-        .keys()
-        .map(String::as_str)
-        .chain(used.keys().copied())
-        .collect();
-    let row = |name: &str| {
-        let (total, used) = (
-            totals.get(name).copied().unwrap_or(0),
-            used.get(name).copied().unwrap_or(0),
-        );
-        LicenceRow {
-            name: name.to_owned(),
-            total,
-            used,
-            free: total.saturating_sub(used),
-        }
-    };
-    names.into_iter().map(row).collect()
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ async fn a_token_carries_the_ca_and_joining_needs_no_peer() {
     );
     let expires = gmodel::time::parse_rfc3339(reply["expires"].as_str().unwrap()).unwrap();
     assert!(
-        expires <= crate::http::now().plus_secs(7 * 86_400),
+        expires <= crate::core_thread::now().plus_secs(7 * 86_400),
         "capped at 7 days"
     );
     let (status, answer) = pool

@@ -144,7 +144,7 @@ async fn only_the_columns_asked_for_are_sent() {
 #[tokio::test]
 async fn every_key_of_a_row_is_a_column_and_reads_back() {
     let pool = Pool::new("");
-    let keys: BTreeSet<&str> = crate::http::column::COLUMNS
+    let keys: BTreeSet<&str> = crate::http::job::column::COLUMNS
         .iter()
         .map(|column| column.key)
         .chain(["id"])

@@ -2,6 +2,7 @@
 
 mod accounting;
 mod admin;
+mod borrow;
 mod dependency;
 mod jobs;
 mod listing;
@@ -9,6 +10,8 @@ mod outlook;
 mod permission;
 mod policy;
 mod pool;
+mod reload;
+mod reservation;
 mod standing;
 mod submission;
 mod trace;

@@ -134,7 +134,7 @@ async fn who_has_no_start_before_its_reservation_ends_is_told_so() {
     let pool = Pool::new("");
     let node = pool.node("n1", Role::Compute, 4).await;
     let alice = local(1000, "alice");
-    let start = crate::http::now().plus_secs(-60).to_string();
+    let start = crate::core_thread::now().plus_secs(-60).to_string();
     let window = json!({"start": start, "duration_secs": 3600, "nodes": "n1", "users": ["alice"]});
     pool.post(
         &local(0, "root"),
@@ -187,7 +187,7 @@ async fn who_has_no_start_before_its_reservation_ends_is_told_so() {
 /// Plans that were made so far.
 fn made(pool: &Pool) -> usize {
     pool.app
-        .foresight()
+        .forecasts()
         .made
         .load(std::sync::atomic::Ordering::Relaxed)
 }
@@ -227,7 +227,7 @@ async fn those_who_ask_together_share_a_plan_that_is_no_older_than_their_questio
         assert!(gap.abs() <= 1, "as gq --start has it: {why} {}", starts[at]);
     }
     // One who asks while a plan is made means the state as it is then.
-    let turn = pool.app.foresight().turn().await;
+    let turn = pool.app.forecasts().turn().await;
     let late = async {
         let more = pool
             .submit(
@@ -258,7 +258,7 @@ async fn who_goes_away_while_a_plan_is_made_leaves_it_to_the_others() {
         )
         .await;
     let path = format!("/v1/jobs/{job}/why");
-    let turn = pool.app.foresight().turn().await;
+    let turn = pool.app.forecasts().turn().await;
     let mut first = Box::pin(pool.get(&alice, &path));
     let soon = std::time::Duration::from_millis(50);
     assert!(

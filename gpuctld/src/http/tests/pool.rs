@@ -1,8 +1,10 @@
 //! A controller without sockets: core thread, database, router, and nodes that report what a test says.
 
 use crate::config::Config;
+use crate::config::LiveSettings;
+use crate::core_thread::now;
 use crate::core_thread::{Core, CoreHandle, CoreParts};
-use crate::http::{App, Later, LiveSettings, NodeLinks, Peer, now, router};
+use crate::http::{App, NodeAnswer, NodeLinks, Peer, router};
 use crate::node_changes::NodeChanges;
 use crate::pki::Pki;
 use crate::planner;
@@ -45,10 +47,10 @@ impl NodeLinks for Links {
     fn has_address(&self, address: std::net::IpAddr) -> bool {
         address == std::net::IpAddr::from([10, 0, 0, 7])
     }
-    fn read_log(&self, _: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
+    fn read_log(&self, _: NodeId, run: RunId) -> NodeAnswer<'_, Result<String, String>> {
         Box::pin(async move { Ok(format!("prepared {run}\nstarted {run}")) })
     }
-    fn read_use(&self, _: NodeId, _: RunId) -> Later<'_, Result<RunUse, String>> {
+    fn read_use(&self, _: NodeId, _: RunId) -> NodeAnswer<'_, Result<RunUse, String>> {
         let all = Usage {
             cpu_user_micros: 3_000_000,
             peak_memory_bytes: 1 << 20,
@@ -72,7 +74,7 @@ impl NodeLinks for Links {
         node: NodeId,
         run: RunId,
         order: StepOrder,
-    ) -> Later<'_, Result<(), String>> {
+    ) -> NodeAnswer<'_, Result<(), String>> {
         self.steps.lock().unwrap().push((node, run, order));
         Box::pin(async { Ok(()) })
     }

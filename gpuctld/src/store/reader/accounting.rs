@@ -3,8 +3,10 @@
 //! Finished jobs are found by the index over ends (or user and end), live ones by the index over live rows: the
 //! number of jobs that ever were does not matter.
 
+use super::cancelled_tasks;
 use super::run_fields::{self, RunFields, RunKey};
-use super::{Answer, ReadFailure, cancelled_tasks};
+use super::stored::ReadResult;
+use crate::store::error::ReadFailure;
 use gmodel::array_spec::ArraySpec;
 use gmodel::hostlist::Hostlist;
 use gmodel::{JobId, JobState, Timestamp};
@@ -20,7 +22,7 @@ const MAX_LISTED: usize = 1000;
 
 /// What a listing has, without what stands in the rows themselves.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundRuns {
     /// The newest there are room for, the oldest first.
     pub runs: Vec<RunKey>,
     /// Tasks that were cancelled before they had rows of their own: a line for those of each array.
@@ -28,17 +30,17 @@ pub struct Found {
 }
 
 /// Which rows a question means. Those of jobs that wait are left out if others know them better.
-pub fn found(db: &Connection, query: &RunQuery, without_waiting: bool) -> Answer<Found> {
+pub fn found(db: &Connection, query: &RunQuery, without_waiting: bool) -> ReadResult<FoundRuns> {
     let limit = query.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
     let cancelled = cancelled_tasks::lines(db, query, limit)?;
     let mut runs = keys(db, query, without_waiting, limit)?;
     runs.reverse(); // the newest were asked for, the oldest come first
-    Ok(Found { runs, cancelled })
+    Ok(FoundRuns { runs, cancelled })
 }
 
 /// All rows that a question means.
-pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
-    let Found { runs, cancelled } = found(db, query, false)?;
+pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> ReadResult<Vec<RunRow>> {
+    let FoundRuns { runs, cancelled } = found(db, query, false)?;
     let rows = run_fields::rows(db, &runs, &RunFields::of(None, query.attempts), now)?;
     let mut all: Vec<RunRow> = rows.into_iter().flatten().collect();
     if !cancelled.is_empty() {
@@ -54,7 +56,7 @@ pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<Run
 }
 
 /// The last attempts of some jobs, those that there are.
-pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<RunRow>> {
+pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> ReadResult<Vec<RunRow>> {
     let keys: Vec<RunKey> = ids
         .iter()
         .map(|id| RunKey {
@@ -77,9 +79,9 @@ fn keys(
     query: &RunQuery,
     without_waiting: bool,
     limit: u32,
-) -> Answer<Vec<RunKey>> {
-    let filter = Filter::of(query, without_waiting)?;
-    let mut on_nodes = OnNodes::of(&query.nodelist)?;
+) -> ReadResult<Vec<RunKey>> {
+    let filter = RunFilter::of(query, without_waiting)?;
+    let mut on_nodes = NodeCondition::of(&query.nodelist)?;
     let ids = match query.attempts {
         false => format!(
             "SELECT id, NULL AS attempt FROM ({}) ORDER BY +id DESC",
@@ -122,14 +124,14 @@ fn keys(
 }
 
 /// Whether a run was on one of the nodes asked for.
-struct OnNodes {
+struct NodeCondition {
     asked: Option<Hostlist>,
     /// Runs are on the same few sets of nodes again and again.
     known: BTreeMap<String, bool>,
 }
 
-impl OnNodes {
-    fn of(text: &str) -> Answer<Self> {
+impl NodeCondition {
+    fn of(text: &str) -> ReadResult<Self> {
         let asked = (!text.is_empty())
             .then(|| Hostlist::parse(text))
             .transpose();
@@ -156,15 +158,15 @@ impl OnNodes {
 }
 
 /// Conditions with numbered parameters, the same for both halves.
-struct Filter {
+struct RunFilter {
     /// Two halves, each with an index of its own; SQLite would not use them in one condition.
     halves: Vec<String>,
     conditions: String,
     values: Vec<Value>,
 }
 
-impl Filter {
-    fn of(query: &RunQuery, without_waiting: bool) -> Answer<Self> {
+impl RunFilter {
+    fn of(query: &RunQuery, without_waiting: bool) -> ReadResult<Self> {
         let mut filter = Self {
             halves: Vec::new(),
             conditions: String::new(),
@@ -208,7 +210,7 @@ impl Filter {
                 .conditions
                 .push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
         }
-        let waiting_too = states.contains(&super::super::write::PENDING);
+        let waiting_too = states.contains(&JobState::Pending.long());
         let live = if waiting_too {
             "j.live = 1"
         } else {
@@ -269,7 +271,7 @@ impl Filter {
         self.values.len()
     }
 
-    fn any(&mut self, column: &str, list: &str) -> Answer<()> {
+    fn any(&mut self, column: &str, list: &str) -> ReadResult<()> {
         let words: Vec<&str> = list
             .split(',')
             .map(str::trim)
@@ -289,7 +291,7 @@ impl Filter {
     }
 
     /// By name, or by number, which stays a job's own when its name is gone.
-    fn users(&mut self, list: &str) -> Answer<()> {
+    fn users(&mut self, list: &str) -> ReadResult<()> {
         let conditions = self.conditions.len();
         self.any("j.user", list)?;
         let uids: Vec<String> = list
@@ -310,7 +312,7 @@ impl Filter {
     }
 
     /// A job that was never placed is in each of the partitions that it may start in.
-    fn partitions(&mut self, list: &str) -> Answer<()> {
+    fn partitions(&mut self, list: &str) -> ReadResult<()> {
         let before = self.values.len();
         let conditions = self.conditions.len();
         self.any("j.partition", list)?;
@@ -330,7 +332,7 @@ impl Filter {
     }
 
     /// `17`, `98_5`, `98_[1-3]`, `98` (all its tasks).
-    fn jobs(&mut self, text: &str) -> Answer<()> {
+    fn jobs(&mut self, text: &str) -> ReadResult<()> {
         let mut places = Vec::new();
         for (id, tasks) in named_jobs(text)? {
             let id = self.value(Value::from(id.cast_signed()));
@@ -360,7 +362,7 @@ impl Filter {
 }
 
 /// `17`, `98_5`, `98_[1-3]`: ids that fit the database, with the indices asked for.
-pub fn named_jobs(text: &str) -> Answer<Vec<(u64, Option<ArraySpec>)>> {
+pub fn named_jobs(text: &str) -> ReadResult<Vec<(u64, Option<ArraySpec>)>> {
     let wrong = |word: &str| {
         ReadFailure::Question(format!(
             "{word:?} is not a job: write 17, 98_5, 98_[1-3] or 98"
@@ -390,7 +392,7 @@ pub fn named_jobs(text: &str) -> Answer<Vec<(u64, Option<ArraySpec>)>> {
         .collect()
 }
 
-fn bounded(count: usize) -> Answer<()> {
+fn bounded(count: usize) -> ReadResult<()> {
     if count <= MAX_LISTED {
         return Ok(());
     }
@@ -399,7 +401,7 @@ fn bounded(count: usize) -> Answer<()> {
     )))
 }
 
-pub fn states(text: &str) -> Answer<Vec<&'static str>> {
+pub fn states(text: &str) -> ReadResult<Vec<&'static str>> {
     text.split(',')
         .map(str::trim)
         .filter(|word| !word.is_empty())

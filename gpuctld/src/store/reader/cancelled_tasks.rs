@@ -3,7 +3,7 @@
 //! Owns how these lines are found and filtered. They lie in their array's row, not in `jobs`.
 
 use super::accounting::{named_jobs, states};
-use super::{Answer, bytes, read, stored_array};
+use super::stored::{ReadResult, bytes, read, stored_array};
 use crate::store::documents::ArrayDocument;
 use gcore::ctl::{Array, LateSpecs};
 use gmodel::array_spec::RangeSet;
@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::collections::BTreeMap;
 
 /// The newest `limit` lines that a query asks for, by id.
-pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow>> {
+pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<RunRow>> {
     let wanted = states(&query.state)?;
     // They never were on a node.
     if !query.nodelist.is_empty()
@@ -33,7 +33,7 @@ pub fn lines(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow
 }
 
 /// By id: `98`, `98_[7-9]`, or the number of one of the tasks.
-fn named(db: &Connection, query: &RunQuery) -> Answer<Vec<RunRow>> {
+fn named(db: &Connection, query: &RunQuery) -> ReadResult<Vec<RunRow>> {
     let mut asked: BTreeMap<JobId, (Array, Timestamp, RangeSet)> = BTreeMap::new();
     for (id, tasks) in named_jobs(&query.job)? {
         let Some((array, at)) = array_around(db, JobId(id))? else {
@@ -65,7 +65,7 @@ fn named(db: &Connection, query: &RunQuery) -> Answer<Vec<RunRow>> {
 }
 
 /// The array that an id is in, if any of its tasks were cancelled untouched.
-fn array_around(db: &Connection, id: JobId) -> Answer<Option<(Array, Timestamp)>> {
+fn array_around(db: &Connection, id: JobId) -> ReadResult<Option<(Array, Timestamp)>> {
     let found: Option<(u64, Option<i64>)> = db
         .prepare_cached(
             "SELECT id, cancelled_ms FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1",
@@ -80,7 +80,7 @@ fn array_around(db: &Connection, id: JobId) -> Answer<Option<(Array, Timestamp)>
     Ok(array.map(|array| (array, Timestamp(at))))
 }
 
-fn all(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow>> {
+fn all(db: &Connection, query: &RunQuery, limit: u32) -> ReadResult<Vec<RunRow>> {
     let mut conditions = "a.cancelled_ms IS NOT NULL".to_owned();
     let mut values = Vec::new();
     if let Some(from) = query.from {

@@ -3,7 +3,7 @@
 //! Events are kept for a year. What a node was before its oldest event follows from that one (who is resumed first was drained);
 //! where there is none it was as it is now. Of the time before the oldest event of all nothing is known.
 
-use super::Answer;
+use super::stored::ReadResult;
 use gcore::ctl::Node;
 use gmodel::node::{HoldMark, Inventory, Link, Role};
 use gmodel::{NodeId, Timestamp};
@@ -12,16 +12,16 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// CPUs and GPUs, in this order.
-pub type Both = [u128; 2];
+pub type CpuGpuSums = [u128; 2];
 
 /// Milliseconds of CPUs and of whole GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// From here on it is known, which may be after the time that is asked for: what was before is not counted.
     pub from: Timestamp,
-    pub all: Both,
+    pub all: CpuGpuSums,
     /// Of nodes that did not answer, took no work or were drained.
-    pub down: Both,
+    pub down: CpuGpuSums,
 }
 
 /// A node as the controller has it now.
@@ -30,7 +30,7 @@ pub struct NodeNow {
     pub id: NodeId,
     pub role: Role,
     /// CPUs and whole GPUs.
-    pub both: Both,
+    pub both: CpuGpuSums,
     /// It says that it can take no work.
     pub unfit: bool,
     pub link: Link,
@@ -41,7 +41,7 @@ pub struct NodeNow {
 #[derive(Debug, Deserialize)]
 #[expect(clippy::enum_variant_names, reason = "as the events are named")]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Change {
+enum CapacityEvent {
     NodeJoined { role: Role },
     NodeHello {},
     NodeInventory { inventory: Inventory },
@@ -56,18 +56,18 @@ const UNKNOWN: &str = "?";
 
 /// What a node gives at a time.
 #[derive(Debug, Default)]
-struct Standing {
+struct NodeCapacity {
     joined: bool,
-    both: Both,
+    both: CpuGpuSums,
     up: bool,
     unfit: bool,
     drains: BTreeSet<String>,
 }
 
-impl Standing {
+impl NodeCapacity {
     /// Before the first of its changes.
-    fn before(changes: &[(Timestamp, Change)], now: Option<&NodeNow>) -> Self {
-        if let Some((_, Change::NodeJoined { .. })) = changes.first() {
+    fn before(changes: &[(Timestamp, CapacityEvent)], now: Option<&NodeNow>) -> Self {
+        if let Some((_, CapacityEvent::NodeJoined { .. })) = changes.first() {
             return Self::default();
         }
         let mut standing = Self {
@@ -75,7 +75,7 @@ impl Standing {
             ..Self::default()
         };
         let inventory = changes.iter().find_map(|(_, change)| match change {
-            Change::NodeInventory { inventory } => Some(inventory),
+            CapacityEvent::NodeInventory { inventory } => Some(inventory),
             _ => None,
         });
         match (inventory, now) {
@@ -84,9 +84,9 @@ impl Standing {
             (None, None) => {}
         }
         let link = changes.iter().find_map(|(_, change)| match change {
-            Change::NodeLinkChanged { link } => Some(!is_up(*link)),
+            CapacityEvent::NodeLinkChanged { link } => Some(!is_up(*link)),
             // It was there before, or it would not have been kept from joining anew.
-            Change::NodeHello {} => Some(true),
+            CapacityEvent::NodeHello {} => Some(true),
             _ => None,
         });
         standing.up = link.unwrap_or_else(|| now.is_none_or(|now| is_up(now.link)));
@@ -94,8 +94,8 @@ impl Standing {
         let mut of_drains = changes
             .iter()
             .filter_map(|(_, change)| match change {
-                Change::NodeDrained { mark } => Some((mark.owner.clone(), false)),
-                Change::NodeResumed { owner } => {
+                CapacityEvent::NodeDrained { mark } => Some((mark.owner.clone(), false)),
+                CapacityEvent::NodeResumed { owner } => {
                     Some((owner.clone().unwrap_or_else(|| UNKNOWN.to_owned()), true))
                 }
                 _ => None,
@@ -125,25 +125,25 @@ impl Standing {
         );
     }
 
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &CapacityEvent) {
         match change {
-            Change::NodeJoined { .. } => {
+            CapacityEvent::NodeJoined { .. } => {
                 *self = Self {
                     joined: true,
                     ..Self::default()
                 }
             }
-            Change::NodeHello {} => self.up = true,
-            Change::NodeInventory { inventory } => self.take(inventory),
-            Change::NodeLinkChanged { link } => self.up = is_up(*link),
-            Change::NodeDrained { mark } => {
+            CapacityEvent::NodeHello {} => self.up = true,
+            CapacityEvent::NodeInventory { inventory } => self.take(inventory),
+            CapacityEvent::NodeLinkChanged { link } => self.up = is_up(*link),
+            CapacityEvent::NodeDrained { mark } => {
                 self.drains.insert(mark.owner.clone());
             }
-            Change::NodeResumed { owner: Some(owner) } => {
+            CapacityEvent::NodeResumed { owner: Some(owner) } => {
                 self.drains.remove(owner);
             }
-            Change::NodeResumed { owner: None } => self.drains.clear(),
-            Change::NodeRemoved {} => *self = Self::default(),
+            CapacityEvent::NodeResumed { owner: None } => self.drains.clear(),
+            CapacityEvent::NodeRemoved {} => *self = Self::default(),
         }
     }
 
@@ -168,7 +168,7 @@ pub fn capacity(
     from: Timestamp,
     to: Timestamp,
     nodes: &[NodeNow],
-) -> Answer<Capacity> {
+) -> ReadResult<Capacity> {
     let oldest = db
         .query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| {
             row.get(0)
@@ -181,7 +181,7 @@ pub fn capacity(
     if sum.from >= to {
         return Ok(sum);
     }
-    let mut changes: BTreeMap<NodeId, Vec<(Timestamp, Change)>> =
+    let mut changes: BTreeMap<NodeId, Vec<(Timestamp, CapacityEvent)>> =
         nodes.iter().map(|node| (node.id, Vec::new())).collect();
     // Those after the end say what went before, too.
     let mut statement = db.prepare_cached(
@@ -190,7 +190,7 @@ pub fn capacity(
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let change = super::read(&super::bytes(row, 2)?)?;
+        let change = super::stored::read(&super::stored::bytes(row, 2)?)?;
         changes
             .entry(NodeId(row.get(0)?))
             .or_default()
@@ -199,7 +199,7 @@ pub fn capacity(
     for (id, changes) in &changes {
         let now = nodes.iter().find(|node| node.id == *id);
         let role = changes.iter().find_map(|(_, change)| {
-            if let Change::NodeJoined { role } = change {
+            if let CapacityEvent::NodeJoined { role } = change {
                 Some(*role)
             } else {
                 None
@@ -236,8 +236,13 @@ impl From<&Node> for NodeNow {
 
 impl Capacity {
     /// A node's part, up to an instant.
-    fn add(&mut self, changes: &[(Timestamp, Change)], now: Option<&NodeNow>, to: Timestamp) {
-        let mut standing = Standing::before(changes, now);
+    fn add(
+        &mut self,
+        changes: &[(Timestamp, CapacityEvent)],
+        now: Option<&NodeNow>,
+        to: Timestamp,
+    ) {
+        let mut standing = NodeCapacity::before(changes, now);
         let mut at = self.from;
         for (when, change) in changes {
             let when = (*when).clamp(at, to);
@@ -255,7 +260,7 @@ mod tests {
 
     /// All CPUs and those that were down, times the time.
     fn of<const N: usize>(
-        changes: [(i64, Change); N],
+        changes: [(i64, CapacityEvent); N],
         now: Option<&NodeNow>,
         from: i64,
         to: i64,
@@ -279,8 +284,8 @@ mod tests {
         }
     }
 
-    fn drained(owner: &str) -> Change {
-        Change::NodeDrained {
+    fn drained(owner: &str) -> CapacityEvent {
+        CapacityEvent::NodeDrained {
             mark: HoldMark {
                 owner: owner.into(),
                 reason: String::new(),
@@ -289,8 +294,8 @@ mod tests {
         }
     }
 
-    fn resumed(owner: Option<&str>) -> Change {
-        Change::NodeResumed {
+    fn resumed(owner: Option<&str>) -> CapacityEvent {
+        CapacityEvent::NodeResumed {
             owner: owner.map(str::to_owned),
         }
     }
@@ -301,29 +306,29 @@ mod tests {
             [
                 (
                     10,
-                    Change::NodeJoined {
+                    CapacityEvent::NodeJoined {
                         role: Role::Compute,
                     },
                 ),
-                (20, Change::NodeHello {}),
-                (20, Change::NodeInventory { inventory: cpus(4) }),
+                (20, CapacityEvent::NodeHello {}),
+                (20, CapacityEvent::NodeInventory { inventory: cpus(4) }),
                 (30, drained("admin:root")),
                 (35, drained("system")),
                 (40, resumed(Some("admin:root"))),
                 (50, resumed(None)),
-                (60, Change::NodeLinkChanged { link: Link::Silent }),
-                (70, Change::NodeLinkChanged { link: Link::Down }),
-                (80, Change::NodeHello {}),
+                (60, CapacityEvent::NodeLinkChanged { link: Link::Silent }),
+                (70, CapacityEvent::NodeLinkChanged { link: Link::Down }),
+                (80, CapacityEvent::NodeHello {}),
                 (
                     90,
-                    Change::NodeInventory {
+                    CapacityEvent::NodeInventory {
                         inventory: Inventory {
                             unfit: "no fence".into(),
                             ..cpus(8)
                         },
                     },
                 ),
-                (100, Change::NodeRemoved {}),
+                (100, CapacityEvent::NodeRemoved {}),
             ]
         };
         assert_eq!(
@@ -367,8 +372,8 @@ mod tests {
         assert_eq!(
             of(
                 [
-                    (4, Change::NodeLinkChanged { link: Link::Down }),
-                    (6, Change::NodeHello {})
+                    (4, CapacityEvent::NodeLinkChanged { link: Link::Down }),
+                    (6, CapacityEvent::NodeHello {})
                 ],
                 Some(&up),
                 0,
@@ -377,8 +382,8 @@ mod tests {
             (20, 4)
         );
         let more = [
-            (3, Change::NodeInventory { inventory: cpus(4) }),
-            (5, Change::NodeInventory { inventory: cpus(2) }),
+            (3, CapacityEvent::NodeInventory { inventory: cpus(4) }),
+            (5, CapacityEvent::NodeInventory { inventory: cpus(2) }),
         ];
         assert_eq!(
             of(more, Some(&up), 0, 10),

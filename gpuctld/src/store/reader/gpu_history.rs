@@ -1,6 +1,7 @@
 //! What became of a GPU: its lines, oldest first, whichever node it was in.
 
-use super::{Answer, ReadFailure};
+use super::stored::ReadResult;
+use crate::store::error::ReadFailure;
 use gmodel::gpu_check::CheckReport;
 use gmodel::{Instant, Timestamp};
 use gwire::api::GpuHistoryRow;
@@ -10,7 +11,7 @@ use rusqlite::Connection;
 const MAX_LINES: u32 = 10_000;
 
 /// By UUID or the beginning of one. What checks found stands among the rest.
-pub fn lines(db: &Connection, gpu: &str) -> Answer<Vec<GpuHistoryRow>> {
+pub fn lines(db: &Connection, gpu: &str) -> ReadResult<Vec<GpuHistoryRow>> {
     let Some(uuid) = uuid_of(db, gpu)? else {
         return Ok(Vec::new());
     };
@@ -46,7 +47,7 @@ pub fn lines(db: &Connection, gpu: &str) -> Answer<Vec<GpuHistoryRow>> {
 }
 
 /// The one that begins so. The bound above is the beginning with its last letter raised: an index does it.
-fn uuid_of(db: &Connection, gpu: &str) -> Answer<Option<String>> {
+fn uuid_of(db: &Connection, gpu: &str) -> ReadResult<Option<String>> {
     let Some((at, last)) = gpu.char_indices().last() else {
         return Ok(None);
     };

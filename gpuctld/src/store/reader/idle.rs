@@ -1,6 +1,6 @@
 //! Runs that are over and whose GPUs stood idle at some time, with their spells.
 
-use super::Answer;
+use super::stored::ReadResult;
 use gmodel::idle::IdleSpell;
 use gmodel::{RunId, Timestamp};
 use rusqlite::{Connection, Row};
@@ -25,7 +25,7 @@ pub struct IdleRun {
 }
 
 /// Those that ended between two instants, in the order of their ends.
-pub fn runs(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<IdleRun>> {
+pub fn runs(db: &Connection, from: Timestamp, to: Timestamp) -> ReadResult<Vec<IdleRun>> {
     let mut statement = db.prepare_cached(
         "SELECT job, attempt, user, account, partition, qos, gpus, coalesce(start_ms, placed_ms), end_ms, idle_spells
          FROM runs WHERE idle_spells IS NOT NULL AND end_ms >= ?1 AND end_ms <= ?2 ORDER BY end_ms DESC LIMIT ?3",
@@ -39,7 +39,7 @@ pub fn runs(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<IdleR
     Ok(runs)
 }
 
-fn read(row: &Row<'_>) -> Answer<IdleRun> {
+fn read(row: &Row<'_>) -> ReadResult<IdleRun> {
     let gpus: BTreeMap<String, u64> = serde_json::from_str(&row.get::<_, String>(6)?)?;
     Ok(IdleRun {
         run: RunId::new(gmodel::JobId(row.get(0)?), row.get(1)?),

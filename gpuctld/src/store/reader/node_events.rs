@@ -2,7 +2,7 @@
 //!
 //! Of a spell that began before the oldest event only its end is known, and it is left out.
 
-use super::Answer;
+use super::stored::ReadResult;
 use gmodel::node::{HoldMark, Link};
 use gmodel::{Instant, Timestamp};
 use gwire::api::NodeEventRow;
@@ -14,7 +14,7 @@ const MOST: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Change {
+enum SpellEvent {
     #[serde(rename = "node_hello")]
     Hello {},
     #[serde(rename = "node_link_changed")]
@@ -28,7 +28,7 @@ enum Change {
 }
 
 /// Spells of all nodes that touch a time, by node and start.
-pub fn spells(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<NodeEventRow>> {
+pub fn spells(db: &Connection, from: Timestamp, to: Timestamp) -> ReadResult<Vec<NodeEventRow>> {
     let mut statement = db.prepare_cached(
         "SELECT e.node, coalesce(n.name, 'node number ' || e.node), e.at, e.doc FROM events e LEFT JOIN nodes n ON n.id = e.node
          WHERE e.node IS NOT NULL AND e.job IS NULL AND e.at < ?1
@@ -56,7 +56,10 @@ pub fn spells(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<Nod
             ));
         }
         if let Some((_, spells)) = &mut of_node {
-            spells.take(Timestamp(row.get(2)?), super::read(&super::bytes(row, 3)?)?);
+            spells.take(
+                Timestamp(row.get(2)?),
+                super::stored::read(&super::stored::bytes(row, 3)?)?,
+            );
         }
     }
     all.extend(of_node.into_iter().flat_map(|(_, spells)| spells.all));
@@ -76,7 +79,7 @@ struct Spells {
 }
 
 impl Spells {
-    fn take(&mut self, at: Timestamp, change: Change) {
+    fn take(&mut self, at: Timestamp, change: SpellEvent) {
         let open = |node: &str, state: &str, reason: &str, by: &str| NodeEventRow {
             node: node.to_owned(),
             state: state.to_owned(),
@@ -86,27 +89,27 @@ impl Spells {
             by: by.to_owned(),
         };
         match change {
-            Change::Drained { mark } => {
+            SpellEvent::Drained { mark } => {
                 self.all
                     .push(open(&self.node, "DRAIN", &mark.reason, &mark.owner))
             }
-            Change::Resumed { owner } => self.close(at, |spell| {
+            SpellEvent::Resumed { owner } => self.close(at, |spell| {
                 spell.state == "DRAIN" && owner.as_ref().is_none_or(|owner| *owner == spell.by)
             }),
-            Change::Link { link: Link::Silent } => {
+            SpellEvent::Link { link: Link::Silent } => {
                 self.all
                     .push(open(&self.node, "NO_RESPOND", "Not responding", "system"))
             }
             // What was silent is so still.
-            Change::Link { link: Link::Down } => {
+            SpellEvent::Link { link: Link::Down } => {
                 self.close(at, |spell| spell.state == "NO_RESPOND");
                 self.all
                     .push(open(&self.node, "DOWN", "Not responding", "system"));
             }
-            Change::Link { .. } | Change::Hello {} => {
+            SpellEvent::Link { .. } | SpellEvent::Hello {} => {
                 self.close(at, |spell| spell.state != "DRAIN")
             }
-            Change::Removed {} => self.close(at, |_| true),
+            SpellEvent::Removed {} => self.close(at, |_| true),
         }
     }
 
@@ -122,7 +125,7 @@ impl Spells {
 mod tests {
     use super::*;
 
-    fn told(changes: impl IntoIterator<Item = (i64, Change)>) -> String {
+    fn told(changes: impl IntoIterator<Item = (i64, SpellEvent)>) -> String {
         let mut spells = Spells {
             node: "n1".into(),
             all: Vec::new(),
@@ -144,8 +147,8 @@ mod tests {
         spells.all.iter().map(text).collect::<Vec<_>>().join("; ")
     }
 
-    fn drained(owner: &str, reason: &str) -> Change {
-        Change::Drained {
+    fn drained(owner: &str, reason: &str) -> SpellEvent {
+        SpellEvent::Drained {
             mark: HoldMark {
                 owner: owner.into(),
                 reason: reason.into(),
@@ -157,16 +160,16 @@ mod tests {
     #[test]
     fn a_drain_lasts_until_its_owner_or_all_are_lifted() {
         let changes = [
-            (5, Change::Resumed { owner: None }),
+            (5, SpellEvent::Resumed { owner: None }),
             (10, drained("admin:root", "fan")),
             (20, drained("system", "strikes")),
             (
                 30,
-                Change::Resumed {
+                SpellEvent::Resumed {
                     owner: Some("admin:root".into()),
                 },
             ),
-            (40, Change::Resumed { owner: None }),
+            (40, SpellEvent::Resumed { owner: None }),
             (50, drained("admin:root", "disk")),
         ];
         assert_eq!(
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_silence_becomes_a_down_and_ends_when_the_node_is_heard() {
-        let link = |link| Change::Link { link };
+        let link = |link| SpellEvent::Link { link };
         assert_eq!(
             told([(1, link(Link::Silent)), (4, link(Link::Up))]),
             "NO_RESPOND 1-4 Not responding by system"
@@ -186,7 +189,7 @@ mod tests {
             (1, drained("admin:root", "fan")),
             (2, link(Link::Silent)),
             (3, link(Link::Down)),
-            (9, Change::Hello {}),
+            (9, SpellEvent::Hello {}),
         ];
         assert_eq!(
             told(down),
@@ -196,7 +199,7 @@ mod tests {
             told([
                 (1, link(Link::Down)),
                 (2, drained("a", "b")),
-                (3, Change::Removed {})
+                (3, SpellEvent::Removed {})
             ]),
             "DOWN 1-3 Not responding by system; DRAIN 2-3 b by a"
         );

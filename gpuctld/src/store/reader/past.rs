@@ -2,7 +2,7 @@
 //!
 //! Owns how they are found, task by task where it matters; whether a condition is met is for the core.
 
-use super::{Answer, Specs, StoredJob, stored_array, stored_job};
+use super::stored::{ReadResult, SpecCache, StoredJob, stored_array, stored_job};
 use gcore::ctl::{Array, Job, PastJob};
 use gmodel::array_spec::RangeSet;
 use gmodel::dependency::JobRef;
@@ -10,7 +10,7 @@ use gmodel::{JobId, JobState, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 /// What is known of the jobs named; those that are not over are left out.
-pub fn past_jobs(db: &Connection, names: &[JobRef]) -> Answer<Vec<PastJob>> {
+pub fn past_jobs(db: &Connection, names: &[JobRef]) -> ReadResult<Vec<PastJob>> {
     let mut all: Vec<PastJob> = Vec::new();
     for name in names {
         let found = match stored_array(db, name.id)? {
@@ -29,8 +29,8 @@ pub fn past_jobs(db: &Connection, names: &[JobRef]) -> Answer<Vec<PastJob>> {
     Ok(all)
 }
 
-fn of_job(db: &Connection, id: JobId) -> Answer<Option<PastJob>> {
-    Ok(match stored_job(db, id, &mut Specs::default())? {
+fn of_job(db: &Connection, id: JobId) -> ReadResult<Option<PastJob>> {
+    Ok(match stored_job(db, id, &mut SpecCache::default())? {
         Some(StoredJob::Job(job)) => over(&job),
         Some(StoredJob::Array(array)) => cancelled(&array, id),
         None => None,
@@ -63,7 +63,7 @@ fn cancelled(array: &Array, id: JobId) -> Option<PastJob> {
 }
 
 /// The array as a whole, and the one task that is asked for.
-fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> Answer<Vec<PastJob>> {
+fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> ReadResult<Vec<PastJob>> {
     let last = array.id.0 + u64::from(array.len()) - 1;
     let mut rows = db.prepare_cached(
         "SELECT id, state, start_ms FROM jobs WHERE id BETWEEN ?1 AND ?2 AND array_id = ?1",
@@ -99,7 +99,7 @@ fn of_array(db: &Connection, array: &Array, index: Option<u32>) -> Answer<Vec<Pa
     Ok([Some(whole), task].into_iter().flatten().collect())
 }
 
-fn one_task(db: &Connection, array: &Array, id: JobId) -> Answer<Option<PastJob>> {
+fn one_task(db: &Connection, array: &Array, id: JobId) -> ReadResult<Option<PastJob>> {
     let row: Option<(String, Option<i64>, Option<i64>)> = db
         .prepare_cached("SELECT state, start_ms, end_ms FROM jobs WHERE id = ?1 AND array_id = ?2")?
         .query_row([id.0, array.id.0], |row| {

@@ -1,7 +1,7 @@
 //! Who changed which account, user, QOS or reservation, and when, from the events that are kept for a year. What files say is not among
 //! them: who writes these is known to the machine they lie on.
 
-use super::Answer;
+use super::stored::ReadResult;
 use gcore::ctl::{Event, PolicyChange};
 use gmodel::{Instant, Timestamp};
 use gwire::api::PolicyEventRow;
@@ -12,7 +12,7 @@ use serde::Serialize;
 const MOST: u32 = 10_000;
 
 /// Those of a time, the oldest first.
-pub fn changes(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<PolicyEventRow>> {
+pub fn changes(db: &Connection, from: Timestamp, to: Timestamp) -> ReadResult<Vec<PolicyEventRow>> {
     let mut statement = db.prepare_cached(
         "SELECT at, doc FROM events WHERE kind = 'policy_changed' AND at >= ?1 AND at < ?2 ORDER BY seq DESC LIMIT ?3",
     )?;
@@ -20,7 +20,9 @@ pub fn changes(db: &Connection, from: Timestamp, to: Timestamp) -> Answer<Vec<Po
     let mut rows = statement.query((from.0, to.0, MOST))?;
     while let Some(row) = rows.next()? {
         let at = Timestamp(row.get(0)?);
-        if let Event::PolicyChanged { change, by, .. } = super::read(&super::bytes(row, 1)?)? {
+        if let Event::PolicyChanged { change, by, .. } =
+            super::stored::read(&super::stored::bytes(row, 1)?)?
+        {
             let (action, name, account, info) = told(&change);
             found.push(PolicyEventRow {
                 at: Some(Instant(at)),

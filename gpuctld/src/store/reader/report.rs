@@ -5,8 +5,9 @@
 //! Time counts from a run's start to the end of its last process. A MIG instance or share counts by its
 //! thousandths of a GPU, as its run row says. Runs that never started are not charged.
 
-use super::{Answer, ReadFailure};
-use crate::store::usage_sums::{Amounts, HOUR_MILLIS, Key, SpentRun, key_of, of_hours};
+use super::stored::ReadResult;
+use crate::store::error::ReadFailure;
+use crate::store::usage_sums::{HOUR_MILLIS, SpentRun, SumKey, UsageAmounts, key_of, of_hours};
 use gmodel::policy::Price;
 use gmodel::{JobId, Timestamp};
 use gwire::api::ReportRow;
@@ -32,22 +33,22 @@ pub type Prices = BTreeMap<String, Vec<Price>>;
 
 /// What is charged together: a key, and where CPUs are told apart, those of a run; else 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
-    key: Key,
+struct UsageKind {
+    key: SumKey,
     cpus: i64,
 }
 
 /// What is charged of one kind in the period.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Spent {
+struct UsageTotals {
     /// Runs with a part in the period.
     runs: i64,
-    amounts: Amounts,
+    amounts: UsageAmounts,
     /// By GPU type: thousandths of GPUs times milliseconds times thousandths of the currency an hour.
     cost: BTreeMap<String, u128>,
 }
 
-type Book = BTreeMap<Kind, Spent>;
+type UsageBook = BTreeMap<UsageKind, UsageTotals>;
 
 pub fn report(
     db: &Connection,
@@ -56,14 +57,14 @@ pub fn report(
     to: Timestamp,
     now: Timestamp,
     prices: &Prices,
-) -> Answer<Vec<ReportRow>> {
+) -> ReadResult<Vec<ReportRow>> {
     if let Some(unknown) = by.iter().find(|group| !GROUPS.contains(&group.as_str())) {
         return Err(ReadFailure::Question(format!(
             "--by {unknown}: a report is grouped by any of {}",
             GROUPS.join(",")
         )));
     }
-    let period = Period {
+    let period = ReportPeriod {
         from,
         to,
         now,
@@ -76,7 +77,7 @@ pub fn report(
     grouped(&book, by, &repeated, !prices.is_empty())
 }
 
-struct Period<'a> {
+struct ReportPeriod<'a> {
     from: Timestamp,
     to: Timestamp,
     now: Timestamp,
@@ -84,16 +85,16 @@ struct Period<'a> {
     by_cpus: bool,
 }
 
-impl Period<'_> {
-    fn kind(&self, run: &SpentRun) -> Kind {
-        Kind {
+impl ReportPeriod<'_> {
+    fn kind(&self, run: &SpentRun) -> UsageKind {
+        UsageKind {
             key: run.key.clone(),
             cpus: if self.by_cpus { run.cpus } else { 0 },
         }
     }
 
     /// Of runs that are gone only the sums by whole hours are there.
-    fn check_kept(&self, db: &Connection) -> Answer<()> {
+    fn check_kept(&self, db: &Connection) -> ReadResult<()> {
         let pruned: i64 =
             db.query_row("SELECT pruned_before_ms FROM meta", [], |row| row.get(0))?;
         let gone = |what: String, hint: &str| {
@@ -125,11 +126,11 @@ impl Period<'_> {
         }
     }
 
-    fn book(&self, db: &Connection) -> Answer<Book> {
+    fn book(&self, db: &Connection) -> ReadResult<UsageBook> {
         if self.by_cpus {
             return self.book_of_runs(db);
         }
-        let mut book = Book::new();
+        let mut book = UsageBook::new();
         let pieces = self.pieces();
         for piece in &pieces {
             self.add_piece(db, *piece, &mut book)?;
@@ -143,7 +144,7 @@ impl Period<'_> {
         })?;
         if self.from.0 == hour * HOUR_MILLIS {
             carried(db, hour, |key, runs| {
-                book.entry(Kind { key, cpus: 0 }).or_default().runs += runs
+                book.entry(UsageKind { key, cpus: 0 }).or_default().runs += runs
             })?;
         }
         // What has no sums: runs that still run, and those of an older release that were not added yet.
@@ -157,8 +158,8 @@ impl Period<'_> {
         Ok(book)
     }
 
-    fn book_of_runs(&self, db: &Connection) -> Answer<Book> {
-        let mut book = Book::new();
+    fn book_of_runs(&self, db: &Connection) -> ReadResult<UsageBook> {
+        let mut book = UsageBook::new();
         let pieces = self.pieces();
         let mut add = |run: SpentRun| self.add_run(&pieces, &run, &mut book);
         each_run(
@@ -190,7 +191,7 @@ impl Period<'_> {
     }
 
     /// A run by itself: its part of each piece.
-    fn add_run(&self, pieces: &[(Timestamp, Timestamp)], run: &SpentRun, book: &mut Book) {
+    fn add_run(&self, pieces: &[(Timestamp, Timestamp)], run: &SpentRun, book: &mut UsageBook) {
         if !run.overlaps(self.from, self.to) {
             return;
         }
@@ -204,8 +205,8 @@ impl Period<'_> {
         &self,
         db: &Connection,
         (from, to): (Timestamp, Timestamp),
-        book: &mut Book,
-    ) -> Answer<()> {
+        book: &mut UsageBook,
+    ) -> ReadResult<()> {
         let first = -(-from.0).div_euclid(HOUR_MILLIS); // rounded up
         let end = to.0.div_euclid(HOUR_MILLIS);
         if first > end {
@@ -213,7 +214,7 @@ impl Period<'_> {
         }
         let (whole_from, whole_to) = (Timestamp(first * HOUR_MILLIS), Timestamp(end * HOUR_MILLIS));
         of_hours(db, first, end, |key, begun, amounts| {
-            let kind = Kind { key, cpus: 0 };
+            let kind = UsageKind { key, cpus: 0 };
             self.charge(book, kind.clone(), amounts, from);
             book.entry(kind).or_default().runs += begun;
         })?;
@@ -226,8 +227,8 @@ impl Period<'_> {
         &self,
         db: &Connection,
         (from, to): (Timestamp, Timestamp),
-        book: &mut Book,
-    ) -> Answer<()> {
+        book: &mut UsageBook,
+    ) -> ReadResult<()> {
         if from >= to {
             return Ok(());
         }
@@ -239,8 +240,8 @@ impl Period<'_> {
         })
     }
 
-    fn charge(&self, book: &mut Book, kind: Kind, amounts: Amounts, at: Timestamp) {
-        if amounts == Amounts::default() {
+    fn charge(&self, book: &mut UsageBook, kind: UsageKind, amounts: UsageAmounts, at: Timestamp) {
+        if amounts == UsageAmounts::default() {
             return;
         }
         let priced = if self.prices.is_empty() {
@@ -263,7 +264,7 @@ impl Period<'_> {
     }
 
     /// By how many runs a group has more than jobs: those of jobs that ran several times in the period.
-    fn repeated(&self, db: &Connection, by: &[String]) -> Answer<BTreeMap<Vec<String>, i64>> {
+    fn repeated(&self, db: &Connection, by: &[String]) -> ReadResult<BTreeMap<Vec<String>, i64>> {
         let again = "SELECT job FROM runs WHERE attempt > 1 AND end_ms >= ?1 AND start_ms < ?2
             UNION SELECT job FROM runs WHERE live = 1 AND attempt > 1 AND end_ms IS NULL AND start_ms < ?2";
         let mut statement = db.prepare_cached(again)?;
@@ -296,7 +297,7 @@ impl Period<'_> {
         db: &Connection,
         by: &[String],
         more: &mut BTreeMap<Vec<String>, i64>,
-    ) -> Answer<()> {
+    ) -> ReadResult<()> {
         let sql = "SELECT p.job, k.account, k.user, k.partition, k.class, k.gpus, k.tags FROM pruned_repeats p JOIN usage_keys k ON k.id = p.key
             WHERE p.end_ms >= ?1 AND p.start_ms < ?2 ORDER BY p.job";
         let mut runs = BTreeMap::<(u64, Vec<String>), i64>::new();
@@ -305,7 +306,7 @@ impl Period<'_> {
         while let Some(row) = rows.next()? {
             let (job, kind) = (
                 row.get(0)?,
-                Kind {
+                UsageKind {
                     key: key_of(row, 1)?,
                     cpus: 0,
                 },
@@ -322,7 +323,7 @@ impl Period<'_> {
 }
 
 /// Runs that are gone and were there when an hour began.
-fn carried(db: &Connection, hour: i64, mut found: impl FnMut(Key, i64)) -> Answer<()> {
+fn carried(db: &Connection, hour: i64, mut found: impl FnMut(SumKey, i64)) -> ReadResult<()> {
     let sql = "SELECT k.account, k.user, k.partition, k.class, k.gpus, k.tags, p.carried FROM pruned_hours p JOIN usage_keys k ON k.id = p.key
         WHERE p.hour = ?1";
     let mut statement = db.prepare_cached(sql)?;
@@ -333,7 +334,7 @@ fn carried(db: &Connection, hour: i64, mut found: impl FnMut(Key, i64)) -> Answe
     Ok(())
 }
 
-fn each_of_hour(db: &Connection, hour: i64, found: impl FnMut(SpentRun)) -> Answer<()> {
+fn each_of_hour(db: &Connection, hour: i64, found: impl FnMut(SpentRun)) -> ReadResult<()> {
     let from = "run_hours h CROSS JOIN runs r ON r.job = h.job AND r.attempt = h.attempt WHERE h.hour = ?1";
     each(db, from, [hour], Timestamp(0), found)
 }
@@ -344,7 +345,7 @@ fn each_run(
     values: impl Params,
     now: Timestamp,
     found: impl FnMut(SpentRun),
-) -> Answer<()> {
+) -> ReadResult<()> {
     each(db, &format!("runs r WHERE {condition}"), values, now, found)
 }
 
@@ -354,7 +355,7 @@ fn each(
     values: impl Params,
     now: Timestamp,
     mut found: impl FnMut(SpentRun),
-) -> Answer<()> {
+) -> ReadResult<()> {
     let mut statement = db.prepare_cached(&format!("SELECT {} FROM {from}", SpentRun::COLUMNS))?;
     let mut rows = statement.query(values)?;
     while let Some(row) = rows.next()? {
@@ -364,15 +365,15 @@ fn each(
 }
 
 fn grouped(
-    book: &Book,
+    book: &UsageBook,
     by: &[String],
     repeated: &BTreeMap<Vec<String>, i64>,
     priced: bool,
-) -> Answer<Vec<ReportRow>> {
+) -> ReadResult<Vec<ReportRow>> {
     let mut sums = BTreeMap::<Vec<String>, (i64, ReportRow)>::new();
     for (kind, spent) in book
         .iter()
-        .filter(|(_, spent)| spent.runs > 0 || spent.amounts != Amounts::default())
+        .filter(|(_, spent)| spent.runs > 0 || spent.amounts != UsageAmounts::default())
     {
         for (group, falls) in groups(kind, by) {
             let (runs, row) = sums.entry(group).or_default();
@@ -413,14 +414,14 @@ fn in_order(a: &str, b: &str, is_size: bool) -> Ordering {
 }
 
 /// What of a key falls into one group: thousandths of GPUs, and the part of everything else.
-struct Falls {
+struct GroupShare {
     gpu_milli: u64,
     part: f64,
     /// Where types are parted.
     gpu_type: Option<String>,
 }
 
-fn charged(spent: &Spent, falls: &Falls, priced: bool) -> ReportRow {
+fn charged(spent: &UsageTotals, falls: &GroupShare, priced: bool) -> ReportRow {
     let [
         millis,
         cpu,
@@ -453,12 +454,12 @@ fn charged(spent: &Spent, falls: &Falls, priced: bool) -> ReportRow {
     }
 }
 
-fn gpus(key: &Key) -> BTreeMap<String, u64> {
+fn gpus(key: &SumKey) -> BTreeMap<String, u64> {
     serde_json::from_str(&key.gpus).unwrap_or_default()
 }
 
 /// A key falls into one group, into one per GPU type (the rest in proportion), and into one per tag in full.
-fn groups(kind: &Kind, by: &[String]) -> Vec<(Vec<String>, Falls)> {
+fn groups(kind: &UsageKind, by: &[String]) -> Vec<(Vec<String>, GroupShare)> {
     let key = &kind.key;
     let gpus = gpus(key);
     let all: u64 = gpus.values().sum();
@@ -481,12 +482,12 @@ fn groups(kind: &Kind, by: &[String]) -> Vec<(Vec<String>, Falls)> {
         groups = fan_out(groups, &values);
     }
     let falls = |of_type: Option<(String, u64)>| match of_type {
-        Some((gpu_type, milli)) => Falls {
+        Some((gpu_type, milli)) => GroupShare {
             gpu_milli: milli,
             part: milli as f64 / all as f64,
             gpu_type: Some(gpu_type),
         },
-        None => Falls {
+        None => GroupShare {
             gpu_milli: all,
             part: 1.0,
             gpu_type: None,
@@ -499,7 +500,7 @@ fn groups(kind: &Kind, by: &[String]) -> Vec<(Vec<String>, Falls)> {
 }
 
 /// Each tag once; one empty word for none.
-fn tags(key: &Key) -> BTreeSet<String> {
+fn tags(key: &SumKey) -> BTreeSet<String> {
     let tags: BTreeSet<String> = serde_json::from_str(&key.tags).unwrap_or_default();
     if tags.is_empty() {
         BTreeSet::from([String::new()])
@@ -508,9 +509,9 @@ fn tags(key: &Key) -> BTreeSet<String> {
     }
 }
 
-type Group = (Vec<String>, Option<(String, u64)>);
+type GroupPath = (Vec<String>, Option<(String, u64)>);
 
-fn fan_out(groups: Vec<Group>, values: &[(String, Option<u64>)]) -> Vec<Group> {
+fn fan_out(groups: Vec<GroupPath>, values: &[(String, Option<u64>)]) -> Vec<GroupPath> {
     let mut all = Vec::with_capacity(groups.len() * values.len());
     for (group, of_type) in &groups {
         for (value, milli) in values {

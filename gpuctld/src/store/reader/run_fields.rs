@@ -3,7 +3,7 @@
 //! Owns reading rows of jobs that are named by id, and only as much of them as was asked for: the seven columns of a
 //! usual listing cost a fifth of all. Which jobs a listing has is `accounting`'s.
 
-use super::{Answer, read};
+use super::stored::{ReadResult, read};
 use crate::store::gpu_use;
 use gmodel::{ExitCode, Instant, JobState, Timestamp};
 use gwire::api::{GpuUseRow, RunRow};
@@ -24,18 +24,18 @@ pub struct RunKey {
 pub struct RunFields {
     sql: String,
     /// Each with the places of its columns among those selected.
-    fields: Vec<(&'static Field, Vec<usize>)>,
+    fields: Vec<(&'static RunField, Vec<usize>)>,
     each_attempt: bool,
 }
 
 impl RunFields {
     /// These keys, or all. `each_attempt`: attempts have a row each, which says how that one ended, not how the job did.
     pub fn of(keys: Option<&[&str]>, each_attempt: bool) -> Self {
-        let wanted = |field: &&Field| {
+        let wanted = |field: &&RunField| {
             keys.is_none_or(|keys| field.keys.iter().any(|key| keys.contains(key)))
         };
-        let mut selected: Vec<Source> = Vec::new();
-        let mut place = |source: &Source| {
+        let mut selected: Vec<FieldSource> = Vec::new();
+        let mut place = |source: &FieldSource| {
             selected
                 .iter()
                 .position(|known| known == source)
@@ -44,7 +44,8 @@ impl RunFields {
                     selected.len() - 1
                 })
         };
-        let places = |field: &'static Field| (field, field.from.iter().map(&mut place).collect());
+        let places =
+            |field: &'static RunField| (field, field.from.iter().map(&mut place).collect());
         let fields = FIELDS.iter().filter(wanted).map(places).collect();
         Self {
             sql: statement(&selected, each_attempt),
@@ -53,13 +54,13 @@ impl RunFields {
         }
     }
 
-    fn read(&self, row: &Row<'_>, id: u64, now: Timestamp) -> Answer<RunRow> {
+    fn read(&self, row: &Row<'_>, id: u64, now: Timestamp) -> ReadResult<RunRow> {
         let mut run = RunRow {
             id,
             ..RunRow::default()
         };
         for (field, at) in &self.fields {
-            (field.read)(&Cells { row, at, now }, &mut run)?;
+            (field.read)(&FieldCells { row, at, now }, &mut run)?;
         }
         Ok(run)
     }
@@ -71,7 +72,7 @@ pub fn rows(
     keys: &[RunKey],
     fields: &RunFields,
     now: Timestamp,
-) -> Answer<Vec<Option<RunRow>>> {
+) -> ReadResult<Vec<Option<RunRow>>> {
     let mut statement = db.prepare_cached(&fields.sql)?;
     let mut all = Vec::with_capacity(keys.len());
     for key in keys {
@@ -89,7 +90,7 @@ pub fn rows(
     Ok(all)
 }
 
-fn statement(selected: &[Source], each_attempt: bool) -> String {
+fn statement(selected: &[FieldSource], each_attempt: bool) -> String {
     let mut columns: Vec<String> = selected
         .iter()
         .map(|source| source.sql(each_attempt))
@@ -99,11 +100,11 @@ fn statement(selected: &[Source], each_attempt: bool) -> String {
     }
     let specs = selected
         .iter()
-        .any(|source| matches!(source, Source::Spec(_)));
+        .any(|source| matches!(source, FieldSource::Spec(_)));
     let runs = each_attempt
         || selected
             .iter()
-            .any(|source| matches!(source, Source::Run(_)));
+            .any(|source| matches!(source, FieldSource::Run(_)));
     format!(
         "SELECT {} FROM jobs j{}{} WHERE j.id = ?1",
         columns.join(", "),
@@ -122,7 +123,7 @@ fn statement(selected: &[Source], each_attempt: bool) -> String {
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum FieldSource {
     Job(&'static str),
     Spec(&'static str),
     Run(&'static str),
@@ -132,7 +133,7 @@ enum Source {
     Cancelled,
 }
 
-impl Source {
+impl FieldSource {
     fn sql(self, each_attempt: bool) -> String {
         match self {
             Self::Job(column) => format!("j.{column}"),
@@ -149,20 +150,20 @@ impl Source {
 
 /// Keys of a row that are made of the same columns.
 #[derive(Debug)]
-struct Field {
+struct RunField {
     keys: &'static [&'static str],
-    from: &'static [Source],
-    read: fn(&Cells<'_>, &mut RunRow) -> Answer<()>,
+    from: &'static [FieldSource],
+    read: fn(&FieldCells<'_>, &mut RunRow) -> ReadResult<()>,
 }
 
 /// What was selected for one field.
-struct Cells<'r> {
+struct FieldCells<'r> {
     row: &'r Row<'r>,
     at: &'r [usize],
     now: Timestamp,
 }
 
-impl Cells<'_> {
+impl FieldCells<'_> {
     fn get<T: FromSql>(&self, position: usize) -> rusqlite::Result<T> {
         self.row.get(self.at[position])
     }
@@ -212,9 +213,9 @@ impl Cells<'_> {
     }
 }
 
-impl Cells<'_> {
+impl FieldCells<'_> {
     /// Texts as JSON; none where there is no value.
-    fn list(&self, position: usize) -> Answer<Vec<String>> {
+    fn list(&self, position: usize) -> ReadResult<Vec<String>> {
         let text: Option<String> = self.get(position)?;
         Ok(text
             .map(|text| serde_json::from_str(&text))
@@ -225,29 +226,29 @@ impl Cells<'_> {
 
 /// What a document of a cancelled job says of it.
 #[derive(Deserialize)]
-struct Cancelled {
+struct CancelledDocument {
     #[serde(default)]
     cancelled_by: Option<String>,
 }
 
 /// From when to when, and the time in between in which it stood still.
-const SPAN: [Source; 4] = [
-    Source::Course("start_ms"),
-    Source::Course("end_ms"),
-    Source::Run("suspended_ms"),
-    Source::Run("suspended_since_ms"),
+const SPAN: [FieldSource; 4] = [
+    FieldSource::Course("start_ms"),
+    FieldSource::Course("end_ms"),
+    FieldSource::Run("suspended_ms"),
+    FieldSource::Run("suspended_since_ms"),
 ];
 
 macro_rules! field {
     ($($key:literal)+, [$($from:expr),+], $read:expr) => {
-        Field { keys: &[$($key),+], from: &[$($from),+], read: $read }
+        RunField { keys: &[$($key),+], from: &[$($from),+], read: $read }
     };
 }
 
-use Source::{Course, Job, Run, Spec};
+use FieldSource::{Course, Job, Run, Spec};
 
 #[rustfmt::skip] // read as a table
-const FIELDS: &[Field] = &[
+const FIELDS: &[RunField] = &[
     field!("shown_id" "array_id" "array_index", [Job("array_id"), Job("array_index")], |cells, run| {
         (run.array_id, run.array_index) = (cells.get(0)?, cells.get(1)?);
         run.shown_id = match (run.array_id, run.array_index) {
@@ -330,9 +331,9 @@ const FIELDS: &[Field] = &[
     }),
     field!("gpu_uuids", [Run("gpu_uuids")], |cells, run| { run.gpu_uuids = cells.list(0)?; Ok(()) }),
     field!("gpu_events", [Run("gpu_events")], |cells, run| { run.gpu_events = cells.list(0)?; Ok(()) }),
-    field!("cancelled_by", [Source::Cancelled], |cells, run| {
+    field!("cancelled_by", [FieldSource::Cancelled], |cells, run| {
         let document: Option<Vec<u8>> = cells.get(0)?;
-        run.cancelled_by = document.map(|document| read::<Cancelled>(&document)).transpose()?.and_then(|cancelled| cancelled.cancelled_by);
+        run.cancelled_by = document.map(|document| read::<CancelledDocument>(&document)).transpose()?.and_then(|cancelled| cancelled.cancelled_by);
         Ok(())
     }),
 ];

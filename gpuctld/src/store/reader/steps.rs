@@ -2,7 +2,7 @@
 //!
 //! Owns how they are found. The history is pruned in time, and steps go with it.
 
-use super::{Answer, bytes, read};
+use super::stored::{ReadResult, bytes, read};
 use gcore::ctl::Event;
 use gmodel::run::Usage;
 use gmodel::step_share::{StepHold, StepHoldOnNode};
@@ -35,7 +35,7 @@ pub struct StoredEnd {
 }
 
 /// The steps of each job, in the order of the ids.
-pub fn of_jobs(db: &Connection, ids: &[JobId]) -> Answer<Vec<Vec<StoredStep>>> {
+pub fn of_jobs(db: &Connection, ids: &[JobId]) -> ReadResult<Vec<Vec<StoredStep>>> {
     ids.iter().map(|id| of_job(db, *id)).collect()
 }
 
@@ -49,7 +49,7 @@ fn own(hold: &StepHold) -> StepOwn {
     hold.nodes.iter().fold(StepOwn::default(), add)
 }
 
-fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
+fn of_job(db: &Connection, id: JobId) -> ReadResult<Vec<StoredStep>> {
     let mut statement =
         db.prepare_cached("SELECT doc FROM events WHERE job = ?1 AND kind IN ('step_started', 'step_ended') ORDER BY seq")?;
     let mut rows = statement.query([id.0])?;

@@ -1,6 +1,6 @@
 //! Which jobs are over, page by page, in the order of their ids: the order in which they were submitted.
 
-use super::Answer;
+use super::stored::ReadResult;
 use gmodel::{JobId, Timestamp};
 use rusqlite::Connection;
 
@@ -19,7 +19,7 @@ pub fn page(
     (from, to): (Timestamp, Timestamp),
     after: Option<JobId>,
     limit: u32,
-) -> Answer<Vec<TracedJob>> {
+) -> ReadResult<Vec<TracedJob>> {
     let after = match after {
         Some(id) => id.0.cast_signed(),
         None => begin(db, from)? - 1,
@@ -39,7 +39,7 @@ pub fn page(
 }
 
 /// No job with a lower id was submitted after `from`: what ended earlier was. The index over ends has ids too.
-fn begin(db: &Connection, from: Timestamp) -> Answer<i64> {
+fn begin(db: &Connection, from: Timestamp) -> ReadResult<i64> {
     let first: Option<i64> = db
         .prepare_cached("SELECT min(id) FROM jobs WHERE end_ms >= ?1")?
         .query_row([from.0], |row| row.get(0))?;

@@ -256,11 +256,13 @@ fn a_batch_that_met_a_full_disk_is_written_again_whole() {
     let mut world = World::new();
     let pages: u32 = world
         .store
+        .writer
         .db
         .pragma_query_value(None, "page_count", |row| row.get(0))
         .unwrap();
     world
         .store
+        .writer
         .db
         .pragma_update(None, "max_page_count", pages)
         .unwrap();
@@ -289,6 +291,7 @@ fn a_batch_that_met_a_full_disk_is_written_again_whole() {
     }
     world
         .store
+        .writer
         .db
         .pragma_update(None, "max_page_count", 1_000_000)
         .unwrap();

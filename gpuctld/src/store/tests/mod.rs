@@ -7,6 +7,7 @@ mod retention;
 mod usage;
 
 use super::backup::BackupError;
+use super::open::SCHEMA;
 use super::reader::{Reader, StoredJob};
 use super::*;
 use gcore::ctl::state::JoinToken;
@@ -19,15 +20,17 @@ use gmodel::gpu_request::GpuRequest;
 use gmodel::job::{JobSpec, JobState};
 use gmodel::node::{GpuInfo, Inventory, Role};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, Usage};
-use gmodel::{ExitCode, Fence, JobId, NodeLife, RunId};
+use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId, Timestamp};
 use gwire::api::RunQuery;
+use rusqlite::Connection;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const START: Timestamp = Timestamp::from_secs(1_800_000_000);
 const HOUR: i64 = 3600;
-const KEEP: super::retention::Keep = super::retention::Keep {
-    scripts_days: 30,
-    jobs_days: 365,
+const KEEP: super::retention::RetentionDays = super::retention::RetentionDays {
+    scripts: 30,
+    jobs: 365,
 };
 
 /// A store, the state above it, and a clock.

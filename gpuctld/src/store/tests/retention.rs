@@ -2,7 +2,7 @@
 
 use super::usage::insert_run;
 use super::*;
-use crate::store::retention::{Keep, prune};
+use crate::store::retention::{RetentionDays, prune};
 
 const DAY: i64 = 24 * HOUR;
 
@@ -35,9 +35,9 @@ fn jobs_go_with_all_that_is_theirs_and_what_lives_stays() {
         ["jobs", "arrays", "runs", "run_hours", "specs"].map(|table| count(db, table))
     };
     let before = left(&db);
-    let keep = Keep {
-        scripts_days: 30,
-        jobs_days: 10,
+    let keep = RetentionDays {
+        scripts: 30,
+        jobs: 10,
     };
     world.now = world.now.plus_secs(9 * DAY);
     assert_eq!(
@@ -77,19 +77,16 @@ fn the_history_of_nodes_and_policy_is_kept_for_a_year_at_least() {
     let mut world = World::new();
     world.add_node("node1", 8);
     let db = Connection::open(world.store.path()).unwrap();
-    let keep = Keep {
-        scripts_days: 30,
-        jobs_days: 10,
+    let keep = RetentionDays {
+        scripts: 30,
+        jobs: 10,
     };
     prune(world.store.path(), world.now.plus_secs(364 * DAY), keep).unwrap();
     assert_eq!(count(&db, "events WHERE kind = 'node_joined'"), 1);
     prune(
         world.store.path(),
         world.now.plus_secs(366 * DAY),
-        Keep {
-            jobs_days: 400,
-            ..keep
-        },
+        RetentionDays { jobs: 400, ..keep },
     )
     .unwrap();
     assert_eq!(count(&db, "events WHERE kind = 'node_joined'"), 1);
@@ -101,9 +98,9 @@ fn the_history_of_nodes_and_policy_is_kept_for_a_year_at_least() {
 fn pages_that_became_free_are_used_again() {
     let mut world = World::new();
     let node = world.add_node("node1", 8);
-    let keep = Keep {
-        scripts_days: 0,
-        jobs_days: 2,
+    let keep = RetentionDays {
+        scripts: 0,
+        jobs: 2,
     };
     let mut sizes = Vec::new();
     for _ in 0..5 {
@@ -119,6 +116,7 @@ fn pages_that_became_free_are_used_again() {
         sizes.push(
             world
                 .store
+                .writer
                 .db
                 .pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0))
                 .unwrap(),
@@ -171,7 +169,7 @@ proptest::proptest! {
             serde_json::to_string(&rows.collect::<Vec<_>>()).unwrap()
         };
         let before = all();
-        let removed = prune(world.store.path(), now, Keep { scripts_days: 30, jobs_days: kept_days }).unwrap();
+        let removed = prune(world.store.path(), now, RetentionDays { scripts: 30, jobs: kept_days }).unwrap();
         let gone = i64::try_from(removed).unwrap();
         proptest::prop_assert_eq!(count(&db, "jobs WHERE end_ms IS NULL OR end_ms >= ?1".replace("?1", &(now.0 - kept_days * DAY * 1000).to_string()).as_str()), count(&db, "jobs"));
         proptest::prop_assert_eq!(count(&db, "runs WHERE job NOT IN (SELECT id FROM jobs)") + count(&db, "run_hours h WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.job = h.job AND r.attempt = h.attempt)"), 0);

@@ -1,0 +1,132 @@
+//! The controller's settings, as read from its files with defaults filled in, and which of them a reload changes.
+//!
+//! The policy in them goes to the core as a [`ClusterConfig`].
+
+use gconfig::policy::RecordKind;
+use gmodel::config::ClusterConfig;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Everything the administrator wrote, with defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What the core decides from.
+    pub cluster: ClusterConfig,
+    /// Database, certificates and token secrets; 0700.
+    pub state_dir: PathBuf,
+    /// Unix socket of the REST API; 0666, identity from SO_PEERCRED.
+    pub socket: PathBuf,
+    /// TLS port for nodes and forwarded requests.
+    pub listen: SocketAddr,
+    /// `HOST:PORT` that nodes dial and tokens carry.
+    pub advertise: String,
+    /// Below so many free bytes in `state_dir`, commands that write are refused.
+    pub min_free_bytes: u64,
+    /// Life of a node's certificate; it renews by itself after two thirds.
+    pub node_cert_days: u32,
+    /// Scripts and environments are removed this long after the job's end.
+    pub keep_scripts_days: u32,
+    /// Jobs, their runs and their history are removed this long after their end; sums of use stay.
+    pub keep_jobs_days: u32,
+    /// A site's program that may check or change submissions.
+    pub submit_hook: Option<SubmitHook>,
+    /// Powers a lost node off before its jobs go on elsewhere.
+    pub fence: Option<SiteProgram>,
+    /// Is told of each run whose GPUs stand idle.
+    pub idle: Option<SiteProgram>,
+    /// Keep every input of the core in `state_dir/trace` for replay.
+    pub trace: bool,
+    /// `time_zone` is in the file.
+    pub has_time_zone: bool,
+    /// Where each account, QOS and reservation of the files is written: `path:line`.
+    pub places: BTreeMap<(RecordKind, String), String>,
+}
+
+/// A long-lived program of the site that reads and writes JSON lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmitHook {
+    pub program: PathBuf,
+    /// Ordinary system user it runs as.
+    pub user: String,
+    pub timeout_ms: u32,
+    pub on_failure: OnFailure,
+}
+
+/// A program of the site that is called as gpuctld's own user, each time anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteProgram {
+    pub program: PathBuf,
+    pub timeout_secs: u32,
+}
+
+/// What becomes of a submission when the hook does not answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    Refuse,
+    Accept,
+}
+
+impl Config {
+    /// Settings that differ and take effect only when gpuctld starts again.
+    pub fn restart_needed(old: &Self, new: &Self) -> Vec<String> {
+        let changed = [
+            ("cluster", old.cluster.name != new.cluster.name),
+            ("state_dir", old.state_dir != new.state_dir),
+            ("socket", old.socket != new.socket),
+            ("listen", old.listen != new.listen),
+            ("advertise", old.advertise != new.advertise),
+            ("trace", old.trace != new.trace),
+        ];
+        changed
+            .into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| key.to_owned())
+            .collect()
+    }
+
+    /// The new settings as far as they take effect without a restart.
+    pub fn reloaded(old: &Self, new: &Self) -> Self {
+        let mut cluster = new.cluster.clone();
+        cluster.name.clone_from(&old.cluster.name);
+        Self {
+            cluster,
+            state_dir: old.state_dir.clone(),
+            socket: old.socket.clone(),
+            listen: old.listen,
+            advertise: old.advertise.clone(),
+            trace: old.trace,
+            ..new.clone()
+        }
+    }
+}
+
+/// Settings that other threads read while they may be reloaded.
+#[derive(Clone, Debug)]
+pub struct LiveSettings {
+    pub min_free_bytes: Arc<AtomicU64>,
+    pub keep_scripts_days: Arc<AtomicU64>,
+    pub keep_jobs_days: Arc<AtomicU64>,
+}
+
+impl LiveSettings {
+    pub fn of(config: &Config) -> Self {
+        let live = Self {
+            min_free_bytes: Arc::default(),
+            keep_scripts_days: Arc::default(),
+            keep_jobs_days: Arc::default(),
+        };
+        live.set(config);
+        live
+    }
+
+    pub fn set(&self, config: &Config) {
+        self.min_free_bytes.store(config.min_free_bytes, Relaxed);
+        self.keep_scripts_days
+            .store(config.keep_scripts_days.into(), Relaxed);
+        self.keep_jobs_days
+            .store(config.keep_jobs_days.into(), Relaxed);
+    }
+}

@@ -1,0 +1,205 @@
+//! What all handlers of the API share: the core, the configuration in force, the links to nodes, caches.
+//!
+//! Owns the reload of the configuration and the times of requests. Routes are [`super::router`]'s, decisions the core's.
+
+use crate::config::{Config, ConfigError, LiveSettings};
+use crate::core_thread::CoreHandle;
+use crate::histogram::Histogram;
+use crate::http::error::ApiError;
+use crate::http::forecast::plan::{ForecastPlan, ForecastPlanner};
+use crate::http::job::rank::RankCache;
+use crate::http::job::submit_hook::HookProcess;
+use crate::outlook::Outlook;
+use crate::pki::Pki;
+use gmodel::run::RunUse;
+use gmodel::supervise::StepOrder;
+use gmodel::{JobId, NodeId, RunId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+/// An answer that comes later.
+pub type NodeAnswer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Questions to connected nodes, over the connections that they dialled.
+pub trait NodeLinks: Send + Sync {
+    /// A node is connected from this address.
+    fn has_address(&self, address: IpAddr) -> bool;
+    /// What the node did for a run; waits a few seconds at most.
+    fn read_log(&self, node: NodeId, run: RunId) -> NodeAnswer<'_, Result<String, String>>;
+    /// What a run uses there by now; waits a few seconds at most.
+    fn read_use(&self, node: NodeId, run: RunId) -> NodeAnswer<'_, Result<RunUse, String>>;
+    /// Hands tasks of a step to the supervisor of a run. What becomes of them goes to `order.connect`, not here.
+    fn start_step(
+        &self,
+        node: NodeId,
+        run: RunId,
+        order: StepOrder,
+    ) -> NodeAnswer<'_, Result<(), String>>;
+}
+
+/// What handlers need besides the core.
+pub struct App {
+    config_path: PathBuf,
+    config: RwLock<Arc<Config>>,
+    pub(crate) pki: Arc<Pki>,
+    pub(crate) links: Arc<dyn NodeLinks>,
+    live: LiveSettings,
+    pub(crate) hook: HookProcess,
+    /// Edits of the policy are read, changed and written one at a time.
+    policy_turn: tokio::sync::Mutex<()>,
+    /// False once a look showed that there are none, until the policy changes.
+    pub(crate) may_have_quotas: AtomicBool,
+    forecasts: ForecastPlanner,
+    outlook: Outlook,
+    pub(crate) ranks: Arc<RankCache>,
+    requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
+    pub(crate) started: Instant,
+}
+
+impl App {
+    pub fn new(
+        config_path: PathBuf,
+        config: Arc<Config>,
+        pki: Arc<Pki>,
+        links: Arc<dyn NodeLinks>,
+        live: LiveSettings,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config_path,
+            config: RwLock::new(config),
+            pki,
+            links,
+            live,
+            hook: HookProcess::default(),
+            policy_turn: tokio::sync::Mutex::default(),
+            may_have_quotas: AtomicBool::new(true),
+            forecasts: ForecastPlanner::default(),
+            outlook: Outlook::default(),
+            ranks: Arc::default(),
+            requests: Mutex::default(),
+            started: Instant::now(),
+        })
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.read().expect("no panic while held").clone()
+    }
+
+    pub fn config_path(&self) -> &Path {
+        &self.config_path
+    }
+
+    /// Reads the files again and puts them in force as a whole, or not at all. For SIGHUP and `gadm reload`.
+    /// The answer says what takes effect only after a restart.
+    ///
+    /// # Errors
+    /// All mistakes of the files as text, or the core's refusal.
+    pub async fn reload(&self, core: &CoreHandle) -> Result<Vec<String>, ApiError> {
+        let new = self.read_config().await?;
+        let old = self.config();
+        let restart = Config::restart_needed(&old, &new);
+        let merged = Arc::new(Config::reloaded(&old, &new));
+        core.reload(Arc::new(merged.cluster.clone())).await?;
+        self.live.set(&merged);
+        self.policy_changed();
+        *self.config.write().expect("no panic while held") = merged;
+        tracing::info!(path = %self.config_path.display(), restart = restart.join(","), "configuration reloaded");
+        let unknown = gcore::ctl::unknown_accounts(&*core.view().await);
+        unknown.iter().for_each(|note| tracing::warn!("{note}"));
+        Ok(restart
+            .iter()
+            .map(|key| restart_note(key))
+            .chain(unknown)
+            .collect())
+    }
+
+    /// The files as they are now.
+    ///
+    /// # Errors
+    /// All mistakes of the files as text.
+    pub(crate) async fn read_config(&self) -> Result<Config, ApiError> {
+        let path = self.config_path.clone();
+        let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
+        let read = read.map_err(|_| {
+            ApiError::unavailable("reading the configuration failed; this is a bug")
+        })?;
+        read.map_err(|errors| ApiError::invalid(refused(&errors)))
+    }
+
+    /// Held while a record of the policy is read, changed and written.
+    pub(crate) async fn policy_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.policy_turn.lock().await
+    }
+
+    /// Quotas may have come with a change of the policy.
+    pub(crate) fn policy_changed(&self) {
+        self.may_have_quotas.store(true, Relaxed);
+    }
+
+    /// Plans that are made for forecasts.
+    pub(crate) fn forecasts(&self) -> &ForecastPlanner {
+        &self.forecasts
+    }
+
+    /// A plan with forecasts of these jobs.
+    ///
+    /// # Errors
+    /// The plan could not be made.
+    pub(crate) async fn plan_forecasts(
+        &self,
+        jobs: &BTreeSet<JobId>,
+        core: &CoreHandle,
+    ) -> Result<Arc<ForecastPlan>, ApiError> {
+        self.forecasts.plan_for(jobs, core, &self.outlook).await
+    }
+
+    /// What is known of how starts turn out.
+    pub fn outlook(&self) -> &Outlook {
+        &self.outlook
+    }
+
+    pub(crate) fn request_times(&self, path: &str) -> Arc<Histogram> {
+        let mut requests = self.requests.lock().expect("no panic while held");
+        if let Some(times) = requests.get(path) {
+            return times.clone();
+        }
+        requests.entry(path.to_owned()).or_default().clone()
+    }
+
+    /// Times of answered requests by route, for `/metrics` and `gadm diag`.
+    pub fn requests(&self) -> Vec<(String, Arc<Histogram>)> {
+        let requests = self.requests.lock().expect("no panic while held");
+        requests
+            .iter()
+            .map(|(path, times)| (path.clone(), times.clone()))
+            .collect()
+    }
+}
+
+pub(crate) fn restart_note(key: &str) -> String {
+    format!("{key} has changed and takes effect when gpuctld is restarted")
+}
+
+fn refused(errors: &[ConfigError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let count = errors.len();
+    let mistakes = if count == 1 { "a mistake" } else { "mistakes" };
+    format!(
+        "the configuration has {mistakes} and stays as it was:\n{}",
+        texts.join("\n")
+    )
+}
+
+/// What every handler is given.
+#[derive(Clone)]
+pub(crate) struct ApiContext {
+    pub(crate) core: CoreHandle,
+    pub(crate) app: Arc<App>,
+}

@@ -1,0 +1,379 @@
+//! `POST /v1/jobs/dry-run`: where and when a job would start, asked of the real core and scheduler on a copy.
+//!
+//! Nothing is kept: the copy shares the state's chunks and is thrown away.
+
+use crate::http::app::ApiContext;
+use crate::http::error::ApiError;
+use crate::http::forecast::plan::expected_starts;
+use crate::http::forecast::why::{blocker_rows, change_row, interval_text, names};
+use crate::http::job::alternatives;
+use crate::http::job::row::{Row, View};
+use crate::http::job::submit::{check, may_ask};
+use crate::http::permission::Caller;
+use crate::http::policy::borrow::borrow_note;
+use crate::launch_texts;
+use crate::outlook::Outlook;
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::extract::rejection::JsonRejection;
+use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
+use gmodel::policy::PreemptMode;
+use gmodel::run::Allocation;
+use gmodel::{Instant, JobId, JobSpec, Reason, Timestamp};
+use gsched::calibration::Plans;
+use gsched::window::no_start_text;
+use gsched::{Change, Engine, Explanation, PendingJob, WorkBudget};
+use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub(crate) async fn dry_run(
+    caller: Caller,
+    Shared(site): Shared<ApiContext>,
+    body: Result<Json<SubmitRequest>, JsonRejection>,
+) -> Result<Json<DryRun>, ApiError> {
+    let Json(request) = body?;
+    caller.may_submit(&request.spec.partition, &site.app.config().cluster)?;
+    check(&request)?;
+    may_ask(&caller, &request.spec)?;
+    let (request, mut notes) = site
+        .app
+        .hook
+        .ask(&site.app.config(), &caller.actor, request)
+        .await?;
+    let mut answer = foresee(&site, &caller.actor, request.spec).await?;
+    notes.append(&mut answer.notes);
+    Ok(Json(DryRun { notes, ..answer }))
+}
+
+/// What would become of a submission now.
+///
+/// # Errors
+/// It would be refused.
+async fn foresee(site: &ApiContext, actor: &Actor, mut spec: JobSpec) -> Result<DryRun, ApiError> {
+    launch_texts::shorten(&mut spec.launch.argv);
+    let command = Command::Submit {
+        spec: Box::new(spec),
+        client_key: None,
+    };
+    let command = site.core.knowing_the_past(command).await?;
+    let state = site.core.view().await;
+    let now = crate::core_thread::now();
+    let _turn = site.app.forecasts().turn().await;
+    let (outlook, actor) = (site.app.outlook().clone(), actor.clone());
+    let task = tokio::task::spawn_blocking(move || consider(state, actor, command, &outlook, now));
+    task.await
+        .map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
+}
+
+/// With what each kind of GPU that it names would mean for it.
+fn consider(
+    state: Arc<State>,
+    actor: Actor,
+    command: Command,
+    outlook: &Outlook,
+    now: Timestamp,
+) -> Result<DryRun, ApiError> {
+    let mut answer = foretell(&state, actor.clone(), command.clone(), outlook, now)?;
+    if let Some(spec) = submitted(command) {
+        answer.alternatives =
+            alternatives::rows(&state, &actor, &spec, answer.start.is_some(), now);
+        answer
+            .text
+            .push_str(&alternatives::in_words(&answer.alternatives));
+    }
+    Ok(answer)
+}
+
+fn submitted(command: Command) -> Option<Box<JobSpec>> {
+    match command {
+        Command::Submit { spec, .. } => Some(spec),
+        Command::Knowing { asked, .. } => submitted(*asked),
+        _ => None,
+    }
+}
+
+fn foretell(
+    state: &State,
+    actor: Actor,
+    command: Command,
+    outlook: &Outlook,
+    now: Timestamp,
+) -> Result<DryRun, ApiError> {
+    let mut copy = state.clone();
+    let asked_for = submitted(command.clone());
+    let reply = handle(
+        &mut copy,
+        &mut Vec::new(),
+        Input::Command {
+            actor: actor.clone(),
+            command,
+        },
+        now,
+    )?;
+    let Reply::Submitted { id, mut notes, .. } = reply else {
+        return Err(crate::http::job::control::odd(&reply));
+    };
+    notes.extend(borrow_note(&copy, id));
+    let picture = snapshot(&copy, now);
+    let plan = gsched::plan(&picture, WorkBudget::default());
+    let count = copy
+        .arrays
+        .get(id)
+        .map_or(1, |array| u64::from(array.len()));
+    let tasks = id.0..id.0 + count;
+    let (cpus, partition) = asked(&copy, id, now);
+    if let Some(start) = plan
+        .starts
+        .iter()
+        .find(|start| tasks.contains(&start.job.0))
+    {
+        let partition = start.partition.clone().unwrap_or(partition);
+        return Ok(would_start(&copy, &start.allocation, partition, notes, now));
+    }
+    let reason = plan
+        .reasons
+        .iter()
+        .chain(&plan.array_reasons)
+        .find(|(job, _)| *job == id)
+        .map(|(_, reason)| reason.clone());
+    // Who is held no pass says anything of.
+    let held = || {
+        picture
+            .pending
+            .iter()
+            .find(|job| job.id == id)
+            .map(|job| job.reason.clone())
+    };
+    let reason = reason.or_else(held).unwrap_or_default();
+    let going = || {
+        plan.preempts
+            .iter()
+            .filter(|preempt| tasks.contains(&preempt.for_job.0))
+    };
+    let give_way = going().count();
+    // They stand still within seconds, and their ends say nothing of this job's start.
+    let freezes = give_way > 0 && going().all(|preempt| preempt.mode == PreemptMode::Suspend);
+    let mut engine = Engine::default();
+    let why = engine.why(
+        &picture,
+        id,
+        WorkBudget {
+            starts: usize::MAX,
+            ..WorkBudget::default()
+        },
+    );
+    let mut text = waits_text(&partition, &reason, give_way, freezes);
+    let forecast = why
+        .as_ref()
+        .and_then(|why| why.forecast.as_ref())
+        .filter(|told| told.start.is_some() && !freezes);
+    let nodelist = forecast
+        .map(|told| names(&copy, &told.nodes))
+        .unwrap_or_default();
+    let start = forecast.and_then(|told| told.start);
+    let mut interval = None;
+    if let Some(start) = start {
+        let there = forecast
+            .and_then(|told| told.partition.as_ref())
+            .map_or(String::new(), |name| format!(" in partition {name}"));
+        text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
+        let expected = expected_starts(&mut engine, &picture, &BTreeSet::from([id]), outlook);
+        let expected = expected.first().and_then(|one| one.start);
+        interval = expected.and_then(|expected| {
+            outlook.interval(
+                &partition,
+                now,
+                Plans {
+                    expected,
+                    at_limits: start,
+                },
+                now,
+            )
+        });
+        text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());
+        let last = forecast
+            .and_then(|told| told.tasks.as_ref()?.last())
+            .filter(|_| count > 1);
+        text.push_str(&last.map_or(String::new(), |at| {
+            format!("; the last of its {count} tasks by about {at}")
+        }));
+    }
+    if let Some(why) = why.as_ref().filter(|_| give_way == 0) {
+        text.push_str(&room_text(why, now));
+    }
+    let entry = picture.pending.iter().find(|job| job.id == id);
+    if start.is_none() && give_way == 0 {
+        let none = entry.and_then(|job| no_start_text(job, &picture.policy, now));
+        text.push_str(&none.map_or(String::new(), |none| format!("; {none}")));
+    }
+    let holds = |change: &&Change| {
+        let again = entry
+            .zip(asked_for.as_deref())
+            .filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
+        again.is_none_or(|(entry, asked_for)| {
+            starts_as_asked(state, &actor, (entry, asked_for), change, now)
+        })
+    };
+    let changes: Vec<ChangeRow> = why
+        .iter()
+        .flat_map(|why| &why.changes)
+        .filter(holds)
+        .map(|change| change_row(change, now))
+        .collect();
+    if let Some(change) = changes.first().filter(|_| give_way == 0) {
+        let when = if change.now {
+            "at once".to_owned()
+        } else {
+            change
+                .start
+                .map(|at| format!("by {}", at.0))
+                .unwrap_or_default()
+        };
+        text.push_str(&format!("; with {} it would start {when}", change.option));
+    }
+    Ok(DryRun {
+        schema: SCHEMA,
+        nodelist: String::new(),
+        start: None,
+        expected_start: start.map(Instant),
+        expected_nodes: nodelist,
+        interval,
+        cpus,
+        partition,
+        reason: reason.code.to_string(),
+        text,
+        blockers: why.iter().flat_map(blocker_rows).collect(),
+        changes,
+        alternatives: Vec::new(),
+        notes,
+    })
+}
+
+/// For what it waits, and how many runs of others make room for it.
+fn waits_text(partition: &str, reason: &Reason, runs: usize, freezes: bool) -> String {
+    let then = match runs {
+        0 if reason.text.is_empty() => String::new(),
+        0 => format!(": {}", reason.text),
+        1 if freezes => ": a run of others stands still for it, then it starts".to_owned(),
+        runs if freezes => format!(": {runs} runs of others stand still for it, then it starts"),
+        1 => ": a run of others would make room for it first".to_owned(),
+        runs => format!(": {runs} runs of others would make room for it first"),
+    };
+    format!(
+        "would wait in partition {partition} ({}){then}",
+        reason.code
+    )
+}
+
+/// What makes room for it later: cuts of GPUs, and runs that are left alone until then.
+fn room_text(why: &Explanation, now: Timestamp) -> String {
+    let cut = why
+        .blockers
+        .iter()
+        .find_map(|blocker| blocker.cut_from)
+        .map_or(String::new(), |from| {
+            let when = if from <= now {
+                String::new()
+            } else {
+                format!(" from {from} on")
+            };
+            format!("; GPUs are cut for it{when}, and then it starts within seconds")
+        });
+    let protected = why.blockers.iter().find_map(|blocker| blocker.may_preempt_from).map_or(String::new(), |from| {
+        format!("; from {from} on runs of others may be ended for it, which are left alone until then")
+    });
+    cut + &protected
+}
+
+/// Whether a job that leaves its nodes to its tasks starts at once where it is submitted with a change: it may come to other
+/// nodes than the one that waits.
+fn starts_as_asked(
+    state: &State,
+    actor: &Actor,
+    (entry, asked_for): (&PendingJob, &JobSpec),
+    change: &Change,
+    now: Timestamp,
+) -> bool {
+    let entry = PendingJob {
+        spec: Arc::new(asked_for.clone()),
+        limit_secs: asked_for.time_limit_secs,
+        ..entry.clone()
+    };
+    let Some(changed) = change.edit.apply(&entry) else {
+        return false;
+    };
+    let mut spec = (*changed.spec).clone();
+    spec.time_limit_secs = changed.limit_secs;
+    let mut copy = state.clone();
+    let command = Command::Submit {
+        spec: Box::new(spec),
+        client_key: None,
+    };
+    let told = handle(
+        &mut copy,
+        &mut Vec::new(),
+        Input::Command {
+            actor: actor.clone(),
+            command,
+        },
+        now,
+    );
+    let Ok(Reply::Submitted { id, .. }) = told else {
+        return false;
+    };
+    let first = copy
+        .arrays
+        .get(id)
+        .map_or(1, |array| u64::from(array.len()));
+    gsched::plan(&snapshot(&copy, now), WorkBudget::default())
+        .starts
+        .iter()
+        .any(|start| (id.0..id.0 + first).contains(&start.job.0))
+}
+
+fn would_start(
+    state: &State,
+    allocation: &Allocation,
+    partition: String,
+    notes: Vec<String>,
+    now: Timestamp,
+) -> DryRun {
+    let nodes: Vec<_> = allocation.iter().map(|share| share.node).collect();
+    let nodelist = names(state, &nodes);
+    let cpus = allocation.iter().map(|share| share.cpus).sum();
+    let (cpu_word, node_word) = (
+        if cpus == 1 { "CPU" } else { "CPUs" },
+        if nodes.len() == 1 { "node" } else { "nodes" },
+    );
+    let text = format!(
+        "would start at once, using {cpus} {cpu_word} on {node_word} {nodelist} in partition {partition}"
+    );
+    DryRun {
+        schema: SCHEMA,
+        nodelist,
+        start: Some(Instant(now)),
+        expected_start: None,
+        expected_nodes: String::new(),
+        interval: None,
+        cpus,
+        partition,
+        reason: String::new(),
+        text,
+        blockers: Vec::new(),
+        changes: Vec::new(),
+        alternatives: Vec::new(),
+        notes,
+    }
+}
+
+/// CPUs and partition, with defaults filled in.
+fn asked(state: &State, id: JobId, now: Timestamp) -> (u32, String) {
+    let row = crate::http::job::name::one_row(state, &crate::http::job::name::JobName::Job(id));
+    row.map_or((0, String::new()), |row: Row| {
+        (
+            row.cpus(View::new(state, now)),
+            row.spec().partition.clone(),
+        )
+    })
+}

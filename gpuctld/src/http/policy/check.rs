@@ -1,0 +1,265 @@
+//! Names that an edit mentions, looked up before the core is asked: what is not there gets a guess.
+//!
+//! Whether the whole makes sense, and who may edit it, is the core's word.
+
+use crate::config::gpu_text;
+use crate::http::error::ApiError;
+use crate::http::existence::exists;
+use gcore::ctl::State;
+use gmodel::policy::{
+    ALL_GPUS, Account, AccountUser, GpuAmounts, Limits, Qos, Reservation, ReservedPart,
+};
+use gmodel::suggest::did_you_mean;
+use nix::unistd::User;
+use std::collections::BTreeSet;
+
+pub(crate) fn account(state: &State, account: &Account) -> Result<(), ApiError> {
+    // Of itself the core says that it cannot be below itself; a guess names what is there.
+    if let Some(parent) = account
+        .parent
+        .as_ref()
+        .filter(|parent| **parent != account.name)
+    {
+        exists(
+            "account",
+            parent,
+            state
+                .policy
+                .accounts
+                .keys()
+                .filter(|name| **name != account.name),
+        )?;
+    }
+    account
+        .allow_qos
+        .iter()
+        .chain(&account.default_qos)
+        .try_for_each(|qos| exists("qos", qos, state.policy.qos.keys()))
+}
+
+/// # Errors
+/// When other accounts hang on it.
+pub(crate) fn nothing_is_below(state: &State, name: &str) -> Result<(), ApiError> {
+    let below = state
+        .policy
+        .accounts
+        .values()
+        .filter(|account| account.parent.as_deref() == Some(name));
+    let below: Vec<&str> = below.map(|account| &*account.name).collect();
+    if below.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "account {name} has accounts below it ({}). Remove these first, or give them another parent",
+        below.join(", ")
+    );
+    Err(ApiError::conflict(text))
+}
+
+pub(crate) fn qos(state: &State, qos: &Qos) -> Result<(), ApiError> {
+    // Of itself the core says that it cannot be preempted; a guess names what is there.
+    qos.preempt
+        .iter()
+        .filter(|other| **other != qos.name)
+        .try_for_each(|other| exists("qos", other, state.policy.qos.keys()))
+}
+
+pub(crate) fn reservation(state: &State, reservation: &Reservation) -> Result<(), ApiError> {
+    if let Some(partition) = &reservation.partition {
+        exists(
+            "partition",
+            partition,
+            state
+                .config
+                .partitions
+                .iter()
+                .map(|partition| &partition.name),
+        )?;
+    }
+    match &reservation.what {
+        ReservedPart::Nodes(hosts) => hosts
+            .iter()
+            .try_for_each(|host| exists("node", host, state.node_names.keys())),
+        _ => Ok(()),
+    }
+}
+
+/// A note of users that neither this host nor any account knows, nor any job is of: they may be known elsewhere, or it is a slip.
+pub(crate) async fn unknown_users(state: &State, mut names: Vec<String>) -> Option<String> {
+    let has_jobs = |name: &str| state.jobs.values().any(|job| job.spec.user.name == name);
+    names.retain(|name| {
+        !state
+            .policy
+            .accounts
+            .values()
+            .any(|account| account.users.contains_key(name))
+            && !has_jobs(name)
+    });
+    // Where the name service does not answer nothing can be said.
+    let is_unknown = |name: &String| matches!(User::from_name(name), Ok(None));
+    let asked = tokio::task::spawn_blocking(move || {
+        names
+            .into_iter()
+            .filter(is_unknown)
+            .collect::<Vec<String>>()
+    })
+    .await;
+    let unknown = asked.ok().filter(|names| !names.is_empty())?;
+    let (what, names) = (
+        if unknown.len() == 1 { "user" } else { "users" },
+        unknown.join(", "),
+    );
+    Some(format!(
+        "{what} {names}: this host does not know such a name, and no account has it"
+    ))
+}
+
+/// What amounts of GPUs are of.
+pub(crate) trait OfTypes {
+    fn types(&self) -> BTreeSet<&str>;
+}
+
+impl OfTypes for Account {
+    fn types(&self) -> BTreeSet<&str> {
+        let users = self.users.values().flat_map(OfTypes::types);
+        let budgets = self
+            .budgets
+            .iter()
+            .filter_map(|budget| budget.gpu_type.as_deref());
+        named([
+            &self.guaranteed,
+            &self.limit,
+            &self.lend_limit,
+            &self.group.gpus,
+            &self.per_user.gpus,
+        ])
+        .chain(budgets)
+        .chain(users)
+        .collect()
+    }
+}
+
+impl OfTypes for AccountUser {
+    fn types(&self) -> BTreeSet<&str> {
+        named([&self.limits.gpus]).collect()
+    }
+}
+
+impl OfTypes for Qos {
+    fn types(&self) -> BTreeSet<&str> {
+        let [all, user, account] =
+            [&self.group, &self.per_user, &self.per_account].map(|limits: &Limits| &limits.gpus);
+        named([
+            all,
+            user,
+            account,
+            &self.per_job.gpus,
+            &self.per_job.min_gpus,
+            &self.headroom,
+        ])
+        .collect()
+    }
+}
+
+fn named<const N: usize>(amounts: [&Option<GpuAmounts>; N]) -> impl Iterator<Item = &str> {
+    amounts
+        .into_iter()
+        .flatten()
+        .flat_map(|amounts| amounts.0.keys().map(String::as_str))
+}
+
+/// A note for each type of GPU that an edit brought in and no node has: such nodes may be to come, or it is a slip.
+pub(crate) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) -> Vec<String> {
+    let there: BTreeSet<&str> = state
+        .nodes
+        .values()
+        .flat_map(|node| node.gpus.iter())
+        .map(|gpu| &*gpu.info.gpu_type)
+        .collect();
+    let before = old.map(OfTypes::types).unwrap_or_default();
+    let is_new = |kind: &&str| {
+        *kind != "gpu"
+            && !before.contains(kind)
+            && !there.iter().any(|known| known.eq_ignore_ascii_case(kind))
+    };
+    let note = |kind: &str| {
+        let known: Vec<&str> = there.iter().copied().collect();
+        let guess = did_you_mean(kind, known.iter().copied());
+        format!(
+            "no node has GPUs of type {kind:?} (there are {}); it counts when one comes.{guess}",
+            known.join(", ")
+        )
+    };
+    // Of a pool without GPUs nothing can be said yet.
+    if there.is_empty() {
+        Vec::new()
+    } else {
+        new.types().into_iter().filter(is_new).map(note).collect()
+    }
+}
+
+/// A note where an edit of an account guarantees more, with what others are guaranteed, than the nodes have.
+pub(crate) fn beyond_the_pool(
+    state: &State,
+    old: Option<&Account>,
+    new: &Account,
+) -> Option<String> {
+    if new.guaranteed.is_none()
+        || old.is_some_and(|old| old.guaranteed == new.guaranteed && old.parent == new.parent)
+    {
+        return None;
+    }
+    let mut policy = (*state.policy).clone();
+    policy.accounts.insert(new.name.clone(), new.clone());
+    // What is below another guarantee is a part of it.
+    let is_top = |account: &&Account| {
+        policy.lineage(&account.name)[1..]
+            .iter()
+            .all(|above| above.guaranteed.is_none())
+    };
+    let tops: Vec<&GpuAmounts> = policy
+        .accounts
+        .values()
+        .filter(is_top)
+        .filter_map(|account| account.guaranteed.as_ref())
+        .collect();
+    let gpus = || {
+        state
+            .nodes
+            .values()
+            .flat_map(|node| node.gpus.iter())
+            .filter(|gpu| gpu.usable())
+            .map(|gpu| &gpu.info)
+    };
+    let too_many = |kind: &str, sum: u64| {
+        let there: u64 = gpus()
+            .filter(|gpu| kind == ALL_GPUS || gpu.gpu_type.eq_ignore_ascii_case(kind))
+            .map(|gpu| u64::from(gpu.part().milli()))
+            .sum();
+        // Of a pool without GPUs nothing can be said yet.
+        let what = if kind == ALL_GPUS { "GPUs" } else { kind };
+        (0 < there && there < sum).then(|| {
+            let (sum, there) = (gpu_text(sum), gpu_text(there));
+            format!("accounts are guaranteed {sum} {what} together, and the nodes have {there}: not all can have theirs at once.")
+        })
+    };
+    let named = new
+        .guaranteed
+        .iter()
+        .flat_map(|amounts| amounts.0.keys().map(String::as_str));
+    let mut kinds: Vec<&str> = named.filter(|kind| *kind != ALL_GPUS).collect();
+    kinds.push(ALL_GPUS);
+    kinds
+        .into_iter()
+        .find_map(|kind| too_many(kind, tops.iter().map(|one| one.amount(kind)).sum()))
+}
+
+/// The account of jobs that name none needs no record, and can be given nothing without one.
+pub(crate) fn account_exists(state: &State, name: &str) -> Result<(), ApiError> {
+    if name == state.config.default_account && !state.policy.accounts.contains_key(name) {
+        return Err(ApiError::not_found(format!(
+            "there is no account {name:?}. Jobs of users without an account have it without a record; gadm account add {name} makes one."
+        )));
+    }
+    exists("account", name, state.policy.accounts.keys())
+}
