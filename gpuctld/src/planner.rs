@@ -20,11 +20,10 @@ const STARTS_PER_PASS: usize = 400;
 const REASONS_AT_ONCE: usize = 4_000;
 /// Node probes after which a long pass hands over what it has decided, some milliseconds' worth.
 const SLICE_PROBES: u64 = 100_000;
-/// After a full pass the thread rests so many times as long as the pass took.
+/// After a full pass the thread rests so many times as long as the pass took, up to the longest rest.
 const REST_FACTOR: u32 = 3;
-/// And no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(400);
-/// How much nicer the thread is than the daemon's others.
+/// Added to the thread's nice value, above the daemon's other threads.
 const NICER: i32 = 5;
 /// Without any wake, a pass this often.
 const IDLE: Duration = Duration::from_secs(30);
@@ -40,7 +39,7 @@ pub struct PlannerWake {
 pub struct Planner {
     wakes: Receiver<()>,
     urgent: Arc<AtomicBool>,
-    /// Inputs are traced: every plan is one, even an empty one, and says how it was made.
+    /// Inputs are traced.
     traced: bool,
 }
 
@@ -76,9 +75,9 @@ impl Planner {
     /// follows when the one before is long enough ago.
     pub fn run(self, core: &CoreHandle) {
         step_back();
-        let mut kept = Kept {
+        let mut memory = PassMemory {
             traced: self.traced,
-            ..Kept::default()
+            ..PassMemory::default()
         };
         let mut next_begin = None;
         let mut full_due = Instant::now();
@@ -100,151 +99,129 @@ impl Planner {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
-                match quick_pass(core, &mut kept) {
+                match quick_pass(core, &mut memory) {
                     Some(true) => continue,
                     Some(false) => {}
                     None => return,
                 }
             }
             let begun = Instant::now();
-            let Some(pass) = pass(core, &mut kept) else {
+            let Some(pass) = pass(core, &mut memory) else {
                 return;
             };
             let took = begun.elapsed();
             core.stats().pass.record_duration(took);
             next_begin = pass.next_begin;
             full_due = Instant::now() + (took * REST_FACTOR).min(LONGEST_REST);
-            // Starts were limited, or left something to others: the rest of the queue is looked at without a wake.
+            // The pass reached its limit of starts, or left GPUs to others: the rest of the queue needs no wake.
             full_wanted = pass.again;
         }
     }
 }
 
-struct Pass {
+struct PassResult {
     /// More could start at once.
     again: bool,
     next_begin: Option<Timestamp>,
 }
 
-/// What is kept from pass to pass, so that one costs what changed where it can.
+/// Kept from pass to pass, so that a pass costs what changed where it can.
 #[derive(Default)]
-struct Kept {
+struct PassMemory {
     mirror: Mirror,
     engine: Engine,
+    /// Inputs are traced: an empty plan is entered too, since a replay makes every pass again.
     traced: bool,
 }
 
-impl Kept {
-    fn made(&self, now: Timestamp, budget: WorkBudget, quick: bool) -> Option<PlanOrigin> {
-        self.traced.then_some(PlanOrigin {
-            now,
-            node_probes: budget.node_probes,
-            starts: budget.starts,
-            quick,
-        })
-    }
-}
-
 /// Gives away what became free. Whether that could be said without a full pass; `None` when the core is gone.
-fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
+fn quick_pass(core: &CoreHandle, memory: &mut PassMemory) -> Option<bool> {
     let view = core.view_blocking()?;
     let now = now();
-    kept.mirror.update(&view, now);
+    memory.mirror.update(&view, now);
     drop(view);
-    let (snapshot, changes) = kept.mirror.picture()?;
-    let budget = WorkBudget {
-        starts: STARTS_PER_PASS,
-        ..WorkBudget::default()
-    };
-    let plan = kept.engine.after(snapshot, changes, budget);
-    let Some(mut plan) = plan else {
+    let (snapshot, changes) = memory.mirror.picture()?;
+    let Some(mut plan) = memory.engine.after(snapshot, changes, budget()) else {
         return Some(false);
     };
     plan.priorities = of_starts(snapshot, &plan.starts);
-    kept.mirror.forget_changes();
-    plan.made = kept.made(now, budget, true);
-    if (kept.traced || !plan.is_empty())
-        && let Err(refusal) = core.plan_blocking(plan)
-    {
-        tracing::warn!("a plan was not taken: {refusal}");
+    memory.mirror.forget_changes();
+    if memory.traced || !plan.is_empty() {
+        enter(core, plan, made(now, true));
     }
     Some(true)
 }
 
 /// One pass; `None` when the core is gone.
-fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
+fn pass(core: &CoreHandle, memory: &mut PassMemory) -> Option<PassResult> {
     let view = core.view_blocking()?;
     let now = now();
-    kept.mirror.update(&view, now);
+    memory.mirror.update(&view, now);
     let next_begin = next_begin(&view, now);
     drop(view); // chunks that are not shared need not be copied
-    let (snapshot, changes) = kept.mirror.picture()?;
-    let budget = WorkBudget {
-        starts: STARTS_PER_PASS,
-        ..WorkBudget::default()
-    };
+    let (snapshot, changes) = memory.mirror.picture()?;
+    let made = made(now, false);
     let starts = Arc::new(AtomicUsize::new(0));
-    let (taken, handle) = (starts.clone(), core.clone());
+    let (handed_over, handle) = (starts.clone(), core.clone());
     let hand_over = move |part: Plan| {
-        taken.fetch_add(part.starts.len(), Ordering::Relaxed);
-        let taken = in_parts(part)
-            .into_iter()
-            .try_for_each(|part| handle.plan_blocking(part).map(drop));
-        if let Err(refusal) = taken {
-            tracing::warn!("a part of a plan was not taken: {refusal}");
-        }
+        handed_over.fetch_add(part.starts.len(), Ordering::Relaxed);
+        enter(&handle, part, PlanOrigin { more: true, ..made });
     };
-    // What is traced is made again in one piece.
-    let mut plan = match kept.traced {
-        true => kept.engine.plan_changed(snapshot, Some(changes), budget),
-        false => kept.engine.plan_in_slices(
-            snapshot,
-            Some(changes),
-            budget,
-            SLICE_PROBES,
-            Box::new(hand_over),
-        ),
-    };
-    plan.made = kept.made(now, budget, false);
+    let mut plan = memory.engine.plan_in_slices(
+        snapshot,
+        Some(changes),
+        budget(),
+        SLICE_PROBES,
+        Box::new(hand_over),
+    );
     plan.priorities = of_starts(snapshot, &plan.starts);
-    kept.mirror.forget_changes();
-    let again =
+    memory.mirror.forget_changes();
+    let mut again =
         (plan.cut_short || plan.again) && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
-    if kept.traced || !plan.is_empty() {
-        let parts = if kept.traced {
-            vec![plan]
-        } else {
-            in_parts(plan)
-        };
-        if let Err(refusal) = parts
-            .into_iter()
-            .try_for_each(|part| core.plan_blocking(part).map(drop))
-        {
-            tracing::warn!("a plan was not taken: {refusal}");
-            return Some(Pass {
-                again: false,
-                next_begin,
-            });
-        }
+    if memory.traced || !plan.is_empty() {
+        again &= enter(core, plan, made);
     }
-    let next_begin = next_begin
-        .into_iter()
-        .chain(
-            kept.mirror
-                .picture()
-                .and_then(|(snapshot, _)| next_unprotected(snapshot)),
-        )
-        .min();
-    // Its starts are under way: now there is time for what quick passes need. (Traced ones do it themselves: a replay
-    // must find the same.)
-    if let Some((snapshot, _)) = kept.mirror.picture().filter(|_| !kept.traced) {
-        kept.engine.make_ready(snapshot);
-    }
-    Some(Pass { again, next_begin })
+    let (snapshot, _) = memory.mirror.picture()?;
+    let next_begin = next_begin.into_iter().chain(next_unprotected(snapshot));
+    let next_begin = next_begin.min();
+    // The starts are under way: now there is time for what quick passes need.
+    memory.engine.make_ready(snapshot);
+    Some(PassResult { again, next_begin })
 }
 
-/// What is to be done, with the first reasons; then the other reasons.
-fn in_parts(mut plan: Plan) -> Vec<Plan> {
+fn budget() -> WorkBudget {
+    WorkBudget {
+        starts: STARTS_PER_PASS,
+        ..WorkBudget::default()
+    }
+}
+
+/// How a pass is made, so that a replay can make it again.
+fn made(now: Timestamp, quick: bool) -> PlanOrigin {
+    let WorkBudget {
+        node_probes,
+        starts,
+    } = budget();
+    PlanOrigin {
+        now,
+        node_probes,
+        starts,
+        quick,
+        more: false,
+    }
+}
+
+/// Enters a plan part by part; false when the core refused one.
+fn enter(core: &CoreHandle, plan: Plan, made: PlanOrigin) -> bool {
+    let mut parts = in_parts(plan, made).into_iter();
+    let taken = parts.try_for_each(|part| core.plan_blocking(part).map(drop));
+    taken
+        .inspect_err(|refusal| tracing::warn!("a plan was not taken: {refusal}"))
+        .is_ok()
+}
+
+/// The decisions with the first reasons; then the other reasons.
+fn in_parts(mut plan: Plan, made: PlanOrigin) -> Vec<Plan> {
     let rest = plan
         .reasons
         .split_off(plan.reasons.len().min(REASONS_AT_ONCE));
@@ -255,7 +232,13 @@ fn in_parts(mut plan: Plan) -> Vec<Plan> {
         ..Plan::default()
     };
     let rest: Vec<Plan> = rest.chunks(REASONS_AT_ONCE).map(of_reasons).collect();
-    std::iter::once(plan).chain(rest).collect()
+    let mut parts: Vec<Plan> = std::iter::once(plan).chain(rest).collect();
+    let last = parts.len() - 1;
+    for (at, part) in parts.iter_mut().enumerate() {
+        let more = made.more || at < last;
+        part.made = Some(PlanOrigin { more, ..made });
+    }
+    parts
 }
 
 /// When the next job becomes eligible that is not yet.
@@ -263,7 +246,7 @@ fn next_begin(state: &State, now: Timestamp) -> Option<Timestamp> {
     state.not_yet.iter().map(|(at, _)| *at).find(|at| *at > now)
 }
 
-/// Lowers the calling thread's priority: who waits for an answer goes before who plans. Linux has a nice value for each
+/// Lowers the calling thread's priority: answers go before planning. Linux has a nice value for each
 /// thread. Best effort.
 pub(crate) fn step_back() {
     let lowered = rustix::process::getpriority_process(None)
@@ -302,7 +285,7 @@ mod tests {
             reasons: reasons.clone(),
             ..Plan::default()
         };
-        let parts = in_parts(plan.clone());
+        let parts = in_parts(plan.clone(), made(now(), false));
         assert_eq!(parts.len(), 3);
         assert_eq!(parts[0].resumes, plan.resumes);
         assert!(
@@ -310,6 +293,9 @@ mod tests {
                 .iter()
                 .all(|part| part.resumes.is_empty() && part.made_from == Seq(7))
         );
+        let more = |part: &Plan| part.made.map(|made| made.more);
+        let marks: Vec<_> = parts.iter().map(more).collect();
+        assert_eq!(marks, [Some(true), Some(true), Some(false)]);
         assert_eq!(
             parts
                 .into_iter()
@@ -317,7 +303,12 @@ mod tests {
                 .collect::<Vec<_>>(),
             reasons
         );
-        assert_eq!(in_parts(Plan::default()), [Plan::default()]);
+        let made = made(now(), false);
+        let whole = Plan {
+            made: Some(made),
+            ..Plan::default()
+        };
+        assert_eq!(in_parts(Plan::default(), made), [whole]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Plan {
     /// Starts may move GPUs that are reserved by number: another pass at once may use where they were.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
-    /// Set by a planner whose inputs are traced.
+    /// Set by a planner, for the replay of a trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<PlanOrigin>,
 }
@@ -48,6 +48,9 @@ pub struct PlanOrigin {
     pub starts: usize,
     /// By a quick pass: what a run left, given away without looking at the whole queue.
     pub quick: bool,
+    /// A part of the plan: the next plan goes on with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// How many starts, preemptions, reasons, and reasons of arrays a plan has.
@@ -78,6 +81,35 @@ impl Plan {
             && cuts.is_empty()
             && reasons.is_empty()
             && array_reasons.is_empty()
+    }
+
+    /// Adds the next part of the same plan, with how it came about.
+    pub fn append(&mut self, part: Self) {
+        let Self {
+            made_from: _,
+            starts,
+            preempts,
+            resumes,
+            classes,
+            cuts,
+            priorities,
+            reasons,
+            array_reasons,
+            cut_short,
+            again,
+            made,
+        } = part;
+        self.starts.extend(starts);
+        self.preempts.extend(preempts);
+        self.resumes.extend(resumes);
+        self.classes.extend(classes);
+        self.cuts.extend(cuts);
+        self.priorities.extend(priorities);
+        self.reasons.extend(reasons);
+        self.array_reasons.extend(array_reasons);
+        self.cut_short |= cut_short;
+        self.again |= again;
+        self.made = made;
     }
 
     pub(crate) fn sizes(&self) -> Sizes {

@@ -93,9 +93,9 @@ pub fn replay_with_history(
         {
             unknown_nodes.insert(*node);
         }
-        if let Some(plan) = plan_of(line) {
+        if let Some(plan) = plan_of(line).and_then(|part| planner.whole(part)) {
             decisions.json(&(&plan.starts, &plan.preempts, &plan.classes, &plan.cuts));
-            planner.compare(line, plan, known.get(&plan.made_from), &mut out);
+            planner.compare(line, &plan, known.get(&plan.made_from), &mut out);
             known.retain(|seq, _| *seq >= plan.made_from);
         }
         events.clear();
@@ -130,9 +130,27 @@ pub fn replay_with_history(
 struct Planner {
     mirror: Mirror,
     engine: Engine,
+    /// The parts so far of a plan that comes in several.
+    parts: Option<Plan>,
 }
 
 impl Planner {
+    /// The plan that is complete with this part.
+    fn whole(&mut self, part: &Plan) -> Option<Plan> {
+        let mut plan = self.parts.take().unwrap_or_else(|| Plan {
+            made_from: part.made_from,
+            ..Plan::default()
+        });
+        plan.append(part.clone());
+        match plan.made {
+            Some(PlanOrigin { more: true, .. }) => {
+                self.parts = Some(plan);
+                None
+            }
+            _ => Some(plan),
+        }
+    }
+
     fn compare(
         &mut self,
         line: &TraceLine,
@@ -155,6 +173,7 @@ impl Planner {
             node_probes,
             starts,
             quick,
+            more: _,
         }) = plan.made
         else {
             // Of a trace that does not say how: a full pass at the time when the plan came in.
@@ -173,9 +192,12 @@ impl Planner {
         let again = if quick {
             self.engine.after(picture, changes, budget)
         } else {
-            Some(self.engine.plan(picture, budget))
+            Some(self.engine.plan_changed(picture, Some(changes), budget))
         };
         self.mirror.forget_changes();
+        if !quick && let Some((picture, _)) = self.mirror.picture() {
+            self.engine.make_ready(picture);
+        }
         again
     }
 }
@@ -409,6 +431,39 @@ mod tests {
         assert_eq!(
             (again.hash, again.decisions_hash),
             (done.hash, done.decisions_hash)
+        );
+    }
+
+    #[test]
+    fn a_plan_in_parts_is_made_again_in_one_piece() {
+        let in_parts = |line: String| {
+            let mut last: Value = serde_json::from_str(&line).unwrap();
+            if last["input"] != "plan" {
+                return vec![line];
+            }
+            let budget = WorkBudget::default();
+            let made = |more: bool| {
+                serde_json::json!({
+                    "now": last["now"], "node_probes": budget.node_probes, "starts": STARTS_PER_PASS, "quick": false, "more": more,
+                })
+            };
+            let (first_made, last_made) = (made(true), made(false));
+            let starts = last["plan"]["starts"].as_array().unwrap().clone();
+            let (some, rest) = starts.split_at(starts.len().min(1));
+            let mut first = last.clone();
+            first["plan"]["starts"] = some.into();
+            first["plan"]["reasons"] = Value::Array(Vec::new());
+            first["plan"]["made"] = first_made;
+            last["plan"]["starts"] = rest.into();
+            last["plan"]["made"] = last_made;
+            vec![first.to_string(), last.to_string()]
+        };
+        let lines: Vec<String> = written().into_iter().flat_map(in_parts).collect();
+        let done = replay(&RecordedTrace::parse(&lines.join("\n")).unwrap()).unwrap();
+        assert_eq!(
+            (done.plans, done.plans_equal, done.starts, done.refused),
+            (4, 4, 6, 0),
+            "{done:?}"
         );
     }
 
