@@ -41,7 +41,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 mkdir "$work/bin" "$home"
-for program in gpuctld gpud gstepd gcheck gsub grun gq gdel gnodes gacct gadm nvml-sim libnvidia_ml_sim.so; do
+for program in gpuctld gpud gstepd gcheck gsub grun gq gdel gnodes gacct gadm gslurm nvml-sim libnvidia_ml_sim.so; do
     cp "$programs/$program" "$work/bin/"
 done
 

@@ -2,11 +2,12 @@
 
 use crate::policy::{account, document, qos, quota, reservation, user};
 use crate::{
-    controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, sdiag,
-    share, slurm_names, sreport, sshare, token, topology,
+    controller, export_trace, gpu, idle, job, node, pages, sandbox, share, slurm_names, token,
+    topology,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use gcli::{Failure, Outcome, command_line, slurm_name};
+use gcli::pages::ManPage;
+use gcli::{Failure, Outcome, command_line};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -102,13 +103,23 @@ enum What {
     Man(pages::ManArgs),
     /// Print a shell's completions for all commands
     Completions(pages::CompletionArgs),
-    /// Links for programs that call Slurm: sbatch to gsub, squeue to gq and so on; prints what to put into PATH
+    /// Links for programs that call Slurm: sbatch, squeue and so on to gslurm; prints what to put into PATH
     SlurmNames(slurm_names::NamesArgs),
 }
 
 /// The command line as clap knows it.
-pub fn command() -> clap::Command {
+fn command() -> clap::Command {
     AdminArgs::command().subcommand(sandbox::command())
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "8",
+        exit_status: "",
+        see_also: "gq(1), gnodes(1), gacct(1), gpuctld.toml(5), gpud.toml(5), gpuctld(8), gpud(8), gpupool(7)",
+    }
 }
 
 /// `gadm` itself.
@@ -116,15 +127,6 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    match slurm_name::of(words.first()) {
-        Some("sacctmgr") => return sacctmgr::main(words).map(ExitCode::from),
-        Some("sdiag") => return sdiag::main(words).map(ExitCode::from),
-        Some("sreport") => return sreport::main(words).map(ExitCode::from),
-        Some("sshare") => return sshare::main(words).map(ExitCode::from),
-        Some(_) => return scontrol::main(words).map(ExitCode::from),
-        None => {}
-    }
     let matches = command_line::parse(command(), words)?;
     if let Some(("sandbox", matches)) = matches.subcommand() {
         return sandbox::run(matches).map_err(|error| Failure::new(format_args!("{error:#}")));
@@ -157,8 +159,8 @@ fn carry_out(what: What) -> Outcome {
         What::Diag(args) => controller::diag(&mut client()?, &args),
         What::Check(args) => controller::check(&mut client()?, &args),
         What::Config => controller::config(&mut client()?),
-        What::Man(args) => pages::man(&args, command()),
-        What::Completions(args) => pages::completions(&args, command()),
+        What::Man(args) => pages::man(&args, page()),
+        What::Completions(args) => pages::completions(&args, page()),
         What::SlurmNames(args) => slurm_names::run(&args),
     }
 }

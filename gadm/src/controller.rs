@@ -15,7 +15,7 @@ use std::process::Command;
 
 /// Options of listings.
 #[derive(clap::Args)]
-pub(crate) struct JsonArgs {
+pub struct JsonArgs {
     /// One line of JSON
     #[arg(long)]
     json: bool,
@@ -23,7 +23,7 @@ pub(crate) struct JsonArgs {
 
 /// Options of `gadm reload`.
 #[derive(clap::Args, Default)]
-pub(crate) struct ReloadArgs {
+pub struct ReloadArgs {
     /// Say what the changed files would do to which jobs, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -34,7 +34,7 @@ pub(crate) struct ReloadArgs {
 
 /// Options of `gadm backup`.
 #[derive(clap::Args)]
-pub(crate) struct BackupArgs {
+pub struct BackupArgs {
     /// File on the controller's host; it must not exist
     #[arg(value_name = "FILE")]
     path: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) struct BackupArgs {
 
 /// Options of `gadm restore`.
 #[derive(clap::Args)]
-pub(crate) struct RestoreArgs {
+pub struct RestoreArgs {
     /// A file written by gadm backup
     #[arg(value_name = "FILE")]
     path: PathBuf,
@@ -52,13 +52,13 @@ pub(crate) struct RestoreArgs {
 }
 
 /// Notes of a change that was made.
-pub(crate) fn say_notes(done: &Done) {
+pub fn say_notes(done: &Done) {
     for note in &done.notes {
         let _ = gcli::failure::note("gadm", printable(note));
     }
 }
 
-pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
+pub fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
     if args.dry_run {
         let done: Done = client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
         let (mut out, times) = (stdout()?, TimeFormat::from_env());
@@ -79,7 +79,7 @@ pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
     Ok(0)
 }
 
-pub(crate) fn backup(client: &mut Client, args: &BackupArgs) -> Outcome {
+pub fn backup(client: &mut Client, args: &BackupArgs) -> Outcome {
     let path = std::path::absolute(&args.path)
         .map_err(|error| Failure::new(format_args!("{}: {error}", args.path.display())))?;
     let path = path
@@ -92,7 +92,7 @@ pub(crate) fn backup(client: &mut Client, args: &BackupArgs) -> Outcome {
 }
 
 /// Becomes `gpuctld restore`: only that may open the database.
-pub(crate) fn restore(args: &RestoreArgs) -> Outcome {
+pub fn restore(args: &RestoreArgs) -> Outcome {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|gadm| Some(gadm.parent()?.join("gpuctld")))
@@ -115,7 +115,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-pub(crate) fn config(client: &mut Client) -> Outcome {
+pub fn config(client: &mut Client) -> Outcome {
     let mut out = stdout()?;
     let value: Value = client.get("/v1/config")?;
     writeln!(out, "{value}")?;
@@ -123,7 +123,7 @@ pub(crate) fn config(client: &mut Client) -> Outcome {
     Ok(0)
 }
 
-pub(crate) fn diag(client: &mut Client, args: &JsonArgs) -> Outcome {
+pub fn diag(client: &mut Client, args: &JsonArgs) -> Outcome {
     let value: Value = client.get("/v1/diag")?;
     let mut out = stdout()?;
     if args.json {
@@ -135,7 +135,7 @@ pub(crate) fn diag(client: &mut Client, args: &JsonArgs) -> Outcome {
     Ok(0)
 }
 
-pub(crate) fn check(client: &mut Client, args: &JsonArgs) -> Outcome {
+pub fn check(client: &mut Client, args: &JsonArgs) -> Outcome {
     let value: Value = client.get("/v1/check")?;
     let violations = value["violations"].as_array().cloned().unwrap_or_default();
     let mut out = stdout()?;

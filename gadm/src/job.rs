@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// What to do to jobs.
 #[derive(clap::Subcommand)]
-pub(crate) enum JobAct {
+pub enum JobAct {
     /// Change a job: TimeLimit= (also +=, -=), Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
     /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again; 0 holds),
     /// Borrow=, Deadline=, TimeMin=, Checkpoint=, IdleExempt= (operators); of a waiting job also NumNodes=, NumTasks=, NumCPUs=,
@@ -72,19 +72,19 @@ pub(crate) enum JobAct {
 
 /// Which jobs.
 #[derive(clap::Args)]
-pub(crate) struct Jobs {
+pub struct Jobs {
     /// Jobs: 17, 98 (an array), 98_5, 98_[1-3]
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<String>,
 }
 
 impl Jobs {
-    pub(crate) fn of(jobs: Vec<String>) -> Self {
+    pub fn of(jobs: Vec<String>) -> Self {
         Self { jobs }
     }
 }
 
-pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
+pub fn run(client: &mut Client, act: JobAct) -> Outcome {
     match act {
         JobAct::Update { words, time } => update(client, &words, time.as_deref()),
         JobAct::Hold {

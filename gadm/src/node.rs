@@ -8,7 +8,7 @@ use gwire::client::{Client, escape};
 
 /// What to do to nodes.
 #[derive(clap::Subcommand)]
-pub(crate) enum NodeAct {
+pub enum NodeAct {
     /// Start nothing new on nodes; what runs there goes on
     Drain {
         #[command(flatten)]
@@ -50,19 +50,19 @@ pub(crate) enum NodeAct {
 
 /// Which nodes.
 #[derive(clap::Args)]
-pub(crate) struct Nodes {
+pub struct Nodes {
     /// Nodes: node7, node[1-3]
     #[arg(required = true, value_name = "NODE")]
     names: Vec<String>,
 }
 
 impl Nodes {
-    pub(crate) fn of(names: Vec<String>) -> Self {
+    pub fn of(names: Vec<String>) -> Self {
         Self { names }
     }
 }
 
-pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
+pub fn run(client: &mut Client, act: NodeAct) -> Outcome {
     let mut by = None;
     let is_off = matches!(act, NodeAct::Down { fenced: true, .. });
     let (word, nodes, reason) = match act {

@@ -1,12 +1,16 @@
-//! `gadm man` and `gadm completions`: for all commands, from what reads their command lines.
+//! `gadm man` and `gadm completions`: for all commands. Each program prints its own; this collects them.
 
-use clap::Command;
+use clap::ValueEnum;
 use clap_complete::Shell;
-use gcli::pages::{ManPage, completion};
+use gcli::pages::{ManPage, PRINT_COMPLETION, PRINT_PAGE, completion};
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, reason_page};
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::Command;
+
+/// The programs beside `gadm`. Their pages are in section 1.
+const PROGRAMS: [&str; 6] = ["gsub", "grun", "gq", "gdel", "gnodes", "gacct"];
 
 /// Options of `gadm man`.
 #[derive(clap::Args)]
@@ -27,81 +31,66 @@ pub(crate) struct CompletionArgs {
     command: Option<String>,
 }
 
-/// The pages of all commands.
-fn pages(gadm: Command) -> Vec<ManPage> {
-    let page = |command, exit_status, see_also| ManPage {
-        command,
-        section: "1",
-        exit_status,
-        see_also,
-    };
-    vec![
-        page(
-            gsub::submit::command(),
-            "With --wait: what the job exits with, 128 and the number of the signal that ended it, or 1 if it never ran.",
-            "grun(1), gq(1), gdel(1), gacct(1), gpupool(7), gpupool-json(5)",
-        ),
-        page(
-            gsub::step::command(),
-            "Else the highest of its tasks: what each exits with, or 128 and the number of the signal that ended it.",
-            "gsub(1), gq(1), gacct(1), gpupool(7)",
-        ),
-        page(
-            gq::queue::command(),
-            "",
-            "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-reasons(7), gpupool-json(5)",
-        ),
-        page(
-            gq::cancel::command(),
-            "1 also when one of several jobs was refused; the others are cancelled.",
-            "gsub(1), gq(1), gpupool(7)",
-        ),
-        page(
-            gq::nodes::command(),
-            "",
-            "gq(1), gadm(8), gpupool(7), gpupool-json(5)",
-        ),
-        page(
-            gq::accounting::command(),
-            "",
-            "gq(1), gadm(8), gpupool(7), gpupool-json(5)",
-        ),
-        ManPage {
-            command: gadm,
-            section: "8",
-            exit_status: "",
-            see_also: "gq(1), gnodes(1), gacct(1), gpuctld.toml(5), gpud.toml(5), gpuctld(8), gpud(8), gpupool(7)",
-        },
-    ]
+/// What a program beside `gadm` prints.
+fn printed_by(program: &str, words: &[&str]) -> Result<Vec<u8>, Failure> {
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::new(format_args!("cannot tell where gadm is: {error}")))?;
+    let path = own.with_file_name(program);
+    let ran = Command::new(&path)
+        .args(words)
+        .output()
+        .map_err(|error| Failure::new(format_args!("cannot run {}: {error}", path.display())))?;
+    match ran.status.success() {
+        true => Ok(ran.stdout),
+        false => Err(Failure::new(format_args!(
+            "{} {}: {}",
+            path.display(),
+            words.join(" "),
+            String::from_utf8_lossy(&ran.stderr).trim_end()
+        ))),
+    }
 }
 
-pub(crate) fn man(args: &ManArgs, gadm: Command) -> Outcome {
+pub(crate) fn man(args: &ManArgs, gadm: ManPage) -> Outcome {
     std::fs::create_dir_all(&args.dir).map_err(|error| {
         Failure::new(format_args!("cannot make {}: {error}", args.dir.display()))
     })?;
+    let mut pages = Vec::new();
+    for program in PROGRAMS {
+        pages.push((format!("{program}.1"), printed_by(program, &[PRINT_PAGE])?));
+    }
+    pages.push(("gadm.8".to_owned(), gadm.text()?));
     let mut out = stdout()?;
-    for page in pages(gadm) {
-        writeln!(out, "{}", page.write(&args.dir)?)?;
+    for (file, page) in pages {
+        let path = args.dir.join(&file);
+        std::fs::write(&path, page).map_err(|error| {
+            Failure::new(format_args!("cannot write {}: {error}", path.display()))
+        })?;
+        writeln!(out, "{file}")?;
     }
     writeln!(out, "{}", reason_page::write(&args.dir)?)?;
     out.flush()?;
     Ok(0)
 }
 
-pub(crate) fn completions(args: &CompletionArgs, gadm: Command) -> Outcome {
-    let mut commands: Vec<Command> = pages(gadm).into_iter().map(|page| page.command).collect();
-    if let Some(name) = &args.command {
-        commands.retain(|command| command.get_name() == name);
-        if commands.is_empty() {
-            return Err(Failure::usage(format_args!(
-                "--command: there is no command {name:?}"
-            )));
-        }
+pub(crate) fn completions(args: &CompletionArgs, mut gadm: ManPage) -> Outcome {
+    let shell = args.shell.to_possible_value();
+    let shell = shell.as_ref().map_or("", |shell| shell.get_name());
+    let is_meant = |name: &&str| args.command.as_deref().is_none_or(|wanted| wanted == *name);
+    let mut scripts = Vec::new();
+    for program in PROGRAMS.into_iter().filter(is_meant) {
+        scripts.push(printed_by(program, &[PRINT_COMPLETION, shell])?);
+    }
+    if is_meant(&"gadm") {
+        scripts.push(completion(&mut gadm.command, args.shell));
+    }
+    if let (Some(name), true) = (&args.command, scripts.is_empty()) {
+        return Err(Failure::usage(format_args!(
+            "--command: there is no command {name:?}"
+        )));
     }
     let mut out = stdout()?;
-    for mut command in commands {
-        out.write_all(&completion(&mut command, args.shell))?;
-    }
+    out.write_all(&scripts.concat())?;
     out.flush()?;
     Ok(0)
 }

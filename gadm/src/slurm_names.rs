@@ -1,6 +1,6 @@
-//! `gadm slurm-names DIR`: links by which programs that call Slurm find our commands.
+//! `gadm slurm-names DIR`: links to `gslurm` by which programs that call Slurm find it.
 //!
-//! Makes what is missing and mends links that lead elsewhere; never replaces a file that is no link.
+//! Makes missing links and mends links that lead elsewhere; never replaces a file that is no link.
 
 use gcli::{Failure, Outcome, slurm_name};
 use std::fs;
@@ -26,20 +26,21 @@ pub(crate) fn run(args: &NamesArgs) -> Outcome {
     Ok(0)
 }
 
-/// A link for each of Slurm's commands, to the program of `programs` that stands in for it.
+/// A link of each of Slurm's names to `gslurm` in the directory `programs`.
 fn link_all(dir: &Path, programs: &Path) -> Result<(), Failure> {
     let cannot = |what: &Path, error: &std::io::Error| {
         Failure::new(format_args!("cannot make {}: {error}", what.display()))
     };
+    let target = programs.join("gslurm");
+    if !target.exists() {
+        return Err(Failure::new(format_args!(
+            "{} is not there, and all links lead to it. Install gpupool's commands in one directory",
+            target.display()
+        )));
+    }
     fs::create_dir_all(dir).map_err(|error| cannot(dir, &error))?;
-    for (name, program) in slurm_name::NAMES {
-        let (link, target) = (dir.join(name), programs.join(program));
-        if !target.exists() {
-            return Err(Failure::new(format_args!(
-                "{} is not there: {name} is to lead to it. Install gpupool's commands in one directory",
-                target.display()
-            )));
-        }
+    for name in slurm_name::NAMES {
+        let link = dir.join(name);
         match fs::read_link(&link) {
             Ok(known) if known == target => continue,
             Ok(_) => fs::remove_file(&link).map_err(|error| cannot(&link, &error))?,
@@ -63,14 +64,12 @@ mod tests {
     fn programs(dir: &Path) -> PathBuf {
         let programs = dir.join("bin");
         fs::create_dir(&programs).unwrap();
-        slurm_name::NAMES
-            .iter()
-            .for_each(|(_, program)| fs::write(programs.join(program), "").unwrap());
+        fs::write(programs.join("gslurm"), "").unwrap();
         programs
     }
 
     #[test]
-    fn all_names_lead_to_their_programs_and_old_links_are_mended() {
+    fn all_names_lead_to_gslurm_and_old_links_are_mended() {
         let dir = tempfile::tempdir().unwrap();
         let (programs, links) = (programs(dir.path()), dir.path().join("a/links"));
         fs::create_dir_all(&links).unwrap();
@@ -78,10 +77,10 @@ mod tests {
         for _ in 0..2 {
             link_all(&links, &programs).unwrap();
         }
-        for (name, program) in slurm_name::NAMES {
+        for name in slurm_name::NAMES {
             assert_eq!(
                 fs::read_link(links.join(name)).unwrap(),
-                programs.join(program)
+                programs.join("gslurm")
             );
         }
     }
@@ -99,12 +98,12 @@ mod tests {
                 .contains("is a file of its own, perhaps Slurm's")
         );
         assert_eq!(fs::read_to_string(links.join("squeue")).unwrap(), "Slurm's");
-        fs::remove_file(programs.join("gsub")).unwrap();
+        fs::remove_file(programs.join("gslurm")).unwrap();
         assert!(
             link_all(&dir.path().join("others"), &programs)
                 .unwrap_err()
                 .text
-                .contains("bin/gsub is not there: sbatch is to lead to it")
+                .contains("bin/gslurm is not there, and all links lead to it")
         );
     }
 }

@@ -3,6 +3,7 @@
 //! Everything that `gsub`, `gq`, `gdel`, `gnodes`, `gacct` and `gadm` do alike is here once; nothing here
 //! knows what a job is.
 
+pub mod answer;
 pub mod client_config;
 pub mod cluster_choice;
 pub mod column_format;

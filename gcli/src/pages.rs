@@ -1,11 +1,20 @@
 //! Man pages and shell completions, from the same clap commands that read the command lines.
+//!
+//! Each program prints its own on a hidden option; `gadm man` and `gadm completions` collect them.
 
-use crate::failure::Failure;
-use clap::Command;
+use crate::failure::{self, Failure};
+use crate::table::stdout;
+use clap::{Command, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use std::env::ArgsOs;
 use std::io::Write;
-use std::path::Path;
+use std::process::ExitCode;
+
+/// The hidden option that prints a program's man page.
+pub const PRINT_PAGE: &str = "--print-man-page";
+/// The hidden option that prints the completions of a program for the shell named after it.
+pub const PRINT_COMPLETION: &str = "--print-completions";
 
 /// A command's page: what clap knows of it, and what it does not.
 pub struct ManPage {
@@ -27,20 +36,15 @@ const FILES: &str = ".TP\n\\fI/etc/gpupool/gpupool.toml\\fR\n\
     Its configuration where GPUPOOL_CONFIG names none: where the controller is, see gpupool.toml(5).\n";
 
 impl ManPage {
-    /// Writes `gq.1` into a directory; returns the file's name. Subcommands are on the page of their command.
+    /// The page in roff. Subcommands are on the page of their command.
     ///
     /// # Errors
-    /// What stands against writing.
-    pub fn write(mut self, dir: &Path) -> Result<String, Failure> {
+    /// The renderer's.
+    pub fn text(mut self) -> Result<Vec<u8>, Failure> {
         self.command.build();
-        let file = format!("{}.{}", self.command.get_name(), self.section);
         let mut page = Vec::new();
-        self.render(&mut page).map_err(Failure::from)?;
-        let path = dir.join(&file);
-        std::fs::write(&path, page).map_err(|error| {
-            Failure::new(format_args!("cannot write {}: {error}", path.display()))
-        })?;
-        Ok(file)
+        self.render(&mut page)?;
+        Ok(page)
     }
 
     fn render(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
@@ -146,6 +150,30 @@ fn render_subcommands(command: &Command, path: &str, out: &mut Vec<u8>) -> std::
     Ok(())
 }
 
+/// Runs a program as [`failure::run`] does, or prints its man page or completions if its only words ask for that.
+pub fn run<E: Into<ExitCode>>(
+    program: &'static str,
+    page: fn() -> ManPage,
+    main: impl FnOnce(ArgsOs) -> Result<E, Failure>,
+) -> ExitCode {
+    failure::run(program, || {
+        let words: Vec<_> = std::env::args_os().skip(1).collect();
+        let words: Vec<_> = words.iter().map(|word| word.to_str()).collect();
+        let text = match words[..] {
+            [Some(PRINT_PAGE)] => page().text()?,
+            [Some(PRINT_COMPLETION), Some(shell)] => {
+                let shell = Shell::from_str(shell, false).map_err(Failure::usage)?;
+                completion(&mut page().command, shell)
+            }
+            _ => return main(std::env::args_os()).map(Into::into),
+        };
+        let mut out = stdout()?;
+        out.write_all(&text)?;
+        out.flush()?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 /// The completion script of a command for a shell.
 pub fn completion(command: &mut Command, shell: Shell) -> Vec<u8> {
     let name = command.get_name().to_owned();
@@ -175,15 +203,13 @@ mod tests {
 
     #[test]
     fn a_man_page_has_options_subcommands_and_examples() {
-        let dir = tempfile::tempdir().unwrap();
         let page = ManPage {
             command: sample(),
             section: "1",
             exit_status: "7 when x is missing.",
             see_also: "gy(1)",
         };
-        assert_eq!(page.write(dir.path()).unwrap(), "gx.1");
-        let page = std::fs::read_to_string(dir.path().join("gx.1")).unwrap();
+        let page = String::from_utf8(page.text().unwrap()).unwrap();
         for part in [".TH gx 1", "\\-\\-fast", "GX NODE DRAIN", "\\-\\-reason"] {
             assert!(page.contains(part), "{part} in {page}");
         }

@@ -1,31 +1,18 @@
-//! Called by the name of Slurm's command: `sbatch` may be a link to `gsub`, `squeue` one to `gq`, and programs that come from
-//! Slurm then find what they read there: columns, first lines, names of files.
+//! Slurm's names: the program `gslurm` stands behind links of these names, and reads from its own which command it is.
 //!
-//! Owns the question and what such a command says of its version; what differs is each command's affair.
+//! Owns the list of names and the version that they report; what a command does differently under its name is its own affair.
 
 use clap::Command;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Slurm's commands, each with ours that stands in for it.
-pub const NAMES: [(&str, &str); 14] = [
-    ("sbatch", "gsub"),
-    ("squeue", "gq"),
-    ("sprio", "gq"),
-    ("sacct", "gacct"),
-    ("sstat", "gacct"),
-    ("seff", "gacct"),
-    ("scancel", "gdel"),
-    ("sinfo", "gnodes"),
-    ("srun", "grun"),
-    ("scontrol", "gadm"),
-    ("sacctmgr", "gadm"),
-    ("sshare", "gadm"),
-    ("sdiag", "gadm"),
-    ("sreport", "gadm"),
+/// Commands of Slurm that `gslurm` stands in for.
+pub const NAMES: [&str; 14] = [
+    "sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sdiag", "seff", "sinfo", "sprio",
+    "squeue", "sreport", "srun", "sshare", "sstat",
 ];
 
-/// Whose options and formats we know. Programs read the number behind the first word.
+/// The release of Slurm that options and formats follow. Programs read the number behind the first word.
 pub const VERSION: &str = concat!(
     "slurm 25.05.0 (as gpupool ",
     env!("CARGO_PKG_VERSION"),
@@ -37,18 +24,15 @@ pub fn of(program: Option<impl AsRef<OsStr>>) -> Option<&'static str> {
     let program = program
         .as_ref()
         .and_then(|program| Path::new(program.as_ref()).file_name()?.to_str())?;
-    NAMES
-        .into_iter()
-        .map(|(name, _)| name)
-        .find(|name| *name == program)
+    NAMES.into_iter().find(|name| *name == program)
 }
 
-/// Whether it is one of them.
+/// Whether the first word of a command line is one of Slurm's names.
 pub fn is_one(program: Option<impl AsRef<OsStr>>) -> bool {
     of(program).is_some()
 }
 
-/// The command, which calls itself Slurm where `--version` asks if it was called so.
+/// The command with Slurm's version where it was called by a name of Slurm's.
 pub(crate) fn versioned(command: Command, program: Option<impl AsRef<OsStr>>) -> Command {
     match (is_one(program), VERSION.split_once(' ')) {
         (true, Some((name, version))) => command.display_name(name).version(version),

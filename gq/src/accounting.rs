@@ -5,21 +5,21 @@ mod live;
 use crate::bare_row;
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, unknown_user, user_name};
-use crate::queue::copy_json;
 use crate::run_column::{self, Manner, RunColumn, Units};
 use crate::run_line::{Key, RunLine};
 use crate::usage_report::{self, ReportArgs};
-use crate::{seff, slurm_json};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use gcli::answer::print_json;
 use gcli::column_format::Spec;
 use gcli::local_time::{self, TimeFormat};
+use gcli::pages::ManPage;
 use gcli::printable::printable;
 use gcli::table::stdout;
-use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
+use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gmodel::duration::TimeLimit;
 use gmodel::{Instant, Timestamp};
 use gwire::api::RunQuery;
-use gwire::client::path_with_query;
+use gwire::client::{Client, path_with_query};
 use nix::unistd::Uid;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -195,8 +195,27 @@ enum Sub {
 }
 
 /// The command line as clap knows it.
-pub fn command() -> clap::Command {
+fn command() -> clap::Command {
     command_line::talking(AccountingArgs::command())
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "",
+        see_also: "gq(1), gadm(8), gpupool(7), gpupool-json(5)",
+    }
+}
+
+/// Which command is asked for.
+#[derive(Clone, Copy)]
+enum Program {
+    Gacct,
+    /// With what prints `--json`.
+    Sacct(fn(&mut Client, &RunQuery) -> Outcome),
+    Sstat,
 }
 
 /// `gacct` itself.
@@ -204,16 +223,30 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words: Vec<OsString> = words.into_iter().collect();
-    let called = slurm_name::of(words.first());
-    if called == Some("seff") {
-        return seff::main(words);
-    }
+    run(words, Program::Gacct)
+}
+
+/// `gacct` as sacct, which lists steps too.
+///
+/// # Errors
+/// As [`main`].
+pub fn sacct(words: Vec<OsString>, json: fn(&mut Client, &RunQuery) -> Outcome) -> Outcome {
+    run(words, Program::Sacct(json))
+}
+
+/// `gacct --live` as sstat.
+///
+/// # Errors
+/// As [`main`].
+pub fn sstat(words: Vec<OsString>) -> Outcome {
+    run(words, Program::Sstat)
+}
+
+fn run(words: impl IntoIterator<Item = OsString>, program: Program) -> Outcome {
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    // sacct shows steps unless it is told not to.
-    args.steps |= called == Some("sacct") && !args.allocations;
-    let as_sstat = called == Some("sstat");
+    args.steps |= matches!(program, Program::Sacct(_)) && !args.allocations;
+    let as_sstat = matches!(program, Program::Sstat);
     if as_sstat {
         args.jobs.append(&mut args.named);
     }
@@ -254,13 +287,13 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     match args.live || as_sstat {
         // `-a` of sstat are all steps.
-        true => live::list(&args, as_sstat && !args.allusers, now),
-        false => list(&args, called == Some("sacct"), now),
+        true => live::print(&args, as_sstat && !args.allusers, now),
+        false => list(&args, program, now),
     }
 }
 
 /// A line for each job, while they come.
-fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
+fn list(args: &AccountingArgs, program: Program, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
     let columns = columns(args)?;
     let named = Named::of(&args.jobs.join(","));
@@ -290,13 +323,11 @@ fn list(args: &AccountingArgs, as_sacct: bool, now: Timestamp) -> Outcome {
         from: query.from,
         to: query.to,
     });
-    if args.json && as_sacct {
-        return slurm_json::runs(&mut client, &query);
+    if let (true, Program::Sacct(json)) = (args.json, program) {
+        return json(&mut client, &query);
     }
     if args.json {
-        copy_json(&mut client, &path_with_query("/v1/runs", &query), &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(&mut client, &path_with_query("/v1/runs", &query));
     }
     let mut keys = run_column::keys(&columns);
     let more: [(bool, &[&str]); 3] = [

@@ -5,6 +5,7 @@
 use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::failure::note;
+use gcli::pages::ManPage;
 use gcli::slurm_words::Cause;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
@@ -74,8 +75,18 @@ struct CancelArgs {
 }
 
 /// The command line as clap knows it.
-pub fn command() -> clap::Command {
+fn command() -> clap::Command {
     command_line::talking(CancelArgs::command())
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "1 also when one of several jobs was refused; the others are cancelled.",
+        see_also: "gsub(1), gq(1), gpupool(7)",
+    }
 }
 
 /// `gdel` itself.

@@ -1,7 +1,7 @@
 //! `gnodes --diff`: where nodes differ from what gpuctld.toml says they should have, as a diff: `-` expected, `+` found.
 
-use crate::queue::copy_json;
 use gcli::Outcome;
+use gcli::answer::print_json;
 use gcli::printable::printable;
 use gcli::table::stdout;
 use gwire::api::DifferenceRow;
@@ -19,9 +19,7 @@ struct Answer {
 pub(crate) fn print(client: &mut Client, json: bool) -> Outcome {
     let mut out = stdout()?;
     if json {
-        copy_json(client, "/v1/differences", &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(client, "/v1/differences");
     }
     let Answer {
         expected,

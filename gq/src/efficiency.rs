@@ -2,8 +2,8 @@
 //! shows the same below the job's record. Source: seff(1).
 
 use crate::job_filter::own_name;
-use crate::queue::copy_json;
 use crate::usage_report::{self, PeriodArgs, percent};
+use gcli::answer::print_json;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
@@ -64,9 +64,7 @@ pub(crate) fn records(
     );
     let mut out = stdout()?;
     if json {
-        copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(client, &path);
     }
     let mut rows = client.rows(&path)?;
     let mut found = false;
@@ -105,9 +103,7 @@ fn listing(client: &mut Client, args: &EfficiencyArgs, now: Timestamp) -> Outcom
     let path = path_with_query("/v1/runs", &query);
     let mut out = stdout()?;
     if args.period.json {
-        copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(client, &path);
     }
     const TITLES: [&str; 9] = [
         "JOBID", "USER", "STATE", "ELAPSED", "GPUS", "GPU_EFF", "GPU_IDLE", "CPU_EFF", "MEM_EFF",
@@ -230,7 +226,7 @@ fn spent(run: &RunRow, line: &mut impl FnMut(&str, String)) {
 }
 
 /// What the GPUs of a job did.
-pub(crate) fn gpu_lines(used: &GpuUseRow, line: &mut impl FnMut(&str, String)) {
+pub fn gpu_lines(used: &GpuUseRow, line: &mut impl FnMut(&str, String)) {
     line("GPU Idle", sacct_time(used.idle_secs));
     line(
         "GPU Memory Utilized",

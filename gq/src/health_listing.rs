@@ -1,6 +1,6 @@
 //! `gnodes --health`: a line for each GPU: how it stands, since when, why, what was seen, what comes next.
 
-use crate::queue::copy_json;
+use gcli::answer::print_json;
 use gcli::local_time::TimeFormat;
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
 use gcli::{Failure, Outcome};
@@ -21,10 +21,7 @@ pub(crate) fn print(client: &mut Client, names: &[String], header: bool, json: b
         },
     );
     if json {
-        let mut out = stdout()?;
-        copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(client, &path);
     }
     let list: GpuList = client.get(&path)?;
     let columns = vec![

@@ -2,14 +2,13 @@
 //!
 //! One table says all of it; `gq -o`, `-O`, `-S` and the default listing read it. Source: squeue(1).
 
+use crate::job_value::{end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::QueueRow;
 use gcli::column_format::{FormatError, Piece, parse_letters, parse_names};
 use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
-use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState, ReasonCode, Timestamp, hostlist};
-use nix::unistd::{Group, User};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -236,8 +235,38 @@ const INSTEAD: [(&str, &str); 9] = [
     ("resvport", "no ports are reserved for steps"),
 ];
 
+/// How a listing of jobs or steps is printed.
+pub(crate) enum ListingForm {
+    Json,
+    Table(&'static [JobColumn]),
+    Format(JobFormat),
+}
+
 /// A queue's format: columns with widths among literal text.
 pub(crate) type JobFormat = Vec<Piece<JobColumn>>;
+
+/// The line of a format, with its end.
+pub(crate) fn fill<'t>(
+    pieces: &JobFormat,
+    line: &mut String,
+    text: impl Fn(JobColumn) -> Cow<'t, str>,
+) {
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => line.push_str(text),
+            Piece::Field(column, spec) => spec.fill(&text(*column), line),
+        }
+    }
+    line.push('\n');
+}
+
+/// The columns of a format.
+pub(crate) fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
+    pieces.iter().filter_map(|piece| match piece {
+        Piece::Field(column, _) => Some(*column),
+        Piece::Text(_) => None,
+    })
+}
 
 /// Reads `-o`.
 pub(crate) fn read_letters(text: &str) -> Result<JobFormat, FormatError> {
@@ -526,64 +555,11 @@ impl JobColumn {
     }
 }
 
-/// The user's first group as this machine knows it, by name or number; `N/A` of one whom it does not know.
-pub(crate) fn group_of(user: &str, by_name: bool) -> String {
-    let Ok(Some(user)) = User::from_name(user) else {
-        return "N/A".to_owned();
-    };
-    let named = || {
-        Group::from_gid(user.gid)
-            .ok()
-            .flatten()
-            .map(|group| group.name)
-    };
-    by_name
-        .then(named)
-        .flatten()
-        .unwrap_or_else(|| user.gid.to_string())
-}
-
 /// Seconds between the submission and the start, or until now.
 fn pending_secs(row: &QueueRow<'_>, now: Timestamp) -> i64 {
     let until = row.start_time.map_or(now, |at| at.0);
     row.submit_time
         .map_or(0, |at| until.since_secs(at.0).max(0))
-}
-
-/// `cpu=2,mem=300M,node=1,billing=2,gres/gpu=1`.
-pub(crate) fn tres(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> String {
-    let gpus = if gpus > 0.0 {
-        format!(",gres/gpu={gpus}")
-    } else {
-        String::new()
-    };
-    format!(
-        "cpu={cpus},mem={},node={nodes},billing={cpus}{gpus}",
-        exact_size(mem_bytes)
-    )
-}
-
-/// How often it was put back into the queue: one that waits has no run of its own yet.
-pub(crate) fn restarts(attempts: u32, state: JobState) -> u32 {
-    if state == JobState::Pending {
-        attempts
-    } else {
-        attempts.saturating_sub(1)
-    }
-}
-
-/// `1:00:00` or `UNLIMITED`.
-pub(crate) fn time_limit(secs: Option<u32>) -> String {
-    match secs {
-        None | Some(u32::MAX) => "UNLIMITED".to_owned(),
-        Some(secs) => squeue_time(secs.into()),
-    }
-}
-
-/// When a running job ends at the latest, which is what squeue calls its end; None without a limit.
-pub(crate) fn end_by_limit(start: Option<Instant>, limit_secs: Option<u32>) -> Option<Instant> {
-    let secs = limit_secs.filter(|&secs| secs != u32::MAX)?;
-    start.map(|start| Instant(start.0.plus_secs(secs.into())))
 }
 
 /// First node of a host list, `n/a` of none.

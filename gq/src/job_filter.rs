@@ -219,7 +219,7 @@ pub(crate) fn states(list: &str) -> Result<String, Failure> {
 }
 
 /// The name of a user given by name or number; a number without a name is asked for as it is, for its user's jobs outlive it.
-pub(crate) fn user_name(user: &str) -> String {
+pub fn user_name(user: &str) -> String {
     let of_number = user
         .parse::<u32>()
         .ok()
@@ -228,7 +228,7 @@ pub(crate) fn user_name(user: &str) -> String {
 }
 
 /// The first of these names that this machine does not know; where it cannot tell, none.
-pub(crate) fn unknown_user(users: &str) -> Option<&str> {
+pub fn unknown_user(users: &str) -> Option<&str> {
     users
         .split(',')
         .filter(|user| !user.is_empty() && user.parse::<u32>().is_err())

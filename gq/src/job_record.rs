@@ -2,7 +2,7 @@
 //!
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
-use crate::job_column::{end_by_limit, group_of, restarts, time_limit, tres};
+use crate::job_value::{end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::shown_start;
 use gcli::local_time::{TimeFormat, now};
 use gcli::printable::printable;
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
 /// The record, several lines and a blank one.
-pub(crate) fn text(job: &JobRow, times: &TimeFormat) -> String {
+pub fn text(job: &JobRow, times: &TimeFormat) -> String {
     with_details(job, times, None)
 }
 
 /// The same with what `scontrol show job -d` adds: the highest exit code of its steps, and what it holds of each node.
-pub(crate) fn with_details(
+pub fn with_details(
     job: &JobRow,
     times: &TimeFormat,
     derived_exit_code: Option<ExitCode>,
@@ -312,7 +312,7 @@ fn gpus_on<'j>(job: &'j JobRow, node: &'j str) -> impl Iterator<Item = (&'j str,
 }
 
 /// `gpu:h100:2(IDX:1-2)`; empty without GPUs.
-pub(crate) fn gres_on(job: &JobRow, node: &str) -> String {
+pub fn gres_on(job: &JobRow, node: &str) -> String {
     let one = |(kind, places): (&str, &str)| format!("gpu:{kind}:{}(IDX:{places})", count(places));
     gpus_on(job, node).map(one).collect::<Vec<_>>().join(",")
 }

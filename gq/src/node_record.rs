@@ -10,7 +10,7 @@ use gwire::api::{GpuRow, NodeRow};
 use std::fmt::Write;
 
 /// The record, several lines and a blank one.
-pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
+pub fn text(node: &NodeRow, times: &TimeFormat) -> String {
     let of = |column: NodeColumn| column.of_node(node, times);
     let at =
         |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));

@@ -1,22 +1,21 @@
 //! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
 
-use crate::node_column::{
-    self, NodeColumn, NodeFormat, gpus_by_type, is_based_on, is_in_state, long_state, reason,
-};
+use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, long_state, reason};
+use crate::node_filter::{NodeFilter, states, words};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
-use crate::{difference_listing, health_listing, node_record, queue, record_listing};
+use crate::{difference_listing, health_listing, node_record, reservation_record};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use gcli::answer::{list, print_json};
 use gcli::local_time::{self, TimeFormat};
+use gcli::pages::ManPage;
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
-use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
-use gmodel::JobState;
+use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::size::rough_size;
 use gmodel::suggest::did_you_mean;
-use gwire::api::{JobQuery, NodeRow, PartitionRow};
-use gwire::client::{Client, path_with_query};
-use serde::de::DeserializeOwned;
+use gwire::api::{NodeRow, PartitionRow, ReservationRow};
+use gwire::client::Client;
 use std::ffi::OsString;
 use std::io::Write;
 use std::time::Duration;
@@ -35,60 +34,6 @@ Examples:
 
 Columns of -o and -O:
 ";
-
-/// Where a beginning fits several, the first is meant, as in sinfo.
-const STATES: [&str; 19] = [
-    "unknown",
-    "unk",
-    "down",
-    "idle",
-    "allocated",
-    "mixed",
-    "drain",
-    "drained",
-    "draining",
-    "drng",
-    COMPLETING,
-    "comp",
-    "maint",
-    "reserved",
-    "resv",
-    "alloc",
-    "mix",
-    "no_respond",
-    "all",
-];
-/// Nodes that hold jobs which are ending.
-const COMPLETING: &str = "completing";
-
-/// States of Slurm's nodes that none is ever in here.
-const NEVER: [&str; 25] = [
-    "error",
-    "future",
-    "futr",
-    "fail",
-    "failing",
-    "failg",
-    "invalid_reg",
-    "perfctrs",
-    "npc",
-    "planned",
-    "plnd",
-    "power_down",
-    "powered_down",
-    "powering_down",
-    "powering_up",
-    "pow_dn",
-    "pow_up",
-    "power_drain",
-    "power_up",
-    "reboot_requested",
-    "reboot_issued",
-    "boot",
-    "blocked",
-    "cloud",
-    "dynamic",
-];
 
 /// Options of sinfo that gnodes does not have.
 const ADVICE: &command_line::Advice = &[
@@ -195,10 +140,28 @@ struct NodeArgs {
 }
 
 /// The command line as clap knows it.
-pub fn command() -> clap::Command {
+fn command() -> clap::Command {
     command_line::talking(
         NodeArgs::command().after_help(format!("{EXAMPLES}{}", node_column::help())),
     )
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "",
+        see_also: "gq(1), gadm(8), gpupool(7), gpupool-json(5)",
+    }
+}
+
+/// Columns of sinfo where gnodes has its own.
+pub struct SinfoForm {
+    /// Of `--long`.
+    pub long: &'static str,
+    /// Of `--Node --long`.
+    pub by_node_long: &'static str,
 }
 
 /// `gnodes` itself.
@@ -206,11 +169,21 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words: Vec<OsString> = words.into_iter().collect();
-    let as_sinfo = slurm_name::is_one(words.first());
+    run(words, None)
+}
+
+/// `gnodes` as sinfo.
+///
+/// # Errors
+/// As [`main`].
+pub fn sinfo(words: Vec<OsString>, form: &'static SinfoForm) -> Outcome {
+    run(words, Some(form))
+}
+
+fn run(words: impl IntoIterator<Item = OsString>, sinfo: Option<&'static SinfoForm>) -> Outcome {
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    if as_sinfo
+    if sinfo.is_some()
         && args.names.is_empty()
         && !(args.health || args.diff || args.json || args.reservations)
     {
@@ -224,27 +197,50 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         writeln!(std::io::stdout(), "{}", hostlist::compress(expand(names)?))?;
         return Ok(0);
     }
-    let mut choice = Choice::of(&args, as_sinfo)?;
-    let format = sinfo_format(&args, as_sinfo)?;
+    let mut filter = node_filter(&args, sinfo.is_some())?;
+    let format = sinfo_format(&args, sinfo)?;
     let sort = node_column::read_sort(args.sort.as_deref().unwrap_or_default());
     let sort = sort.map_err(|why| Failure::usage(format_args!("--sort: {why}")))?;
     let mut client = gcli::connect("gnodes")?;
     args.cluster.check(&mut client)?;
-    choice.ask_completing(&mut client)?;
+    filter.ask_completing(&mut client)?;
     let Some(secs) = args.iterate else {
-        return show(&mut client, &args, &choice, format, &sort);
+        return show(&mut client, &args, &filter, format, &sort);
     };
     loop {
-        choice.ask_completing(&mut client)?;
+        filter.ask_completing(&mut client)?;
         writeln!(
             std::io::stdout(),
             "{}",
             local_time::banner(local_time::now())
         )?;
-        show(&mut client, &args, &choice, format.clone(), &sort)?;
+        show(&mut client, &args, &filter, format.clone(), &sort)?;
         writeln!(std::io::stdout())?;
         std::thread::sleep(Duration::from_secs(secs));
     }
+}
+
+fn node_filter(args: &NodeArgs, as_sinfo: bool) -> Result<NodeFilter, Failure> {
+    let hosts = |text: &str| {
+        Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")))
+    };
+    let names = |text: &str| words(text).map(str::to_owned).collect::<Vec<_>>();
+    Ok(NodeFilter {
+        nodes: args.nodes.as_deref().map(hosts).transpose()?,
+        states: args.states.as_deref().map(states).transpose()?,
+        partitions: args
+            .partitions
+            .as_deref()
+            .map(names)
+            .filter(|names| !names.is_empty()),
+        completing: Vec::new(),
+        is_out: args.list_reasons,
+        answers: match args.responding {
+            true => Some(true),
+            false => args.dead.then_some(false),
+        },
+        as_sinfo: as_sinfo || args.partitions.is_some(),
+    })
 }
 
 fn expand(list: &str) -> Result<Vec<String>, Failure> {
@@ -277,12 +273,12 @@ fn hostnames(list: &str) -> Outcome {
 fn show(
     client: &mut Client,
     args: &NodeArgs,
-    choice: &Choice,
+    filter: &NodeFilter,
     format: Option<(NodeFormat, bool)>,
     sort: &[(NodeColumn, bool)],
 ) -> Outcome {
     if args.reservations {
-        return record_listing::reservation_table(client, !args.noheader, args.json);
+        return reservation_table(client, !args.noheader, args.json);
     }
     if args.health {
         let names: Vec<String> = args.names.iter().chain(&args.nodes).cloned().collect();
@@ -292,17 +288,17 @@ fn show(
         return difference_listing::print(client, args.json);
     }
     if args.json {
-        return json(client, args, choice);
+        return json(client, args, filter);
     }
     let mut nodes: Vec<NodeRow> = list(client, "/v1/nodes")?;
     if !args.names.is_empty() {
-        return in_full(&nodes, &args.names, choice);
+        return in_full(&nodes, &args.names, filter);
     }
     if args.full {
         let partitions: Vec<PartitionRow> = list(client, "/v1/partitions")?;
         let mut out = stdout()?;
         for partition in partitions.iter().filter(|one| {
-            choice
+            filter
                 .partitions
                 .as_ref()
                 .is_none_or(|names| names.contains(&one.name))
@@ -312,12 +308,12 @@ fn show(
         out.flush()?;
         return Ok(0);
     }
-    nodes.retain(|node| choice.takes(node));
+    nodes.retain(|node| filter.takes(node));
     match format {
         None => table(&nodes, args),
         Some((format, fitted)) => {
             let mut partitions: Vec<PartitionRow> = list(client, "/v1/partitions")?;
-            if let Some(names) = &choice.partitions {
+            if let Some(names) = &filter.partitions {
                 partitions.retain(|partition| names.contains(&partition.name));
             }
             partitioned(format, fitted, &partitions, &nodes, args, sort)
@@ -326,7 +322,10 @@ fn show(
 }
 
 /// sinfo's listing, if that is what is wanted, and whether its columns may grow.
-fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, bool)>, Failure> {
+fn sinfo_format(
+    args: &NodeArgs,
+    sinfo: Option<&SinfoForm>,
+) -> Result<Option<(NodeFormat, bool)>, Failure> {
     let letters = |text: &str| node_column::read_letters(text).map_err(Failure::usage);
     if let Some(text) = &args.format {
         return Ok(Some((letters(text)?, false)));
@@ -342,10 +341,10 @@ fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, b
         (true, ..) => listing::REASONS,
         (_, true, ..) => listing::SUMMARY,
         (_, _, true, false) => listing::BY_NODE,
-        (_, _, true, true) if as_sinfo => listing::SINFO_BY_NODE_LONG,
-        (_, _, true, true) => listing::BY_NODE_LONG,
-        (_, _, false, true) if as_sinfo => listing::SINFO_LONG,
-        (_, _, false, true) if args.partitions.is_some() => listing::LONG,
+        (_, _, true, true) => sinfo.map_or(listing::BY_NODE_LONG, |form| form.by_node_long),
+        (_, _, false, true) if sinfo.is_some() || args.partitions.is_some() => {
+            sinfo.map_or(listing::LONG, |form| form.long)
+        }
         _ if args.partitions.is_some() => listing::USUAL,
         _ => return Ok(None),
     };
@@ -358,181 +357,35 @@ fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, b
     }
 }
 
-/// Which nodes are meant.
-struct Choice {
-    nodes: Option<Hostlist>,
-    states: Option<Vec<&'static str>>,
-    /// Nodes with jobs that are ending, where these are asked for.
-    completing: Vec<String>,
-    partitions: Option<Vec<String>>,
-    only_out: bool,
-    /// Only those that answer, or do not.
-    answering: Option<bool>,
-    /// As sinfo lists: a drained node without jobs is idle, too.
-    as_sinfo: bool,
-}
-
-impl Choice {
-    fn of(args: &NodeArgs, as_sinfo: bool) -> Result<Self, Failure> {
-        let hosts = |text: &str| {
-            Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")))
-        };
-        let words = |text: &str| {
-            text.split(',')
-                .map(|word| word.trim().to_owned())
-                .filter(|word| !word.is_empty())
-                .collect::<Vec<_>>()
-        };
-        let states = args.states.as_deref().map(|text| {
-            words(&text.to_lowercase())
-                .iter()
-                .map(|word| state_named(word))
-                .collect::<Result<Vec<_>, _>>()
-        });
-        Ok(Self {
-            nodes: args.nodes.as_deref().map(hosts).transpose()?,
-            states: states.transpose()?,
-            partitions: args
-                .partitions
-                .as_deref()
-                .map(words)
-                .filter(|names| !names.is_empty()),
-            completing: Vec::new(),
-            only_out: args.list_reasons,
-            answering: if args.responding {
-                Some(true)
-            } else {
-                args.dead.then_some(false)
-            },
-            as_sinfo: as_sinfo || args.partitions.is_some(),
-        })
-    }
-
-    /// Asks which nodes hold jobs that are ending, if that is what is wanted.
-    fn ask_completing(&mut self, client: &mut Client) -> Result<(), Failure> {
-        #[derive(serde::Deserialize)]
-        struct Job {
-            nodelist: String,
-        }
-        if self
-            .states
-            .as_ref()
-            .is_some_and(|states| states.contains(&COMPLETING))
-        {
-            let query = JobQuery {
-                state: JobState::Completing.long().to_owned(),
-                columns: "nodelist".to_owned(),
-                ..JobQuery::default()
-            };
-            let jobs: Vec<Job> = list(client, &path_with_query("/v1/jobs", &query))?;
-            self.completing = jobs
-                .iter()
-                .filter_map(|job| hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok())
-                .flatten()
-                .collect();
-        }
-        Ok(())
-    }
-
-    fn takes(&self, node: &NodeRow) -> bool {
-        let in_state = |states: &Vec<&'static str>| {
-            states.iter().any(|state| match *state {
-                "no_respond" => !answers(node),
-                COMPLETING => self.completing.contains(&node.name),
-                state => {
-                    is_in_state(&node.state, state)
-                        || self.as_sinfo && is_based_on(&node.state, state)
-                }
-            })
-        };
-        self.nodes
-            .as_ref()
-            .is_none_or(|nodes| nodes.contains(&node.name))
-            && self.states.as_ref().is_none_or(in_state)
-            && self
-                .partitions
-                .as_ref()
-                .is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
-            && (!self.only_out || reason(node) != "none")
-            && self
-                .answering
-                .is_none_or(|answering| answering == answers(node))
-    }
-}
-
-/// A state by its name or the beginning of it.
-fn state_named(word: &str) -> Result<&'static str, Failure> {
-    let known = || STATES.into_iter().chain(NEVER);
-    let found = known()
-        .find(|state| *state == word)
-        .or_else(|| known().find(|state| state.starts_with(word)));
-    match found {
-        Some("comp") => Ok(COMPLETING),
-        Some(state) => Ok(state),
-        None => {
-            let hint = did_you_mean(word, STATES);
-            Err(Failure::usage(format_args!(
-                "{word:?} is no state of a node.{hint} States are {}",
-                STATES.join(", ")
-            )))
-        }
-    }
-}
-
-/// sinfo's "responding".
-fn answers(node: &NodeRow) -> bool {
-    !node.state.contains("+NOT_RESPONDING")
-        && !node.state.starts_with("DOWN")
-        && long_state(&node.state) != "unknown"
-}
-
-/// All rows of a listing.
-pub(crate) fn list<T: DeserializeOwned>(
-    client: &mut Client,
-    path: &str,
-) -> Result<Vec<T>, Failure> {
-    let mut rows = client.rows(path)?;
-    let mut list = Vec::new();
-    while let Some(text) = rows.next_row()? {
-        list.push(serde_json::from_slice(text).map_err(|error| {
-            Failure::new(format_args!("a row of {path} cannot be read: {error}"))
-        })?);
-    }
-    Ok(list)
-}
-
-fn json(client: &mut Client, args: &NodeArgs, choice: &Choice) -> Outcome {
-    let mut out = stdout()?;
+fn json(client: &mut Client, args: &NodeArgs, filter: &NodeFilter) -> Outcome {
     if args.partitions.is_some() && args.names.is_empty() {
-        queue::copy_json(client, "/v1/partitions", &mut out)?;
-    } else {
-        let names = named(&args.names)?;
-        let mut rows = client.rows("/v1/nodes")?;
-        write!(out, "{{\"schema\":{},\"nodes\":[", gwire::api::SCHEMA)?;
-        let mut first = true;
-        let mut there = Vec::new();
-        while let Some(text) = rows.next_row()? {
-            let node: NodeRow = serde_json::from_slice(text).map_err(Failure::new)?;
-            if names.is_some() {
-                there.push(node.name.clone());
-            }
-            if choice.takes(&node)
-                && names
-                    .as_ref()
-                    .is_none_or(|names| names.contains(&node.name))
-            {
-                if !std::mem::take(&mut first) {
-                    out.write_all(b",")?;
-                }
-                out.write_all(text)?;
-            }
-        }
-        out.write_all(b"]}\n")?;
-        out.flush()?;
-        return say_unknown(names.iter().flat_map(Hostlist::iter), &there);
+        return print_json(client, "/v1/partitions");
     }
+    let mut out = stdout()?;
+    let names = named(&args.names)?;
+    let mut rows = client.rows("/v1/nodes")?;
+    write!(out, "{{\"schema\":{},\"nodes\":[", gwire::api::SCHEMA)?;
+    let mut first = true;
+    let mut there = Vec::new();
+    while let Some(text) = rows.next_row()? {
+        let node: NodeRow = serde_json::from_slice(text).map_err(Failure::new)?;
+        if names.is_some() {
+            there.push(node.name.clone());
+        }
+        if filter.takes(&node)
+            && names
+                .as_ref()
+                .is_none_or(|names| names.contains(&node.name))
+        {
+            if !std::mem::take(&mut first) {
+                out.write_all(b",")?;
+            }
+            out.write_all(text)?;
+        }
+    }
+    out.write_all(b"]}\n")?;
     out.flush()?;
-    Ok(0)
+    say_unknown(names.iter().flat_map(Hostlist::iter), &there)
 }
 
 /// Says which of these names no node has; the exit code.
@@ -547,7 +400,10 @@ fn say_unknown<'a>(names: impl Iterator<Item = &'a str>, there: &[String]) -> Ou
 }
 
 /// The nodes named on the command line; None for no names.
-pub(crate) fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
+///
+/// # Errors
+/// They are no host list.
+pub fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
     if names.is_empty() {
         return Ok(None);
     }
@@ -556,14 +412,14 @@ pub(crate) fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
         .map_err(Failure::usage)
 }
 
-fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {
+fn in_full(nodes: &[NodeRow], names: &[String], filter: &NodeFilter) -> Outcome {
     let times = TimeFormat::from_env();
     let wanted = named(names)?.unwrap_or_default();
     let mut out = stdout()?;
     let mut exit = 0;
     for name in wanted.iter() {
         match nodes.iter().find(|node| node.name == name) {
-            Some(node) if choice.takes(node) => {
+            Some(node) if filter.takes(node) => {
                 out.write_all(node_record::text(node, &times).as_bytes())?
             }
             Some(_) => {}
@@ -577,6 +433,20 @@ fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {
     }
     out.flush()?;
     Ok(exit)
+}
+
+/// All reservations as a table, or as JSON.
+fn reservation_table(client: &mut Client, heading: bool, json: bool) -> Outcome {
+    if json {
+        return print_json(client, "/v1/reservations");
+    }
+    let rows: Vec<ReservationRow> = list(client, "/v1/reservations")?;
+    let nodes: Vec<NodeRow> = list(client, "/v1/nodes")?;
+    let text = reservation_record::table(&rows, &nodes, &TimeFormat::from_env(), heading);
+    let mut out = stdout()?;
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(0)
 }
 
 fn table(nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
@@ -748,37 +618,6 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn states_are_named_by_their_beginnings() {
-        let named = |word| state_named(word).map_err(|failure| failure.exit);
-        assert_eq!(
-            [
-                "idle",
-                "comp",
-                "completing",
-                "mai",
-                "al",
-                "dr",
-                "drained",
-                "plnd",
-                "unk"
-            ]
-            .map(named),
-            [
-                Ok("idle"),
-                Ok("completing"),
-                Ok("completing"),
-                Ok("maint"),
-                Ok("allocated"),
-                Ok("drain"),
-                Ok("drained"),
-                Ok("plnd"),
-                Ok("unk")
-            ]
-        );
-        assert_eq!(named("nosuch"), Err(gcli::failure::USAGE));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Reads the file as the user who asks, on the machine where they ask; the controller only says where it is
 //! and whether the job has ended.
 
-use crate::queue::jobs_named;
+use crate::job_lookup::jobs_named;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::reason::ReasonCode;

@@ -15,9 +15,6 @@ pub(crate) const REASONS: &str = "%20E %9u %19H %N";
 pub(crate) const BY_NODE: &str = "%9N %.6D %.9P %6t";
 pub(crate) const BY_NODE_LONG: &str = "%9N %.6D %.9P %.11T %.5c %.8m %20G %E";
 pub(crate) const REASONS_LONG: &str = "%20E %12U %19H %6t %N";
-/// Under sinfo's name, where programs count columns.
-pub(crate) const SINFO_LONG: &str = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N";
-pub(crate) const SINFO_BY_NODE_LONG: &str = "%9N %.6D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E";
 
 /// The lines of a listing, header first if wanted.
 pub(crate) fn lines(

@@ -7,7 +7,7 @@ use gmodel::size::exact_size;
 use gwire::api::{Gpus, LimitsRow, NodeRow, PartitionRow};
 
 /// The record, with an empty line behind it.
-pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
+pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     let held: Vec<&NodeRow> = nodes
         .iter()
         .filter(|node| node.partitions.contains(&partition.name))

@@ -1,12 +1,11 @@
 //! `gq --prio`: the waiting jobs in their order, with what their priorities are made of. Source: sprio(1).
 
-use crate::queue::copy_json;
 use gcli::Outcome;
+use gcli::answer::print_json;
 use gcli::table::{Cell, Column, Screen, TableWriter, stdout};
 use gwire::api::{FactorsRow, JobQuery, PriorityRow, PriorityWeightsRow};
 use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
-use std::io::Write;
 
 /// How it is printed.
 #[derive(Clone, Copy, Debug)]
@@ -26,10 +25,7 @@ struct Answer {
 pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outcome {
     let path = path_with_query("/v1/priorities", query);
     if shape.json {
-        let mut out = stdout()?;
-        copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(client, &path);
     }
     let Answer { weights, jobs } = client.get(&path)?;
     let classes = jobs.iter().any(|job| job.class.is_some());

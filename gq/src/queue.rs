@@ -1,32 +1,17 @@
-//! `gq`: the queue, one job in full, why a job waits, what it prints.
-//!
-//! Listings are formatted row by row while they arrive, and ask only for the columns they show. Source: squeue(1).
+//! `gq`: reads the command line and calls the listing or the record that it asks for. Source: squeue(1).
 
-use crate::bare_row;
-use crate::job_column::{self, JobColumn, JobFormat};
-use crate::job_filter::{self, JobFilter};
-use crate::queue_row::{Key, QueueRow};
-use crate::{
-    job_record, output_file, priority_listing, slurm_json, sprio, start_listing, step_listing,
-    why_text,
-};
+use crate::job_column::{self, JobColumn, ListingForm, fields};
+use crate::job_filter::JobFilter;
+use crate::queue_listing::{self, QueueListing};
+use crate::{one_job, output_file, priority_listing, start_listing, step_listing};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
-use gcli::column_format::Piece;
-use gcli::local_time::{self, TimeFormat};
-use gcli::printable::printable;
-use gcli::slurm_words::Cause;
-use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
-use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
-use gmodel::{Instant, JobState, RefusalKind};
-use gwire::api::{JobQuery, JobRow, LogText, StartRow, WhyRow};
-use gwire::client::{Client, escape, path_with_query};
-use serde::Deserialize;
-use std::borrow::Cow;
-use std::cmp::Ordering;
+use gcli::pages::ManPage;
+use gcli::{ClusterChoice, Failure, Outcome, command_line};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read, Write};
-use std::time::Duration;
+use std::io::IsTerminal;
+
+pub use crate::queue_listing::SqueueForm;
 
 /// Columns of the listing.
 const USUAL: &[JobColumn] = &[
@@ -55,12 +40,7 @@ const LONG: &[JobColumn] = &[
     JobColumn::Class,
     JobColumn::NodelistOrReason,
 ];
-/// Listings under the name squeue.
-const SQUEUE_USUAL: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
-const SQUEUE_LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
-const SQUEUE_STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
 const ONLY_STATE: &str = "%.18i %.2t";
-const SQUEUE_START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
 const WATCH_SECS: u64 = 2;
 
 const EXAMPLES: &str = "\
@@ -202,10 +182,20 @@ struct QueueArgs {
 }
 
 /// The command line as clap knows it, for the man page and completions too.
-pub fn command() -> clap::Command {
+fn command() -> clap::Command {
     command_line::talking(
         QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help())),
     )
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "",
+        see_also: "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-reasons(7), gpupool-json(5)",
+    }
 }
 
 /// `gq` itself.
@@ -213,36 +203,41 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words: Vec<OsString> = words.into_iter().collect();
-    if slurm_name::of(words.first()) == Some("sprio") {
-        return sprio::main(words);
-    }
-    let as_squeue = slurm_name::is_one(words.first());
+    run(words, None)
+}
+
+/// `gq` as squeue.
+///
+/// # Errors
+/// As [`main`].
+pub fn squeue(words: Vec<OsString>, form: &'static SqueueForm) -> Outcome {
+    run(words, Some(form))
+}
+
+fn run(words: impl IntoIterator<Item = OsString>, squeue: Option<&'static SqueueForm>) -> Outcome {
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     args.settle_jobs()?;
     let mut client = gcli::connect("gq")?;
     args.cluster.check(&mut client)?;
     if let Some(job) = &args.why {
-        return why(&mut client, job, args.json);
+        return one_job::why(&mut client, job, args.json);
     }
     if let Some(job) = &args.follow {
         return output_file::follow(&mut client, job);
     }
     if let Some(job) = &args.log {
-        return log(&mut client, job, args.json);
+        return one_job::log(&mut client, job, args.json);
     }
     if let Some(job) = &args.script {
-        let text = client.get_text(&job_path(job, "/script"))?;
-        stdout()?.write_all(text.as_bytes())?;
-        return Ok(0);
+        return one_job::script(&mut client, job);
     }
     let chosen = args.format.is_some()
         || args.names.is_some()
         || args.long
         || args.array
         || args.sort.is_some();
-    if args.start && !as_squeue && !chosen {
+    if args.start && squeue.is_none() && !chosen {
         let mut query = args.filter.query()?;
         query.job = args.job_list.join(",");
         return start_listing::print(&mut client, &query, !args.noheader, args.json);
@@ -264,9 +259,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
                 "a job is shown whatever its state or user is: leave the filters out, or list it with -j",
             ));
         }
-        return jobs_in_full(&mut client, &args.jobs, args.json);
+        return one_job::records(&mut client, &args.jobs, args.json);
     }
-    let mut listing = Listing::of(&args, as_squeue)?;
+    let mut listing = listing(&args, squeue)?;
     if args.start {
         listing.expect_starts(&mut client)?;
     }
@@ -280,8 +275,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         );
     }
     match (args.iterate, args.watch) {
-        (Some(secs), _) => repeat(&mut client, &listing, secs, false),
-        (None, Some(secs)) => repeat(
+        (Some(secs), _) => queue_listing::repeat(&mut client, &listing, secs, false),
+        (None, Some(secs)) => queue_listing::repeat(
             &mut client,
             &listing,
             secs.unwrap_or(WATCH_SECS),
@@ -289,6 +284,96 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         ),
         (None, None) => listing.print(&mut client),
     }
+}
+
+fn listing(args: &QueueArgs, squeue: Option<&'static SqueueForm>) -> Result<QueueListing, Failure> {
+    let free = args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
+    let letters = args
+        .format
+        .clone()
+        .or_else(|| variable("FORMAT").filter(|_| free));
+    let by_name = variable("FORMAT2").filter(|_| free && letters.is_none());
+    let names = args.names.clone().or(by_name);
+    let of_squeue = |form: &SqueueForm| {
+        match (args.steps.is_some(), args.start, args.long) {
+            (true, ..) => form.steps,
+            (_, true, _) => form.start,
+            (.., true) => form.long,
+            _ => form.usual,
+        }
+        .to_owned()
+    };
+    let letters =
+        letters.or_else(|| (args.only_job_state && names.is_none()).then(|| ONLY_STATE.to_owned()));
+    let letters = letters.or_else(|| squeue.filter(|_| names.is_none()).map(of_squeue));
+    let shape = if args.json {
+        ListingForm::Json
+    } else if let Some(letters) = &letters {
+        ListingForm::Format(job_column::read_letters(letters).map_err(Failure::usage)?)
+    } else if let Some(names) = &names {
+        ListingForm::Format(job_column::read_names(names).map_err(Failure::usage)?)
+    } else {
+        ListingForm::Table(if args.long { LONG } else { USUAL })
+    };
+    let sort = args
+        .sort
+        .clone()
+        .or_else(|| variable("SORT"))
+        .unwrap_or_default();
+    let sort = sort_keys(&sort)?;
+    let filter = args.filter.with_variables(variable);
+    let mut query = filter.query()?;
+    query.job = args.job_list.join(",");
+    query.expand = args.array || variable("ARRAY").is_some();
+    let licences: Vec<String> = args
+        .licenses
+        .iter()
+        .flat_map(|list| list.split(','))
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
+    let chosen_by = (args
+        .by_partition
+        .then_some([JobColumn::State, JobColumn::Partition])
+        .into_iter()
+        .flatten())
+    .chain((!licences.is_empty()).then_some(JobColumn::Licences));
+    let sorted_by = sort.iter().map(|(column, _)| *column).chain(chosen_by);
+    query.bare = !args.json;
+    query.columns = match &shape {
+        ListingForm::Json => String::new(),
+        // The state decides the colour.
+        ListingForm::Table(columns) => job_column::keys(
+            columns
+                .iter()
+                .copied()
+                .chain([JobColumn::State])
+                .chain(sorted_by),
+        ),
+        ListingForm::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
+    };
+    let only_job = (!args.only_job_state
+        && filter.is_empty()
+        && !query.job.is_empty()
+        && !query.job.contains(','))
+    .then(|| query.job.clone());
+    Ok(QueueListing {
+        query,
+        shape,
+        sort,
+        header: !args.noheader,
+        only_job,
+        squeue,
+        dated: squeue.is_some()
+            && args.long
+            && !args.noheader
+            && args.iterate.is_none()
+            && args.watch.is_none(),
+        by_partition: args.by_partition,
+        licences,
+        starts: BTreeMap::new(),
+        noconvert: args.noconvert,
+    })
 }
 
 impl QueueArgs {
@@ -332,392 +417,6 @@ fn variable(end: &str) -> Option<String> {
         .filter(|value| !value.is_empty())
 }
 
-/// What is listed and how.
-struct Listing {
-    query: JobQuery,
-    shape: Shape,
-    sort: Vec<(JobColumn, bool)>,
-    header: bool,
-    /// The one job that was asked for: that it is not there is an error.
-    only_job: Option<String>,
-    as_squeue: bool,
-    /// With the day and time before it, as `squeue -l` has them.
-    dated: bool,
-    /// A line for each partition of a waiting job.
-    by_partition: bool,
-    /// Licences of which a job asks for one at least; empty: any job.
-    licences: Vec<String>,
-    /// When waiting jobs are expected to start, and where; by their ids.
-    starts: BTreeMap<u64, (Option<Instant>, String)>,
-    noconvert: bool,
-}
-
-pub(crate) enum Shape {
-    Json,
-    Table(&'static [JobColumn]),
-    Format(JobFormat),
-}
-
-impl Listing {
-    fn of(args: &QueueArgs, as_squeue: bool) -> Result<Self, Failure> {
-        let free =
-            args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
-        let letters = args
-            .format
-            .clone()
-            .or_else(|| variable("FORMAT").filter(|_| free));
-        let by_name = variable("FORMAT2").filter(|_| free && letters.is_none());
-        let names = args.names.clone().or(by_name);
-        let of_squeue = match (args.steps.is_some(), args.start, args.long) {
-            (true, ..) => SQUEUE_STEPS,
-            (_, true, _) => SQUEUE_START,
-            (.., true) => SQUEUE_LONG,
-            _ => SQUEUE_USUAL,
-        };
-        let letters = letters
-            .or_else(|| (args.only_job_state && names.is_none()).then(|| ONLY_STATE.to_owned()));
-        let letters =
-            letters.or_else(|| (as_squeue && names.is_none()).then(|| of_squeue.to_owned()));
-        let shape = if args.json {
-            Shape::Json
-        } else if let Some(letters) = &letters {
-            Shape::Format(job_column::read_letters(letters).map_err(Failure::usage)?)
-        } else if let Some(names) = &names {
-            Shape::Format(job_column::read_names(names).map_err(Failure::usage)?)
-        } else {
-            Shape::Table(if args.long { LONG } else { USUAL })
-        };
-        let sort = args
-            .sort
-            .clone()
-            .or_else(|| variable("SORT"))
-            .unwrap_or_default();
-        let sort = sort_keys(&sort)?;
-        let filter = args.filter.with_variables(variable);
-        let mut query = filter.query()?;
-        query.job = args.job_list.join(",");
-        query.expand = args.array || variable("ARRAY").is_some();
-        let licences: Vec<String> = args
-            .licenses
-            .iter()
-            .flat_map(|list| list.split(','))
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect();
-        let chosen_by = (args
-            .by_partition
-            .then_some([JobColumn::State, JobColumn::Partition])
-            .into_iter()
-            .flatten())
-        .chain((!licences.is_empty()).then_some(JobColumn::Licences));
-        let sorted_by = sort.iter().map(|(column, _)| *column).chain(chosen_by);
-        query.bare = !args.json;
-        query.columns = match &shape {
-            Shape::Json => String::new(),
-            // The state decides the colour.
-            Shape::Table(columns) => job_column::keys(
-                columns
-                    .iter()
-                    .copied()
-                    .chain([JobColumn::State])
-                    .chain(sorted_by),
-            ),
-            Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
-        };
-        let only_job = (!args.only_job_state
-            && filter.is_empty()
-            && !query.job.is_empty()
-            && !query.job.contains(','))
-        .then(|| query.job.clone());
-        Ok(Self {
-            query,
-            shape,
-            sort,
-            header: !args.noheader,
-            only_job,
-            as_squeue,
-            dated: as_squeue
-                && args.long
-                && !args.noheader
-                && args.iterate.is_none()
-                && args.watch.is_none(),
-            by_partition: args.by_partition,
-            licences,
-            starts: BTreeMap::new(),
-            noconvert: args.noconvert,
-        })
-    }
-
-    /// The waiting jobs alone, each with the start that is expected of it.
-    fn expect_starts(&mut self, client: &mut Client) -> Result<(), Failure> {
-        #[derive(Deserialize)]
-        struct Answer {
-            jobs: Vec<StartRow>,
-        }
-        self.query.state = JobState::Pending.long().to_owned();
-        let query = JobQuery {
-            columns: String::new(),
-            bare: false,
-            ..self.query.clone()
-        };
-        let answer: Answer = client.get(&path_with_query("/v1/starts", &query))?;
-        self.starts = answer
-            .jobs
-            .into_iter()
-            .map(|job| (job.id, (job.expected.or(job.at_limits), job.nodelist)))
-            .collect();
-        Ok(())
-    }
-
-    /// What a column prints, with what is expected in it.
-    fn text<'r>(
-        &self,
-        column: JobColumn,
-        row: &'r QueueRow<'_>,
-        times: &TimeFormat,
-    ) -> Cow<'r, str> {
-        match (column, self.starts.get(&row.id)) {
-            (JobColumn::Mem, _) if self.noconvert => format!("{}M", row.mem_bytes >> 20).into(),
-            (JobColumn::StartTime, Some((Some(at), _))) => times.print(at.0).into(),
-            (column, Some((_, nodes))) if column.is_planned_nodes() && !nodes.is_empty() => {
-                nodes.clone().into()
-            }
-            _ => column.text(row, times),
-        }
-    }
-
-    fn print(&self, client: &mut Client) -> Outcome {
-        let path = path_with_query("/v1/jobs", &self.query);
-        let count = match &self.shape {
-            Shape::Json if self.as_squeue => {
-                let rows = slurm_json::jobs_of(client, &self.query)?;
-                return match &self.only_job {
-                    Some(job) if rows.is_empty() && !is_remembered(client, job)? => {
-                        Err(not_in_queue(job))
-                    }
-                    _ => slurm_json::print_jobs(client, &rows),
-                };
-            }
-            Shape::Json => {
-                let mut out = stdout()?;
-                copy_json(client, &path, &mut out)?;
-                out.flush()?;
-                return Ok(0);
-            }
-            Shape::Table(columns) => self.print_table(client, &path, columns)?,
-            Shape::Format(pieces) => self.print_lines(client, &path, pieces)?,
-        };
-        if count == 0
-            && let Some(user) = job_filter::unknown_user(&self.query.user)
-        {
-            return Err(Failure::new(format_args!(
-                "no job of {user:?} is here, and there is no user of that name on this machine"
-            )));
-        }
-        match &self.only_job {
-            // squeue knows a job for a while after its end, and lists it no more.
-            Some(job) if count == 0 && self.as_squeue && is_remembered(client, job)? => {
-                self.print_header()?;
-                Ok(0)
-            }
-            Some(job) if count == 0 => Err(not_in_queue(job)),
-            _ => Ok(0),
-        }
-    }
-
-    fn print_header(&self) -> Result<(), Failure> {
-        if let (Shape::Format(pieces), true) = (&self.shape, self.header) {
-            let mut line = String::new();
-            fill(pieces, &mut line, |column| column.title().into());
-            std::io::stdout().write_all(line.as_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn print_table(
-        &self,
-        client: &mut Client,
-        path: &str,
-        columns: &[JobColumn],
-    ) -> Result<usize, Failure> {
-        let layout = columns.iter().map(|column| table_column(*column)).collect();
-        let mut table = TableWriter::new(stdout()?, layout, Screen::of_stdout(), self.header);
-        let times = TimeFormat::from_env();
-        let count = self.each_row(client, path, &mut |row| {
-            let cell = |column: &JobColumn| {
-                let coloured = matches!(column, JobColumn::State | JobColumn::ShortState);
-                (
-                    column.cell(row, &times),
-                    if coloured {
-                        tint(row.state)
-                    } else {
-                        Tint::Plain
-                    },
-                )
-            };
-            Ok(table.row_of(columns.iter().map(cell))?)
-        })?;
-        if count > 0 || self.only_job.is_none() {
-            table.finish()?;
-        }
-        Ok(count)
-    }
-
-    fn print_lines(
-        &self,
-        client: &mut Client,
-        path: &str,
-        pieces: &JobFormat,
-    ) -> Result<usize, Failure> {
-        let times = TimeFormat::from_env();
-        let mut out = stdout()?;
-        let mut line = String::with_capacity(256);
-        if self.dated {
-            line.push_str(&local_time::banner(local_time::now()));
-            line.push('\n');
-        }
-        if self.header {
-            fill(pieces, &mut line, |column| column.title().into());
-        }
-        let count = self.each_row(client, path, &mut |row| {
-            // The header goes out with the first row: an error comes without it.
-            fill(pieces, &mut line, |column| self.text(column, row, &times));
-            out.write_all(line.as_bytes())?;
-            line.clear();
-            Ok(())
-        })?;
-        if self.only_job.is_none() {
-            out.write_all(line.as_bytes())?;
-        }
-        out.flush()?;
-        Ok(count)
-    }
-
-    /// Calls back for what is listed of a row; returns how many lines there were.
-    fn lines_of<'r>(
-        &self,
-        mut row: QueueRow<'r>,
-        mut each: impl FnMut(&QueueRow<'r>) -> Result<(), Failure>,
-    ) -> Result<usize, Failure> {
-        let is_meant = |licence: &str| {
-            self.licences
-                .iter()
-                .any(|name| licence.split(':').next() == Some(name))
-        };
-        if !self.licences.is_empty() && !row.licences.split(',').any(is_meant) {
-            return Ok(0);
-        }
-        if !self.by_partition || row.state != JobState::Pending {
-            each(&row)?;
-            return Ok(1);
-        }
-        let meant = |name: &str| {
-            self.query.partition.is_empty()
-                || self.query.partition.split(',').any(|one| one == name)
-        };
-        let partitions: Vec<String> = row
-            .partition
-            .split(',')
-            .filter(|name| meant(name))
-            .map(str::to_owned)
-            .collect();
-        for partition in &partitions {
-            row.partition = partition.clone().into();
-            each(&row)?;
-        }
-        Ok(partitions.len())
-    }
-
-    /// Calls back for each row, in the order asked for; returns how many there were.
-    fn each_row(
-        &self,
-        client: &mut Client,
-        path: &str,
-        each: &mut dyn FnMut(&QueueRow<'_>) -> Result<(), Failure>,
-    ) -> Result<usize, Failure> {
-        let keys: Vec<Key> = self.query.columns.split(',').map(Key::of).collect();
-        let mut rows = client.rows(path)?;
-        let mut texts = Vec::new();
-        let mut count = 0;
-        while let Some(text) = rows.next_row()? {
-            if self.sort.is_empty() {
-                count += self.lines_of(read_row(text, &keys)?, |row| each(row))?;
-            } else {
-                texts.push(text.to_vec());
-            }
-        }
-        if self.sort.is_empty() {
-            return Ok(count);
-        }
-        let mut sorted = Vec::with_capacity(texts.len());
-        for text in &texts {
-            self.lines_of(read_row(text, &keys)?, |row| {
-                sorted.push(row.clone());
-                Ok(())
-            })?;
-        }
-        sorted.sort_by(|a, b| {
-            let by_key = self.sort.iter().map(|(column, descending)| {
-                let order = column.compare(a, b);
-                if *descending { order.reverse() } else { order }
-            });
-            by_key.fold(Ordering::Equal, Ordering::then)
-        });
-        sorted.iter().try_for_each(each)?;
-        Ok(sorted.len())
-    }
-}
-
-fn not_in_queue(job: &str) -> Failure {
-    let failure = Failure::new(format_args!(
-        "job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"
-    ));
-    failure.because(Cause::Refused {
-        about: RefusalKind::Job,
-        subject: job.to_owned(),
-    })
-}
-
-/// Whether the controller still has it in memory, over or not.
-fn is_remembered(client: &mut Client, job: &str) -> Result<bool, Failure> {
-    let query = JobQuery {
-        job: job.to_owned(),
-        state: "all".to_owned(),
-        ..JobQuery::default()
-    };
-    Ok(client
-        .rows(&path_with_query("/v1/jobs", &query))?
-        .next_row()?
-        .is_some())
-}
-
-/// The line of a format, with its end.
-pub(crate) fn fill<'t>(
-    pieces: &JobFormat,
-    line: &mut String,
-    text: impl Fn(JobColumn) -> Cow<'t, str>,
-) {
-    for piece in pieces {
-        match piece {
-            Piece::Text(text) => line.push_str(text),
-            Piece::Field(column, spec) => spec.fill(&text(*column), line),
-        }
-    }
-    line.push('\n');
-}
-
-fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
-    pieces.iter().filter_map(|piece| match piece {
-        Piece::Field(column, _) => Some(*column),
-        Piece::Text(_) => None,
-    })
-}
-
-fn read_row<'a>(text: &'a [u8], keys: &[Key]) -> Result<QueueRow<'a>, Failure> {
-    bare_row::read(text, keys)
-        .map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
-}
-
 /// `t,-p,i` as columns, and whether each descends.
 fn sort_keys(text: &str) -> Result<Vec<(JobColumn, bool)>, Failure> {
     let key = |word: &str| {
@@ -743,237 +442,9 @@ fn sort_keys(text: &str) -> Result<Vec<(JobColumn, bool)>, Failure> {
         .collect()
 }
 
-fn table_column(column: JobColumn) -> Column {
-    let title = match column {
-        JobColumn::TimeLimit => "LIMIT",
-        column => column.title(),
-    };
-    match column {
-        JobColumn::ShownId | JobColumn::Elapsed | JobColumn::TimeLimit | JobColumn::Nodes => {
-            Column::number(title)
-        }
-        JobColumn::State | JobColumn::ShortState => Column::whole(title),
-        _ => Column::text(title),
-    }
-}
-
-fn tint(state: JobState) -> Tint {
-    match state {
-        JobState::Running | JobState::Completing | JobState::Completed => Tint::Good,
-        JobState::Pending | JobState::Suspended => Tint::Waiting,
-        _ => Tint::Bad,
-    }
-}
-
-/// Prints the listing again and again, until the command is ended.
-fn repeat(client: &mut Client, listing: &Listing, secs: u64, clear: bool) -> Outcome {
-    loop {
-        let mut out = stdout()?;
-        if clear {
-            out.write_all(b"\x1b[H\x1b[2J\x1b[3J")?;
-        }
-        writeln!(out, "{}", local_time::banner(local_time::now()))?;
-        out.flush()?;
-        listing.print(client)?;
-        if !clear {
-            writeln!(out)?;
-            out.flush()?;
-        }
-        std::thread::sleep(Duration::from_secs(secs));
-    }
-}
-
-/// `/v1/jobs/98_5/log`.
-pub(crate) fn job_path(job: &str, what: &str) -> String {
-    format!("/v1/jobs/{}{what}", escape(job))
-}
-
-/// The jobs a name stands for, all columns, finished ones too.
-pub(crate) fn jobs_named(client: &mut Client, job: &str) -> Result<Vec<JobRow>, Failure> {
-    let mut rows = client.rows(&job_path(job, ""))?;
-    let mut jobs = Vec::new();
-    while let Some(text) = rows.next_row()? {
-        let row = serde_json::from_slice(text);
-        jobs.push(row.map_err(|error| {
-            Failure::new(format_args!(
-                "the record of job {job} cannot be read: {error}"
-            ))
-        })?);
-    }
-    if jobs.is_empty() {
-        let cause = Cause::Refused {
-            about: RefusalKind::Job,
-            subject: job.to_owned(),
-        };
-        return Err(Failure::new(format_args!("job {job}: there is no such job")).because(cause));
-    }
-    Ok(jobs)
-}
-
-fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
-    let mut out = stdout()?;
-    if let ([only], true) = (names, json) {
-        copy_json(client, &job_path(only, ""), &mut out)?;
-        out.flush()?;
-        return Ok(0);
-    }
-    if json {
-        let mut jobs = Vec::new();
-        for name in names {
-            let mut rows = client.rows(&job_path(name, ""))?;
-            while let Some(text) = rows.next_row()? {
-                jobs.push(String::from_utf8_lossy(text).into_owned());
-            }
-        }
-        writeln!(
-            out,
-            "{{\"schema\":{},\"jobs\":[{}]}}",
-            gwire::api::SCHEMA,
-            jobs.join(",")
-        )?;
-        out.flush()?;
-        return Ok(0);
-    }
-    let times = TimeFormat::from_env();
-    let mut worst = 0;
-    for name in names {
-        match jobs_named(client, name) {
-            Ok(jobs) => {
-                for job in &jobs {
-                    out.write_all(job_record::text(job, &times).as_bytes())?;
-                }
-            }
-            // The others are shown all the same.
-            Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
-                out.flush()?;
-                gcli::failure::say_failure("gq", &failure)?;
-                worst = failure.exit;
-            }
-            Err(failure) => return Err(failure),
-        }
-    }
-    out.flush()?;
-    Ok(worst)
-}
-
-/// Passes an answer on as it comes, as one line.
-pub(crate) fn copy_json(
-    client: &mut Client,
-    path: &str,
-    out: &mut impl Write,
-) -> Result<(), Failure> {
-    copy_line(client.open(path)?, out)
-}
-
-/// The answer as one line, whether it ends with a line break or not.
-fn copy_line(mut body: impl Read, out: &mut impl Write) -> Result<(), Failure> {
-    let mut chunk = vec![0; 64 << 10];
-    let mut last = b' ';
-    loop {
-        match body.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(count) => {
-                out.write_all(&chunk[..count])?;
-                last = chunk[count - 1];
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if last != b'\n' {
-        out.write_all(b"\n")?;
-    }
-    Ok(())
-}
-
-#[derive(Deserialize)]
-struct WhyAnswer {
-    jobs: Vec<WhyRow>,
-    /// That are meant, too.
-    #[serde(default)]
-    more: u64,
-}
-
-fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
-    let mut out = stdout()?;
-    if json {
-        copy_json(client, &job_path(job, "/why"), &mut out)?;
-        out.flush()?;
-        return Ok(0);
-    }
-    // A job that has left the queue says how it ended.
-    let (told, more) = match client.get::<WhyAnswer>(&job_path(job, "/why")) {
-        Ok(answer) => (answer.jobs, answer.more),
-        Err(error) if error.code() == "not_found" => (
-            vec![WhyRow {
-                shown_id: job.to_owned(),
-                state: JobState::Unknown,
-                ..WhyRow::default()
-            }],
-            0,
-        ),
-        Err(error) => return Err(error.into()),
-    };
-    let times = TimeFormat::from_env();
-    for row in &told {
-        // What a job that runs or is over has to say is in its record.
-        if row.state == JobState::Pending {
-            out.write_all(why_text::text(row, &times).as_bytes())?;
-        } else if row.shown_id.contains('[') {
-            out.write_all(why_text::ended(row, &times).as_bytes())?;
-        } else {
-            for job in &jobs_named(client, &row.shown_id)? {
-                out.write_all(job_record::ended(job, &times).as_bytes())?;
-            }
-        }
-    }
-    if more > 0 {
-        let array = printable(job.split('_').next().unwrap_or_default());
-        writeln!(
-            out,
-            "and {more} more of job {array}: ask for one of them by its number, as in gq --why {array}_7"
-        )?;
-    }
-    out.flush()?;
-    Ok(0)
-}
-
-fn log(client: &mut Client, job: &str, json: bool) -> Outcome {
-    let mut out = stdout()?;
-    if json {
-        copy_json(client, &job_path(job, "/log"), &mut out)?;
-    } else {
-        let log: LogText = client.get(&job_path(job, "/log"))?;
-        let times = TimeFormat::from_env();
-        for event in &log.events {
-            let text = times.in_text(&event.text);
-            writeln!(
-                out,
-                "{} {}",
-                times.print(event.at.0),
-                gcli::printable::printable(&text)
-            )?;
-        }
-        for line in &log.lines {
-            writeln!(out, "{}", gcli::printable::printable(&times.in_text(line)))?;
-        }
-    }
-    out.flush()?;
-    Ok(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn json_is_one_line_whether_the_answer_ends_so_or_not() {
-        for answer in ["{}", "{}\n"] {
-            let mut out = Vec::new();
-            copy_line(answer.as_bytes(), &mut out).unwrap();
-            assert_eq!(out, b"{}\n");
-        }
-    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -10,7 +10,7 @@ use gwire::api::{NodeRow, ReservationRow};
 use std::collections::BTreeSet;
 
 /// The record, with an empty line behind it.
-pub(crate) fn text(row: &ReservationRow, nodes: &[NodeRow], times: &TimeFormat) -> String {
+pub fn text(row: &ReservationRow, nodes: &[NodeRow], times: &TimeFormat) -> String {
     let held = held(row, nodes);
     let names = |names: &BTreeSet<String>| {
         if names.is_empty() {

@@ -1,8 +1,8 @@
 //! `gq --start`: when waiting jobs are expected to start, and where; of an array the next task and the last. Source:
 //! `squeue --start`.
 
-use crate::queue::copy_json;
 use gcli::Outcome;
+use gcli::answer::print_json;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
@@ -10,7 +10,6 @@ use gmodel::Instant;
 use gwire::api::{IntervalRecord, JobQuery, StartRow};
 use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
-use std::io::Write;
 
 #[derive(Deserialize)]
 struct Answer {
@@ -22,10 +21,7 @@ struct Answer {
 pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: bool) -> Outcome {
     let path = path_with_query("/v1/starts", query);
     if json {
-        let mut out = stdout()?;
-        copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(client, &path);
     }
     let Answer { jobs, records } = client.get(&path)?;
     let columns = vec![

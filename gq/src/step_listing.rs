@@ -1,14 +1,13 @@
 //! `gq -s`: the steps of running jobs, their batch scripts and what gruns started in them. Source: `squeue -s`.
 
-use crate::job_column::JobColumn;
-use crate::queue::{Shape, copy_json, fill};
+use crate::job_column::{JobColumn, ListingForm, fill};
 use crate::queue_row::QueueRow;
 use gcli::Outcome;
+use gcli::answer::{list, print_json};
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gwire::api::{JobQuery, StepRow};
 use gwire::client::{Client, path_with_query};
-use serde::Deserialize;
 use std::io::Write;
 
 const USUAL: [JobColumn; 6] = [
@@ -20,17 +19,12 @@ const USUAL: [JobColumn; 6] = [
     JobColumn::Nodelist,
 ];
 
-#[derive(Deserialize)]
-struct Answer {
-    steps: Vec<StepRow>,
-}
-
 /// `named`: `17.0,98_5.batch`, or jobs; empty is all.
 pub(crate) fn print(
     client: &mut Client,
     mut query: JobQuery,
     named: &str,
-    shape: &Shape,
+    form: &ListingForm,
     header: bool,
 ) -> Outcome {
     let words: Vec<&str> = named
@@ -53,12 +47,10 @@ pub(crate) fn print(
     };
     let path = path_with_query("/v1/steps", &query);
     let mut out = stdout()?;
-    if let Shape::Json = shape {
-        copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+    if let ListingForm::Json = form {
+        return print_json(client, &path);
     }
-    let answer: Answer = client.get(&path)?;
+    let steps: Vec<StepRow> = list(client, &path)?;
     let is_meant = |step: &StepRow| {
         let job = step.shown_id.rsplit_once('.').map_or("", |(job, _)| job);
         words.is_empty()
@@ -70,15 +62,14 @@ pub(crate) fn print(
                 }
             })
     };
-    let rows: Vec<QueueRow> = answer
-        .steps
+    let rows: Vec<QueueRow> = steps
         .iter()
         .filter(|step| is_meant(step))
         .map(row)
         .collect();
     let times = TimeFormat::from_env();
-    match shape {
-        Shape::Format(pieces) => {
+    match form {
+        ListingForm::Format(pieces) => {
             let mut line = String::new();
             if header {
                 fill(pieces, &mut line, |column| title(column).into());

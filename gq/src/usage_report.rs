@@ -157,9 +157,7 @@ fn print(
     let path = path_with_query("/v1/report", &query);
     let mut out = stdout()?;
     if args.json {
-        crate::queue::copy_json(client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return gcli::answer::print_json(client, &path);
     }
     let mut rows = client.rows(&path)?;
     let mut list: Vec<ReportRow> = Vec::new();

@@ -1,47 +1,14 @@
 //! `gacct` as a process, against canned answers. The wanted lines are those of sacct 22.05.8 for the same jobs.
 
+#[path = "canned/accounting.rs"]
+mod canned;
+
+use canned::answer;
 use expect_test::{Expect, expect};
 use gcli::fake_controller::{Answer, FakeController, Request};
 use serde_json::{Value, json};
 
 const GACCT: &str = env!("CARGO_BIN_EXE_gacct");
-
-fn answer(request: &Request) -> Answer {
-    let run = |id: u64, name: &str, state: &str, exit: (u8, u8), more: Value| {
-        let mut run = json!({
-            "id": id, "shown_id": id.to_string(), "attempt": 1, "name": name, "user": "root", "account": "root",
-            "partition": "main", "qos": "normal", "state": state, "exit_code": {"code": exit.0, "signal": exit.1},
-            "end_text": "", "submit_time": "2026-11-20T09:05:27Z", "start_time": "2026-11-20T09:05:27Z",
-            "end_time": "2026-11-20T09:05:27Z", "elapsed_secs": 0, "time_limit_secs": 600, "nodes": 1,
-            "nodelist": "node2", "cpus": 1, "mem_bytes": 100 << 20, "gpus": "", "gpu_count": 0.0,
-            "cpu_time_secs": 0.0, "peak_memory_bytes": 0, "work_dir": "/home/me/w", "comment": "", "tags": []
-        });
-        run.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        run
-    };
-    match request.path.split('?').next().unwrap() {
-        "/v1/runs" => Answer::ok(
-            json!({"schema": 1, "runs": [
-                run(95, "run", "RUNNING", (0, 0), json!({"cpus": 2, "elapsed_secs": 14, "time_limit_secs": 3600, "end_time": null,
-                    "mem_bytes": 300 << 20, "gpus": "1", "gpu_count": 1.0})),
-                run(99, "fail", "FAILED", (3, 0), json!({"cpu_time_secs": 62.3456, "peak_memory_bytes": 1234567, "tags": ["a", "b"]})),
-                run(101, "sig", "FAILED", (0, 9), json!({})),
-                run(102, "can", "CANCELLED", (0, 0), json!({"elapsed_secs": 3})),
-                run(104, "arr", "RUNNING", (0, 0), json!({"shown_id": "98_1", "array_id": 98, "array_index": 1})),
-                run(100, "big", "PENDING", (0, 0), json!({"nodelist": "", "nodes": 2, "cpus": 4, "mem_bytes": 400 << 20,
-                    "gpus": "4", "gpu_count": 4.0, "start_time": null, "end_time": null})),
-            ]})
-            .to_string(),
-        ),
-        "/v1/report" => Answer::ok(
-            r#"{"schema":1,"rows":[{"group":["lab","h100"],"jobs":3,"gpu_hours":12.25,"cpu_hours":100.0},{"group":["other",""],"jobs":1,"gpu_hours":0.0,"cpu_hours":2.5}]}"#,
-        ),
-        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab","version":"0.1.0"}"#),
-        _ => Answer::refuse(404, "not_found", "no such path"),
-    }
-}
 
 fn check(words: &[&str], want: Expect) {
     want.assert_eq(&FakeController::start(answer).run(GACCT, words).text());
@@ -405,53 +372,6 @@ fn up_to_now_has_what_began_in_this_second() {
         .collect();
     assert!(
         !paths[0].contains("&to=") && paths[1].contains("&to="),
-        "{paths:?}"
-    );
-}
-
-#[test]
-fn steps_have_tasks_and_what_they_used() {
-    let answer = |_: &Request| {
-        let step = |id: &str, name: &str, tasks: u32, used: Option<(f64, u64)>| json!({"job": 7, "shown_id": id, "name": name, "state": "COMPLETED", "ntasks": tasks, "cpu_time_secs": used.map(|used| used.0), "peak_memory_bytes": used.map(|used| used.1)});
-        Answer::ok(json!({"schema": 1, "runs": [{"id": 7, "shown_id": "7", "state": "COMPLETED", "cpu_time_secs": 62.5, "peak_memory_bytes": 4096,
-            "steps": [step("7.batch", "batch", 1, Some((2.5, 4096))), step("7.0", "rank", 4, Some((60.0, 2048))), step("7.1", "lost", 1, None)]}]}).to_string())
-    };
-    expect![[r#"
-        7||01:02.500||4K
-        7.batch|1|00:02.500|00:00:02|4K
-        7.0|4|01:00.000|00:00:15|2K
-        7.1|1|00:00.000|00:00:00|
-    "#]]
-    .assert_eq(
-        &FakeController::start(answer)
-            .run_as(
-                "sacct",
-                GACCT,
-                &["-nPo", "jobid,ntasks,totalcpu,avecpu,maxrss"],
-            )
-            .text(),
-    );
-}
-
-#[test]
-fn under_the_name_sacct_there_are_steps_unless_told_otherwise() {
-    let controller = FakeController::start(answer);
-    assert!(
-        controller
-            .run_as("sacct", GACCT, &["-V"])
-            .stdout
-            .starts_with("slurm 25.05.0 (as gpupool ")
-    );
-    for words in [&["-j", "95"][..], &["-X", "-j", "95"]] {
-        assert_eq!(controller.run_as("sacct", GACCT, words).exit, Some(0));
-    }
-    let paths: Vec<String> = controller
-        .requests()
-        .iter()
-        .map(|request| request.path.clone())
-        .collect();
-    assert!(
-        paths[0].contains("steps=true") && !paths[1].contains("steps"),
         "{paths:?}"
     );
 }

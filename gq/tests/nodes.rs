@@ -1,34 +1,14 @@
 //! `gnodes` as a process, against canned answers. The lines of `-p` are those that sinfo 22.05.8 prints.
 
+#[path = "canned/nodes.rs"]
+mod canned;
+
+use canned::{answer, node};
 use expect_test::{Expect, expect};
 use gcli::fake_controller::{Answer, FakeController, Request};
 use serde_json::{Value, json};
 
 const GNODES: &str = env!("CARGO_BIN_EXE_gnodes");
-
-fn node(name: &str, state: &str, more: Value) -> Value {
-    let gpu = |slot: u16, job: &[&str], fault: &str| {
-        json!({"slot": slot, "index": slot, "minor": slot + 2, "uuid": format!("GPU-{name}-{slot}"), "type": "h100",
-               "memory_mib": 81559, "jobs": job, "fault": fault, "present": true})
-    };
-    let held: &[&str] = if state.starts_with("MIXED") {
-        &["95"]
-    } else {
-        &[]
-    };
-    let mut node = json!({
-        "name": name, "state": state, "role": "compute", "partitions": ["main"], "features": ["a100"],
-        "cpus": 16, "cpus_alloc": 0, "mem_bytes": 8000u64 << 20, "mem_alloc_bytes": 0, "gpu_summary": "h100:2",
-        "gpus": [gpu(0, held, ""), gpu(1, &[], if name == "n3" { "XID 79" } else { "" })], "gpus_alloc": 0.0,
-        "runs": [], "drains": [], "unfit": "", "isolation": "fence", "declared": false, "version": "0.1.0",
-        "os": "Linux 6.18", "driver": "550.1", "last_seen": "2026-11-20T09:05:40Z", "boot_time": "2026-11-20T08:12:53Z",
-        "strikes": []
-    });
-    node.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    node
-}
 
 /// Two GPUs of three are joined by two NVLinks; the third hangs on the other socket. One kind too many.
 fn joined() -> Value {
@@ -78,33 +58,6 @@ fn one_node_in_full_shows_how_its_gpus_are_joined() {
             .contains("not offered: v100:1"),
         "{shown}"
     );
-}
-
-fn answer(request: &Request) -> Answer {
-    let drain = json!([{"owner": "admin:root", "reason": "fan replaced on Monday", "since": "2026-11-20T09:00:00Z"}]);
-    match request.path.as_str() {
-        "/v1/nodes" => Answer::ok(
-            json!({"schema": 1, "nodes": [
-                node("n1", "IDLE", json!({})),
-                node("node2", "MIXED", json!({"cpus_alloc": 4, "mem_alloc_bytes": 500u64 << 20, "runs": ["95-1"]})),
-                node("n3", "IDLE+DRAIN", json!({"partitions": ["main", "long"], "drains": drain, "declared": true})),
-                node("n10", "DOWN", json!({"isolation": "none"})),
-                node("n4", "IDLE", json!({})),
-            ]})
-            .to_string(),
-        ),
-        "/v1/partitions" => Answer::ok(
-            json!({"schema": 1, "partitions": [
-                {"name": "main", "is_default": true, "state": "up", "max_time_secs": 86400, "nodes": ["n1"], "priority_tier": 1, "priority_factor": 7,
-                 "preempt_mode": "requeue", "placement": "pack", "headroom": {"gpu": 2}, "per_user": {"running_jobs": 2, "gpus": {"h100": 4}},
-                 "allow_qos": ["normal", "urgent"], "default_qos": "normal"},
-                {"name": "long", "is_default": false, "state": "down", "nodes": [], "priority_tier": 1},
-            ]})
-            .to_string(),
-        ),
-        "/v1/jobs?columns=nodelist&state=COMPLETING" => Answer::ok(json!({"schema": 1, "jobs": [{"id": 7, "nodelist": "n[1,3]"}]}).to_string()),
-        path => Answer::refuse(404, "not_found", &format!("no such path: {path}")),
-    }
 }
 
 fn check(words: &[&str], want: Expect) {
@@ -185,33 +138,6 @@ fn partitions_are_listed_as_sinfo_lists_them() {
     "#]],
     );
     check(&["-p", "nosuch", "-h"], expect![[""]]);
-}
-
-#[test]
-fn under_the_name_sinfo_partitions_are_listed_without_being_asked_for() {
-    let controller = FakeController::start(answer);
-    for words in [
-        &[][..],
-        &["-N"],
-        &["-s"],
-        &["-h", "-o", "%P %D"],
-        &["-t", "idle"],
-    ] {
-        let ours: Vec<&str> = words.iter().copied().chain(["-p"]).collect();
-        assert_eq!(
-            controller.run_as("sinfo", GNODES, words),
-            controller.run(GNODES, &ours),
-            "{words:?}"
-        );
-    }
-    // What jobs make of a node, drained or not; gnodes by itself lists what is free.
-    let idle =
-        |words: &[&str], name: &str| controller.run_as(name, GNODES, words).stdout.contains("n3");
-    assert!(idle(&["-t", "idle"], "sinfo") && !idle(&["-t", "idle"], "gnodes"));
-    assert!(
-        controller.run_as("sinfo", GNODES, &["--health"]).exit == Some(1),
-        "no canned answer for it: it is gnodes'"
-    );
 }
 
 #[test]
@@ -610,4 +536,10 @@ fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
         exit: Some(2)
     "#]],
     );
+}
+
+#[test]
+fn a_drained_node_is_not_idle() {
+    let listed = FakeController::start(answer).run(GNODES, &["-t", "idle"]);
+    assert!(!listed.stdout.contains("n3"), "{listed:?}");
 }

@@ -7,11 +7,14 @@
 mod choice;
 mod environment;
 mod gpu_options;
+mod launch_context;
 mod mark;
 mod multi_prog;
 mod notes;
+mod option_value;
 mod option_words;
 mod resource_limits;
+mod resources;
 mod script;
 mod specification;
 pub mod step;

@@ -11,6 +11,7 @@ use crate::step_output::{JobAround, StepFiles};
 use crate::step_refusal;
 use crate::step_turn::{self, ShareWords, TasksOfJob};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
@@ -264,8 +265,18 @@ impl StepArgs {
 }
 
 /// The command line as clap knows it. As in srun options can be given again, and the last counts.
-pub fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     StepArgs::command().args_override_self(true)
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "Else the highest of its tasks: what each exits with, or 128 and the number of the signal that ended it.",
+        see_also: "gsub(1), gq(1), gacct(1), gpupool(7)",
+    }
 }
 
 /// `grun` itself.

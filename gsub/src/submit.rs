@@ -4,14 +4,16 @@
 
 use crate::choice::Choices;
 use crate::environment;
+use crate::launch_context::Submitter;
 use crate::mark;
 use crate::notes::Notes;
 use crate::option_words::{Given, Origin, Rest, read, read_environment};
 use crate::resource_limits;
 use crate::script::Work;
-use crate::specification::{Submission, Submitter, build};
+use crate::specification::{Submission, build};
 use clap::{Arg, ArgAction, Command};
 use gcli::local_time::{self, TimeFormat};
+use gcli::pages::ManPage;
 use gcli::{Failure, Outcome, cluster_choice, slurm_name};
 use gmodel::byte_text;
 use gmodel::directive::{misplaced_directives, read_directives};
@@ -44,7 +46,7 @@ these before the script's lines. GPUs may be counted in several ways at once, as
 --gpus-per-node 4 --gpus-per-task 1: nodes and tasks follow. The man page lists every option of sbatch and what becomes of it.";
 
 /// The command line as clap knows it, made from the table: for help, man page and completions.
-pub fn command() -> Command {
+fn command() -> Command {
     let mut command = Command::new("gsub")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Submit a job: a script, or a command behind --")
@@ -69,6 +71,16 @@ pub fn command() -> Command {
         )
         .arg(Arg::new("SCRIPT").help("Script to run; without it, or -, the script is read from stdin"))
         .arg(Arg::new("ARGS").num_args(0..).trailing_var_arg(true).help("Its arguments"))
+}
+
+/// The man page.
+pub fn page() -> ManPage {
+    ManPage {
+        command: command(),
+        section: "1",
+        exit_status: "With --wait: what the job exits with, 128 and the number of the signal that ended it, or 1 if it never ran.",
+        see_also: "grun(1), gq(1), gdel(1), gacct(1), gpupool(7), gpupool-json(5)",
+    }
 }
 
 fn argument(option: &'static OptionSpec) -> Arg {

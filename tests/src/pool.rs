@@ -20,9 +20,9 @@ use tempfile::TempDir;
 
 /// Longest wait for a state, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", "gsub", "grun", "gq", "gdel", "gnodes",
-    "gacct", "gadm",
+    "gacct", "gadm", "gslurm",
 ];
 
 /// A sandbox and the directory it is in.

@@ -35,8 +35,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gcheck", &["gsys"]),
     ("gsub", &["gmodel", "gwire", "gcli"]),
     ("gq", &["gmodel", "gwire", "gcli"]),
-    // `gadm sandbox` makes device files and removes cgroups; `gadm man` writes the pages of all commands.
-    ("gadm", &["gmodel", "gwire", "gcli", "gsys", "gq", "gsub"]),
+    // `gadm sandbox` makes device files and removes cgroups.
+    ("gadm", &["gmodel", "gwire", "gcli", "gsys"]),
+    // Slurm's commands, carried out by the code of ours.
+    ("gslurm", &["gmodel", "gwire", "gcli", "gsub", "gq", "gadm"]),
     ("gpupool-tests", &["gmodel", "gwire"]),
     ("gpupool-bench", &["gmodel", "gwire"]),
 ];

@@ -83,7 +83,7 @@ pub(super) const KEYS: [Key; 43] = [
 
 /// What to do to accounts.
 #[derive(clap::Subcommand)]
-pub(crate) enum AccountAct {
+pub enum AccountAct {
     /// Make an account: gadm account add vision parent=research shares=10 guaranteed=h100:16,gpu:32 limit=64
     Add(NameAndWords),
     /// Change an account
@@ -98,7 +98,7 @@ pub(crate) enum AccountAct {
     Show(Name),
 }
 
-pub(crate) fn run(client: &mut Client, act: AccountAct) -> Outcome {
+pub fn run(client: &mut Client, act: AccountAct) -> Outcome {
     match act {
         AccountAct::Add(args) => {
             let change = key_value::read(&args.words, &KEYS, "accounts")?;
@@ -179,7 +179,7 @@ fn list(client: &mut Client, json: bool) -> Outcome {
 }
 
 /// Each account below its parent, with its depth. One whose parent is not shown stands at the top.
-pub(crate) fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
+pub fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
     fn below<'a>(
         parent: Option<&str>,
         depth: usize,

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 
 /// What to do with the policy as a text.
 #[derive(clap::Subcommand)]
-pub(crate) enum PolicyAct {
+pub enum PolicyAct {
     /// Print accounts, QOS and reservations that gadm made as TOML
     Export {
         /// Also what is written in files
@@ -35,12 +35,12 @@ pub(crate) enum PolicyAct {
 
 /// What to do with licences.
 #[derive(clap::Subcommand)]
-pub(crate) enum LicenceAct {
+pub enum LicenceAct {
     /// List licences, how many there are and how many jobs hold
     List(Listing),
 }
 
-pub(crate) fn run(client: &mut Client, act: PolicyAct) -> Outcome {
+pub fn run(client: &mut Client, act: PolicyAct) -> Outcome {
     match act {
         PolicyAct::Export { all } => {
             let text: PolicyText = client.get(if all {
@@ -96,7 +96,7 @@ fn import(client: &mut Client, file: &str, dry_run: bool, yes: bool) -> Outcome 
     Ok(0)
 }
 
-pub(crate) fn licences(client: &mut Client, act: LicenceAct) -> Outcome {
+pub fn licences(client: &mut Client, act: LicenceAct) -> Outcome {
     let LicenceAct::List(listing) = act;
     let (answer, values) = records(client, "/v1/licences", "licences")?;
     if listing.json {

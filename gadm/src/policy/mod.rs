@@ -2,14 +2,14 @@
 //!
 //! Owns reading `key=value` words and printing records. What an edit means, and whether it may be made, is the controller's.
 
-pub(crate) mod account;
+pub mod account;
 pub(crate) mod document;
 mod key_value;
 mod listing;
-pub(crate) mod qos;
+pub mod qos;
 pub(crate) mod quota;
-pub(crate) mod reservation;
-pub(crate) mod user;
+pub mod reservation;
+pub mod user;
 
 use gcli::{Failure, Outcome};
 use gwire::api::{Done, PolicyEdit};
@@ -20,7 +20,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 /// A record by name with changes to it.
 #[derive(clap::Args)]
-pub(crate) struct NameAndWords {
+pub struct NameAndWords {
     /// Its name
     name: String,
     /// What to set: KEY=VALUE, for lists also KEY+=VALUE and KEY-=VALUE; VALUE none takes a bound away
@@ -29,14 +29,14 @@ pub(crate) struct NameAndWords {
 }
 
 impl NameAndWords {
-    pub(crate) fn of(name: String, words: Vec<String>) -> Self {
+    pub fn of(name: String, words: Vec<String>) -> Self {
         Self { name, words }
     }
 }
 
 /// A record by name.
 #[derive(clap::Args)]
-pub(crate) struct Name {
+pub struct Name {
     /// Its name
     name: String,
     /// One line of JSON
@@ -46,7 +46,7 @@ pub(crate) struct Name {
 
 /// Records to remove.
 #[derive(clap::Args)]
-pub(crate) struct Removal {
+pub struct Removal {
     /// Their names
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -57,14 +57,14 @@ pub(crate) struct Removal {
 
 impl Removal {
     /// Of which nobody is asked.
-    pub(crate) fn of(names: Vec<String>) -> Self {
+    pub fn of(names: Vec<String>) -> Self {
         Self { names, yes: true }
     }
 }
 
 /// How to list.
 #[derive(clap::Args)]
-pub(crate) struct Listing {
+pub struct Listing {
     /// One line of JSON
     #[arg(long)]
     json: bool,
@@ -119,7 +119,7 @@ fn confirm(yes: bool, question: &str) -> Result<(), Failure> {
 }
 
 /// The same where another option is to say yes.
-pub(crate) fn confirm_saying(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
+pub fn confirm_saying(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }

@@ -122,7 +122,7 @@ const KEYS: [Key; 66] = [
 
 /// What to do to QOS.
 #[derive(clap::Subcommand)]
-pub(crate) enum QosAct {
+pub enum QosAct {
     /// Make a QOS: gadm qos add urgent priority=100 preempt=scavenger maxjobspu=2
     Add(NameAndWords),
     /// Change a QOS
@@ -137,7 +137,7 @@ pub(crate) enum QosAct {
     Show(Name),
 }
 
-pub(crate) fn run(client: &mut Client, act: QosAct) -> Outcome {
+pub fn run(client: &mut Client, act: QosAct) -> Outcome {
     match act {
         QosAct::Add(args) => {
             let change = key_value::read(&args.words, &KEYS, "QOS")?;

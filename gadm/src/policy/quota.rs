@@ -21,7 +21,7 @@ const KEYS: [Key; 4] = [
 
 /// What to do to quotas.
 #[derive(clap::Subcommand)]
-pub(crate) enum QuotaAct {
+pub enum QuotaAct {
     /// Set: gadm quota set vision guaranteed=h100:16,gpu:32 limit=64 lend=8 budget=guaranteed:10000/month
     ///
     /// budget=cap:h100:500/week bounds GPU-hours of a type; budget=cap:none/week takes that budget away, budget=none all.
@@ -32,7 +32,7 @@ pub(crate) enum QuotaAct {
     Show(Name),
 }
 
-pub(crate) fn run(client: &mut Client, act: QuotaAct) -> Outcome {
+pub fn run(client: &mut Client, act: QuotaAct) -> Outcome {
     match act {
         QuotaAct::Set(args) => set(client, &args),
         QuotaAct::List(listing) => list(client, listing.json),

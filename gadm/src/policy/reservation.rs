@@ -124,7 +124,7 @@ const NO_FLAGS: [(&str, &str); 5] = [
 
 /// Reservations to remove.
 #[derive(clap::Args)]
-pub(crate) struct ReservationRemoval {
+pub struct ReservationRemoval {
     #[command(flatten)]
     removal: Removal,
     /// Though jobs run in it: they run on, and others may have the rest of its nodes
@@ -137,7 +137,7 @@ pub(crate) struct ReservationRemoval {
 
 impl ReservationRemoval {
     /// Of which nobody is asked, and none that jobs are in or name.
-    pub(crate) fn of(names: Vec<String>) -> Self {
+    pub fn of(names: Vec<String>) -> Self {
         Self {
             removal: Removal::of(names),
             force: false,
@@ -148,7 +148,7 @@ impl ReservationRemoval {
 
 /// What to do to reservations.
 #[derive(clap::Subcommand)]
-pub(crate) enum ReservationAct {
+pub enum ReservationAct {
     /// Reserve: gadm reservation add course start=2027-01-11T09:00 duration=2:00:00 gpus=h100:8 accounts=vision
     #[command(visible_alias = "create")]
     Add(NameAndWords),
@@ -164,7 +164,7 @@ pub(crate) enum ReservationAct {
     Show(Name),
 }
 
-pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
+pub fn run(client: &mut Client, act: ReservationAct) -> Outcome {
     match act {
         ReservationAct::Add(args) => {
             gcli::cluster_choice::read_times_there(client)?;
@@ -212,7 +212,7 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
 ///
 /// # Errors
 /// It is for nobody, or the controller does not answer.
-pub(crate) fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
+pub fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
     if whom.is_empty() {
         return Err(Failure::usage(
             "whom is it for? Users=ada or Accounts=vision; ReservationName=course names it",

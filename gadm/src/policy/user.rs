@@ -32,7 +32,7 @@ const KEYS: [Key; 19] = [
 
 /// What to do to users.
 #[derive(clap::Subcommand)]
-pub(crate) enum UserAct {
+pub enum UserAct {
     /// Let a user use an account: gadm user add ada account=vision shares=2 default=yes
     Add(Words),
     /// Change a user in an account: gadm user set ada account=vision maxjobs=10
@@ -62,7 +62,7 @@ pub(crate) enum UserAct {
 
 /// A user with an account and changes.
 #[derive(clap::Args)]
-pub(crate) struct Words {
+pub struct Words {
     /// The user's name
     user: String,
     /// account=NAME, and what to set; VALUE none takes a bound away
@@ -71,12 +71,12 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    pub(crate) fn of(user: String, words: Vec<String>) -> Self {
+    pub fn of(user: String, words: Vec<String>) -> Self {
         Self { user, words }
     }
 }
 
-pub(crate) fn run(client: &mut Client, act: UserAct) -> Outcome {
+pub fn run(client: &mut Client, act: UserAct) -> Outcome {
     match act {
         UserAct::Add(words) => change(client, &words, true),
         UserAct::Set(words) => change(client, &words, false),

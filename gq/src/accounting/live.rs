@@ -1,28 +1,22 @@
 //! `gacct --live`, which a link named `sstat` is: what steps that run use by now, as their nodes say. Source: sstat(1).
 
 use super::{AccountingArgs, Listing, Named, Style, query};
-use crate::queue::copy_json;
 use crate::run_column::{self, Manner};
 use crate::run_line::RunLine;
 use crate::step_listing::covers;
+use gcli::answer::{list, print_json};
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::Timestamp;
 use gwire::api::{JobQuery, StepRow};
 use gwire::client::path_with_query;
-use serde::Deserialize;
 use std::io::Write;
 
 const USUAL: &str = "JobID,NTasks,MaxRSS,AveCPU,TotalCPU,NodeList";
 
-#[derive(Deserialize)]
-struct Answer {
-    steps: Vec<StepRow>,
-}
-
 /// A line for each step under way; with `first_only` of each job the lowest number alone, and its script if nothing else runs.
-pub(super) fn list(args: &AccountingArgs, first_only: bool, now: Timestamp) -> Outcome {
+pub(super) fn print(args: &AccountingArgs, first_only: bool, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
     let text = if args.format.is_empty() {
         USUAL.to_owned()
@@ -50,11 +44,9 @@ pub(super) fn list(args: &AccountingArgs, first_only: bool, now: Timestamp) -> O
         if path.contains('?') { '&' } else { '?' }
     );
     if args.json {
-        copy_json(&mut client, &path, &mut out)?;
-        out.flush()?;
-        return Ok(0);
+        return print_json(&mut client, &path);
     }
-    let Answer { steps } = client.get(&path)?;
+    let steps: Vec<StepRow> = list(&mut client, &path)?;
     let listing = Listing {
         columns,
         style: Style::of(args),

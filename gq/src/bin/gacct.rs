@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::failure::run("gacct", || gq::accounting::main(std::env::args_os()))
+    gcli::pages::run("gacct", gq::accounting::page, gq::accounting::main)
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::failure::run("gdel", || gq::cancel::main(std::env::args_os()))
+    gcli::pages::run("gdel", gq::cancel::page, gq::cancel::main)
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::failure::run("gnodes", || gq::nodes::main(std::env::args_os()))
+    gcli::pages::run("gnodes", gq::nodes::page, gq::nodes::main)
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::failure::run("gq", || gq::queue::main(std::env::args_os()))
+    gcli::pages::run("gq", gq::queue::page, gq::queue::main)
 }

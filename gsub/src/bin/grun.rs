@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::failure::run("grun", || gsub::step::main(std::env::args_os()))
+    gcli::pages::run("grun", gsub::step::page, gsub::step::main)
 }

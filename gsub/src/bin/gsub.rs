@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    gcli::failure::run("gsub", || gsub::submit::main(std::env::args_os()))
+    gcli::pages::run("gsub", gsub::submit::page, gsub::submit::main)
 }

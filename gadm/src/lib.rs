@@ -1,0 +1,20 @@
+//! `gadm`: administration, and what owners may do to their own jobs.
+//!
+//! Each noun has its module; `admin` reads the command line. Decides nothing: the controller does.
+
+pub mod admin;
+pub mod controller;
+mod export_trace;
+mod gpu;
+mod idle;
+pub mod job;
+pub mod node;
+mod pages;
+pub mod policy;
+mod sandbox;
+mod share;
+mod slurm_names;
+mod token;
+mod topology;
+mod topology_conf;
+mod topology_yaml;

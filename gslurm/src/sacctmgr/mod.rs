@@ -1,0 +1,203 @@
+//! `sacctmgr`: listings of accounts, associations, QOS, events; `edit` changes accounts, users, QOS and coordinators.
+//!
+//! Source: sacctmgr(1), and what sacctmgr 22.05.8 printed.
+
+mod association;
+mod change;
+mod edit;
+mod entity;
+mod event;
+mod event_span;
+mod limits;
+mod problem;
+mod qos;
+mod request;
+mod transaction;
+mod tres;
+
+use crate::ruled_table::{self, Column, TableArgs};
+use association::Association;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use entity::Entity;
+use gcli::table::stdout;
+use gcli::{Failure, Outcome, cluster_choice, command_line};
+use gwire::api::ClusterInfo;
+use request::{ELSEWHERE, ListRequest};
+use std::ffi::OsString;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Commands (list or show):
+  show account [NAMES] [withassoc]
+  show assoc [where user=NAMES account=NAMES parent=NAMES] [tree]
+  show user [NAMES] [withassoc] [where account=NAMES]
+  show qos [NAMES]
+  show cluster
+  show tres
+  show runawayjobs
+  show events [start=TIME] [end=TIME] [nodes=NAMES] [state=drain,down]
+  show problem
+  show transactions [start=TIME] [end=TIME] [actor=USERS]
+each with format=COLUMNS, as User,Account%20;
+  add account NAMES [parent=NAME] [KEY=VALUE ...]
+  add user NAMES account=NAMES [defaultaccount=NAME] [KEY=VALUE ...]
+  add qos NAMES [KEY=VALUE ...], add coordinator account=NAME names=USERS
+  modify account|user|qos NAMES [where ...] set KEY=VALUE ...
+  delete account|user|qos|coordinator NAMES [where account=NAMES]
+each asks unless with -i. Keys are those of gadm account, user and qos, in sacctmgr's spellings too.
+
+This is gpupool: gadm account, user, qos and quota have more.";
+
+const ADVICE: &command_line::Advice = &[(&["-r", "--readonly"], "it only reads anyway")];
+
+#[derive(Parser)]
+#[command(name = "sacctmgr", version, about = "sacctmgr's listings, by gadm", after_help = EXAMPLES)]
+struct SacctmgrArgs {
+    #[command(flatten)]
+    table: TableArgs,
+    /// Accounts and users with their associations, as withassoc
+    #[arg(short = 's', long)]
+    associations: bool,
+    /// Change without asking
+    #[arg(short = 'i', long)]
+    immediate: bool,
+    /// Only errors are said, as is usual
+    #[arg(short = 'Q', long)]
+    quiet: bool,
+    /// What to list
+    #[arg(value_name = "WORDS")]
+    words: Vec<String>,
+}
+
+/// `sacctmgr`.
+pub(crate) fn main(words: Vec<OsString>) -> Outcome {
+    let matches = command_line::parse_advising(SacctmgrArgs::command(), words, ADVICE)?;
+    let args = SacctmgrArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if let Some((verb, words)) = args.words.split_first() {
+        if let Some(verb) = change::verb_of(verb) {
+            return edit::run(verb, words, args.immediate);
+        }
+        if verb.eq_ignore_ascii_case("version") {
+            writeln!(std::io::stdout(), "{}", gcli::slurm_name::VERSION)?;
+            return Ok(0);
+        }
+    }
+    let asked = ListRequest::of(&args.words, args.associations)?;
+    let mut client = gcli::connect("sacctmgr")?;
+    cluster_choice::check(&asked.clusters, &mut client)?;
+    let format = asked.format.as_deref().unwrap_or(asked.usual());
+    let mut out = stdout()?;
+    match asked.kind {
+        Entity::Qos => {
+            let columns = ruled_table::choose(format, qos::COLUMNS, ELSEWHERE)?;
+            ruled_table::print(
+                &mut out,
+                &columns,
+                &qos::rows(&mut client, &asked.names)?,
+                args.table,
+            )?;
+        }
+        Entity::Cluster => {
+            let columns = ruled_table::choose(format, CLUSTER, ELSEWHERE)?;
+            let cluster = client.get::<ClusterInfo>("/v1/cluster")?;
+            let rows: Vec<ClusterInfo> = [cluster]
+                .into_iter()
+                .filter(|one| asked.names.is_empty() || asked.names.contains(&one.name))
+                .collect();
+            ruled_table::print(&mut out, &columns, &rows, args.table)?;
+        }
+        Entity::Tres => {
+            let columns = ruled_table::choose(format, tres::COLUMNS, ELSEWHERE)?;
+            ruled_table::print(&mut out, &columns, &tres::rows(&mut client)?, args.table)?;
+        }
+        Entity::Events => {
+            let columns = ruled_table::choose(format, event::COLUMNS, ELSEWHERE)?;
+            let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
+            ruled_table::print(
+                &mut out,
+                &columns,
+                &event::rows(&mut client, &asked.events, &asked.span, &cluster)?,
+                args.table,
+            )?;
+        }
+        Entity::Transactions => {
+            let columns = ruled_table::choose(format, transaction::COLUMNS, ELSEWHERE)?;
+            ruled_table::print(
+                &mut out,
+                &columns,
+                &transaction::rows(&mut client, &asked.actors, &asked.span)?,
+                args.table,
+            )?;
+        }
+        Entity::Problems => {
+            let columns = ruled_table::choose(format, problem::COLUMNS, ELSEWHERE)?;
+            let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
+            ruled_table::print(
+                &mut out,
+                &columns,
+                &problem::rows(&mut client, &cluster)?,
+                args.table,
+            )?;
+        }
+        // A job's end and its accounting are one record.
+        Entity::Runaway => writeln!(
+            out,
+            "Runaway Jobs: No runaway jobs found on cluster {}",
+            client.get::<ClusterInfo>("/v1/cluster")?.name
+        )?,
+        Entity::Users | Entity::Accounts | Entity::Associations => {
+            let known = if asked.tree {
+                association::IN_TREE
+            } else {
+                association::COLUMNS
+            };
+            let columns = ruled_table::choose(format, known, ELSEWHERE)?;
+            let words: Vec<&str> = columns.iter().map(|(column, _)| column.word).collect();
+            let rows: Vec<Association> = association::rows(&mut client, &asked, &words)?;
+            ruled_table::print(&mut out, &columns, &rows, args.table)?;
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+const CLUSTER: &[Column<ClusterInfo>] = &[Column::right("cluster", "Cluster", 10, |row| {
+    row.name.clone()
+})];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        SacctmgrArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn every_usual_column_is_there() {
+        let chosen = |known: &'static [Column<Association>], format: &str| {
+            ruled_table::choose(format, known, "").is_ok()
+        };
+        for kind in [Entity::Users, Entity::Accounts, Entity::Associations] {
+            for with_associations in [false, true] {
+                let asked = ListRequest {
+                    kind,
+                    with_associations,
+                    ..ListRequest::default()
+                };
+                assert!(
+                    chosen(association::COLUMNS, asked.usual())
+                        && chosen(association::IN_TREE, asked.usual()),
+                    "{asked:?}"
+                );
+            }
+        }
+        assert!(
+            ruled_table::choose(qos::USUAL, qos::COLUMNS, "").is_ok()
+                && ruled_table::choose(event::USUAL, event::COLUMNS, "").is_ok()
+        );
+        assert!(ruled_table::choose(problem::USUAL, problem::COLUMNS, "").is_ok());
+        assert!(ruled_table::choose(transaction::USUAL, transaction::COLUMNS, "").is_ok());
+    }
+}

@@ -1,0 +1,740 @@
+//! `scontrol`: its words, carried out by the code of `gadm job`, `gadm node`, `gq JOB` and `gnodes`.
+//!
+//! Owns the reading of the words. A word without a counterpart is refused with the command to use instead. Source: scontrol(1).
+
+use gadm::controller::{self, ReloadArgs};
+use gadm::job::{self, JobAct};
+use gadm::node::{self, NodeAct};
+use gadm::policy::reservation::{ReservationAct, ReservationRemoval};
+use gadm::policy::{self, NameAndWords};
+mod record;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::answer::list;
+use gcli::local_time::{self, TimeFormat};
+use gcli::table::stdout;
+use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
+use gmodel::hostlist;
+use gwire::api::{ClusterInfo, JobQuery};
+use gwire::client::{Client, escape, path_with_query};
+use std::ffi::OsString;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Commands:
+  show job [17], show node [node1], show partition [main], show reservation, show license, show config
+  show hostnames [node[1-3]], show hostlist node1,node2
+  hold, uhold, release, requeue, requeuehold, suspend, resume 17[,18]
+  update JobId=17 TimeLimit=4:00:00, update JobName=train Nice=50 (one's own of that name)
+  update NodeName=node1 State=DRAIN Reason='fan'   (DRAIN, RESUME, DOWN)
+  create reservation ReservationName=course StartTime=now Duration=60 Users=ada Nodes=node1
+  update ReservationName=course Duration=120, delete ReservationName=course
+  write batch_script 17 [FILE|-]
+  ping, reconfigure, version
+
+This is gpupool: gadm --help has more.";
+
+#[derive(Parser)]
+#[command(name = "scontrol", about = "scontrol's words, by gadm", after_help = EXAMPLES)]
+struct ScontrolArgs {
+    /// Each record on one line
+    #[arg(short, long)]
+    oneliner: bool,
+    /// All there is, as is usual
+    #[arg(short, long)]
+    all: bool,
+    /// Of jobs also what they hold of each node, and the highest exit code of their steps
+    #[arg(short, long)]
+    details: bool,
+    /// Jobs as one line of JSON, with the keys that squeue --json has
+    #[arg(long)]
+    json: bool,
+    /// Only errors are said, as is usual
+    #[arg(short = 'Q', long)]
+    quiet: bool,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+    /// What to do
+    #[arg(required = true, value_name = "COMMAND")]
+    words: Vec<String>,
+}
+
+/// `scontrol`.
+pub(crate) fn main(words: Vec<OsString>) -> Outcome {
+    let matches = command_line::parse_advising(ScontrolArgs::command(), words, &[])?;
+    let args = ScontrolArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let (command, rest) = args.words.split_first().expect("one is required");
+    if args.json && !command.eq_ignore_ascii_case("show") {
+        return Err(Failure::usage(format_args!(
+            "--json is of what is shown, and {command} shows nothing"
+        )));
+    }
+    let mut client = gcli::connect("scontrol")?;
+    args.cluster.check(&mut client)?;
+    if let (["ping" | "reconfigure" | "version"], Some(odd)) =
+        ([command.to_ascii_lowercase().as_str()], rest.first())
+    {
+        return Err(Failure::usage(format_args!(
+            "{command} takes no words, and {odd:?} is one"
+        )));
+    }
+    let jobs = || job_names(rest);
+    let mut on_jobs = |act: JobAct| job::run(&mut client, act);
+    match command.to_ascii_lowercase().as_str() {
+        "show" => show(
+            &mut client,
+            rest,
+            ShowForm {
+                oneliner: args.oneliner,
+                details: args.details,
+                json: args.json,
+            },
+        ),
+        "hold" => on_jobs(JobAct::Hold {
+            jobs: jobs()?,
+            reason: String::new(),
+            for_owner: false,
+        }),
+        "uhold" => on_jobs(JobAct::Hold {
+            jobs: jobs()?,
+            reason: String::new(),
+            for_owner: true,
+        }),
+        "release" => on_jobs(JobAct::Release { jobs: jobs()? }),
+        "requeue" => on_jobs(JobAct::Requeue {
+            jobs: jobs()?,
+            hold: false,
+        }),
+        "requeuehold" => on_jobs(JobAct::RequeueHold { jobs: jobs()? }),
+        "suspend" => on_jobs(JobAct::Suspend { jobs: jobs()? }),
+        "resume" => on_jobs(JobAct::Resume { jobs: jobs()? }),
+        "update" => update(&mut client, rest),
+        "write" => write_script(&mut client, rest),
+        "ping" => ping(&mut client),
+        "reconfigure" => controller::reload(&mut client, &ReloadArgs::default()),
+        "version" => {
+            writeln!(std::io::stdout(), "{}", slurm_name::VERSION)?;
+            Ok(0)
+        }
+        "create" => reservation(&mut client, rest, true),
+        "delete" => delete(&mut client, rest),
+        "reboot" | "cancel_reboot" | "power" => Err(Failure::usage(
+            "machines are not booted from here: node_reboot in gpud.toml names the site's program for sick GPUs",
+        )),
+        "top" => Err(Failure::usage(
+            "top is not offered here. An operator moves a job with gadm job update JOB Priority=NUMBER, its owner lets others go first with Nice=NUMBER",
+        )),
+        other => Err(Failure::usage(
+            match NOT_DONE.iter().find(|(known, _)| *known == other) {
+                Some((_, advice)) => format!("{command} is not done here: {advice}"),
+                None => format!(
+                    "{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"
+                ),
+            },
+        )),
+    }
+}
+
+/// What scontrol does and we do not under its name.
+const NOT_DONE: [(&str, &str); 13] = [
+    (
+        "abort",
+        "the service manager stops gpuctld: systemctl stop gpuctld; jobs run on",
+    ),
+    ("completing", "squeue -t completing lists jobs that end"),
+    ("errnumstr", "errors are said in words, none has a number"),
+    (
+        "listpids",
+        "ps on the node tells processes; squeue -s lists steps",
+    ),
+    (
+        "notify",
+        "a job's terminal is its own; scancel --signal tells it something",
+    ),
+    (
+        "schedloglevel",
+        "gq --why JOB tells what the scheduler decides",
+    ),
+    (
+        "setdebug",
+        "the service's log has one measure; gadm diag says how gpuctld is doing",
+    ),
+    (
+        "setdebugflags",
+        "the service's log has one measure; gadm diag says how gpuctld is doing",
+    ),
+    (
+        "shutdown",
+        "the service manager stops gpuctld: systemctl stop gpuctld; jobs run on",
+    ),
+    (
+        "takeover",
+        "there is one controller; gadm backup and gpuctld restore move it",
+    ),
+    (
+        "token",
+        "who somebody is the kernel says; gadm token lets nodes join",
+    ),
+    (
+        "wait_job",
+        "a job starts when its nodes are ready; gsub --wait waits for its end",
+    ),
+    ("cluster", "there is one cluster; -M takes its name"),
+];
+
+/// What scontrol shows and we do not, each with where else to look.
+const NOT_SHOWN: [(&str, &str); 8] = [
+    (
+        "assoc_mgr",
+        "sacctmgr show assoc, gadm share and gadm quota show shares, use and bounds",
+    ),
+    ("burstbuffer", "there are no burst buffers"),
+    (
+        "daemons",
+        "gpuctld is the controller, gpud each node's; gadm diag says how they are doing",
+    ),
+    ("dwstat", "there are no burst buffers"),
+    (
+        "federation",
+        "there are no federations: each cluster has a queue of its own",
+    ),
+    (
+        "frontend",
+        "there are no front ends: each node has its gpud",
+    ),
+    (
+        "slurmd",
+        "gnodes NODE shows what a node says of itself; its gpud's log is the service's",
+    ),
+    (
+        "topology",
+        "gnodes NODE shows the switches above it, topology.toml has all",
+    ),
+];
+
+/// `17 18,19`, `JobId=17`.
+fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
+    let mut jobs = Vec::new();
+    for word in words.iter().flat_map(|word| between_commas(word)) {
+        match word.split_once('=') {
+            None => jobs.push(word.to_owned()),
+            Some((key, job)) if is_job_key(key) => jobs.push(job.to_owned()),
+            Some((key, state)) if key.eq_ignore_ascii_case("state") => {
+                return Err(Failure::usage(format_args!(
+                    "State={state} marks no jobs here: requeuehold puts them back and holds them"
+                )));
+            }
+            Some((key, _)) => {
+                return Err(Failure::usage(format_args!(
+                    "{key}= chooses no jobs here; name them: 17,18 or JobId=17"
+                )));
+            }
+        }
+    }
+    match jobs.is_empty() {
+        true => Err(Failure::usage("which jobs? Name them: 17,18")),
+        false => Ok(job::Jobs::of(jobs)),
+    }
+}
+
+/// The jobs of a list: commas in brackets part none, `17,98_[1,3]` is two.
+fn between_commas(list: &str) -> impl Iterator<Item = &str> {
+    let mut within = false;
+    let words = list.split(move |sign| {
+        within = sign == '[' || (within && sign != ']');
+        sign == ',' && !within
+    });
+    words.filter(|word| !word.is_empty())
+}
+
+/// scontrol's names of what chooses jobs.
+fn is_job_key(key: &str) -> bool {
+    ["job", "jobid", "jobs"]
+        .iter()
+        .any(|known| key.eq_ignore_ascii_case(known))
+}
+
+/// What `show` can be asked for, as scontrol spells it; beginnings are enough.
+const SHOWN: [&str; 10] = [
+    "jobs",
+    "nodes",
+    "partitions",
+    "hostnames",
+    "hostlist",
+    "hostlistsorted",
+    "config",
+    "reservations",
+    "licenses",
+    "steps",
+];
+
+/// How records are shown.
+#[derive(Clone, Copy)]
+struct ShowForm {
+    oneliner: bool,
+    details: bool,
+    json: bool,
+}
+
+fn show(
+    client: &mut Client,
+    words: &[String],
+    ShowForm {
+        oneliner,
+        details,
+        json,
+    }: ShowForm,
+) -> Outcome {
+    let (entity, names) = words.split_first().ok_or_else(|| {
+        Failure::usage("show what? job, node, partition, hostnames, hostlist, config")
+    })?;
+    // `show job=17`, as some write it.
+    let (entity, value) = entity
+        .split_once('=')
+        .map_or((entity.as_str(), None), |(entity, value)| {
+            (entity, Some(value.to_owned()))
+        });
+    let names: Vec<String> = value.into_iter().chain(names.iter().cloned()).collect();
+    let lower = entity.to_ascii_lowercase();
+    let lower = match lower.as_str() {
+        key if is_job_key(key) => "jobs".to_owned(),
+        _ => lower.replace("licence", "license"),
+    };
+    let found = SHOWN
+        .iter()
+        .find(|known| **known == lower)
+        .or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
+    let jobs = || {
+        names
+            .iter()
+            .flat_map(|names| between_commas(names))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    match found.copied() {
+        Some("jobs") if json => return record::print_jobs_json(client, &jobs()),
+        _ if json => {
+            return Err(Failure::usage(format_args!(
+                "--json is of jobs here, and {entity} is none: gnodes --json, gnodes -p --json"
+            )));
+        }
+        _ => {}
+    }
+    let records = match found.copied() {
+        Some("jobs") => record::jobs(client, &jobs(), details)?,
+        Some("nodes") => record::nodes(client, &names)?,
+        Some("partitions") => record::partitions(client, &split(&names))?,
+        Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),
+        Some("hostlist") => return gq::nodes::main(as_gnodes("--hostlist", &names)),
+        Some("hostlistsorted") => {
+            let mut names =
+                hostlist::expand(&names.join(","), hostlist::MAX_HOSTS).map_err(Failure::new)?;
+            hostlist::sort_names(&mut names);
+            writeln!(std::io::stdout(), "{}", hostlist::compress(names))?;
+            return Ok(0);
+        }
+        Some("config") => return config(client),
+        Some("reservations") => record::reservations(client, &split(&names))?,
+        Some("licenses") => record::licences(client, &split(&names))?,
+        Some("steps") => return Err(Failure::usage("squeue -s and sacct -j JOB show steps")),
+        _ => {
+            return Err(Failure::usage(
+                match NOT_SHOWN
+                    .iter()
+                    .find(|(known, _)| known.starts_with(&lower))
+                {
+                    Some((_, advice)) => format!("{entity:?} is not shown here: {advice}"),
+                    None => format!(
+                        "show {entity:?} is not known here. Known are {}",
+                        SHOWN.join(", ")
+                    ),
+                },
+            ));
+        }
+    };
+    let mut out = stdout()?;
+    match found {
+        Some(&what @ ("jobs" | "reservations" | "licenses")) if records.is_empty() => {
+            writeln!(out, "No {what} in the system")?
+        }
+        _ => {}
+    }
+    for record in &records {
+        match oneliner {
+            true => writeln!(
+                out,
+                "{}",
+                record
+                    .split('\n')
+                    .map(str::trim)
+                    .filter(|line| !line.is_empty())
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            )?,
+            false => out.write_all(record.as_bytes())?,
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn split(names: &[String]) -> Vec<String> {
+    names
+        .iter()
+        .flat_map(|names| names.split(','))
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn as_gnodes(option: &str, names: &[String]) -> Vec<OsString> {
+    let value = (!names.is_empty()).then(|| names.join(",").into());
+    ["gnodes", option]
+        .into_iter()
+        .map(OsString::from)
+        .chain(value)
+        .collect()
+}
+
+/// Keys that programs look for.
+fn config(client: &mut Client) -> Outcome {
+    let cluster: ClusterInfo = client.get("/v1/cluster")?;
+    let lines = [
+        ("ClusterName", cluster.name),
+        ("GPUPOOL_VERSION", cluster.version),
+        // As Slurm has it, one more than the highest index.
+        (
+            "MaxArraySize",
+            (u64::from(cluster.max_array_tasks) + 1).to_string(),
+        ),
+        ("MinJobAge", format!("{} sec", cluster.min_job_age_secs)),
+        (
+            "SLURM_VERSION",
+            slurm_name::VERSION
+                .split(' ')
+                .nth(1)
+                .unwrap_or_default()
+                .to_owned(),
+        ),
+    ];
+    let mut out = stdout()?;
+    writeln!(
+        out,
+        "Configuration data as of {}",
+        TimeFormat::from_env().print(local_time::now())
+    )?;
+    for (key, value) in lines {
+        writeln!(out, "{key:<23} = {value}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn ping(client: &mut Client) -> Outcome {
+    let cluster: ClusterInfo = client.get("/v1/cluster")?;
+    writeln!(
+        std::io::stdout(),
+        "Slurmctld(primary) is UP: gpuctld {} of cluster {}",
+        cluster.version,
+        cluster.name
+    )?;
+    Ok(0)
+}
+
+/// `write batch_script 17 [FILE]`: without a file `slurm-17.sh`, `-` is stdout.
+fn write_script(client: &mut Client, words: &[String]) -> Outcome {
+    let ("batch_script", [job, rest @ ..]) = (
+        words.first().map_or("", String::as_str),
+        words.get(1..).unwrap_or_default(),
+    ) else {
+        return Err(Failure::usage("write what? write batch_script 17 [FILE|-]"));
+    };
+    let script = client.get_text(&format!("/v1/jobs/{}/script", escape(job)))?;
+    match rest.first().map(String::as_str) {
+        Some("-") => stdout()?.write_all(script.as_bytes())?,
+        file => {
+            let file = file.map_or_else(|| format!("slurm-{job}.sh"), str::to_owned);
+            std::fs::write(&file, script)
+                .map_err(|error| Failure::new(format_args!("cannot write {file}: {error}")))?;
+            writeln!(
+                std::io::stdout(),
+                "batch script for job {job} written to {file}"
+            )?;
+        }
+    }
+    Ok(0)
+}
+
+const ONLY_RESERVATIONS: &str = "reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves";
+
+/// A word's value, if it is of that key.
+fn value_of<'w>(word: &'w str, wanted: &[&str]) -> Option<&'w str> {
+    let (key, value) = word.split_once('=')?;
+    wanted
+        .iter()
+        .any(|wanted| key.eq_ignore_ascii_case(wanted))
+        .then_some(value)
+}
+
+/// scontrol's names of a reservation's name.
+const RESERVATION: [&str; 2] = ["reservationname", "reservation"];
+
+/// `create reservation ReservationName=course Users=ada ...`, `update ReservationName=course Duration=60`: the words are those
+/// of `gadm reservation`.
+fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
+    let named = words
+        .iter()
+        .find_map(|word| value_of(word, &RESERVATION))
+        .map(str::to_owned);
+    let is_one = |word: &String| {
+        RESERVATION
+            .iter()
+            .any(|known| word.eq_ignore_ascii_case(known))
+    };
+    let name = match (named, words.first().is_some_and(is_one)) {
+        (Some(name), _) => name,
+        (None, true) if new => policy::reservation::new_name(client, whom(words))?,
+        (None, true) => return Err(Failure::usage("which reservation? ReservationName=course")),
+        (None, false) => return Err(Failure::usage(ONLY_RESERVATIONS)),
+    };
+    let is_change = |word: &&String| {
+        (word.contains('=') || word.eq_ignore_ascii_case("skip"))
+            && value_of(word, &RESERVATION).is_none()
+    };
+    let args = NameAndWords::of(
+        name.clone(),
+        words.iter().filter(is_change).cloned().collect(),
+    );
+    let act = if new {
+        ReservationAct::Add(args)
+    } else {
+        ReservationAct::Set(args)
+    };
+    let exit = policy::reservation::run(client, act)?;
+    if exit == 0 {
+        writeln!(
+            std::io::stdout(),
+            "{}",
+            if new {
+                format!("Reservation created: {name}")
+            } else {
+                "Reservation updated.".to_owned()
+            }
+        )?;
+    }
+    Ok(exit)
+}
+
+/// The name from which a reservation without one is named: its first account, else its first user.
+fn whom(words: &[String]) -> &str {
+    let first = |keys: [&str; 2]| {
+        words
+            .iter()
+            .find_map(|word| value_of(word, &keys))
+            .and_then(|names| names.split(',').next())
+    };
+    let name = first(["accounts", "account"])
+        .or_else(|| first(["users", "user"]))
+        .unwrap_or_default();
+    name.trim_start_matches('-')
+}
+
+/// `delete ReservationName=course`, `delete reservation course`; as usual nothing is asked.
+fn delete(client: &mut Client, words: &[String]) -> Outcome {
+    let names: Vec<String> = match words {
+        [word, names @ ..]
+            if RESERVATION
+                .iter()
+                .any(|known| word.eq_ignore_ascii_case(known)) =>
+        {
+            names.to_vec()
+        }
+        words => words
+            .iter()
+            .filter_map(|word| value_of(word, &RESERVATION))
+            .map(str::to_owned)
+            .collect(),
+    };
+    if names.is_empty() {
+        return Err(Failure::usage(ONLY_RESERVATIONS));
+    }
+    policy::reservation::run(
+        client,
+        ReservationAct::Del(ReservationRemoval::of(split(&names))),
+    )
+}
+
+/// Jobs as `gadm job update` has them, nodes by their state, reservations.
+fn update(client: &mut Client, words: &[String]) -> Outcome {
+    // Without a job it is the reservation itself that changes.
+    if words
+        .iter()
+        .any(|word| value_of(word, &RESERVATION).is_some())
+        && jobs_first(words)
+            .iter()
+            .all(|word| word.contains('=') || word.eq_ignore_ascii_case("skip"))
+    {
+        return reservation(client, words, false);
+    }
+    let value = |wanted: &str| {
+        words
+            .iter()
+            .filter_map(|word| word.split_once('='))
+            .find(|(key, _)| key.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value)
+    };
+    let Some(nodes) = value("nodename").or(value("node")) else {
+        let words = jobs_first(words);
+        if words.iter().all(|word| word.contains('=')) {
+            // Without a job its name chooses, where it is not all that is said.
+            if let Some(name) = value("jobname").filter(|_| words.len() > 1) {
+                let jobs = of_name(client, name)?;
+                let changes = words
+                    .into_iter()
+                    .filter(|word| value_of(word, &["jobname"]).is_none());
+                return job::run(
+                    client,
+                    JobAct::Update {
+                        words: jobs.into_iter().chain(changes).collect(),
+                        time: None,
+                    },
+                );
+            }
+            return Err(match value("partitionname").or(value("partition")) {
+                Some(_) => Failure::usage(
+                    "partitions are files here (partitions.d); gadm reload puts a change in force",
+                ),
+                None => Failure::usage(
+                    "update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'",
+                ),
+            });
+        }
+        return job::run(client, JobAct::Update { words, time: None });
+    };
+    let (names, reason) = (
+        node::Nodes::of(vec![nodes.to_owned()]),
+        value("reason").unwrap_or_default().to_owned(),
+    );
+    let others = words
+        .iter()
+        .filter_map(|word| Some(word.split_once('=')?.0))
+        .find(|key| {
+            !["nodename", "node", "state", "reason"].contains(&key.to_ascii_lowercase().as_str())
+        });
+    if let Some(other) = others {
+        return Err(Failure::usage(format_args!(
+            "{other}= of a node cannot be changed: a node says itself what it has"
+        )));
+    }
+    match value("state")
+        .unwrap_or_default()
+        .to_ascii_uppercase()
+        .as_str()
+    {
+        "DRAIN" | "DOWN" if reason.trim().is_empty() => Err(Failure::usage(
+            "a reason is needed, for all who will ask: Reason='fan broken'",
+        )),
+        "DRAIN" => node::run(
+            client,
+            NodeAct::Drain {
+                nodes: names,
+                reason,
+                deadline: None,
+            },
+        ),
+        "RESUME" | "UNDRAIN" | "IDLE" => node::run(client, NodeAct::Resume { nodes: names }),
+        "DOWN" => node::run(
+            client,
+            NodeAct::Down {
+                nodes: names,
+                reason,
+                fenced: false,
+            },
+        ),
+        state => Err(Failure::usage(format_args!(
+            "State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"
+        ))),
+    }
+}
+
+/// The caller's jobs of a name that are not over, as scontrol takes them.
+fn of_name(client: &mut Client, name: &str) -> Result<Vec<String>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct JobName {
+        shown_id: String,
+    }
+    let uid = nix::unistd::geteuid();
+    let user = nix::unistd::User::from_uid(uid)
+        .ok()
+        .flatten()
+        .map_or_else(|| uid.to_string(), |user| user.name);
+    let query = JobQuery {
+        name: name.to_owned(),
+        user: user.clone(),
+        columns: "shown_id".to_owned(),
+        ..JobQuery::default()
+    };
+    let rows = list::<JobName>(client, &path_with_query("/v1/jobs", &query))?;
+    match rows.is_empty() {
+        true => Err(Failure::new(format_args!(
+            "No jobs with name {name:?}: {user} has none in the queue"
+        ))),
+        false => Ok(rows.into_iter().map(|row| row.shown_id).collect()),
+    }
+}
+
+/// `JobId=17,18`, `job=17` and `job 17` as the jobs' names, before the changes.
+fn jobs_first(words: &[String]) -> Vec<String> {
+    let (mut jobs, mut changes) = (Vec::new(), Vec::new());
+    for word in words {
+        match word.split_once('=') {
+            Some((key, names)) if is_job_key(key) => {
+                jobs.extend(between_commas(names).map(str::to_owned))
+            }
+            Some(_) => changes.push(word.clone()),
+            None if is_job_key(word) => {}
+            None => jobs.extend(between_commas(word).map(str::to_owned)),
+        }
+    }
+    jobs.into_iter().chain(changes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_named_in_all_of_scontrols_ways() {
+        let first = |text: &str| {
+            jobs_first(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).join(" ")
+        };
+        assert_eq!(first("JobId=17 TimeLimit=5"), "17 TimeLimit=5");
+        assert_eq!(first("TimeLimit+=5 job=17,98_5"), "17 98_5 TimeLimit+=5");
+        assert_eq!(first("job 17 Comment=x"), "17 Comment=x");
+        assert_eq!(first("TimeLimit=5"), "TimeLimit=5");
+        assert_eq!(
+            first("JobId=17,98_[1,3-5] 99_[2,4],18 Nice=1"),
+            "17 98_[1,3-5] 99_[2,4] 18 Nice=1"
+        );
+        assert_eq!(
+            between_commas("17,98_[1,3],99").collect::<Vec<_>>(),
+            ["17", "98_[1,3]", "99"]
+        );
+        let named = |text: &str| job_names(&[text.to_owned()]).is_ok();
+        assert!(named("17,18") && named("job=17") && named("JobId=17") && !named("name=x"));
+    }
+
+    #[test]
+    fn a_reservation_without_a_name_is_named_after_whom_it_is_for() {
+        let of =
+            |text: &str| whom(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_owned();
+        assert_eq!(of("reservation Users=ada,bob StartTime=now"), "ada");
+        assert_eq!(of("reservation users=ada account=-nlp,vision"), "nlp");
+        assert_eq!(of("reservation StartTime=now"), "");
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        ScontrolArgs::command().debug_assert();
+    }
+}

@@ -1,0 +1,216 @@
+//! Jobs, nodes, partitions, reservations and licences in full, each as the record that scontrol prints of it.
+//!
+//! Finds and orders them; what a record says is `job_record`'s, `node_record`'s, `partition_record`'s and `reservation_record`'s.
+
+use gcli::answer::list;
+use gcli::local_time::TimeFormat;
+use gcli::printable::printable;
+use gcli::{Failure, Outcome};
+use gmodel::ExitCode;
+use gmodel::node::Role;
+use gmodel::suggest::did_you_mean;
+use gq::job_lookup::jobs_named;
+use gq::nodes::named;
+use gq::{job_record, node_record, partition_record, reservation_record};
+use gwire::api::{
+    JobQuery, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow, RunQuery, RunRow,
+};
+use gwire::client::{Client, path_with_query};
+use std::collections::BTreeMap;
+
+/// Records of these jobs, finished ones too; without names of all that the queue has or had a moment ago. With `details` what
+/// they hold of each node, and the exit code of their steps.
+///
+/// # Errors
+/// There is no such job.
+pub fn jobs(client: &mut Client, names: &[String], details: bool) -> Result<Vec<String>, Failure> {
+    let jobs = rows(client, names)?;
+    let times = TimeFormat::from_env();
+    if !details {
+        return Ok(jobs
+            .iter()
+            .map(|job| job_record::text(job, &times))
+            .collect());
+    }
+    let derived = derived_exit_codes(client, &jobs)?;
+    Ok(jobs
+        .iter()
+        .map(|job| {
+            job_record::with_details(
+                job,
+                &times,
+                Some(derived.get(&job.shown_id).copied().unwrap_or_default()),
+            )
+        })
+        .collect())
+}
+
+/// The same jobs as Slurm writes them in JSON.
+///
+/// # Errors
+/// There is no such job.
+pub fn print_jobs_json(client: &mut Client, names: &[String]) -> Outcome {
+    let jobs = rows(client, names)?;
+    crate::json::print_jobs(client, &jobs)
+}
+
+fn rows(client: &mut Client, names: &[String]) -> Result<Vec<JobRow>, Failure> {
+    if names.is_empty() {
+        return list(
+            client,
+            &path_with_query(
+                "/v1/jobs",
+                &JobQuery {
+                    state: "all".to_owned(),
+                    ..JobQuery::default()
+                },
+            ),
+        );
+    }
+    let mut jobs = Vec::new();
+    for name in names {
+        jobs.extend(jobs_named(client, name)?);
+    }
+    Ok(jobs)
+}
+
+/// Most jobs in one request for steps.
+const JOBS_AT_ONCE: usize = 200;
+
+/// The highest exit code of each job's steps, as accounting has it; of what never ran none.
+fn derived_exit_codes(
+    client: &mut Client,
+    jobs: &[JobRow],
+) -> Result<BTreeMap<String, ExitCode>, Failure> {
+    let mut codes = BTreeMap::new();
+    let ran: Vec<&str> = jobs
+        .iter()
+        .filter(|job| job.attempts > 0)
+        .map(|job| job.shown_id.as_str())
+        .collect();
+    for some in ran.chunks(JOBS_AT_ONCE) {
+        let query = RunQuery {
+            job: some.join(","),
+            detail: true,
+            columns: "shown_id,detail,steps".to_owned(),
+            ..RunQuery::default()
+        };
+        let rows: Vec<RunRow> = list(client, &path_with_query("/v1/runs", &query))?;
+        codes.extend(
+            rows.into_iter()
+                .filter_map(|run| Some((run.shown_id, run.detail?.derived_exit_code))),
+        );
+    }
+    Ok(codes)
+}
+
+/// Records of these nodes (`node[1-3]`), or of all that run jobs.
+///
+/// # Errors
+/// There is no such node.
+pub fn nodes(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
+    let (nodes, times): (Vec<NodeRow>, _) = (list(client, "/v1/nodes")?, TimeFormat::from_env());
+    let text = |node: &NodeRow| node_record::text(node, &times);
+    let Some(names) = named(names)? else {
+        return Ok(nodes
+            .iter()
+            .filter(|node| node.role == Role::Compute)
+            .map(text)
+            .collect());
+    };
+    let find = |name: &str| {
+        nodes
+            .iter()
+            .find(|node| node.name == name)
+            .map(text)
+            .ok_or_else(|| {
+                let hint = did_you_mean(name, nodes.iter().map(|node| node.name.as_str()));
+                Failure::new(format_args!("Node {name} not found.{hint}"))
+            })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Records of these partitions, or of all.
+///
+/// # Errors
+/// There is no such partition.
+pub fn partitions(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
+    let (partitions, nodes): (Vec<PartitionRow>, Vec<NodeRow>) =
+        (list(client, "/v1/partitions")?, list(client, "/v1/nodes")?);
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| partitions.iter().all(|partition| partition.name != **name))
+    {
+        let hint = did_you_mean(
+            unknown,
+            partitions.iter().map(|partition| partition.name.as_str()),
+        );
+        return Err(Failure::new(format_args!(
+            "Partition {unknown} not found.{hint}"
+        )));
+    }
+    let meant = |partition: &&PartitionRow| names.is_empty() || names.contains(&partition.name);
+    Ok(partitions
+        .iter()
+        .filter(meant)
+        .map(|partition| partition_record::text(partition, &nodes))
+        .collect())
+}
+
+/// Records of these reservations, or of all.
+///
+/// # Errors
+/// There is no such reservation.
+pub fn reservations(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
+    let (rows, nodes): (Vec<ReservationRow>, Vec<NodeRow>) = (
+        list(client, "/v1/reservations")?,
+        list(client, "/v1/nodes")?,
+    );
+    let times = TimeFormat::from_env();
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| rows.iter().all(|row| row.name != **name))
+    {
+        let hint = did_you_mean(unknown, rows.iter().map(|row| row.name.as_str()));
+        return Err(Failure::new(format_args!(
+            "Reservation {unknown} not found.{hint}"
+        )));
+    }
+    Ok(rows
+        .iter()
+        .filter(|row| names.is_empty() || names.contains(&row.name))
+        .map(|row| reservation_record::text(row, &nodes, &times))
+        .collect())
+}
+
+/// Records of these licences, or of all.
+///
+/// # Errors
+/// There is no such licence.
+pub fn licences(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
+    let rows: Vec<LicenceRow> = list(client, "/v1/licences")?;
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| rows.iter().all(|row| row.name != **name))
+    {
+        return Err(Failure::new(format_args!(
+            "License {unknown} not found.{}",
+            did_you_mean(unknown, rows.iter().map(|row| row.name.as_str()))
+        )));
+    }
+    let text = |row: &LicenceRow| {
+        format!(
+            "LicenseName={}\n    Total={} Used={} Free={} Reserved=0 Remote=no\n",
+            printable(&row.name),
+            row.total,
+            row.used,
+            row.free
+        )
+    };
+    Ok(rows
+        .iter()
+        .filter(|row| names.is_empty() || names.contains(&row.name))
+        .map(text)
+        .collect())
+}

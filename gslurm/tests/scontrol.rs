@@ -1,0 +1,210 @@
+//! `scontrol` against canned answers: what is sent, what is said, how it exits.
+
+use expect_test::expect;
+use gcli::fake_controller::{Answer, FakeController, Request};
+
+const GSLURM: &str = env!("CARGO_BIN_EXE_gslurm");
+
+fn answer(request: &Request) -> Answer {
+    match request.path.as_str() {
+        "/v1/nodes/n9/drain" => Answer::refuse(404, "not_found", "there is no node n9"),
+        "/v1/jobs/release" | "/v1/jobs/hold" | "/v1/jobs/requeue" => Answer::ok(
+            r#"{"schema":1,"results":[{"job":"17","ok":true},{"job":"18","ok":false,"code":"denied","error":"job 18 belongs to bob"}]}"#,
+        ),
+        "/v1/tokens" => Answer::ok(
+            r#"{"schema":1,"token":"SECRET.HASH","expires":"2026-11-20T10:05:27Z","controller":"head:7070"}"#,
+        ),
+        "/v1/reload" => Answer::ok(
+            r#"{"schema":1,"notes":["listen has changed and takes effect when gpuctld is restarted"]}"#,
+        ),
+        "/v1/check" => Answer::ok(
+            r#"{"schema":1,"ok":false,"violations":["gpu n1/0 has two owners"],"checked":{"jobs":2,"runs":1,"nodes":3}}"#,
+        ),
+        "/v1/diag" => Answer::ok(r#"{"schema":1,"up_secs":5,"commit":{"p50_ms":0.2}}"#),
+        _ => Answer::ok(r#"{"schema":1,"notes":[]}"#),
+    }
+}
+
+#[test]
+fn under_the_name_scontrol_jobs_are_updated_by_their_name() {
+    let sent = |rows: &'static str, words: &[&str]| {
+        let controller = FakeController::start(move |request: &Request| {
+            match request.path.starts_with("/v1/jobs?") {
+                true => Answer::ok(format!(r#"{{"schema":1,"jobs":[{rows}]}}"#)),
+                false => answer(request),
+            }
+        });
+        let said = controller.run_as("scontrol", GSLURM, words).text();
+        let requests = controller.requests().into_iter().map(|request| {
+            format!(
+                "{} {}\n",
+                request.path.split("&user=").next().unwrap_or_default(),
+                request.body
+            )
+        });
+        requests.collect::<String>() + &said
+    };
+    let two = sent(
+        r#"{"id":17,"shown_id":"17"},{"id":18,"shown_id":"18_[1-3]"}"#,
+        &["update", "JobName=train", "TimeLimit=2:00:00"],
+    );
+    assert!(
+        two.starts_with("/v1/jobs?columns=shown_id&name=train \n/v1/jobs/update {\"job\":\"17\",")
+            && two.contains("/v1/jobs/update {\"job\":\"18_[1-3]\","),
+        "{two}"
+    );
+    let none = sent("", &["update", "JobName=train", "TimeLimit=2:00:00"]);
+    assert!(
+        none.contains("scontrol: error: No jobs with name \"train\"")
+            && !none.contains("/v1/jobs/update"),
+        "{none}"
+    );
+    // The name of one job is what changes, and a name alone chooses nothing.
+    assert!(
+        sent("", &["update", "JobId=17", "JobName=train"])
+            .starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"name\":\"train\"}}")
+    );
+    assert!(sent("", &["update", "JobName=train"]).contains("update what?"));
+}
+
+#[test]
+fn under_the_name_scontrol_its_words_do_what_gadms_do() {
+    let sent = |words: &[&str]| {
+        let controller = FakeController::start(answer);
+        let said = controller.run_as("scontrol", GSLURM, words);
+        let sent: String = controller
+            .requests()
+            .iter()
+            .map(|request| format!("{} {}\n", request.path, request.body))
+            .collect();
+        format!("{sent}{}", said.text())
+    };
+    assert_eq!(
+        sent(&["update", "NodeName=n[1-2]", "State=DRAIN", "Reason=bad fan"]),
+        "/v1/nodes/n1/drain {\"reason\":\"bad fan\"}\n/v1/nodes/n2/drain {\"reason\":\"bad fan\"}\n"
+    );
+    assert_eq!(
+        sent(&["update", "nodename=n1", "state=resume"]),
+        "/v1/nodes/n1/resume {\"reason\":\"\"}\n"
+    );
+    assert!(
+        sent(&["-M", "all", "update", "JobId=17", "TimeLimit=2:00:00"])
+            .starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"time_limit_secs\":7200}}")
+    );
+    assert!(
+        sent(&["requeuehold", "17,18"]).starts_with(r#"/v1/jobs/requeue {"jobs":["17","18"],"#)
+    );
+    assert!(sent(&["hold", "jobid=17"]).starts_with(r#"/v1/jobs/hold {"jobs":["17"]"#));
+    assert_eq!(sent(&["show", "hostnames", "n[1-2]"]), "n1\nn2\n");
+    assert!(sent(&["show", "config"]).contains("MinJobAge               = 0 sec"));
+    expect![[r#"
+        stderr: scontrol: error: Name= chooses no jobs here; name them: 17,18 or JobId=17
+        exit: Some(1)
+    "#]]
+    .assert_eq(&sent(&["hold", "Name=x"]));
+    expect![[r#"
+        stderr: scontrol: error: State=FAIL is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["update", "NodeName=n1", "State=FAIL"]));
+    assert!(
+        sent(&["uhold", "17"]).starts_with(
+            r#"/v1/jobs/hold {"jobs":["17"],"reason":"","hold":false,"for_owner":true}"#
+        )
+    );
+    expect![[r#"
+        stderr: scontrol: error: State=SpecialExit marks no jobs here: requeuehold puts them back and holds them
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["requeuehold", "State=SpecialExit", "17"]));
+    assert!(
+        sent(&["reconfigure", "now"]).contains("reconfigure takes no words, and \"now\" is one")
+    );
+    expect![[r#"
+        /v1/licences 
+        No licenses in the system
+    "#]]
+    .assert_eq(&sent(&["show", "licences"]));
+}
+
+#[test]
+fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
+    let answer = |request: &Request| match request.path.as_str() {
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
+        "/v1/reservations/gone" => {
+            Answer::refuse(404, "not_found", "there is no reservation \"gone\".")
+        }
+        "/v1/reservations/course" if request.body.is_empty() => Answer::ok(
+            r#"{"schema":1,"reservations":[{"name":"course","repeat":"weekly","window_end":"2027-01-18T11:00:00Z"}]}"#,
+        ),
+        "/v1/reservations" => Answer::ok(r#"{"schema":1,"reservations":[{"name":"ada_1"}]}"#),
+        _ => Answer::ok(r#"{"schema":1,"notes":[]}"#),
+    };
+    let sent = |words: &[&str]| {
+        let controller = FakeController::start(answer);
+        let said = controller.run_as("scontrol", GSLURM, words);
+        let sent: String = controller
+            .requests()
+            .iter()
+            .map(|request| format!("{} {}\n", request.path, request.body))
+            .collect();
+        format!("{sent}{}", said.text())
+    };
+    expect![[r#"
+        /v1/cluster 
+        /v1/reservations/course {"create":true,"change":{"duration_secs":3600,"gpus":null,"maintenance":true,"node_count":null,"nodes":"n1","users":["ada"]}}
+        Reservation created: course
+    "#]].assert_eq(&sent(&["create", "reservation", "ReservationName=course", "Users=ada", "Nodes=n1", "Duration=60", "Flags=MAINT"]));
+    expect![[r#"
+        /v1/cluster 
+        /v1/reservations/course {"create":true,"change":{"duration_secs":3600,"gpus":null,"node_count":2,"nodes":null}}
+        Reservation created: course
+    "#]].assert_eq(&sent(&["create", "Reservation=course", "NodeCnt=2", "Duration=60"]));
+    expect![[r#"
+        /v1/cluster 
+        /v1/reservations/course 
+        /v1/reservations/course {"create":false,"change":{"duration_secs":7200}}
+        Reservation updated.
+    "#]]
+    .assert_eq(&sent(&["update", "ReservationName=course", "Duration=120"]));
+    expect![[r#"
+        /v1/reservations/course 
+        /v1/reservations/course/remove {"create":false,"change":{"unused":true}}
+    "#]]
+    .assert_eq(&sent(&["delete", "ReservationName=course"]));
+    expect![[r#"
+        /v1/reservations/gone 
+        stderr: scontrol: error: there is no reservation "gone".
+        exit: Some(1)
+    "#]]
+    .assert_eq(&sent(&["delete", "reservation", "gone"]));
+    expect![[r#"
+        /v1/cluster 
+        /v1/reservations/course 
+        /v1/reservations/course {"create":false,"change":{"skip_until":"2027-01-18T11:00:00Z"}}
+        Reservation updated.
+    "#]]
+    .assert_eq(&sent(&["update", "ReservationName=course", "skip"]));
+    expect![[r#"
+        /v1/reservations 
+        /v1/cluster 
+        /v1/reservations/ada_2 {"create":true,"change":{"magnetic":true,"nodes":"ALL","partition":"main","users":["ada","bob"]}}
+        Reservation created: ada_2
+    "#]].assert_eq(&sent(&["create", "reservation", "Users=ada,bob", "PartitionName=main", "Flags=MAGNETIC"]));
+    expect![[r#"
+        stderr: scontrol: error: whom is it for? Users=ada or Accounts=vision; ReservationName=course names it
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["create", "reservation", "Nodes=n1"]));
+    expect![[r#"
+        stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["create", "partition", "PartitionName=x"]));
+    expect![[r#"
+        stderr: scontrol: error: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["delete", "partition=x"]));
+    // Of a job it is another word.
+    assert!(
+        sent(&["update", "JobId=17", "ReservationName=course"]).starts_with(
+            "/v1/jobs/update {\"job\":\"17\",\"change\":{\"reservation\":\"course\"}}"
+        )
+    );
+}

@@ -1,0 +1,178 @@
+//! The resources that options ask for: nodes, tasks, CPUs, memory, GPUs, features, as a `Request`.
+
+use crate::choice::Choices;
+use crate::gpu_options::GpuOptions;
+use crate::option_value::{count, filled, parsed};
+use crate::option_words::Given;
+use gcli::Failure;
+use gmodel::constraint::Constraint;
+use gmodel::duration::TimeLimit;
+use gmodel::gpu_request::parse_gpu_mem;
+use gmodel::hostlist::Hostlist;
+use gmodel::job::{MemRequest, Switches};
+use gmodel::{Request, size};
+
+pub(crate) fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Request, Failure> {
+    let usual = Request::default();
+    let nodes = parsed(choices.take("nodes"), node_range)?;
+    let ntasks = parsed(choices.take("ntasks"), count)?;
+    let ntasks_per_node = parsed(choices.take("ntasks-per-node"), count)?;
+    gpus.agree_with(nodes, ntasks, ntasks_per_node)?;
+    let nodes = gpus.nodes.map(|nodes| (nodes, nodes)).or(nodes);
+    let (ntasks, ntasks_per_node) = (
+        gpus.ntasks.or(ntasks),
+        gpus.ntasks_per_node.or(ntasks_per_node),
+    );
+    let (nodes_min, nodes_max) = nodes.unwrap_or_else(|| {
+        // So many tasks at so many a node say how many nodes.
+        let needed = ntasks
+            .zip(ntasks_per_node)
+            .map_or(1, |(tasks, per_node)| tasks.div_ceil(per_node));
+        (needed, needed)
+    });
+    let nodelist = parsed(filled(choices.take("nodelist")), nodes_named)?;
+    if let (Some((_, most)), Some(named)) = (nodes, nodelist.as_ref().map(Hostlist::len))
+        && named > most as usize
+    {
+        return Err(Failure::usage(format_args!(
+            "--nodes {most} and --nodelist, which names {named}: take one of them back"
+        )));
+    }
+    // As sbatch: a node without a task is none.
+    let few = ntasks.filter(|few| {
+        *few < nodes_min
+            && nodes.is_some()
+            && nodelist
+                .as_ref()
+                .is_none_or(|named| named.len() <= *few as usize)
+    });
+    let (nodes_min, nodes_max) = few.map_or((nodes_min, nodes_max), |few| (few, few));
+    Ok(Request {
+        nodes_min,
+        nodes_max,
+        nodes_any: nodes.is_none()
+            && ntasks.is_some_and(|tasks| tasks > 1)
+            && ntasks_per_node.is_none(),
+        ntasks: ntasks.unwrap_or(usual.ntasks),
+        ntasks_per_node,
+        cpus_per_task: parsed(choices.take("cpus-per-task"), count)?,
+        cpus_per_gpu: parsed(choices.take("cpus-per-gpu"), count)?,
+        mem: memory(choices)?,
+        gpus: gpus.ask.clone(),
+        gpu_scope: gpus.scope,
+        gpu_mem_mib: parsed(choices.take("gpu-mem"), parse_gpu_mem)?
+            .map(|bytes| bytes.div_ceil(1 << 20)),
+        exclusive: exclusive(choices.take("exclusive"))?,
+        nodelist,
+        exclude: parsed(filled(choices.take("exclude")), nodes_named)?,
+        constraint: parsed(filled(choices.take("constraint")), |text| {
+            Constraint::alternatives(text).map(|_| text.to_owned())
+        })?,
+        prefer: parsed(filled(choices.take("prefer")), |text| {
+            Constraint::parse(text).map(|_| text.to_owned())
+        })?,
+        nvlink: nvlink(choices.take("nvlink"))?,
+        switches: parsed(choices.take("switches"), switches)?.flatten(),
+    })
+}
+
+/// What is asked of each GPU is refused where no GPU is asked for; `--gpus 0` and variables, which hold for many jobs, put it aside.
+pub(crate) fn per_gpu_without_gpus(gpus: &GpuOptions, choices: &Choices) -> Result<(), Failure> {
+    let of_gpus = ["gpu-mem", "cpus-per-gpu", "mem-per-gpu", "nvlink"];
+    let odd = of_gpus.iter().find_map(|name| {
+        choices
+            .get(name)
+            .filter(|given| given.origin.rank() != 1 && given.text() != "off")
+    });
+    match odd {
+        Some(given) if !gpus.asked => Err(given.origin.fail(format_args!(
+            "--{}: the job asks for no GPU. Add --gpus 1, or leave this out",
+            given.option.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// `2` or `2-4`.
+fn node_range(text: &str) -> Result<(u32, u32), String> {
+    let (least, most) = text.split_once('-').unwrap_or((text, text));
+    let (least, most) = (count(least)?, count(most)?);
+    if least > most {
+        return Err(format!(
+            "{text:?} has its larger number first. Write {most}-{least}"
+        ));
+    }
+    Ok((least, most))
+}
+
+fn nodes_named(text: &str) -> Result<Hostlist, String> {
+    if text.contains('/') {
+        return Err(format!(
+            "{text:?} looks like a file. Write the nodes themselves: node[01-03,7]"
+        ));
+    }
+    Hostlist::parse(text).map_err(|error| error.to_string())
+}
+
+fn memory(choices: &mut Choices) -> Result<MemRequest, Failure> {
+    if let Some(bytes) = parsed(choices.take("mem"), size::parse_bytes)? {
+        return Ok(MemRequest::PerNode(bytes));
+    }
+    let some_bytes =
+        |text: &str| match size::parse_bytes(text).map_err(|error| error.to_string())? {
+            0 => Err("0 is too little. For all memory of a node write --mem=0".to_owned()),
+            bytes => Ok(bytes),
+        };
+    if let Some(bytes) = parsed(choices.take("mem-per-cpu"), some_bytes)? {
+        return Ok(MemRequest::PerCpu(bytes));
+    }
+    Ok(parsed(choices.take("mem-per-gpu"), some_bytes)?
+        .map_or(MemRequest::Default, MemRequest::PerGpu))
+}
+
+fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
+    match given {
+        None => Ok(false),
+        Some(given) if given.value.is_none() => Ok(true),
+        Some(given) if given.text() == "off" => Ok(false),
+        Some(given) => Err(given.fail(format_args!(
+            "{:?} is not known here: a node is shared with all or with none. Write --exclusive alone, or --exclusive=off",
+            given.text()
+        ))),
+    }
+}
+
+fn nvlink(given: Option<Given>) -> Result<bool, Failure> {
+    match given {
+        None => Ok(false),
+        Some(given) if given.value.is_none() => Ok(true),
+        Some(given) if given.text() == "off" => Ok(false),
+        Some(given) => Err(given.fail(format_args!(
+            "{:?} is not known here. Write --nvlink, or --nvlink=off",
+            given.text()
+        ))),
+    }
+}
+
+/// `1` or `1@30:00`; 0: any, as in Slurm.
+fn switches(text: &str) -> Result<Option<Switches>, String> {
+    if text == "0" {
+        return Ok(None);
+    }
+    let (most, wait) = text
+        .split_once('@')
+        .map_or((text, None), |(most, wait)| (most, Some(wait)));
+    let wait_secs = match wait {
+        None => None,
+        Some(wait) => {
+            let limit = TimeLimit::parse(wait).map_err(|error| error.to_string())?;
+            limit
+                .secs()
+                .map(|secs| u32::try_from(secs).unwrap_or(u32::MAX))
+        }
+    };
+    Ok(Some(Switches {
+        most: count(most)?,
+        wait_secs,
+    }))
+}
