@@ -36,12 +36,12 @@ pub struct ChunkMap<K, V> {
     len: usize,
     /// Changes so far. Chunks and entries bear the number of their last one.
     changes: u64,
-    /// The same for a map and all that became of it.
+    /// A map's identity, shared by its clones.
     origin: Arc<()>,
 }
 
-/// Neighbours in the order of their keys. Each value is shared by itself: a change copies it and the list, and not
-/// its neighbours.
+/// Neighbours in the order of their keys. Each value is behind its own `Arc`: a change copies the value and
+/// the list, not the neighbours.
 #[derive(Debug)]
 struct Chunk<K, V> {
     entries: Vec<Entry<K, V>>,
@@ -57,7 +57,7 @@ struct Entry<K, V> {
     value: Arc<V>,
 }
 
-/// How far somebody knows a map. Holds its keys and no value: what it changes need not be copied for that.
+/// A reader's position in a map's history. Holds keys and no value, so a later change copies nothing for it.
 #[derive(Debug)]
 pub struct Seen<K> {
     origin: Option<Arc<()>>,
@@ -191,14 +191,15 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
     pub fn keys(&self) -> impl Iterator<Item = K> + '_ {
         self.iter().map(|(k, _)| k)
     }
-    /// Tells what came, changed or went since `seen` (of this map as it was before, or of none), by key with what is there
-    /// now, and notes that it was told. Costs the number of chunks, and the entries of those that changed.
+    /// Reports each key that came, changed or went since `seen`, with the value there now, and advances
+    /// `seen`. `seen` must be of this map, earlier, or of none. Cost: the number of chunks, and the entries of
+    /// changed chunks.
     pub fn each_change<'a>(&'a self, seen: &mut Seen<K>, mut tell: impl FnMut(K, Option<&'a V>)) {
         let same = seen
             .origin
             .as_ref()
             .is_some_and(|origin| Arc::ptr_eq(origin, &self.origin));
-        // Of another map: nothing that was seen says what is there now.
+        // `seen` is of another map: everything counts as changed.
         let since = if same { seen.changes } else { 0 };
         if same && since == self.changes {
             return;
@@ -237,13 +238,13 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
             .filter(move |(k, _)| (from..to).contains(&k.number()))
     }
 
-    /// Where the chunk of a key is, or belongs.
+    /// The place of the key's chunk, or where it belongs.
     fn chunk_of(&self, key: K) -> Result<usize, usize> {
         let number = key.number() / CHUNK_IDS;
         let Some((first, _)) = self.chunks.first() else {
             return Err(0);
         };
-        // No chunk is missing mostly; and where some are, it is before the place it would have.
+        // Mostly no chunk is missing; if some are, the place is before the guess.
         let Some(near) = number.checked_sub(*first) else {
             return Err(0);
         };
@@ -259,9 +260,9 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
 }
 
 impl<K: ChunkKey, V> Chunk<K, V> {
-    /// Where a key is, or belongs.
+    /// The place of a key, or where it belongs.
     fn place(&self, key: K) -> Result<usize, usize> {
-        // Ids are given out in order: mostly the next one goes to the end, and none is missing before one that is there.
+        // Ids count up: mostly the next one goes to the end, and none before it is missing.
         let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else {
             return Err(0);
         };
@@ -277,7 +278,7 @@ impl<K: ChunkKey, V> Chunk<K, V> {
     fn iter(&self) -> impl DoubleEndedIterator<Item = (K, &V)> {
         self.entries.iter().map(|entry| (entry.key, &*entry.value))
     }
-    /// What differs from a time when it had these keys; the keys it has.
+    /// The differences to an earlier list of keys, and the keys now.
     fn tell_changes<'a>(
         &'a self,
         since: u64,
@@ -340,7 +341,7 @@ mod tests {
             }
         }
 
-        /// Told of every change and of nothing else, one may keep a copy, be it of another map from some time on.
+        /// A copy that follows every reported change equals the map, also when it switches to another map.
         #[test]
         fn who_is_told_of_changes_knows_the_map(
             ops in prop::collection::vec((0u8..4, 1u64..300, any::<u8>()), 0..400), tell_every in 1usize..40, other_at in 0usize..800

@@ -9,7 +9,7 @@ use crate::site::Site;
 use crate::step::{self, StepLink, Supervisor};
 use crate::{check_program, clean, gpu_check, hook, own_limits, prepare, standstill};
 use gcore::node::{
-    Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle,
+    NodeAction, NodeEvent, NodeInput, NodeState, SpooledRun, actions, apply, check, handle,
 };
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
@@ -812,8 +812,8 @@ impl Daemon {
         let mut found = Vec::new();
         for (run, record) in site.spool.scan()? {
             let what = match record {
-                Record::Ended { end, clean } => Found::Ended { end: *end, clean },
-                Record::Order => Found::Accepted,
+                Record::Ended { end, clean } => SpooledRun::Ended { end: *end, clean },
+                Record::Order => SpooledRun::Accepted,
                 Record::Supervised => self.find_supervisor(run)?,
             };
             tracing::info!(%run, "found in the spool: {what:?}");
@@ -832,16 +832,16 @@ impl Daemon {
     }
 
     /// A run whose supervisor was started: how far it is by that one's word, or by the record.
-    fn find_supervisor(&mut self, run: RunId) -> anyhow::Result<Found> {
+    fn find_supervisor(&mut self, run: RunId) -> anyhow::Result<SpooledRun> {
         let site = Arc::clone(&self.site);
         let spool = &site.spool;
         let place = step::Place::of(spool, run);
         let Some(supervisor) = place.find() else {
             return Ok(match spool.end(run)? {
-                Some(end) => Found::Ended { end, clean: false },
+                Some(end) => SpooledRun::Ended { end, clean: false },
                 // It was about to be started when the daemon died, and was never ready: nothing was released.
-                None if !spool.was_ready(run) => Found::Accepted,
-                None => Found::Ended {
+                None if !spool.was_ready(run) => SpooledRun::Accepted,
+                None => SpooledRun::Ended {
                     end: supervisor_lost(&site, run),
                     clean: false,
                 },
@@ -850,14 +850,14 @@ impl Daemon {
         let said = place.first_words();
         self.converse(run, supervisor);
         Ok(match said {
-            Some(SupervisorReport::Running { started, .. }) => Found::Running { started },
-            Some(SupervisorReport::Ended { end }) => Found::Ended {
+            Some(SupervisorReport::Running { started, .. }) => SpooledRun::Running { started },
+            Some(SupervisorReport::Ended { end }) => SpooledRun::Ended {
                 end: spool.end(run)?.unwrap_or(end),
                 clean: false,
             },
             _ => {
                 spool.mark_ready(run)?;
-                Found::Ready
+                SpooledRun::Ready
             }
         })
     }
@@ -981,7 +981,7 @@ pub fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
 
 /// Cgroups of runs that the spool does not know (it was lost), and of programs for GPUs that a crash left. Their processes are
 /// killed now; a supervisor among them takes some seconds to see that and leave.
-fn remove_unknown_cgroups(site: &Arc<Site>, found: &[(RunId, Found)]) {
+fn remove_unknown_cgroups(site: &Arc<Site>, found: &[(RunId, SpooledRun)]) {
     let Some(root) = &site.cgroups else { return };
     let of_run = |run: RunId| {
         hook::Kind::ALL

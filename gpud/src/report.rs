@@ -209,7 +209,7 @@ fn progress_of(report: &RunReport) -> (u8, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gcore::node::{Found, NodeEvent, NodeInput, apply, handle};
+    use gcore::node::{NodeEvent, NodeInput, SpooledRun, apply, handle};
     use gmodel::run::{RunEnd, StopCause};
     use gmodel::{NodeLife, Timestamp};
 
@@ -249,7 +249,7 @@ mod tests {
         runs.map(|report| report.phase.rank()).collect()
     }
 
-    fn with_run(state: &NodeState, found: Found) -> NodeState {
+    fn with_run(state: &NodeState, found: SpooledRun) -> NodeState {
         let mut with = NodeState::new();
         let runs = vec![(run(), found)];
         feed(
@@ -272,11 +272,11 @@ mod tests {
     fn what_is_ready_at_once_is_reported_as_ready_only() {
         let (state, mut told, mut frames) = told();
         let now = Instant::now();
-        let accepted = with_run(&state, Found::Accepted);
+        let accepted = with_run(&state, SpooledRun::Accepted);
         assert!(told.send_news(&accepted, &Arc::default(), now));
         assert_eq!(phases(&mut frames), [0; 0]);
         assert_eq!(told.due(), Some(now + PASSING_WAITS));
-        assert!(told.send_news(&with_run(&state, Found::Ready), &Arc::default(), now));
+        assert!(told.send_news(&with_run(&state, SpooledRun::Ready), &Arc::default(), now));
         assert_eq!(
             (phases(&mut frames), told.due()),
             (vec![1], None),
@@ -289,14 +289,14 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let mut now = Instant::now();
         let end = RunEnd::default();
-        let ended = |clean| Found::Ended {
+        let ended = |clean| SpooledRun::Ended {
             end: end.clone(),
             clean,
         };
         for found in [
-            Found::Accepted,
-            Found::Ready,
-            Found::Running {
+            SpooledRun::Accepted,
+            SpooledRun::Ready,
+            SpooledRun::Running {
                 started: Timestamp(1),
             },
             ended(false),
@@ -321,9 +321,9 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let mut now = Instant::now();
         for (found, rank) in [
-            (Found::Ready, 1),
+            (SpooledRun::Ready, 1),
             (
-                Found::Running {
+                SpooledRun::Running {
                     started: Timestamp(1),
                 },
                 2,
@@ -352,7 +352,7 @@ mod tests {
             (told_fence(), told.due()),
             (None, Some(now + PASSING_WAITS))
         );
-        assert!(told.send_news(&with_run(&state, Found::Ready), &Arc::default(), now));
+        assert!(told.send_news(&with_run(&state, SpooledRun::Ready), &Arc::default(), now));
         assert_eq!(
             (told_fence(), told_fence()),
             (Some(7), None),
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!((told_fence(), told.due()), (Some(8), None));
         let running = with_run(
             &state,
-            Found::Running {
+            SpooledRun::Running {
                 started: Timestamp(1),
             },
         );
@@ -388,7 +388,7 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let mut running = with_run(
             &state,
-            Found::Running {
+            SpooledRun::Running {
                 started: Timestamp(1),
             },
         );
@@ -442,7 +442,7 @@ mod tests {
     fn a_long_prolog_leaves_the_acceptance_reported_in_time() {
         let (state, mut told, mut frames) = told();
         let now = Instant::now();
-        let accepted = with_run(&state, Found::Accepted);
+        let accepted = with_run(&state, SpooledRun::Accepted);
         assert!(told.send_news(&accepted, &Arc::default(), now));
         assert!(told.send_news(&accepted, &Arc::default(), now + PASSING_WAITS / 2));
         assert_eq!(phases(&mut frames), [0; 0]);

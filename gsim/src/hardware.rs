@@ -5,7 +5,7 @@
 use crate::csv_rows::rows;
 use crate::trace::{Trace, TraceJob};
 use csv::StringRecord;
-use gcore::ctl::node_words::{MAX_NODE_CPUS, MAX_NODE_GPUS, MAX_NODE_MEM_BYTES};
+use gcore::ctl::{MAX_NODE_CPUS, MAX_NODE_GPUS, MAX_NODE_MEM_BYTES};
 use gmodel::config::{GpuSharing, Partition};
 use gmodel::duration::squeue_time;
 use gmodel::node::{GpuInfo, Inventory};

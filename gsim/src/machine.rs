@@ -2,7 +2,7 @@
 //!
 //! Disk and processes are the ground truth: they survive the daemon. Processes do not survive a reboot.
 
-use gcore::node::{Found, NodeState};
+use gcore::node::{NodeState, SpooledRun};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::run::{EndCause, RunEnd, RunPhase};
 use gmodel::{ExitCode, Fence, GpuGrant, NodeId, NodeLife, RunId, Timestamp};
@@ -143,7 +143,7 @@ impl Machine {
     }
 
     /// What a starting daemon finds. It kills processes without a supervisor and writes their end.
-    pub fn scan(&mut self, now: i64) -> Vec<(RunId, Found)> {
+    pub fn scan(&mut self, now: i64) -> Vec<(RunId, SpooledRun)> {
         let known: BTreeSet<RunId> = self.spool.runs.keys().copied().collect();
         self.supervisors
             .retain(|run, supervisor| known.contains(run) && !supervisor.dead);
@@ -165,15 +165,15 @@ impl Machine {
                 });
             }
             let what = match (&record.exit, supervisor.map(|s| s.running_since)) {
-                (Some(end), _) => Found::Ended {
+                (Some(end), _) => SpooledRun::Ended {
                     end: end.clone(),
                     clean: record.clean,
                 },
-                (None, Some(Some(since))) => Found::Running {
+                (None, Some(Some(since))) => SpooledRun::Running {
                     started: Timestamp(since.min(now)),
                 },
-                (None, Some(None)) => Found::Ready,
-                (None, None) => Found::Accepted,
+                (None, Some(None)) => SpooledRun::Ready,
+                (None, None) => SpooledRun::Accepted,
             };
             found.push((*run, what));
         }

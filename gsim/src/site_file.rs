@@ -12,7 +12,7 @@ use gconfig::policy::Records;
 use gconfig::policy_check;
 use gconfig::scheduling::{self, SCHEDULER_KEYS};
 use gconfig::section::Section;
-use gcore::ctl::node_words::MAX_NODE_CPUS;
+use gcore::ctl::MAX_NODE_CPUS;
 use gmodel::Timestamp;
 use gmodel::config::{ClusterConfig, GpuSharing, Partition};
 use gmodel::gpu_request::{GpuAmount, GpuKind, GpuRequest};

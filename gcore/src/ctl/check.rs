@@ -1,19 +1,9 @@
 //! The invariants of the controller's state, stated once: for tests, the simulator and `gadm check`.
 
-use super::state::State;
+use crate::ctl::state::State;
+use crate::violation::Violation;
 use gmodel::{JobId, JobState, NodeId};
 use std::collections::BTreeMap;
-use std::fmt;
-
-/// Something that must never be true.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub String);
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Everything wrong with a state; empty when all is well.
 pub fn check(state: &State) -> Vec<Violation> {
@@ -23,18 +13,18 @@ pub fn check(state: &State) -> Vec<Violation> {
     arrays_add_up(state, &mut found);
     ids_are_below_the_counter(state, &mut found);
     watched_are_those_with_deadlines(state, &mut found);
-    super::dependency::check(state, &mut found);
-    super::preempt::check(state, &mut found);
-    super::suspend::check(state, &mut found);
-    super::limits::check(state, &mut found);
-    super::lost_node::check(state, &mut found);
-    super::mig::check(state, &mut found);
-    super::gpu_share::check(state, &mut found);
-    super::gpu_check::check(state, &mut found);
-    super::idle::check(state, &mut found);
-    super::imex::check(state, &mut found);
-    super::step_share::check(state, &mut found);
-    super::adopt::check(state, &mut found);
+    crate::ctl::job::dependency::settle::check(state, &mut found);
+    crate::ctl::run::preempt::check(state, &mut found);
+    crate::ctl::run::suspend::check(state, &mut found);
+    crate::ctl::job::limits::check(state, &mut found);
+    crate::ctl::node::fencing::check(state, &mut found);
+    crate::ctl::gpu::mig::check(state, &mut found);
+    crate::ctl::gpu::share::check(state, &mut found);
+    crate::ctl::gpu::check::check(state, &mut found);
+    crate::ctl::run::idle_policy::check(state, &mut found);
+    crate::ctl::gpu::imex::check(state, &mut found);
+    crate::ctl::run::step_share::check(state, &mut found);
+    crate::ctl::node::adoption::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 
@@ -148,7 +138,7 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
         let mut together = array.pending.clone();
         for one in &array.apart {
             let before = together.len();
-            super::apart::take_out(&mut together, &one.positions);
+            crate::ctl::state::take_out(&mut together, &one.positions);
             if one.positions.is_empty()
                 || before - together.len() != one.positions.len()
                 || one.holds == array.holds
@@ -169,7 +159,7 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
 }
 
 fn watched_are_those_with_deadlines(state: &State, found: &mut Vec<String>) {
-    let due = |node: &&super::state::Node| node.has_deadline();
+    let due = |node: &&crate::ctl::state::Node| node.has_deadline();
     if !state
         .nodes
         .values()

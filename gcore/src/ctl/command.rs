@@ -1,11 +1,9 @@
-//! What comes in: commands of people, reports of nodes, plans, wakes; and what goes out: replies
-//! and refusals.
+//! What comes in: commands, node reports, plans, wakes; and what goes out: replies and refusals.
 //!
-//! A refusal is made before the first event of its command: nothing half done.
+//! A refusal is made before the first event of its command, so no command is half done.
 
-use super::dependency::PastJob;
-use super::event::{JobChange, PolicyChange};
-use super::state::JoinToken;
+use crate::ctl::event::{JobChange, PolicyChange};
+use crate::ctl::state::{JoinToken, PastJob};
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
@@ -39,13 +37,13 @@ pub enum Input {
     Plan {
         plan: Plan,
     },
-    /// What a call of the fence program came to; its number is that of its `FenceOrder`.
+    /// The result of a call of the fence program; its number is that of its `FenceOrder`.
     Fenced {
         node: NodeId,
         number: u64,
         failure: Option<String>,
     },
-    /// What a call of the idle program came to; its number is that of its `IdleOrder`.
+    /// The result of a call of the idle program; its number is that of its `IdleOrder`.
     IdleTold {
         run: RunId,
         number: u64,
@@ -60,7 +58,7 @@ pub enum Input {
     Started,
 }
 
-/// Who asks, as the kernel or the certificate says.
+/// The user of a command, as the kernel or the certificate says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
     pub user: String,
@@ -68,12 +66,12 @@ pub struct Actor {
     pub gid: u32,
     /// May administer: root on the controller's own socket, or a configured operator.
     pub operator: bool,
-    /// Set when the question came through a node's daemon.
+    /// The node whose daemon passed the command on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<NodeId>,
 }
 
-/// Which of its job's nodes a step is on, and how many tasks it has.
+/// A step's request: which of its job's nodes, and how many tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepAsk {
@@ -83,7 +81,7 @@ pub struct StepAsk {
     pub ntasks: Option<u32>,
     /// On each node; with `ntasks` the most on one.
     pub ntasks_per_node: Option<u32>,
-    /// Nodes it must be on; others of the job follow as far as `nodes` goes.
+    /// Nodes it must be on; other nodes of the job follow as far as `nodes` goes.
     pub nodelist: Option<Hostlist>,
     pub exclude: Option<Hostlist>,
     /// Begin with this node of the job, counted from 0.
@@ -93,10 +91,10 @@ pub struct StepAsk {
     /// More tasks than its nodes have CPUs of the job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub overcommit: bool,
-    /// What it is to have for itself; `None`: it shares all of its job.
+    /// What the step has exclusively; `None`: it shares all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<StepShareRequest>,
-    /// Where its grun listens.
+    /// Address at which its grun listens.
     pub connect: String,
 }
 
@@ -121,7 +119,7 @@ pub enum Command {
     Hold {
         targets: Vec<Target>,
         reason: String,
-        /// The hold is the owner's, who may release it, whoever makes it.
+        /// The hold belongs to the job's owner and may be released by that user, though another made it.
         #[serde(default)]
         for_owner: bool,
     },
@@ -132,7 +130,7 @@ pub enum Command {
         targets: Vec<Target>,
         hold: bool,
     },
-    /// Freeze running jobs where they are.
+    /// Suspend running jobs.
     Suspend {
         targets: Vec<Target>,
     },
@@ -159,7 +157,7 @@ pub enum Command {
         node: NodeId,
         reason: String,
     },
-    /// As `NodeDrain`; what still runs there at the deadline is told to checkpoint and goes back to the queue.
+    /// As `NodeDrain`; at the deadline, runs still there are asked for a checkpoint and requeued.
     NodeDrainBy {
         node: NodeId,
         reason: String,
@@ -168,22 +166,22 @@ pub enum Command {
     NodeResume {
         node: NodeId,
     },
-    /// Declare a silent node dead: its runs end as NODE_FAIL, where there is a fence program after that.
+    /// Declare a silent node dead: its runs end as NODE_FAIL, with a fence program only after that has run.
     NodeDown {
         node: NodeId,
         reason: String,
-        /// It is off for certain: the fence program need not say so.
+        /// The node is off for certain: the fence program is not asked.
         #[serde(default)]
         fenced: bool,
     },
     NodeRemove {
         node: NodeId,
     },
-    /// Its certificates open nothing any more, until it joins again.
+    /// Revoke its certificates until it joins again.
     NodeRevoke {
         node: NodeId,
     },
-    /// The edge is about to renew the certificate of this epoch for a machine at `from`.
+    /// `gpuctld` is about to renew the certificate of this epoch for a machine at `from`.
     NodeRenew {
         node: NodeId,
         epoch: u32,
@@ -194,7 +192,7 @@ pub enum Command {
         uuid: String,
         what: GpuAction,
     },
-    /// A GPU that is missing is gone for good.
+    /// A missing GPU is gone for good.
     GpuForget {
         uuid: String,
     },
@@ -206,18 +204,18 @@ pub enum Command {
         token_hash: String,
         name: String,
     },
-    /// Operators; coordinators within their accounts.
+    /// By operators; by coordinators within their accounts.
     Policy {
         change: PolicyChange,
     },
-    /// A command with what the store knows of jobs it names in dependencies and that are no longer in memory.
+    /// A command with the stored records of jobs that its dependencies name and that are no longer in memory.
     Knowing {
         past: Vec<PastJob>,
         asked: Box<Command>,
     },
-    /// An older database was put in place: incarnation above every fence, ids above everything seen, and nodes may bring along
-    /// the runs that it does not know. `incarnation` and `next_job` are the highest known besides, of the database that was replaced
-    /// or a mark kept beside it; 0 is none.
+    /// An older database was put in place: the incarnation goes above every fence, ids above every id seen,
+    /// and nodes may bring runs that it lacks. `incarnation` and `next_job` are the highest otherwise known,
+    /// from the replaced database or the high-water mark; 0 is none.
     Restore {
         #[serde(default)]
         incarnation: u64,
@@ -234,7 +232,7 @@ pub enum Target {
     Job(JobId),
     /// `98_5`: one task, by array id and index.
     Task { array: JobId, index: u32 },
-    /// `98_[1-3]`: several, answered for by what becomes of them.
+    /// `98_[1-3]`: several tasks; refused or done together by kind.
     Tasks { array: JobId, indices: ArraySpec },
 }
 
@@ -260,8 +258,8 @@ pub enum NodeReport {
         inventory: Inventory,
         runs: Vec<RunReport>,
     },
-    /// Before the hello of a node that obeyed another incarnation: runs we do not know, with those of their orders that bear this
-    /// cluster's seal. That is the edge's to verify.
+    /// Before the hello of a node that obeyed another incarnation: runs unknown here, with their launch
+    /// orders. `gpuctld` verifies the seals first.
     Adopt {
         life: NodeLife,
         inventory: Inventory,
@@ -292,7 +290,8 @@ pub enum NodeReport {
     },
     /// The connection is gone.
     Gone,
-    /// Another machine says that it is the node, and was not let in. `owner`: whose drain that makes.
+    /// Another machine claimed the node's identity and was rejected. `owner`: the owner of the drain that
+    /// follows.
     Claimed {
         owner: String,
         text: String,
@@ -328,7 +327,7 @@ pub enum Reply {
         step: u32,
         layout: Vec<StepNode>,
     },
-    /// No step was started: what it asked for itself, these have.
+    /// No step was started: these steps hold what it asked for exclusively.
     StepWaits {
         text: String,
         holders: Vec<StepHold>,
@@ -341,7 +340,7 @@ pub struct StepNode {
     pub node: NodeId,
     pub name: String,
     pub ranks: Vec<u32>,
-    /// Its own part of the node, where it asked for one.
+    /// Its exclusive part of the node, if it asked for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<StepHoldOnNode>,
 }
@@ -353,7 +352,7 @@ pub struct TargetResult {
     pub refusal: Option<Refusal>,
 }
 
-/// Why a command is not carried out: what was asked, what stands against it, what would work.
+/// Why a command is not carried out: what was asked, what prevents it, what would work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
@@ -361,7 +360,7 @@ pub struct Refusal {
     pub text: String,
     #[serde(default, skip_serializing_if = "RefusalKind::is_other")]
     pub about: RefusalKind,
-    /// What is refused, by name, where the kind has one: a partition, a limit.
+    /// The name of what is refused, where the kind has one: a partition, a limit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub subject: String,
 }
@@ -372,7 +371,7 @@ pub enum RefusalCode {
     NotFound,
     Denied,
     Invalid,
-    /// Not in the state the job or node is in.
+    /// Wrong for the job's or node's present state.
     Conflict,
     /// A bound of the cluster.
     Limit,
@@ -390,11 +389,11 @@ impl Refusal {
             subject: String::new(),
         }
     }
-    /// The same, of this kind.
+    /// The same refusal, of this kind.
     pub fn about(self, about: RefusalKind) -> Self {
         Self { about, ..self }
     }
-    /// The same, of a thing with a name.
+    /// The same refusal, naming its subject.
     pub fn naming(self, subject: impl Into<String>) -> Self {
         Self {
             subject: subject.into(),

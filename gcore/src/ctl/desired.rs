@@ -1,12 +1,12 @@
-//! What a node should be running, computed from the state and sent again and again until it is so.
+//! What a node should be running, computed from the state and sent until the node says that it is so.
 
-use super::state::{Member, Run, State};
+use crate::ctl::state::{Member, Run, State};
 use gmodel::run::{DesiredRun, DesiredState, RunTarget, StopCause};
 use gmodel::{Fence, NodeId};
 
-/// Costs what the node holds. A run is named until the node has said that it is clean. One that was
-/// written off is named to be stopped: only so a node that never heard of it says so, and its share
-/// comes back, whatever older orders are still on their way.
+/// Costs what the node holds. A run is named until its node says that it is clean. A written-off run is named
+/// to be stopped: so a node that never heard of it answers, and its share comes back, whatever older orders
+/// are still on their way.
 pub fn desired(state: &State, id: NodeId) -> DesiredState {
     let Some(node) = state.nodes.get(id) else {
         return DesiredState::default();
@@ -56,8 +56,8 @@ fn desired_run(state: &State, run: &Run, member: &Member, id: NodeId) -> Desired
     }
 }
 
-/// Whether nobody waits for a checkpoint on a node any more: with its first node's processes the run is over, and a mark that was
-/// the answer on any of its nodes is one for all.
+/// Whether the checkpoint time of a node is over: the run ends with its first node's processes, and a mark set
+/// on any of its nodes as the answer counts for all.
 fn checkpoint_is_over(run: &Run, id: NodeId) -> bool {
     let ends_it = |(place, member): (usize, &Member)| match place {
         0 => member.is_ended(),

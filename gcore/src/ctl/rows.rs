@@ -1,17 +1,18 @@
-//! The state as the store keeps it, in rows: what a controller finds at boot, and what a trace of its inputs begins with.
+//! The state as the store keeps it, in rows: what a controller loads at boot, and the beginning of a trace.
 //!
-//! Only what cannot be worked out; everything else follows from it, as at every boot.
+//! Only what cannot be derived; the rest is derived at every boot.
 
-use super::node_words::{bound_gpu, bound_inventory};
-use super::state::{AdoptionWindow, Array, Job, JoinToken, Node, Run, State};
-use super::{gpu_gone, node_health};
+use crate::ctl::apply::index_pause;
+use crate::ctl::gpu;
+use crate::ctl::node::bounds::{bound_gpu, bound_inventory};
+use crate::ctl::state::{AdoptionWindow, Array, Job, JoinToken, Node, Run, State};
 use gmodel::{NodeId, Policy, Seq, Timestamp};
 use gsched::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The live rows, and numbers that go on.
+/// The live rows and the counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     pub incarnation: u64,
@@ -76,7 +77,7 @@ impl State {
             let id = node.id;
             state.nodes.insert(id, node);
             state.watch(id);
-            node_health::index_pause(&mut state, id);
+            index_pause(&mut state, id);
         }
         for token in rows.tokens {
             state.tokens.insert(token.hash.clone(), token);
@@ -89,7 +90,7 @@ impl State {
             state.index_job(&job);
             state.jobs.insert(job.id, job);
         }
-        // Which runs a node holds is in the rows of the runs: placing one does not touch the node's.
+        // The runs of a node are in the rows of the runs: a placement does not write the node's row.
         for run in rows.runs {
             for member in &run.members {
                 if let Some(node) = state.nodes.get_mut(member.node) {
@@ -99,12 +100,12 @@ impl State {
             state.index_run(&run);
             state.runs.insert(run.id, run);
         }
-        state.gone = gpu_gone::gone(&state);
+        state.gone = gpu::missing::gone(&state);
         state
     }
 }
 
-/// A database of before the bounds may hold what no machine has.
+/// A database from before the bounds may hold what no machine has.
 fn bound(node: &mut Node) {
     let mut inventory = (*node.inventory).clone();
     bound_inventory(&mut inventory);
@@ -116,7 +117,7 @@ fn bound(node: &mut Node) {
         .for_each(|gpu| bound_gpu(&mut gpu.info));
 }
 
-/// What was used, as a list of account, user and entry.
+/// The usage book as a list of account, user and entry.
 mod usage_entries {
     use gsched::usage::{UsageBook, UsageEntry};
     use serde::{Deserialize, Deserializer, Serializer};

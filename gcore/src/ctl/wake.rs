@@ -1,24 +1,22 @@
-//! Time passing: silent nodes, runs that do not get ready, finished jobs to forget.
+//! What time brings: silent nodes, runs that do not get ready, finished jobs to forget.
 
-use super::SYSTEM;
-use super::cancel::stop;
-use super::deadline::drop_late;
-use super::dependency::{Dependent, look_again};
-use super::event::Event;
-use super::handle::Tx;
-use super::lost_node::{give_up, next_call, try_again};
-use super::maintenance;
-use super::preempt::{empty_nodes, next_emptying};
-use super::reservation::{self, next_edge};
-use super::reservation_upkeep;
-use super::state::{Node, State};
-use super::{gpu_check, gpu_repair};
+use crate::ctl::event::Event;
+use crate::ctl::job::cancel::drop_late;
+use crate::ctl::job::dependency::settle::look_again;
+use crate::ctl::node::drain::{empty_nodes, next_emptying};
+use crate::ctl::node::fencing::{give_up, next_call, try_again};
+use crate::ctl::owner::SYSTEM;
+use crate::ctl::reservation::window::next_edge;
+use crate::ctl::run::end::stop;
+use crate::ctl::state::{Dependent, Node, State};
+use crate::ctl::tx::Tx;
+use crate::ctl::{gpu, node, reservation};
 use gmodel::config::LostNodePolicy;
 use gmodel::node::Link;
 use gmodel::run::StopCause;
 use gmodel::{JobId, NodeId, RunId, Timestamp};
 
-pub(super) fn handle(tx: &mut Tx) {
+pub(crate) fn handle(tx: &mut Tx) {
     let now = tx.now;
     let silent: Vec<NodeId> = tx
         .state
@@ -49,8 +47,8 @@ pub(super) fn handle(tx: &mut Tx) {
         stop(tx, run, StopCause::PrepareTimeout, SYSTEM);
     }
     empty_nodes(tx);
-    gpu_repair::wake(tx);
-    gpu_check::wake(tx);
+    gpu::repair::wake(tx);
+    gpu::check::wake(tx);
     let due: Vec<JobId> = tx
         .state
         .due
@@ -63,13 +61,13 @@ pub(super) fn handle(tx: &mut Tx) {
         look_again(tx, Dependent::Array(*id), None);
         drop_late(tx, *id);
     }
-    let first_look = maintenance::clear(tx);
+    let first_look = node::maintenance::clear(tx);
     let edge = next_edge(tx.state).is_some_and(|at| at <= now);
     if edge {
-        reservation::pass(tx);
+        reservation::upkeep::pass(tx);
     }
     forget_finished(tx);
-    let look = reservation_upkeep::next_look(tx.state).is_some_and(|at| at <= now);
+    let look = reservation::upkeep::next_look(tx.state).is_some_and(|at| at <= now);
     if edge
         || look
         || first_look
@@ -86,12 +84,13 @@ pub(super) fn handle(tx: &mut Tx) {
             .first()
             .is_some_and(|(at, ..)| at.plus_secs(3600) <= now)
     {
-        reservation_upkeep::look(tx);
+        reservation::upkeep::look(tx);
         tx.emit(Event::TimeReached { until: now });
     }
 }
 
-/// So many finished jobs, and so many arrays, stay in memory for all of `min_job_age_secs`; of more the oldest leave at `CROWDED_AGE_SECS`.
+/// Most finished jobs, and arrays, that stay in memory for all of `min_job_age_secs`; beyond it the oldest
+/// leave at `CROWDED_AGE_SECS`.
 pub const KEPT_FINISHED: usize = 10_000;
 const CROWDED_AGE_SECS: u32 = 60;
 
@@ -104,7 +103,7 @@ fn age_secs(state: &State, is_crowded: bool) -> i64 {
     })
 }
 
-/// How long the finished job with so many older ones stays.
+/// How long a finished job stays, with so many older ones.
 fn job_age_secs(state: &State, older: usize) -> i64 {
     age_secs(state, older + KEPT_FINISHED < state.finished.len())
 }
@@ -113,7 +112,8 @@ fn array_age_secs(state: &State) -> i64 {
     age_secs(state, state.arrays.len() > KEPT_FINISHED)
 }
 
-/// Clients that lost their answer with the process before ask again: their keys must be known, so nothing is forgotten until then.
+/// After a restart clients repeat submissions without answers: their keys must be known, so nothing is
+/// forgotten until then.
 fn settled(state: &State) -> Timestamp {
     state.started.plus_secs(age_secs(state, true))
 }
@@ -145,13 +145,13 @@ fn forget_finished(tx: &mut Tx) {
     }
 }
 
-/// When a silent node counts as failed. Silence counts from the controller's own start too.
+/// When a silent node counts as lost. Silence counts from the controller's start at the earliest.
 fn silence_ends(state: &State, node: &Node) -> Option<Timestamp> {
     let since = node.link_since.max(state.started);
     (node.link == Link::Silent).then(|| since.plus_secs(i64::from(state.config.node_timeout_secs)))
 }
 
-/// When a run must be ready. A controller that was away could not hear that it is: its own start counts.
+/// When a run must be ready, counted from the controller's start at the earliest.
 fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
     placed
         .max(state.started)
@@ -192,10 +192,10 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let work = [
         next_emptying(state),
         next_edge(state),
-        gpu_repair::next_look(state),
-        gpu_check::next_look(state),
-        maintenance::next_clearing(state),
-        reservation_upkeep::next_look(state),
+        gpu::repair::next_look(state),
+        gpu::check::next_look(state),
+        node::maintenance::next_clearing(state),
+        reservation::upkeep::next_look(state),
     ];
     [silence, fence, prepare, forget, eligible, due, arrays]
         .into_iter()

@@ -5,7 +5,7 @@ use super::state::{NodeRun, NodeState};
 use gmodel::run::{NumberedSignal, RunPhase, RunReport, RunTarget, StopCause};
 use gmodel::{Fence, RunId};
 
-/// Something to do. Each is safe to repeat and to find done.
+/// Something to do. Each action is safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAction {
     /// Write the orders of these runs to the spool, then make the fence durable. -> `Recorded`
@@ -39,7 +39,7 @@ pub enum NodeAction {
         run: RunId,
         limit_secs: Option<u32>,
     },
-    /// Freeze its processes, or let them go on.
+    /// Suspend its processes, or resume them.
     Suspend {
         run: RunId,
         suspended: bool,
@@ -54,7 +54,7 @@ pub enum NodeAction {
     },
 }
 
-/// What is to be done now, in an order that works.
+/// What is to be done now, in a working order.
 pub fn actions(state: &NodeState) -> Vec<NodeAction> {
     let mut todo = Vec::new();
     if let Some(pending) = &state.pending {
@@ -67,8 +67,8 @@ pub fn actions(state: &NodeState) -> Vec<NodeAction> {
             accept,
         });
     }
-    // What nobody names any more may still use what new runs were given: after a restore the controller
-    // does not know of it. Nothing is made ready before it is gone, nor before a daemon that was just started knows what that is.
+    // Runs that no target names may still use the resources of new runs: after a restore the controller does
+    // not know them. Nothing is prepared before they are gone, nor before a restarted daemon knows the target.
     let in_the_way = !state.obeyed
         || state
             .runs

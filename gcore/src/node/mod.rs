@@ -11,12 +11,14 @@
 //! ```
 
 pub mod action;
+pub mod handle;
 pub mod input;
 pub mod state;
 
 pub use action::{NodeAction, actions, reports};
-pub use input::{Found, NodeEvent, NodeInput, handle};
-pub use state::{NodeRun, NodeState, Pending, Violation, apply, check};
+pub use handle::handle;
+pub use input::{NodeEvent, NodeInput, SpooledRun};
+pub use state::{NodeRun, NodeState, PendingTarget, apply, check};
 
 #[cfg(test)]
 mod tests;

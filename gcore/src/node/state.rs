@@ -1,8 +1,9 @@
-//! What a node knows: the fence it made durable, the target it is making durable, and its runs.
+//! A node's state: the fence it made durable, the target it is making durable, and its runs.
 //!
 //! `apply` is the only mutation, infallible, without clock or randomness; `check` lists what can never be.
 
-use super::input::{Found, NodeEvent};
+use super::input::{NodeEvent, SpooledRun};
+use crate::violation::Violation;
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::run::{
     DesiredRun, DesiredState, NumberedSignal, RunEnd, RunPhase, RunTarget, StopCause,
@@ -21,16 +22,16 @@ pub struct NodeState {
     pub fence: Fence,
     /// The spool was read: nothing is obeyed or reported before.
     pub scanned: bool,
-    /// A target was obeyed since: what it does not name any more is known.
+    /// A target was obeyed since: runs that it does not name are known.
     pub obeyed: bool,
     /// Newest target that came, until it is durable. A newer one takes its place.
-    pub pending: Option<Pending>,
+    pub pending: Option<PendingTarget>,
     pub runs: BTreeMap<RunId, NodeRun>,
 }
 
 /// A target on its way to the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingTarget {
     pub desired: DesiredState,
     /// Runs of which the launch order is at hand, in memory or in the spool.
     pub orders: BTreeSet<RunId>,
@@ -41,15 +42,15 @@ pub struct Pending {
 pub struct NodeRun {
     pub phase: RunPhase,
     pub want: RunTarget,
-    /// In the newest obeyed target, or found in the spool and no target was obeyed since. A run that is not named is
-    /// stopped, cleaned and forgotten.
+    /// In the newest obeyed target, or found in the spool with no target obeyed since. A run that is not named
+    /// is stopped, cleaned and forgotten.
     pub named: bool,
     pub signals: Vec<NumberedSignal>,
     /// Time limit in force, seconds from the start; `None` is unlimited.
     pub limit_secs: Option<u32>,
     /// `limit_secs` came from a target: before that the launch order's limit holds.
     pub limit_told: bool,
-    /// To be frozen or to go on, once a target has said so: until then its supervisor knows.
+    /// Suspended or not, as a target said last; until then its supervisor knows.
     pub suspended: Option<bool>,
     /// The newest checkpoint mark, as the run's spool has it.
     pub mark: Option<CheckpointMark>,
@@ -76,7 +77,7 @@ impl NodeRun {
         self.limit_secs = told.limit_secs;
         self.limit_told = true;
         self.suspended = Some(told.suspended);
-        // A stop is final; a run once released does not go back to waiting; an unknown wish changes nothing.
+        // A stop is final; a released run does not wait again; an unknown target changes nothing.
         match (&self.want, &told.want) {
             (_, RunTarget::Unknown)
             | (RunTarget::Stop { .. }, RunTarget::Prepare | RunTarget::Run)
@@ -125,7 +126,7 @@ pub fn apply(state: &mut NodeState, event: &NodeEvent) {
                 .collect();
         }
         NodeEvent::TargetCame { desired, orders } => {
-            state.pending = Some(Pending {
+            state.pending = Some(PendingTarget {
                 desired: desired.clone(),
                 orders: orders.clone(),
             });
@@ -182,21 +183,23 @@ fn obey(
     }
 }
 
-/// What the spool says of a run. Until the controller speaks it is left as it is: released runs run on, others wait.
-fn found_run(found: &Found) -> NodeRun {
+/// A run from the spool. Until a target comes it is left as it is: released runs run on, others wait.
+fn found_run(found: &SpooledRun) -> NodeRun {
     let (phase, want) = match found {
-        Found::Accepted => (RunPhase::Accepted, RunTarget::Prepare),
-        Found::Ready => (RunPhase::Ready, RunTarget::Prepare),
-        Found::Running { started } => (RunPhase::Running { started: *started }, RunTarget::Run),
-        Found::Ended { end, clean: false } => (RunPhase::Ended(end.clone().into()), RunTarget::Run),
-        Found::Ended { end, clean: true } => (RunPhase::Clean(end.clone().into()), RunTarget::Run),
+        SpooledRun::Accepted => (RunPhase::Accepted, RunTarget::Prepare),
+        SpooledRun::Ready => (RunPhase::Ready, RunTarget::Prepare),
+        SpooledRun::Running { started } => {
+            (RunPhase::Running { started: *started }, RunTarget::Run)
+        }
+        SpooledRun::Ended { end, clean: false } => {
+            (RunPhase::Ended(end.clone().into()), RunTarget::Run)
+        }
+        SpooledRun::Ended { end, clean: true } => {
+            (RunPhase::Clean(end.clone().into()), RunTarget::Run)
+        }
     };
     NodeRun::new(phase, want)
 }
-
-/// Something that must never be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub String);
 
 /// Lists what is wrong with a state; empty when nothing is.
 pub fn check(state: &NodeState) -> Vec<Violation> {

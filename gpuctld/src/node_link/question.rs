@@ -1,7 +1,7 @@
 //! Questions to a node over its connection, beside its orders.
 
 use super::end::LinkEnd;
-use gcore::ctl::node_words::bounded_use;
+use gcore::ctl::bounded_use;
 use gmodel::RunId;
 use gmodel::run::RunUse;
 use gmodel::supervise::StepOrder;

@@ -2,7 +2,7 @@
 //!
 //! The patterns below name every field, so that a new one cannot be forgotten here.
 
-use gcore::ctl::past::Past;
+use gcore::ctl::state::PastRuns;
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
 use gcore::ctl::{Apart, LateSpecs, Waits};
 use gmodel::array_spec::{ArraySpec, RangeSet};
@@ -164,7 +164,7 @@ impl JobDocument {
             waits,
             past,
         } = job.clone();
-        let Past {
+        let PastRuns {
             started,
             ended,
             exit,
@@ -249,7 +249,7 @@ impl JobDocument {
             idle_requeues,
         } = self;
         let spec = whole(own, common, late);
-        let past = Past {
+        let past = PastRuns {
             started,
             ended,
             exit,

@@ -1,11 +1,10 @@
-//! What the events of jobs and arrays change, from the submission until they are forgotten. A part of `apply`, and like it
-//! infallible, without clock or chance.
+//! What the events of jobs and arrays change, from submission until they are forgotten. Infallible, without
+//! clock or chance.
 
-use super::{array_mut, job_mut, lift, raise_generations, run_mut};
-use crate::ctl::dependency::{self, Dependent, Waits};
+use crate::ctl::apply::records::{array_mut, job_mut, lift, raise_generations, run_mut};
 use crate::ctl::event::JobChange;
-use crate::ctl::state::{Array, ClientKey, Job, State, TaskOf};
-use crate::ctl::submit::spread;
+use crate::ctl::job::dependency::readiness;
+use crate::ctl::state::{Array, ClientKey, Dependent, Job, State, TaskOf, Waits};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::HoldMark;
 use gmodel::rare::Rare;
@@ -13,7 +12,7 @@ use gmodel::{JobId, JobSpec, JobState, Reason, ReasonCode, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub(super) fn submitted(
+pub(crate) fn submitted(
     state: &mut State,
     id: JobId,
     spec: &Arc<JobSpec>,
@@ -82,11 +81,11 @@ pub(super) fn submitted(
 }
 
 /// A task gets a record of its own.
-pub(super) fn split(state: &mut State, array: JobId, position: u32) {
+pub(crate) fn split(state: &mut State, array: JobId, position: u32) {
     let waits = state
         .arrays
         .get(array)
-        .and_then(|array| dependency::of_task(state, array, position));
+        .and_then(|array| readiness::of_task(state, array, position));
     let array = array_mut(state, array);
     let holds = array.holds_of(position).to_vec();
     array.no_longer_apart(&RangeSet::from_iter([position]));
@@ -125,7 +124,7 @@ pub(super) fn split(state: &mut State, array: JobId, position: u32) {
     };
     let (id, none_left) = (array.id, array.pending.is_empty());
     state.index_job(&job);
-    // It was counted with its array.
+    // The array's count included it.
     state.tally.remove(&job.spec, 1);
     state.jobs.insert(job.id, job);
     if none_left {
@@ -133,14 +132,14 @@ pub(super) fn split(state: &mut State, array: JobId, position: u32) {
     }
 }
 
-pub(super) fn held(job: &mut Job, mark: &HoldMark) {
+pub(crate) fn held(job: &mut Job, mark: &HoldMark) {
     job.holds.push(mark.clone());
     if job.state == JobState::Pending {
         job.reason = reason_of(&job.holds);
     }
 }
 
-pub(super) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
+pub(crate) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
     let job = job_mut(state, id);
     lift(&mut job.holds, owner);
     if job.state == JobState::Pending {
@@ -151,18 +150,18 @@ pub(super) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Ti
     state.index_begin(id, eligible, eligible, &spec);
 }
 
-pub(super) fn array_held(array: &mut Array, mark: &HoldMark) {
+pub(crate) fn array_held(array: &mut Array, mark: &HoldMark) {
     array.holds.push(mark.clone());
     array.reason = reason_of(&array.holds);
     array.tidy_apart();
 }
 
-pub(super) fn tasks_held(array: &mut Array, positions: &RangeSet, mark: &HoldMark) {
+pub(crate) fn tasks_held(array: &mut Array, positions: &RangeSet, mark: &HoldMark) {
     array.set_holds(positions, |holds| holds.push(mark.clone()));
 }
 
-/// An array has one time from which it is eligible. The rest of one that was held as a whole is held still: what is let go begins now.
-pub(super) fn tasks_released(
+/// An array has one eligible time. Tasks released from an array that is held as a whole are eligible from now.
+pub(crate) fn tasks_released(
     state: &mut State,
     id: JobId,
     positions: &RangeSet,
@@ -182,7 +181,7 @@ pub(super) fn tasks_released(
     state.index_begin(id, eligible, eligible, &spec);
 }
 
-pub(super) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
+pub(crate) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
     let array = array_mut(state, id);
     lift(&mut array.holds, owner);
     array.reason = reason_of(&array.holds);
@@ -192,15 +191,15 @@ pub(super) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, 
     state.index_begin(id, eligible, eligible, &spec);
 }
 
-/// What a waiting job waits for as far as its holds go; the next pass says more.
-pub(in crate::ctl) fn reason_of(holds: &[HoldMark]) -> Reason {
+/// The pending reason as far as holds go; the next pass says more.
+pub(crate) fn reason_of(holds: &[HoldMark]) -> Reason {
     holds
         .first()
         .map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
 }
 
-/// What a change says, in the request itself.
-pub(in crate::ctl) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
+/// Writes a change into the request.
+pub(crate) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
     let JobChange {
         limit_secs: _,
         nice: _,
@@ -274,8 +273,8 @@ pub(in crate::ctl) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) 
     spec.requeue = requeue.or(spec.requeue);
 }
 
-/// Changes the request of a job that is not over, where it counts and where it is shared.
-pub(in crate::ctl) fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut JobSpec)) {
+/// Changes the request of a job that is not over, with the tally, and shares it with equal requests.
+pub(crate) fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut JobSpec)) {
     let before = job_mut(state, id).spec.clone();
     let mut spec = (*before).clone();
     change(&mut spec);
@@ -285,7 +284,7 @@ pub(in crate::ctl) fn respecify(state: &mut State, id: JobId, change: impl FnOnc
     job_mut(state, id).spec = after;
 }
 
-pub(super) fn updated(state: &mut State, id: JobId, change: &JobChange) {
+pub(crate) fn updated(state: &mut State, id: JobId, change: &JobChange) {
     let job = job_mut(state, id);
     let before = job.spec.clone();
     changed_spec(&mut job.spec, change);
@@ -320,7 +319,7 @@ pub(super) fn updated(state: &mut State, id: JobId, change: &JobChange) {
     }
 }
 
-pub(super) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
+pub(crate) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     let array = array_mut(state, id);
     let before = array.spec.clone();
     changed_spec(&mut array.spec, change);
@@ -343,7 +342,7 @@ pub(super) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     state.index_deadline(id, &spec, limit_secs);
 }
 
-pub(super) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
+pub(crate) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
     let job = job_mut(state, id);
     assert_eq!(
         job.state,
@@ -367,7 +366,7 @@ pub(super) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: 
     }
 }
 
-pub(super) fn tasks_cancelled(
+pub(crate) fn tasks_cancelled(
     state: &mut State,
     id: JobId,
     positions: &RangeSet,
@@ -389,12 +388,12 @@ pub(super) fn tasks_cancelled(
     }
 }
 
-/// An array is over when nothing of it waits or runs.
-pub(in crate::ctl) fn close_array(array: &mut Array, at: Timestamp) {
+/// An array is over when none of its tasks is pending or live.
+pub(crate) fn close_array(array: &mut Array, at: Timestamp) {
     array.ended = array.is_over().then_some(at);
 }
 
-pub(super) fn waits_changed(
+pub(crate) fn waits_changed(
     state: &mut State,
     who: Dependent,
     waits: Option<Box<Waits>>,
@@ -405,7 +404,7 @@ pub(super) fn waits_changed(
     if still {
         return;
     }
-    // It counts as waiting in line from here on, as in Slurm.
+    // Its age counts from here, as in Slurm.
     let (eligible, reason, spec) = match who {
         Dependent::Job(id) => {
             let job = job_mut(state, id);
@@ -427,7 +426,7 @@ pub(super) fn waits_changed(
     state.index_begin(who.id(), eligible, eligible, &spec);
 }
 
-pub(super) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
+pub(crate) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
     let gone: BTreeSet<JobId> = jobs.iter().copied().collect();
     // They are the oldest, so this looks at hardly any other.
     let oldest = state
@@ -453,5 +452,38 @@ pub(super) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
 fn forget_key(state: &mut State, uid: u32, key: Option<Arc<str>>) {
     if let Some(key) = key {
         state.client_keys.remove(&ClientKey { uid, key });
+    }
+}
+
+/// `--ntasks 8 --ntasks-per-node 4` needs two nodes, whatever `--nodes` says (sbatch(1)).
+pub(crate) fn spread(request: &mut gmodel::Request) {
+    if let Some(per_node) = request.ntasks_per_node.filter(|_| request.ntasks > 1) {
+        request.nodes_min = request.nodes_min.max(request.ntasks.div_ceil(per_node));
+        request.nodes_max = request.nodes_max.max(request.nodes_min);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_per_node_decide_how_many_nodes_it_takes() {
+        let nodes = |ntasks, per_node, asked| {
+            let mut request = gmodel::Request {
+                ntasks,
+                ntasks_per_node: per_node,
+                nodes_min: asked,
+                nodes_max: asked,
+                ..gmodel::Request::default()
+            };
+            spread(&mut request);
+            (request.nodes_min, request.nodes_max)
+        };
+        assert_eq!(nodes(8, Some(4), 1), (2, 2));
+        assert_eq!(nodes(9, Some(4), 1), (3, 3));
+        assert_eq!(nodes(8, Some(4), 4), (4, 4));
+        assert_eq!(nodes(8, None, 1), (1, 1));
+        assert_eq!(nodes(1, Some(4), 2), (2, 2));
     }
 }

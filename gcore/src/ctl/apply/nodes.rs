@@ -1,14 +1,15 @@
-//! What the events of nodes change. A part of `apply`, and like it infallible, without clock or chance.
+//! What the events of nodes change. Infallible, without clock or chance.
 
-use super::{lift, node_mut};
+use crate::ctl::apply::memos::forget_what_fits;
+use crate::ctl::apply::records::{lift, node_mut};
 use crate::ctl::event::Event;
-use crate::ctl::state::{FenceFailure, Fencing, Node, Renewed, State};
-use crate::ctl::{node_health, submit};
+use crate::ctl::node;
+use crate::ctl::state::{FenceFailure, Fencing, Node, Renewed, State, Strike};
 use gmodel::node::{GpuEntry, Inventory, Link};
-use gmodel::{GpuSlot, NodeId, Timestamp};
+use gmodel::{GpuSlot, JobId, NodeId, Timestamp};
 use std::sync::Arc;
 
-pub(super) fn apply(state: &mut State, event: &Event) {
+pub(crate) fn apply(state: &mut State, event: &Event) {
     match event {
         Event::NodeJoined {
             node,
@@ -27,14 +28,14 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             state.next_node = state.next_node.max(node.0 + 1);
             state.node_names.insert(name.clone(), *node);
             state.nodes.insert(*node, joined);
-            submit::forget_what_fits(state);
+            forget_what_fits(state);
         }
         Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
         Event::NodeEpochRaised { node, epoch, .. } => {
             let generation = state.seq.0;
             let one = node_mut(state, *node);
             (one.epoch, one.renewed) = (*epoch, None);
-            // Its connection looks at its certificate again.
+            // Makes the node's connection check its certificate again.
             one.generation = generation;
         }
         Event::NodeRenewed { node, from, at, .. } => {
@@ -57,7 +58,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             if *one.life != *life {
                 one.well_since = *at;
             }
-            // What was cut may be whole again.
+            // A boot may undo MIG cuts.
             if one.life.boot != life.boot {
                 one.cuts.clear();
             }
@@ -71,7 +72,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             node, inventory, ..
         } => {
             take_inventory(node_mut(state, *node), inventory);
-            submit::forget_what_fits(state);
+            forget_what_fits(state);
             state.watch(*node);
         }
         Event::NodeLinkChanged { node, link, at } => {
@@ -110,7 +111,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             }
             state.watch(*node);
         }
-        Event::NodeStruck { node, strike } => node_health::apply_struck(state, *node, strike),
+        Event::NodeStruck { node, strike } => struck(state, *node, strike),
         Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
         Event::NodeFenceAsked {
             node,
@@ -159,14 +160,14 @@ pub(super) fn apply(state: &mut State, event: &Event) {
                 state.watched.remove(&node.id);
                 state.gone.retain(|_, from| *from != node.id);
             }
-            submit::forget_what_fits(state);
+            forget_what_fits(state);
         }
         other => unreachable!("{other:?} is not of a node"),
     }
 }
 
-/// A controller that starts has heard of no node yet.
-pub(super) fn unheard(state: &mut State, at: Timestamp) {
+/// No node has reported to a controller that starts.
+pub(crate) fn unheard(state: &mut State, at: Timestamp) {
     let up: Vec<NodeId> = state
         .nodes
         .values()
@@ -180,7 +181,7 @@ pub(super) fn unheard(state: &mut State, at: Timestamp) {
     }
 }
 
-/// Slots are for ever: a GPU keeps its slot by UUID, a missing one stays as absent.
+/// A GPU keeps its slot by UUID; a missing GPU's slot stays, as absent.
 fn take_inventory(node: &mut Node, inventory: &Inventory) {
     let gpus = Arc::make_mut(&mut node.gpus);
     for gpu in gpus.iter_mut() {
@@ -214,3 +215,27 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
         ..inventory.clone()
     });
 }
+
+/// Adds a strike; the oldest are dropped.
+pub(crate) fn struck(state: &mut State, id: NodeId, strike: &Strike) {
+    let Some(node) = state.nodes.get_mut(id) else {
+        return;
+    };
+    node.strikes.push(strike.clone());
+    let over = node.strikes.len().saturating_sub(MAX_STRIKES);
+    node.strikes.drain(..over);
+    index_pause(state, id);
+}
+
+/// The planner runs again when the node's pause is over.
+pub(crate) fn index_pause(state: &mut State, id: NodeId) {
+    let until = state
+        .nodes
+        .get(id)
+        .and_then(|node| node::pause::paused(node, Timestamp(i64::MIN)))
+        .map(|(until, _)| until);
+    state.not_yet.extend(until.map(|at| (at, JobId(0))));
+}
+
+/// Most strikes that a node keeps.
+const MAX_STRIKES: usize = 32;

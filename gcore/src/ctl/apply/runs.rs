@@ -1,20 +1,20 @@
-//! What the events of runs change, from the placement until their nodes are clean. A part of `apply`, and like it infallible,
-//! without clock or chance.
+//! What the events of runs change, from placement until their nodes are clean. Infallible, without clock or
+//! chance.
 
-use super::{
-    array_mut, close_array, job_mut, jobs, node_mut, raise_generation, raise_generations,
-    respecify, run_mut,
+use crate::ctl::apply::gpus::{drop_orders_on, note_freed};
+use crate::ctl::apply::jobs::{close_array, respecify};
+use crate::ctl::apply::records::{
+    array_mut, job_mut, node_mut, raise_generation, raise_generations, run_mut,
 };
-use crate::ctl::dependency::Dependent;
-use crate::ctl::run_end::DOWNED_MILLIS;
-use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
-use crate::ctl::{gpu_check, idle, mig, preempt, usage};
+use crate::ctl::apply::{jobs, stops, usage};
+use crate::ctl::owner::IDLE_POLICY;
+use crate::ctl::state::{DOWNED_MILLIS, Dependent, Member, NodeFailure, Outcome, Run, State};
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
 use gmodel::{JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
 use std::sync::Arc;
 
-pub(super) fn placed(
+pub(crate) fn placed(
     state: &mut State,
     id: RunId,
     allocation: &Allocation,
@@ -47,7 +47,7 @@ pub(super) fn placed(
         array.own_live += 1;
     }
     if waited {
-        // Only what a node brought along after a restore: it runs, whatever it waited for.
+        // Only an adopted run: it runs, whatever its job waited for.
         state.set_waits(Dependent::Job(id.job), None);
     }
     let members = allocation
@@ -66,8 +66,8 @@ pub(super) fn placed(
     state.runs.insert(id, run);
 }
 
-/// Makes what is missing of a job and its run, as if it had been placed and let go just now.
-pub(super) fn adopted(
+/// Makes the missing records of an adopted run, as if it had been placed and released just now.
+pub(crate) fn adopted(
     state: &mut State,
     id: RunId,
     spec: &Arc<JobSpec>,
@@ -86,8 +86,8 @@ pub(super) fn adopted(
     let_go(state, id, at);
 }
 
-/// A node brought its part of an adopted run along. That of the batch node comes first.
-pub(super) fn found_on(
+/// Adds a node's share of an adopted run. The batch node's share comes first.
+pub(crate) fn found_on(
     state: &mut State,
     id: RunId,
     share: &NodeShare,
@@ -101,18 +101,18 @@ pub(super) fn found_on(
         .insert(place, Member::new(share.node, Arc::new(life.clone())));
     let node = node_mut(state, share.node);
     node.runs.insert(id);
-    mig::yield_to(node, share);
+    drop_orders_on(node, share);
 }
 
 /// All of its nodes are ready.
-pub(super) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
+pub(crate) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
     let run = run_mut(state, id);
     run.go = Some(at);
     let placed = run.placed;
     state.preparing.remove(&(placed, id));
 }
 
-pub(super) fn reported(
+pub(crate) fn reported(
     state: &mut State,
     id: RunId,
     node: NodeId,
@@ -139,7 +139,7 @@ pub(super) fn reported(
         && run.started.is_none()
         && run.outcome.is_none()
     {
-        // The node's word, which may come late, within what our own clock allows.
+        // The node's time may come late; it is bounded by the controller's clock.
         let started = (*started).clamp(run.placed, at.max(run.placed));
         run.started = Some(started);
         job_mut(state, id.job).started = Some(started);
@@ -151,15 +151,16 @@ pub(super) fn reported(
         script_ended(state, id, at);
     }
     if let Some(share) = freed {
-        gpu_check::note_freed(state, node, &share, at);
+        note_freed(state, node, &share, at);
     }
     if ends_wait {
-        // The others need not wait for a checkpoint any more.
+        // The other nodes need not wait for a checkpoint any more.
         raise_generations(state, id);
     }
 }
 
-/// The script of a run on several nodes is over and others have not said so: its job is COMPLETING until they do.
+/// The script of a run on several nodes is over and other nodes have not reported so: the job is COMPLETING
+/// until then.
 fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
     let goes_on = state
         .runs
@@ -175,19 +176,19 @@ fn script_ended(state: &mut State, id: RunId, at: Timestamp) {
     }
 }
 
-pub(super) fn marked(run: &mut Run, node: NodeId, mark: &CheckpointMark) {
+pub(crate) fn marked(run: &mut Run, node: NodeId, mark: &CheckpointMark) {
     if let Some(place) = run.place_of(node) {
         run.members[place].marked = mark.number;
     }
     run.mark = Some(mark.clone());
 }
 
-pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool, at: Timestamp) {
+pub(crate) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool, at: Timestamp) {
     let run = run_mut(state, id);
     run.outcome = Some(outcome.clone());
     run.step_holds.clear();
     let placed = run.placed;
-    let idled = run.stop.as_ref().is_some_and(|stop| stop.by == idle::BY);
+    let idled = run.stop.as_ref().is_some_and(|stop| stop.by == IDLE_POLICY);
     state.preparing.remove(&(placed, id));
     state.idle_untold.remove(&id);
     state.idle_seen.remove(id);
@@ -220,7 +221,7 @@ pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bo
     }
 }
 
-/// Nodes that a job remembers to have failed it.
+/// Most failed nodes that a job remembers.
 const MAX_FAILURES: usize = 32;
 
 fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
@@ -286,7 +287,7 @@ fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome, at: Times
     }
 }
 
-pub(super) fn settled(state: &mut State, id: RunId, at: Timestamp) {
+pub(crate) fn settled(state: &mut State, id: RunId, at: Timestamp) {
     let outcome = run_mut(state, id)
         .outcome
         .clone()
@@ -294,8 +295,8 @@ pub(super) fn settled(state: &mut State, id: RunId, at: Timestamp) {
     fate(state, id, &outcome, at);
 }
 
-/// The run is over: the job goes back to the queue or is finished. Its age in memory counts from when we
-/// heard: it may have ended long before, and must not be forgotten before it is written.
+/// The run is over: the job goes back to the queue or is finished. Its age in memory counts from when the
+/// controller heard: it may have ended long before, and must not be forgotten before it is written.
 fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     let job = job_mut(state, id.job);
     job.live = None;
@@ -348,9 +349,9 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     }
 }
 
-pub(super) fn closed(state: &mut State, id: RunId) {
+pub(crate) fn closed(state: &mut State, id: RunId) {
     let run = state.runs.remove(id).expect("a closed run exists");
-    preempt::forget(state, id, run.stop.as_ref());
+    stops::forget(state, id, run.stop.as_ref());
     for member in &run.members {
         if let Some(node) = state.nodes.get_mut(member.node) {
             node.runs.remove(&id);

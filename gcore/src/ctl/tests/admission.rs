@@ -1,6 +1,6 @@
 //! Limits at submission: counted as jobs come and go, named with their value and the use.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

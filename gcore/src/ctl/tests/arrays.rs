@@ -1,6 +1,6 @@
 //! Arrays: one record for many tasks, records of their own for those that differ.
 
-use super::world::{World, check};
+use crate::ctl::tests::world::{World, check};
 use crate::ctl::*;
 use expect_test::expect;
 use gmodel::JobId;

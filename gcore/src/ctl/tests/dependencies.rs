@@ -1,6 +1,6 @@
 //! Dependencies: who waits for whom, what becomes of it when the other ends, is requeued, cancelled or forgotten.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

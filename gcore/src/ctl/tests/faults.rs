@@ -1,6 +1,6 @@
 //! Lost nodes, lost disks, late reports, old backups.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

@@ -1,9 +1,9 @@
 //! Repair of sick GPUs within the breaker, and what a GPU's history says.
 
-use super::super::command::{Actor, Command, Input, NodeReport, Refusal, Reply};
-use super::super::event::Event;
-use super::super::state::{Node, State};
-use super::super::{check, handle, next_deadline, open_breakers};
+use crate::ctl::command::{Actor, Command, Input, NodeReport, Refusal, Reply};
+use crate::ctl::event::Event;
+use crate::ctl::state::{Node, State};
+use crate::ctl::{check, handle, next_deadline, open_breakers};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_health::{GpuHealthStatus, RepairStage};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
@@ -305,7 +305,7 @@ fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
         reason: "3 launch errors".into(),
         since: other.now,
     };
-    super::super::apply(
+    crate::ctl::apply(
         &mut other.state,
         &Event::NodeDrained {
             node: NodeId(1),
@@ -388,7 +388,7 @@ fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead()
                 link: Link::Down,
                 at: pool.now,
             };
-            super::super::apply(&mut pool.state, &dead);
+            crate::ctl::apply(&mut pool.state, &dead);
         }
         let (sick, well) = (pool.nodes[0].remove(2), pool.nodes[0].remove(2));
         for gpu in [&sick, &well] {
@@ -474,7 +474,7 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
     pool.report(1);
     pool.forget(true, &sick.uuid).unwrap();
     // A new controller knows too.
-    pool.state.gone = super::super::gpu_gone::gone(&pool.state);
+    pool.state.gone = crate::ctl::gpu::missing::gone(&pool.state);
     pool.nodes[1].push(GpuInfo {
         uuid: sick.uuid.clone(),
         index: 8,
@@ -490,7 +490,7 @@ fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
 #[test]
 fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_restart() {
     let mut pool = Pool::new(3);
-    let restart = |pool: &mut Pool| pool.state.gone = super::super::gpu_gone::gone(&pool.state);
+    let restart = |pool: &mut Pool| pool.state.gone = crate::ctl::gpu::missing::gone(&pool.state);
     let orders =
         |pool: &Pool, node: u32| pool.state.nodes.get(NodeId(node)).unwrap().gpu_orders.len();
     pool.falls_sick(1, 2, "");

@@ -1,6 +1,6 @@
 //! Parts of GPUs: who stands beside whom, and that a plan made before cannot break the rule.
 
-use super::world::{World, check as show};
+use crate::ctl::tests::world::{World, check as show};
 use crate::ctl::{Input, check, snapshot};
 use expect_test::expect;
 use gmodel::GpuPart;

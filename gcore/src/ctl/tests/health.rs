@@ -1,7 +1,7 @@
 //! Strikes, drains and their breaker; jobs that take nodes down.
 
-use super::world::{World, check};
 use crate::ctl::next_deadline;
+use crate::ctl::tests::world::{World, check};
 use expect_test::expect;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Idle GPUs: who is warned and who is ended, as stories; and over random samples, restarts and jumps of the clock what never is.
 
-use super::world::{World, check};
+use crate::ctl::tests::world::{World, check};
 use crate::ctl::*;
 use expect_test::expect;
 use gmodel::gpu_use::{GpuUseTotals, UseSample};

@@ -1,6 +1,6 @@
 //! IMEX channels of runs on several nodes of one NVLink domain.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

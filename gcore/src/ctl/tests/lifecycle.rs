@@ -1,7 +1,7 @@
 //! A job's life on one node: from the submission to the end, and what people do to it on the way.
 
-use super::super::{Input, Job, handle, next_deadline};
-use super::world::{World, check};
+use crate::ctl::tests::world::{World, check};
+use crate::ctl::{Input, Job, handle, next_deadline};
 use expect_test::expect;
 use gmodel::JobId;
 use gmodel::config::ClusterConfig;
@@ -442,8 +442,9 @@ fn the_owner_of_an_array_cannot_lengthen_its_running_tasks() {
 
 #[test]
 fn a_job_that_was_moved_since_the_plan_does_not_start_on_the_old_nodes() {
-    use super::world::World;
-    use crate::ctl::{Input, snapshot};
+    use crate::ctl::Input;
+    use crate::ctl::snapshot;
+    use crate::ctl::tests::world::World;
     let mut world = World::new();
     for line in [
         "partition a nodes=n1",
@@ -510,7 +511,7 @@ fn the_end_of_a_wait_for_switches_is_a_time_to_look_again() {
     ]);
     assert_eq!(world.plan(), []);
     assert_eq!(
-        (looks_at(&world), super::super::next_deadline(&world.state)),
+        (looks_at(&world), crate::ctl::next_deadline(&world.state)),
         (vec![1], Some(world.now.plus_secs(1)))
     );
     let mut again = waits_for_one_switch(&[
@@ -544,8 +545,9 @@ fn the_end_of_a_wait_for_switches_is_a_time_to_look_again() {
 
 #[test]
 fn a_stale_plan_gives_nothing_out_twice() {
-    use super::world::World;
-    use crate::ctl::{Input, snapshot};
+    use crate::ctl::Input;
+    use crate::ctl::snapshot;
+    use crate::ctl::tests::world::World;
     let mut world = World::new();
     for line in [
         "node n1 h100:1",

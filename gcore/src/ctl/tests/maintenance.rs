@@ -1,6 +1,6 @@
 //! Maintenance over running jobs: who is told to go, when, and what becomes of it.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

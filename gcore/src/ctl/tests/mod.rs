@@ -23,6 +23,7 @@ mod random;
 mod refusals;
 mod requests;
 mod requeue;
+mod reservation_limits;
 mod reservations;
 mod steps;
 mod suspension;
@@ -30,4 +31,4 @@ mod usage;
 mod words;
 mod world;
 
-pub(super) use super::check as check_state;
+pub(super) use crate::ctl::check as check_state;

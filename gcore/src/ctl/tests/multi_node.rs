@@ -1,6 +1,6 @@
 //! Runs on several nodes prepare, start and end as one.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 const TWO: &str = "node n1 h100:8

@@ -1,6 +1,6 @@
 //! Jobs that wait in several partitions: accepted by those that take them, started in one, back in all when requeued.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Accounts, users, QOS: who edits them, which edits make no sense, who may submit under which name.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Preemption, marks, and drains with a deadline: who is told to go, what becomes of it, what the record says.
 
-use super::world::{World, check};
+use crate::ctl::tests::world::{World, check};
 use expect_test::expect;
 
 #[test]

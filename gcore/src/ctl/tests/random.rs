@@ -1,7 +1,7 @@
 //! Random stories: whatever people, nodes and the clock do, the invariants hold and no job is lost.
 
-use super::words::actor;
-use super::world::World;
+use crate::ctl::tests::words::actor;
+use crate::ctl::tests::world::World;
 use crate::ctl::*;
 use gmodel::checkpoint::CheckpointMark;
 use gmodel::policy::PreemptMode;

@@ -1,6 +1,6 @@
 //! What is refused says what was asked, what stands against it, and what would work.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

@@ -1,6 +1,6 @@
 //! A waiting job's request changes as one, under the rules of a submission; a running one's does not.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Jobs that are over and are put back: same id, next attempt; and what is not put back, and why.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

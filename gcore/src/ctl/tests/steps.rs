@@ -1,6 +1,6 @@
 //! Steps that have parts of their job for themselves.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

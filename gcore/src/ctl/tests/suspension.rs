@@ -1,6 +1,6 @@
 //! Runs that stand still: on an operator's word, or for a job that has their CPUs; and how they go on.
 
-use super::world::check;
+use crate::ctl::tests::world::check;
 use expect_test::expect;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Who is charged for which runs, and when.
 
-use super::world::World;
+use crate::ctl::tests::world::World;
 use crate::ctl::{Input, NodeReport};
 use gmodel::Timestamp;
 use gmodel::policy::Period;

@@ -1,0 +1,60 @@
+//! Charges runs to their accounts and users when they are over: here and nowhere else.
+//!
+//! The usage of a live run is added where the book is read (`gsched::usage`), so nothing is written while it
+//! runs.
+
+use crate::ctl::state::{Outcome, State};
+use gmodel::run::NodeShare;
+use gmodel::{GpuSlot, JobId, NodeId, RunId};
+use gsched::usage::Rate;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Charges a run that is over, each of its nodes for as long as it was held. A run that never started costs
+/// nothing.
+pub(crate) fn charge(state: &mut State, id: RunId, outcome: &Outcome) {
+    let Some(started) = outcome.started else {
+        return;
+    };
+    let Some(run) = state.runs.get(id) else {
+        return;
+    };
+    let stood_still = i64::try_from(run.suspended_by(outcome.ended)).unwrap_or(0);
+    let held = |at: usize| {
+        outcome
+            .held_millis
+            .get(at)
+            .copied()
+            .unwrap_or(outcome.lasted_millis())
+    };
+    let mut together: BTreeMap<i64, Vec<NodeShare>> = BTreeMap::new();
+    for (at, share) in run.allocation.iter().enumerate() {
+        together.entry(held(at)).or_default().push(share.clone());
+    }
+    let half_life_secs = state.config.scheduler.fair_share.half_life_secs;
+    for (held, shares) in together {
+        let Some((account, user, rate)) = rate_of(state, id.job, &shares) else {
+            return;
+        };
+        let until = started.plus_millis(held);
+        let from = started.plus_millis(stood_still).min(until);
+        let book = Arc::make_mut(&mut state.usage);
+        book.charge(&account, &user, &rate, from, until, half_life_secs);
+    }
+}
+
+fn rate_of(state: &State, id: JobId, shares: &[NodeShare]) -> Option<(String, String, Rate)> {
+    let spec = &state.jobs.get(id)?.spec;
+    let config = &state.config.scheduler.fair_share;
+    let factor = state
+        .policy
+        .qos
+        .get(&spec.qos)
+        .map_or(1000, |qos| qos.usage_factor_milli);
+    let gpu_type = |node: NodeId, slot: GpuSlot| {
+        let gpu = state.nodes.get(node)?.gpus.get(usize::from(slot.0))?;
+        Some(gpu.info.gpu_type.as_str())
+    };
+    let rate = Rate::of(shares, gpu_type, config, factor);
+    Some((spec.account.clone(), spec.user.name.clone(), rate))
+}

@@ -1,0 +1,361 @@
+//! Holding and releasing. A job may have several holds, each with its owner and reason.
+
+use crate::ctl::command::{Actor, Refusal, Reply, Target};
+use crate::ctl::event::Event;
+use crate::ctl::job::targets::{
+    Found, each, few_are_split, find, is_one_task, own_tasks, shown, split,
+};
+use crate::ctl::owner::SYSTEM;
+use crate::ctl::state::{Array, State, put_in};
+use crate::ctl::tx::Tx;
+use gmodel::array_spec::RangeSet;
+use gmodel::node::HoldMark;
+use gmodel::{JobId, JobState, RefusalKind};
+
+/// The user whose hold it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Holder<'a> {
+    pub actor: &'a Actor,
+    /// The job's owner holds, as with `scontrol uhold`; else the actor.
+    pub for_owner: bool,
+}
+
+impl Holder<'_> {
+    /// The owner in the mark.
+    fn mark_owner(self, job_owner: &str) -> String {
+        if self.for_owner {
+            format!("user:{job_owner}")
+        } else {
+            mark_owner(self.actor, job_owner)
+        }
+    }
+}
+
+pub(crate) fn hold(
+    tx: &mut Tx,
+    holder: Holder,
+    targets: &[Target],
+    reason: &str,
+) -> Result<Reply, Refusal> {
+    few_are_split(
+        tx.state,
+        targets,
+        "held",
+        |target, found| matches!(found, Found::Untouched { array, .. } if !goes_apart(tx.state, target, *array)),
+    )?;
+    Ok(each(tx, targets, |tx, target| {
+        let found = find(tx.state, holder.actor, target)?;
+        let reason = reason.chars().take(1000).collect();
+        match found {
+            Found::Array(array) => {
+                let held = &tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(Vec::new(), |a| a.holds.clone());
+                if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, array), reason) {
+                    tx.emit(Event::ArrayHeld { array, mark });
+                }
+                // Tasks of it that were released again.
+                let apart = tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(RangeSet::new(), Array::all_apart);
+                let mark = HoldMark {
+                    owner: holder.mark_owner(&owner_name(tx, array)),
+                    reason: "its array is held".into(),
+                    since: tx.now,
+                };
+                hold_tasks(tx, array, &apart, mark);
+                for id in own_tasks(tx.state, array) {
+                    hold_job(tx, holder, id, "its array is held".into());
+                }
+                Ok(())
+            }
+            Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
+                let mark = HoldMark {
+                    owner: holder.mark_owner(&owner_name(tx, array)),
+                    reason,
+                    since: tx.now,
+                };
+                hold_tasks(tx, array, &positions, mark);
+                Ok(())
+            }
+            Found::Untouched { array, positions } => {
+                for position in positions.iter() {
+                    let id = split(tx, array, position);
+                    hold_job(tx, holder, id, reason.clone());
+                }
+                Ok(())
+            }
+            Found::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
+            Found::Job(_) | Found::Over => {
+                let text = format!(
+                    "job {} is not pending: only pending jobs can be held.",
+                    shown(target)
+                );
+                Err(Refusal::conflict(text).about(RefusalKind::JobRuns))
+            }
+        }
+    }))
+}
+
+fn owner_name(tx: &Tx, array: JobId) -> String {
+    tx.state
+        .arrays
+        .get(array)
+        .map_or(String::new(), |array| array.spec.user.name.clone())
+}
+
+/// Whether tasks are held without records of their own.
+fn goes_apart(state: &State, target: &Target, array: JobId) -> bool {
+    !is_one_task(target) && state.arrays.get(array).is_some_and(Array::has_room_apart)
+}
+
+/// Holds tasks without records that have no hold of the mark's owner yet.
+pub(crate) fn hold_tasks(tx: &mut Tx, id: JobId, positions: &RangeSet, mark: HoldMark) {
+    let Some(array) = tx.state.arrays.get(id) else {
+        return;
+    };
+    let mut new = RangeSet::new();
+    for one in array.by_holds(positions) {
+        if one.holds.iter().all(|held| held.owner != mark.owner) {
+            put_in(&mut new, &one.positions);
+        }
+    }
+    if !new.is_empty() {
+        tx.emit(Event::TasksHeld {
+            array: id,
+            positions: new,
+            mark,
+        });
+    }
+}
+
+fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
+    let Some(job) = tx.state.jobs.get(id) else {
+        return false;
+    };
+    if job.state != JobState::Pending {
+        return false;
+    }
+    let held = job.holds.clone();
+    let owner = job.spec.user.name.clone();
+    if let Some(mark) = new_mark(tx, holder, &held, owner, reason) {
+        tx.emit(Event::JobHeld { job: id, mark });
+    }
+    true
+}
+
+/// The mark, unless a hold of the same owner is there already.
+fn new_mark(
+    tx: &Tx,
+    holder: Holder,
+    held: &[HoldMark],
+    owner: String,
+    reason: String,
+) -> Option<HoldMark> {
+    let mine = holder.mark_owner(&owner);
+    let known = held.iter().any(|mark| mark.owner == mine);
+    (!known).then_some(HoldMark {
+        owner: mine,
+        reason,
+        since: tx.now,
+    })
+}
+
+/// An operator's hold is an administrator's on own jobs too, as in Slurm; `gsub --hold` and `uhold` make a
+/// user's hold.
+pub(crate) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
+    if actor.user == job_owner && !actor.operator {
+        format!("user:{}", actor.user)
+    } else {
+        format!("admin:{}", actor.user)
+    }
+}
+
+pub(crate) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
+    few_are_split(tx.state, targets, "released", |target, found| match found {
+        Found::Untouched { array, positions } => {
+            is_held(tx.state, *array, positions) && !goes_apart(tx.state, target, *array)
+        }
+        _ => false,
+    })?;
+    Ok(each(tx, targets, |tx, target| {
+        match find(tx.state, actor, target)? {
+            Found::Array(array) => {
+                let tasks = own_tasks(tx.state, array);
+                let is_over = |id: &JobId| {
+                    tx.state
+                        .jobs
+                        .get(*id)
+                        .is_none_or(|job| job.state.is_final())
+                };
+                let (held, owner) = match tx.state.arrays.get(array) {
+                    Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => {
+                        return Err(over(target));
+                    }
+                    Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
+                    None => return Ok(()),
+                };
+                for owner in to_lift(actor, &held, &owner, target)? {
+                    tx.emit(Event::ArrayReleased {
+                        array,
+                        owner: Some(owner),
+                        at: tx.now,
+                    });
+                }
+                let apart = tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(RangeSet::new(), Array::all_apart);
+                let mut refused = release_tasks(tx, actor, array, &apart, target);
+                for id in tasks {
+                    let pending = tx
+                        .state
+                        .jobs
+                        .get(id)
+                        .is_some_and(|job| job.state == JobState::Pending);
+                    if pending {
+                        refused = refused.and(release_job(tx, actor, id, target));
+                    }
+                }
+                refused
+            }
+            Found::Untouched { array, positions } if !is_held(tx.state, array, &positions) => {
+                Ok(())
+            }
+            Found::Untouched { array, positions } if goes_apart(tx.state, target, array) => {
+                release_tasks(tx, actor, array, &positions, target)
+            }
+            Found::Untouched { array, positions } => {
+                let owner = owner_name(tx, array);
+                for one in tx
+                    .state
+                    .arrays
+                    .get(array)
+                    .map_or(Vec::new(), |array| array.by_holds(&positions))
+                {
+                    to_lift(actor, &one.holds, &owner, target)?;
+                }
+                positions.iter().try_for_each(|position| {
+                    let id = split(tx, array, position);
+                    release_job(tx, actor, id, target)
+                })
+            }
+            Found::Job(id) => release_job(tx, actor, id, target),
+            Found::Over => Err(over(target)),
+        }
+    }))
+}
+
+/// Whether any of some untouched tasks is held.
+fn is_held(state: &State, array: JobId, positions: &RangeSet) -> bool {
+    state.arrays.get(array).is_some_and(|array| {
+        array
+            .by_holds(positions)
+            .iter()
+            .any(|one| !one.holds.is_empty())
+    })
+}
+
+/// Lifts the holds of tasks without records that the actor may lift; refused if another's hold remains.
+fn release_tasks(
+    tx: &mut Tx,
+    actor: &Actor,
+    id: JobId,
+    positions: &RangeSet,
+    target: &Target,
+) -> Result<(), Refusal> {
+    let Some(array) = tx.state.arrays.get(id) else {
+        return Ok(());
+    };
+    let (sets, owner) = (array.by_holds(positions), array.spec.user.name.clone());
+    let mut refused = Ok(());
+    for one in sets {
+        match to_lift(actor, &one.holds, &owner, target) {
+            Ok(owners) => owners.into_iter().for_each(|owner| {
+                tx.emit(Event::TasksReleased {
+                    array: id,
+                    positions: one.positions.clone(),
+                    owner: Some(owner),
+                    at: tx.now,
+                });
+            }),
+            Err(refusal) => refused = refused.and(Err(refusal)),
+        }
+    }
+    refused
+}
+
+/// A job that is over has no hold to lift.
+fn over(target: &Target) -> Refusal {
+    Refusal::conflict(format!(
+        "job {} is over: there is nothing to release.",
+        shown(target)
+    ))
+    .about(RefusalKind::JobOver)
+}
+
+fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: &Target) -> Result<(), Refusal> {
+    let Some(job) = tx.state.jobs.get(id) else {
+        return Ok(());
+    };
+    if job.state.is_final() {
+        return Err(over(target));
+    }
+    let (held, owner) = (job.holds.clone(), job.spec.user.name.clone());
+    for owner in to_lift(actor, &held, &owner, target)? {
+        tx.emit(Event::JobReleased {
+            job: id,
+            owner: Some(owner),
+            at: tx.now,
+        });
+    }
+    Ok(())
+}
+
+/// The owners whose marks a release lifts: the actor, in either role; for an operator also the controller; for
+/// an operator without a mark there, all.
+fn to_lift(
+    actor: &Actor,
+    held: &[HoldMark],
+    job_owner: &str,
+    target: &Target,
+) -> Result<Vec<String>, Refusal> {
+    let (mine, as_owner) = (mark_owner(actor, job_owner), format!("user:{}", actor.user));
+    let is_own =
+        |mark: &HoldMark| mark.owner == mine || (actor.user == job_owner && mark.owner == as_owner);
+    let lifted = |mark: &&HoldMark| is_own(mark) || actor.operator && mark.owner == SYSTEM;
+    if held.is_empty() || held.iter().any(is_own) {
+        return Ok(held
+            .iter()
+            .filter(lifted)
+            .map(|mark| mark.owner.clone())
+            .collect());
+    }
+    if actor.operator {
+        return Ok(held.iter().map(|mark| mark.owner.clone()).collect());
+    }
+    let by: Vec<_> = held.iter().map(who_and_why).collect();
+    Err(Refusal::denied(format!(
+        "job {} is held by {}; only they or an operator can release it.",
+        shown(target),
+        by.join(", ")
+    )))
+}
+
+/// `carol (because)`.
+fn who_and_why(mark: &HoldMark) -> String {
+    let who = mark
+        .owner
+        .split_once(':')
+        .map_or(mark.owner.as_str(), |(_, name)| name);
+    if mark.reason.is_empty() {
+        who.to_owned()
+    } else {
+        format!("{who} ({})", mark.reason)
+    }
+}

@@ -1,0 +1,313 @@
+//! Requeues jobs: a live run is ended for it; a finished job is pending again as long as it is in memory. What
+//! its earlier end decided (dependants, the record of that attempt) stays.
+
+use crate::ctl::command::{Actor, Refusal, RefusalCode, Reply, Target};
+use crate::ctl::event::Event;
+use crate::ctl::job::dependency::resolve::Asker;
+use crate::ctl::job::hold::{hold_tasks, mark_owner};
+use crate::ctl::job::targets::{
+    Found, each, few_are_split, find, is_one_task, own_tasks, shown, split,
+};
+use crate::ctl::job::{dependency, limits};
+use crate::ctl::run::end::stop;
+use crate::ctl::state::{Dependent, Job, Waits, intersection};
+use crate::ctl::tx::Tx;
+use gmodel::array_spec::RangeSet;
+use gmodel::node::HoldMark;
+use gmodel::run::StopCause;
+use gmodel::{JobId, JobSpec, RefusalKind, RunId};
+
+pub(crate) fn handle(
+    tx: &mut Tx,
+    actor: &Actor,
+    targets: &[Target],
+    hold: bool,
+) -> Result<Reply, Refusal> {
+    few_are_split(tx.state, targets, "held", |target, found| {
+        hold && *found == Found::Over && is_one_task(target)
+    })?;
+    Ok(each(tx, targets, |tx, target| {
+        let found =
+            find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
+        let (jobs, cancelled) = match &found {
+            Found::Job(id) => (vec![*id], None),
+            Found::Array(id) => (
+                own_tasks(tx.state, *id),
+                tx.state
+                    .arrays
+                    .get(*id)
+                    .map(|array| (*id, array.cancelled.clone())),
+            ),
+            Found::Untouched { .. } => (Vec::new(), None),
+            Found::Over => (Vec::new(), position_of(tx, actor, target)?),
+        };
+        let steps: Vec<(JobId, Step)> = jobs
+            .iter()
+            .filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?)))
+            .collect();
+        let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
+        if steps.is_empty() && cancelled.is_none() {
+            let text = format!(
+                "job {} waits in the queue, so there is nothing to take back.",
+                shown(target)
+            );
+            return Err(Refusal::conflict(text).about(RefusalKind::JobPending));
+        }
+        may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
+        let waits = steps
+            .iter()
+            .map(|(id, step)| waits_again(tx, *id, *step))
+            .collect::<Result<Vec<_>, Refusal>>()?;
+        let array_waits = cancelled
+            .as_ref()
+            .map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
+        for (step, waits) in steps.into_iter().zip(waits) {
+            take_back(tx, actor, step, waits, hold);
+        }
+        if let Some((array, positions)) = cancelled {
+            tx.emit(Event::TasksRequeued {
+                array,
+                positions: positions.clone(),
+                by: actor.user.clone(),
+                at: tx.now,
+            });
+            wait_for(tx, Dependent::Array(array), array_waits);
+            match found {
+                _ if !hold => {}
+                Found::Array(_) => hold_array(tx, actor, array),
+                _ if !is_one_task(target) => hold_returned(tx, actor, array, &positions),
+                // A dependency that can never be met may cancel the task again.
+                _ => positions.iter().for_each(|position| {
+                    if tx
+                        .state
+                        .arrays
+                        .get(array)
+                        .is_some_and(|array| array.pending.contains(position))
+                    {
+                        let task = split(tx, array, position);
+                        hold_job(tx, actor, task);
+                    }
+                }),
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// How a job returns to the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Its run is ended first.
+    Stop(RunId),
+    /// Its run has ended and is being cleaned up.
+    Stay(RunId),
+    Return,
+}
+
+/// `None` for a pending job, or one that is being requeued.
+fn step(tx: &Tx, job: &Job) -> Option<Step> {
+    let Some(run) = job.live_run() else {
+        return job.state.is_final().then_some(Step::Return);
+    };
+    match tx.state.runs.get(run)?.outcome.as_ref() {
+        None => Some(Step::Stop(run)),
+        Some(outcome) => outcome.requeue.is_none().then_some(Step::Stay(run)),
+    }
+}
+
+/// Refused if the job must not run twice, or if a limit on queued jobs is reached.
+fn may_run_again(
+    tx: &Tx,
+    actor: &Actor,
+    target: &Target,
+    steps: &[(JobId, Step)],
+    cancelled: Option<&(JobId, RangeSet)>,
+) -> Result<(), Refusal> {
+    let job = |(id, _): &(JobId, Step)| Some((*id, &tx.state.jobs.get(*id)?.spec));
+    let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
+    if let Some((id, _)) = steps
+        .iter()
+        .filter_map(job)
+        .chain(array)
+        .find(|(_, spec)| spec.requeue == Some(false))
+    {
+        return Err(Refusal::conflict(format!(
+            "job {} was submitted with --no-requeue. If it may run again: gadm job update {id} Requeue=1, and then requeue it.",
+            shown(target)
+        )));
+    }
+    let returning = || steps.iter().filter(|(_, step)| *step == Step::Return);
+    let count = returning().count() as u64 + cancelled.map_or(0, |(_, positions)| positions.len());
+    match returning().find_map(job).or(array) {
+        Some((_, spec)) if !actor.operator && count > 0 => {
+            limits::check_return(tx.state, spec, count)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn take_back(
+    tx: &mut Tx,
+    actor: &Actor,
+    (id, step): (JobId, Step),
+    waits: Option<Box<Waits>>,
+    hold: bool,
+) {
+    let by = actor.user.clone();
+    match step {
+        Step::Stop(_) => {}
+        Step::Stay(run) => tx.emit(Event::JobRequeued {
+            job: id,
+            run: Some(run),
+            by,
+            at: tx.now,
+        }),
+        Step::Return => tx.emit(Event::JobRequeued {
+            job: id,
+            run: None,
+            by,
+            at: tx.now,
+        }),
+    }
+    if hold {
+        hold_job(tx, actor, id);
+    }
+    match step {
+        Step::Stop(run) => stop(tx, run, StopCause::Requeued, &actor.user),
+        Step::Stay(_) => {}
+        Step::Return => wait_for(tx, Dependent::Job(id), waits),
+    }
+}
+
+fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
+    let Some(job) = tx.state.jobs.get(id) else {
+        return;
+    };
+    let mark = mark(tx, actor, &job.spec);
+    if job.holds.iter().all(|held| held.owner != mark.owner) {
+        tx.emit(Event::JobHeld { job: id, mark });
+    }
+}
+
+fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
+    let Some(array) = tx.state.arrays.get(id) else {
+        return;
+    };
+    let mark = mark(tx, actor, &array.spec);
+    let apart = array.all_apart();
+    if array.holds.iter().all(|held| held.owner != mark.owner) {
+        tx.emit(Event::ArrayHeld {
+            array: id,
+            mark: mark.clone(),
+        });
+    }
+    hold_tasks(tx, id, &apart, mark);
+}
+
+/// Holds requeued tasks that are pending again.
+fn hold_returned(tx: &mut Tx, actor: &Actor, id: JobId, positions: &RangeSet) {
+    let Some(array) = tx.state.arrays.get(id) else {
+        return;
+    };
+    let mark = mark(tx, actor, &array.spec);
+    let positions = intersection(positions, &array.pending);
+    let has_room = array.has_room_apart();
+    match has_room {
+        true => hold_tasks(tx, id, &positions, mark),
+        false => positions.iter().for_each(|position| {
+            let task = split(tx, id, position);
+            hold_job(tx, actor, task);
+        }),
+    }
+}
+
+fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> HoldMark {
+    HoldMark {
+        owner: mark_owner(actor, &spec.user.name),
+        reason: "requeued and held".into(),
+        since: tx.now,
+    }
+}
+
+fn wait_for(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
+    if waits.is_some() {
+        tx.emit(Event::WaitsChanged {
+            who,
+            waits,
+            at: tx.now,
+        });
+        dependency::settle::cancel_hopeless(tx, who);
+    }
+}
+
+/// The conditions that a finished job waits for again.
+fn waits_again(tx: &Tx, id: JobId, step: Step) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(job) = tx.state.jobs.get(id).filter(|_| step == Step::Return) else {
+        return Ok(None);
+    };
+    let asker = Asker {
+        id,
+        spec: &job.spec,
+        task: job.task,
+    };
+    dependency::resolve::resolve_again(tx, Dependent::Job(id), asker, job.attempts > 0)
+}
+
+/// The same for tasks that never had a record of their own; they share the conditions of the pending tasks.
+fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(array) = tx.state.arrays.get(id) else {
+        return Ok(None);
+    };
+    if !array.pending.is_empty() {
+        return Ok(array.waits.clone());
+    }
+    dependency::resolve::resolve_again(
+        tx,
+        Dependent::Array(id),
+        Asker {
+            id,
+            spec: &array.spec,
+            task: None,
+        },
+        false,
+    )
+}
+
+/// The array and position of a task that was cancelled with others.
+fn position_of(
+    tx: &Tx,
+    actor: &Actor,
+    target: &Target,
+) -> Result<Option<(JobId, RangeSet)>, Refusal> {
+    let array = |id: JobId| tx.state.arrays.get(id);
+    let place = match target {
+        Target::Job(id) => tx
+            .state
+            .array_of(*id)
+            .map(|(array, position)| (array, RangeSet::from_iter([position]))),
+        Target::Task { array: id, index } => array(*id)
+            .and_then(|array| Some((array, RangeSet::from_iter([array.tasks.position(*index)?])))),
+        Target::Tasks { array: id, indices } => {
+            array(*id).map(|array| (array, array.tasks.positions_of(indices)))
+        }
+    };
+    let Some((array, positions)) = place else {
+        return Ok(None);
+    };
+    find(tx.state, actor, &Target::Job(array.id))?;
+    Ok(Some((array.id, positions)))
+}
+
+/// A job that has left the memory cannot be requeued.
+fn what_is_left(tx: &Tx, target: &Target, refusal: Refusal) -> Refusal {
+    let of_known_array = matches!(target, Target::Task { array, .. } | Target::Tasks { array, .. } if tx.state.arrays.contains(*array));
+    if refusal.code != RefusalCode::NotFound || of_known_array {
+        return refusal;
+    }
+    let age = tx.state.config.min_job_age_secs;
+    let text = format!(
+        "{} A job can be requeued for {age} s after its end; after that, submit it again with gsub.",
+        refusal.text
+    );
+    Refusal { text, ..refusal }
+}

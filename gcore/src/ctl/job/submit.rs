@@ -1,0 +1,148 @@
+//! A submission: checked against partition and nodes, completed with defaults, recorded.
+//!
+//! A request that can never run is refused with what would work; a request that must wait is queued.
+
+use crate::ctl::apply::{memos, spread};
+use crate::ctl::command::{Actor, Refusal, Reply};
+use crate::ctl::event::Event;
+use crate::ctl::job::completion::complete_in;
+use crate::ctl::job::dependency::readiness::{kills, never};
+use crate::ctl::job::dependency::resolve::Asker;
+use crate::ctl::job::dependency::resolve::resolve;
+use crate::ctl::job::dependency::settle::cancel_hopeless;
+use crate::ctl::job::feasibility::as_asked;
+use crate::ctl::job::partition::no_default;
+use crate::ctl::job::request_bounds::{check_numbers, check_texts, check_user};
+use crate::ctl::job::{partition_list, request_size};
+use crate::ctl::state::{ClientKey, Dependent, State, Waits};
+use crate::ctl::tx::Tx;
+use gmodel::partition_list::names;
+use gmodel::{JobId, JobSpec, Timestamp, UserRef};
+
+pub(crate) fn handle(
+    tx: &mut Tx,
+    actor: &Actor,
+    spec: JobSpec,
+    client_key: Option<String>,
+) -> Result<Reply, Refusal> {
+    if let Some(id) = known_key(tx.state, actor, client_key.as_deref())? {
+        return Ok(Reply::Submitted {
+            id,
+            notes: Vec::new(),
+            repeated: true,
+        });
+    }
+    let mut notes = Vec::new();
+    let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
+    let asked = as_asked(&spec.request);
+    // With several partitions the widest decided: what is enough in each is not known.
+    let one = |_: &&str| !(asked.nodes_any && spec.waits_in_several());
+    for partition in names(&spec.partition).filter(one) {
+        memos::note_fit(tx.state, partition, &asked, spec.request.nodes_min);
+    }
+    let id = JobId(tx.state.next_job);
+    let waits = open_dependency(tx, id, &spec, &mut notes)?;
+    let who = if spec.array.is_some() {
+        Dependent::Array(id)
+    } else {
+        Dependent::Job(id)
+    };
+    let spec = memos::share_spec(tx.state, spec);
+    let noted = spec.clone();
+    tx.emit(Event::JobSubmitted {
+        id,
+        spec,
+        limit_secs,
+        at: tx.now,
+        client_key,
+    });
+    memos::note_submission(tx.state, &noted, tx.now);
+    if waits.is_some() {
+        tx.emit(Event::WaitsChanged {
+            who,
+            waits,
+            at: tx.now,
+        });
+        cancel_hopeless(tx, who);
+    }
+    Ok(Reply::Submitted {
+        id,
+        notes,
+        repeated: false,
+    })
+}
+
+/// The open conditions of a submission's dependency. A condition that can never be met is no error, since the
+/// other job may have failed a moment ago: the job is cancelled if that was requested, as if it had been there
+/// first.
+fn open_dependency(
+    tx: &Tx,
+    id: JobId,
+    spec: &JobSpec,
+    notes: &mut Vec<String>,
+) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(dependency) = &spec.dependency else {
+        return Ok(None);
+    };
+    let asker = Asker {
+        id,
+        spec,
+        task: None,
+    };
+    let waits = resolve(tx.state, &tx.past, tx.now, dependency, asker)?;
+    if let Some(why) = waits.as_deref().and_then(never) {
+        let so = if kills(tx.state, spec) {
+            "it is cancelled"
+        } else {
+            "it never starts"
+        };
+        notes.push(format!("--dependency {dependency}: {why}, so {so}"));
+    }
+    Ok(waits)
+}
+
+/// A submission with its defaults, checked as far as possible without recording it.
+pub fn complete(
+    state: &State,
+    actor: &Actor,
+    mut spec: JobSpec,
+    notes: &mut Vec<String>,
+    now: Timestamp,
+) -> Result<(JobSpec, Option<u32>), Refusal> {
+    let config = &state.config;
+    spec.user = UserRef {
+        name: actor.user.clone(),
+        uid: actor.uid,
+        gid: actor.gid,
+    };
+    // Slurm's priority 0 is a hold, for owners as well.
+    spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
+    check_user(config, actor)?;
+    check_texts(&spec)?;
+    request_size::check(state, &spec)?;
+    check_numbers(state, &spec)?;
+    spread(&mut spec.request);
+    if spec.partition.is_empty() {
+        let default = config
+            .default_partition()
+            .ok_or_else(|| no_default(config))?;
+        spec.partition = default.name.clone();
+    }
+    if spec.waits_in_several() {
+        return partition_list::complete(state, actor, spec, notes, now);
+    }
+    let limit_secs = complete_in(state, actor, &mut spec, notes, now)?;
+    Ok((spec, limit_secs))
+}
+
+fn known_key(state: &State, actor: &Actor, key: Option<&str>) -> Result<Option<JobId>, Refusal> {
+    let Some(key) = key else { return Ok(None) };
+    if key.is_empty() || key.len() > 128 {
+        return Err(Refusal::invalid("a client key has 1 to 128 characters"));
+    }
+    let key = ClientKey {
+        uid: actor.uid,
+        key: key.into(),
+    };
+    Ok(state.client_keys.get(&key).copied())
+}

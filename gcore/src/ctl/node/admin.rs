@@ -1,0 +1,87 @@
+//! What operators do to nodes besides draining: declare down, remove.
+
+use crate::ctl::command::{Actor, Refusal, Reply};
+use crate::ctl::event::Event;
+use crate::ctl::node;
+use crate::ctl::node::drain::known_node;
+use crate::ctl::run::report::take;
+use crate::ctl::tx::{Tx, operator_only};
+use gmodel::node::Link;
+use gmodel::run::{EndCause, RunEnd, RunPhase};
+use gmodel::{NodeId, RunId};
+
+pub(crate) fn down(
+    tx: &mut Tx,
+    actor: &Actor,
+    id: NodeId,
+    reason: &str,
+    fenced: bool,
+) -> Result<Reply, Refusal> {
+    node::fencing::may_declare(actor, tx.state, fenced)?;
+    let node = known_node(tx, id)?;
+    if node.link == Link::Up {
+        let text = format!(
+            "{} is connected. Drain it to keep new work away; `down` is for a machine that is \
+             known to be off.",
+            node.name
+        );
+        return Err(Refusal::conflict(text));
+    }
+    if node.link != Link::Down {
+        tx.emit(Event::NodeLinkChanged {
+            node: id,
+            link: Link::Down,
+            at: tx.now,
+        });
+    }
+    let text = format!("declared down by {}: {reason}", actor.user);
+    node::fencing::declare(tx, id, &text, fenced, &actor.user);
+    Ok(Reply::Done)
+}
+
+pub(crate) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
+    operator_only(actor, "removing a node")?;
+    let node = known_node(tx, id)?;
+    let holds = |run: &&RunId| {
+        let member = tx.state.runs.get(**run).and_then(|run| run.member(id));
+        member.is_some_and(|member| !member.is_settled())
+    };
+    let held = node.runs.iter().filter(holds).count();
+    if node.link == Link::Up || held > 0 {
+        let text = format!(
+            "{} is {} and holds {held} runs. Stop its gpud and declare it down first.",
+            node.name,
+            if node.link == Link::Up {
+                "connected"
+            } else {
+                "not connected"
+            },
+        );
+        return Err(Refusal::conflict(text));
+    }
+    close_runs(tx, id);
+    tx.emit(Event::NodeRemoved {
+        node: id,
+        by: actor.user.clone(),
+        at: tx.now,
+    });
+    Ok(Reply::Done)
+}
+
+/// Written-off shares on a machine that will not come back are gone with it.
+fn close_runs(tx: &mut Tx, id: NodeId) {
+    let left: Vec<RunId> = tx
+        .state
+        .nodes
+        .get(id)
+        .map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    for run in left {
+        let text = "the node was removed".into();
+        let end = RunEnd {
+            cause: EndCause::SpoolLost,
+            text,
+            ..RunEnd::default()
+        };
+        take(tx, id, run, RunPhase::Clean(end.into()));
+    }
+}

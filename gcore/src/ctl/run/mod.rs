@@ -1,0 +1,15 @@
+//! Runs: placement, suspension, preemption, idle policy, steps, and the end of a run.
+
+pub(crate) mod class;
+pub(crate) mod end;
+pub(crate) mod idle;
+pub(crate) mod idle_policy;
+pub(crate) mod placement;
+pub(crate) mod preempt;
+pub(crate) mod report;
+pub(crate) mod step;
+pub(crate) mod step_layout;
+pub(crate) mod step_share;
+pub(crate) mod stop_order;
+pub(crate) mod suspend;
+pub(crate) mod time_limit;

@@ -1,0 +1,238 @@
+//! A plan enters: each start is checked against the present state; what no longer fits is dropped.
+
+use crate::ctl::apply::memos;
+use crate::ctl::event::Event;
+use crate::ctl::job::dependency::readiness;
+use crate::ctl::job::{deadline, pending_reason};
+use crate::ctl::run::{class, preempt, suspend};
+use crate::ctl::state::{Job, State};
+use crate::ctl::tx::Tx;
+use crate::ctl::{gpu, node, reservation};
+use gmodel::config::PartitionState;
+use gmodel::partition_list::is_among;
+use gmodel::run::Allocation;
+use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeLife, RunClass, RunId, Seq, Timestamp};
+use gsched::{Plan, Start};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub(crate) fn enter(tx: &mut Tx, plan: Plan) {
+    let (as_of, _) = tx.state.policy_since;
+    let priorities: BTreeMap<JobId, i64> = plan.priorities.into_iter().collect();
+    if plan.made_from >= as_of {
+        suspend::enter(tx, plan.resumes);
+        let promised = pending_reason::promised_nodes(tx.state, tx.now);
+        for start in plan.starts {
+            if let Some(whose) = pending_reason::whose(tx.state, &promised, &start) {
+                pending_reason::tell_kept(tx, start.job, whose);
+                continue;
+            }
+            if !is_respecified(tx.state, start.job, plan.made_from) {
+                let priority = priorities.get(&start.job).copied();
+                place(tx, start, priority);
+            }
+        }
+        class::classify(tx, plan.classes);
+        gpu::mig::enter(tx, plan.cuts);
+        preempt::enter(tx, plan.preempts);
+        memos::forget_respecified(tx.state, plan.made_from);
+    }
+    pending_reason::enter(tx, plan.reasons, plan.array_reasons);
+}
+
+/// Whether the request of a job (or of its array) changed since.
+fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
+    let changed = |id: JobId| state.respecified.get(&id).is_some_and(|at| *at > since);
+    changed(id)
+        || state
+            .array_of(id)
+            .is_some_and(|(array, _)| changed(array.id))
+}
+
+fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
+    let Some(task) = startable(tx, start.job) else {
+        return;
+    };
+    if !partition_still_holds(tx, &start) {
+        return;
+    }
+    let (spec, limit_secs) = match tx.state.jobs.get(start.job) {
+        Some(job) => (&job.spec, job.limit_secs),
+        None => match tx.state.array_of(start.job) {
+            Some((array, _)) => (&array.spec, array.limit_secs),
+            None => return,
+        },
+    };
+    let window_left = reservation::window::window_left_secs(tx.state, spec, tx.now);
+    let Some(limit_secs) =
+        deadline::run_limit(spec, limit_secs, start.limit_secs, window_left, tx.now)
+    else {
+        return;
+    };
+    let Some(lives) = still_fits(tx.state, &start.allocation, tx.now) else {
+        return;
+    };
+    if let Some((array, position)) = task {
+        tx.emit(Event::TaskSplit { array, position });
+    }
+    let job = tx
+        .state
+        .jobs
+        .get(start.job)
+        .expect("startable jobs have a record");
+    let run = RunId::new(start.job, next_attempt(tx.state, job));
+    let class = class_of(tx.state, &job.spec, start.class);
+    let single = start.allocation.len() == 1;
+    let at = tx.now;
+    gpu::check::yield_to(tx, &start.allocation, run);
+    let imex_channel = gpu::imex::channel_for(tx.state, start.job, &start.allocation);
+    let Start {
+        allocation,
+        partition,
+        ..
+    } = start;
+    tx.emit(Event::RunPlaced {
+        run,
+        allocation,
+        lives,
+        partition,
+        limit_secs,
+        class,
+        priority,
+        imex_channel,
+        at,
+    });
+    if single {
+        tx.emit(Event::RunGo { run, at });
+    }
+    preempt::release_others(tx, run.job);
+}
+
+/// The class, where there are quotas and the QOS is not outside of them. Without a planned class a run is
+/// borrowed.
+fn class_of(state: &State, spec: &JobSpec, planned: Option<RunClass>) -> Option<RunClass> {
+    (state.policy.has_quotas() && !class::is_outside_quota(state, spec))
+        .then(|| planned.unwrap_or(RunClass::Borrowed))
+}
+
+/// Attempts skipped by a restore: nodes may hold runs that the backup lacks.
+const RESTORE_ATTEMPTS: u64 = 1000;
+
+/// The attempt of a job's next run. After a restore, attempts that nodes may have are skipped.
+fn next_attempt(state: &State, job: &Job) -> u32 {
+    let is_new = state
+        .adoption
+        .as_ref()
+        .is_some_and(|window| job.id.0 >= window.first_job);
+    let floor = if is_new {
+        0
+    } else {
+        state
+            .incarnation
+            .saturating_sub(1)
+            .saturating_mul(RESTORE_ATTEMPTS)
+    };
+    job.attempts
+        .max(u32::try_from(floor).unwrap_or(0))
+        .saturating_add(1)
+}
+
+/// Whether a job may start now; for a task without a record its array and position.
+#[allow(clippy::option_option)]
+fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
+    if let Some(job) = tx.state.jobs.get(id) {
+        let waits = !job.holds.is_empty() || job.waits.is_some();
+        let free = job.state == JobState::Pending && !waits && job.live.is_none();
+        let room = job.task.is_none_or(|task| array_has_room(tx, task.array));
+        return (free && job.is_due(tx.now) && room).then_some(None);
+    }
+    let (array, position) = tx.state.array_of(id)?;
+    let waits = !array.holds_of(position).is_empty() || !readiness::is_ready(array, position);
+    let free = array.pending.contains(position) && !waits;
+    (free && array.eligible <= tx.now && array_has_room(tx, array.id))
+        .then_some(Some((array.id, position)))
+}
+
+/// The job may have moved to another partition since the plan was made.
+fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
+    let spec = match tx.state.jobs.get(start.job) {
+        Some(job) => &job.spec,
+        None => match tx.state.array_of(start.job) {
+            Some((array, _)) => &array.spec,
+            None => return false,
+        },
+    };
+    let name = match &start.partition {
+        Some(name) if is_among(&spec.partition, name) => name,
+        Some(_) => return false,
+        None => &spec.partition,
+    };
+    let Some(partition) = tx.state.config.partition(name) else {
+        return false;
+    };
+    let open = matches!(partition.state, PartitionState::Up | PartitionState::Drain);
+    let open = open && reservation::window::admits(tx.state, spec);
+    open && start.allocation.iter().all(|share| {
+        let node = tx.state.nodes.get(share.node);
+        node.is_some_and(|node| partition.holds(&node.name, &node.inventory.features))
+    })
+}
+
+fn array_has_room(tx: &Tx, id: JobId) -> bool {
+    tx.state.arrays.get(id).is_none_or(|array| {
+        array
+            .tasks
+            .limit()
+            .is_none_or(|limit| array.own_live < limit)
+    })
+}
+
+/// The lives of the allocation's nodes, if its resources are free there.
+fn still_fits(
+    state: &State,
+    allocation: &Allocation,
+    now: Timestamp,
+) -> Option<Vec<Arc<NodeLife>>> {
+    let mut lives = Vec::with_capacity(allocation.len());
+    let once = allocation.is_sorted_by(|one, next| one.node < next.node)
+        || allocation
+            .iter()
+            .map(|share| share.node)
+            .collect::<BTreeSet<_>>()
+            .len()
+            == allocation.len();
+    if allocation.is_empty() || !once {
+        return None;
+    }
+    for share in allocation {
+        let node = state
+            .nodes
+            .get(share.node)
+            .filter(|node| node.is_available() && node::pause::paused(node, now).is_none())?;
+        let here = state.free_on(node);
+        let gpus_free = share.gpus.0.iter().all(|grant| {
+            here.gpu_milli
+                .get(usize::from(grant.slot.0))
+                .is_some_and(|free| *free >= grant.part.of_slot_milli())
+        });
+        // A planned slice still exists, with the planned profile.
+        let as_planned = share.gpus.0.iter().all(|grant| {
+            let gpu = node.gpus.get(usize::from(grant.slot.0));
+            gpu.is_some_and(|gpu| match grant.part {
+                GpuPart::Share { tenant, .. } => {
+                    gpu.info.slice.is_none() && (gpu.info.mps || tenant.is_none())
+                }
+                _ => gpu.info.part() == grant.part,
+            })
+        });
+        let beside = gpu::share::stand_beside(state, node, &share.gpus);
+        let distinct = share.gpus.len() < 2
+            || share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
+        let room = share.cpus <= here.cpus && share.mem_bytes <= here.mem_bytes;
+        if !(gpus_free && as_planned && beside && distinct && room) {
+            return None;
+        }
+        lives.push(node.life.clone());
+    }
+    Some(lives)
+}

@@ -1,0 +1,139 @@
+//! Steps: tasks started inside an allocation by `grun`. The controller counts them and lays out their ranks;
+//! the order itself travels outside the desired state, for a step belongs to its grun.
+
+use crate::ctl::command::{Actor, Refusal, Reply, StepAsk, StepNode, Target};
+use crate::ctl::event::Event;
+use crate::ctl::job::targets::{Found, find, shown};
+use crate::ctl::node::bounds::bounded_usage;
+use crate::ctl::run::step_layout::{deal, enough_cpus, layout};
+use crate::ctl::run::step_share;
+use crate::ctl::state::State;
+use crate::ctl::tx::Tx;
+use gmodel::run::{NodeShare, Usage};
+use gmodel::step_share::StepHold;
+use gmodel::{ExitCode, JobId};
+
+pub(crate) fn start(
+    tx: &mut Tx,
+    actor: &Actor,
+    target: Target,
+    ask: StepAsk,
+) -> Result<Reply, Refusal> {
+    let not_running = || {
+        Refusal::conflict(format!(
+            "job {} is not running: steps need its allocation.",
+            shown(&target)
+        ))
+    };
+    let id = job_of(tx.state, actor, &target)?.ok_or_else(not_running)?;
+    let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
+    let run = live
+        .and_then(|run| tx.state.runs.get(run))
+        .ok_or_else(not_running)?;
+    // A script may start a step before its nodes have reported: they hold the step until they have started.
+    if run.stop.is_some() || run.outcome.is_some() || run.go.is_none() {
+        return Err(not_running());
+    }
+    let name_of = |share: &NodeShare| {
+        tx.state
+            .nodes
+            .get(share.node)
+            .map_or(String::new(), |node| node.name.clone())
+    };
+    let held: Vec<(String, u32)> = run
+        .allocation
+        .iter()
+        .map(|share| (name_of(share), share.tasks))
+        .collect();
+    let shared = layout(&held, &ask)?;
+    enough_cpus(&run.allocation, &shared, &ask)?;
+    let (tasks, parts) = match &ask.share {
+        None => (shared, Vec::new()),
+        Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
+            step_share::Found::Room { tasks, parts } => (tasks, parts),
+            step_share::Found::Waits(text) => {
+                return Ok(Reply::StepWaits {
+                    text,
+                    holders: run.step_holds.clone(),
+                });
+            }
+        },
+    };
+    let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
+    let layout: Vec<StepNode> = tasks
+        .iter()
+        .zip(deal(&counts, ask.cyclic))
+        .enumerate()
+        .map(|(at, ((place, _), ranks))| StepNode {
+            node: run.allocation[*place].node,
+            name: held[*place].0.clone(),
+            ranks,
+            own: parts.get(at).cloned(),
+        })
+        .collect();
+    let places: Vec<u32> = tasks.iter().map(|(place, _)| *place as u32).collect();
+    let the_first = places.iter().copied().eq(0..places.len() as u32);
+    let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
+    let name = ask.name.chars().take(255).collect();
+    let places = if the_first { Vec::new() } else { places };
+    let holds = parts.iter().any(step_share::holds)
+        && ask.share.as_ref().is_some_and(|share| !share.overlap);
+    let hold = holds.then_some(StepHold {
+        step,
+        connect: ask.connect,
+        nodes: parts,
+    });
+    tx.emit(Event::StepStarted {
+        run,
+        step,
+        name,
+        tasks: counts.iter().sum(),
+        nodes,
+        places,
+        hold,
+        at: tx.now,
+    });
+    Ok(Reply::Step { run, step, layout })
+}
+
+pub(crate) fn end(
+    tx: &mut Tx,
+    actor: &Actor,
+    target: Target,
+    step: u32,
+    exit: ExitCode,
+    used: Option<Usage>,
+) -> Result<Reply, Refusal> {
+    let id = job_of(tx.state, actor, &target)?
+        .ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(&target))))?;
+    let run = tx
+        .state
+        .jobs
+        .get(id)
+        .and_then(|job| job.live_run())
+        .and_then(|run| tx.state.runs.get(run));
+    let Some(run) = run.filter(|run| step < run.steps) else {
+        return Err(Refusal::conflict(format!(
+            "job {} has no step {step}.",
+            shown(&target)
+        )));
+    };
+    let run = run.id;
+    let used = used.map(bounded_usage);
+    tx.emit(Event::StepEnded {
+        run,
+        step,
+        exit,
+        used,
+        at: tx.now,
+    });
+    Ok(Reply::Done)
+}
+
+/// The job named by the target. An array's first task has the array's id, and arrays run no steps.
+fn job_of(state: &State, actor: &Actor, target: &Target) -> Result<Option<JobId>, Refusal> {
+    Ok(match find(state, actor, target)? {
+        Found::Job(id) | Found::Array(id) => Some(id),
+        Found::Untouched { .. } | Found::Over => None,
+    })
+}

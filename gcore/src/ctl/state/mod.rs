@@ -1,0 +1,200 @@
+//! The controller's state: the queue, the runs, the nodes.
+//!
+//! Changed only by `apply`. All of it can be rebuilt from the stored rows; finished jobs leave it after
+//! `min_job_age`.
+
+mod array;
+mod free;
+mod idle;
+mod job;
+mod late_specs;
+mod node;
+mod outcome;
+mod past_runs;
+mod run;
+mod stop;
+mod tally;
+mod waits;
+
+pub use array::{Apart, Array};
+pub(crate) use array::{intersection, put_in, take_out};
+pub use free::Free;
+pub(crate) use idle::NodeIdleness;
+pub use idle::{IdleSeen, IdleWarning, RunIdle};
+pub use job::{Job, TaskOf};
+pub use late_specs::LateSpecs;
+pub(crate) use node::is_out_of_service;
+pub use node::{FenceFailure, Fencing, JoinToken, Node, Renewed, Strike};
+pub use outcome::Outcome;
+pub(crate) use past_runs::DOWNED_MILLIS;
+pub use past_runs::{MAX_DOWNED, NodeFailure, PastRuns};
+pub use run::{Member, Run, Suspension};
+pub use stop::Stop;
+pub use tally::{Minutes, Tally};
+pub use waits::{Dependent, PastJob, Wait, Waits};
+
+use crate::chunk_map::ChunkMap;
+use gmodel::config::ClusterConfig;
+use gmodel::node::GpuEntry;
+use gmodel::{Fence, JobId, NodeId, Policy, Request, RunId, Seq, Timestamp};
+use gsched::SchedNode;
+use gsched::usage::UsageBook;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+/// Everything the controller decides from.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Changes when a backup is restored; part of every fence.
+    pub incarnation: u64,
+    /// Number of the last accepted event.
+    pub seq: Seq,
+    /// The next unused job id. Only ever grows.
+    pub next_job: u64,
+    pub next_node: u32,
+    /// The newest adoption window, open or not.
+    pub adoption: Option<AdoptionWindow>,
+    pub config: Arc<ClusterConfig>,
+    /// Accounts, QOS and reservations made by `gadm`.
+    pub own_policy: Policy,
+    /// The policy in force: `own_policy` under the configuration's.
+    pub policy: Arc<Policy>,
+    /// Usage of accounts and users.
+    pub usage: Arc<UsageBook>,
+    /// When the policy or the configuration last changed (or a run was adopted): plans made before are not
+    /// entered, and runs placed before may exceed limits.
+    pub policy_since: (Seq, Timestamp),
+    /// Windows that begin or end by then were seen.
+    pub time_reached: Timestamp,
+    /// When this controller started: silence of nodes counts from here at the earliest.
+    pub started: Timestamp,
+    /// Jobs, and those array tasks that differ from their array.
+    pub jobs: ChunkMap<JobId, Job>,
+    pub arrays: ChunkMap<JobId, Array>,
+    /// Runs that hold something, or that a node has not reported clean.
+    pub runs: ChunkMap<RunId, Run>,
+    pub nodes: ChunkMap<NodeId, Node>,
+    pub node_names: BTreeMap<String, NodeId>,
+    pub tokens: BTreeMap<String, JoinToken>,
+    /// Submissions by client key, so that a repeated request makes no second job.
+    pub client_keys: BTreeMap<ClientKey, JobId>,
+    /// Finished jobs in memory, by when the controller heard of the end.
+    pub finished: BTreeSet<(Timestamp, JobId)>,
+    /// Automatic drains of the last hour, for the breaker.
+    pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    /// GPUs that went out of service automatically in the last hour, by UUID.
+    pub automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
+    /// GPUs that no node has now, missing or out of service; with their last node.
+    pub gone: BTreeMap<String, NodeId>,
+    /// When idle GPUs are looked at next, if checks are configured.
+    pub next_check_look: Timestamp,
+    /// When jobs and arrays become eligible, or stop waiting for few switches, if that is later.
+    pub not_yet: BTreeSet<(Timestamp, JobId)>,
+    /// Dependants by the id of the job, task or array that decides. An end costs only its dependants.
+    pub dependents: BTreeSet<(JobId, Dependent)>,
+    /// Pending jobs and arrays with a check due then: a deadline, or minutes after another job's start.
+    pub due: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs that are not over, by account, user, QOS and partition.
+    pub tally: Tally,
+    /// Nodes with a deadline: silent, to be empty by a time, or to be powered off.
+    pub watched: BTreeSet<NodeId>,
+    /// Runs that are not ready on all nodes, by placement.
+    pub preparing: BTreeSet<(Timestamp, RunId)>,
+    /// Victims by the job that preempts them, until they are clean everywhere.
+    pub making_room: BTreeSet<(JobId, RunId)>,
+    /// Idleness as nodes report it. A memo, as `respecified`.
+    pub idle_seen: ChunkMap<RunId, IdleSeen>,
+    /// Runs with a warning for which the site's idle program is still to be called.
+    pub idle_untold: BTreeSet<RunId>,
+    /// Requests known to fit a partition, and on how many nodes: a memo for submission, cleared when nodes
+    /// change.
+    pub feasible: Arc<BTreeMap<(String, Request), u32>>,
+    /// The nodes of each partition for submissions, made on demand. A memo, cleared with `feasible`.
+    pub(crate) members: OnceLock<Arc<BTreeMap<String, Vec<SchedNode>>>>,
+    /// Pending jobs whose request changed since the last plan was entered: an older plan does not start them.
+    /// A memo of the running controller.
+    pub respecified: BTreeMap<JobId, Seq>,
+    /// Submissions of the last minute, where limited. A memo, as `respecified`.
+    pub minutes: Minutes,
+    /// Recent requests, which later ones may share.
+    pub late_specs: LateSpecs,
+}
+
+/// The adoption window: nodes may bring runs that a restored database lacks, each node once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptionWindow {
+    /// Number of the event that opened it.
+    #[serde(default)]
+    pub number: u64,
+    /// The newest fence of the restored database. Runs with older orders that it lacks were over when it was
+    /// copied.
+    pub from: Fence,
+    /// Nodes may be ahead of this controller up to here: an earlier restore may be forgotten.
+    pub max_incarnation: u64,
+    /// Jobs from this id on were submitted since: no node can have an unknown run of theirs.
+    pub first_job: u64,
+    pub until: Timestamp,
+}
+
+/// A client's key of a submission; unique per user.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClientKey {
+    pub uid: u32,
+    /// Shared with the job's record.
+    pub key: Arc<str>,
+}
+
+impl State {
+    /// Whether a node may bring runs that this controller does not know.
+    pub fn adopts_from(&self, node: &Node, now: Timestamp) -> bool {
+        self.adoption
+            .as_ref()
+            .is_some_and(|window| now < window.until && node.adopted_in != window.number)
+    }
+
+    /// The newest fence that any node can have been given.
+    pub fn newest_fence(&self) -> Fence {
+        Fence {
+            incarnation: self.incarnation,
+            generation: self.seq.0,
+        }
+    }
+
+    /// Nodes with a deadline.
+    pub(crate) fn watched_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.watched.iter().filter_map(|id| self.nodes.get(*id))
+    }
+
+    /// The time, or a later one by which all runs were placed: the clock may have gone back.
+    pub(crate) fn after_all_placed(&self, at: Timestamp) -> Timestamp {
+        self.runs
+            .values()
+            .map(|run| run.placed)
+            .max()
+            .map_or(at, |last| last.max(at))
+    }
+
+    /// A GPU of a node, by UUID; present or not.
+    pub(crate) fn gpu(&self, node: NodeId, uuid: &str) -> Option<&GpuEntry> {
+        self.nodes
+            .get(node)?
+            .gpus
+            .iter()
+            .find(|gpu| gpu.info.uuid == uuid)
+    }
+
+    pub fn node_by_name(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(*self.node_names.get(name)?)
+    }
+
+    /// The array of a task without a record, and the task's position.
+    pub fn array_of(&self, id: JobId) -> Option<(&Array, u32)> {
+        let (_, array) = self
+            .arrays
+            .range(id.0.saturating_sub(1_000_000), id.0.saturating_add(1))
+            .last()?;
+        let position = u32::try_from(id.0 - array.id.0).ok()?;
+        (position < array.len()).then_some((array, position))
+    }
+}

@@ -1,0 +1,36 @@
+//! One input under way: the state, the events so far, and the time.
+
+use crate::ctl::apply::apply;
+use crate::ctl::command::{Actor, Refusal};
+use crate::ctl::event::Event;
+use crate::ctl::state::{PastJob, State};
+use gmodel::Timestamp;
+
+/// The state and the events of one input. Events are applied as they are emitted, so that later parts of the
+/// input see them.
+pub(crate) struct Tx<'a> {
+    pub state: &'a mut State,
+    pub events: &'a mut Vec<Event>,
+    pub now: Timestamp,
+    /// Forgotten jobs that the command names, as the store knows them.
+    pub past: Vec<PastJob>,
+}
+
+impl Tx<'_> {
+    pub fn emit(&mut self, event: Event) {
+        apply(self.state, &event);
+        self.events.push(event);
+    }
+}
+
+pub(crate) fn operator_only(actor: &Actor, what: &str) -> Result<(), Refusal> {
+    if actor.operator {
+        return Ok(());
+    }
+    let text = format!(
+        "{what} is for operators; you are {}. On the controller's host root is one, and the \
+         users listed as `operators` in gpuctld.toml.",
+        actor.user
+    );
+    Err(Refusal::denied(text))
+}
