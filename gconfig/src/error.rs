@@ -57,7 +57,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A file whose text is known.
+    /// A file with its text.
     pub fn new(path: &Path, text: &str, errors: &mut Errors) -> Self {
         errors.files += 1;
         Self {
@@ -97,7 +97,7 @@ pub struct Errors {
     files: usize,
     /// What dates without a zone are read in, from the main file on; `None`: as `local` has them.
     pub zone: Option<Arc<gmodel::TimeZone>>,
-    /// The instant of a date and time without a zone where nothing names one: UTC's, if nobody knows better.
+    /// Reads a date and time without a zone where no key names one; UTC by default.
     pub(crate) local: Local,
 }
 

@@ -1,4 +1,4 @@
-//! `[partition.NAME.idle]` and `[qos.NAME.idle]`: what is done about runs whose GPUs stand idle.
+//! `[partition.NAME.idle]` and `[qos.NAME.idle]`: what is done about runs with idle GPUs.
 //!
 //! Owns their keys, bounds and what has to fit together; what they do is gcore's affair.
 

@@ -1,6 +1,6 @@
-//! Tables of bounds, as accounts, QOS and partitions have them: what somebody may hold at once, and what one job may ask.
+//! Tables of limits, as accounts, QOS and partitions have them: what may be held at once, and what one job may ask.
 //!
-//! Owns their keys; never who is bounded. The Slurm names of the bounds are in gpuctld.toml(5).
+//! Owns their keys; never what they are applied to. The Slurm names of the bounds are in gpuctld.toml(5).
 
 use crate::error::Errors;
 use crate::section::{Section, gpu_text};

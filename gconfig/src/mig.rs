@@ -1,6 +1,6 @@
 //! `[mig.NAME]` tables: how GPUs of some nodes are to be cut by MIG.
 //!
-//! Owns their keys. Whether profiles go together is for the boards to say, which nobody knows here: the node refuses what does not.
+//! Owns their keys. Whether profiles fit on one board is not known here: the node refuses those that do not.
 
 use crate::error::Errors;
 use crate::name::{NAMES, is_name};

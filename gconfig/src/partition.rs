@@ -277,7 +277,8 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         submit_from_jobs: section
             .boolean_or_word(
                 "submit_from_jobs",
-                (SubmitFromJobs::Yes, SubmitFromJobs::No),
+                SubmitFromJobs::Yes,
+                SubmitFromJobs::No,
                 &SUBMIT_FROM_JOBS,
                 errors,
             )

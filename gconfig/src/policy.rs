@@ -514,7 +514,7 @@ fn features(section: &Section, errors: &mut Errors) -> String {
     text
 }
 
-/// A list of a reservation names who may use it, or with a minus who may not.
+/// A list of a reservation names users and accounts that may use it, or with a minus those that may not.
 fn one_way(
     section: &Section,
     key: &str,

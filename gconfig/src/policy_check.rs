@@ -117,7 +117,7 @@ fn mentions(
             continue;
         }
         let (word, name) = (mention.kind.word(), &mention.name);
-        // Nobody means the record that says it.
+        // A record cannot mention itself.
         let is_other = |known: &&str| {
             mention
                 .by

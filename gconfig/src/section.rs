@@ -120,7 +120,8 @@ impl<'a> Section<'a> {
     pub fn boolean_or_word<T: Copy>(
         &self,
         key: &str,
-        (on, off): (T, T),
+        on: T,
+        off: T,
         words: &[(&str, T)],
         errors: &mut Errors,
     ) -> Option<T> {

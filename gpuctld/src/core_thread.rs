@@ -1,5 +1,5 @@
-//! The core thread owns the controller's state and the database's only writing connection. Everyone else
-//! talks to it through [`CoreHandle`]; it opens no socket and reads no file but the database.
+//! The core thread owns the controller's state and the database's only writing connection. All other threads
+//! talk to it through [`CoreHandle`]; it opens no socket and reads no file but the database.
 //!
 //! Channels: owns the receiving end of `inputs` (bounded by two semaphores), the sending end of the
 //! `versions` and `node_changes` watches and of the planner's wake. Loop and order of work: `core_thread/batch.rs`.

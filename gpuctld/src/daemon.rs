@@ -1,6 +1,6 @@
 //! A running controller: what is started in which order, what a signal does, and how it ends.
 //!
-//! Recovery is complete before a socket is bound: nobody is answered from half a state. Long-lived parts: the
+//! Recovery is complete before a socket is bound, so no answer comes from half a state. Long-lived parts: the
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
 use crate::config::Config;
@@ -11,7 +11,7 @@ use crate::http::{self, App};
 use crate::idle_program::Warning;
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
-use crate::node_link::NodeLinks;
+use crate::node_link::NodeConnections;
 use crate::outlook::{self, Outlook};
 use crate::pki::Pki;
 use crate::planner;
@@ -209,7 +209,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let core = threads.core.clone();
     let restore = restore_command(&config_path);
-    let links = NodeLinks::new(core.clone(), threads.node_changes.clone(), pki.order_seal());
+    let links = NodeConnections::new(core.clone(), threads.node_changes.clone(), pki.order_seal());
     let tls = Arc::new(pki.server_config(&host_names(&config))?);
     let app = App::new(
         config_path,
@@ -242,7 +242,7 @@ async fn serve(
         limits: ConnectionLimits::default(),
         stop: stopping,
     };
-    let mut signals = Signals::catch()?; // before anyone can see us and stop us
+    let mut signals = Signals::catch()?; // before a stop can arrive
     let (unix, tcp) = bind(&config).await?;
     let listeners = [
         tokio::spawn(listen::serve_unix(unix, site.clone())),

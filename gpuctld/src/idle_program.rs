@@ -1,5 +1,5 @@
-//! Calls the site's `idle_program` for each run that was warned for not using its GPUs, so that its owner hears of it: by mail, or
-//! however the site likes. Decides nothing: who is warned is in the state ([`gcore::ctl::idle_orders`]). A call that failed is not
+//! Calls the site's `idle_program` for each run with a warning for idle GPUs, so that its owner hears of it: by mail, or
+//! however the site likes. Decides nothing: the warnings are in the state ([`gcore::ctl::idle_orders`]). A call that failed is not
 //! repeated, and noted in the job's record.
 
 use crate::config::settings::{Config, SiteProgram};

@@ -1,6 +1,6 @@
 //! The launch order of a run for one of its nodes, from the published state and the stored blobs.
 //!
-//! Built on the connection's own task, off the core thread. A run whose order cannot be made is reported as a
+//! Built on the connection's own task, off the core thread. A run without a possible order is reported as a
 //! failed launch, so that it never waits for an order that does not come.
 
 use crate::launch_texts;

@@ -1,12 +1,12 @@
 //! The two sockets: TLS for machines (ALPN says whether it speaks the node protocol or HTTP) and the unix socket.
 //!
-//! Owns accepting, handshakes and who a peer is: the kernel's word on the unix socket, the certificate's on TLS.
-//! A name in a header counts only on a connection whose certificate is a node's. Nothing here reads a body.
+//! Owns accepting, handshakes and the identity of a peer: from the kernel on the unix socket, from the certificate on TLS.
+//! A name in a header counts only on a connection with a node's certificate. Nothing here reads a body.
 
 use crate::connection_limits::{ConnectionLimits, is_privileged};
 use crate::core_thread::CoreHandle;
 use crate::http::{App, CertificateHolder, ForwarderAddress, Peer};
-use crate::node_link::NodeLinks;
+use crate::node_link::NodeConnections;
 use crate::pki::NodeIdentity;
 use crate::user_names::{ClaimedUser, UserMatch, UserNames};
 use axum::Router;
@@ -44,7 +44,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const FINISH: Duration = Duration::from_millis(500);
 /// After an error of accept(2), such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Owner of a node daemon's own requests: nobody.
+/// Owner of a node daemon's own requests: the uid of no user.
 const NO_USER: u32 = 65_534;
 
 /// A request with its peer in it, or the answer of one that is not let in.
@@ -55,7 +55,7 @@ type Admission = Result<Request<Incoming>, Box<Response<Body>>>;
 pub struct Site {
     pub core: CoreHandle,
     pub router: Router,
-    pub links: NodeLinks,
+    pub links: NodeConnections,
     pub names: UserNames,
     pub app: Arc<App>,
     pub limits: ConnectionLimits,
@@ -63,7 +63,7 @@ pub struct Site {
     pub stop: watch::Receiver<bool>,
 }
 
-/// Binds the unix socket, 0666: everyone may ask, the kernel says who they are. A socket left by a controller
+/// Binds the unix socket, 0666: any user may connect, and the kernel names the uid. A socket left by a controller
 /// that was killed is replaced; one that answers is not.
 ///
 /// # Errors
@@ -323,7 +323,7 @@ impl StillMember {
         let Some(peer) = request.extensions_mut().get_mut::<Peer>() else {
             return Ok(());
         };
-        // The daemon's own requests, and users whom its machine cannot name: refused as such where a user is needed.
+        // The daemon's own requests, and users without a name on its machine: refused where a user is needed.
         if peer.user.is_empty() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ pub struct NodeChanges {
 }
 
 impl NodeChanges {
-    /// The mark of a node whose connection begins; the previous connection's mark is no longer set.
+    /// The mark for a new connection of a node; the previous connection's mark is no longer set.
     pub fn subscribe(&self, node: NodeId) -> Arc<Notify> {
         let mark = Arc::new(Notify::new());
         self.lock().insert(node, mark.clone());

@@ -53,6 +53,20 @@ pub struct ClaimRefusal {
     pub report: Option<NodeReport>,
 }
 
+fn claim(text: String, owner: &str) -> ClaimRefusal {
+    ClaimRefusal {
+        report: Some(NodeReport::Claimed {
+            owner: owner.into(),
+            text: text.clone(),
+        }),
+        text,
+    }
+}
+
+fn later(text: String) -> ClaimRefusal {
+    ClaimRefusal { text, report: None }
+}
+
 impl EndedLink {
     pub fn now(life: NodeLife, from: SocketAddr, closed: bool) -> Self {
         Self {
@@ -104,14 +118,6 @@ impl NodeClaims {
         if *known == NodeLife::default() || known == life {
             return Ok(());
         }
-        let claim = |text: String, owner: &str| ClaimRefusal {
-            report: Some(NodeReport::Claimed {
-                owner: owner.into(),
-                text: text.clone(),
-            }),
-            text,
-        };
-        let later = |text: String| ClaimRefusal { text, report: None };
         let other = if known.boot == life.boot {
             "spool"
         } else {
@@ -131,22 +137,19 @@ impl NodeClaims {
         );
         if let Some(first) = connected {
             let (at, secs) = (first.from, first.silent.as_secs());
-            if first.silent < SPEAKS {
-                return Err(claim(
+            let silent = format!(
+                "{name} at {at} has said nothing for {secs} s, and a machine at {from} with another {other} id says it is {name}. {rule}"
+            );
+            return Err(match (first.silent < SPEAKS, open) {
+                (true, _) => claim(
                     format!(
                         "two machines say they are {name}: one at {at}, heard {secs} s ago, and one at {from} with another {other} id. \
                          Neither gets new work. Stop the copy, or join it under a name of its own (gadm token node); then gadm node resume {name}"
                     ),
                     TWO_MACHINES,
-                ));
-            }
-            let text = format!(
-                "{name} at {at} has said nothing for {secs} s, and a machine at {from} with another {other} id says it is {name}. {rule}"
-            );
-            return Err(if open {
-                claim(text, SILENT_LIFE)
-            } else {
-                later(text)
+                ),
+                (false, true) => claim(silent, SILENT_LIFE),
+                (false, false) => later(silent),
             });
         }
         if node.drains.iter().any(|mark| mark.owner == TWO_MACHINES) {

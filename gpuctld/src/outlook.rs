@@ -32,7 +32,7 @@ const WORK: WorkBudget = WorkBudget {
     starts: usize::MAX,
 };
 
-/// Shared by the thread that learns and those who ask. Cheap to clone.
+/// Shared by the thread that learns and the handlers of requests. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook(Arc<Mutex<OutlookData>>);
 
@@ -150,7 +150,7 @@ impl Learner {
         })
     }
 
-    /// Takes in what became of those that were forecast, and forecasts those whose time it is. Whether it did.
+    /// Learns from watched jobs that started or left the queue, and forecasts the jobs that are due. Whether there were any.
     fn look(
         &mut self,
         view: Arc<State>,
@@ -225,7 +225,7 @@ pub fn plans(
 
 type DueForecasts = BTreeMap<JobId, (u8, String, i64)>;
 
-/// Jobs that are to be forecast now: age, partition, seconds waited. Whoever waits for something else than their turn is not.
+/// Jobs that are to be forecast now: age, partition, seconds waited. A job with a hold or a dependency is not.
 fn due(calibration: &Calibration, view: &State, now: Timestamp) -> DueForecasts {
     let waiting = |job: &&Job| {
         job.state == JobState::Pending

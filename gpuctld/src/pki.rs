@@ -1,5 +1,5 @@
 //! The cluster's certificate authority: made at the first start, it signs this controller's certificate and the
-//! nodes'. Owns `state_dir/pki`; never decides who may join (that is `Command::Join`, by the hash of a token).
+//! nodes'. Owns `state_dir/pki`; never decides which node may join (that is `Command::Join`, by the hash of a token).
 //!
 //! A node's certificate carries its name (CN) and, as SAN URIs, its id, role and whether it is marked admin; nothing a
 //! node says changes them.
@@ -48,7 +48,7 @@ pub struct Pki {
     seal: OrderSeal,
 }
 
-/// Who a certificate says its holder is.
+/// The identity in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
     pub node: NodeId,

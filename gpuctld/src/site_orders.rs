@@ -45,7 +45,7 @@ pub async fn run<O: SiteOrder>(core: CoreHandle, app: Arc<App>, mut stop: watch:
                 under_way.retain(|one| *one != number);
                 seen = None;
             }
-            _ = stop.changed() => continue, // told to stop, or nobody is left who could
+            _ = stop.changed() => continue, // asked to stop, or the sender is gone
         }
         let Some(program) = O::program(&app.config()).cloned() else {
             continue;

@@ -1,5 +1,5 @@
-//! Programs of the site that gpuctld runs: whose they must be, and how one is called, without a shell, with an environment of its
-//! own and a time limit. What each is for is its caller's affair.
+//! Programs of the site that gpuctld runs: the owner that each must have, and the call, without a shell, with an environment of its
+//! own and a time limit. Each caller knows the purpose of its program.
 
 use crate::config::settings::SiteProgram;
 use nix::sys::signal::{Signal, killpg};

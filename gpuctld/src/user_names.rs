@@ -89,7 +89,7 @@ impl UserNames {
         name
     }
 
-    /// Whether a user whom another machine names is the same one here.
+    /// Whether a user that another machine names is the same one here.
     ///
     /// # Errors
     /// The sentence for the user: here the name, the uid or the group is another's. The outer error: the name service does not answer.

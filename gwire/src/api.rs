@@ -26,7 +26,7 @@
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
 //! | `GET /v1/utilization?from=..&to=..` | -> `{"schema":1,"known_from":"..","rows":[UtilizationRow...]}`, `cpu` and `gres/gpu` |
-//! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: whom the idle policies warn and end, or another would |
+//! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: runs that the idle policies warn and end, or another would |
 //! | `GET /v1/trace`, [`TraceQuery`] as its query | -> [`TracePage`]: finished jobs for a simulation; operators |
 //! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
 //! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
@@ -126,7 +126,7 @@ pub struct DryRun {
     pub nodelist: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Instant>,
-    /// When it would start at the latest if nobody more urgent comes, and where; absent where nobody can say.
+    /// When it would start at the latest if no more urgent job comes, and where; absent where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_start: Option<Instant>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -384,7 +384,7 @@ pub struct TargetsRequest {
     pub reason: String,
     /// `requeue`: hold it afterwards.
     pub hold: bool,
-    /// `hold`: it is the owner's, who may release it, whoever makes it.
+    /// `hold`: the job's owner may release it, whichever user makes it.
     pub for_owner: bool,
 }
 
@@ -499,7 +499,7 @@ pub struct RunQuery {
     pub limit: Option<u32>,
 }
 
-/// What anybody may know of the cluster as a whole.
+/// What any user may know of the cluster as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterInfo {
@@ -594,14 +594,14 @@ pub struct RunRow {
     pub class: Option<String>,
     /// GPU-seconds of work since the last checkpoint mark that a preemption, requeue or drain threw away.
     pub lost_gpu_secs: u64,
-    /// What it made of its GPUs; absent where nobody sampled.
+    /// What it made of its GPUs; absent without samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_use: Option<GpuUseRow>,
     /// The GPUs and slices that it held: `node1:GPU-...`. Runs of releases before have none.
     pub gpu_uuids: Vec<String>,
     /// What befell them while it ran: `node1: GPU-...: Xid 94`.
     pub gpu_events: Vec<String>,
-    /// Who cancelled it.
+    /// The user that cancelled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
     /// Only where they were asked for: of its batch script and what gruns started, in their order.
@@ -762,5 +762,5 @@ pub struct BackupRequest {
     pub path: String,
 }
 
-/// Whom the forwarding daemon saw on its unix socket, sent by gpud with each forwarded request.
+/// The user that the forwarding daemon saw on its unix socket, sent by gpud with each forwarded request.
 pub const FORWARD_HEADER: &str = "x-gpupool-peer";

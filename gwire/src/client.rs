@@ -46,7 +46,7 @@ pub struct Client {
 /// Why a request has no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// Nobody listens at the socket.
+    /// No process listens at the socket.
     #[error(
         "no controller answers at {}: {source}. Is gpupool-gpuctld (or, on a login node, gpupool-gpud) running? \
          GPUPOOL_CONFIG names another configuration", socket.display()

@@ -12,7 +12,7 @@
 //!  | <------------- Orders    |   launch orders not yet sent on this connection, then Desired
 //!  | Obeyed(fence) ---------> |   after the fence is durable on the node
 //!  | Runs ------------------> |   a whole phase per run, again after every reconnect
-//!  | Idle ------------------> |   every half a minute, of runs whose GPUs are sampled
+//!  | Idle ------------------> |   every half a minute, of runs with sampled GPUs
 //!  | Ping / Pong both ways    |   silence of 3 x heartbeat ends the connection
 //! ```
 
@@ -122,7 +122,7 @@ pub enum ToNode {
         question: u64,
         run: gmodel::RunId,
     },
-    /// Start tasks of a step in a run. Not durable and not repeated: whoever asked waits at
+    /// Start tasks of a step in a run. Not durable and not repeated: grun waits at
     /// `step.connect` and hears from the node there.
     Step {
         run: gmodel::RunId,

@@ -35,7 +35,7 @@ pub struct Config {
     pub submit_hook: Option<SubmitHook>,
     /// Powers a lost node off before its jobs go on elsewhere.
     pub fence: Option<SiteProgram>,
-    /// Is told of each run whose GPUs stand idle.
+    /// Called for each run with idle GPUs.
     pub idle: Option<SiteProgram>,
     /// Keep every input of the core in `state_dir/trace` for replay.
     pub trace: bool,

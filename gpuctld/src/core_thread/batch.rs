@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Inputs in one commit at most: bounds the wait of the first of them.
 const BATCH_INPUTS: usize = 512;
-/// So many records are not copied because a view shares them: it is made anew for the next who asks.
+/// A plan of so many reasons retires the view, so that its records are not copied; the next request makes a new one.
 const MANY_REASONS: usize = 4_000;
 /// The deadline is derived from the whole state; after changes it is looked at this often at most.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(20);
@@ -137,7 +137,7 @@ impl Core {
         (CoreHandle { shared }, core)
     }
 
-    /// Takes inputs that need no answer, before anyone can ask: the configuration and `Started`.
+    /// Takes inputs that need no answer, before a socket is bound: the configuration and `Started`.
     ///
     /// # Errors
     /// The commit failed.
@@ -280,7 +280,7 @@ impl Core {
         handle(&mut self.state, &mut batch.events, input, batch.now)
     }
 
-    /// Makes a batch durable and only then tells everyone.
+    /// Makes a batch durable; only then answers, wakes and publishes.
     fn commit(&mut self, batch: Batch, owed: BatchReplies) -> Result<(), WriteError> {
         let shared = self.shared.clone();
         let stats = &shared.stats;
@@ -338,7 +338,7 @@ impl Core {
         written
     }
 
-    /// Notes how far the database has come, before anyone is answered.
+    /// Notes how far the database has come, before the first answer.
     pub fn mark(&self) {
         self.store.mark();
     }
@@ -406,8 +406,8 @@ impl NextWake {
     }
 }
 
-/// The state for readers: everything but the clients' keys, the requests of late and who waits for whom, which nobody
-/// reads and which are many.
+/// The state for readers: without the clients' keys, the late requests and the dependents, which are many and which no reader
+/// needs.
 fn view_of(state: &mut State) -> State {
     let keys = std::mem::take(&mut state.client_keys);
     let specs = std::mem::take(&mut state.late_specs);

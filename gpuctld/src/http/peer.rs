@@ -15,7 +15,7 @@ pub struct Peer {
     /// Name of the uid; empty when the machine it came from does not know it, or when the request is the node
     /// daemon's own.
     pub user: String,
-    /// The machine whose daemon forwards the request, by its certificate.
+    /// The machine that forwards the request, by its certificate.
     pub via: Option<(NodeId, Role)>,
     /// That machine's certificate, and the cluster, say that operators may administer from there.
     pub admin: bool,

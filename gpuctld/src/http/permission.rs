@@ -1,6 +1,6 @@
-//! Who may ask what: the actor behind a request, what of others' jobs they see, what a compute node may forward.
+//! Permission: the actor behind a request, the jobs that are visible to it, what a compute node may forward.
 //!
-//! Owns what may be read and who may speak for whom; whether an actor may change a job or node is the core's word.
+//! Owns what may be read, and for which users a machine speaks; whether an actor may change a job or node is the core's word.
 
 use crate::http::app::ApiContext;
 use crate::http::error::ApiError;
@@ -17,14 +17,14 @@ use gmodel::{JobId, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The user that the kernel of the machine they came from could not place (nobody).
+/// The uid that a kernel gives to users that it cannot map (`nobody`).
 const NOBODY: u32 = 65_534;
 
-/// A user whose identity was checked, and what their way here allows.
+/// A user with a checked identity, and what the way of the request allows.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) actor: Actor,
-    /// Jobs of theirs that run on the compute node which forwards; `None` when not through a compute node.
+    /// Jobs of the user that run on the forwarding compute node; `None` when not through a compute node.
     on_node: Option<NodeConfinement>,
     /// The controller's own socket, or a login node that is marked admin.
     trusted_way: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Caller {
 #[derive(Clone, Debug)]
 struct NodeConfinement {
     jobs: BTreeSet<JobId>,
-    /// Where `submit_from_jobs` of their partitions lets them submit.
+    /// Where `submit_from_jobs` of the jobs' partitions lets them submit.
     submits_to: SubmitPartitions,
 }
 
@@ -110,7 +110,7 @@ impl Caller {
             Role::Compute => Some(on_node(&*site.core.view().await, node, peer)?),
         };
         let trusted_way = peer.admin && role == Role::Login;
-        // Operators are names in a file here: they count for users whom this host knows.
+        // Operators are names in a file here: they count for users that this host knows.
         let operator =
             trusted_way && peer.known && site.app.config().cluster.operators.contains(&peer.user);
         Ok(Self {
@@ -123,7 +123,7 @@ impl Caller {
     /// `partition`: as it was asked for; empty is the default one.
     ///
     /// # Errors
-    /// When they came through a compute node whose jobs may not submit there.
+    /// The request came through a compute node, and its jobs may not submit there.
     pub(crate) fn may_submit(
         &self,
         partition: &str,
@@ -255,12 +255,12 @@ fn on_node(state: &State, node: NodeId, peer: &Peer) -> Result<NodeConfinement, 
     })
 }
 
-/// What of others' jobs a reader sees (`privacy`).
+/// The jobs that a reader sees (`privacy`).
 #[derive(Clone, Debug)]
 pub(crate) struct Visibility {
     pub(crate) user: Arc<str>,
     all: bool,
-    /// Accounts whose jobs are seen too.
+    /// Accounts with visible jobs.
     accounts: BTreeSet<String>,
 }
 
@@ -313,7 +313,7 @@ fn accounts_of(state: &State, user: &str) -> BTreeSet<String> {
 /// Script, environment and the nodes' log of a job are for its owner and operators.
 ///
 /// # Errors
-/// For everybody else.
+/// For all other users.
 pub(crate) fn must_own(
     caller: &Caller,
     spec: &JobSpec,

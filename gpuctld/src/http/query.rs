@@ -44,7 +44,7 @@ impl QueryPairs {
         Ok(self)
     }
 
-    /// Takes out a flag that only some of those who read the rest know.
+    /// Takes out a flag that not every reader of the rest knows.
     pub(crate) fn take_flag(&mut self, key: &str) -> Result<bool, ApiError> {
         let flag = self.flag(key)?;
         if let Some(at) = self.0.iter().position(|(k, _)| k == key) {

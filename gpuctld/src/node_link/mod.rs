@@ -46,7 +46,7 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All connections of nodes. Cheap to clone.
 #[derive(Clone)]
-pub struct NodeLinks {
+pub struct NodeConnections {
     inner: Arc<SharedLinks>,
 }
 
@@ -75,7 +75,7 @@ struct OpenLink {
     questions: mpsc::Sender<Question>,
 }
 
-impl NodeLinks {
+impl NodeConnections {
     pub fn new(core: CoreHandle, changes: NodeChanges, seal: OrderSeal) -> Self {
         Self {
             inner: Arc::new(SharedLinks {
@@ -385,7 +385,7 @@ impl NodeLinks {
     }
 }
 
-impl http::NodeLinks for NodeLinks {
+impl http::NodeLinks for NodeConnections {
     fn has_address(&self, address: IpAddr) -> bool {
         self.lock_live()
             .values()
@@ -412,7 +412,7 @@ impl http::NodeLinks for NodeLinks {
     }
 }
 
-impl NodeLinks {
+impl NodeConnections {
     async fn ask_node<T>(
         &self,
         node: NodeId,

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use std::collections::HashMap;
 
 const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
-/// Blobs whose row is known to be of today; above this the memory starts anew.
+/// Blobs with a row that is known to be of today; above this the memory starts anew.
 const KNOWN_BLOBS: usize = 4096;
 
 /// A script or an environment.

@@ -137,7 +137,7 @@ impl ForecastStore {
         self.db.prepare(SQL)?.query_map([], line)?.collect()
     }
 
-    /// What runs of late took, of those that ended by themselves, at their limit, or because somebody cancelled them.
+    /// Lengths of recent runs that ended by themselves, at their limit, or by cancellation.
     ///
     /// # Errors
     /// The database's.

@@ -1,4 +1,4 @@
-//! What a run made of its GPUs, as the columns of its row: `gpu_` and the names here. All NULL where nobody sampled.
+//! What a run made of its GPUs, as the columns of its row: `gpu_` and the names here. All NULL without samples.
 //!
 //! Owns the order of the columns; what they mean is `gmodel::gpu_use`'s.
 

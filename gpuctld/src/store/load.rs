@@ -45,12 +45,12 @@ impl From<rusqlite::Error> for LoadError {
 }
 
 /// Jobs that ended within this before the last event are back in memory after a start whatever `min_job_age` says: a client
-/// whose answer was lost with the old process finds its job by its key.
+/// that lost its answer with the old process finds its job by its key.
 const RECENT_MILLIS: i64 = 120_000;
 /// The newest of them; a pool that ends more in two minutes forgets the others early.
 const MAX_RECENT: u32 = 100_000;
 
-/// A job whose run still holds something is live although it may be over, and so is the array of a live task.
+/// A job with a run that still holds something is live although it may be over, and so is the array of a live task.
 const LIVE_JOBS: &str = "SELECT doc, spec FROM jobs WHERE live = 1
     UNION ALL
     SELECT doc, spec FROM jobs WHERE live = 0 AND id IN (SELECT job FROM runs WHERE live = 1)";
@@ -202,7 +202,7 @@ fn load_automatic_quarantines(
     Ok(lines.into_iter().collect())
 }
 
-/// Requests by row, shared by those who share it.
+/// Requests by row; jobs with one row share one request.
 struct RequestCache<'a> {
     by_id: HashMap<i64, Arc<JobSpec>>,
     /// Equal ones among those with a row in common.

@@ -117,7 +117,7 @@ impl MarkTime {
     }
 }
 
-/// What of the database can be used again, for those who watch its size.
+/// Counts the free pages of the database, for the metrics of its size.
 fn note_free_pages(path: &Path, core: &CoreHandle) {
     let bytes = open_reader(path).and_then(|db| {
         let pages = |name| db.pragma_query_value(None, name, |row| row.get::<_, u64>(0));

@@ -95,7 +95,7 @@ impl Store {
     }
 
     /// Writes a batch and the rows it touched, from the state after it; durable when it returns.
-    /// Returns the nodes whose orders changed.
+    /// Returns the nodes with changed orders.
     ///
     /// # Errors
     /// Nothing of the batch is durable, and the state in memory is ahead of the disk: the batch is written again or the process

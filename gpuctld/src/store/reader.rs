@@ -36,6 +36,7 @@ use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, Timestamp};
 use gwire::api::{GpuHistoryRow, NodeEventRow, PolicyEventRow, ReportRow, RunQuery, RunRow};
 use rusqlite::Connection;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use stored::{ReadResult, SpecCache, blob, stored_array, stored_job};
@@ -153,7 +154,7 @@ impl Reader {
         self.ask(move |db| gpu_history::lines(db, &gpu)).await
     }
 
-    /// Runs that ended between two instants and whose GPUs stood idle at some time.
+    /// Runs that ended between two instants and had idle GPUs at some time.
     ///
     /// # Errors
     /// The database does not answer.
@@ -171,11 +172,11 @@ impl Reader {
     /// The database does not answer.
     pub async fn trace_page(
         &self,
-        within: (Timestamp, Timestamp),
+        submitted: Range<Timestamp>,
         after: Option<JobId>,
         limit: u32,
     ) -> Result<Vec<TracedJob>, ReadError> {
-        self.ask(move |db| trace::page(db, within, after, limit))
+        self.ask(move |db| trace::page(db, submitted, after, limit))
             .await
     }
 
@@ -294,7 +295,7 @@ impl Reader {
         self.ask(move |db| node_events::spells(db, from, to)).await
     }
 
-    /// Who changed which account, user, QOS or reservation, the oldest first.
+    /// Changes of accounts, users, QOS and reservations with their authors, the oldest first.
     ///
     /// # Errors
     /// The database does not answer.

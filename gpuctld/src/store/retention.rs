@@ -19,7 +19,7 @@ const SPECS: i64 = 500;
 const JOBS_OF_ROUND: usize = 50_000;
 /// The core thread's turn.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Who changed what is kept this long at least.
+/// The history of policy changes is kept this long at least.
 const AUDIT_DAYS: i64 = 365;
 const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
 
@@ -91,7 +91,7 @@ fn in_steps(db: &Connection, sql: &str, before: i64) -> rusqlite::Result<()> {
 
 /// Removes some jobs and arrays with all that is theirs, in one transaction; how many.
 fn prune_jobs(db: &mut Connection, before: i64) -> rusqlite::Result<usize> {
-    // The task of an array that is not over stays, and so does a job whose run is live or is not in the sums.
+    // The task of an array that is not over stays, and so does a job with a run that is live or not in the sums.
     const JOBS_OF: &str = "SELECT id FROM jobs j WHERE end_ms < ?1 AND live = 0
         AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job = j.id AND (r.live = 1 OR r.end_ms >= ?1 OR r.summed = 0 AND r.start_ms IS NOT NULL))
         AND (array_id IS NULL OR NOT EXISTS (SELECT 1 FROM arrays a WHERE a.id = j.array_id AND a.live = 1))

@@ -43,7 +43,7 @@ impl UsageAmounts {
     }
 }
 
-/// Whose and what use it is: what reports are grouped by. As the columns of `runs` have it.
+/// What reports are grouped by, as in the columns of `runs`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SumKey {
     pub account: String,
@@ -77,7 +77,7 @@ impl SpentRun {
         coalesce(r.gpu_busy_percent_ms, 0), coalesce(r.gpu_busy_told_ms, 0), coalesce(r.gpu_energy_mj, 0), r.suspended_ms,
         r.suspended_since_ms, r.unheld_ms";
 
-    /// A run that still runs counts up to `now`; the time in which it stood still is not held against anybody.
+    /// A run that still runs counts up to `now`; the time in which it was suspended is not charged.
     pub fn of(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Self> {
         let start = Timestamp(row.get(8)?);
         let end = Timestamp(row.get::<_, Option<i64>>(9)?.unwrap_or(now.0)).max(start);

@@ -55,7 +55,7 @@ impl Writer {
         }
     }
 
-    /// Writes a batch in one transaction; the nodes whose orders changed.
+    /// Writes a batch in one transaction; returns the nodes with changed orders.
     ///
     /// # Errors
     /// Nothing of the batch is durable.

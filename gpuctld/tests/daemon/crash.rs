@@ -1,4 +1,4 @@
-//! SIGKILL straight after acknowledged submissions: all there, no id twice, nobody answered from half a state.
+//! SIGKILL straight after acknowledged submissions: all there, no id twice, no answer from half a state.
 
 use crate::controller::{Client, Site, job};
 use serde_json::json;
@@ -121,7 +121,7 @@ fn the_first_answer_after_a_crash_is_complete() {
     let ids: Vec<u64> = (0..50).map(|_| client.submit(&job("x"))).collect();
     drop(client);
     controller.kill();
-    // The socket's file is still there; whoever connects now is refused until recovery is complete.
+    // The socket's file is still there; a connection now is refused until recovery is complete.
     let mut process = site
         .command(&["run"])
         .stderr(std::process::Stdio::null())

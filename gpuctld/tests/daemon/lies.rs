@@ -1,4 +1,4 @@
-//! What a node may say without harm to anybody: numbers that no machine has, in every report, and what a database of before holds of them.
+//! What a node may report without harm: numbers that no machine has, in every report, and what a database of before holds of them.
 
 use crate::controller::{Controller, Site, job, wait_until};
 use crate::node::{Machine, hello};

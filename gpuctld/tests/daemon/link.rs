@@ -1,4 +1,4 @@
-//! Nodes on the wire: joining, orders, reports, forged words, garbage, and who may ask what through whom.
+//! Nodes on the wire: joining, orders, reports, forged words, garbage, and permission by the way of a request.
 
 use crate::controller::{Controller, Site, job, wait_until};
 use crate::node::{Machine, hello};
@@ -446,7 +446,7 @@ async fn a_login_node_speaks_for_ordinary_users_and_for_nobody_else() {
         .as_user("1001:1001:bob", "POST", "/v1/jobs", &job("x"))
         .await;
     assert_eq!(status, 403, "{body}");
-    // The header counts for nothing on the unix socket: the kernel says who asks.
+    // The header counts for nothing on the unix socket: the kernel names the user.
     let id = controller.client().submit(&job("of root"));
     assert_eq!(job_row(&controller, id)["user"], "root");
 }

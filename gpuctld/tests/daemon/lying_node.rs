@@ -1,5 +1,5 @@
 //! A node that lies: a real token and a real certificate, and in every field of every frame the extremes of its type; runs, fences and
-//! users that nobody gave. The controller goes on, bounded, and nothing of it reaches other nodes' jobs.
+//! users that do not exist. The controller goes on, bounded, and nothing of it reaches other nodes' jobs.
 //!
 //! `LIAR_SECS` is how long it lies, 20 s by default; `make soak` gives it more. Every lie follows from the number of its round.
 
@@ -325,7 +325,7 @@ async fn a_lying_node_ends_nothing_and_touches_no_job_of_others() {
     );
     assert!(controller.is_alive(), "{}", site.log());
     heart.abort();
-    // Nothing of it reached the other job, nor the ids, nor anybody's name.
+    // Nothing of it reached the other job, nor the ids, nor a user's name.
     let row = one_job(&controller, theirs);
     assert_eq!(
         (&row["state"], &row["attempts"], &row["user"]),

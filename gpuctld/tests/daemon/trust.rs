@@ -1,4 +1,4 @@
-//! What the controller believes of machines: fences and runs that nobody gave, seals after a restore, copies of a node, old certificates.
+//! What the controller believes of machines: fences and runs that were never given, seals after a restore, copies of a node, old certificates.
 
 use crate::controller::{Controller, Site, job, wait_until};
 use crate::node::{Link, Machine, hello};

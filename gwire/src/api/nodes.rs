@@ -40,7 +40,7 @@ pub struct NodeRow {
     pub left_out: Vec<String>,
     /// Why it takes no work though it is up.
     pub unfit: String,
-    /// Jobs whose processes do not die: which, and where the kernel holds them.
+    /// Jobs with processes that do not die: which, and where the kernel holds them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hung: Vec<String>,
     /// Why MPS can share none of its GPUs; empty where it can, or where there is none.

@@ -201,7 +201,7 @@ pub struct QosRow {
     pub per_job: JobLimitsRow,
     pub headroom: Option<Gpus>,
     pub outside_quota: bool,
-    /// What is done about its runs whose GPUs stand idle; absent: as the partition says.
+    /// What is done about its runs with idle GPUs; absent: as the partition says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdlePolicyRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,7 +305,7 @@ pub struct PolicyText {
 #[serde(default)]
 pub struct PolicyEventRow {
     pub at: Option<Instant>,
-    /// Whose word it was.
+    /// The author of the change.
     pub by: String,
     /// `set account`, `remove user`, `import policy`.
     pub action: String,

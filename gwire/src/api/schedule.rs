@@ -82,7 +82,7 @@ pub struct ShareRow {
     pub norm_shares: f64,
     /// Weighted GPU-seconds, decayed.
     pub raw_usage: u64,
-    /// Part of everybody's usage.
+    /// Part of all usage.
     pub norm_usage: f64,
     /// Part of the siblings' usage.
     pub effective_usage: f64,
@@ -140,14 +140,14 @@ pub struct WhyRow {
     pub alternatives: Vec<OtherGpusRow>,
     /// It starts in the next pass of the scheduler; then nothing stands in its way.
     pub starts_now: bool,
-    /// Waiting jobs of its partition whose turn is before its own.
+    /// Pending jobs of its partition that come before it.
     pub ahead: u32,
     /// Each must go before it starts.
     pub blockers: Vec<BlockerRow>,
     /// Why its account's guarantee would not carry it: then it would start on borrowed GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub borrows: Option<String>,
-    /// When it starts at the latest if nobody more urgent comes, and where; absent where nobody can say.
+    /// When it starts at the latest if no more urgent job comes, and where; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_start: Option<Instant>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -241,7 +241,7 @@ pub struct StartRow {
     pub partition: String,
     pub nodes: u32,
     pub reason: ReasonCode,
-    /// Waiting jobs of its partition whose turn is before its own.
+    /// Pending jobs of its partition that come before it.
     pub ahead: u32,
     /// Begin of the interval that holds nine starts in ten; absent while too few forecasts have turned out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,7 +252,7 @@ pub struct StartRow {
     /// End of the interval; without one, as `at_limits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<Instant>,
-    /// If every run goes to its limit and nobody more urgent comes; absent where nobody can say.
+    /// If every run goes to its limit and no more urgent job comes; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_limits: Option<Instant>,
     /// Where it would start then.
@@ -285,7 +285,7 @@ pub struct IntervalRecord {
     pub partition: String,
     /// What they are made to hold.
     pub nominal_percent: u32,
-    /// Intervals whose job has started.
+    /// Intervals of jobs that have started.
     pub intervals: u64,
     /// Of these, those that held the start.
     pub right: u64,

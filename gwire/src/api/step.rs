@@ -105,7 +105,7 @@ pub struct StepRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Instant>,
     pub elapsed_secs: i64,
-    /// CPU time, user and system; missing where nobody measured it. Of the batch script: all of the run that is no other step's.
+    /// CPU time, user and system; missing where it was not measured. Of the batch script: all of the run that is no other step's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_time_secs: Option<f64>,
     /// The most memory its tasks had together on a node; of the batch script: its run.

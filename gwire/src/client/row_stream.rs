@@ -46,7 +46,7 @@ struct Scan {
     ended: bool,
 }
 
-enum Found {
+enum ScanEvent {
     RowStart,
     RowEnd,
 }
@@ -77,8 +77,8 @@ impl<'a> RowStream<'a> {
             while let Some(byte) = self.next_byte() {
                 match self.scan.step(byte) {
                     None => {}
-                    Some(Found::RowStart) => self.row_start = self.scanned - 1,
-                    Some(Found::RowEnd) => {
+                    Some(ScanEvent::RowStart) => self.row_start = self.scanned - 1,
+                    Some(ScanEvent::RowEnd) => {
                         let row = self.row_start..self.scanned;
                         self.row_start = self.scanned;
                         return Ok(Some(&self.buffer[row]));
@@ -152,7 +152,7 @@ impl Scan {
         self.in_list && self.depth > 2
     }
 
-    fn step(&mut self, byte: u8) -> Option<Found> {
+    fn step(&mut self, byte: u8) -> Option<ScanEvent> {
         if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -168,14 +168,14 @@ impl Scan {
                 self.depth += 1;
                 match self.depth {
                     2 => self.in_list = byte == b'[',
-                    3 if self.in_list => return Some(Found::RowStart),
+                    3 if self.in_list => return Some(ScanEvent::RowStart),
                     _ => {}
                 }
             }
             b'}' | b']' => {
                 self.depth = self.depth.saturating_sub(1);
                 match self.depth {
-                    2 if self.in_list => return Some(Found::RowEnd),
+                    2 if self.in_list => return Some(ScanEvent::RowEnd),
                     1 => self.in_list = false,
                     0 => self.ended = true,
                     _ => {}

@@ -115,7 +115,7 @@ fn a_lost_answer_is_asked_for_again_only_where_that_is_safe() {
 #[test]
 fn a_controller_that_comes_back_is_waited_for() {
     let socket = socket_path();
-    // The socket of a controller that was killed: nobody listens.
+    // The socket of a controller that was killed: no process listens.
     drop(UnixListener::bind(&socket).unwrap());
     let announced = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = announced.clone();

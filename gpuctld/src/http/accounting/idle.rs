@@ -14,6 +14,7 @@ use gcore::ctl::{Run, State, idle_policy_of, idle_spells};
 use gmodel::idle::{IdleAction, IdlePolicy, IdleSpell};
 use gmodel::{Instant, JobSpec, Timestamp};
 use gwire::api::{IdleReportAnswer, IdleRunRow, SCHEMA};
+use std::ops::Range;
 
 const KEYS: [&str; 10] = [
     "from",
@@ -156,13 +157,7 @@ fn running(
         running: true,
         ..IdleRunRow::default()
     };
-    judged(
-        row,
-        &policy,
-        &idle_spells(state, run),
-        (started, now),
-        milli,
-    )
+    judged(row, &policy, &idle_spells(state, run), started..now, milli)
 }
 
 fn over(state: &State, run: &IdleRun, asked: Option<&IdlePolicy>) -> Option<IdleRunRow> {
@@ -181,7 +176,7 @@ fn over(state: &State, run: &IdleRun, asked: Option<&IdlePolicy>) -> Option<Idle
         row,
         &policy,
         &run.spells,
-        (run.started, run.ended),
+        run.started..run.ended,
         run.gpus_milli,
     )
 }
@@ -191,12 +186,12 @@ fn judged(
     row: IdleRunRow,
     policy: &IdlePolicy,
     spells: &[IdleSpell],
-    (from, to): (Timestamp, Timestamp),
+    ran: Range<Timestamp>,
     milli: u64,
 ) -> Option<IdleRunRow> {
     let verdict = policy.judge(spells);
     let gpus = milli as f64 / 1000.0;
-    let ran_secs = to.since_millis(from).max(0) as f64 / 1000.0;
+    let ran_secs = ran.end.since_millis(ran.start).max(0) as f64 / 1000.0;
     let back_secs = verdict
         .ended_secs
         .map_or(0.0, |at| (ran_secs - f64::from(at)).max(0.0));
@@ -205,7 +200,7 @@ fn judged(
         .filter(|spell| spell.percent >= policy.gpus_percent);
     Some(IdleRunRow {
         gpus,
-        start_time: Some(Instant(from)),
+        start_time: Some(Instant(ran.start)),
         idle_secs: of_level.map(|spell| spell.secs).max().unwrap_or(0),
         warned_secs: verdict.warned_secs?,
         ended_secs: verdict.ended_secs,

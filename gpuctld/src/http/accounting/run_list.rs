@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 /// Rows of one piece: some tens of KiB of a usual listing.
 const PIECE_ROWS: usize = 512;
 
-/// What the rows of a listing show, and to whom.
+/// What the rows of a listing show, within the visibility of the caller.
 pub(crate) struct RunListOptions {
     pub(crate) columns: Vec<&'static RunColumn>,
     pub(crate) bare: bool,

@@ -39,7 +39,7 @@ pub(crate) async fn page(
         .unwrap_or(MAX_ROWS)
         .clamp(1, MAX_ROWS);
     let reader = site.core.reader();
-    let traced = reader.trace_page((from, to), after, limit).await?;
+    let traced = reader.trace_page(from..to, after, limit).await?;
     let ids: Vec<_> = traced.iter().map(|job| job.id).collect();
     let state = site.core.view().await;
     let now = crate::core_thread::now();

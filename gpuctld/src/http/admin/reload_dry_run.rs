@@ -206,10 +206,10 @@ fn live_jobs(old: &State, by: impl Fn(&JobSpec) -> &str) -> BTreeMap<&str, (u64,
     counts
 }
 
-/// Jobs whose partition would be gone.
+/// Jobs that would lose their partition.
 fn stranded(old: &State, new: &State) -> Vec<String> {
     let counts = live_jobs(old, |spec| &spec.partition);
-    // Who waits in several has the others left.
+    // A job in several partitions keeps the others.
     let is_gone = |list: &str| new.config.partitions_of(list).next().is_none();
     let gone = counts
         .iter()
@@ -221,7 +221,7 @@ fn stranded(old: &State, new: &State) -> Vec<String> {
     .collect()
 }
 
-/// Jobs whose account or QOS would be gone.
+/// Jobs that would lose their account or QOS.
 fn orphaned(old: &State, new: &State) -> Vec<String> {
     let (was, is) = (&old.policy, &new.policy);
     let gone = |kind: &str,

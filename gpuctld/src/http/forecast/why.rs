@@ -1,7 +1,7 @@
-//! `GET /v1/jobs/{id}/why` and `/v1/starts`: what stands in a job's way, what would start it, and when it starts.
+//! `GET /v1/jobs/{id}/why` and `/v1/starts`: what blocks a job, what would start it, and when it starts.
 //!
-//! Asked of gsched over a picture of the state: the plans that foretell are shared (`plan`), the rest is worked out for each
-//! question by itself.
+//! Asked of gsched over a snapshot of the state. Forecast plans are shared ([`super::plan`]); explanations are worked out for each
+//! question.
 
 use crate::core_thread::now;
 use crate::http::app::ApiContext;
@@ -140,7 +140,7 @@ fn why_rows(
     (rows.iter().map(explained).collect(), more)
 }
 
-/// Who has no start in its reservation is told so with the last of what is in its way.
+/// Adds to the last blocker that the job has no start in its reservation.
 fn say_without_start(why: &mut Explanation, picture: &Snapshot, now: Timestamp) {
     let entry = picture.pending.iter().find(|job| job.id == why.job);
     let none = entry
@@ -165,7 +165,7 @@ fn entry_of(row: &Row) -> EntryKey {
 
 /// When a row is to start: of an array its next task.
 fn start_of(told: Option<&Forecast>, row: &Row) -> Option<Timestamp> {
-    // What is told of an array is told of those that nobody holds.
+    // The forecast of an array is of its tasks without a hold.
     let one = told.filter(|_| row.holds().is_empty())?;
     match (row, &one.tasks) {
         (Row::Task { position, .. }, Some(tasks)) => tasks.of(*position),
@@ -333,7 +333,7 @@ pub(crate) async fn starts(
     ))
 }
 
-/// When a job is expected to start. Who might start now has started: the passes go by time limits, before a maintenance too.
+/// The expected start. A job that could start now has started: passes go by time limits, before a maintenance too.
 fn plausible(
     expected: Option<Timestamp>,
     at_limits: Option<Timestamp>,

@@ -7,6 +7,7 @@ use crate::http::error::ApiError;
 use crate::http::forecast::plan::expected_starts;
 use crate::http::forecast::why::{blocker_rows, change_row, interval_text, names};
 use crate::http::job::alternatives;
+use crate::http::job::control::odd;
 use crate::http::job::row::{Row, View};
 use crate::http::job::submit::{check, may_ask};
 use crate::http::permission::Caller;
@@ -22,8 +23,8 @@ use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Reason, Timestamp};
 use gsched::calibration::Plans;
 use gsched::window::no_start_text;
-use gsched::{Change, Engine, Explanation, PendingJob, WorkBudget};
-use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
+use gsched::{Change, Engine, Explanation, Forecast, PendingJob, Plan, Snapshot, WorkBudget};
+use gwire::api::{ChangeRow, DryRun, SCHEMA, StartInterval, SubmitRequest};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub(crate) async fn dry_run(
         .hook
         .ask(&site.app.config(), &caller.actor, request)
         .await?;
-    let mut answer = foresee(&site, &caller.actor, request.spec).await?;
+    let mut answer = dry_run_of(&site, &caller.actor, request.spec).await?;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
 }
@@ -50,7 +51,11 @@ pub(crate) async fn dry_run(
 ///
 /// # Errors
 /// It would be refused.
-async fn foresee(site: &ApiContext, actor: &Actor, mut spec: JobSpec) -> Result<DryRun, ApiError> {
+async fn dry_run_of(
+    site: &ApiContext,
+    actor: &Actor,
+    mut spec: JobSpec,
+) -> Result<DryRun, ApiError> {
     launch_texts::shorten(&mut spec.launch.argv);
     let command = Command::Submit {
         spec: Box::new(spec),
@@ -74,7 +79,7 @@ fn consider(
     outlook: &Outlook,
     now: Timestamp,
 ) -> Result<DryRun, ApiError> {
-    let mut answer = foretell(&state, actor.clone(), command.clone(), outlook, now)?;
+    let mut answer = forecast_submission(&state, actor.clone(), command.clone(), outlook, now)?;
     if let Some(spec) = submitted(command) {
         answer.alternatives =
             alternatives::rows(&state, &actor, &spec, answer.start.is_some(), now);
@@ -93,7 +98,7 @@ fn submitted(command: Command) -> Option<Box<JobSpec>> {
     }
 }
 
-fn foretell(
+fn forecast_submission(
     state: &State,
     actor: Actor,
     command: Command,
@@ -102,145 +107,73 @@ fn foretell(
 ) -> Result<DryRun, ApiError> {
     let mut copy = state.clone();
     let asked_for = submitted(command.clone());
-    let reply = handle(
-        &mut copy,
-        &mut Vec::new(),
-        Input::Command {
-            actor: actor.clone(),
-            command,
-        },
-        now,
-    )?;
+    let input = Input::Command {
+        actor: actor.clone(),
+        command,
+    };
+    let reply = handle(&mut copy, &mut Vec::new(), input, now)?;
     let Reply::Submitted { id, mut notes, .. } = reply else {
-        return Err(crate::http::job::control::odd(&reply));
+        return Err(odd(&reply));
     };
     notes.extend(borrow_note(&copy, id));
-    let picture = snapshot(&copy, now);
-    let plan = gsched::plan(&picture, WorkBudget::default());
-    let count = copy
-        .arrays
-        .get(id)
-        .map_or(1, |array| u64::from(array.len()));
-    let tasks = id.0..id.0 + count;
-    let (cpus, partition) = asked(&copy, id, now);
-    if let Some(start) = plan
-        .starts
-        .iter()
-        .find(|start| tasks.contains(&start.job.0))
-    {
-        let partition = start.partition.clone().unwrap_or(partition);
-        return Ok(would_start(&copy, &start.allocation, partition, notes, now));
+    let trial = TrialSubmission::new(copy, id, now);
+    let plan = gsched::plan(&trial.picture, WorkBudget::default());
+    if let Some(start) = plan.starts.iter().find(|start| trial.is_task(start.job)) {
+        let partition = start.partition.clone().unwrap_or(trial.partition);
+        let nodes = &start.allocation;
+        return Ok(would_start(&trial.copy, nodes, partition, notes, now));
     }
-    let reason = plan
-        .reasons
-        .iter()
-        .chain(&plan.array_reasons)
-        .find(|(job, _)| *job == id)
-        .map(|(_, reason)| reason.clone());
-    // Who is held no pass says anything of.
-    let held = || {
-        picture
-            .pending
-            .iter()
-            .find(|job| job.id == id)
-            .map(|job| job.reason.clone())
-    };
-    let reason = reason.or_else(held).unwrap_or_default();
-    let going = || {
-        plan.preempts
-            .iter()
-            .filter(|preempt| tasks.contains(&preempt.for_job.0))
-    };
-    let give_way = going().count();
-    // They stand still within seconds, and their ends say nothing of this job's start.
-    let freezes = give_way > 0 && going().all(|preempt| preempt.mode == PreemptMode::Suspend);
     let mut engine = Engine::default();
-    let why = engine.why(
-        &picture,
-        id,
-        WorkBudget {
-            starts: usize::MAX,
-            ..WorkBudget::default()
-        },
-    );
-    let mut text = waits_text(&partition, &reason, give_way, freezes);
+    let budget = WorkBudget {
+        starts: usize::MAX,
+        ..WorkBudget::default()
+    };
+    let why = engine.why(&trial.picture, id, budget);
+    let (reason, victims) = (trial.reason(&plan), trial.victims(&plan));
+    let mut text = waits_text(&trial.partition, &reason, victims);
     let forecast = why
         .as_ref()
         .and_then(|why| why.forecast.as_ref())
-        .filter(|told| told.start.is_some() && !freezes);
-    let nodelist = forecast
-        .map(|told| names(&copy, &told.nodes))
-        .unwrap_or_default();
+        .filter(|told| told.start.is_some() && !victims.are_suspended);
     let start = forecast.and_then(|told| told.start);
     let mut interval = None;
-    if let Some(start) = start {
-        let there = forecast
-            .and_then(|told| told.partition.as_ref())
-            .map_or(String::new(), |name| format!(" in partition {name}"));
-        text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
-        let expected = expected_starts(&mut engine, &picture, &BTreeSet::from([id]), outlook);
-        let expected = expected.first().and_then(|one| one.start);
-        interval = expected.and_then(|expected| {
-            outlook.interval(
-                &partition,
-                now,
-                Plans {
-                    expected,
-                    at_limits: start,
-                },
-                now,
-            )
-        });
-        text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());
-        let last = forecast
-            .and_then(|told| told.tasks.as_ref()?.last())
-            .filter(|_| count > 1);
-        text.push_str(&last.map_or(String::new(), |at| {
-            format!("; the last of its {count} tasks by about {at}")
-        }));
+    if let Some((told, start)) = forecast.zip(start) {
+        interval = trial.interval(&mut engine, outlook, start);
+        text.push_str(&trial.start_text(told, start, interval.as_ref()));
     }
-    if let Some(why) = why.as_ref().filter(|_| give_way == 0) {
-        text.push_str(&room_text(why, now));
-    }
-    let entry = picture.pending.iter().find(|job| job.id == id);
-    if start.is_none() && give_way == 0 {
-        let none = entry.and_then(|job| no_start_text(job, &picture.policy, now));
-        text.push_str(&none.map_or(String::new(), |none| format!("; {none}")));
-    }
-    let holds = |change: &&Change| {
+    let entry = trial.picture.pending.iter().find(|job| job.id == id);
+    let mut changes = Vec::new();
+    for change in why.iter().flat_map(|why| &why.changes) {
         let again = entry
             .zip(asked_for.as_deref())
             .filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
-        again.is_none_or(|(entry, asked_for)| {
-            starts_as_asked(state, &actor, (entry, asked_for), change, now)
-        })
-    };
-    let changes: Vec<ChangeRow> = why
-        .iter()
-        .flat_map(|why| &why.changes)
-        .filter(holds)
-        .map(|change| change_row(change, now))
-        .collect();
-    if let Some(change) = changes.first().filter(|_| give_way == 0) {
-        let when = if change.now {
-            "at once".to_owned()
-        } else {
-            change
-                .start
-                .map(|at| format!("by {}", at.0))
-                .unwrap_or_default()
-        };
-        text.push_str(&format!("; with {} it would start {when}", change.option));
+        if again.is_none_or(|(entry, asked_for)| {
+            starts_as_asked(state, &actor, entry, asked_for, change, now)
+        }) {
+            changes.push(change_row(change, now));
+        }
+    }
+    if victims.count == 0 {
+        text.push_str(
+            &why.as_ref()
+                .map_or(String::new(), |why| room_text(why, now)),
+        );
+        let none = entry.filter(|_| start.is_none());
+        let none = none.and_then(|job| no_start_text(job, &trial.picture.policy, now));
+        text.push_str(&none.map_or(String::new(), |none| format!("; {none}")));
+        text.push_str(&changes.first().map_or(String::new(), change_text));
     }
     Ok(DryRun {
         schema: SCHEMA,
         nodelist: String::new(),
         start: None,
         expected_start: start.map(Instant),
-        expected_nodes: nodelist,
+        expected_nodes: forecast
+            .map(|told| names(&trial.copy, &told.nodes))
+            .unwrap_or_default(),
         interval,
-        cpus,
-        partition,
+        cpus: trial.cpus,
+        partition: trial.partition,
         reason: reason.code.to_string(),
         text,
         blockers: why.iter().flat_map(blocker_rows).collect(),
@@ -250,9 +183,121 @@ fn foretell(
     })
 }
 
+/// A copy of the state in which the job is submitted.
+struct TrialSubmission {
+    copy: State,
+    picture: Snapshot,
+    id: JobId,
+    /// Tasks, when it is an array.
+    count: u64,
+    cpus: u32,
+    partition: String,
+    now: Timestamp,
+}
+
+/// Runs that the first plan would preempt for the job.
+#[derive(Clone, Copy)]
+struct PlannedVictims {
+    count: usize,
+    /// All of them are suspended, which takes seconds; their ends say nothing of this job's start.
+    are_suspended: bool,
+}
+
+impl TrialSubmission {
+    fn new(copy: State, id: JobId, now: Timestamp) -> Self {
+        let array = copy.arrays.get(id);
+        let count = array.map_or(1, |array| u64::from(array.len()));
+        let (cpus, partition) = asked(&copy, id, now);
+        Self {
+            picture: snapshot(&copy, now),
+            copy,
+            id,
+            count,
+            cpus,
+            partition,
+            now,
+        }
+    }
+
+    fn is_task(&self, job: JobId) -> bool {
+        (self.id.0..self.id.0 + self.count).contains(&job.0)
+    }
+
+    fn reason(&self, plan: &Plan) -> Reason {
+        let mut reasons = plan.reasons.iter().chain(&plan.array_reasons);
+        let of_plan = reasons.find(|(job, _)| *job == self.id);
+        // A pass gives a held job no reason.
+        let held = || {
+            let entry = self.picture.pending.iter().find(|job| job.id == self.id);
+            entry.map(|job| job.reason.clone())
+        };
+        of_plan
+            .map(|(_, reason)| reason.clone())
+            .or_else(held)
+            .unwrap_or_default()
+    }
+
+    fn victims(&self, plan: &Plan) -> PlannedVictims {
+        let victims = || {
+            let all = plan.preempts.iter();
+            all.filter(|preempt| self.is_task(preempt.for_job))
+        };
+        let count = victims().count();
+        PlannedVictims {
+            count,
+            are_suspended: count > 0
+                && victims().all(|preempt| preempt.mode == PreemptMode::Suspend),
+        }
+    }
+
+    fn interval(
+        &self,
+        engine: &mut Engine,
+        outlook: &Outlook,
+        at_limits: Timestamp,
+    ) -> Option<StartInterval> {
+        let jobs = BTreeSet::from([self.id]);
+        let expected = expected_starts(engine, &self.picture, &jobs, outlook);
+        let plans = Plans {
+            expected: expected.first()?.start?,
+            at_limits,
+        };
+        outlook.interval(&self.partition, self.now, plans, self.now)
+    }
+
+    /// For a sentence that goes on.
+    fn start_text(
+        &self,
+        told: &Forecast,
+        start: Timestamp,
+        interval: Option<&StartInterval>,
+    ) -> String {
+        let nodelist = names(&self.copy, &told.nodes);
+        let there = told
+            .partition
+            .as_ref()
+            .map_or(String::new(), |name| format!(" in partition {name}"));
+        let interval = interval.map(interval_text).unwrap_or_default();
+        let last = told.tasks.as_ref().and_then(|tasks| tasks.last());
+        let last = last.filter(|_| self.count > 1).map_or(String::new(), |at| {
+            format!("; the last of its {} tasks by about {at}", self.count)
+        });
+        format!("; would start by {start} on {nodelist}{there}{interval}{last}")
+    }
+}
+
+fn change_text(change: &ChangeRow) -> String {
+    let when = match change.start {
+        _ if change.now => "at once".to_owned(),
+        at => at.map(|at| format!("by {}", at.0)).unwrap_or_default(),
+    };
+    format!("; with {} it would start {when}", change.option)
+}
+
 /// For what it waits, and how many runs of others make room for it.
-fn waits_text(partition: &str, reason: &Reason, runs: usize, freezes: bool) -> String {
-    let then = match runs {
+fn waits_text(partition: &str, reason: &Reason, victims: PlannedVictims) -> String {
+    let freezes = victims.are_suspended;
+    let then = match victims.count {
         0 if reason.text.is_empty() => String::new(),
         0 => format!(": {}", reason.text),
         1 if freezes => ": a run of others stands still for it, then it starts".to_owned(),
@@ -291,7 +336,8 @@ fn room_text(why: &Explanation, now: Timestamp) -> String {
 fn starts_as_asked(
     state: &State,
     actor: &Actor,
-    (entry, asked_for): (&PendingJob, &JobSpec),
+    entry: &PendingJob,
+    asked_for: &JobSpec,
     change: &Change,
     now: Timestamp,
 ) -> bool {

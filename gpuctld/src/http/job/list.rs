@@ -31,7 +31,7 @@ use std::task::{Context, Poll};
 const PIECE_BYTES: usize = 64 << 10;
 /// Queues of this length are sorted off the threads that serve sockets.
 const SORTED_INLINE: usize = 4_000;
-/// Finished jobs of a listing, the newest, whose nodes are looked up.
+/// The newest finished jobs of a listing; their nodes are looked up.
 const MAX_PAST_ROWS: usize = 5_000;
 
 pub(crate) async fn list(
@@ -148,7 +148,7 @@ impl Listing {
     }
 }
 
-/// The order of squeue: partition by name, state, priority from high to low, then who came first.
+/// The order of squeue: partition by name, state, priority from high to low, then the time of submission.
 fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
     let mut names: Vec<&str> = view
         .state

@@ -12,12 +12,12 @@ use crate::store::reader::HistoryLine;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::event::{Event, JobChange};
 use gcore::ctl::state::{Outcome, Stop};
-use gcore::ctl::{Waits, idle_part_words as idle_words};
+use gcore::ctl::{State, Waits, idle_part_words as idle_words};
 use gmodel::array_spec::RangeSet;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::idle::{IdleAction, IdleSpell};
-use gmodel::node::HoldMark;
+use gmodel::node::{HoldMark, Link};
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopCause};
 use gmodel::signal::signal_name;
 use gmodel::{JobSpec, NodeId, RunClass, RunId};
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const MAX_LOG_BYTES: usize = 4 << 20;
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs of a job whose nodes are asked, the newest.
+/// The newest runs of a job; their nodes are asked.
 const LOGGED_RUNS: u32 = 20;
 
 /// What the controller and the nodes did for a job. Nodes that do not answer are said, not waited for.
@@ -58,7 +58,6 @@ pub(crate) async fn log(
             events.len()
         ));
     }
-    let (mut bytes, since) = (0, Instant::now());
     let runs = match run.attempts {
         0 => Vec::new(), // a task without a record has its array's id, which is another task's
         _ => {
@@ -68,53 +67,81 @@ pub(crate) async fn log(
                 .await?
         }
     };
+    let mut logs = NodeLogs {
+        lines,
+        bytes: 0,
+        since: Instant::now(),
+        is_cut: false,
+        silent: BTreeMap::new(),
+    };
     let several = runs.len() > 1;
-    // A node that did not answer once is not waited for again.
-    let mut silent = BTreeMap::<String, String>::new();
-    'runs: for (attempt, nodelist) in runs {
-        let nodes = Hostlist::parse(&nodelist).unwrap_or_default();
-        for name in nodes.iter() {
-            let Some(node) = state.node_by_name(name) else {
-                continue;
-            };
-            if bytes > MAX_LOG_BYTES || since.elapsed() > LOG_PATIENCE {
-                lines.push(format!("{name}: not asked, and neither are those after it: the log has {bytes} bytes and took {} s", since.elapsed().as_secs()));
-                break 'runs;
-            }
-            let of_run = if several {
-                format!("{name} run {attempt}")
-            } else {
-                name.to_owned()
-            };
-            let text = match (node.link, silent.get(name)) {
-                (_, Some(why)) => Err(why.clone()),
-                (gmodel::node::Link::Up, None) => {
-                    site.app
-                        .links
-                        .read_log(node.id, RunId::new(run.job, attempt))
-                        .await
-                }
-                _ => Err("the node is not connected".to_owned()),
-            };
-            match text {
-                Ok(text) => {
-                    bytes += text.len();
-                    lines.extend(text.lines().map(|line| format!("{of_run}: {line}")));
-                }
-                Err(why) => {
-                    lines.push(format!("{of_run}: no log: {why}"));
-                    if why.contains("did not answer") {
-                        silent.insert(name.to_owned(), why);
-                    }
-                }
-            }
+    for (attempt, nodelist) in runs {
+        let id = RunId::new(run.job, attempt);
+        logs.read_run(&site, &state, id, &nodelist, several).await;
+        if logs.is_cut {
+            break;
         }
     }
     Ok(axum::Json(LogText {
         schema: SCHEMA,
         events,
-        lines,
+        lines: logs.lines,
     }))
+}
+
+/// The nodes' lines so far, within bounds.
+struct NodeLogs {
+    lines: Vec<String>,
+    bytes: usize,
+    since: Instant,
+    /// The bounds are reached: no further node is asked.
+    is_cut: bool,
+    /// Nodes that did not answer once, and why: they are not waited for again.
+    silent: BTreeMap<String, String>,
+}
+
+impl NodeLogs {
+    async fn read_run(
+        &mut self,
+        site: &ApiContext,
+        state: &State,
+        run: RunId,
+        nodelist: &str,
+        several: bool,
+    ) {
+        let nodes = Hostlist::parse(nodelist).unwrap_or_default();
+        for node in nodes.iter().filter_map(|name| state.node_by_name(name)) {
+            let (name, bytes) = (&node.name, self.bytes);
+            if bytes > MAX_LOG_BYTES || self.since.elapsed() > LOG_PATIENCE {
+                let secs = self.since.elapsed().as_secs();
+                self.lines.push(format!("{name}: not asked, and neither are those after it: the log has {bytes} bytes and took {secs} s"));
+                self.is_cut = true;
+                return;
+            }
+            let of_run = match several {
+                true => format!("{name} run {}", run.attempt),
+                false => name.clone(),
+            };
+            let text = match (node.link, self.silent.get(name)) {
+                (_, Some(why)) => Err(why.clone()),
+                (Link::Up, None) => site.app.links.read_log(node.id, run).await,
+                _ => Err("the node is not connected".to_owned()),
+            };
+            match text {
+                Ok(text) => {
+                    self.bytes += text.len();
+                    let lines = text.lines().map(|line| format!("{of_run}: {line}"));
+                    self.lines.extend(lines);
+                }
+                Err(why) => {
+                    self.lines.push(format!("{of_run}: no log: {why}"));
+                    if why.contains("did not answer") {
+                        self.silent.insert(name.clone(), why);
+                    }
+                }
+            }
+        }
+    }
 }
 
 type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
@@ -126,7 +153,7 @@ fn events(history: &[HistoryLine], spec: &JobSpec, node_name: NodeName) -> Vec<L
         .map(|line| {
             let mut doc: Value = serde_json::from_str(&line.doc).unwrap_or_default();
             let event = stored_event(&doc, &spec);
-            // How one client's repetitions are told apart: nobody else's affair.
+            // Only the client that repeats a request needs its key.
             doc.as_object_mut().map(|doc| doc.remove("client_key"));
             (line, doc, event)
         })

@@ -106,7 +106,7 @@ impl<'a> Row<'a> {
     }
 
     /// As `squeue %m`: the request as it was made; of a run without one, what its first node gave. `None` while
-    /// nobody can say.
+    /// it is not known.
     pub(crate) fn mem_bytes(&self, view: View<'a>) -> Option<u64> {
         self.mem_given(view).or(match self.mem_ask(view) {
             MemRequest::PerNode(bytes) | MemRequest::PerCpu(bytes) | MemRequest::PerGpu(bytes) => {

@@ -332,7 +332,7 @@ impl<'a> Row<'a> {
             .find(|node| node.fencing.is_some())
     }
 
-    /// That of an array is of those of its tasks that nobody holds, if there are any.
+    /// The reason of an array is that of its tasks without a hold, if there are any.
     fn reason(&self) -> Cow<'a, Reason> {
         match (self, self.holds().first()) {
             (Self::Job(job), _) => Cow::Borrowed(&job.reason),
@@ -374,7 +374,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// From when on it stands in line; nobody knows that of one that is held or waits for other jobs.
+    /// From when on it is eligible; not known while it is held or has a dependency.
     pub(crate) fn known_eligible(&self) -> Option<Instant> {
         let waits = match self {
             Self::Job(job) => job.waits.is_some(),

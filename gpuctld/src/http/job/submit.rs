@@ -65,13 +65,13 @@ pub(crate) async fn submit(
     }
 }
 
-/// What only some may ask for. The site's hook may, for everybody.
+/// Options for operators only. The site's hook may set them for any user.
 ///
 /// # Errors
-/// For everybody else.
+/// For all other users.
 pub(crate) fn may_ask(caller: &Caller, spec: &JobSpec) -> Result<(), ApiError> {
     match spec.priority {
-        // Of 0 the core makes a hold, which is everybody's.
+        // The core makes a hold of 0, which any user may ask for.
         Some(priority) if priority > 0 && !caller.actor.operator => Err(ApiError::denied(format!(
             "--priority {priority}: only operators set a job's priority. With --nice you may lower it"
         ))),

@@ -262,7 +262,7 @@ fn rows(state: &State, sight: &Visibility, node: &Node) -> Vec<GpuHealthRow> {
     shown.collect()
 }
 
-/// Nobody has to look for a board that was put into another node.
+/// The row of a board that was put into another node.
 fn moved(state: &State, node: &Node, gpu: &GpuEntry) -> Option<GpuHealthRow> {
     let uuid = &gpu.info.uuid;
     let is_there = |other: &&Node| {
@@ -344,7 +344,7 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
     }
 }
 
-/// Whoever switches checks on sees here that they cannot be run.
+/// The note on checks that are switched on and cannot be run.
 fn not_checked(checks: &GpuChecks) -> Option<String> {
     (!checks.stopped.is_empty()).then(|| format!("not checked: {}", checks.stopped))
 }

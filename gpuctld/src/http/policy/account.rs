@@ -81,7 +81,7 @@ fn sees_account(state: &State, caller: &Caller, sight: &Visibility, account: &Ac
         })
 }
 
-/// Other users of an account are for those who may see its jobs.
+/// Other users of an account are visible where its jobs are.
 fn shown_account(
     state: &State,
     caller: &Caller,

@@ -1,4 +1,4 @@
-//! What a user hears at once when a job will not stand on GPUs that its account is guaranteed.
+//! The note to a submitter when the job will not stand on guaranteed GPUs of its account.
 //!
 //! As the next pass would have it; which class a run has is the scheduler's word.
 
@@ -10,7 +10,7 @@ use gmodel::{JobId, RunClass, Timestamp};
 use gsched::ledger::{Ledger, Shortage};
 use gsched::priority::in_order;
 
-/// Queues of this length are looked through for who stands on the guarantee before the job.
+/// Queues up to this length are searched for jobs that use the guarantee first.
 const FEW_JOBS: usize = 2_000;
 
 /// One line for the submitter; none where there are no quotas, or the guarantee has room.
@@ -36,7 +36,7 @@ pub(crate) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     }
     let short = shortage(state, id, &spec.account)?;
     if spec.borrow == Some(false) {
-        // Who asks to wait need not be told that it waits.
+        // With --no-borrow the wait is asked for and needs no note.
         return short.for_good.then(|| {
             format!(
                 "does not start: {}, and with --no-borrow it waits for a larger guarantee",

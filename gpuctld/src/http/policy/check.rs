@@ -1,6 +1,6 @@
 //! Names that an edit mentions, looked up before the core is asked: what is not there gets a guess.
 //!
-//! Whether the whole makes sense, and who may edit it, is the core's word.
+//! Whether the whole makes sense, and whether the caller may edit it, is the core's word.
 
 use crate::config::gpu_text;
 use crate::http::error::ApiError;
@@ -115,13 +115,13 @@ pub(crate) async fn unknown_users(state: &State, mut names: Vec<String>) -> Opti
 }
 
 /// What amounts of GPUs are of.
-pub(crate) trait OfTypes {
+pub(crate) trait MentionsGpuTypes {
     fn types(&self) -> BTreeSet<&str>;
 }
 
-impl OfTypes for Account {
+impl MentionsGpuTypes for Account {
     fn types(&self) -> BTreeSet<&str> {
-        let users = self.users.values().flat_map(OfTypes::types);
+        let users = self.users.values().flat_map(MentionsGpuTypes::types);
         let budgets = self
             .budgets
             .iter()
@@ -139,13 +139,13 @@ impl OfTypes for Account {
     }
 }
 
-impl OfTypes for AccountUser {
+impl MentionsGpuTypes for AccountUser {
     fn types(&self) -> BTreeSet<&str> {
         named([&self.limits.gpus]).collect()
     }
 }
 
-impl OfTypes for Qos {
+impl MentionsGpuTypes for Qos {
     fn types(&self) -> BTreeSet<&str> {
         let [all, user, account] =
             [&self.group, &self.per_user, &self.per_account].map(|limits: &Limits| &limits.gpus);
@@ -169,14 +169,18 @@ fn named<const N: usize>(amounts: [&Option<GpuAmounts>; N]) -> impl Iterator<Ite
 }
 
 /// A note for each type of GPU that an edit brought in and no node has: such nodes may be to come, or it is a slip.
-pub(crate) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) -> Vec<String> {
+pub(crate) fn unheard_of<T: MentionsGpuTypes>(
+    state: &State,
+    old: Option<&T>,
+    new: &T,
+) -> Vec<String> {
     let there: BTreeSet<&str> = state
         .nodes
         .values()
         .flat_map(|node| node.gpus.iter())
         .map(|gpu| &*gpu.info.gpu_type)
         .collect();
-    let before = old.map(OfTypes::types).unwrap_or_default();
+    let before = old.map(MentionsGpuTypes::types).unwrap_or_default();
     let is_new = |kind: &&str| {
         *kind != "gpu"
             && !before.contains(kind)

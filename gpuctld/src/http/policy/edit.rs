@@ -32,7 +32,7 @@ fn check_name(what: &str, name: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Nobody edits policy from inside a job, and what a file says is changed there.
+/// Policy is not edited from inside a job, and a record of a file is changed in the file.
 pub(crate) fn may_edit(
     site: &ApiContext,
     caller: &Caller,

@@ -33,7 +33,7 @@ fn licence_rows(state: &State) -> Vec<LicenceRow> {
         }
     }
     let totals = &state.config.scheduler.licences;
-    // What was taken out of the file is still held by those who have it.
+    // A licence that left the file is still held by its runs.
     let names: BTreeSet<&str> = totals
         .keys()
         .map(String::as_str)

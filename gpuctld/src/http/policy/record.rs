@@ -1,4 +1,4 @@
-//! Rows that somebody edited back into records: an edit's keys onto the row, and the row's words into the policy's.
+//! Edited rows back into records: an edit's keys onto the row, and the row's words into the policy's.
 //!
 //! Refuses unknown keys with a guess and impossible values with what would be possible. Whether names that a record
 //! mentions exist is said by [`super::sense`].
@@ -40,7 +40,7 @@ const IDLE_KEYS: [&str; 6] = [
     "gpus_percent",
     "max_requeues",
 ];
-/// Keys whose values are tables of bounds: an edit of some of them leaves the others.
+/// Keys with tables of bounds: an edit of some bounds leaves the others.
 const TABLES: [&str; 3] = ["group", "per_user", "per_account"];
 const LISTS: [&str; 6] = [
     "allow_qos",

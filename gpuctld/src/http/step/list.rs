@@ -55,29 +55,9 @@ pub(crate) async fn start(
         )));
     };
     confine(&site, &caller, std::slice::from_ref(target)).await?;
-    let program = request.argv[0].rsplit('/').next().unwrap_or_default();
-    let name = if request.name.is_empty() {
-        program
-    } else {
-        &request.name
-    }
-    .to_owned();
-    let ask = StepAsk {
-        name,
-        nodes: request.nodes,
-        ntasks: request.ntasks,
-        ntasks_per_node: request.ntasks_per_node,
-        nodelist: hosts("--nodelist", &request.nodelist)?,
-        exclude: hosts("--exclude", &request.exclude)?,
-        relative: request.relative,
-        cyclic: request.cyclic,
-        overcommit: request.overcommit,
-        share: request.share.clone(),
-        connect: request.connect.clone(),
-    };
     let command = Command::StartStep {
         target: target.clone(),
-        ask,
+        ask: step_ask(&request)?,
     };
     let (run, step, layout) = match site.core.command(caller.actor.clone(), command).await? {
         Reply::Step { run, step, layout } => (run, step, layout),
@@ -88,18 +68,13 @@ pub(crate) async fn start(
         let order = order(&request, step, &layout, position);
         if let Err(why) = site.app.links.start_step(node.node, run, order).await {
             // What it was given is free again. Tasks that did start end with their grun.
-            let _ = site
-                .core
-                .command(
-                    caller.actor,
-                    Command::EndStep {
-                        target: target.clone(),
-                        step,
-                        exit: ExitCode::exited(1),
-                        used: None,
-                    },
-                )
-                .await;
+            let end = Command::EndStep {
+                target: target.clone(),
+                step,
+                exit: ExitCode::exited(1),
+                used: None,
+            };
+            let _ = site.core.command(caller.actor, end).await;
             let text = format!(
                 "{} did not take its part of step {step} of job {id}: {why}",
                 node.name
@@ -120,6 +95,29 @@ pub(crate) async fn start(
         nodes,
         waits: None,
     }))
+}
+
+fn step_ask(request: &StepRequest) -> Result<StepAsk, ApiError> {
+    let program = request.argv[0].rsplit('/').next().unwrap_or_default();
+    let name = if request.name.is_empty() {
+        program
+    } else {
+        &request.name
+    }
+    .to_owned();
+    Ok(StepAsk {
+        name,
+        nodes: request.nodes,
+        ntasks: request.ntasks,
+        ntasks_per_node: request.ntasks_per_node,
+        nodelist: hosts("--nodelist", &request.nodelist)?,
+        exclude: hosts("--exclude", &request.exclude)?,
+        relative: request.relative,
+        cyclic: request.cyclic,
+        overcommit: request.overcommit,
+        share: request.share.clone(),
+        connect: request.connect.clone(),
+    })
 }
 
 fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
@@ -269,8 +267,8 @@ pub(crate) struct StepSource<'a> {
 }
 
 impl StepSource<'_> {
-    /// Its batch script, then what gruns started; nothing of a run that never began. A step of which nobody said that it
-    /// ended has ended with the run, and what it used is counted with the script: the rows add up to the run.
+    /// The batch script, then the steps of gruns; nothing of a run that never began. A step without a reported end
+    /// has ended with the run, and its use is counted with the script: the rows add up to the run.
     pub(crate) fn rows(&self, stored: &[StoredStep], now: Timestamp) -> Vec<StepRow> {
         let Some(began) = self.started else {
             return Vec::new();
@@ -431,8 +429,8 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Where nodes may be sent with a step's output: to the machine that grun is on, as the controller sees it, and to nodes. So nobody
-/// points them at others.
+/// Checks where nodes send a step's output: to the machine of grun, as the controller sees it, or to nodes. So no user points nodes at
+/// other machines.
 fn check_address(site: &ApiContext, connect: &str, from: Option<IpAddr>) -> Result<(), ApiError> {
     let Ok(asked) = connect.parse::<SocketAddr>() else {
         return Ok(());

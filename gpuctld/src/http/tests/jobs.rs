@@ -613,7 +613,7 @@ async fn tasks_of_an_array_are_changed_together_and_a_star_is_all_of_it() {
         .post(&alice(), "/v1/jobs/release", json!({"jobs": ["1_*"]}))
         .await;
     assert_eq!(done["results"][0]["ok"], true, "{done}");
-    // A priority of zero is a hold, which is everybody's.
+    // A priority of zero is a hold, which any user may ask for.
     pool.post(
         &alice(),
         "/v1/jobs/update",

@@ -5,7 +5,7 @@ use crate::http::Peer;
 use gmodel::node::Role;
 use serde_json::{Value, json};
 
-/// A node whose four GPUs alice has for an hour.
+/// A node of four GPUs, all held by alice for an hour.
 async fn busy() -> (Pool, Peer) {
     let pool = Pool::new("");
     let node = pool.node("n1", Role::Compute, 4).await;
@@ -175,7 +175,7 @@ async fn who_has_no_start_before_its_reservation_ends_is_told_so() {
             .contains(told),
         "{why}"
     );
-    // Not of who starts when that one is over.
+    // Not of the job that starts when that one is over.
     let short = json!({"request": {"gpus": "4"}, "time_limit_secs": 60});
     let outside = pool.post(&alice, "/v1/jobs/dry-run", request(short)).await;
     assert!(
@@ -226,7 +226,7 @@ async fn those_who_ask_together_share_a_plan_that_is_no_older_than_their_questio
         let gap = time_of(&why["expected_start"]).since_secs(time_of(&starts[at]["latest"]));
         assert!(gap.abs() <= 1, "as gq --start has it: {why} {}", starts[at]);
     }
-    // One who asks while a plan is made means the state as it is then.
+    // A question that arrives while a plan is made is about the state as it is then.
     let turn = pool.app.forecasts().turn().await;
     let late = async {
         let more = pool
@@ -406,7 +406,7 @@ async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_
     );
     assert_eq!(tenth["jobs"][0]["latest"], row["last_task"]["latest"]);
     assert!(tenth["jobs"][0]["last_task"].is_null());
-    // Why a task waits is told too; who is held has no start.
+    // A task has its reason too; a held task has no start.
     assert_eq!(
         column(
             &pool.get(&alice, &format!("/v1/jobs/{array}_3/why")).await["jobs"][0],
@@ -571,7 +571,7 @@ async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
             .ends_with("; its GPUs cost 2.50 an hour"),
         "{one}"
     );
-    // Of any type nobody can say.
+    // Of any type it is not known.
     assert!(dry("1").await["alternatives"].is_null());
     // A price that is not in force yet is none.
     assert_eq!(

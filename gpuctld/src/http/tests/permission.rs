@@ -1,4 +1,4 @@
-//! Who may do what: each way in against each kind of request.
+//! Permission: each way in against each kind of request.
 
 use super::pool::{Pool, column, local, request, via};
 use crate::http::Peer;
@@ -305,7 +305,7 @@ async fn from_a_compute_node_a_user_submits_to_the_partition_of_their_job_there_
         assert!(text.starts_with("403"), "{text}");
     }
     pool.submit(&here, json!({"partition": "b"})).await;
-    // A user of that name with another uid is somebody else.
+    // A user of that name with another uid is another user.
     let other = via(node2, Role::Compute, 1001, "alice");
     let text = pool.refused(&other, "GET", "/v1/jobs", Value::Null).await;
     assert!(text.contains("no running job"), "{text}");

@@ -1,4 +1,4 @@
-//! Accounts, users, QOS and reservations: who may edit them, what an edit does, what is refused and why.
+//! Accounts, users and QOS: permission to edit, what an edit does, what is refused and why.
 
 use super::pool::{Pool, column, local, via};
 use crate::http::Peer;
@@ -330,7 +330,7 @@ async fn users_coordinators_and_operators_edit_what_is_theirs() {
         )
         .await;
     assert!(text.starts_with("403 denied"), "{text}");
-    // From inside a job nobody edits.
+    // From inside a job no user edits.
     let job = pool
         .submit(&alice(), json!({"request": {"gpus": "1"}}))
         .await;

@@ -110,7 +110,7 @@ async fn licences_and_reservations_are_listed() {
         .submit(&alice(), json!({"licences": {"matlab": 3}}))
         .await;
     pool.pass().await;
-    // Who has one of a kind that was taken out of the file holds it still.
+    // A run still holds a licence that was taken out of the file.
     write_config(pool.dir.path(), "[licences]\nansys = 1\n");
     pool.post(&root(), "/v1/reload", Value::Null).await;
     let list = pool.get(&alice(), "/v1/licences").await;

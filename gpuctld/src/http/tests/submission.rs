@@ -256,7 +256,7 @@ async fn a_dry_run_says_where_and_why_and_leaves_nothing() {
     );
 }
 
-/// A pool whose hook is this shell script, run by an ordinary user.
+/// A pool with this shell script as its hook, run by an ordinary user.
 fn with_hook(body: &str, on_failure: &str) -> Pool {
     let pool = Pool::new("");
     let program = pool.dir.path().join("hook");

@@ -1,7 +1,7 @@
 //! What the cluster had of CPUs and GPUs over a time, and how much of that was down or drained: from the events of its nodes.
 //!
-//! Events are kept for a year. What a node was before its oldest event follows from that one (who is resumed first was drained);
-//! where there is none it was as it is now. Of the time before the oldest event of all nothing is known.
+//! Events are kept for a year. A node's state before its oldest event follows from that event (a resume means a drain before it);
+//! without events it was as it is now. Before the oldest event of all nothing is known.
 
 use super::stored::ReadResult;
 use gcore::ctl::Node;
@@ -105,7 +105,7 @@ impl NodeCapacity {
             standing.drains.insert(UNKNOWN.to_owned());
         }
         for (owner, resumed) in of_drains {
-            // A resume of all says something only where nobody was seen to drain.
+            // A resume by all owners tells of an earlier drain only where no drain is on record.
             if seen.insert(owner.clone()) && resumed && (owner != UNKNOWN || seen.len() == 1) {
                 standing.drains.insert(owner);
             }

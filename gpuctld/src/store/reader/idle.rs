@@ -1,4 +1,4 @@
-//! Runs that are over and whose GPUs stood idle at some time, with their spells.
+//! Runs that are over and had idle GPUs at some time, with their spells.
 
 use super::stored::ReadResult;
 use gmodel::idle::IdleSpell;

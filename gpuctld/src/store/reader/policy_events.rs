@@ -1,5 +1,5 @@
-//! Who changed which account, user, QOS or reservation, and when, from the events that are kept for a year. What files say is not among
-//! them: who writes these is known to the machine they lie on.
+//! Changes of accounts, users, QOS and reservations with author and time, from the events of a year. Changes of files are not among
+//! them.
 
 use super::stored::ReadResult;
 use gcore::ctl::{Event, PolicyChange};
@@ -38,7 +38,7 @@ pub fn changes(db: &Connection, from: Timestamp, to: Timestamp) -> ReadResult<Ve
     Ok(found)
 }
 
-/// What was done, to whom, in which account, and what it is since.
+/// The kind of change, the name of the record, its account, and its new text.
 fn told(change: &PolicyChange) -> (&'static str, String, Option<String>, String) {
     match change {
         PolicyChange::Account { account } => {

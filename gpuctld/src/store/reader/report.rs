@@ -132,8 +132,8 @@ impl ReportPeriod<'_> {
         }
         let mut book = UsageBook::new();
         let pieces = self.pieces();
-        for piece in &pieces {
-            self.add_piece(db, *piece, &mut book)?;
+        for (from, to) in &pieces {
+            self.add_piece(db, *from, *to, &mut book)?;
         }
         // Those that were there when it began are counted by their hour's list, the others where they began.
         let hour = self.from.0.div_euclid(HOUR_MILLIS);
@@ -204,13 +204,14 @@ impl ReportPeriod<'_> {
     fn add_piece(
         &self,
         db: &Connection,
-        (from, to): (Timestamp, Timestamp),
+        from: Timestamp,
+        to: Timestamp,
         book: &mut UsageBook,
     ) -> ReadResult<()> {
         let first = -(-from.0).div_euclid(HOUR_MILLIS); // rounded up
         let end = to.0.div_euclid(HOUR_MILLIS);
         if first > end {
-            return self.add_edge(db, (from, to), book); // all of it within one hour
+            return self.add_edge(db, from, to, book); // all of it within one hour
         }
         let (whole_from, whole_to) = (Timestamp(first * HOUR_MILLIS), Timestamp(end * HOUR_MILLIS));
         of_hours(db, first, end, |key, begun, amounts| {
@@ -218,15 +219,16 @@ impl ReportPeriod<'_> {
             self.charge(book, kind.clone(), amounts, from);
             book.entry(kind).or_default().runs += begun;
         })?;
-        self.add_edge(db, (from, whole_from), book)?;
-        self.add_edge(db, (whole_to, to), book)
+        self.add_edge(db, from, whole_from, book)?;
+        self.add_edge(db, whole_to, to, book)
     }
 
     /// A time within one hour.
     fn add_edge(
         &self,
         db: &Connection,
-        (from, to): (Timestamp, Timestamp),
+        from: Timestamp,
+        to: Timestamp,
         book: &mut UsageBook,
     ) -> ReadResult<()> {
         if from >= to {

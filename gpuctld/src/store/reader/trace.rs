@@ -3,6 +3,7 @@
 use super::stored::ReadResult;
 use gmodel::{JobId, Timestamp};
 use rusqlite::Connection;
+use std::ops::Range;
 
 /// One job of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,24 +13,24 @@ pub struct TracedJob {
     pub first_start: Option<Timestamp>,
 }
 
-/// The jobs after an id that were submitted in `[from, to)` and are over; array tasks that had no record of their own never
+/// The jobs after an id that were `submitted` in a time and are over; array tasks that had no record of their own never
 /// ran and are left out.
 pub fn page(
     db: &Connection,
-    (from, to): (Timestamp, Timestamp),
+    submitted: Range<Timestamp>,
     after: Option<JobId>,
     limit: u32,
 ) -> ReadResult<Vec<TracedJob>> {
     let after = match after {
         Some(id) => id.0.cast_signed(),
-        None => begin(db, from)? - 1,
+        None => begin(db, submitted.start)? - 1,
     };
     // The plus keeps SQLite from taking the index over ends, and sorting all of it for each page.
     let mut statement = db.prepare_cached(
         "SELECT j.id, (SELECT min(r.start_ms) FROM runs r WHERE r.job = j.id) FROM jobs j
          WHERE j.id > ?1 AND +j.end_ms IS NOT NULL AND j.submit_ms >= ?2 AND j.submit_ms < ?3 ORDER BY j.id LIMIT ?4",
     )?;
-    let rows = statement.query_map((after, from.0, to.0, limit), |row| {
+    let rows = statement.query_map((after, submitted.start.0, submitted.end.0, limit), |row| {
         Ok(TracedJob {
             id: JobId(row.get(0)?),
             first_start: row.get::<_, Option<i64>>(1)?.map(Timestamp),
