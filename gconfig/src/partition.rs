@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 35] = [
     "nodes",
     "features",
     "default",
@@ -44,7 +44,6 @@ const KEYS: [&str; 36] = [
     "per_user",
     "per_account",
     "headroom",
-    "headroom_nodes",
     "allow_qos",
     "default_qos",
     "mig",
@@ -295,9 +294,6 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         per_user: limits(section, &holder, "per_user", errors),
         per_account: limits(section, &holder, "per_account", errors),
         headroom: section.amounts("headroom", errors),
-        headroom_nodes: section
-            .number("headroom_nodes", 0..=1_000_000, errors)
-            .unwrap_or(default.headroom_nodes),
         mig: section.word("mig", &CUTS, errors).unwrap_or_default(),
         slices_for_memory: section
             .boolean("slices_for_memory", errors)

@@ -87,8 +87,6 @@ pub struct Partition {
     pub per_account: Limits,
     /// Idle GPUs kept for jobs of QOS that may use headroom, and for guaranteed demand.
     pub headroom: Option<GpuAmounts>,
-    /// Whole nodes kept idle for the same.
-    pub headroom_nodes: u32,
     /// Empty allows all.
     pub allow_qos: Vec<String>,
     /// QOS of jobs that name none.
@@ -154,7 +152,6 @@ impl Default for Partition {
             per_user: Limits::default(),
             per_account: Limits::default(),
             headroom: None,
-            headroom_nodes: 0,
             allow_qos: Vec::new(),
             default_qos: None,
             mig: MigCuts::Fixed,

@@ -82,9 +82,6 @@ pub fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     if let Some(headroom) = &partition.headroom {
         lines.push(format!("Headroom={}", gpus_text(headroom)));
     }
-    if partition.headroom_nodes > 0 {
-        lines.push(format!("HeadroomNodes={}", partition.headroom_nodes));
-    }
     for (key, limits) in [
         ("GroupLimits", &partition.group),
         ("PerUserLimits", &partition.per_user),

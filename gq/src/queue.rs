@@ -49,7 +49,7 @@ Examples:
   gq --me -t PD         what you have waiting
   gq 17                 one job in full
   gq --why 17           what stands against its start
-  gq --start --me       when yours are expected to start; of arrays the next task and the last
+  gq --start --me       when yours are expected to start; of arrays the next task
   gq --prio --me        the priorities of yours, and what they are made of
   gq --follow 17        its output, as it comes
   gq -s                 steps of running jobs

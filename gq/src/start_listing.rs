@@ -1,5 +1,5 @@
-//! `gq --start`: when waiting jobs are expected to start, and where; of an array the next task and the last. Source:
-//! `squeue --start`.
+//! `gq --start`: when waiting jobs are expected to start, and where; of an array the next task. Under the
+//! table: limits that keep jobs without a start, each with its holder that ends first. Source: `squeue --start`.
 
 use gcli::Outcome;
 use gcli::answer::print_json;
@@ -42,26 +42,16 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
     let at =
         |instant: Option<Instant>| instant.map_or_else(|| "N/A".to_owned(), |at| times.print(at.0));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), header);
+    // The text, the first job that it is of, and how many others.
+    let mut explanations: Vec<(String, String, usize)> = Vec::new();
     for job in jobs {
-        let last = job.last_task.map(|last| {
-            let times = [
-                at(last.earliest),
-                at(last.expected.or(last.at_limits)),
-                at(last.latest),
-            ];
-            (
-                times,
-                vec![
-                    last.shown_id,
-                    job.partition.clone(),
-                    job.name.clone(),
-                    job.user.clone(),
-                    "PD".into(),
-                ],
-                job.nodes,
-                job.ahead,
-            )
-        });
+        if let Some(text) = job.explanation {
+            let same = explanations.iter_mut().find(|(known, ..)| *known == text);
+            match same {
+                Some((_, _, others)) => *others += 1,
+                None => explanations.push((text, job.shown_id.clone(), 0)),
+            }
+        }
         table.row(vec![
             job.shown_id.into(),
             job.partition.into(),
@@ -80,25 +70,16 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
             job.ahead.to_string().into(),
             format!("({})", job.reason).into(),
         ])?;
-        if let Some((times, first, nodes, ahead)) = last {
-            let rest = [
-                nodes.to_string(),
-                "(null)".into(),
-                ahead.to_string(),
-                "(last task)".into(),
-            ];
-            table.row(
-                first
-                    .into_iter()
-                    .chain(times)
-                    .chain(rest)
-                    .map(Into::into)
-                    .collect(),
-            )?;
-        }
     }
     table.finish()?;
     // Talk, not data.
+    for (text, job, others) in explanations.iter().filter(|_| header) {
+        let others = match others {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        eprintln!("{}", printable(&format!("{job}{others}: {text}")));
+    }
     for text in records
         .iter()
         .filter_map(IntervalRecord::text)

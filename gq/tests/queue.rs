@@ -283,7 +283,7 @@ fn why_says_what_stands_against_the_start() {
         job 121_[3-9%2]: PENDING (JobArrayTaskLimit)
           for l4:8: Resources: needs 8 l4 on one node
           for h100:4: AssocGrpGRES: account vision holds 30 of its 32 GPUs
-          it would start at once with gadm job update 121 Gpus=l4:4|h100:4 ArrayTaskThrottle=3
+          it would start at once with gadm job update 121 ArrayTaskThrottle=3
         and 14 more of job 121: ask for one of them by its number, as in gq --why 121_7
     "#]],
     );
@@ -570,7 +570,9 @@ fn starts_are_listed_as_intervals() {
              119 main      wrap root PD 2026-11-20T11:00:00 2026-11-20T12:00:00 2026-11-20T13:30:00     1 node07         0 (Resources)
               97 main      dep  root PD N/A                 N/A                 N/A                     1 (null)         1 (Dependency)
         98_[5-9] main      arr  root PD N/A                 2026-11-20T12:30:00 2026-11-20T15:00:00     1 node07         1 (Priority)
-            98_9 main      arr  root PD N/A                 2026-11-20T16:30:00 2026-11-20T19:00:00     1 (null)         1 (last task)
+             130 main      cap  root PD N/A                 N/A                 N/A                     1 (null)         2 (AssocGrpGRES)
+             131 main      cap  root PD N/A                 N/A                 N/A                     1 (null)         3 (AssocGrpGRES)
+        stderr: 130 and 1 more: account vision holds 30 of its 32 GPUs; job 95 ends first of its holders, by 2026-11-20T12:00:00Z
         stderr: 311 of 342 intervals for starts in partition main were right (90.9%; 90% is meant); half are narrower than 14 min
     "#]],
     );

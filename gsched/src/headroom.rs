@@ -1,6 +1,6 @@
 //! Idle GPUs, and those of them that are kept ready for urgent work: headroom of partitions and of QOS.
 //!
-//! GPUs are counted by type, and whole nodes where a partition keeps such. Jobs of a partition that only shares some nodes with one that keeps headroom
+//! GPUs are counted by type. Jobs of a partition that only shares some nodes with one that keeps headroom
 //! are held back on those. Never knows guarantees: lending limits are the quota's.
 
 use crate::limits::{ALL, GpuTypes, Holding, milli_text};
@@ -11,31 +11,6 @@ use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, NodeId, Policy, Reason, ReasonCode};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Nodes of a partition of which so many are to stay wholly idle.
-#[derive(Debug)]
-pub(crate) struct KeptNodes {
-    pub partition: usize,
-    pub nodes: FixedBitSet,
-    pub most: usize,
-}
-
-/// Of all partitions that keep whole nodes.
-pub(crate) fn kept_nodes(snapshot: &Snapshot) -> Vec<KeptNodes> {
-    let keeping = snapshot
-        .config
-        .partitions
-        .iter()
-        .enumerate()
-        .filter(|(_, one)| one.headroom_nodes > 0);
-    keeping
-        .map(|(partition, one)| KeptNodes {
-            partition,
-            nodes: nodes_of(one, snapshot),
-            most: one.headroom_nodes as usize,
-        })
-        .collect()
-}
 
 /// Partitions that keep some GPUs idle, with their nodes.
 pub(crate) fn kept_idle_on(snapshot: &Snapshot) -> Vec<(usize, FixedBitSet)> {
@@ -358,28 +333,6 @@ impl IdleGpus {
         self.counts(at).all[gpu_type]
     }
 
-    /// Thousandths of a type, idle or not.
-    pub fn usable_of(&self, gpu_type: usize) -> u64 {
-        self.usable.all[gpu_type]
-    }
-
-    /// The same on the nodes of a partition that keeps some idle.
-    pub fn usable_in(&self, keeper: usize, gpu_type: usize) -> u64 {
-        self.usable
-            .partitions
-            .get(keeper)
-            .map_or(0, |counts| counts[gpu_type])
-    }
-
-    /// Whether a partition has no GPUs but on nodes of one that keeps some idle.
-    pub fn is_within(&self, own: usize, keeper: usize) -> bool {
-        self.usable
-            .outside
-            .get(keeper)
-            .and_then(|outside| outside.get(own))
-            .is_some_and(|counts| counts[ALL] == 0)
-    }
-
     /// A start, on nodes that are known.
     pub fn take_on(&mut self, shares: &[NodeShare], snapshot: &Snapshot, types: &GpuTypes) {
         each_on(
@@ -579,20 +532,6 @@ impl IdleGpus {
         );
         Reason::new(ReasonCode::Headroom, text)
     }
-}
-
-/// What is held of GPUs that others may have, thousandths by type.
-pub(crate) fn each_type(
-    shares: &[NodeShare],
-    snapshot: &Snapshot,
-    types: &GpuTypes,
-    mut count: impl FnMut(usize, u64),
-) {
-    each_on(shares, snapshot, types, |gpu_type, milli, _, _| {
-        if gpu_type != ALL {
-            count(gpu_type, milli);
-        }
-    });
 }
 
 /// What is held of GPUs that others may have: of all types and of its own, thousandths, by the partitions that its node is in.

@@ -24,12 +24,12 @@ use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timest
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub(crate) mod ahead;
-pub(crate) mod idle_ahead;
+pub mod holder;
 mod kept_idle;
 mod owed;
 mod shortage;
 
+use holder::LimitKind;
 use owed::Owed;
 pub use shortage::Shortage;
 
@@ -190,7 +190,7 @@ impl Ledger {
     /// The first limit that stands against it, with its value and the use.
     pub fn check(&self, job: &PendingJob, take: &Take) -> Result<Option<RunClass>, Reason> {
         let mut first = None;
-        let class = self.examine(job, take, &mut |reason| {
+        let class = self.examine(job, take, &mut |reason, _| {
             first = Some(reason);
             false
         });
@@ -207,12 +207,8 @@ impl Ledger {
 
     /// Everything that stands against a job taking so much now.
     pub fn blockers(&self, job: &PendingJob, take: &Take) -> Vec<Reason> {
-        let mut all = Vec::new();
-        self.examine(job, take, &mut |reason| {
-            all.push(reason);
-            true
-        });
-        all
+        let limits = self.refusing_limits(job, take).into_iter();
+        limits.map(|(reason, _)| reason).collect()
     }
 
     /// Counts a start; what it holds from then on. `class` is what [`Ledger::check`] said, `on` what it takes of which nodes.
@@ -460,7 +456,7 @@ impl Ledger {
 type LimitId = (Scope, u32, Option<u32>);
 
 /// Says whether to go on looking.
-type Found<'a> = &'a mut dyn FnMut(Reason) -> bool;
+type Found<'a> = &'a mut dyn FnMut(Reason, LimitKind) -> bool;
 
 impl Ledger {
     fn examine(&self, job: &PendingJob, take: &Take, found: Found) -> Option<RunClass> {
@@ -481,11 +477,12 @@ impl Ledger {
             && let Some(qos) = self.policy.qos.get(&spec.qos)
             && let Some(reason) =
                 job_exceeds(&qos.per_job, &spec.qos, held, job.limit_secs, &self.types)
-            && !found(reason)
+            && !found(reason, LimitKind::Fixed)
         {
             return false;
         }
-        self.each_limit(who, &mut |bound, (scope, at, _), meter| {
+        self.each_limit(who, &mut |bound, limit, meter| {
+            let (scope, at, _) = limit;
             let of_account = matches!(scope, Scope::Account | Scope::UserInAccount);
             let account = if of_account {
                 self.tree.name(at)
@@ -494,7 +491,15 @@ impl Ledger {
             };
             let subject = || scope.subject(account, &spec.user.name, &spec.qos, &spec.partition);
             let reason = bound.exceeded(scope, &subject, meter, held, self.now, &self.types);
-            reason.is_none_or(&mut *found)
+            let never = || bound.over(&Meter::default(), held, self.now).is_some();
+            reason.is_none_or(|reason| {
+                let kind = if never() {
+                    LimitKind::Fixed
+                } else {
+                    LimitKind::Bound(limit)
+                };
+                found(reason, kind)
+            })
         })
     }
 
@@ -611,7 +616,10 @@ impl Ledger {
                         .map_or(String::new(), |name| format!(" of {name}")),
                     period_text(budget.period),
                 );
-                if !found(Reason::new(ReasonCode::AssocGrpBilling, text)) {
+                if !found(
+                    Reason::new(ReasonCode::AssocGrpBilling, text),
+                    LimitKind::Fixed,
+                ) {
                     return false;
                 }
             }
@@ -633,7 +641,7 @@ impl Ledger {
                 }
                 None => format!("licence {name} is not in the configuration"),
             };
-            found(Reason::new(ReasonCode::Licenses, text))
+            found(Reason::new(ReasonCode::Licenses, text), LimitKind::Fixed)
         })
     }
 
@@ -668,8 +676,14 @@ impl Ledger {
         else {
             return true;
         };
-        let text = format!("{} ({because})", self.shortage(spec, who, held).text);
-        found(Reason::new(ReasonCode::Quota, text))
+        let shortage = self.shortage(spec, who, held);
+        let top = who
+            .account
+            .and_then(|account| self.tree.line(account).last())
+            .filter(|_| !shortage.for_good);
+        let kind = top.map_or(LimitKind::Fixed, LimitKind::Guarantee);
+        let text = format!("{} ({because})", shortage.text);
+        found(Reason::new(ReasonCode::Quota, text), kind)
     }
 
     /// Borrowing is for jobs that can be sent back, or that say they may be ended.

@@ -135,23 +135,6 @@ impl Holding {
         std::iter::once((ALL, self.gpus)).chain(self.by_type())
     }
 
-    /// The same to another end.
-    pub(crate) fn until(self, until: Option<Timestamp>) -> Self {
-        Self { until, ..self }
-    }
-
-    /// The same, placed at another time.
-    pub(crate) fn placed_at(&self, at: Timestamp) -> Self {
-        let until = self
-            .until
-            .map(|until| at.plus_millis(until.since_millis(self.since)));
-        Self {
-            since: at,
-            until,
-            ..self.clone()
-        }
-    }
-
     pub fn of(&self, number: usize) -> u64 {
         self.each()
             .find(|(known, _)| *known == number)
@@ -209,15 +192,6 @@ impl Meter {
 
     pub fn gpus_of(&self, number: usize) -> u64 {
         self.gpus.get(number).copied().unwrap_or(0)
-    }
-
-    /// As it stands so many milliseconds after the time that its runs were added at, where none of them is over by then.
-    pub(crate) fn after(&self, millis: i64) -> Self {
-        let gone = u128::from(self.gpus_of(ALL)) * millis.max(0) as u128;
-        Self {
-            promised: self.promised.saturating_sub(gone),
-            ..self.clone()
-        }
     }
 }
 
@@ -363,11 +337,6 @@ impl Bound {
             scope.code(what),
             format!("{} {text}", subject()),
         ))
-    }
-
-    /// Whether it looks at how long runs may still take.
-    pub(crate) fn minds_time(&self) -> bool {
-        self.gpu_hours.is_some()
     }
 
     /// Which one that is, and how much it allows.

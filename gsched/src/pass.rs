@@ -4,15 +4,12 @@
 //! conservative backfill, Mu'alem and Feitelson 2001). Later jobs start now where they delay none of them, in time and
 //! amount. An engine may be kept from pass to pass: it works out anew only what changed.
 
-use crate::backfill::array_caps::cap_over_time;
 use crate::backfill::planned::{DeferredStart, NodeWait, PlannedStart};
 use crate::backfill::refusals::Refusals;
 use crate::cluster::network::most_leaves;
 use crate::cluster::picked::PickedNodes;
-use crate::cluster::timeline::Count;
 use crate::engine::{Engine, Memory};
-use crate::forecast::foretold::LimitForecast;
-use crate::headroom::{KeptNodes, kept_idle_on, kept_nodes};
+use crate::headroom::kept_idle_on;
 use crate::job::choices::Choices;
 use crate::job::job_class::{ClassFindings, JobClass, JobClassId};
 use crate::ledger::{Ledger, Take};
@@ -20,7 +17,7 @@ use crate::mig::held_back::HeldGpu;
 use crate::place::limits_in_force::{is_unlimited, minds_time};
 use crate::place::search::{Ask, Search};
 use crate::plan::{Plan, Preempt, Sizes, WorkBudget};
-use crate::preempt::leaving::LeavingRuns;
+use crate::preempt::leaving::{LaterVictims, LeavingRuns};
 use crate::preempt::victims::VictimCandidates;
 use crate::priority::of_starts;
 use crate::snapshot::{PendingJob, Snapshot};
@@ -99,8 +96,6 @@ pub(crate) struct Preemption<'a> {
 
 /// Nodes of partitions that keep some idle.
 pub(crate) struct HeadroomNodes {
-    /// Whole nodes.
-    pub(crate) kept_nodes: Vec<KeptNodes>,
     /// Partitions that keep GPUs idle, with their nodes.
     pub(crate) kept_idle_on: Vec<(usize, FixedBitSet)>,
 }
@@ -117,8 +112,8 @@ pub(crate) struct MigHolds {
 pub(crate) struct ForecastState {
     /// Every job gets a planned start, also in later windows of its own reservation.
     pub(crate) is_on: bool,
-    /// Limits over time, where there are any.
-    pub(crate) limits: Option<Box<LimitForecast>>,
+    /// Runs that preemption ends once their protected time is over.
+    pub(crate) later_victims: LaterVictims,
 }
 
 pub(crate) struct LimitFacts {
@@ -218,7 +213,6 @@ impl<'a> Pass<'a> {
                 freed: Nominations::new(),
             },
             headroom: HeadroomNodes {
-                kept_nodes: kept_nodes(snapshot),
                 kept_idle_on: kept_idle_on(snapshot),
             },
             mig: MigHolds::default(),
@@ -361,43 +355,6 @@ impl<'a> Pass<'a> {
     /// All that are to go so far.
     pub(crate) fn preempts(&self) -> impl Iterator<Item = &Preempt> {
         self.plan.preempts.iter().chain(&self.choices.preempts)
-    }
-
-    /// The first time from one on at which the cap of its array lets a task run for so long.
-    pub(crate) fn cap_opens(
-        &mut self,
-        job: &PendingJob,
-        from: Timestamp,
-        secs: u32,
-    ) -> Option<Timestamp> {
-        self.cap_of(job)
-            .map_or(Some(from), |cap| cap.first_for(1, from, secs))
-    }
-
-    /// A task runs for a time, or does not after all.
-    pub(crate) fn use_cap(
-        &mut self,
-        job: &PendingJob,
-        (from, to): (Timestamp, Timestamp),
-        runs: bool,
-    ) {
-        match self.cap_of(job) {
-            Some(cap) if runs => cap.take(from, to, 1),
-            Some(cap) => cap.give(from, to, 1),
-            None => {}
-        }
-    }
-
-    fn cap_of(&mut self, job: &PendingJob) -> Option<&mut Count> {
-        let array = job.capped_array().filter(|_| self.forecast.is_on)?;
-        let snapshot = self.snapshot;
-        Some(
-            self.world
-                .array_caps
-                .caps
-                .entry(array)
-                .or_insert_with(|| cap_over_time(snapshot, job, array)),
-        )
     }
 }
 

@@ -1,8 +1,7 @@
-//! What a pass changes as it books starts: cluster, usage, reservations, licences, array caps.
+//! What a pass changes as it books starts: cluster, usage, reservations, licences.
 //!
 //! Holds amounts only; which job gets what is decided above.
 
-use crate::backfill::array_caps::ArrayCaps;
 use crate::cluster::nodes::Cluster;
 use crate::cluster::timeline::Count;
 use crate::ledger::Ledger;
@@ -20,8 +19,6 @@ pub(crate) struct World<'a> {
     pub reservations: Vec<GpuReservation>,
     /// What is free of each licence over time.
     pub licences: BTreeMap<String, Count>,
-    /// How many tasks may run over time, of arrays with a cap; in forecasts only.
-    pub array_caps: ArrayCaps,
     /// Tasks that were started, and whose runs are still to come, by the capped array that they are of.
     pub array_starts: BTreeMap<JobId, BTreeSet<JobId>>,
 }
@@ -33,7 +30,6 @@ impl<'a> World<'a> {
             usage,
             reservations: Vec::new(),
             licences: licences(snapshot),
-            array_caps: ArrayCaps::default(),
             array_starts: BTreeMap::new(),
         }
     }

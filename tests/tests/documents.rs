@@ -220,7 +220,6 @@ fn every_key_of_the_json_is_in_its_man_page() {
         "NearestRow",
         "ChangeRow",
         "StartRow",
-        "LastTaskRow",
         "TraceRow",
     ] {
         let body = api

@@ -187,7 +187,6 @@ fn partition_table(
         per_user,
         per_account,
         headroom,
-        headroom_nodes,
         allow_qos,
         default_qos,
         gpu_sharing,
@@ -261,11 +260,6 @@ fn partition_table(
     set(&mut table, "mem_per_gpu", size(mem_per_gpu_bytes));
     set(&mut table, "requeue", Some(*requeue));
     set(&mut table, "headroom", headroom.as_ref().map(amounts));
-    set(
-        &mut table,
-        "headroom_nodes",
-        Some(i64::from(*headroom_nodes)).filter(|nodes| *nodes > 0),
-    );
     set(
         &mut table,
         "allow_accounts",

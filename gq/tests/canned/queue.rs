@@ -110,7 +110,7 @@ pub fn answer(request: &Request) -> Answer {
             "id": 121, "shown_id": "121_[3-9%2]", "state": "PENDING", "reason": "JobArrayTaskLimit", "alternative": "l4:8",
             "blockers": [{"code": "Resources", "text": "needs 8 l4 on one node"}],
             "alternatives": [{"gpus": "h100:4", "blockers": [{"code": "AssocGrpGRES", "text": "account vision holds 30 of its 32 GPUs"}]}],
-            "changes": [{"option": "Gpus=l4:4|h100:4 ArrayTaskThrottle=3", "now": true, "start": "2026-11-20T09:00:00Z", "loss": 0.5}]
+            "changes": [{"option": "ArrayTaskThrottle=3", "now": true, "start": "2026-11-20T09:00:00Z", "loss": 0.5}]
         }]}).to_string()),
         "/v1/jobs/95/why" => Answer::ok(r#"{"schema":1,"jobs":[{"id":95,"shown_id":"95","state":"RUNNING","reason":"None"}]}"#),
         "/v1/starts" => Answer::ok(json!({"schema": 1, "jobs": [
@@ -119,8 +119,11 @@ pub fn answer(request: &Request) -> Answer {
              "at_limits": "2026-11-20T15:00:00Z", "nodelist": "node07"},
             {"id": 97, "shown_id": "97", "name": "dep", "user": "root", "partition": "main", "nodes": 1, "reason": "Dependency", "ahead": 1},
             {"id": 98, "shown_id": "98_[5-9]", "name": "arr", "user": "root", "partition": "main", "nodes": 1, "reason": "Priority", "ahead": 1,
-             "expected": "2026-11-20T12:30:00Z", "at_limits": "2026-11-20T15:00:00Z", "latest": "2026-11-20T15:00:00Z", "nodelist": "node07",
-             "last_task": {"id": 102, "shown_id": "98_9", "expected": "2026-11-20T16:30:00Z", "at_limits": "2026-11-20T19:00:00Z", "latest": "2026-11-20T19:00:00Z"}}
+             "expected": "2026-11-20T12:30:00Z", "at_limits": "2026-11-20T15:00:00Z", "latest": "2026-11-20T15:00:00Z", "nodelist": "node07"},
+            {"id": 130, "shown_id": "130", "name": "cap", "user": "root", "partition": "main", "nodes": 1, "reason": "AssocGrpGRES", "ahead": 2,
+             "explanation": "account vision holds 30 of its 32 GPUs; job 95 ends first of its holders, by 2026-11-20T12:00:00Z"},
+            {"id": 131, "shown_id": "131", "name": "cap", "user": "root", "partition": "main", "nodes": 1, "reason": "AssocGrpGRES", "ahead": 3,
+             "explanation": "account vision holds 30 of its 32 GPUs; job 95 ends first of its holders, by 2026-11-20T12:00:00Z"}
         ], "records": [{"partition": "main", "nominal_percent": 90, "intervals": 342, "right": 311, "median_width_secs": 840}]}).to_string()),
         "/v1/jobs/95/log" => Answer::ok(concat!(r#"{"schema":1,"events":[{"at":"2026-11-20T09:05:20Z","text":"submitted by root to partition main","event":{}},"#,
             r#"{"at":"2026-11-20T09:05:27Z","text":"requeued, not before 2026-11-20T09:05:31Z: node2 was\u001b[2J lost","event":{}}],"#,

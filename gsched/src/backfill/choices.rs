@@ -2,10 +2,10 @@
 //!
 //! Source: slurm.conf(5), `bf_one_resv_per_job`.
 
+use crate::backfill::earliest::earliest_start;
 use crate::backfill::planned::PlannedStart;
 use crate::backfill::reserve::plan_start_at;
 use crate::cluster::node_state::Hold;
-use crate::forecast::limited::{earliest_allowed, foretell_again, foretell_no_more};
 use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::gpu_reservation::{hold_counted_again, lift_counted, promise_reserved};
@@ -35,7 +35,6 @@ pub(crate) fn places_of<'p>(
 
 /// Leaves an empty one in its place: loops along the list must not miss those behind it.
 pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> PlannedStart {
-    foretell_no_more(pass, place);
     // What is taken back out of its turn is no part of the argument that others are promised the same again.
     pass.memory.promised.forget();
     pass.backfill.refusals.forget();
@@ -57,7 +56,6 @@ pub(crate) fn lift_reserved(pass: &mut Pass, job: &PendingJob, place: usize) -> 
             .into_iter()
             .for_each(|free| free.give(lifted.at, lifted.to, *count));
     }
-    pass.use_cap(job, (lifted.at, lifted.to), false);
     lifted
 }
 
@@ -76,10 +74,8 @@ pub(crate) fn hold_own(pass: &mut Pass, job: &PendingJob, own: Vec<(usize, Plann
                 .into_iter()
                 .for_each(|free| free.take(own.at, own.to, *count));
         }
-        pass.use_cap(job, (own.at, own.to), true);
         promise_reserved(pass, own.counted, &own.holds, true);
         pass.backfill.reserved[place] = own;
-        foretell_again(pass, place);
     }
 }
 
@@ -157,7 +153,7 @@ fn reserve_tasks(
             .into_iter()
             .collect();
         let known = (!own.is_empty()).then(|| std::mem::take(pass.of_pass(shape)));
-        let found = earliest_allowed(pass, job, shape)
+        let found = earliest_start(pass, job, shape)
             .filter(|found| own.iter().all(|(_, own)| found.at < own.at));
         known
             .into_iter()

@@ -56,41 +56,23 @@ pub(crate) fn earliest_start(
     job: &PendingJob,
     shape: JobClassId,
 ) -> Option<EarliestStart> {
-    earliest_start_from(pass, job, shape, pass.now)
-}
-
-/// The same from a time on.
-pub(crate) fn earliest_start_from(
-    pass: &mut Pass,
-    job: &PendingJob,
-    shape: JobClassId,
-    from: Timestamp,
-) -> Option<EarliestStart> {
     let lifted = lift_counted(pass, shape);
-    let found = earliest_beside(pass, job, shape, from);
+    let found = earliest_beside(pass, job, shape);
     hold_counted_again(pass, lifted);
     found
 }
 
-fn earliest_beside(
-    pass: &mut Pass,
-    job: &PendingJob,
-    shape: JobClassId,
-    from: Timestamp,
-) -> Option<EarliestStart> {
+fn earliest_beside(pass: &mut Pass, job: &PendingJob, shape: JobClassId) -> Option<EarliestStart> {
     let secs = job.held_secs();
     let horizon = pass.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
     // A time that only this job must wait for says nothing about others.
-    let mut for_all = from <= pass.now;
-    let mut from = from.max(pass.now);
+    let mut for_all = true;
+    let mut from = pass.now;
     let ways = pass.shape(shape).ways.len();
     let bounds = nominated_bounds(pass, job);
     let notes_early =
         pass.backfill.keeps_promises && is_any_alike(pass.shape(shape), &pass.memory.network);
     for _ in 0..16 {
-        let open = pass.cap_opens(job, from, secs)?;
-        for_all &= open <= from;
-        from = open;
         let mut best: Option<EarliestStart> = None;
         for way in 0..ways {
             let until = best.as_ref().map_or(horizon, |best| best.at);
@@ -150,7 +132,6 @@ fn earliest_beside(
         for (name, count) in &job.spec.licences {
             free = free.max(pass.world.licences.get(name)?.first(*count, at, end)?);
         }
-        free = free.max(pass.cap_opens(job, at, secs)?);
         if free == at {
             return Some(best);
         }

@@ -2,11 +2,9 @@
 //!
 //! Sources: Lifka 1995 (EASY); Mu'alem and Feitelson 2001 (conservative backfill).
 
-pub(crate) mod array_caps;
 pub(crate) mod choices;
 pub(crate) mod deferred;
 pub(crate) mod earliest;
-pub(crate) mod in_turn;
 pub(crate) mod planned;
 pub(crate) mod promised;
 pub(crate) mod refusals;

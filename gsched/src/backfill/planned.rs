@@ -3,7 +3,6 @@
 use crate::backfill::promised::Early;
 use crate::cluster::nodes::Holds;
 use crate::cluster::picked::PickedNodes;
-use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::job::job_class::JobClassId;
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
@@ -89,34 +88,4 @@ pub(crate) struct EarliestStart {
     pub way: usize,
     pub picked: PickedNodes,
     pub early: Option<Early>,
-}
-
-/// No row is longer, seconds: forecasts end there.
-pub(crate) const LONGEST_SECS: u32 = 3 * UNLIMITED_SECS;
-
-/// Tasks of an array, one after the other, as one.
-pub(crate) fn in_a_row(job: &PendingJob, tasks: u64) -> PendingJob {
-    let mut row = job.clone();
-    if tasks > 1 {
-        let secs = job.held_secs();
-        let all = u64::from(secs)
-            .saturating_mul(tasks)
-            .min(u64::from(LONGEST_SECS)) as u32;
-        row.limit_secs = Some(all);
-        row.window_secs = job
-            .particulars
-            .window_secs
-            .map(|window| all.saturating_add(window.saturating_sub(secs)));
-    }
-    row
-}
-
-/// How many tasks a reservation of an array is for.
-pub(crate) fn tasks_of(job: &PendingJob, reserved: &PlannedStart) -> u64 {
-    let secs = reserved.to.since_secs(reserved.at) / i64::from(job.held_secs());
-    if job.positions.is_some() {
-        secs.max(1) as u64
-    } else {
-        1
-    }
 }

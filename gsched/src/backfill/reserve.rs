@@ -1,12 +1,13 @@
-//! Making a planned start: nodes, licences and array caps are held for the whole limit of the job.
+//! Making a planned start: nodes and licences are held for the whole limit of the job.
 
-use crate::backfill::earliest::{is_any_alike, not_before, plain, remember_not_before};
+use crate::backfill::earliest::{
+    earliest_start, is_any_alike, not_before, plain, remember_not_before,
+};
 use crate::backfill::planned::{EarliestStart, PlannedStart};
 use crate::backfill::promised::{Again, Found};
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::PickedNodes;
 use crate::engine::Memory;
-use crate::forecast::limited::{earliest_allowed, foretell_later, taken_there};
 use crate::job::job_class::JobClassId;
 use crate::pass::Pass;
 use crate::place::allowed::secs_from;
@@ -33,7 +34,7 @@ pub(crate) fn plan_start(
 ) -> Option<Timestamp> {
     let lifted = lift_counted(pass, shape);
     let earliest = promised_before(pass, job, shape, job.held_secs())
-        .or_else(|| earliest_allowed(pass, job, shape));
+        .or_else(|| earliest_start(pass, job, shape));
     let start = earliest.and_then(|earliest| plan_start_at(pass, job, shape, earliest));
     hold_counted_again(pass, lifted);
     start
@@ -53,7 +54,6 @@ pub(crate) fn plan_start_at(
     } = earliest;
     let secs = secs_from(pass, job, shape, at);
     let to = end_after(at, Some(secs));
-    let there = taken_there(pass, shape, way, &picked, (at, secs));
     let memory = &mut *pass.memory;
     let of = &memory.shapes.list[shape as usize];
     let may_be_as_before = pass.backfill.keeps_promises && of.ways.len() == 1;
@@ -78,7 +78,6 @@ pub(crate) fn plan_start_at(
             free.take(at, to, *count);
         }
     }
-    pass.use_cap(job, (at, to), true);
     let counted = place_of_counted(pass, shape);
     promise_reserved(pass, counted, &holds, true);
     if counted.is_none() {
@@ -97,9 +96,6 @@ pub(crate) fn plan_start_at(
         holds,
         counted,
     });
-    if let Some(there) = there {
-        foretell_later(pass, job, shape, pass.backfill.reserved.len() - 1, &there);
-    }
     Some(at)
 }
 

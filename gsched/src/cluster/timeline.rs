@@ -430,49 +430,6 @@ impl Count {
             .chain(later)
             .find(|at| self.least(*at, end(*at)) >= count)
     }
-    /// The first time from `from` on at which so much is free for so many seconds.
-    pub fn first_for(&self, count: u32, from: Timestamp, secs: u32) -> Option<Timestamp> {
-        let mut since = None;
-        for (step, (_, free)) in self.0.iter().enumerate() {
-            let next = self.0.get(step + 1).map(|(at, _)| *at);
-            if next.is_some_and(|next| next <= from) {
-                continue;
-            }
-            since = if *free < count {
-                None
-            } else {
-                since.or(Some(self.0[step].0.max(from)))
-            };
-            let lasts = |since: &Timestamp| {
-                next.is_none_or(|next| since.plus_secs(i64::from(secs)) <= next)
-            };
-            if since.as_ref().is_some_and(lasts) {
-                return since;
-            }
-        }
-        None
-    }
-    /// From a time on, when one more is free than ever since then, once for each.
-    pub fn rises(&self, from: Timestamp) -> Vec<Timestamp> {
-        let mut rises: Vec<Timestamp> = Vec::new();
-        let first = self
-            .0
-            .partition_point(|(at, _)| *at <= from)
-            .saturating_sub(1);
-        for (at, free) in &self.0[first..] {
-            rises.resize((*free as usize).max(rises.len()), (*at).max(from));
-        }
-        rises
-    }
-    /// When so much stops being free; `None`: it stays.
-    pub fn until(&self, count: u32, from: Timestamp) -> Option<Timestamp> {
-        let first = self
-            .0
-            .partition_point(|(at, _)| *at <= from)
-            .saturating_sub(1);
-        let short = self.0[first..].iter().find(|(_, free)| *free < count)?;
-        Some(short.0.max(from))
-    }
 }
 
 #[cfg(test)]
@@ -571,25 +528,5 @@ mod tests {
             Some(secs(30))
         );
         assert_eq!(count.least(secs(5), secs(21)), 0);
-        assert_eq!(
-            (count.until(1, secs(0)), count.until(3, secs(12))),
-            (Some(secs(20)), Some(secs(20)))
-        );
-        assert_eq!(
-            [10, 11].map(|length| count.first_for(2, secs(0), length)),
-            [Some(secs(10)), Some(secs(30))]
-        );
-        assert_eq!(
-            (
-                count.first_for(1, secs(5), 15),
-                count.first_for(1, secs(6), 15),
-                count.first_for(4, secs(0), 1)
-            ),
-            (Some(secs(5)), Some(secs(30)), None)
-        );
-        assert_eq!(
-            (count.rises(secs(5)), count.rises(secs(25))),
-            ([5, 10, 10].map(secs).to_vec(), [30; 3].map(secs).to_vec())
-        );
     }
 }

@@ -1,14 +1,16 @@
 //! One entry of the queue in its turn: reasons that need no search, then a start or a wait.
 
+use crate::backfill::choices::reserve_choice;
 use crate::backfill::deferred::reserve_rivals;
-use crate::backfill::in_turn::plan_following_tasks;
+use crate::backfill::planned::MOST_RESERVED_TASKS;
+use crate::backfill::reserve::plan_start;
 use crate::decide::start::{start_alone, start_tasks};
 use crate::decide::wait::keep_waiting;
-use crate::forecast::limited::note_limits;
 use crate::job::job_class::JobClassId;
 use crate::job::reason::{self, array_limit, standing};
 use crate::pass::Pass;
 use crate::place::admission::{is_admitted_later, not_admitted};
+use crate::place::allowed::refusing_limits;
 use crate::place::gpu_reservation::{hold_counted_again, lift_counted};
 use crate::snapshot::PendingJob;
 use gmodel::{Reason, ReasonCode};
@@ -44,12 +46,8 @@ pub(crate) fn consider(pass: &mut Pass, job: &PendingJob, partition: usize) -> O
     }
     let policy = &pass.snapshot.config.partitions[partition];
     let standing = standing(job, policy, pass.snapshot);
-    // Tasks over the array cap are planned behind the tasks before them.
-    let waits_in_turn =
-        |reason: &Reason| pass.forecast.is_on && reason.code == ReasonCode::JobArrayTaskLimit;
-    let lasts = standing.filter(|reason| !waits_in_turn(reason));
-    if lasts.is_some() {
-        return lasts;
+    if standing.is_some() {
+        return standing;
     }
     let shape = pass.shape_of(job, partition);
     if let Some(never) = &pass.shape(shape).never {
@@ -65,16 +63,12 @@ pub(crate) fn consider_shape(
     shape: JobClassId,
 ) -> Option<Reason> {
     if let Some(reason) = not_admitted(pass, job, shape) {
-        if pass.forecast.is_on && is_admitted_later(pass, job, shape) {
-            note_limits(pass, job, shape);
-            plan_following_tasks(pass, job, shape, 0, pass.backfill.reserved.len());
+        if pass.forecast.is_on && refusing_limits(pass, job, shape).is_empty() {
+            plan_in_window(pass, job, shape);
         }
         return Some(reason);
     }
     if job.positions.is_none() && pass.array_room(job) == 0 {
-        if pass.forecast.is_on {
-            plan_following_tasks(pass, job, shape, 0, pass.backfill.reserved.len());
-        }
         return Some(array_limit(job));
     }
     if pass.must_not_pass(pass.shape(shape).partition) {
@@ -82,20 +76,31 @@ pub(crate) fn consider_shape(
     }
     reserve_rivals(pass, job, shape);
     let lifted = lift_counted(pass, shape);
-    let before = pass.backfill.reserved.len();
-    let (left, started) = match &job.positions {
-        None => (start_alone(pass, job, shape).err().map(|wait| (wait, 1)), 0),
+    let left = match &job.positions {
+        None => start_alone(pass, job, shape).err().map(|wait| (wait, 1)),
         Some(positions) => start_tasks(pass, job, positions, shape),
     };
-    let is_capped = left.as_ref().is_some_and(|(_, tasks)| *tasks == 0);
     let reason = left.map(|(wait, tasks)| keep_waiting(pass, job, shape, wait, tasks));
-    if pass.forecast.is_on
-        && job.positions.is_some()
-        && reason.is_some()
-        && (is_capped || pass.backfill.reserved.len() > before)
-    {
-        plan_following_tasks(pass, job, shape, started, before);
-    }
     hold_counted_again(pass, lifted);
     reason
+}
+
+/// In a forecast: plans starts of a job, or of tasks of an array, in later windows of its reservation.
+fn plan_in_window(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
+    if !is_admitted_later(pass, job, shape) {
+        return;
+    }
+    let most = u64::from(MOST_RESERVED_TASKS);
+    let tasks = job
+        .positions
+        .as_ref()
+        .map_or(1, |positions| positions.len().min(most) as u32);
+    if job.is_choice() {
+        return reserve_choice(pass, job, shape, pass.shape(shape).partition, tasks);
+    }
+    for _ in 0..tasks {
+        if pass.is_spent() || plan_start(pass, job, shape).is_none() {
+            return;
+        }
+    }
 }

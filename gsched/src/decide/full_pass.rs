@@ -5,7 +5,6 @@ use crate::decide::consider::consider_in;
 use crate::decide::finish::finish;
 use crate::decide::walk::{sync_queue, walk_lines};
 use crate::engine::{Engine, QuickPassState};
-use crate::forecast::limited::foretell;
 use crate::ledger::Ledger;
 use crate::pass::{EntryLook, Pass, Slices};
 use crate::place::gpu_reservation::hold_counted;
@@ -85,7 +84,7 @@ pub(crate) fn walk_all(
     hold_counted(&mut pass);
     pass.backfill.at_once = true;
     if look.is_some() && reserve.is_some() {
-        foretell(&mut pass);
+        pass.forecast.is_on = true;
     }
     pass.work.slices = slices;
     pass.preemption.usage_before = frozen.as_ref();

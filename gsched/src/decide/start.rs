@@ -6,7 +6,6 @@ use crate::backfill::planned::PlannedStart;
 use crate::cluster::node_states::NodeStateId;
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
-use crate::forecast::limited::{count_start, taken_there};
 use crate::job::job_class::JobClassId;
 use crate::job::reason::array_limit;
 use crate::ledger::Take;
@@ -246,13 +245,6 @@ fn commit_start(
 ) {
     let now = pass.now;
     let end = end_after(pass.snapshot.now, shorter.or(job.limit_secs));
-    let there = taken_there(
-        pass,
-        shape,
-        way,
-        picked,
-        (now, shorter.unwrap_or(job.held_secs())),
-    );
     let (memory, cluster) = (&mut *pass.memory, &mut *pass.world.cluster);
     memory.promised.start(each(picked).map(|(at, _)| at));
     let of = &memory.shapes.list[shape as usize];
@@ -317,16 +309,11 @@ fn commit_start(
             free.take(now, end, *count);
         }
     }
-    pass.use_cap(job, (now, end), true);
-    count_start(
-        pass,
-        job,
-        id,
-        (take, class),
-        &allocation,
-        there,
-        shorter.or(job.limit_secs),
-    );
+    if !pass.limits.unlimited {
+        let on = Some((&allocation[..], pass.snapshot));
+        let held = pass.world.usage.take(job, take, class, on);
+        pass.world.usage.expect(id, held);
+    }
     if let Some(array) = job.capped_array() {
         pass.world.array_starts.entry(array).or_default().insert(id);
     }
@@ -387,7 +374,7 @@ pub(crate) fn start_tasks(
     job: &PendingJob,
     positions: &RangeSet,
     shape: JobClassId,
-) -> (Option<(WaitCause, u32)>, u32) {
+) -> Option<(WaitCause, u32)> {
     let elsewhere = pass.choices.settled_of(job);
     let mut room = pass.array_room(job);
     let mut done = elsewhere.len() as u32;
@@ -399,15 +386,15 @@ pub(crate) fn start_tasks(
             break;
         }
         if room == 0 {
-            return (Some((WaitCause::Limit(array_limit(job)), 0)), done);
+            return Some((WaitCause::Limit(array_limit(job)), 0));
         }
         let id = JobId(job.id.0 + u64::from(position));
         if let Err(wait) = start_now(pass, job, id, shape) {
             let tasks = (positions.len() as u32).saturating_sub(done).min(room);
-            return (Some((wait, tasks)), done);
+            return Some((wait, tasks));
         }
         room -= 1;
         done += 1;
     }
-    (None, done)
+    None
 }

@@ -6,7 +6,6 @@ use crate::backfill::planned::{DeferredStart, MOST_RESERVED_TASKS, NodeWait};
 use crate::cluster::nodes::end_after;
 use crate::cluster::timeline::UNLIMITED_SECS;
 use crate::decide::withheld::kept_for_others;
-use crate::forecast::limited::put_off;
 use crate::job::job_class::JobClassId;
 use crate::mig::hold::hold_back_for;
 use crate::pass::{Pass, WaitCause};
@@ -40,7 +39,6 @@ pub(crate) fn keep_waiting(
                 if is_idle_kept {
                     set_aside_for(pass, job, shape);
                 }
-                put_off(pass, job, shape, &reason, tasks.min(MOST_RESERVED_TASKS));
                 return reason;
             }
             (reason.code, None)

@@ -1,17 +1,17 @@
-//! When pending jobs would start if all runs ran to their limits and no job came.
+//! When waiting jobs would start if everything ran to its limit and nobody else came.
 //!
 //! A conservative pass over the whole queue: each job in order gets the earliest start that delays none before it. The
-//! real start is mostly sooner, as runs end before their limits.
+//! real start is mostly sooner, as runs end before their limits. A job that a limit refuses at its turn has no start: the forecast
+//! names the limit and its holder that ends first.
 
-use crate::backfill::planned::tasks_of;
-use crate::cluster::nodes::end_of;
 use crate::decide::full_pass::walk;
 use crate::engine::Engine;
-use crate::forecast::array_starts::{ArrayStarts, Row};
-use crate::forecast::limited::is_put_off;
+use crate::ledger::holder::{Holder, LimitKind};
+use crate::pass::Pass;
+use crate::place::allowed::first_refusing_limit;
 use crate::plan::WorkBudget;
 use crate::snapshot::{PendingJob, Snapshot};
-use gmodel::{JobId, JobSpec, NodeId, Timestamp};
+use gmodel::{JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,17 +19,35 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
     pub job: JobId,
+    /// Of an array, by its own id: the forecast is of its next task.
+    #[serde(default)]
+    pub is_array: bool,
     /// `None`: not by what is known now (a limit, a hold, nodes that are down).
     pub start: Option<Timestamp>,
+    /// The limit that refuses it, where it has no start for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RefusingLimit>,
     pub nodes: Vec<NodeId>,
     /// Where that is, of a job that waits in several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// Waiting jobs of its partition whose turn is before its own.
     pub ahead: u32,
-    /// Of an array, whose next task the rest is about: when each of its tasks starts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tasks: Option<ArrayStarts>,
+}
+
+/// A limit that refuses a job, and the holder of it that ends first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusingLimit {
+    pub reason: Reason,
+    pub holder: Option<Holder>,
+}
+
+impl RefusingLimit {
+    /// For people.
+    pub fn text(&self) -> String {
+        let holder = self.holder.map(|holder| format!("; {}", holder.text()));
+        format!("{}{}", self.reason.text, holder.unwrap_or_default())
+    }
 }
 
 /// The expected starts of these jobs (an array by its own id: its next task), in the order of the queue.
@@ -55,6 +73,7 @@ pub(crate) fn forecast_jobs(
     let mut places: BTreeMap<(JobId, bool), usize> = BTreeMap::new();
     // Of those that wait in several partitions.
     let mut partitions: BTreeMap<(JobId, u32), String> = BTreeMap::new();
+    let mut limits = HolderLookup::default();
     let mut left = snapshot
         .pending
         .iter()
@@ -68,29 +87,24 @@ pub(crate) fn forecast_jobs(
         Some(u32::MAX),
         &mut |pass, job, partition| {
             if left == 0 {
-                return is_put_off(pass, jobs);
+                return false;
             }
             let before = ahead.entry(partition).or_default();
             if jobs.contains(&job.id) {
                 left -= 1;
-                let tasks = job.positions.as_ref().map(|_| ArrayStarts::default());
                 partitions.extend(
                     job.partition_of_several()
                         .map(|name| ((job.id, job.spec.choice()), name)),
                 );
-                match places.get(&(job.id, tasks.is_some())) {
-                    Some(place) => found[*place].ahead = found[*place].ahead.min(*before),
-                    None => {
-                        places.insert((job.id, tasks.is_some()), found.len());
-                        found.push(Forecast {
-                            job: job.id,
-                            start: None,
-                            nodes: Vec::new(),
-                            partition: None,
-                            ahead: *before,
-                            tasks,
-                        });
-                    }
+                let entry = (job.id, job.positions.is_some());
+                let place = *places.entry(entry).or_insert(found.len());
+                if place == found.len() {
+                    found.push(Forecast::none(job, *before));
+                }
+                let told = &mut found[place];
+                told.ahead = told.ahead.min(*before);
+                if let Some(partition) = partition.filter(|_| told.limit.is_none()) {
+                    told.limit = limits.refusing(pass, job, partition);
                 }
             }
             *before += 1;
@@ -131,103 +145,64 @@ pub(crate) fn forecast_jobs(
             one.nodes = start.allocation.iter().map(|share| share.node).collect();
         }
     }
-    let of_arrays = found.iter_mut().filter(|told| told.tasks.is_some());
-    for told in of_arrays {
-        let Some(array) = snapshot
-            .pending
-            .iter()
-            .find(|job| job.id == told.job && job.positions.is_some())
-        else {
-            continue;
-        };
-        let reserved = left
-            .reserved
-            .iter()
-            .filter(|one| one.is_array && one.job == array.id && !one.holds.is_empty());
-        let at_once = plan.starts.iter().filter(|start| is_task(array, start.job));
-        let planned = reserved.map(|one| Row {
-            from: one.at,
-            tasks: tasks_of(array, one),
-        });
-        let planned = planned
-            .chain(at_once.map(|_| Row {
-                from: snapshot.now,
-                tasks: 1,
-            }))
-            .collect();
-        let starts = starts_of_tasks(snapshot, array, planned);
-        told.start = told.start.or(array
-            .positions
-            .as_ref()
-            .and_then(|waiting| starts.of(waiting.first()?)));
-        told.tasks = Some(starts);
+    for told in &mut found {
+        if told.start.is_some() {
+            told.limit = None;
+        }
+        told.mind_deadline(snapshot);
     }
-    found
-        .iter_mut()
-        .for_each(|told| told.mind_deadline(snapshot));
     found
 }
 
+/// The holders of limits that a forecast has looked for.
+#[derive(Default)]
+struct HolderLookup {
+    holders: BTreeMap<LimitKind, Option<Holder>>,
+}
+
+impl HolderLookup {
+    /// The limit that refuses a job at its turn, if one does.
+    fn refusing(
+        &mut self,
+        pass: &mut Pass,
+        job: &PendingJob,
+        partition: usize,
+    ) -> Option<RefusingLimit> {
+        let (reason, kind) = first_refusing_limit(pass, job, partition)?;
+        let first_to_end = || pass.world.usage.first_to_end(kind, pass.snapshot);
+        let holder = *self.holders.entry(kind).or_insert_with(first_to_end);
+        Some(RefusingLimit { reason, holder })
+    }
+}
+
 impl Forecast {
+    /// Of a job without a start as yet.
+    fn none(job: &PendingJob, ahead: u32) -> Self {
+        Self {
+            job: job.id,
+            is_array: job.positions.is_some(),
+            start: None,
+            limit: None,
+            nodes: Vec::new(),
+            partition: None,
+            ahead,
+        }
+    }
+
     /// A job that would end after its deadline is dropped before it starts.
     fn mind_deadline(&mut self, snapshot: &Snapshot) {
         let entry = snapshot
             .pending
             .iter()
-            .find(|job| job.id == self.job && job.positions.is_some() == self.tasks.is_some());
+            .find(|job| job.id == self.job && job.positions.is_some() == self.is_array);
         let latest = entry.and_then(|job| {
             let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
-            Some(job.spec.deadline?.plus_secs(-i64::from(secs)))
+            Some((job, job.spec.deadline?.plus_secs(-i64::from(secs))))
         });
-        if self
-            .start
-            .zip(latest)
-            .is_some_and(|(start, latest)| start > latest)
+        if let Some((job, latest)) = latest
+            && self.start.is_some_and(|start| start > latest)
         {
-            let (job, ahead, tasks) = (
-                self.job,
-                self.ahead,
-                self.tasks.as_ref().map(|_| ArrayStarts::default()),
-            );
-            *self = Self {
-                job,
-                start: None,
-                nodes: Vec::new(),
-                partition: None,
-                ahead,
-                tasks,
-            };
+            *self = Self::none(job, self.ahead);
         }
     }
-}
-
-/// Whether a waiting array means a task.
-fn is_task(array: &PendingJob, task: JobId) -> bool {
-    let position = task
-        .0
-        .checked_sub(array.id.0)
-        .and_then(|position| u32::try_from(position).ok());
-    position.is_some_and(|position| {
-        array
-            .positions
-            .as_ref()
-            .is_some_and(|waiting| waiting.contains(position))
-    })
-}
-
-fn starts_of_tasks(snapshot: &Snapshot, array: &PendingJob, planned: Vec<Row>) -> ArrayStarts {
-    let waiting = array.positions.clone().unwrap_or_default();
-    let last = JobId(array.id.0 + u64::from(waiting.last().unwrap_or(0)));
-    let alike = |spec: &JobSpec| spec.name == array.spec.name && spec.user == array.spec.user;
-    let from = snapshot
-        .running
-        .partition_point(|run| run.run.job < array.id);
-    let own = snapshot.running[from..]
-        .iter()
-        .take_while(|run| run.run.job <= last)
-        .filter(|run| !run.charged && alike(&run.spec));
-    let ends: Vec<Timestamp> = own.map(|run| end_of(run).max(snapshot.now)).collect();
-    // Nothing is known of those that are held, or wait for another job, a time or a limit of others.
-    let length_secs = array.limit_secs.filter(|_| !planned.is_empty());
-    ArrayStarts::new(snapshot.now, waiting, planned, &ends, length_secs)
 }

@@ -1,8 +1,5 @@
-//! Expected starts of pending jobs and array tasks.
+//! Expected starts of pending jobs; of a job that a limit refuses, that limit.
 //!
 //! Reads a pass that plans a start for every job; changes no plan.
 
-pub mod array_starts;
-pub(crate) mod foretold;
 pub mod job_starts;
-pub(crate) mod limited;

@@ -2,6 +2,7 @@
 //!
 //! Says who may take how much of it, now and when runs that make room have left. What is idle is counted elsewhere.
 
+use super::holder::LimitKind;
 use super::{Found, Ledger, Take, Who};
 use crate::headroom::{IdleGpus, When};
 use crate::limits::{Holding, milli_text};
@@ -20,7 +21,7 @@ impl Ledger {
         take: &Take,
     ) -> Result<Option<RunClass>, Reason> {
         let mut first = None;
-        let class = self.examine(job, take, &mut |reason| {
+        let class = self.examine(job, take, &mut |reason, _| {
             let is_idle_kept = reason.code == ReasonCode::Headroom;
             first = (!is_idle_kept).then_some(reason);
             is_idle_kept
@@ -37,13 +38,13 @@ impl Ledger {
         held: &Holding,
         found: Found,
     ) -> bool {
-        let spec = &*job.spec;
+        let (spec, kind) = (&*job.spec, LimitKind::Headroom(who.partition));
         if held.gpus == 0 || !self.keeps_idle {
             return true;
         }
         if class == Some(RunClass::Borrowed)
             && let Some(reason) = self.not_lent(When::Now, who.account, held)
-            && !found(reason)
+            && !found(reason, kind)
         {
             return false;
         }
@@ -58,11 +59,12 @@ impl Ledger {
             &self.config,
             &self.policy,
         );
-        if reason.is_some_and(|reason| !found(reason)) {
+        if reason.is_some_and(|reason| !found(reason, kind)) {
             return false;
         }
         self.owed_to_others(job)
-            .all(|owed| self.is_kept_for(owed, who, held).is_none_or(&mut *found))
+            .filter_map(|owed| self.is_kept_for(owed, who, held))
+            .all(|reason| found(reason, kind))
     }
 
     /// What accounts with a lending limit keep of what is idle from a borrower.

@@ -17,11 +17,8 @@ pub(crate) struct Owed {
     spec: Arc<JobSpec>,
     held: Holding,
     borrows: bool,
-    /// Whole nodes that are kept idle are kept from it, too.
-    pub spares: bool,
     /// The partitions whose headroom it leaves.
     keepers: BTreeSet<usize>,
-    pub on: Vec<NodeId>,
 }
 
 /// What was taken back of it.
@@ -57,11 +54,8 @@ impl Ledger {
                 &self.types,
             );
         }
-        let (borrows, spares) = (
-            class == Some(RunClass::Borrowed),
-            self.spares_kept(job, class),
-        );
-        let keepers = if spares {
+        let borrows = class == Some(RunClass::Borrowed);
+        let keepers = if self.spares_kept(job, class) {
             keepers_on(on, snapshot)
         } else {
             BTreeSet::new()
@@ -71,9 +65,7 @@ impl Ledger {
             spec: job.spec.clone(),
             held,
             borrows,
-            spares,
             keepers,
-            on: on.to_vec(),
         });
     }
 

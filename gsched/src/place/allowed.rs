@@ -4,14 +4,15 @@
 
 use crate::cluster::nodes::end_after;
 use crate::cluster::picked::{PickedNodes, count, each};
-use crate::headroom::{KeptNodes, When};
+use crate::headroom::When;
 use crate::job::job_class::{JobAlternative, JobClassId};
+use crate::job::reason::array_limit;
 use crate::ledger::Take;
+use crate::ledger::holder::LimitKind;
 use crate::pass::{Pass, WaitCause};
 use crate::place::gpu_reservation::{is_counted, reserved_short};
 use crate::snapshot::PendingJob;
-use gmodel::policy::PreemptMode;
-use gmodel::{Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
 
 /// For how long a job would hold its place from a time on: in its reservation no longer than the window.
 pub(crate) fn secs_from(pass: &Pass, job: &PendingJob, shape: JobClassId, at: Timestamp) -> u32 {
@@ -96,7 +97,7 @@ pub(crate) fn check_limits(
     }
 }
 
-/// As `check`, for nodes that are known: whole ones that are kept idle are not broken into.
+/// As `check_limits`, for nodes that are known.
 pub(crate) fn check_limits_on(
     pass: &Pass,
     job: &PendingJob,
@@ -136,101 +137,7 @@ pub(crate) fn kept_idle_there(
             return Some(kept);
         }
     }
-    let owed = if pass.headroom.kept_nodes.is_empty() {
-        Vec::new()
-    } else {
-        owed_nodes(pass, job)
-    };
-    for kept in &pass.headroom.kept_nodes {
-        let is_idle = |at: usize| kept.nodes.contains(at) && is_node_idle(pass, at);
-        let is_idle_then = |at: usize| {
-            kept.nodes.contains(at)
-                && !owed.contains(&at)
-                && (is_node_idle(pass, at) || is_node_left(pass, at))
-        };
-        let is_owed = owed.iter().any(|at| kept.nodes.contains(*at));
-        let short = if spares {
-            too_few_nodes(pass, kept, picked, &is_idle)
-        } else {
-            None
-        };
-        let short = short.or_else(|| {
-            if is_owed {
-                too_few_nodes(pass, kept, picked, &is_idle_then)
-            } else {
-                None
-            }
-        });
-        if let Some(short) = short {
-            return Some(short);
-        }
-    }
     None
-}
-
-/// Why some nodes may not be taken of those that a partition keeps whole.
-fn too_few_nodes(
-    pass: &Pass,
-    kept: &KeptNodes,
-    picked: &PickedNodes,
-    is_idle: &dyn Fn(usize) -> bool,
-) -> Option<Reason> {
-    let taken = each(picked).filter(|(at, _)| is_idle(*at)).count();
-    let idle = kept.nodes.ones().filter(|at| is_idle(*at)).count();
-    if taken == 0 || idle >= kept.most + taken {
-        return None;
-    }
-    let name = &pass.snapshot.config.partitions[kept.partition].name;
-    let plural = |count: usize| if count == 1 { "node" } else { "nodes" };
-    let text = format!(
-        "partition {name} keeps {} whole {} idle for urgent work: {idle} {} idle and this job would take {taken}",
-        kept.most,
-        plural(kept.most),
-        if idle == 1 { "is" } else { "are" }
-    );
-    Some(Reason::new(ReasonCode::Headroom, text))
-}
-
-/// Nodes of jobs before one for which others go, and which leave whole ones idle.
-fn owed_nodes(pass: &Pass, job: &PendingJob) -> Vec<usize> {
-    let owed = pass
-        .world
-        .usage
-        .owed_to_others(job)
-        .filter(|owed| owed.spares);
-    owed.flat_map(|owed| &owed.on)
-        .filter_map(|node| pass.world.cluster.place(*node))
-        .collect()
-}
-
-/// Whether all runs on a node are leaving.
-fn is_node_left(pass: &Pass, at: usize) -> bool {
-    let goes = |run: RunId| {
-        pass.preemption.leaving.runs.contains(&run)
-            || pass
-                .preempts()
-                .any(|one| one.run == run && one.mode != PreemptMode::Suspend)
-    };
-    let is_new = pass.plan.starts.iter().any(|start| {
-        start
-            .allocation
-            .iter()
-            .any(|share| share.node == pass.world.cluster.nodes[at].id)
-    });
-    !is_new && pass.world.cluster.held_on(at).all(|(run, ..)| goes(run))
-}
-
-/// Whether a node is idle now.
-fn is_node_idle(pass: &Pass, at: usize) -> bool {
-    is_node_idle_at(pass, at, pass.now)
-}
-
-/// The same at a time, by what runs and is reserved.
-pub(crate) fn is_node_idle_at(pass: &Pass, at: usize, time: Timestamp) -> bool {
-    let cluster = &pass.world.cluster;
-    let make = &cluster.makes.list[cluster.nodes[at].make as usize];
-    let free = cluster.room(at).profile.free_at(time);
-    free.cpus == make.all.cpus && free.gpus == make.all.gpus
 }
 
 /// What a job would take of these nodes.
@@ -241,19 +148,7 @@ pub(crate) fn take_of(
     picked: &PickedNodes,
     secs: u32,
 ) -> Take {
-    take_at(pass, shape, way, picked, secs, pass.snapshot.now)
-}
-
-/// The same from a time on.
-pub(crate) fn take_at(
-    pass: &Pass,
-    shape: JobClassId,
-    way: usize,
-    picked: &PickedNodes,
-    secs: u32,
-    from: Timestamp,
-) -> Take {
-    let of = pass.shape(shape);
+    let (of, from) = (pass.shape(shape), pass.snapshot.now);
     if pass.limits.unlimited && !is_counted(pass, shape) {
         return Take::default();
     }
@@ -334,17 +229,38 @@ pub(crate) fn licences_now(pass: &Pass, job: &PendingJob, secs: u32) -> Result<(
     Ok(())
 }
 
-/// Limits that stand against the alternative with the fewest of them.
-pub(crate) fn limits_against(pass: &Pass, job: &PendingJob, shape: JobClassId) -> Vec<Reason> {
+/// Limits that refuse the alternative with the fewest of them.
+pub(crate) fn refusing_limits(
+    pass: &Pass,
+    job: &PendingJob,
+    shape: JobClassId,
+) -> Vec<(Reason, LimitKind)> {
     if pass.limits.unlimited {
         return Vec::new();
     }
-    let of_way = |way: &JobAlternative| -> Vec<Reason> {
-        let reasons = pass.world.usage.blockers(job, &way.take).into_iter();
-        reasons
-            .filter(|reason| reason.code != ReasonCode::Licenses)
+    let of_way = |way: &JobAlternative| -> Vec<(Reason, LimitKind)> {
+        let limits = pass.world.usage.refusing_limits(job, &way.take).into_iter();
+        limits
+            .filter(|(reason, _)| reason.code != ReasonCode::Licenses)
             .collect()
     };
     let fewest = pass.shape(shape).ways.iter().map(of_way);
     fewest.min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// The first limit that refuses a job at its turn; its array's cap is one.
+pub(crate) fn first_refusing_limit(
+    pass: &mut Pass,
+    job: &PendingJob,
+    partition: usize,
+) -> Option<(Reason, LimitKind)> {
+    if pass.array_room(job) == 0 {
+        let capped = job.capped_array().zip(job.cap);
+        let kind = capped.map_or(LimitKind::Fixed, |(array, cap)| {
+            LimitKind::ArrayCap(array, cap.running)
+        });
+        return Some((array_limit(job), kind));
+    }
+    let shape = pass.shape_of(job, partition);
+    refusing_limits(pass, job, shape).into_iter().next()
 }

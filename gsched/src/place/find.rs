@@ -5,7 +5,7 @@ use crate::cluster::picked::{PickedNodes, count, each};
 use crate::job::job_class::JobClassId;
 use crate::ledger::Take;
 use crate::pass::{FoundNodes, Pass};
-use crate::place::allowed::{check_limits_on, is_node_idle_at, take_of};
+use crate::place::allowed::{check_limits_on, take_of};
 use crate::place::nominated_nodes::nominated_bounds;
 use crate::place::search::Ask;
 use crate::snapshot::PendingJob;
@@ -20,24 +20,7 @@ const MOST_SIZES: usize = 8;
 pub(crate) type Check<'a> =
     &'a dyn Fn(&Pass, &Take, &PickedNodes) -> Result<Option<RunClass>, Reason>;
 
-/// Without the whole nodes of partitions that keep such.
-pub(crate) fn nodes_not_whole(pass: &Pass, shape: JobClassId, time: Timestamp) -> FixedBitSet {
-    let mut nodes = pass.shape(shape).candidates.up.clone();
-    let is_kept = |at: usize| {
-        pass.headroom
-            .kept_nodes
-            .iter()
-            .any(|kept| kept.nodes.contains(at))
-    };
-    let whole: Vec<usize> = nodes
-        .ones()
-        .filter(|at| is_kept(*at) && is_node_idle_at(pass, *at, time))
-        .collect();
-    whole.into_iter().for_each(|at| nodes.set(at, false));
-    nodes
-}
-
-/// Those of no partition that keeps some idle.
+/// Nodes outside of partitions with headroom.
 fn nodes_outside(pass: &Pass, shape: JobClassId) -> FixedBitSet {
     let mut nodes = pass.shape(shape).candidates.up.clone();
     pass.headroom
@@ -49,7 +32,7 @@ fn nodes_outside(pass: &Pass, shape: JobClassId) -> FixedBitSet {
 
 /// For a job on several nodes that would take too many of the headroom nodes: as many of these as headroom allows, and
 /// others. `is_kept`: headroom still refuses.
-pub(crate) fn pick_beside_kept(
+fn pick_beside_kept(
     pass: &mut Pass,
     job: &PendingJob,
     shape: JobClassId,
@@ -60,11 +43,7 @@ pub(crate) fn pick_beside_kept(
     if count(liked) < 2 {
         return None;
     }
-    let mut others = nodes_not_whole(pass, shape, from);
-    pass.headroom
-        .kept_idle_on
-        .iter()
-        .for_each(|(_, kept)| others.difference_with(kept));
+    let mut others = nodes_outside(pass, shape);
     let kept: Vec<usize> = each(liked)
         .map(|(at, _)| at)
         .filter(|at| !others.contains(*at))
@@ -185,10 +164,8 @@ fn find_nodes_among(
     let of_types = gpu_types_for(pass, shape)
         .into_iter()
         .map(|kind| nodes_of_type(pass, shape, &kind));
-    let in_use = (!pass.headroom.kept_nodes.is_empty()).then(|| nodes_not_whole(pass, shape, now));
     let outside = (!pass.headroom.kept_idle_on.is_empty()).then(|| nodes_outside(pass, shape));
     let choices: Vec<FixedBitSet> = of_types
-        .chain(in_use)
         .chain(outside)
         .chain(smaller_nodes(pass, shape, way))
         .collect();
@@ -213,9 +190,7 @@ fn find_nodes_among(
             return Ok(Some((picked, take, class)));
         }
     }
-    if no.code == ReasonCode::Headroom
-        && !(pass.headroom.kept_nodes.is_empty() && pass.headroom.kept_idle_on.is_empty())
-    {
+    if no.code == ReasonCode::Headroom && !pass.headroom.kept_idle_on.is_empty() {
         let said = |pass: &Pass, picked: &PickedNodes| {
             let take = take_of(pass, shape, way, picked, secs);
             check(pass, &take, picked).map(|class| (take, class))

@@ -4,6 +4,14 @@ use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::{JobId, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Victims of a forecast that preemption ends once their protected time is over.
+#[derive(Debug, Default)]
+pub(crate) struct LaterVictims {
+    pub(crate) runs: BTreeSet<RunId>,
+    /// Jobs for which such victims were looked for.
+    pub(crate) jobs: usize,
+}
+
 /// Runs that leave already, and the jobs they leave for.
 #[derive(Debug, Default)]
 pub(crate) struct LeavingRuns {

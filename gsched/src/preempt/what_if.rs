@@ -96,9 +96,8 @@ pub(crate) fn starts_without(
     let now = pass.snapshot.now;
     let secs = secs_now(pass, job, shape);
     let end = end_after(now, Some(secs));
-    let is_checked = !pass.headroom.kept_nodes.is_empty()
-        || pass.world.usage.keeps_idle()
-        || (!pass.limits.unlimited && is_open(pass, shape));
+    let is_checked =
+        pass.world.usage.keeps_idle() || (!pass.limits.unlimited && is_open(pass, shape));
     let saved = without_runs(pass, gone);
     let ways = pass.shape(shape).ways.len();
     let found = (0..ways).find_map(|way| match is_checked {
@@ -377,27 +376,23 @@ pub(crate) fn may_preempt_from(
 
 /// Runs that go for those before it in this pass, now or later.
 fn go_for_others(pass: &Pass) -> BTreeSet<RunId> {
-    let later = pass
-        .forecast
-        .limits
-        .iter()
-        .flat_map(|foretold| foretold.leave_later.iter().copied());
+    let later = pass.forecast.later_victims.runs.iter().copied();
     pass.preempts().map(|one| one.run).chain(later).collect()
 }
 
-/// Where starts are foretold: runs that are left alone for a while yet leave for a job when that is over, if it has no room before.
+/// In a forecast: protected runs become victims of a job when their protected time ends, if the job has no nodes before.
 pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId) {
-    let (snapshot, Some(frozen), Some(foretold)) = (
+    let (snapshot, Some(frozen), true) = (
         pass.snapshot,
         pass.preemption.usage_before,
-        &mut pass.forecast.limits,
+        pass.forecast.is_on,
     ) else {
         return;
     };
-    if foretold.looked_later >= MOST_LATER {
+    if pass.forecast.later_victims.jobs >= MOST_LATER {
         return;
     }
-    foretold.looked_later += 1;
+    pass.forecast.later_victims.jobs += 1;
     let Some(from) = may_preempt_from(pass, job, shape) else {
         return;
     };
@@ -412,11 +407,8 @@ pub(crate) fn expect_later(pass: &mut Pass, job: &PendingJob, shape: JobClassId)
     victims
         .iter()
         .for_each(|victim| expect_back(pass, victim, from));
-    pass.forecast.limits.iter_mut().for_each(|foretold| {
-        foretold
-            .leave_later
-            .extend(victims.iter().map(|victim| victim.run))
-    });
+    let later = victims.iter().map(|victim| victim.run);
+    pass.forecast.later_victims.runs.extend(later);
     forget_not_before(pass);
 }
 

@@ -781,7 +781,7 @@ pub(super) fn what_is_told_is_so(
             .iter_mut()
             .filter(|one| one.id == id)
             .for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
-        if moves(&change.edit) {
+        if matches!(change.edit, crate::Edit::Partition(_)) {
             let mut seen = BTreeSet::new();
             changed
                 .pending
@@ -823,13 +823,6 @@ fn what_one_of_several_partitions_is_promised_of_a_reservation_by_number_is_nobo
         [100, 100],
         "which are set apart no more besides"
     );
-}
-
-fn moves(edit: &crate::Edit) -> bool {
-    match edit {
-        crate::Edit::Both(one, other) => moves(one) || moves(other),
-        edit => matches!(edit, crate::Edit::Partition(_)),
-    }
 }
 
 proptest! {

@@ -172,7 +172,7 @@ fn nothing_is_set_aside_for_one_who_can_never_leave_enough_idle() {
     );
 }
 
-/// Two GPUs are to stay idle, and of the first's nodes a whole one.
+/// Two GPUs are to stay idle, and four of the first's nodes.
 #[test]
 fn nothing_is_set_aside_for_one_who_waits_for_a_node_that_is_drained() {
     let starts = |drained: bool, busy: bool| {
@@ -180,13 +180,12 @@ fn nothing_is_set_aside_for_one_who_waits_for_a_node_that_is_drained() {
             "node n1 h100:4
              node n2 h100:4
              node n3 h100:2
-             partition train nodes=n1,n2
+             partition train nodes=n1,n2 headroom=4
              qos urgent headroom=2
              run 1 b bob 3 on=n1 ago=10 partition=train
              job 10 b ann 4 ago=9 partition=train
              job 11 b eve 2",
         );
-        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = 1;
         if !busy {
             let gone = snapshot.running.remove(0);
             gone.shares
@@ -261,103 +260,32 @@ fn nobody_is_made_to_go_where_those_who_leave_already_are_enough() {
     assert_eq!(ended("leaving"), (vec![], vec![]));
 }
 
-/// Guaranteed demand may have them otherwise.
+/// Nodes of the partition with headroom score best: the job takes as many of those as may go, and others.
 #[test]
-fn whole_nodes_that_others_left_to_stay_idle_beside_a_job_are_nobodys_until_it_starts() {
-    let starts = |kept: u32| {
-        let mut snapshot = world(
-            "node n1 h100:4
-             node n2 h100:4
-             partition train nodes=n1,n2
-             account a g=4
-             account b
-             qos low
-             qos high preempts=low
-             run 1 b bob 1 on=n1 ago=900 class=b qos=low partition=train leaving=10 toborrow
-             job 10 b ann 4 qos=high partition=train
-             job 11 a eve 1 qos=low partition=train",
-        );
-        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
-        snapshot.pending[0].reason = Reason {
-            nodes: Some(Arc::new(vec![NodeId(1)])),
-            ..ReasonCode::Preempting.into()
-        };
-        let leaving = told(&snapshot);
-        let gone = snapshot.running.remove(0);
-        gone.shares
-            .iter()
-            .for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
-        (leaving, told(&snapshot).0)
-    };
-    assert_eq!(
-        starts(0).0,
-        (vec![10, 11], vec![]),
-        "on n2, which is free, and beside the run"
-    );
-    assert_eq!(starts(1), ((vec![], vec![]), vec![10, 11]));
-}
-
-#[test]
-fn whole_nodes_that_are_kept_stay_whole_when_others_give_way() {
-    let whole = |kept: u32, job: &str| {
-        let mut snapshot = world(&format!(
-            "node n1 h100:4
-             node n2 h100:4
-             partition train nodes=n1,n2
-             qos low
-             qos high preempts=low
-             run 1 b bob 2 on=n1 ago=900 qos=low partition=train
-             run 2 b bob 2 on=n1 ago=10 qos=low partition=train
-             {job} partition=train"
-        ));
-        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
-        told(&snapshot)
-    };
-    assert_eq!(whole(0, "job 10 b ann 4 qos=high"), (vec![10], vec![]));
-    assert_eq!(
-        whole(1, "job 10 b ann 1 qos=high"),
-        (vec![], vec![(2, 10)]),
-        "on the node that is in use"
-    );
-    assert_eq!(whole(1, "job 10 b ann 4 qos=high").1.len(), 2);
-    assert_eq!(
-        whole(2, "job 10 b ann 1 qos=high"),
-        (vec![], vec![]),
-        "that would be one node too few"
-    );
-}
-
-/// It would like those best that are kept: of them it takes as many as may go, and others.
-#[test]
-fn who_needs_several_nodes_takes_what_may_go_of_those_that_are_kept_and_others() {
-    let starts = |kept: u32, nodes: u32, busy: &str| {
-        let mut snapshot = world(&format!(
+fn a_job_on_several_nodes_takes_what_may_go_of_nodes_with_headroom_and_others() {
+    let starts = |headroom: u32, nodes: u32, busy: &str| {
+        of(&format!(
             "node n1 h100:4
              node n2 h100:4
              node n3 h100:4
              node n4 h100:4
-             partition odd nodes=n1,n3
+             partition odd nodes=n1,n3 headroom={headroom}
              {busy}
              job 10 b ann {} nodes={nodes}",
             2 * nodes
-        ));
-        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
-        told(&snapshot).0
+        ))
+        .0
     };
     assert_eq!(
-        (starts(0, 3, ""), starts(1, 3, ""), starts(2, 3, "")),
+        (starts(0, 3, ""), starts(6, 3, ""), starts(8, 3, "")),
         (vec![10], vec![10], vec![])
     );
     assert_eq!(
-        (starts(1, 2, ""), starts(2, 2, ""), starts(1, 4, "")),
+        (starts(6, 2, ""), starts(8, 2, ""), starts(6, 4, "")),
         (vec![10], vec![10], vec![])
     );
     let busy = "run 1 b bob 2 on=n3 ago=900 partition=odd";
-    assert_eq!(
-        (starts(1, 3, busy), starts(1, 4, busy)),
-        (vec![10], vec![]),
-        "beside the run on n3"
-    );
+    assert_eq!((starts(4, 3, busy), starts(4, 4, busy)), (vec![10], vec![]));
 }
 
 /// Between the order to go and the start, and at it.

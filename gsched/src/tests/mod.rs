@@ -4,7 +4,6 @@
 mod backfill;
 mod choices;
 mod headroom;
-mod in_turn;
 mod kept;
 mod limited;
 mod mishaps;
@@ -173,7 +172,6 @@ fn partition(words: &[&str]) -> Partition {
         }),
         priority_tier: number(words, "tier").unwrap_or(1),
         max_time_secs: number(words, "max_time"),
-        headroom_nodes: number(words, "keeps").unwrap_or(0),
         allow_accounts: get(words, "accounts")
             .into_iter()
             .flat_map(|list| list.split(','))

@@ -424,7 +424,7 @@ type Lift<'a> = &'a dyn Fn(&mut PendingJob);
 /// Things that a policy may keep from the jobs of a pool, one a bit.
 const KEPT: u32 = 8;
 
-/// With idle GPUs and whole nodes that are kept, limits and caps of accounts, a reservation that draws its users' jobs, and arrays with caps.
+/// With idle GPUs that are kept, limits and caps of accounts, a reservation that draws its users' jobs, and arrays with caps.
 fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
     let has = |bit: u32| which & (1 << bit) != 0;
     let config = Arc::make_mut(&mut snapshot.config);
@@ -437,7 +437,7 @@ fn guarded(mut snapshot: Snapshot, which: u32, amount: u64) -> Snapshot {
     };
     let (big, small) = (one("big"), one("small"));
     config.partitions[big].headroom = has(0).then(|| GpuAmounts::all(amount));
-    config.partitions[small].headroom_nodes = u32::from(has(1)) * (amount as u32 % 4);
+    config.partitions[small].headroom = has(1).then(|| GpuAmounts::all(amount % 4));
     let policy = Arc::make_mut(&mut snapshot.policy);
     let headroom = has(2).then(|| {
         GpuAmounts(BTreeMap::from([(

@@ -812,60 +812,6 @@ fn the_switches_that_are_largest_need_not_be_those_that_serve() {
 }
 
 #[test]
-fn whole_nodes_are_kept_idle_for_urgent_work() {
-    let text = "partition main keeps=1
-         node n1 h100:4
-         node n2 h100:4
-         job gpus=2
-         job gpus=2
-         job gpus=2
-         job gpus=2 time_min=60 time=600
-         job nodes=2 gpn=1";
-    check(
-        text,
-        expect![[r#"
-        10 starts on n1[0,1]x1
-        20 starts on n1[2,3]x1
-        30 waits: Headroom: partition main keeps 1 whole node idle for urgent work: 1 is idle and this job would take 1
-        40 waits: Headroom: partition main keeps 1 whole node idle for urgent work: 1 is idle and this job would take 1
-        50 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on each of 2 nodes; most is free on n2: 4 GPUs, 64 CPUs and 512G of memory
-    "#]],
-    );
-    // One that is down is not ready for anybody.
-    check(
-        "partition main keeps=1\nnode n1 h100:4\nnode n2 h100:4 down\njob gpus=2",
-        expect![[r#"
-        10 waits: Headroom: partition main keeps 1 whole node idle for urgent work: 1 is idle and this job would take 1
-    "#]],
-    );
-    let mut snapshot = picture(&format!("{text}\njob gpus=4"));
-    let urgent = gmodel::policy::Qos {
-        name: "urgent".into(),
-        headroom: Some(gmodel::policy::GpuAmounts::default()),
-        ..Default::default()
-    };
-    snapshot.policy = std::sync::Arc::new(gmodel::Policy {
-        qos: [("urgent".to_owned(), urgent)].into(),
-        ..Default::default()
-    });
-    std::sync::Arc::make_mut(&mut snapshot.pending[5].spec).qos = "urgent".into();
-    let plan = plan(&snapshot, WorkBudget::default());
-    assert_eq!(
-        plan.starts
-            .last()
-            .map(|start| (start.job.0, start.allocation[0].node.0)),
-        Some((60, 2)),
-        "{}",
-        story(&snapshot, &plan)
-    );
-    let why = crate::why(&snapshot, gmodel::JobId(30)).unwrap();
-    assert_eq!(
-        why.blockers.iter().map(|one| one.code).collect::<Vec<_>>(),
-        [gmodel::ReasonCode::Headroom]
-    );
-}
-
-#[test]
 fn shares_fill_one_gpu_before_they_open_another_and_never_span_two() {
     check(
         "partition main sharing=uncapped

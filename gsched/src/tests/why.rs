@@ -622,62 +622,6 @@ fn an_array_at_its_cap_is_told_of_a_higher_one() {
         .is_empty(),
         "there is no room for more"
     );
-    // Two things that gadm job update takes together, and one that it does not know.
-    let few = "node n1 h100:8\nrunning 1 n1 gpus=0-5 left=600\njob gpus=4 array=5 room=0 time=100";
-    assert_eq!(
-        of(
-            few,
-            ArrayCap {
-                most: 1,
-                running: 1
-            }
-        )
-        .1,
-        ["Gpus=2 ArrayTaskThrottle=2"]
-    );
-    let named = "node n1 h100:8\nnode n2 h100:8\nrunning 1 n1 gpus=0-7 left=600\njob gpus=4 array=5 room=0 time=100 nodelist=n1";
-    assert_eq!(
-        of(
-            named,
-            ArrayCap {
-                most: 1,
-                running: 1
-            }
-        )
-        .1,
-        ["NodeList=none ArrayTaskThrottle=2"]
-    );
-    let cut =
-        "node n1 h100:8 8c\nrunning 1 n1 cpus=6 left=600\njob gpus=2 cpg=2 array=5 room=0 time=100";
-    assert_eq!(
-        of(
-            cut,
-            ArrayCap {
-                most: 1,
-                running: 1
-            }
-        )
-        .1,
-        ["Gpus=1 ArrayTaskThrottle=2"],
-        "and not --cpus-per-gpu 1"
-    );
-}
-
-#[test]
-fn fewer_licences_are_proposed_where_those_are_free() {
-    check(
-        "node n1 h100:8
-         licence matlab 2
-         licence ansys 1
-         job gpus=1 time=1000 licences=ansys:1,matlab:3",
-        10,
-        expect![[r#"
-            0 ahead
-            Licenses: needs 3 of licence "matlab", and there are 2
-            expected never by what is known on []
-            --licenses ansys:1,matlab:2: 1970-01-01T00:16:40Z
-        "#]],
-    );
 }
 
 #[test]
@@ -1019,7 +963,7 @@ fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
     );
     assert_eq!(
         proposals(&format!("{}job per_node=6 nodes=2", busy(50))),
-        ["--ntasks-per-node 4", "--nodes 1"]
+        ["--nodes 1"]
     );
     assert_eq!(
         proposals(&format!(
@@ -1036,63 +980,6 @@ fn fewer_tasks_are_proposed_and_less_memory_than_goes_with_the_rest() {
 }
 
 #[test]
-fn where_no_one_change_starts_it_two_together_are_told() {
-    // Four GPUs are free, for an hour.
-    let half = |job: &str| {
-        format!(
-            "reservation patch maint from=3600 secs=50\nnode n1 h100:8 64c\nrunning 1 n1 gpus=0-3 left=600\n{job}"
-        )
-    };
-    assert_eq!(
-        proposals(&half("job gpus=8 time=6000")),
-        ["--gpus 4 --time 60"]
-    );
-    assert_eq!(
-        proposals(&half("job gpus=8 time=60000")),
-        ["--gpus 4 --time 60"]
-    );
-    assert_eq!(
-        proposals(&half("job gpus=8 time=3600")),
-        ["--gpus 4"],
-        "one is enough"
-    );
-    assert_eq!(
-        proposals(&half("job gpus=8 time=6000 held=user:bob")),
-        Vec::<String>::new()
-    );
-    // As much of each as goes with the other.
-    let both = "node n1 h100:8 16c
-        running 1 n1 gpus=0-4 cpus=10 left=600
-        job gpus=4 cpus=12";
-    assert_eq!(proposals(both), ["--gpus 3 --cpus-per-task 6"]);
-    // Another type has fewer; what of one option changes is written once.
-    let types = "node n1 h100:4 16c
-        node n2 a100:4 16c
-        running 1 n1 gpus=0-3 left=600
-        running 2 n2 gpus=0 left=600
-        job gpus=h100:4";
-    assert_eq!(proposals(types), ["--gpus a100:3", "--gpus 3"]);
-    let elsewhere = "partition main nodes=n1
-        partition other nodes=n2
-        node n1 h100:4
-        node n2 h100:4
-        running 1 n1 gpus=0-3 left=600
-        running 2 n2 gpus=0 left=600
-        job gpus=4 nodelist=n1";
-    assert_eq!(proposals(elsewhere), ["--gpus 3 --partition other"; 0]);
-    assert_eq!(
-        proposals(&elsewhere.replace(" nodelist=n1", "")),
-        ["--gpus 3 --partition other"]
-    );
-    let named = "node n1 h100:4
-        node n2 h100:4
-        running 1 n1 gpus=0-3 left=600
-        running 2 n2 gpus=0 left=600
-        job gpus=4 nodelist=n1";
-    assert_eq!(proposals(named), ["--gpus 3 --nodelist="]);
-}
-
-#[test]
 fn an_array_of_which_tasks_have_started_is_told_what_starts_the_next() {
     let mut snapshot =
         picture("node n1 h100:8\n running 1 n1 gpus=0-5 left=600\n job gpus=4 array=3");
@@ -1105,25 +992,6 @@ fn an_array_of_which_tasks_have_started_is_told_what_starts_the_next() {
             .collect::<Vec<_>>(),
         [("--gpus 2", NOW)]
     );
-}
-
-#[test]
-fn whole_nodes_that_are_kept_are_told_besides_limits() {
-    let mut snapshot =
-        picture("partition main keeps=2\n node n1 h100:8\n node n2 h100:8\n job gpus=2");
-    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(GpuAmounts::all(1));
-    let codes = why(&snapshot, JobId(10))
-        .unwrap()
-        .blockers
-        .iter()
-        .map(|one| one.code)
-        .collect::<Vec<_>>();
-    assert_eq!(codes, [ReasonCode::QOSGrpGRES, ReasonCode::Headroom]);
-    // Each would do, on other nodes.
-    let apart = "partition main keeps=1\n node n1 h100:8\n node n2 h100:2\n running 1 n1 gpus=0 left=60\n job exclusive";
-    let mut snapshot = picture(apart);
-    Arc::make_mut(&mut snapshot.config).partitions[0].group.gpus = Some(GpuAmounts::all(1));
-    assert!(!why(&snapshot, JobId(10)).unwrap().starts_now);
 }
 
 #[test]

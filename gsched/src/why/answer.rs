@@ -1,6 +1,7 @@
 //! The answer to `gq --why`, as data.
 
 use crate::forecast::job_starts::Forecast;
+use crate::ledger::holder::Holder;
 use crate::why::change::Change;
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,9 @@ pub struct Blocker {
     /// From when on GPUs are cut by MIG, or made whole, to make room for it: that takes seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_from: Option<Timestamp>,
+    /// Of a limit: the holder that ends first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Holder>,
 }
 
 /// The node that comes nearest to what a job needs of one.
@@ -104,6 +108,7 @@ impl Blocker {
             until: None,
             may_preempt_from: None,
             cut_from: None,
+            holder: None,
         }
     }
 }

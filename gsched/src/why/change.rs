@@ -1,4 +1,4 @@
-//! Changes of a request that would start it: one thing less, shorter, or elsewhere; where no such change does, two of them.
+//! Changes of a request that would start it: one thing less, shorter, or elsewhere.
 //!
 //! Each is tried at the job's turn in the pass, with everybody before it as they are; the least that works comes first.
 //! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
@@ -39,7 +39,6 @@ pub enum Edit {
     Nodes(u32),
     /// `--ntasks`.
     Tasks(u32),
-    TasksPerNode(u32),
     CpusPerTask(u32),
     CpusPerGpu(u32),
     /// Bytes: of each node, CPU or GPU, as the request counts it.
@@ -54,14 +53,10 @@ pub enum Edit {
     Partition(String),
     /// `--borrow`.
     Borrow,
-    /// So many of a licence.
-    Licence(String, u32),
     /// So many tasks of its array at once.
     ArrayCap(u32),
     /// Without `--switches`, `--exclusive`, `--nodelist`, `--exclude`, `--constraint`, `--nvlink`.
     Without(String),
-    /// One after the other.
-    Both(Box<Edit>, Box<Edit>),
 }
 
 /// Counts below what is asked that are tried one by one: with fewer nodes or GPUs it need not fit better.
@@ -70,134 +65,31 @@ const ONE_BY_ONE: u32 = 64;
 /// Of one kind, should the least not be it after all.
 const MOST_OF_KIND: usize = 16;
 
-/// Looks at the job's turn for pairs of changes.
-const MOST_PAIR_LOOKS: usize = 400;
-
-/// Which changes are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
-    /// Pairs where there are no others.
-    Singles,
-    Pairs,
-}
-
 /// What would help a job, by the pass at its turn.
-pub(crate) struct Found {
+pub(crate) struct HelpfulChanges {
     /// Of each kind those that would start it now, the least first.
     pub now: Vec<Vec<Change>>,
-    /// They are pairs: there are no others.
-    pub are_pairs: bool,
-    /// Then what would start it soonest, should they not.
+    /// What would start it soonest, should they not.
     pub later: Option<Change>,
 }
 
-pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize, tried: Tried) -> Found {
-    let now = pass.snapshot.now;
+pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize) -> HelpfulChanges {
+    let start = pass.snapshot.now;
     let kinds = kinds(pass, job, partition);
-    let works = |pass: &mut Pass, edit: &Edit| {
+    let mut works = |edit: &Edit| {
         let changed = edit
             .apply(job)
             .and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
         changed.is_some_and(|(place, changed)| blockers_of(pass, &changed, Some(place)).is_empty())
     };
-    let mut of_kinds: Vec<Vec<Change>> = Vec::new();
-    for kind in kinds.iter().filter(|_| tried == Tried::Singles) {
-        let edits = kind.that(&mut |edit| works(pass, edit));
-        of_kinds.push(
-            edits
-                .into_iter()
-                .map(|edit| Change::new(job, edit, now))
-                .collect(),
-        );
+    let mut now: Vec<Vec<Change>> = Vec::new();
+    for kind in &kinds {
+        let edits = kind.that(&mut works).into_iter();
+        now.push(edits.map(|edit| Change::new(job, edit, start)).collect());
     }
-    of_kinds.retain(|changes| !changes.is_empty());
-    let mut later = None;
-    let are_pairs = of_kinds.is_empty();
-    if are_pairs {
-        let pairs = pairs(&kinds, job, &mut |edit| works(pass, edit));
-        // What cannot be typed together is no help.
-        of_kinds = pairs
-            .into_iter()
-            .filter(|edit| edit.option(job).is_some())
-            .map(|edit| vec![Change::new(job, edit, now)])
-            .collect();
-        later = soonest(pass, job, partition, &kinds);
-    }
-    Found {
-        now: of_kinds,
-        are_pairs,
-        later,
-    }
-}
-
-/// Pairs of changes of two kinds that work together. Of two amounts as much of the one as works with the least of the other, then as much of
-/// that; and with half of the first.
-fn pairs(kinds: &[Kind], job: &PendingJob, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
-    let mut left = MOST_PAIR_LOOKS;
-    let mut looks = |edit: &Edit| {
-        left = left.saturating_sub(1);
-        left > 0 && works(edit)
-    };
-    let amounts: Vec<&Kind> = kinds.iter().filter(|kind| kind.most > 0).collect();
-    let choices: Vec<(usize, &Edit)> = kinds
-        .iter()
-        .enumerate()
-        .filter(|(_, kind)| kind.most == 0)
-        .flat_map(|(at, kind)| kind.each.iter().map(move |edit| (at, edit)))
-        .collect();
-    // Where even all together are too few no two of them are enough.
-    let least = |first: Option<&Edit>| {
-        let all = first
-            .cloned()
-            .into_iter()
-            .chain(amounts.iter().map(|kind| (kind.amount)(1)));
-        all.reduce(|one, next| Edit::Both(Box::new(one), Box::new(next)))
-    };
-    let mut found = Vec::new();
-    if least(None).is_some_and(|least| looks(&least)) {
-        for (at, one) in amounts.iter().enumerate() {
-            for other in &amounts[at + 1..] {
-                found.extend(together(one, other, &mut looks));
-            }
-        }
-    }
-    for (at, (kind, choice)) in choices.iter().enumerate() {
-        let with = |edit: Edit| Edit::Both(Box::new(edit), Box::new((*choice).clone()));
-        let may_be_enough = least(Some(*choice)).is_some_and(|least| looks(&least));
-        for amount in amounts.iter().filter(|_| may_be_enough) {
-            let most = amount.most_that(&mut |edit| looks(&with(edit.clone())));
-            found.extend((most > 0).then(|| with((amount.amount)(most))));
-        }
-        let others = choices[at + 1..].iter().filter(|(other, _)| other != kind);
-        found.extend(
-            others
-                .map(|(_, other)| with((*other).clone()))
-                .filter(|edit| looks(edit)),
-        );
-    }
-    found.sort_by_key(|edit| edit.loss_milli(job));
-    found
-}
-
-/// Two amounts that work together.
-fn together(one: &Kind, other: &Kind, looks: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
-    let both =
-        |one: &Edit, other: &Edit| Edit::Both(Box::new(one.clone()), Box::new(other.clone()));
-    let least = (other.amount)(1);
-    if !looks(&both(&(one.amount)(1), &least)) {
-        return Vec::new();
-    }
-    let most = one.most_that(&mut |edit| looks(&both(edit, &least)));
-    let mut found: Vec<(u32, Edit)> = Vec::new();
-    for place in [most, most / 2].into_iter().filter(|place| *place > 0) {
-        let edit = (one.amount)(place);
-        let next = other.most_that(&mut |next| looks(&both(&edit, next)));
-        // Half of the one is of use where it leaves more of the other.
-        if found.iter().all(|(before, _)| next > *before) && next > 0 {
-            found.push((next, both(&edit, &(other.amount)(next))));
-        }
-    }
-    found.into_iter().map(|(_, edit)| edit).collect()
+    now.retain(|changes| !changes.is_empty());
+    let later = soonest(pass, job, partition, &kinds);
+    HelpfulChanges { now, later }
 }
 
 /// Of changes after which only time stands in its way, the least of those that start it first.
@@ -255,8 +147,6 @@ struct Kind {
     /// Then amounts from here down to one: who has room for much has it for less.
     below: u32,
     amount: Box<dyn Fn(u32) -> Edit>,
-    /// The largest amount; 0 where it is none.
-    most: u32,
 }
 
 impl Kind {
@@ -265,7 +155,6 @@ impl Kind {
             each: edits.into_iter().collect(),
             below: 0,
             amount: Box::new(Edit::Nodes),
-            most: 0,
         }
     }
 
@@ -275,7 +164,6 @@ impl Kind {
             each: Vec::new(),
             below: most,
             amount: Box::new(amount),
-            most,
         }
     }
 
@@ -286,7 +174,6 @@ impl Kind {
             each: (below + 1..asked).rev().map(&count).collect(),
             below,
             amount: Box::new(count),
-            most: asked.saturating_sub(1),
         }
     }
 
@@ -307,11 +194,6 @@ impl Kind {
 
     fn least(&self) -> Option<Edit> {
         (self.below > 0).then(|| (self.amount)(1))
-    }
-
-    /// The largest of all its amounts that works, by halves; 0: none.
-    fn most_that(&self, works: &mut dyn FnMut(&Edit) -> bool) -> u32 {
-        self.largest(self.most, works)
     }
 
     /// The largest amount up to one that works; 0: none.
@@ -364,8 +246,6 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
     kinds.push(Kind::amounts(tasks - fewest, move |more| {
         Edit::Tasks(fewest + more - 1)
     }));
-    let of_each = per_node.filter(|_| tasks == 1).unwrap_or(1);
-    kinds.push(Kind::amounts(of_each.saturating_sub(1), Edit::TasksPerNode));
     kinds.push(Kind::amounts(
         request.cpus_per_task.unwrap_or(1) - 1,
         Edit::CpusPerTask,
@@ -390,16 +270,6 @@ fn kinds(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Kind> {
             usual,
         }));
     }
-    let licences = job
-        .spec
-        .licences
-        .iter()
-        .map(|(name, count)| (name.clone(), *count));
-    kinds.extend(licences.map(|(name, count)| {
-        Kind::amounts(count.saturating_sub(1), move |fewer| {
-            Edit::Licence(name.clone(), fewer)
-        })
-    }));
     let full = job.cap.filter(|_| job.room == Some(0));
     kinds.push(Kind::each(full.map(|cap| Edit::ArrayCap(cap.running + 1))));
     let minutes = job.held_secs().div_ceil(60);
@@ -494,7 +364,7 @@ fn starts_at(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<Time
 impl Change {
     fn new(job: &PendingJob, edit: Edit, starts: Timestamp) -> Self {
         Self {
-            option: edit.option(job).unwrap_or_default(),
+            option: edit.option(job),
             loss_milli: edit.loss_milli(job),
             starts,
             edit,
@@ -530,7 +400,6 @@ impl Edit {
                 }
             }
             Self::Tasks(count) => request.ntasks = *count,
-            Self::TasksPerNode(count) => request.ntasks_per_node = Some(*count),
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
             Self::CpusPerGpu(count) => request.cpus_per_gpu = Some(*count),
             Self::Mem(bytes) => {
@@ -542,10 +411,6 @@ impl Edit {
                 }
             }
             Self::MemOfNode { bytes, .. } => request.mem = MemRequest::PerNode(*bytes),
-            Self::Both(one, other) => {
-                let changed = one.apply(job);
-                return other.apply(changed.as_ref().unwrap_or(job)).or(changed);
-            }
             Self::GpuType(kind) => {
                 let kind = kind.clone().map_or(GpuKind::Any, GpuKind::Type);
                 let first = request.gpus.as_ref()?.first()?;
@@ -559,7 +424,6 @@ impl Edit {
             }
             Self::Partition(name) => spec.partition.clone_from(name),
             Self::Borrow => spec.borrow = Some(true),
-            Self::Licence(name, count) => *spec.licences.get_mut(name)? = *count,
             Self::ArrayCap(most) => {
                 let cap = job.cap.filter(|cap| *most > cap.most.max(cap.running))?;
                 particulars.room = Some(most - cap.running);
@@ -585,8 +449,8 @@ impl Edit {
     }
 
     /// As it is typed.
-    fn option(&self, job: &PendingJob) -> Option<String> {
-        Some(match self {
+    fn option(&self, job: &PendingJob) -> String {
+        match self {
             Self::TimeLimit(secs) => format!("--time {}", secs.div_euclid(60)),
             Self::Gpus(_) | Self::GpuType(_) => {
                 let changed = self
@@ -611,7 +475,6 @@ impl Edit {
                 format!("--nodes {count}{tasks}")
             }
             Self::Tasks(count) => format!("--ntasks {count}"),
-            Self::TasksPerNode(count) => format!("--ntasks-per-node {count}"),
             Self::CpusPerTask(count) => format!("--cpus-per-task {count}"),
             Self::CpusPerGpu(count) => format!("--cpus-per-gpu {count}"),
             Self::Mem(bytes) => {
@@ -623,32 +486,8 @@ impl Edit {
                 mem_option(name, *bytes)
             }
             Self::MemOfNode { bytes, .. } => mem_option("--mem", *bytes),
-            Self::Both(one, other) => {
-                let changed = one.apply(job);
-                let (first, second) = (
-                    one.option(job)?,
-                    other.option(changed.as_ref().unwrap_or(job))?,
-                );
-                match job.positions.is_some() {
-                    _ if is_of_gsub(&first) && is_of_gsub(&second) => both_options(&first, &second),
-                    // Of an array all waiting tasks are meant.
-                    true => format!("{} {}", as_update(&first)?, as_update(&second)?),
-                    false => return None,
-                }
-            }
             Self::Partition(name) => format!("--partition {name}"),
             Self::Borrow => "--borrow".into(),
-            Self::Licence(..) => {
-                let changed = self.apply(job).map_or_else(
-                    || job.spec.licences.clone(),
-                    |changed| changed.spec.licences.clone(),
-                );
-                let each: Vec<String> = changed
-                    .iter()
-                    .map(|(name, count)| format!("{name}:{count}"))
-                    .collect();
-                format!("--licenses {}", each.join(","))
-            }
             Self::ArrayCap(most) => format!("ArrayTaskThrottle={most}"),
             // What its script says is put aside by what is typed.
             Self::Without(name) => match name.as_str() {
@@ -656,7 +495,7 @@ impl Edit {
                 "exclusive" | "nvlink" => format!("--{name}=off"),
                 _ => format!("--{name}="),
             },
-        })
+        }
     }
 
     fn loss_milli(&self, job: &PendingJob) -> u32 {
@@ -679,10 +518,6 @@ impl Edit {
             }
             Self::Nodes(count) => part(u64::from(*count), u64::from(request.nodes_min)),
             Self::Tasks(count) => part(u64::from(*count), u64::from(request.ntasks)),
-            Self::TasksPerNode(count) => part(
-                u64::from(*count),
-                u64::from(request.ntasks_per_node.unwrap_or(1)),
-            ),
             Self::CpusPerTask(count) => part(
                 u64::from(*count),
                 u64::from(request.cpus_per_task.unwrap_or(1)),
@@ -698,14 +533,6 @@ impl Edit {
                 MemRequest::Default => 0,
             },
             Self::MemOfNode { bytes, usual } => part(*bytes, *usual),
-            Self::Licence(name, count) => part(
-                u64::from(*count),
-                job.spec.licences.get(name).map_or(0, |was| u64::from(*was)),
-            ),
-            Self::Both(one, other) => {
-                let (one, other) = (one.loss_milli(job), other.loss_milli(job));
-                one + other - one * other / 1000
-            }
             Self::GpuType(_) => 300,
             Self::Partition(_) => 400,
             Self::Borrow | Self::ArrayCap(_) => 50,
@@ -720,69 +547,6 @@ fn mem_option(name: &str, bytes: u64) -> String {
         _ => format!("{name} {}M", bytes >> 20),
     }
 }
-
-fn is_of_gsub(option: &str) -> bool {
-    option.starts_with("--")
-}
-
-/// Options, each without its hyphens.
-fn each_option(text: &str) -> impl Iterator<Item = &str> {
-    text.split(" --").map(|part| part.trim_start_matches("--"))
-}
-
-/// Two changes as options of one line; of an option that both give the second counts.
-fn both_options(one: &str, other: &str) -> String {
-    let name = |part: &str| part.split([' ', '=']).next().unwrap_or_default().to_owned();
-    let first =
-        each_option(one).filter(|part| each_option(other).all(|next| name(next) != name(part)));
-    let all: Vec<String> = first
-        .chain(each_option(other))
-        .map(|part| format!("--{part}"))
-        .collect();
-    all.join(" ")
-}
-
-/// Options as gadm job update takes them; `None`: not all can be changed of a job that waits.
-fn as_update(option: &str) -> Option<String> {
-    if !is_of_gsub(option) {
-        return Some(option.to_owned());
-    }
-    let key = |part: &str| {
-        let (name, value) = part.split_once([' ', '=']).unwrap_or((part, "yes"));
-        let (_, key) = UPDATES.iter().find(|(known, _)| *known == name)?;
-        Some(format!(
-            "{key}={}",
-            if value.is_empty() { "none" } else { value }
-        ))
-    };
-    Some(
-        each_option(option)
-            .map(key)
-            .collect::<Option<Vec<String>>>()?
-            .join(" "),
-    )
-}
-
-/// Options of gsub by what gadm job update calls them.
-const UPDATES: [(&str, &str); 17] = [
-    ("time", "TimeLimit"),
-    ("gpus", "Gpus"),
-    ("gpus-per-node", "GpusPerNode"),
-    ("gpus-per-task", "GpusPerTask"),
-    ("nodes", "NumNodes"),
-    ("ntasks", "NumTasks"),
-    ("ntasks-per-node", "NtasksPerNode"),
-    ("cpus-per-task", "CpusPerTask"),
-    ("mem", "Mem"),
-    ("mem-per-cpu", "MemPerCpu"),
-    ("mem-per-gpu", "MemPerGpu"),
-    ("partition", "Partition"),
-    ("borrow", "Borrow"),
-    ("licenses", "Licenses"),
-    ("nodelist", "NodeList"),
-    ("exclude", "ExcNodeList"),
-    ("constraint", "Features"),
-];
 
 /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
 /// found out about its entry for this one.

@@ -18,7 +18,7 @@ use crate::mig::hold::cut_from;
 use crate::pass::{Pass, WaitCause};
 use crate::place::admission::{is_admitted_later, not_admitted};
 use crate::place::allowed::{
-    check_limits_on, kept_idle_there, licences_now, limits_against, secs_now, take_of,
+    check_limits_on, kept_idle_there, licences_now, refusing_limits, secs_now, take_of,
 };
 use crate::place::find::{find_nodes_by, gpu_types_for, nodes_of_type, smaller_nodes};
 use crate::place::gpu_reservation::{hold_counted_again, is_counted, lift_counted, reserved_ways};
@@ -27,7 +27,7 @@ use crate::plan::WorkBudget;
 use crate::preempt::what_if::may_preempt_from;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::why::answer::{Alternative, Blocker, Explanation, NearestNode, OtherPartition};
-use crate::why::change::{self, Change, Tried, starts_with_edit};
+use crate::why::change::{self, Change, starts_with_edit};
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuRequest};
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use std::cmp::Reverse;
@@ -43,7 +43,7 @@ const MOST_PROOFS: usize = 32;
 /// Of one entry of the queue: without what its changes come to in a whole pass.
 struct EntryAnswer {
     why: Explanation,
-    help: Option<change::Found>,
+    help: Option<change::HelpfulChanges>,
 }
 
 /// Why a job waits; `None` when it is not among the pending. An array by its own id: its next task.
@@ -91,7 +91,7 @@ pub(crate) fn explain_job_now(
         .filter_map(|entry| {
             Some((
                 entry.spec.choice(),
-                why_here(engine, snapshot, entry, Tried::Singles, budget)?,
+                why_here(engine, snapshot, entry, budget)?,
             ))
         })
         .collect();
@@ -103,7 +103,6 @@ pub(crate) fn explain_job_now(
             .any(|blocker| blocker.code == ReasonCode::BadConstraints)
     };
     told.sort_by_key(|(choice, here)| (here.why.blockers.len(), is_vain(here), *choice));
-    let first = told.first().map(|(choice, _)| *choice);
     let mut rest = told.into_iter().map(|(_, here)| here);
     let EntryAnswer {
         why: mut found,
@@ -122,26 +121,11 @@ pub(crate) fn explain_job_now(
         })
         .filter(|other| told_of.insert(other.partition.clone()))
         .collect();
-    let mut proofs = MOST_PROOFS;
-    let mut again = help;
-    while let Some(help) = again.take() {
-        let are_pairs = help.are_pairs;
-        found.changes = proved(
-            engine,
-            snapshot,
-            help.now,
-            (job, found.partition.as_deref()),
-            &mut proofs,
-            budget,
-        );
-        if found.changes.is_empty() && are_pairs {
+    if let Some(help) = help {
+        let entry = (job, found.partition.as_deref());
+        found.changes = proved(engine, snapshot, help.now, entry, budget);
+        if found.changes.is_empty() {
             found.changes.extend(help.later);
-        } else if found.changes.is_empty() {
-            // Those that seemed to start it by themselves do not.
-            let entry = entries().find(|entry| Some(entry.spec.choice()) == first);
-            again = entry
-                .and_then(|entry| why_here(engine, snapshot, entry, Tried::Pairs, budget))
-                .and_then(|here| here.help);
         }
     }
     Some(found)
@@ -154,7 +138,6 @@ pub(crate) fn proved(
     snapshot: &Snapshot,
     kinds: Vec<Vec<Change>>,
     entry: (JobId, Option<&str>),
-    proofs: &mut usize,
     budget: WorkBudget,
 ) -> Vec<Change> {
     let mut found = vec![false; kinds.len()];
@@ -164,15 +147,15 @@ pub(crate) fn proved(
         .flat_map(|(kind, changes)| changes.into_iter().map(move |change| (kind, change)))
         .collect();
     all.sort_by_key(|(_, change)| change.loss_milli);
-    let mut proved = Vec::new();
+    let (mut proved, mut proofs) = (Vec::new(), MOST_PROOFS);
     for (kind, change) in all {
         if found[kind] {
             continue;
         }
-        if proved.len() == MOST_CHANGES || *proofs == 0 {
+        if proved.len() == MOST_CHANGES || proofs == 0 {
             break;
         }
-        *proofs -= 1;
+        proofs -= 1;
         found[kind] = starts_with_edit(engine, snapshot, &change.edit, entry, budget);
         proved.extend(found[kind].then_some(change));
     }
@@ -184,7 +167,6 @@ fn why_here(
     engine: &mut Engine,
     snapshot: &Snapshot,
     entry: &PendingJob,
-    tried: Tried,
     budget: WorkBudget,
 ) -> Option<EntryAnswer> {
     let mut found = None;
@@ -195,7 +177,7 @@ fn why_here(
             && one.spec.choice() == entry.spec.choice()
             && one.spec.partition == *partition
         {
-            found = Some(explain_entry(pass, one, place, tried, ahead));
+            found = Some(explain_entry(pass, one, place, ahead));
             return false;
         }
         ahead += u32::from(one.spec.partition == *partition);
@@ -208,7 +190,6 @@ fn explain_entry(
     pass: &mut Pass,
     job: &PendingJob,
     partition: Option<usize>,
-    tried: Tried,
     ahead: u32,
 ) -> EntryAnswer {
     let mut blockers = blockers_of(pass, job, partition);
@@ -244,7 +225,7 @@ fn explain_entry(
     }
     let help = partition
         .filter(|_| !blockers.is_empty())
-        .map(|partition| change::find(pass, job, partition, tried));
+        .map(|partition| change::find(pass, job, partition));
     if let (Some(partition), [room]) = (partition, &mut blockers[..])
         && (room.nearest.is_some() || room.code == ReasonCode::Resources)
     {
@@ -356,11 +337,11 @@ pub(crate) fn blockers_of(
         });
     }
     let secs = secs_now(pass, job, shape);
-    found.extend(
-        limits_against(pass, job, shape)
-            .into_iter()
-            .map(Blocker::of),
-    );
+    let limits = refusing_limits(pass, job, shape).into_iter();
+    found.extend(limits.map(|(reason, kind)| Blocker {
+        holder: pass.world.usage.first_to_end(kind, pass.snapshot),
+        ..Blocker::of(reason)
+    }));
     let lifted = lift_counted(pass, shape);
     // Room and licences that are kept for itself in another partition are not in its way.
     let own = lift_own(pass, job);
@@ -390,11 +371,7 @@ pub(crate) fn blockers_of(
             }
         }
     }
-    if has_room
-        && (!pass.headroom.kept_nodes.is_empty()
-            || !pass.headroom.kept_idle_on.is_empty()
-            || is_counted(pass, shape))
-    {
+    if has_room && (!pass.headroom.kept_idle_on.is_empty() || is_counted(pass, shape)) {
         found.extend(
             kept_there(pass, job, shape, secs, false)
                 .filter(|kept| found.iter().all(|known| known.code != kept.code)),

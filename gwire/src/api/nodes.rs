@@ -157,9 +157,6 @@ pub struct PartitionRow {
     /// Idle GPUs kept for urgent work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom: Option<Gpus>,
-    /// Whole nodes that are.
-    #[serde(skip_serializing_if = "is_none_kept")]
-    pub headroom_nodes: u32,
     /// Of all its jobs together, of each user and account in it.
     pub group: LimitsRow,
     pub per_user: LimitsRow,
@@ -170,8 +167,4 @@ pub struct PartitionRow {
     pub allow_qos: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_qos: Option<String>,
-}
-
-fn is_none_kept(nodes: &u32) -> bool {
-    *nodes == 0
 }

@@ -252,30 +252,14 @@ pub struct StartRow {
     /// End of the interval; without one, as `at_limits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<Instant>,
-    /// If every run goes to its limit and no more urgent job comes; absent where it is not known.
+    /// If every run goes to its limit and no job of higher priority comes; absent where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_limits: Option<Instant>,
     /// Where it would start then.
     pub nodelist: String,
-    /// Of an array: when the last of its waiting tasks starts. The rest of the row is about the next.
+    /// The limit that refuses it, and the holder of that limit that ends first; where it has no start for that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_task: Option<LastTaskRow>,
-}
-
-/// When the last waiting task of an array is expected to start.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LastTaskRow {
-    pub id: u64,
-    pub shown_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub earliest: Option<Instant>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected: Option<Instant>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latest: Option<Instant>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub at_limits: Option<Instant>,
+    pub explanation: Option<String>,
 }
 
 /// How often intervals for starts were right, of the forecasts that are remembered.

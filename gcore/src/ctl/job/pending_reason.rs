@@ -150,7 +150,7 @@ fn keeps_idle(state: &State) -> bool {
         .config
         .partitions
         .iter()
-        .any(|one| one.headroom.is_some() || one.headroom_nodes > 0)
+        .any(|one| one.headroom.is_some())
         || state.policy.qos.values().any(|qos| qos.headroom.is_some())
         || state
             .policy

@@ -54,7 +54,7 @@ const EDITS: [&str; 42] = [
     "partition odd nodes=n1,n3",
     "partition odd nodes=n1-n3 tier=2 max_time=300",
     "partition odd nodes=n3 headroom=1 jobs=2",
-    "partition odd nodes=n1,n3 keeps=1 preempt=off",
+    "partition odd nodes=n1,n3 preempt=off",
     "config backfill=1",
     "config backfill=100",
     "config backfill=all",

@@ -308,7 +308,6 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
         requeue: words.get("requeue") != Some("no"),
         priority_tier: words.parse("tier").unwrap_or(1),
         headroom: words.get("headroom").map(amounts),
-        headroom_nodes: words.parse("keeps").unwrap_or(0),
         group: limits(words, ""),
         preempt_mode: if words.get("preempt") == Some("off") {
             PreemptMode::Off

@@ -45,7 +45,7 @@ impl Forecasts {
         let places = list
             .iter()
             .enumerate()
-            .map(|(place, one)| ((one.job, one.tasks.is_some()), place))
+            .map(|(place, one)| ((one.job, one.is_array), place))
             .collect();
         Self { list, places }
     }

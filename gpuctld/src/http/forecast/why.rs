@@ -19,11 +19,12 @@ use axum::extract::{Path, State as Shared};
 use gcore::ctl::State;
 use gmodel::{Instant, JobId, NodeId, ReasonCode, RefusalKind, Timestamp, hostlist};
 use gsched::calibration::Plans;
+use gsched::forecast::job_starts::RefusingLimit;
 use gsched::window::no_start_text;
 use gsched::{Change, Engine, Explanation, Forecast, Snapshot};
 use gwire::api::{
-    BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow,
-    OtherGpusRow, SCHEMA, StartInterval, StartRow, WhyRow,
+    BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, NearestRow, OtherGpusRow,
+    SCHEMA, StartInterval, StartRow, WhyRow,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -163,14 +164,21 @@ fn entry_of(row: &Row) -> EntryKey {
     }
 }
 
-/// When a row is to start: of an array its next task.
-fn start_of(told: Option<&Forecast>, row: &Row) -> Option<Timestamp> {
-    // The forecast of an array is of its tasks without a hold.
-    let one = told.filter(|_| row.holds().is_empty())?;
-    match (row, &one.tasks) {
-        (Row::Task { position, .. }, Some(tasks)) => tasks.of(*position),
-        _ => one.start,
-    }
+/// The forecast of an entry, where it is about a row: an array's is about its next task, and not about tasks with a hold.
+fn forecast_of<'f>(forecast: Option<&'f Forecast>, row: &Row) -> Option<&'f Forecast> {
+    let is_next = match row {
+        Row::Task {
+            array,
+            position,
+            alike,
+        } => positions(array, *alike).first() == Some(*position),
+        Row::Job(_) | Row::Tasks { .. } => true,
+    };
+    forecast.filter(|_| is_next && row.holds().is_empty())
+}
+
+fn start_of(forecast: Option<&Forecast>, row: &Row) -> Option<Timestamp> {
+    forecast_of(forecast, row)?.start
 }
 
 /// In words, for a sentence that goes on; instants are RFC 3339.
@@ -234,10 +242,7 @@ fn why_row(
         if let Some((start, one)) = foretold {
             told.expected_start = Some(Instant(start));
             told.expected_partition.clone_from(&one.partition);
-            // Those of an array are its next task's.
-            if one.start == Some(start) {
-                told.expected_nodes = names(state, &one.nodes);
-            }
+            told.expected_nodes = names(state, &one.nodes);
         }
     }
     told
@@ -271,13 +276,18 @@ fn rows_of(blockers: &[gsched::Blocker]) -> Vec<BlockerRow> {
     };
     let row = |blocker: &gsched::Blocker| BlockerRow {
         code: blocker.code,
-        text: blocker.text.clone(),
+        text: blocker_text(blocker),
         until: blocker.until.map(Instant),
         may_preempt_from: blocker.may_preempt_from.map(Instant),
         cut_from: blocker.cut_from.map(Instant),
         nearest: blocker.nearest.as_ref().map(nearest),
     };
     blockers.iter().map(row).collect()
+}
+
+fn blocker_text(blocker: &gsched::Blocker) -> String {
+    let holder = blocker.holder.map(|holder| format!("; {}", holder.text()));
+    format!("{}{}", blocker.text, holder.unwrap_or_default())
 }
 
 pub(crate) fn change_row(change: &Change, now: Timestamp) -> ChangeRow {
@@ -346,45 +356,6 @@ fn plausible(
     }
 }
 
-/// When the last waiting task of an array starts.
-fn last_task(
-    row: &Row,
-    at_limits: Option<&Forecast>,
-    expected: Option<&Forecast>,
-    now: Timestamp,
-    interval: impl Fn(Option<Timestamp>, Option<Timestamp>) -> Option<StartInterval>,
-) -> Option<LastTaskRow> {
-    let Row::Tasks { array, alike } = row else {
-        return None;
-    };
-    let position = Some(positions(array, *alike))
-        .filter(|waiting| waiting.len() > 1)?
-        .last()?;
-    let last = |told: Option<&Forecast>| {
-        told.filter(|_| row.holds().is_empty())?
-            .tasks
-            .as_ref()?
-            .last()
-    };
-    let (at_limits, expected) = (last(at_limits), last(expected));
-    let interval = interval(expected, at_limits);
-    let expected = plausible(expected, at_limits, now);
-    let at_limits = at_limits.map(Instant);
-    Some(LastTaskRow {
-        id: array.task_id(position).0,
-        shown_id: Row::Task {
-            array,
-            position,
-            alike: *alike,
-        }
-        .shown_id(),
-        earliest: interval.as_ref().and_then(|one| one.earliest),
-        expected: expected.map(Instant),
-        latest: interval.as_ref().map_or(at_limits, |one| one.latest),
-        at_limits,
-    })
-}
-
 type StartTable = (Vec<StartRow>, Vec<IntervalRecord>);
 
 fn start_rows(
@@ -410,7 +381,6 @@ fn start_rows(
             let plans = plans(expected, at_limits, now)?;
             outlook.interval(&row.spec().partition, row.eligible(), plans, now)
         };
-        let last_task = last_task(row, one, expected.of(entry_of(row)), now, in_order);
         let (at_limits, expected) = (
             start_of(one, row),
             start_of(expected.of(entry_of(row)), row),
@@ -438,7 +408,9 @@ fn start_rows(
                 .filter(|_| !matches!(row, Row::Task { .. }))
                 .map(|one| names(state, &one.nodes))
                 .unwrap_or_default(),
-            last_task,
+            explanation: forecast_of(one, row)
+                .and_then(|one| one.limit.as_ref())
+                .map(RefusingLimit::text),
         }
     };
     let partitions: BTreeSet<&str> = rows

@@ -141,6 +141,12 @@ fn forecast_submission(
         interval = trial.interval(&mut engine, outlook, start);
         text.push_str(&trial.start_text(told, start, interval.as_ref()));
     }
+    let limit = why
+        .as_ref()
+        .and_then(|why| why.forecast.as_ref()?.limit.as_ref());
+    if let Some(holder) = limit.and_then(|limit| limit.holder) {
+        text.push_str(&format!("; {}", holder.text()));
+    }
     let entry = trial.picture.pending.iter().find(|job| job.id == id);
     let mut changes = Vec::new();
     for change in why.iter().flat_map(|why| &why.changes) {
@@ -278,11 +284,7 @@ impl TrialSubmission {
             .as_ref()
             .map_or(String::new(), |name| format!(" in partition {name}"));
         let interval = interval.map(interval_text).unwrap_or_default();
-        let last = told.tasks.as_ref().and_then(|tasks| tasks.last());
-        let last = last.filter(|_| self.count > 1).map_or(String::new(), |at| {
-            format!("; the last of its {} tasks by about {at}", self.count)
-        });
-        format!("; would start by {start} on {nodelist}{there}{interval}{last}")
+        format!("; would start by {start} on {nodelist}{there}{interval}")
     }
 }
 

@@ -144,7 +144,6 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         max_nodes: partition.max_nodes,
         over_time_secs: partition.over_time_secs,
         headroom: partition.headroom.as_ref().map(gpus),
-        headroom_nodes: partition.headroom_nodes,
         group: limits_row(&partition.group),
         per_user: limits_row(&partition.per_user),
         per_account: limits_row(&partition.per_account),

@@ -369,9 +369,8 @@ async fn starts_and_dry_runs_say_when_and_where() {
 }
 
 #[tokio::test]
-async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_asked_for() {
+async fn the_start_of_an_array_is_that_of_its_next_task() {
     let (pool, alice) = busy().await;
-    // Two side by side, for an hour each: the last pair begins four hours after the first.
     let array = pool
         .submit(
             &alice,
@@ -380,70 +379,56 @@ async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_
         .await;
     let answer = pool.get(&alice, "/v1/starts").await;
     let row = &answer["jobs"][0];
-    let time = |text: &Value| gmodel::time::parse_rfc3339(text.as_str().unwrap()).unwrap();
     assert_eq!(
-        (&row["id"], &row["shown_id"], &row["last_task"]["shown_id"]),
-        (
-            &json!(array),
-            &json!(format!("{array}_[1-10]")),
-            &json!(format!("{array}_10"))
-        )
+        (&row["id"], &row["shown_id"]),
+        (&json!(array), &json!(format!("{array}_[1-10]")))
     );
-    let gap = time(&row["last_task"]["latest"]).since_secs(time(&row["latest"]));
-    assert!((4 * 3600 - 60..4 * 3600 + 60).contains(&gap), "{answer}");
-    let (third, tenth) = (
-        format!("/v1/starts?job={array}_3"),
-        format!("/v1/starts?job={array}_10"),
-    );
-    let (third, tenth) = (
-        pool.get(&alice, &third).await,
-        pool.get(&alice, &tenth).await,
-    );
-    assert_eq!(third["jobs"][0]["shown_id"], json!(format!("{array}_3")));
+    let of_task = async |task: u32| {
+        let path = format!("/v1/starts?job={array}_{task}");
+        pool.get(&alice, &path).await["jobs"][0].clone()
+    };
+    let (first, third) = (of_task(1).await, of_task(3).await);
+    assert_eq!(third["shown_id"], json!(format!("{array}_3")));
+    assert!(row["latest"].is_string(), "{row}");
+    assert_eq!(first["latest"], row["latest"]);
+    assert!(third["latest"].is_null(), "{third}");
+    // What stands in a task's way is told too; a task with a hold has no start.
+    let why = async |task: u32| {
+        let path = format!("/v1/jobs/{array}_{task}/why");
+        pool.get(&alice, &path).await["jobs"][0].clone()
+    };
+    assert_eq!(column(&why(3).await, "blockers", "code"), ["Resources"]);
     assert_eq!(
-        time(&third["jobs"][0]["expected"]).since_secs(time(&row["expected"])) / 60,
-        60
+        why(1).await["expected_start"],
+        first["latest"],
+        "as gq --start has it"
     );
-    assert_eq!(tenth["jobs"][0]["latest"], row["last_task"]["latest"]);
-    assert!(tenth["jobs"][0]["last_task"].is_null());
-    // A task has its reason too; a held task has no start.
-    assert_eq!(
-        column(
-            &pool.get(&alice, &format!("/v1/jobs/{array}_3/why")).await["jobs"][0],
-            "blockers",
-            "code"
-        ),
-        ["Resources"]
-    );
-    for (task, starts) in [(3, &third), (10, &tenth)] {
-        let why = pool
-            .get(&alice, &format!("/v1/jobs/{array}_{task}/why"))
-            .await;
-        assert_eq!(
-            time(&why["jobs"][0]["expected_start"]),
-            time(&starts["jobs"][0]["latest"]),
-            "as gq --start has it"
-        );
-    }
     let held = pool.submit(&alice, json!({"array": "1-3", "hold": true, "request": {"gpus": "2"}, "time_limit_secs": 3600})).await;
     let row = pool.get(&alice, &format!("/v1/starts?job={held}")).await["jobs"][0].clone();
-    assert!(
-        row["latest"].is_null() && row["last_task"]["latest"].is_null(),
-        "{row}"
-    );
-    let dry = pool
-        .post(
+    assert!(row["latest"].is_null(), "{row}");
+}
+
+#[tokio::test]
+async fn a_job_at_a_limit_has_no_start_and_the_first_holder_to_end_is_named() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let array = pool
+        .submit(
             &alice,
-            "/v1/jobs/dry-run",
-            request(json!({"array": "1-4", "request": {"gpus": "4"}, "time_limit_secs": 600})),
+            json!({"array": "1-2%1", "request": {"cpus_per_task": 1}, "time_limit_secs": 3600}),
         )
         .await;
+    pool.pass().await;
+    pool.running(node, array).await;
+    let row = pool.get(&alice, &format!("/v1/starts?job={array}_2")).await["jobs"][0].clone();
+    let text = row["explanation"].as_str().unwrap_or_default();
+    assert!(row["latest"].is_null(), "{row}");
     assert!(
-        dry["text"]
-            .as_str()
-            .unwrap()
-            .contains("; the last of its 4 tasks by about "),
-        "{dry}"
+        text.starts_with(&format!(
+            "the array allows 1 at once, and 1 of its tasks run; job {array} ends first of its holders, by 2"
+        )),
+        "{row}"
     );
 }
 

@@ -73,7 +73,7 @@ const POLICY: [&[&str]; 9] = [
         "partition odd nodes=n1,n3 tier=2 sharing=mps",
         "partition odd nodes=n1,n3 headroom=1 sharing=mps",
         "partition odd nodes=n1,n3 preempt=off sharing=mps",
-        "partition odd nodes=n1,n3 keeps=1 sharing=mps",
+        "partition odd nodes=n1,n3 sharing=mps",
     ],
     &[
         "partition even nodes=n2,n4 sharing=mps",
