@@ -124,7 +124,7 @@ fn first_lanes() -> Vec<Lane> {
 
 /// Every chain to its end, each told as soon as it is known.
 pub fn check(context: &Context, terms: &Terms, told: &mut impl FnMut(Finding)) -> Result<()> {
-    let kernels = context.check_kernels()?;
+    let kernels = CheckKernels::compile(context)?;
     for (chain, name) in Chain::ALL {
         let length = chain.length(terms.size);
         // The processor goes through it meanwhile.
@@ -147,7 +147,7 @@ pub fn check(context: &Context, terms: &Terms, told: &mut impl FnMut(Finding)) -
 
 /// Integer arithmetic without a pause, for so long.
 pub fn load(context: &Context, size: Size, time: Duration) -> Result<()> {
-    let kernels = context.check_kernels()?;
+    let kernels = CheckKernels::compile(context)?;
     let length = Chain::Int.length(size);
     let values = begin(context, length.blocks)?;
     println!("{}", serde_json::json!({"load": "begun"}));

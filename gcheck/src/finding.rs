@@ -45,7 +45,7 @@ impl Finding {
     /// Writes it at once. Whether it is nothing wrong.
     pub fn tell(&self) -> bool {
         let mut out = std::io::stdout().lock();
-        // Nobody listens any more: then nobody is told.
+        // A closed pipe ends the program elsewhere; the error is dropped here.
         let _ = writeln!(out, "{}", self.line()).and_then(|()| out.flush());
         self.pass != Some(false)
     }

@@ -50,7 +50,7 @@ enum Action {
     },
     /// The GPUs that CUDA lets this process use, one a line
     List,
-    /// Write zeros over all memory that is free, and look that they are there
+    /// Write zeros over all memory that is free, and read the zeros back
     Scrub,
     /// Compute without a pause
     Load {

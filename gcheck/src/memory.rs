@@ -1,8 +1,8 @@
-//! Whether a GPU's memory keeps what is written: patterns over nearly all that is free, looked at and inverted in turn, as the tests
-//! of memory for processors do it. And zeros over it, between tenants. Never touches memory that others have.
+//! Tests whether a GPU's memory keeps what is written: patterns over nearly all free memory, read and inverted in turn, as memory tests
+//! of processors do. Also scrubs memory with zeros between tenants. Never touches memory of other processes.
 //!
 //! Source: moving inversions as memtest86 has them (de Goor, Testing Semiconductor Memories, 1991); an address pattern finds words
-//! that answer for others.
+//! that answer at a wrong address.
 
 use crate::finding::Finding;
 use crate::{Size, Terms};
@@ -50,7 +50,7 @@ struct Share {
     most_bytes: u64,
 }
 
-/// Of an empty GPU so much is free at least, in hundredths: where it is less, somebody is on it.
+/// An empty GPU has at least so much free memory, in hundredths; with less another process is on it.
 const FREE_PERCENT: u64 = 90;
 
 impl Size {
@@ -86,7 +86,7 @@ impl Size {
 }
 
 pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
-    let kernels = context.check_kernels()?;
+    let kernels = CheckKernels::compile(context)?;
     let chunks = take(context, terms.size.to_check())?;
     let mut done = 0;
     for pattern in PATTERNS {
@@ -119,9 +119,9 @@ pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
     })
 }
 
-/// Zeros over all that is free; they were there when this answers that it passed.
+/// Writes zeros over all free memory; passed: the zeros were read back.
 pub fn scrub(context: &Context, terms: &Terms) -> Result<Finding> {
-    let kernels = context.check_kernels()?;
+    let kernels = CheckKernels::compile(context)?;
     let (free, total) = context.memory_info()?;
     ensure!(
         free >= total / 100 * FREE_PERCENT,

@@ -21,7 +21,7 @@ pub struct Config {
     pub controller: String,
     /// Key, certificate, CA.
     pub state_dir: PathBuf,
-    /// Runs, their records and logs: survives reboots.
+    /// Runs with their records and logs: survives reboots.
     pub spool_dir: PathBuf,
     /// `gpud.sock` for local users.
     pub run_dir: PathBuf,
@@ -54,13 +54,13 @@ pub struct Config {
     pub gpu_repair_pause_secs: u32,
     /// Seconds between two looks at all GPUs.
     pub gpu_watch_secs: u32,
-    /// Where Xids are looked for besides NVML; `None` with a library of one's own.
+    /// The kernel log that is read for Xids besides NVML; `None` where `nvml_lib` names a library.
     pub kernel_log: Option<PathBuf>,
     /// Declared, not found: counted by the scheduler and enforced as weights only.
     pub cpus: Option<u32>,
     pub mem_bytes: Option<u64>,
     /// Whether a run has CPUs of its own.
-    pub cpu_binding: CpuBinding,
+    pub cpu_binding: CpuBindingMode,
     /// Where the kernel tells of CPUs and memory nodes.
     pub cpu_dir: PathBuf,
     /// Most processes and threads of one run.
@@ -70,7 +70,7 @@ pub struct Config {
     pub fence_audit_secs: u32,
     /// `NAME=value` for every job of this node.
     pub environment: Vec<String>,
-    /// PAM service whose session each run opens; empty for none.
+    /// The PAM service of the session that each run opens; empty for none.
     pub pam_service: String,
     pub devices: DevicePolicy,
 }
@@ -81,7 +81,7 @@ pub enum Isolation {
     /// Cgroups and the device fence; needs root.
     #[default]
     Fence,
-    /// Nothing: one's own workstation. Every listing shows it.
+    /// No isolation, for a private workstation. Each listing shows it.
     None,
 }
 
@@ -94,7 +94,7 @@ impl Isolation {
     }
 }
 
-/// How much gpupool's own checks compute, and how much memory they go through.
+/// How much gpupool's own checks compute, and how much memory is tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckSize {
     /// For a GPU.
@@ -115,8 +115,8 @@ impl CheckSize {
 
 /// How the CPUs of a node are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CpuBinding {
-    /// Every run may use all of them, and gets its part when they are busy.
+pub enum CpuBindingMode {
+    /// Each run may use all CPUs, and gets its part when the CPUs are busy.
     #[default]
     Weight,
     /// Each run has its own, and no others.
@@ -183,7 +183,7 @@ const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 pub const MAX_FILE_BYTES: u64 = 4 << 20;
 
 impl Config {
-    /// Where the sockets are made on which jobs mark their checkpoints.
+    /// The directory of the sockets on which jobs set checkpoint marks.
     pub fn marks_dir(&self) -> PathBuf {
         self.run_dir.join("marks")
     }
@@ -250,10 +250,10 @@ impl File<'_> {
             _ => Isolation::Fence,
         };
         let cpu_binding = match self.word("cpu_binding", &["weight", "cpuset"]) {
-            Some("cpuset") => CpuBinding::Cpuset,
-            _ => CpuBinding::Weight,
+            Some("cpuset") => CpuBindingMode::Cpuset,
+            _ => CpuBindingMode::Weight,
         };
-        if cpu_binding == CpuBinding::Cpuset && isolation == Isolation::None {
+        if cpu_binding == CpuBindingMode::Cpuset && isolation == Isolation::None {
             self.complain(
                 "cpu_binding",
                 "\"cpuset\" needs cgroups, and isolation = \"none\" makes none",
@@ -267,7 +267,7 @@ impl File<'_> {
             Some("small") => CheckSize::Small,
             _ => CheckSize::Full,
         };
-        // A library of one's own is a simulated driver, which writes nothing to the machine's log.
+        // A configured library is a simulated driver, which writes nothing to the machine's log.
         let machines = self
             .value("nvml_lib")
             .is_none()

@@ -1,15 +1,17 @@
-//! Hollow nodes: many in one process, each with its own certificate and connection. They speak the real protocol through
-//! the real node machine and only pretend to run; for scale tests of a controller, never for work.
+//! Hollow nodes: many in one process, each with its own certificate and connection. A hollow node speaks the real protocol through
+//! the real node machine and only pretends to run jobs; for scale tests of a controller, never for work.
 //!
 //! A job of a hollow node ends at once, or after N seconds when its command or a line of its script is `hollow-N` or
-//! `sleep N`. Nothing is kept: a new process is a new life of all of them.
+//! `sleep N`. Nothing is kept: a new process is a new life of all hollow nodes.
 
+use crate::clock::wall_clock;
 use crate::config::Config;
-use crate::daemon::{Happening, QUEUE, wall_clock};
-use crate::identity::{Identity, JoinOptions, join};
-use crate::inventory::{Gpus, inventory};
-use crate::link::{Dial, keep};
-use crate::report::Told;
+use crate::controller::identity::{Identity, JoinOptions, join};
+use crate::controller::link::{Dial, keep};
+use crate::controller::report::Reporter;
+use crate::gpu::table::Gpus;
+use crate::input::{DaemonInput, QUEUE};
+use crate::inventory::inventory;
 use anyhow::{Context, Result, bail};
 use gcore::node::{NodeAction, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::launch_order::LaunchOrder;
@@ -24,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// How many of them, and what they pretend to have.
+/// How many hollow nodes, and the GPUs that each pretends to have.
 #[derive(Clone, Debug)]
 pub struct HollowOptions {
     pub count: u32,
@@ -124,16 +126,16 @@ fn hollow_gpu(node: &str, gpu_type: &str, slot: u32) -> GpuInfo {
     }
 }
 
-/// One of them: the node machine, and a table of when its jobs end.
+/// One hollow node: the node machine, and a table of when its jobs end.
 struct HollowNode {
     state: NodeState,
     inventory: Arc<Inventory>,
-    told: Option<Told>,
+    told: Option<Reporter>,
     orders: BTreeMap<RunId, LaunchOrder>,
-    running: BTreeMap<RunId, Running>,
+    running: BTreeMap<RunId, HollowRun>,
 }
 
-struct Running {
+struct HollowRun {
     started: gmodel::Timestamp,
     ends: Instant,
 }
@@ -155,14 +157,18 @@ impl HollowNode {
         node
     }
 
-    async fn run(mut self, mut happenings: mpsc::Receiver<Happening>) {
+    async fn run(mut self, mut inputs: mpsc::Receiver<DaemonInput>) {
         loop {
             let next_end = self.running.values().map(|running| running.ends).min();
-            let due = self.told.as_ref().and_then(Told::due).map(Instant::from);
+            let due = self
+                .told
+                .as_ref()
+                .and_then(Reporter::due)
+                .map(Instant::from);
             let idle = Instant::now() + Duration::from_secs(3600);
             tokio::select! {
-                happening = happenings.recv() => match happening {
-                    Some(happening) => self.take(happening),
+                input = inputs.recv() => match input {
+                    Some(input) => self.take(input),
                     None => return,
                 },
                 () = sleep_until([next_end, due].into_iter().flatten().min().unwrap_or(idle)) => self.end_due(),
@@ -176,15 +182,15 @@ impl HollowNode {
         }
     }
 
-    fn take(&mut self, happening: Happening) {
-        match happening {
-            Happening::LinkUp { connection, sender } => {
+    fn take(&mut self, input: DaemonInput) {
+        match input {
+            DaemonInput::LinkUp { connection, sender } => {
                 let held = &self.state.runs;
                 self.orders.retain(|run, _| held.contains_key(run));
-                self.told = Told::greet(connection, sender, &self.state, &self.inventory);
+                self.told = Reporter::greet(connection, sender, &self.state, &self.inventory);
             }
-            Happening::LinkDown { .. } => self.told = None,
-            Happening::Frame {
+            DaemonInput::LinkDown { .. } => self.told = None,
+            DaemonInput::Frame {
                 frame: ToNode::Orders { orders, desired },
                 ..
             } => {
@@ -196,7 +202,7 @@ impl HollowNode {
                 let orders: BTreeSet<RunId> = self.orders.keys().copied().collect();
                 self.feed(NodeInput::DesiredReceived { desired, orders });
             }
-            Happening::Frame {
+            DaemonInput::Frame {
                 frame: ToNode::ReadLog { question, .. },
                 ..
             } => {
@@ -209,7 +215,7 @@ impl HollowNode {
                     });
                 }
             }
-            Happening::Frame {
+            DaemonInput::Frame {
                 frame: ToNode::ReadUse { question, .. },
                 ..
             } => {
@@ -254,7 +260,7 @@ impl HollowNode {
                     .map_or(0.0, |order| pretended_secs(&order));
                 let started = wall_clock();
                 let ends = Instant::now() + Duration::from_secs_f64(secs);
-                self.running.insert(run, Running { started, ends });
+                self.running.insert(run, HollowRun { started, ends });
                 Some(NodeInput::Started { run, started })
             }
             NodeAction::Abandon { run } | NodeAction::Stop { run, .. } => {

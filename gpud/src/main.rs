@@ -1,53 +1,34 @@
 //! gpud, the node daemon: dials the controller, is told what should run here, and makes it so. Survives its own death:
 //! supervisors keep the jobs, the spool keeps the record. See README.md for the life of a run on a node.
 
-mod audit;
-mod check_output;
-mod check_program;
-mod clean;
+mod clock;
 mod config;
-mod cpu_binding;
+mod controller;
 mod daemon;
-mod forward;
-mod gpu_catalogue;
-mod gpu_check;
-mod gpu_health;
-mod gpu_record;
-mod gpu_scrub;
-mod gpu_share;
-mod gpu_use;
-mod gpu_watch;
+mod gpu;
 mod hollow;
 mod hook;
-mod identity;
-mod imex;
+mod input;
 mod inventory;
-mod link;
-mod live_use;
-mod mig;
-mod mps_control;
-mod old_logs;
 mod own_limits;
-mod prepare;
-mod report;
+mod run;
 mod site;
-mod site_program;
-mod spare_dirs;
 mod spool;
-mod stand_by;
-mod standstill;
-mod step;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
+use clock::wall_clock;
 use config::Config;
-use daemon::{Daemon, Happening};
+use controller::identity::{Identity, JoinOptions};
+use controller::link::Dial;
+use controller::{forward, identity, link};
+use daemon::Daemon;
 use gmodel::node::Role;
-use gpu_check::GpuChecks;
-use gpu_scrub::GpuScrubs;
+use gpu::check_book::GpuChecks;
+use gpu::{catalogue, health, order, share, table, watch, watch_thread};
 use hollow::HollowOptions;
-use identity::{Identity, JoinOptions};
-use link::Dial;
+use input::DaemonInput;
+use run::{fence_audit, stand_by};
 use site::Site;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -174,7 +155,7 @@ fn main() -> ExitCode {
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(carry_out(options.command));
-            // A thread may hang in NVML or on a dead file system: it must not keep us.
+            // A thread may hang in NVML or on a dead file system: it must not keep the process.
             runtime.shutdown_timeout(Duration::from_millis(200));
             outcome
         }
@@ -256,7 +237,7 @@ async fn carry_out(action: Action) -> Result<()> {
         Action::Gpu { order, config } => order_gpu(&Config::load(&config)?, order),
         Action::Check { config } => {
             let config = Config::load(&config)?;
-            gpu_catalogue::SiteCatalogue::open(config.gpu_signs.as_deref())
+            catalogue::SiteCatalogue::open(config.gpu_signs.as_deref())
                 .map(|_| ())
                 .map_err(Into::into)
         }
@@ -264,13 +245,13 @@ async fn carry_out(action: Action) -> Result<()> {
 }
 
 fn order_gpu(config: &Config, order: GpuOrder) -> Result<()> {
-    use gpu_health::Order;
+    use health::LocalOrder;
     let (gpu, order) = match order {
-        GpuOrder::List => return gpu_health::list(&config.spool_dir),
-        GpuOrder::Quarantine { gpu, reason } => (gpu, Order::Quarantine(reason)),
-        GpuOrder::Return { gpu } => (gpu, Order::Return),
+        GpuOrder::List => return health::list(&config.spool_dir),
+        GpuOrder::Quarantine { gpu, reason } => (gpu, LocalOrder::Quarantine(reason)),
+        GpuOrder::Return { gpu } => (gpu, LocalOrder::Return),
     };
-    let uuid = gpu_watch::order(&config.spool_dir, &gpu, &order)?;
+    let uuid = order::leave(&config.spool_dir, &gpu, &order)?;
     eprintln!("GPU {uuid}: gpud obeys within a second, if it runs");
     Ok(())
 }
@@ -294,8 +275,8 @@ fn host_name() -> Result<String> {
 
 async fn run(config: Config, role: Option<Role>) -> Result<()> {
     own_limits::raise_open_files();
-    let (happenings, queue) = mpsc::channel(daemon::QUEUE);
-    let sender = happenings.clone();
+    let (inputs, queue) = mpsc::channel(input::QUEUE);
+    let sender = inputs.clone();
     let (site, daemon) = tokio::task::spawn_blocking(move || begin(config, role, sender)).await??;
     let to = Dial {
         controller: site.config.controller.clone(),
@@ -307,11 +288,11 @@ async fn run(config: Config, role: Option<Role>) -> Result<()> {
 
     let daemon = tokio::spawn(daemon.run(queue));
     tokio::spawn(forward::serve(listener, to.clone()));
-    tokio::spawn(link::keep(to.clone(), happenings.clone()));
+    tokio::spawn(link::keep(to.clone(), inputs.clone()));
     tokio::spawn(identity::keep_fresh(to.controller, to.state_dir));
-    tokio::spawn(audit::keep(site, happenings.clone()));
-    tokio::spawn(look_at_the_spool(happenings));
-    // Without systemd there is nobody to tell.
+    tokio::spawn(fence_audit::keep(site, inputs.clone()));
+    tokio::spawn(look_at_the_spool(inputs));
+    // Without systemd there is no socket, and the error says nothing.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     tokio::select! {
@@ -331,8 +312,18 @@ async fn run(config: Config, role: Option<Role>) -> Result<()> {
 fn begin(
     config: Config,
     role: Option<Role>,
-    happenings: mpsc::Sender<Happening>,
+    inputs: mpsc::Sender<DaemonInput>,
 ) -> Result<(Arc<Site>, Daemon)> {
+    let identity = load_identity(&config, role)?;
+    let site = Arc::new(open_site(config, identity)?);
+    share::settle(&site);
+    let daemon = Daemon::begin(Arc::clone(&site), inputs.clone())?;
+    watch_thread::start(Arc::clone(&site), inputs)?;
+    Ok((site, daemon))
+}
+
+/// The certificate's name and role, where they agree with the configuration and the command line.
+fn load_identity(config: &Config, role: Option<Role>) -> Result<Identity> {
     let identity = Identity::load(&config.state_dir)?;
     if let Some(name) = config.name.as_ref().filter(|name| **name != identity.name) {
         bail!(
@@ -355,66 +346,58 @@ fn begin(
             config.gstepd.display()
         );
     }
-    let spool = spool::Spool::open(&config.spool_dir, daemon::wall_clock())?;
+    Ok(identity)
+}
+
+/// Opens spool, GPUs, cgroups and CPUs. A node that lacks isolation is unfit, which is no error.
+fn open_site(config: Config, identity: Identity) -> Result<Site> {
+    let spool = spool::Spool::open(&config.spool_dir, wall_clock())?;
     std::fs::create_dir_all(&config.run_dir)
         .with_context(|| format!("making {}", config.run_dir.display()))?;
-    let gpus = Arc::new(inventory::GpuTable::default());
-    let (gpu_watch, cgroups, unfit) = match identity.role {
-        Role::Login => (None, None, String::new()),
-        Role::Compute => {
-            let watch = match config.gpus {
-                config::GpuDiscovery::None => None,
-                config::GpuDiscovery::Auto => {
-                    Some(gpu_watch::GpuWatch::open(&config, &spool, &gpus)?)
-                }
-            };
-            let (cgroups, unfit) = site::open_isolation(&config);
-            (watch, cgroups, unfit)
-        }
+    let gpus = Arc::new(table::GpuTable::default());
+    let is_compute = identity.role == Role::Compute;
+    let has_gpus = is_compute && config.gpus == config::GpuDiscovery::Auto;
+    let gpu_watch = has_gpus
+        .then(|| watch::GpuWatch::open(&config, &spool, &gpus))
+        .transpose()?;
+    let (cgroups, no_isolation) = match is_compute {
+        true => site::open_isolation(&config),
+        false => (None, String::new()),
     };
-    let (cpus, without_cpus) = site::open_cpus(&config, cgroups.as_ref());
-    let unfit = if unfit.is_empty() {
-        without_cpus
-    } else {
-        unfit
-    };
+    let (cpus, no_cpus) = site::open_cpus(&config, cgroups.as_ref());
+    let unfit = [no_isolation, no_cpus]
+        .into_iter()
+        .find(|text| !text.is_empty())
+        .unwrap_or_default();
     if !unfit.is_empty() {
         tracing::error!("this node takes no work: {unfit}");
     }
     let stand_by = stand_by::StandBy::new(config.gstepd.clone(), spool.runs_dir());
-    if identity.role == Role::Compute {
+    if is_compute {
         stand_by.prepare();
     }
-    let address = OnceLock::new();
-    let short_scripts_in_marks_dir = site::holds_programs(&config.run_dir);
-    let shares = gpu_share::GpuShares::default();
-    let site = Site {
+    Ok(Site {
         name: identity.name,
         role: identity.role,
+        short_scripts_in_marks_dir: site::holds_programs(&config.run_dir),
         config,
         spool,
         cgroups,
         cpus,
         gpus,
         gpu_watch,
-        shares,
+        left_shares: Mutex::default(),
         checks: GpuChecks::default(),
-        scrubs: GpuScrubs::default(),
+        scrub_tries: Mutex::default(),
         hung: Mutex::default(),
         stand_by,
         unfit,
-        short_scripts_in_marks_dir,
-        address,
-    };
-    let site = Arc::new(site);
-    gpu_share::settle(&site);
-    let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;
-    gpu_watch::start(Arc::clone(&site), happenings)?;
-    Ok((site, daemon))
+        address: OnceLock::new(),
+    })
 }
 
-async fn look_at_the_spool(happenings: mpsc::Sender<Happening>) {
-    while happenings.send(Happening::InventoryChanged).await.is_ok() {
+async fn look_at_the_spool(inputs: mpsc::Sender<DaemonInput>) {
+    while inputs.send(DaemonInput::InventoryChanged).await.is_ok() {
         tokio::time::sleep(SHORTAGE_EVERY).await;
     }
 }

@@ -1,7 +1,6 @@
-//! What this daemon itself can run out of, open files and processes: as much as it may have is taken, its children do not inherit that,
-//! and a shortage is waited for, since it says nothing about the node. And what of the machine's process numbers runs may have.
+//! The limits of this daemon itself, open files and processes: it raises its own, hands the original to its children, and waits for a
+//! shortage to pass, since that is no fault of the node. Also the process numbers of the machine that runs may have.
 
-use crate::prepare::Failure;
 use anyhow::Error;
 use gsys::launch::{Resource, Rlimit};
 use nix::libc::{EAGAIN, EMFILE, ENFILE, ENOMEM};
@@ -32,7 +31,7 @@ pub fn raise_open_files() {
     }
 }
 
-/// Gives a supervisor the limit that we began with: jobs inherit it.
+/// Gives a supervisor the limit that gpud began with: jobs inherit it.
 pub fn hand_down(pid: u32) {
     if let Some(Err(e)) = INHERITED.get().map(|limit| limit.set_of(pid as i32)) {
         tracing::debug!("open files of {pid}: {e}");
@@ -60,15 +59,6 @@ pub fn is_shortage(error: &Error) -> bool {
 /// An outcome that can be a shortage.
 pub trait Outcome {
     fn shortage(&self) -> Option<String>;
-}
-
-impl<T> Outcome for Result<T, Failure> {
-    fn shortage(&self) -> Option<String> {
-        self.as_ref()
-            .err()
-            .filter(|failure| failure.is_shortage())
-            .map(|failure| failure.text.clone())
-    }
 }
 
 impl<T> Outcome for anyhow::Result<T> {

@@ -1,24 +1,23 @@
-//! What every part of the daemon shares and nobody changes: configuration, identity, spool, cgroups, GPUs.
+//! What all parts of the daemon share: configuration, identity, spool, cgroups, GPUs. Made once at the start.
 
+use crate::clock::wall_clock;
 use crate::config::{self, Config, Isolation};
-use crate::cpu_binding::CpuBinding;
-use crate::daemon::wall_clock;
-use crate::gpu_check::GpuChecks;
-use crate::gpu_scrub::GpuScrubs;
-use crate::gpu_share::GpuShares;
-use crate::gpu_watch::GpuWatch;
-use crate::inventory::GpuTable;
+use crate::gpu::check_book::GpuChecks;
+use crate::gpu::table::GpuTable;
+use crate::gpu::watch::GpuWatch;
 use crate::own_limits::PidRoom;
+use crate::run::cpu_binding::CpuBinding;
+use crate::run::stand_by::StandBy;
 use crate::spool::Spool;
-use crate::stand_by::StandBy;
 use gmodel::RunId;
 use gmodel::node::Role;
 use gsys::cgroup::{CgroupError, CgroupRoot, Controller, RunCgroup};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 /// One node daemon.
 #[derive(Debug)]
@@ -34,13 +33,13 @@ pub struct Site {
     pub gpus: Arc<GpuTable>,
     /// `None` on login nodes and where GPUs are not looked for.
     pub gpu_watch: Option<GpuWatch>,
-    /// GPUs that several runs have parts of.
-    pub shares: GpuShares,
+    /// Runs that have left their shares of GPUs and are not clean yet. Its holder may change shares.
+    pub left_shares: Mutex<BTreeSet<RunId>>,
     /// Of GPUs in idle gaps.
     pub checks: GpuChecks,
-    /// Of the memory of GPUs that did not come clean.
-    pub scrubs: GpuScrubs,
-    /// Runs whose processes do not die, in words.
+    /// Scrubs of GPUs that did not come clean, by UUID: when the last one ended; `None` while one is under way.
+    pub scrub_tries: Mutex<BTreeMap<String, Option<Instant>>>,
+    /// Runs with processes that do not die, and the text about these.
     pub hung: Mutex<BTreeMap<RunId, String>>,
     /// Where supervisors come from.
     pub stand_by: StandBy,
@@ -81,7 +80,8 @@ impl Site {
 
 /// The CPUs to give to runs, where the site wants each to have its own; and why that cannot be had.
 pub fn open_cpus(config: &Config, cgroups: Option<&CgroupRoot>) -> (Option<CpuBinding>, String) {
-    let Some(root) = cgroups.filter(|_| config.cpu_binding == config::CpuBinding::Cpuset) else {
+    let Some(root) = cgroups.filter(|_| config.cpu_binding == config::CpuBindingMode::Cpuset)
+    else {
         return (None, String::new());
     };
     match CpuBinding::open(root, &config.cpu_dir, config.cpus) {
@@ -90,7 +90,7 @@ pub fn open_cpus(config: &Config, cgroups: Option<&CgroupRoot>) -> (Option<CpuBi
     }
 }
 
-/// Makes our cgroups and proves the fence. Without isolation there is nothing to make.
+/// Makes gpupool's cgroups and proves the fence. Does nothing without isolation.
 pub fn open_isolation(config: &Config) -> (Option<CgroupRoot>, String) {
     if config.isolation == Isolation::None {
         return (None, String::new());

@@ -19,7 +19,7 @@ const STARTS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A check by a script that notes that it ran, and does `body` then.
 fn check(node: &Node, number: u64, gpu: &GpuInfo, body: &str) -> GpuOrder {
-    // Where nobody else may write, and everybody may read.
+    // A directory that only root may write, and all users may read.
     let dir = node.path("sbin");
     let _ = fs::create_dir(&dir);
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -94,7 +94,7 @@ fn job(node: &Node, run: RunId, gpu: &GpuInfo) -> LaunchOrder {
     order
 }
 
-/// Processes whose command line has the word.
+/// Processes with the word in the command line.
 fn processes(word: &str) -> usize {
     let all = fs::read_dir("/proc")
         .unwrap()
@@ -175,7 +175,7 @@ async fn a_job_that_comes_ends_the_check_and_starts_though_the_program_ignores_i
         let word = format!("check-sleeps-{}-{round}", std::process::id());
         let trap = if stubborn { "trap '' TERM" } else { "" };
         let number = 10 * (round + 1);
-        // A child of its own session would outlive its parent where nobody looks.
+        // A child in a session of its own would outlive its parent without a cgroup.
         let body = format!(
             "{trap}\nsetsid sh -c 'while :; do sleep 1; done' {word} &\nwhile :; do sleep 1; done"
         );
@@ -184,7 +184,7 @@ async fn a_job_that_comes_ends_the_check_and_starts_though_the_program_ignores_i
         wait_file(&node.path("work/checked")).await;
         let run = run_id(&format!("{}-1", round + 1));
         let begun = Instant::now();
-        // The order to check still stands: the node itself knows who goes first.
+        // The order to check still stands: the node itself puts the run first.
         let desired = gmodel::run::DesiredState {
             fence: gmodel::Fence {
                 incarnation: 1,

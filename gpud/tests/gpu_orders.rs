@@ -49,7 +49,7 @@ async fn answer(ctl: &mut Controller) -> GpuOrderDone {
 
 /// A program of the site that notes that it ran and does `body` then.
 fn program(node: &Node, name: &str, body: &str) -> PathBuf {
-    // Where nobody else may write.
+    // A directory that only root may write.
     let path = node.path("state").join(name);
     let script = format!(
         "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES >> {}\n{body}\n",
@@ -300,7 +300,7 @@ async fn the_daemon_lets_go_of_nvml_for_a_reset_which_its_driver_would_refuse_an
     let before = ctl.inventories.len();
     ctl.order_gpus(5, vec![order(5, &gpu(&ctl, at), GpuAction::Repair)]);
     assert_eq!(answer(&mut ctl).await.error, "");
-    // What there is stays as it was while nobody looks.
+    // The state of the GPUs stays as it was without a reading.
     fake::wait_file(&node.path("state/reset.ran")).await;
     ctl.wait("it is back", |ctl| gpu(ctl, at).fault.is_empty())
         .await;

@@ -32,7 +32,7 @@ fn request(method: &str, path: &str, body: Vec<u8>) -> hyper::Request<Full<Bytes
         .method(method)
         .uri(path)
         .header("host", "x");
-    // A client that says who it is, twice: neither word may arrive.
+    // A client that names a user, twice: neither name may arrive.
     let request = request
         .header("x-gpupool-peer", "0:0:root")
         .header("X-Gpupool-Peer", "4:4:alice");
@@ -274,7 +274,7 @@ async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
         "CUDA counts what it can open"
     );
 
-    // Somebody with root opens the fence: the audit finds it.
+    // A process of root opens the fence: the audit finds it.
     let root = gsys::cgroup::CgroupRoot::open(&node.cgroup_tag).unwrap();
     let fence_dir = gsys::cgroup::RunCgroup::open(&root, "run_1-1")
         .unwrap()
@@ -584,7 +584,7 @@ async fn without_root_a_workstation_runs_its_users_jobs_and_says_that_nothing_is
     if nobody.uid != 65534 {
         return println!("NOT RUN: nobody is {} here", nobody.uid);
     }
-    // The checkout may lie where nobody else can go, below /root for one.
+    // The checkout may lie where other users cannot go, below /root for one.
     for program in ["gpud", "gstepd"] {
         fs::copy(fake::beside(program), node.path(program)).unwrap();
     }

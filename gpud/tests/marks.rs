@@ -139,7 +139,7 @@ async fn a_supervisor_lost_in_the_grace_leaves_the_mark_that_it_acknowledged() {
     ctl.wait_hello().await;
     let run = run_id("3-1");
     begun(&mut ctl, &node, run).await;
-    // Nobody is there to hear of the mark, and the one who could tell is killed.
+    // gpud is down when the mark is set, and the supervisor that could report it is killed.
     node.kill_daemon();
     assert_eq!(mark(&node, run, "epoch 8").await, 1);
     let trees = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const WAITS: &str =
     "echo begun >> runs; echo $PPID > supervisor\nwhile [ ! -e go ]; do sleep 0.02; done\nexit 7";
 
-/// The processes whose command line has both words: of this node, since its directory is in one of them.
+/// The processes with both words in the command line: of this node, since its directory is in one word.
 fn processes(node: &Node, word: &str) -> Vec<i32> {
     let dir = node.path("spool/runs").display().to_string();
     let pids = fs::read_dir("/proc")

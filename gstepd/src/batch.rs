@@ -58,7 +58,7 @@ pub fn launch_spec<'a>(
     Ok(spec)
 }
 
-/// The launch of a `--checkpoint` command: as the batch process, with its output behind that one's.
+/// The launch of a `--checkpoint` command: as the batch process, with its output appended to the job's.
 pub fn checkpoint_spec<'a>(
     command: &str,
     order: &LaunchOrder,
@@ -91,8 +91,8 @@ pub fn identity(setup: &RunSetup) -> Identity {
     }
 }
 
-/// Private directories of the job, seen in the place of the node's. They are bound in this order, and one bound over the
-/// place of the sources hides them, so that one comes last.
+/// Private directories of the job, seen in the place of the node's. A bind over the directory of the sources hides these, so that
+/// bind comes last.
 pub fn binds(setup: &RunSetup) -> Vec<Bind> {
     let pairs = [
         (&setup.private_shm, "/dev/shm"),
@@ -125,7 +125,7 @@ pub fn split_variables(lines: Vec<String>) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// The bytes that a text of the order stands for: they need not be UTF-8.
+/// The bytes that a text of the order stands for, which need not be UTF-8.
 pub fn os_string(text: &str) -> OsString {
     OsString::from_vec(byte_text::to_bytes(text).into_owned())
 }

@@ -1,6 +1,6 @@
-//! The control socket: who may connect, one JSON object a line in both directions, the newest state to everyone who comes.
-//! Several connections at a time, so that a new gpud need not wait for the old one to be gone. Never blocks; a peer that
-//! does not read, or sends what is no line, is dropped, and may come again.
+//! The control socket, for root and the supervisor's own user: one JSON object a line in both directions, the newest state on each new
+//! connection. Several connections at a time, so that a new gpud need not wait for the old one to be gone. Never blocks; a peer that
+//! does not read, or sends what is no line, is dropped, and may connect again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -36,7 +36,7 @@ struct Connection {
 }
 
 impl Control {
-    /// Listens at the first of `places` where that can be made. Whoever started us may be connected already, and is told the
+    /// Listens at the first of `places` where a socket can be made. `connection`: the peer that started this process, which gets the
     /// state.
     pub fn listen(
         places: &[PathBuf],
@@ -64,7 +64,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Everyone is told, now and on connection.
+    /// Sends the words to each peer, now and on connection.
     pub fn publish(&mut self, state: SupervisorReport) {
         self.state = state;
         for connection in &mut self.connections {
@@ -133,8 +133,8 @@ impl Drop for Control {
     }
 }
 
-/// A socket for root and our own user that appears under its name only when it can be connected to. Made by the directory's
-/// descriptor: a socket's path has room for 107 bytes only.
+/// A socket for root and the supervisor's own user that appears under its name only when it can be connected to. Made by the
+/// directory's descriptor: a socket's path has room for 107 bytes only.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let (Some(dir), Some(name)) = (
         path.parent(),
@@ -155,7 +155,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Connection {
-    /// A few hundred bytes fit into any socket's buffer; when they do not, the peer has stopped reading.
+    /// A few hundred bytes fit into any socket's buffer; a full buffer means that the peer has stopped reading.
     fn send(&mut self, state: &SupervisorReport) {
         let Ok(mut line) = serde_json::to_vec(state) else {
             return;

@@ -1,5 +1,5 @@
-//! The supervisor of one prolog or epilog: begins the program once, whoever asks how often, and writes how it ended into the run's
-//! directory. Outlives gpud, and decides nothing about the run.
+//! The supervisor of one prolog or epilog: begins the program once, however often it is asked to, and writes how it ended into the
+//! run's directory. Outlives gpud, and decides nothing about the run.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -20,6 +20,7 @@ use nix::libc::SIGKILL;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
+use crate::batch::split_variables;
 use crate::supervisor::DEAF_TO;
 
 pub const KINDS: [&str; 2] = ["prolog", "epilog"];
@@ -84,12 +85,8 @@ fn run(order: &HookOrder, cgroup: Option<&RunCgroup>, output: &Path) -> anyhow::
     };
     let join = cgroup.map(RunCgroup::join_fds).transpose()?;
     let mut spec = LaunchSpec::new(vec![PathBuf::from(&order.program).into()], identity);
-    spec.env = order
-        .environment
-        .iter()
-        .filter_map(|line| line.split_once('='))
-        .map(|(name, value)| (name.into(), value.into()))
-        .collect();
+    // A working directory need not be UTF-8.
+    spec.env = split_variables(order.environment.clone());
     spec.stdout = Stdio::Open {
         path: output.to_owned(),
         mode: OpenMode::Truncate,
@@ -126,4 +123,34 @@ fn run(order: &HookOrder, cgroup: Option<&RunCgroup>, output: &Path) -> anyhow::
         timed_out,
         error: String::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::byte_text;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_working_directory_that_is_not_utf8_reaches_the_hook_as_its_bytes() {
+        let dir = std::env::temp_dir().join(format!("gstepd-hook-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (program, output) = (dir.join("prolog"), dir.join("out"));
+        fs::write(&program, "#!/bin/sh\nprintf %s \"$SLURM_JOB_WORK_DIR\"\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let work_dir = b"/data/caf\xe9";
+        let order = HookOrder {
+            program: program.display().to_string(),
+            environment: vec![format!(
+                "SLURM_JOB_WORK_DIR={}",
+                byte_text::from_bytes(work_dir)
+            )],
+            time_limit_secs: 20,
+            cgroup: String::new(),
+        };
+        let end = run(&order, None, &output).unwrap();
+        assert!(end.exit.is_success() && !end.timed_out, "{end:?}");
+        assert_eq!(fs::read(&output).unwrap(), work_dir);
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -117,8 +117,8 @@ impl JobProcesses {
         }
     }
 
-    /// SIGTERM to all, to `first` before the others: none of what it does is then an answer to what befell them. What is frozen or
-    /// stopped could not hear it, so it is woken.
+    /// SIGTERM to all, to `first` before the others, so that `first` does not react to the end of another process. A frozen or stopped
+    /// process is woken to receive it.
     pub fn terminate(&self, first: Option<i32>) -> anyhow::Result<()> {
         if let Some(first) = first {
             self.signal_members(vec![first], SIGTERM)?;
@@ -141,8 +141,7 @@ impl JobProcesses {
                 .all(|mask| !has_signal(&status, mask, SIGTERM))
     }
 
-    /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing: true when there
-    /// was nobody.
+    /// SIGKILL to all processes of the job, however forked. True when there was none, as with most jobs.
     pub fn kill(&self) -> anyhow::Result<bool> {
         if self.is_empty()? {
             return Ok(true);
@@ -200,7 +199,7 @@ impl JobProcesses {
         })
     }
 
-    /// Whether what [`JobProcesses::usage`] says of kills has those in steps whose cgroups are gone.
+    /// Whether the kills in [`JobProcesses::usage`] include those of steps without a cgroup any more.
     pub fn counts_kills_of_ended_steps(&self) -> bool {
         matches!(self, JobProcesses::Cgroup(cgroup) if cgroup.counts_kills_of_removed_steps())
     }
@@ -241,7 +240,7 @@ fn reaped_usage() -> anyhow::Result<Usage> {
     })
 }
 
-/// Live processes below the caller, from /proc. Zombies are left out: they need reaping, not killing.
+/// Live processes below the caller, from /proc. Zombies are left out: those need reaping, not killing.
 fn descendants() -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let mut live = BTreeMap::new();

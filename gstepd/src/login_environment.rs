@@ -12,14 +12,14 @@ use gmodel::byte_text;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::RunSetup;
 use gsys::cgroup::JoinFds;
-use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stage, Stdio};
+use gsys::launch::{self, LaunchError, LaunchSpec, PendingLaunch, Stage, Stdio};
 use gsys::process::Exit;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
 use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
-use crate::life::Boot;
+use crate::life::BootMillis;
 use crate::resource_limits::JobLimits;
 
 /// As much as a submission may have.
@@ -32,7 +32,7 @@ const OF_THE_SHELL: [&str; 4] = ["_", "SHLVL", "PWD", "OLDPWD"];
 
 /// A login shell on its way.
 pub struct LoginShell {
-    launching: Launching,
+    launching: PendingLaunch,
     output: File,
     /// It has closed its output, and may live on.
     is_closed: bool,
@@ -40,18 +40,33 @@ pub struct LoginShell {
     shell: PathBuf,
     home: PathBuf,
     secs: u32,
-    until: Boot,
+    until: BootMillis,
+}
+
+/// What a login shell is started with.
+pub struct LoginShellSpec<'a> {
+    pub order: &'a LaunchOrder,
+    pub setup: &'a RunSetup,
+    pub home: PathBuf,
+    pub limits: &'a JobLimits,
+    pub join: Option<&'a JoinFds>,
+    /// How long a login may take, for the error text.
+    pub secs: u32,
+    pub until: BootMillis,
 }
 
 impl LoginShell {
     /// Starts it in `home`, which may be another directory where the user's own is missing.
-    pub fn start(
-        (order, setup): (&LaunchOrder, &RunSetup),
-        home: PathBuf,
-        limits: &JobLimits,
-        join: Option<&JoinFds>,
-        (secs, until): (u32, Boot),
-    ) -> Result<LoginShell, LaunchError> {
+    pub fn start(spec: LoginShellSpec<'_>) -> Result<LoginShell, LaunchError> {
+        let LoginShellSpec {
+            order,
+            setup,
+            home,
+            limits,
+            join,
+            secs,
+            until,
+        } = spec;
         let shell = login_shell(setup);
         let no_pipe = |e: nix::Error| LaunchError {
             class: launch::ErrorClass::Node,
@@ -100,12 +115,12 @@ impl LoginShell {
         (!self.is_closed).then(|| self.output.as_fd())
     }
 
-    pub fn deadline(&self) -> Boot {
+    pub fn deadline(&self) -> BootMillis {
         self.until
     }
 
     /// Takes what it wrote so far. The sentence for the job's end where it takes too long or writes too much.
-    pub fn look(&mut self, user: &str, now: Boot) -> Result<(), String> {
+    pub fn look(&mut self, user: &str, now: BootMillis) -> Result<(), String> {
         self.read();
         if self.bytes.len() > MAX_BYTES {
             return Err(self.failed(user, &format!("wrote more than {MAX_BYTES} bytes")));
@@ -177,7 +192,7 @@ pub fn added(login: Vec<String>, submission: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Users whose shell lets nobody in may still have jobs: these are started by /bin/sh.
+/// Users with a shell that refuses logins may still have jobs: /bin/sh starts these.
 fn login_shell(setup: &RunSetup) -> PathBuf {
     let shell = PathBuf::from(os_string(&setup.shell));
     let lets_in = shell.is_absolute()

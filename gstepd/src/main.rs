@@ -44,7 +44,7 @@ Started by gpud, never by hand: see gpud(8).";
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.len() > 1 {
-        // Ours is not the job's cgroup, and a run without a supervisor is lost. Only root may; the job gets its own value back.
+        // The supervisor is not in the job's cgroup, and a run without a supervisor is lost. Only root may; the job gets its own value back.
         let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     }
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -75,7 +75,7 @@ fn outcome(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // Whoever started us may be gone, and its pipe with it.
+            // The parent process may be gone, and its pipe with it.
             let _ = writeln!(io::stderr(), "gstepd: {e:#}");
             ExitCode::FAILURE
         }
@@ -95,8 +95,8 @@ fn stand_by(runs: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Before the run directory is ours nothing is written: another supervisor may own the run. After that, what keeps us from
-/// supervising is the node's error and goes on record.
+/// Nothing is written before the run directory is locked: another supervisor may own the run. After that, what prevents the
+/// supervision is the node's error and goes on record.
 fn supervise(dir: &Path, connection: Option<UnixStream>) -> anyhow::Result<()> {
     // Private files say so themselves; the script's directory must be passable by its user.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
@@ -123,7 +123,7 @@ fn prepare(mut dir: RunDir, connection: Option<UnixStream>) -> anyhow::Result<Su
     let is_told = connection.is_some();
     let supervisor = Supervisor::prepare(dir, order, setup, record, connection)?;
     if !is_told {
-        // For a gpud of the release before, which waits for ctl.sock; nobody has to listen.
+        // For a gpud of the release before, which waits for ctl.sock; a closed output is no error.
         let _ = writeln!(io::stdout(), "ready");
     }
     Ok(supervisor)

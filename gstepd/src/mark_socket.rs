@@ -1,5 +1,5 @@
-//! The job's own socket: a line is a checkpoint mark with that note, answered `ok NUMBER` or `error WHY`. Owns the numbers,
-//! their bounds, and `mark.json`, which is durable before the answer. What a mark means for the run is `life`'s.
+//! The job's own socket: a line is a checkpoint mark with that note, answered `ok NUMBER` or `error WHY`. Owns the numbers, the
+//! bounds, and `mark.json`, which is durable before the answer. What a mark means for the run is `life`'s.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,10 +12,10 @@ use gsys::durable_file::write_atomic;
 use gsys::peer::peer_of;
 use nix::sys::socket::{Backlog, listen};
 
-use crate::life::Boot;
+use crate::life::BootMillis;
 
 const RECORD: &str = "mark.json";
-/// Longest line that is read; whoever sends more is answered and dropped.
+/// Longest line that is read; a longer one is answered and its connection dropped.
 const MAX_LINE_BYTES: usize = 4096;
 /// When one more comes, one that has been silent for a while goes; as long as none has, it waits to be let in.
 const MAX_PEERS: usize = 64;
@@ -25,19 +25,19 @@ const MAX_WAITING: i32 = 128;
 /// Between two marks that are accepted.
 const MARK_EVERY_MILLIS: u64 = 1000;
 /// A job may send as fast as it can: after so many answers in a tenth of a second nothing is read until that is over. Few
-/// enough to cost nothing, and enough for a mark to get through behind all whom the kernel lets wait.
+/// enough to cost nothing, and enough for a mark to get through the kernel's queue of connections.
 const MAX_ANSWERS: u32 = 25;
 const ANSWERS_EVERY_MILLIS: u64 = 100;
 
 pub struct MarkSocket {
     listener: UnixListener,
-    /// Who may mark, beside root.
+    /// The user that may set marks, beside root.
     uid: u32,
     peers: Vec<Peer>,
     newest: Option<CheckpointMark>,
-    accepted_at: Option<Boot>,
+    accepted_at: Option<BootMillis>,
     /// Begin of such a time, and answers given in it.
-    answered: (Boot, u32),
+    answered: (BootMillis, u32),
 }
 
 struct Peer {
@@ -45,7 +45,7 @@ struct Peer {
     received: Vec<u8>,
     closed: bool,
     /// When it was first looked at in vain since it last sent something.
-    silent_since: Option<Boot>,
+    silent_since: Option<BootMillis>,
 }
 
 impl MarkSocket {
@@ -59,12 +59,12 @@ impl MarkSocket {
             peers: Vec::new(),
             newest: None,
             accepted_at: None,
-            answered: (Boot(0), 0),
+            answered: (BootMillis(0), 0),
         })
     }
 
     /// What to poll for POLLIN; nothing while it rests, and no newcomers while there is no room for one.
-    pub fn fds(&self, now: Boot) -> Vec<BorrowedFd<'_>> {
+    pub fn fds(&self, now: BootMillis) -> Vec<BorrowedFd<'_>> {
         if self.rests(now) {
             return Vec::new();
         }
@@ -76,9 +76,9 @@ impl MarkSocket {
     }
 
     /// When it has rested, or has room again.
-    pub fn next_deadline(&self, now: Boot) -> Option<Boot> {
+    pub fn next_deadline(&self, now: BootMillis) -> Option<BootMillis> {
         match self.rests(now) {
-            true => Some(Boot(self.answered.0.0 + ANSWERS_EVERY_MILLIS)),
+            true => Some(BootMillis(self.answered.0.0 + ANSWERS_EVERY_MILLIS)),
             false => self
                 .next_room()
                 .filter(|at| !self.has_room(now) && *at > now),
@@ -86,8 +86,8 @@ impl MarkSocket {
     }
 
     /// Reads what has come, answers it, and returns the marks that were accepted. Never blocks, but for the disk.
-    pub fn receive(&mut self, now: Boot, at: Timestamp) -> Vec<CheckpointMark> {
-        // Before the others are heard: who came first is not to wait for the next turn.
+    pub fn receive(&mut self, now: BootMillis, at: Timestamp) -> Vec<CheckpointMark> {
+        // Before new connections are read: the oldest connection does not wait for the next turn.
         while self.has_room(now)
             && let Ok((stream, _)) = self.listener.accept()
         {
@@ -141,20 +141,25 @@ impl MarkSocket {
         self.peers.push(peer);
     }
 
-    fn has_room(&self, now: Boot) -> bool {
+    fn has_room(&self, now: BootMillis) -> bool {
         self.peers.len() < MAX_PEERS || self.next_room().is_some_and(|at| at <= now)
     }
 
     /// When the one that has been silent longest may go for another.
-    fn next_room(&self) -> Option<Boot> {
+    fn next_room(&self) -> Option<BootMillis> {
         self.peers
             .iter()
             .filter_map(|peer| peer.silent_since)
             .min()
-            .map(|since| Boot(since.0 + SILENT_MILLIS))
+            .map(|since| BootMillis(since.0 + SILENT_MILLIS))
     }
 
-    fn mark(&mut self, line: &[u8], now: Boot, at: Timestamp) -> Result<CheckpointMark, String> {
+    fn mark(
+        &mut self,
+        line: &[u8],
+        now: BootMillis,
+        at: Timestamp,
+    ) -> Result<CheckpointMark, String> {
         let note = note(line)?;
         if let Some(last) = self.accepted_at
             && now.0 < last.0 + MARK_EVERY_MILLIS
@@ -177,12 +182,12 @@ impl MarkSocket {
         Ok(mark)
     }
 
-    fn rests(&self, now: Boot) -> bool {
+    fn rests(&self, now: BootMillis) -> bool {
         let (since, count) = self.answered;
         count >= MAX_ANSWERS && now.0 < since.0 + ANSWERS_EVERY_MILLIS
     }
 
-    fn count_answer(&mut self, now: Boot) {
+    fn count_answer(&mut self, now: BootMillis) {
         match now.0 < self.answered.0.0 + ANSWERS_EVERY_MILLIS {
             true => self.answered.1 += 1,
             false => self.answered = (now, 1),
@@ -209,7 +214,7 @@ fn note(line: &[u8]) -> Result<String, String> {
 
 impl Peer {
     /// Lines that are whole. The last one may end with the stream.
-    fn read(&mut self, now: Boot) -> Vec<Result<Vec<u8>, String>> {
+    fn read(&mut self, now: BootMillis) -> Vec<Result<Vec<u8>, String>> {
         let mut buffer = [0; MAX_LINE_BYTES];
         match self.stream.read(&mut buffer) {
             Ok(0) => {
@@ -246,7 +251,7 @@ impl Peer {
         lines
     }
 
-    /// Nobody has to read the answer. After an error the connection ends: what else is in it is not looked at.
+    /// A peer need not read the answer. After an error the connection ends, and the rest of its bytes is dropped.
     fn answer(&mut self, answer: &Result<CheckpointMark, String>) {
         let line = match answer {
             Ok(mark) => format!("ok {}\n", mark.number),
@@ -291,7 +296,7 @@ mod tests {
 
     /// Hears them for some seconds, as the supervisor's loop does.
     fn hear(socket: &mut MarkSocket, millis: std::ops::Range<u64>) {
-        for now in millis.step_by(100).map(Boot) {
+        for now in millis.step_by(100).map(BootMillis) {
             if !socket.fds(now).is_empty() {
                 socket.receive(now, Timestamp::from_secs(1));
             }
@@ -329,16 +334,23 @@ mod tests {
     fn who_keeps_silent_makes_room_for_who_speaks() {
         let (mut socket, mut streams) = crowd("silent", MAX_PEERS + 1, b"");
         streams[MAX_PEERS].write_all(b"\x1b\n").unwrap();
-        assert_eq!(socket.next_deadline(Boot(0)), None);
+        assert_eq!(socket.next_deadline(BootMillis(0)), None);
         hear(&mut socket, 0..1000);
         assert_eq!(
             answer(&streams[MAX_PEERS]),
             "",
             "nobody has been silent for long"
         );
-        assert_eq!(socket.next_deadline(Boot(900)), Some(Boot(SILENT_MILLIS)));
+        assert_eq!(
+            socket.next_deadline(BootMillis(900)),
+            Some(BootMillis(SILENT_MILLIS))
+        );
         hear(&mut socket, 1000..1200);
         assert!(answer(&streams[MAX_PEERS]).starts_with("error a note is"));
-        assert_eq!(socket.next_deadline(Boot(1200)), None, "there is room");
+        assert_eq!(
+            socket.next_deadline(BootMillis(1200)),
+            None,
+            "there is room"
+        );
     }
 }

@@ -59,7 +59,7 @@ impl PamSession {
         set.map(|(name, value)| format!("{name}={value}")).collect()
     }
 
-    /// As the modules left them, for the job.
+    /// As the modules set the limits, for the job.
     pub fn limits(&self) -> &[Rlimit] {
         &self.limits
     }
@@ -77,7 +77,7 @@ impl PamSession {
 
 impl Drop for PamSession {
     fn drop(&mut self) {
-        // Whoever wants to know closes it before.
+        // A caller that needs the error closes the session before.
         let _ = self.close();
     }
 }

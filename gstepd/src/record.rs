@@ -1,4 +1,4 @@
-//! `exit.json`: how the run ended, written once, durable before anyone is told. The room for it is taken before the run
+//! `exit.json`: how the run ended, written once, durable before the end is reported. The room for it is taken before the run
 //! starts, so that a full disk cannot lose it.
 
 use std::io;

@@ -7,7 +7,7 @@ use gsys::launch::{Resource, Rlimit};
 /// What every process of the job is started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobLimits {
-    /// As a PAM session left them; empty: the supervisor's own.
+    /// Limits of the PAM session; empty: the supervisor's own.
     pub session: Vec<Rlimit>,
     /// The submission's.
     pub soft: Vec<(Resource, u64)>,
@@ -24,7 +24,7 @@ impl JobLimits {
         }
     }
 
-    /// For the run's log: which of them this node cannot give.
+    /// For the run's log: the limits that this node cannot give.
     pub fn shortfall(&self) -> Option<String> {
         let short: Vec<String> = self
             .soft

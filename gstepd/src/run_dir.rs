@@ -32,8 +32,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Locks the directory and makes it the current one: a socket's path must be short, the spool's may be long. Refuses a
-    /// run that has ended or was supervised before: what it left behind is no longer ours to know.
+    /// Locks the directory and makes it the current one: a socket's path must be short, the spool's may be long. Refuses a run that has
+    /// ended or was supervised before: processes that it left may be unknown to this supervisor.
     pub fn enter(path: &Path) -> anyhow::Result<RunDir> {
         std::env::set_current_dir(path)
             .with_context(|| format!("run directory {}", path.display()))?;
@@ -98,7 +98,7 @@ impl RunDir {
         }
     }
 
-    /// Copies the script to where its user, and nobody else, can read and run it. Returns the path that the job sees.
+    /// Copies the script to a file that only its user can read and run. Returns the path that the job sees.
     pub fn place_script(&self, text: &str, setup: &RunSetup) -> anyhow::Result<PathBuf> {
         let (short, always) = self.script_places(setup)?;
         // Memory that has run out is no reason not to start.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use gsys::descriptor;
-use gsys::process::{self, Forked};
+use gsys::process::{self, ForkSide};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{dup2_stderr, dup2_stdin, setsid};
 
@@ -20,7 +20,7 @@ use nix::unistd::{dup2_stderr, dup2_stdin, setsid};
 const MAX_REQUEST_BYTES: usize = 4096;
 
 /// What a supervisor is born with.
-pub struct Born {
+pub struct SupervisorRequest {
     pub run_dir: PathBuf,
     /// The conversation with gpud.
     pub connection: UnixStream,
@@ -29,14 +29,14 @@ pub struct Born {
 /// Answers requests that come on stdin until gpud is gone: then it returns `None`. In each supervisor it returns what that
 /// one is to do. A request brings the supervisor's end of the conversation, and, where a process can be born in a cgroup,
 /// the directory of its own; the answer is the new process's number with a descriptor of it, or why there is none.
-pub fn serve(runs: &Path) -> anyhow::Result<Option<Born>> {
+pub fn serve(runs: &Path) -> anyhow::Result<Option<SupervisorRequest>> {
     let requests = io::stdin().as_fd().try_clone_to_owned()?;
     let nothing = File::open("/dev/null")?;
     dup2_stdin(&nothing)?;
     let title = Title::find();
-    // Found once for all of them; what is wrong with it, each says itself.
+    // Read once for all supervisors; each reports an error of it by itself.
     let _ = gsys::cgroup::Hierarchy::detect();
-    // Whoever forks does not wait for them: gpud does, by their descriptors.
+    // The stand-by does not reap the supervisors; gpud waits on pidfds.
     process::disown_children(true)?;
     let mut buffer = [0; MAX_REQUEST_BYTES];
     loop {
@@ -52,7 +52,7 @@ pub fn serve(runs: &Path) -> anyhow::Result<Option<Born>> {
             Ok(Fork::Supervisor { connection }) => {
                 drop(requests);
                 begin(&run_dir, title.as_ref())?;
-                return Ok(is_awaited(&connection).then_some(Born {
+                return Ok(is_awaited(&connection).then_some(SupervisorRequest {
                     run_dir,
                     connection,
                 }));
@@ -62,7 +62,7 @@ pub fn serve(runs: &Path) -> anyhow::Result<Option<Born>> {
         };
         let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
         match descriptor::send(&requests, answer.as_bytes(), &descriptors) {
-            // gpud has ended since it asked. Who was forked for it supervises all the same.
+            // gpud has ended since its request. The forked supervisor does its work all the same.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
             sent => sent.context("answering")?,
         }
@@ -87,11 +87,11 @@ fn fork(run_dir: &Path, runs: &Path, descriptors: Vec<OwnedFd>) -> anyhow::Resul
         .context("a request brings a connection")?;
     let cgroup = descriptors.next();
     match process::fork(cgroup.as_ref().map(AsFd::as_fd)).context("forking a supervisor")? {
-        Forked::Parent { pid, pidfd } => Ok(Fork::Begun {
+        ForkSide::Parent { pid, pidfd } => Ok(Fork::Begun {
             pid,
             process: pidfd,
         }),
-        Forked::Child => Ok(Fork::Supervisor {
+        ForkSide::Child => Ok(Fork::Supervisor {
             connection: connection.into(),
         }),
     }
@@ -144,7 +144,7 @@ impl Title {
         })
     }
 
-    /// Best effort: nobody but people reads it. The memory is the arguments', which were read before.
+    /// Best effort: the title is for display. The memory is the arguments', which were read before.
     fn show(&self, run_dir: &Path) {
         let mut line = [
             &self.program[..],

@@ -1,5 +1,5 @@
-//! Steps: tasks that grun starts inside a job, in a cgroup below the job's and as its user, their output sent to grun. A step
-//! ends with its tasks, with its grun or with the job, and takes along what its tasks left. Each task has a session of its own.
+//! Steps: tasks that grun starts inside a job, in a cgroup below the job's and as its user; the output goes to grun. A step ends with
+//! its tasks, with its grun or with the job, and kills what its tasks left. Each task has a session of its own.
 //! Source: srun(1) for ranks, environment and what a task's end takes along.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{MAX_NODE_TASKS, RunSetup, StepInput, StepOrder, StepOutput, StepStream};
 use gsys::cgroup::StepCgroup;
 use gsys::cpu::Affinity;
-use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stdio};
-use gsys::process::Reaped;
+use gsys::launch::{self, LaunchError, LaunchSpec, PendingLaunch, Stdio};
+use gsys::process::ReapedChild;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,9 +24,9 @@ use nix::unistd::pipe2;
 use crate::batch::{binds, identity, os_string, set_limits, split_variables};
 use crate::environment;
 use crate::job_processes::JobProcesses;
-use crate::life::Boot;
+use crate::life::BootMillis;
 use crate::resource_limits::JobLimits;
-use crate::step_account::{Closed, StepAccount};
+use crate::step_account::{StepAccount, StepTotals};
 use crate::step_link::StepLink;
 use crate::task_binding::{self, TaskBinding};
 use crate::task_input::{StepInputs, TaskInput};
@@ -54,9 +54,9 @@ pub struct Steps {
     /// Orders may come twice; a step is started once.
     seen: BTreeSet<u32>,
     notes: Vec<String>,
-    /// Cgroups that were not empty when their step was given up.
+    /// Cgroups that were not empty when the step was given up.
     left: Vec<StepCgroup>,
-    /// Kills for want of memory in steps that are over: at limits of their own, and at their job's.
+    /// Kills for want of memory in steps that are over: at the limit of the step, and at the job's.
     own_kills: u64,
     job_kills: u64,
 }
@@ -64,7 +64,7 @@ pub struct Steps {
 struct Step {
     order: StepOrder,
     link: Option<StepLink>,
-    phase: Phase,
+    phase: StepPhase,
     tasks: Vec<Task>,
     inputs: StepInputs,
     /// From the start of the tasks to their end.
@@ -72,26 +72,26 @@ struct Step {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StepPhase {
     /// Waiting for grun to take the connection; given up at the instant.
-    Connecting(Boot),
+    Connecting(BootMillis),
     Running,
     /// grun is gone: SIGTERM was sent, SIGKILL follows.
-    Deserted(Boot),
+    Deserted(BootMillis),
     Killed,
-    /// No task is left. What they left was killed; it is waited for until then.
-    Ending(Boot),
+    /// No task is left. Other processes of the step were killed, and are waited for until then.
+    Ending(BootMillis),
     /// Nothing is left; the last output is being sent.
-    Flushing(Boot),
+    Flushing(BootMillis),
 }
 
 struct Task {
     rank: u32,
-    launching: Option<Launching>,
+    launching: Option<PendingLaunch>,
     /// Until it has been reaped.
     pid: Option<i32>,
     session: i32,
-    /// Read ends of its stdout and stderr, until they end.
+    /// Read ends of its stdout and stderr, until end of file.
     pipes: [Option<File>; 2],
     stdin: Option<TaskInput>,
     exit: Option<(ExitCode, String)>,
@@ -104,7 +104,7 @@ impl Steps {
         &mut self,
         order: StepOrder,
         refusal: Option<String>,
-        now: Boot,
+        now: BootMillis,
     ) -> anyhow::Result<()> {
         if !self.seen.insert(order.step) {
             return Ok(());
@@ -127,9 +127,9 @@ impl Steps {
         let phase = match &refusal {
             Some(text) => {
                 link.send(&StepOutput::Refused { text: text.clone() });
-                Phase::Flushing(until)
+                StepPhase::Flushing(until)
             }
-            None => Phase::Connecting(until),
+            None => StepPhase::Connecting(until),
         };
         self.live.push(Step {
             order,
@@ -147,13 +147,13 @@ impl Steps {
         self.live.iter().flat_map(Step::poll_fds).collect()
     }
 
-    pub fn next_deadline(&self) -> Option<Boot> {
+    pub fn next_deadline(&self) -> Option<BootMillis> {
         let deadline = |step: &Step| match step.phase {
-            Phase::Connecting(at)
-            | Phase::Deserted(at)
-            | Phase::Ending(at)
-            | Phase::Flushing(at) => Some(at),
-            Phase::Running | Phase::Killed => None,
+            StepPhase::Connecting(at)
+            | StepPhase::Deserted(at)
+            | StepPhase::Ending(at)
+            | StepPhase::Flushing(at) => Some(at),
+            StepPhase::Running | StepPhase::Killed => None,
         };
         self.live.iter().filter_map(deadline).min()
     }
@@ -164,7 +164,7 @@ impl Steps {
     }
 
     /// A child was reaped. If it was a task, what it leaves behind in its session goes with it.
-    pub fn reaped(&mut self, job: &Job<'_>, child: &Reaped, exit: ExitCode) {
+    pub fn reaped(&mut self, job: &Job<'_>, child: &ReapedChild, exit: ExitCode) {
         let is_its = |task: &Task| task.pid == Some(child.pid);
         let mut found = self.live.iter_mut().filter_map(|step| {
             Some((
@@ -194,7 +194,7 @@ impl Steps {
     }
 
     /// Moves every step on: connections, output, deadlines. Never blocks.
-    pub fn service(&mut self, job: &Job<'_>, now: Boot) {
+    pub fn service(&mut self, job: &Job<'_>, now: BootMillis) {
         for step in &mut self.live {
             if let Some(closed) = step.service(job, now, &mut self.notes) {
                 let kills = if closed.is_own_limit {
@@ -234,12 +234,17 @@ impl Steps {
 
 impl Step {
     /// Returns its account when it is closed.
-    fn service(&mut self, job: &Job<'_>, now: Boot, notes: &mut Vec<String>) -> Option<Closed> {
+    fn service(
+        &mut self,
+        job: &Job<'_>,
+        now: BootMillis,
+        notes: &mut Vec<String>,
+    ) -> Option<StepTotals> {
         self.service_link(job, now);
-        if matches!(self.phase, Phase::Connecting(_))
+        if matches!(self.phase, StepPhase::Connecting(_))
             && self.link.as_ref().is_some_and(StepLink::is_connected)
         {
-            self.phase = Phase::Running;
+            self.phase = StepPhase::Running;
             self.start_tasks(job, notes);
         }
         for task in &mut self.tasks {
@@ -247,18 +252,18 @@ impl Step {
             task.forward(self.link.as_mut());
         }
         match self.phase {
-            Phase::Deserted(at) if now >= at => {
+            StepPhase::Deserted(at) if now >= at => {
                 self.signal(job, SIGKILL);
                 self.account.iter().for_each(StepAccount::kill);
-                self.phase = Phase::Killed;
+                self.phase = StepPhase::Killed;
             }
-            Phase::Running | Phase::Deserted(_) | Phase::Killed
+            StepPhase::Running | StepPhase::Deserted(_) | StepPhase::Killed
                 if self.tasks.iter().all(|task| task.told) =>
             {
                 self.account.iter().for_each(StepAccount::kill);
-                self.phase = Phase::Ending(now.plus_secs(ENDING_PATIENCE_SECS));
+                self.phase = StepPhase::Ending(now.plus_secs(ENDING_PATIENCE_SECS));
             }
-            Phase::Connecting(at) | Phase::Flushing(at) if now >= at => self.link = None,
+            StepPhase::Connecting(at) | StepPhase::Flushing(at) if now >= at => self.link = None,
             _ => {}
         }
         let closed = self.close_account(job, now, notes);
@@ -266,7 +271,7 @@ impl Step {
         self.service_link(job, now);
         self.feed();
         let sent = |link: &mut StepLink| link.is_connected() && link.is_flushed();
-        if matches!(self.phase, Phase::Flushing(_))
+        if matches!(self.phase, StepPhase::Flushing(_))
             && let Some(link) = self.link.take_if(sent)
         {
             link.finish();
@@ -305,10 +310,10 @@ impl Step {
     fn close_account(
         &mut self,
         job: &Job<'_>,
-        now: Boot,
+        now: BootMillis,
         notes: &mut Vec<String>,
-    ) -> Option<Closed> {
-        let Phase::Ending(at) = self.phase else {
+    ) -> Option<StepTotals> {
+        let StepPhase::Ending(at) = self.phase else {
             return None;
         };
         if now < at
@@ -319,7 +324,7 @@ impl Step {
         {
             return None;
         }
-        self.phase = Phase::Flushing(now.plus_secs(GRUN_PATIENCE_SECS));
+        self.phase = StepPhase::Flushing(now.plus_secs(GRUN_PATIENCE_SECS));
         let closed = self
             .account
             .take()?
@@ -334,7 +339,7 @@ impl Step {
         Some(closed)
     }
 
-    fn service_link(&mut self, job: &Job<'_>, now: Boot) {
+    fn service_link(&mut self, job: &Job<'_>, now: BootMillis) {
         let Some(link) = &mut self.link else { return };
         if link
             .service()
@@ -342,10 +347,10 @@ impl Step {
             .is_err()
         {
             self.link = None;
-            if self.phase == Phase::Running {
+            if self.phase == StepPhase::Running {
                 self.signal(job, SIGTERM);
                 self.signal(job, SIGCONT);
-                self.phase = Phase::Deserted(now.plus_secs(job.order.kill_grace_secs));
+                self.phase = StepPhase::Deserted(now.plus_secs(job.order.kill_grace_secs));
             }
         }
     }
@@ -361,7 +366,7 @@ impl Step {
         Ok(())
     }
 
-    /// Gives the tasks what they have room for, and tells grun what they took.
+    /// Writes to each task what its pipe has room for, and tells grun how much was taken.
     fn feed(&mut self) {
         if self.tasks.is_empty() {
             return;
@@ -388,7 +393,7 @@ impl Step {
         }
     }
 
-    /// Without a link there is nobody to tell; then only tasks keep a step, and what they left.
+    /// A step without a link to grun lasts as long as its tasks and the processes that these left.
     fn is_over(&self) -> bool {
         self.link.is_none() && self.account.is_none() && self.tasks.iter().all(|task| task.told)
     }
@@ -432,7 +437,7 @@ impl Task {
             Ok((launching, stdin, pipes)) => Task {
                 rank,
                 pid: Some(launching.pid()),
-                // The child makes itself a session, whose number is its pid.
+                // The child makes itself a session with its pid as number.
                 session: launching.pid(),
                 launching: Some(launching),
                 pipes: pipes.map(Some),
@@ -465,7 +470,7 @@ impl Task {
         if !poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
             return;
         }
-        match self.launching.take().map(Launching::finish) {
+        match self.launching.take().map(PendingLaunch::finish) {
             Some(Ok(launched)) => {
                 let started = StepOutput::Started {
                     rank: self.rank,
@@ -485,7 +490,7 @@ impl Task {
 
     /// The child has ended before its start was looked at: what the start came to is known now.
     fn finish_launch_of_the_dead(&mut self) {
-        if let Some(Err(e)) = self.launching.take().map(Launching::finish) {
+        if let Some(Err(e)) = self.launching.take().map(PendingLaunch::finish) {
             self.exit = Some(failure(&e));
         }
     }
@@ -539,13 +544,13 @@ impl Task {
 
 type Failure = (ExitCode, String);
 
-/// The start of a task, and our ends of its stdin, and of its stdout and stderr.
+/// The start of a task, and the supervisor's ends of its stdin, stdout and stderr.
 fn spawn(
     order: &StepOrder,
     job: &Job<'_>,
     account: &StepAccount,
     local: usize,
-) -> Result<(Launching, File, [File; 2]), Failure> {
+) -> Result<(PendingLaunch, File, [File; 2]), Failure> {
     let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
     let join = account
         .join_fds(job.processes)
@@ -601,7 +606,7 @@ fn output_pipe() -> nix::Result<(File, OwnedFd)> {
     Ok((not_blocking(reader)?, writer))
 }
 
-/// Only our end must not block: to a program it is an ordinary pipe.
+/// Only the supervisor's end must not block: to a program it is an ordinary pipe.
 fn not_blocking(end: OwnedFd) -> nix::Result<File> {
     fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(File::from(end))

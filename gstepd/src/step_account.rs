@@ -5,7 +5,7 @@
 use gmodel::run::Usage;
 use gmodel::supervise::{RunSetup, StepOrder};
 use gsys::cgroup::{JoinFds, StepCgroup, StepUsage};
-use gsys::process::Reaped;
+use gsys::process::ReapedChild;
 
 use crate::job_processes::JobProcesses;
 
@@ -16,14 +16,14 @@ pub struct StepAccount {
     limit_bytes: Option<u64>,
     /// All there is without a cgroup.
     reaped: Usage,
-    /// Tasks whose end was put down to a kill for want of memory.
+    /// Tasks that ended by a kill for want of memory.
     blamed: u64,
 }
 
 /// What an account came to.
-pub struct Closed {
+pub struct StepTotals {
     pub usage: Usage,
-    /// Whom the kernel killed for want of memory; mostly empty.
+    /// The tasks that the kernel killed for want of memory; mostly empty.
     pub text: String,
     /// Its own limit was reached: its kills are not its job's.
     pub is_own_limit: bool,
@@ -77,7 +77,7 @@ impl StepAccount {
     }
 
     /// A task of it has ended.
-    pub fn reaped(&mut self, child: &Reaped) {
+    pub fn reaped(&mut self, child: &ReapedChild) {
         self.reaped.add(&Usage {
             cpu_user_micros: child.cpu_user_micros,
             cpu_system_micros: child.cpu_system_micros,
@@ -118,7 +118,7 @@ impl StepAccount {
     }
 
     /// The use of it all; its cgroup goes.
-    pub fn close(&mut self, step: u32, job_limit_bytes: Option<u64>) -> Closed {
+    pub fn close(&mut self, step: u32, job_limit_bytes: Option<u64>) -> StepTotals {
         let used = self.measure();
         let is_own_limit = used.is_some_and(|used| used.limit_reached);
         let usage = used.map_or(self.reaped, |used| usage_of(&used));
@@ -133,7 +133,7 @@ impl StepAccount {
             String::new()
         };
         let left = self.cgroup.take().filter(|cgroup| !cgroup.remove_left());
-        Closed {
+        StepTotals {
             usage,
             text,
             is_own_limit,

@@ -43,7 +43,7 @@ impl StepLink {
             Ok(()) | Err(nix::Error::EINPROGRESS) => {}
             Err(e) => anyhow::bail!("connecting to {address}: {e}"),
         }
-        // Output comes in small pieces, and a grun whose machine is gone must be noticed.
+        // Output comes in small pieces, and the loss of grun's machine must be noticed.
         let _ = setsockopt(&fd, sockopt::TcpNoDelay, &true);
         let _ = setsockopt(&fd, sockopt::KeepAlive, &true);
         Ok(StepLink {

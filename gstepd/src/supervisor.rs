@@ -1,10 +1,11 @@
 //! The supervisor's loop: one thread, one poll. It feeds the life of the run with what happened (orders, ended children,
 //! deadlines, an empty cgroup) and carries out what comes back. Decides nothing about when and why: that is `life`.
 
+mod launch;
+
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 use anyhow::Context;
 use gmodel::ExitCode;
@@ -13,7 +14,7 @@ use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd, Usage};
 use gmodel::supervise::{RunSetup, StepOrder, SupervisorCommand, SupervisorReport};
 use gsys::clock::{BootTimer, boottime_millis};
-use gsys::launch::{self, ErrorClass, LaunchError, Launching};
+use gsys::launch::{PendingLaunch, spawn};
 use gsys::process::{self, Exit};
 use nix::libc::SIGKILL;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,8 +24,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::batch;
 use crate::control::Control;
 use crate::job_processes::JobProcesses;
-use crate::life::{Act, Boot, Life, Terms};
-use crate::login_environment::{self, LoginShell};
+use crate::life::{BootMillis, Life, LifeAction, Terms};
+use crate::login_environment::LoginShell;
 use crate::mark_socket::MarkSocket;
 use crate::pam_session::PamSession;
 use crate::record::{Record, shorten};
@@ -67,33 +68,32 @@ pub struct Supervisor {
     signals: SignalFd,
     timer: BootTimer,
     record: Record,
-    launching: Option<Launching>,
-    /// Whose environment the batch process waits for; until it has been reaped.
+    launching: Option<PendingLaunch>,
+    /// The login shell that gives the batch process its environment, until the shell has been reaped.
     login: Option<LoginShell>,
     /// The batch process: from its start until it has been reaped.
     main_pid: Option<i32>,
     /// The command of `--checkpoint`, on its way, and its process.
-    checkpoint: Option<Launching>,
+    checkpoint: Option<PendingLaunch>,
     checkpoint_pid: Option<i32>,
     started: Option<gmodel::Timestamp>,
     /// The same by a clock that is never set.
-    began: Option<Boot>,
+    began: Option<BootMillis>,
     steps: Steps,
     early_steps: Vec<StepOrder>,
-    /// In this turn: a kill found nobody.
+    /// In this turn a kill found no process.
     found_empty: bool,
-    leave_at: Option<Boot>,
+    leave_at: Option<BootMillis>,
 }
 
 /// What can be read without waiting.
-struct Ready {
+struct ReadySources {
     control: bool,
     marks: bool,
 }
 
 impl Supervisor {
-    /// Makes everything ready that can fail before the start, and says so to whoever is connected already. Nothing of the
-    /// user runs yet.
+    /// Makes everything ready that can fail before the start, and says so on `connection`. Nothing of the user runs yet.
     pub fn prepare(
         mut dir: RunDir,
         order: LaunchOrder,
@@ -209,7 +209,7 @@ impl Supervisor {
         process::leave()
     }
 
-    fn wait(&mut self) -> anyhow::Result<Ready> {
+    fn wait(&mut self) -> anyhow::Result<ReadySources> {
         let marks = self.marks.as_ref().filter(|_| self.life.is_running());
         let rested = marks.and_then(|marks| marks.next_deadline(now()));
         let login = self.login.as_ref().filter(|_| self.life.is_starting());
@@ -278,10 +278,10 @@ impl Supervisor {
             use std::io::{Read, Seek};
             let _ = file.rewind().and_then(|()| file.read(&mut [0; 256]));
         }
-        Ok(Ready { control, marks })
+        Ok(ReadySources { control, marks })
     }
 
-    /// Only while the program runs: before that nobody in the job can have written.
+    /// Only while the program runs: before that no process of the job exists.
     fn take_marks(&mut self) {
         let Some(marks) = self.marks.as_mut().filter(|_| self.life.is_running()) else {
             return;
@@ -354,47 +354,47 @@ impl Supervisor {
         }
     }
 
-    fn carry_out(&mut self, acts: Vec<Act>) {
+    fn carry_out(&mut self, acts: Vec<LifeAction>) {
         for act in acts {
             let done = match act {
-                Act::Start => self.start(),
-                Act::Signal {
+                LifeAction::Start => self.start(),
+                LifeAction::Signal {
                     signal, full: true, ..
                 } => self.processes.signal(i32::from(signal), None),
-                Act::Signal {
+                LifeAction::Signal {
                     signal,
                     batch_only: false,
                     ..
                 } => self.signal_job(signal),
-                Act::Signal {
+                LifeAction::Signal {
                     signal,
                     batch_only: true,
                     ..
                 } => self.signal_main(signal),
-                Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
-                Act::Checkpoint => self.ask_for_checkpoint(),
-                Act::Freeze => {
+                LifeAction::Warn { signal, batch_only } => self.warn(signal, batch_only),
+                LifeAction::Checkpoint => self.ask_for_checkpoint(),
+                LifeAction::Freeze => {
                     self.dir.log("suspended");
                     self.processes.freeze(true)
                 }
-                Act::Thaw => {
+                LifeAction::Thaw => {
                     self.dir.log("resumed");
                     self.processes.freeze(false)
                 }
-                Act::Terminate => {
+                LifeAction::Terminate => {
                     self.dir.log("SIGTERM to the job");
                     self.life
                         .terminating(self.main_pid.is_some_and(JobProcesses::dies_of_term));
                     self.processes.terminate(self.main_pid)
                 }
-                Act::Kill => {
+                LifeAction::Kill => {
                     // It may not have come as far as its cgroup.
                     let login = self.login.iter().map(LoginShell::pidfd);
                     for on_its_way in self
                         .launching
                         .iter()
                         .chain(&self.checkpoint)
-                        .map(Launching::pidfd)
+                        .map(PendingLaunch::pidfd)
                         .chain(login)
                     {
                         let _ = process::pidfd_signal(on_its_way, SIGKILL);
@@ -403,196 +403,12 @@ impl Supervisor {
                         .kill()
                         .map(|found_empty| self.found_empty = found_empty)
                 }
-                Act::Record => self.record_end(),
+                LifeAction::Record => self.record_end(),
             };
             if let Err(e) = done {
                 self.dir.log(&format!("{act:?}: {e:#}"));
             }
         }
-    }
-
-    fn start(&mut self) -> anyhow::Result<()> {
-        if self.order.node_index != 0 {
-            // Here the allocation is only held, for the steps of a job whose script runs on its first node.
-            self.now_running(std::process::id());
-            return Ok(());
-        }
-        let begun = match self.order.login_env_secs {
-            None => self.spawn_batch(),
-            Some(secs) => {
-                let home = PathBuf::from(batch::os_string(&self.setup.home));
-                self.start_login_shell(home, secs, now().plus_secs(secs))
-            }
-        };
-        if let Err(failure) = begun {
-            self.launch_failed(failure);
-        }
-        Ok(())
-    }
-
-    fn start_login_shell(
-        &mut self,
-        home: PathBuf,
-        secs: u32,
-        until: Boot,
-    ) -> Result<(), LaunchFailure> {
-        let join = self.processes.join_fds()?;
-        self.login = Some(LoginShell::start(
-            (&self.order, &self.setup),
-            home,
-            &self.limits,
-            join.as_ref(),
-            (secs, until),
-        )?);
-        Ok(())
-    }
-
-    /// Ends the job where its login shell takes too long. One that the end of the job overtook is only waited for.
-    fn look_at_login(&mut self) {
-        let Some(login) = self.login.as_mut().filter(|_| self.life.is_starting()) else {
-            return;
-        };
-        if let Err(text) = login.look(&self.order.user.name, now()) {
-            self.launch_failed(LaunchFailure {
-                cause: EndCause::LaunchUser,
-                text,
-            });
-        }
-    }
-
-    fn login_ended(&mut self, login: LoginShell, exit: Exit) {
-        let (session, until) = (login.pid(), login.deadline());
-        // What it left behind in its session is none of the job's.
-        let _ = self.processes.signal_session(session, SIGKILL);
-        let ended = login.ended(&self.order.user.name, exit);
-        if !self.life.is_starting() {
-            return;
-        }
-        let begun = match ended {
-            Ok(lines) => {
-                let added = login_environment::added(lines, &self.order.environment);
-                self.dir.log(&format!(
-                    "{} variables of a login of {}",
-                    added.len(),
-                    self.order.user.name
-                ));
-                self.take_login_environment(added);
-                self.spawn_batch()
-            }
-            Err(None) => self.start_login_shell(
-                PathBuf::from("/"),
-                self.order.login_env_secs.unwrap_or(1),
-                until,
-            ),
-            Err(Some(text)) => Err(LaunchFailure {
-                cause: EndCause::LaunchUser,
-                text,
-            }),
-        };
-        if let Err(failure) = begun {
-            self.launch_failed(failure);
-        }
-    }
-
-    /// As if the user had brought it along: what PAM says of the same names does not count over it.
-    fn take_login_environment(&mut self, added: Vec<String>) {
-        let of_session = |session: &Option<PamSession>, order: &LaunchOrder| -> Vec<String> {
-            session
-                .iter()
-                .flat_map(|session| session.environment(&order.environment))
-                .collect()
-        };
-        let before = of_session(&self.session, &self.order);
-        self.order.environment.extend(added);
-        let still = of_session(&self.session, &self.order);
-        self.setup
-            .environment
-            .retain(|line| !before.contains(line) || still.contains(line));
-    }
-
-    fn spawn_batch(&mut self) -> Result<(), LaunchFailure> {
-        let script = match self.order.script.is_empty() {
-            true => None,
-            false => Some(self.dir.place_script(&self.order.script, &self.setup)?),
-        };
-        if let Some(text) = self.limits.shortfall() {
-            self.dir.log(&text);
-        }
-        let join = self.processes.join_fds()?;
-        let spec = batch::launch_spec(
-            &self.order,
-            &self.setup,
-            &self.limits,
-            script.as_deref(),
-            join.as_ref(),
-            wall_clock(),
-        )
-        .map_err(|e| LaunchFailure {
-            cause: EndCause::LaunchUser,
-            text: e.to_string(),
-        })?;
-        let launching = launch::spawn(&spec)?;
-        self.main_pid = Some(launching.pid());
-        self.launching = Some(launching);
-        Ok(())
-    }
-
-    /// The child has become the program, or says why not. Called when it is known to have done either, or ended.
-    fn finish_launch(&mut self, launching: Launching) {
-        match launching.finish() {
-            Ok(launched) => self.now_running(launched.pid as u32),
-            Err(error) => {
-                self.main_pid = None;
-                self.launch_failed(error.into());
-            }
-        }
-    }
-
-    fn look_at_launch(&mut self) {
-        self.look_at_checkpoint(false);
-        let Some(launching) = &self.launching else {
-            return;
-        };
-        let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
-        let is_decided = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
-        if let Some(launching) = self.launching.take_if(|_| is_decided) {
-            self.finish_launch(launching);
-        }
-    }
-
-    /// Known to be decided when its status can be read, or when it has been reaped.
-    fn look_at_checkpoint(&mut self, is_reaped: bool) {
-        let is_decided = |launching: &mut Launching| {
-            let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
-            is_reaped || poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-        };
-        if let Some(launching) = self.checkpoint.take_if(is_decided)
-            && let Err(e) = launching.finish()
-        {
-            self.checkpoint_pid = None;
-            self.dir.log(&format!(
-                "the checkpoint command was not started: {}",
-                e.text
-            ));
-        }
-    }
-
-    fn now_running(&mut self, pid: u32) {
-        self.life.started(now());
-        if self.life.is_running() {
-            let started = wall_clock();
-            self.started = Some(started);
-            self.began = Some(now());
-            self.dir.log(&format!("running, pid {pid}"));
-            self.control
-                .publish(SupervisorReport::Running { pid, started });
-        }
-    }
-
-    fn launch_failed(&mut self, failure: LaunchFailure) {
-        self.dir.log(&format!("not started: {}", failure.text));
-        let acts = self.life.launch_failed(now(), failure.cause, failure.text);
-        self.carry_out(acts);
     }
 
     /// Reaps everything that has ended: the batch process, and orphans that fell to the sub-reaper.
@@ -640,7 +456,7 @@ impl Supervisor {
         if !(self.life.is_ending() || holds_steps_only && self.life.waits_to_stop()) {
             return;
         }
-        // Nobody came since the kill of this turn, but where a launch was on its way.
+        // No process can have come since the kill of this turn, except by a launch under way.
         let found_empty = std::mem::take(&mut self.found_empty)
             && self.launching.is_none()
             && self.checkpoint.is_none()
@@ -671,12 +487,12 @@ impl Supervisor {
         let Some(pid) = self.main_pid else {
             return Ok(());
         };
-        // Our own child and not reaped yet, so the number is still its.
+        // A child that is not reaped yet, so the number is still its own.
         let pidfd = process::pidfd_open(pid)?;
         Ok(process::pidfd_signal(pidfd.as_fd(), i32::from(signal))?)
     }
 
-    /// The shell that runs a script is spared, as in Slurm, unless it is all there is. SIGKILL spares nobody.
+    /// The shell that runs a script gets no signal, as in Slurm, unless it is the only process. SIGKILL goes to all.
     fn signal_job(&self, signal: u8) -> anyhow::Result<()> {
         let shell = self
             .main_pid
@@ -724,7 +540,7 @@ impl Supervisor {
                     join.as_ref(),
                     started,
                 )?;
-                let launching = launch::spawn(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
+                let launching = spawn(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
                 self.checkpoint_pid = Some(launching.pid());
                 self.checkpoint = Some(launching);
                 Ok(())
@@ -764,11 +580,11 @@ impl Supervisor {
         self.dir.log(&format!("ended: {cause:?} {exit} {text}"));
         self.control.publish(SupervisorReport::Ended { end });
         self.close_session();
-        self.leave_at = Some(Boot(now().0 + LINGER_MILLIS));
+        self.leave_at = Some(BootMillis(now().0 + LINGER_MILLIS));
         written
     }
 
-    /// After the end is on record and told, since a module may block. A session that cannot be closed ends with us.
+    /// After the end is on record and reported, since a module may block. A session that cannot be closed ends with this process.
     fn close_session(&mut self) {
         if let Some(Err(e)) = self.session.as_mut().map(PamSession::close) {
             self.dir.log(&format!("{e:#}"));
@@ -789,37 +605,8 @@ fn mark_socket(dir: &mut RunDir, setup: &mut RunSetup) -> Option<MarkSocket> {
         .ok()
 }
 
-/// Why the batch process does not run, and whose fault that is.
-struct LaunchFailure {
-    cause: EndCause,
-    text: String,
-}
-
-impl From<LaunchError> for LaunchFailure {
-    fn from(error: LaunchError) -> LaunchFailure {
-        let cause = match error.class {
-            ErrorClass::User => EndCause::LaunchUser,
-            ErrorClass::Node => EndCause::LaunchNode,
-        };
-        LaunchFailure {
-            cause,
-            text: error.text,
-        }
-    }
-}
-
-/// What fails here without a class of its own is the node's: spool and cgroup.
-impl From<anyhow::Error> for LaunchFailure {
-    fn from(error: anyhow::Error) -> LaunchFailure {
-        LaunchFailure {
-            cause: EndCause::LaunchNode,
-            text: format!("{error:#}"),
-        }
-    }
-}
-
-fn now() -> Boot {
-    Boot(boottime_millis())
+fn now() -> BootMillis {
+    BootMillis(boottime_millis())
 }
 
 /// Blocked and read from a descriptor: ignored ones would stay ignored in the job, and a handler needs `unsafe`.

@@ -1,5 +1,5 @@
-//! Which of the run's CPUs and GPUs one task of a step gets: what grun says in `SLURM_CPU_BIND` and `SLURM_GPU_BIND`, over
-//! what this node gave the run. Without a word all of them. Source: `--cpu-bind` and `--gpu-bind` in srun(1).
+//! The CPUs and GPUs of the run that one task of a step gets: what grun says in `SLURM_CPU_BIND` and `SLURM_GPU_BIND`, applied to
+//! what this node gave the run; all without either. Source: `--cpu-bind` and `--gpu-bind` in srun(1).
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use gsys::cpu::{CpuTopology, SYSTEM, list_text, own_cpus};
 pub struct TaskBinding {
     /// `None`: all of the run.
     pub cpus: Option<Vec<u32>>,
-    /// Positions among the run's GPUs; `None`: all of them.
+    /// Positions among the run's GPUs; `None`: all.
     pub gpus: Option<Vec<u32>>,
     pub verbose: bool,
     /// Said on the task's stderr before it begins; empty unless that is wished.

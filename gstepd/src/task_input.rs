@@ -1,4 +1,4 @@
-//! What the tasks of a step read: bytes that grun sent, kept until every task that is meant has taken them or has ended. grun may
+//! The standard input of a step's tasks: bytes that grun sent, kept until each addressed task has taken the bytes or has ended. grun may
 //! have [`STEP_INPUT_WINDOW_BYTES`] under way and hears how many were taken, so a task that does not read holds up the input and
 //! nothing else: signals go past it.
 
@@ -13,10 +13,10 @@ use gmodel::supervise::STEP_INPUT_WINDOW_BYTES;
 #[derive(Default)]
 pub struct StepInputs {
     bytes: VecDeque<u8>,
-    /// Position in the whole input of the first of them.
+    /// Position of the first byte in the whole input.
     first: u64,
     ended: bool,
-    /// The only rank that is to read them; `None`: all.
+    /// The only rank that reads the bytes; `None`: all.
     only: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ pub struct TaskInput {
 }
 
 impl TaskInput {
-    /// Our end, which must not block.
+    /// The supervisor's end, which must not block.
     pub fn new(pipe: File) -> Self {
         Self { pipe, taken: 0 }
     }
@@ -78,7 +78,7 @@ impl StepInputs {
         }
     }
 
-    /// Lets go of what all of them have taken. How many bytes that were.
+    /// Drops the bytes that all tasks have taken; how many bytes that were.
     pub fn forget<'a>(&mut self, tasks: impl Iterator<Item = &'a TaskInput>) -> usize {
         let all = self.first + self.bytes.len() as u64;
         let taken = tasks.map(|task| task.taken).min().unwrap_or(all);
@@ -139,7 +139,7 @@ mod tests {
             inputs.waits_for(slow.as_ref().unwrap()).is_some()
                 && inputs.waits_for(fast.as_ref().unwrap()).is_none()
         );
-        // It goes away without having read on: nobody waits for it.
+        // It goes away without having read on; nothing waits for it.
         let mut begin = vec![0; 10];
         slow_end.read_exact(&mut begin).unwrap();
         drop(slow_end);

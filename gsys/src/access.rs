@@ -15,7 +15,7 @@ const GROUP: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The owner keeps all rights, this user may list and enter, nobody else may anything. Fails where the file system has no ACLs.
+/// The owner keeps all rights, this user may list and enter, and no other user has any right. Fails where the file system has no ACLs.
 pub fn let_enter(dir: &Path, uid: u32) -> io::Result<()> {
     let entries = [
         (OWNER, 7, NO_ID),

@@ -6,11 +6,11 @@ use crate::process::errno;
 /// SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, MKNOD, NET_ADMIN, PERFMON, BPF: their kernel numbers.
 pub const DENIED_TO_ROOT_JOBS: [u32; 9] = [16, 17, 19, 21, 22, 27, 12, 38, 39];
 
-/// Takes them from the bounding, inheritable, permitted, effective and ambient sets of the calling thread; exec cannot bring
-/// them back. Async-signal-safe; returns errno.
+/// Takes these capabilities from the bounding, inheritable, permitted, effective and ambient sets of the calling thread; exec cannot
+/// bring any back. Async-signal-safe; returns errno.
 pub(crate) fn confine() -> Result<(), i32> {
     for cap in DENIED_TO_ROOT_JOBS {
-        // SAFETY: prctl with integer arguments. EINVAL: this kernel does not know the capability, so nobody has it.
+        // SAFETY: prctl with integer arguments. EINVAL: this kernel does not know the capability, so no process has it.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } != 0
             && errno() != libc::EINVAL
         {

@@ -3,31 +3,35 @@
 //! the job only. A step of the job may have a cgroup below it (`step`). Never decides a limit.
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 
+mod error;
+mod file;
 mod hierarchy;
+mod join;
 mod kill;
 mod limits;
+mod removal;
 mod root;
 mod step;
 mod usage;
 
-use std::ffi::CString;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hierarchy::Place;
+pub use error::CgroupError;
+pub(crate) use file::{c_path, read_proc};
+use file::{check_name, is_gone_now, read_file, write_file};
+use hierarchy::CgroupPaths;
 pub(crate) use hierarchy::unescape as unescape_mount;
 pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
+pub use join::JoinFds;
 pub use limits::Limits;
+use removal::remove_tree;
 pub use root::{CgroupRoot, remove_all};
 pub use step::{StepCgroup, StepUsage};
 pub use usage::Usage;
 
-/// How long a directory whose processes are dead may answer EBUSY before removal gives up.
+/// How long a directory without live processes may answer EBUSY before removal gives up.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The cgroups of one run, in every tree.
@@ -43,9 +47,9 @@ impl RunCgroup {
     /// removed first, with their counters and their fence; ones that hold processes are refused. On an error nothing stays.
     pub fn create(root: &CgroupRoot, run: &str, limits: &Limits) -> Result<RunCgroup, CgroupError> {
         check_name(run)?;
-        limits.check(root)?;
+        root.check(limits)?;
         let cgroup = RunCgroup {
-            trees: root.trees().for_run(limits),
+            trees: root.trees().for_run(limits.cpu_set.is_some()),
             rel: root.rel().join(run),
         };
         let made = match cgroup.make(root, limits) {
@@ -95,7 +99,7 @@ impl RunCgroup {
 
     /// The directory the device fence of this run is attached to: `job` in the v2 tree, else in the v1 devices tree.
     pub fn fence_dir(&self) -> Result<PathBuf, CgroupError> {
-        fence_dir(&self.job())
+        self.job().fence_dir()
     }
 
     /// Moves a process (all its threads) into `sup`. 0 means the caller. In trees that have no `sup` it stays where it is.
@@ -227,7 +231,7 @@ impl RunCgroup {
                 .filter(|mount| Some(*mount) != main)
                 .all(|mount| is_gone_now(fs::remove_dir(mount.join(&self.rel))))
             && is_gone_now(fs::remove_dir(self.main_dir("job")))
-            && is_gone_now(fs::remove_dir(main_dir(&self.trees, &self.rel)))
+            && is_gone_now(fs::remove_dir(self.trees.main_dir(&self.rel)))
     }
 
     /// As [`RunCgroup::remove`], of a run that has no use for a supervisor any more: one that is there, or on its way, is
@@ -269,206 +273,11 @@ impl RunCgroup {
         self.set_limits(limits)
     }
 
-    fn job(&self) -> Place<'_> {
+    fn job(&self) -> CgroupPaths<'_> {
         self.trees.job_of(&self.rel)
     }
 
     fn main_dir(&self, leaf: &str) -> PathBuf {
-        main_dir(&self.trees, &self.rel.join(leaf))
+        self.trees.main_dir(&self.rel.join(leaf))
     }
-}
-
-/// Open `cgroup.procs` files of one cgroup in every tree. Joining by writing to them allocates nothing, so a child may
-/// do it between fork and exec.
-#[derive(Debug)]
-pub struct JoinFds {
-    procs: Vec<OwnedFd>,
-}
-
-impl JoinFds {
-    pub(crate) fn open(dirs: impl Iterator<Item = PathBuf>) -> Result<JoinFds, CgroupError> {
-        let mut procs = Vec::new();
-        for dir in dirs {
-            let path = dir.join("cgroup.procs");
-            let file = fs::OpenOptions::new()
-                .write(true)
-                .open(&path)
-                .map_err(|e| CgroupError::io("opening", &path, e))?;
-            procs.push(file.into());
-        }
-        Ok(JoinFds { procs })
-    }
-
-    /// Moves the calling process into the cgroup. Async-signal-safe. Returns the errno of the first tree that refused.
-    pub(crate) fn join(&self) -> Result<(), i32> {
-        for fd in &self.procs {
-            // SAFETY: the descriptor is open and the buffer is two static bytes.
-            let written = unsafe { libc::write(fd.as_raw_fd(), b"0\n".as_ptr().cast(), 2) };
-            if written < 0 {
-                return Err(crate::process::errno());
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a cgroup operation failed. All of them are errors of the node, never of the user.
-#[derive(Debug, thiserror::Error)]
-pub enum CgroupError {
-    #[error("cgroup: {verb} {}", path.display())]
-    Io {
-        verb: String,
-        path: PathBuf,
-        source: io::Error,
-    },
-    #[error(
-        "cgroup: a {limit} limit was asked for, and no {controller} controller is usable here ({why}). \
-         Mount it, or delegate it to this service"
-    )]
-    NoController {
-        limit: &'static str,
-        controller: &'static str,
-        why: String,
-    },
-    #[error("cgroup: no cgroup tree is mounted. Mount one: mount -t cgroup2 none /sys/fs/cgroup")]
-    NoTree,
-    #[error("cgroup: {} holds {pids} processes, it must be empty for this", path.display())]
-    Occupied { path: PathBuf, pids: usize },
-    #[error(
-        "cgroup: {0:?} is no name of a cgroup of ours: use letters, digits, '-', '_', '.', and no leading dot"
-    )]
-    Name(String),
-    #[error("cgroup: {} says {text:?}, which is not what the kernel documents", path.display())]
-    Unreadable { path: PathBuf, text: String },
-}
-
-impl CgroupError {
-    /// The cgroup or the file does not exist.
-    pub fn is_not_found(&self) -> bool {
-        self.errno() == Some(libc::ENOENT)
-    }
-
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            CgroupError::Io { source, .. } => source.raw_os_error(),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn io(verb: impl Into<String>, path: &Path, source: io::Error) -> CgroupError {
-        CgroupError::Io {
-            verb: verb.into(),
-            path: path.to_owned(),
-            source,
-        }
-    }
-}
-
-/// The directory in the tree in which processes are counted.
-fn main_dir(trees: &Trees, rel: &Path) -> PathBuf {
-    match trees.main_mount() {
-        Some(mount) => mount.join(rel),
-        None => rel.to_owned(),
-    }
-}
-
-fn fence_dir(place: &Place<'_>) -> Result<PathBuf, CgroupError> {
-    place
-        .v2()
-        .or_else(|| place.v1(Controller::Devices))
-        .ok_or_else(|| CgroupError::NoController {
-            limit: "device",
-            controller: "devices",
-            why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
-        })
-}
-
-/// One path component that cannot climb out of our subtree.
-fn check_name(name: &str) -> Result<(), CgroupError> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match !name.is_empty() && !name.starts_with('.') && name.len() < 128 && name.chars().all(plain)
-    {
-        true => Ok(()),
-        false => Err(CgroupError::Name(name.into())),
-    }
-}
-
-/// Files of cgroups and of /proc have no length to go by: with this much room most are read at once.
-const READ_AT_ONCE: usize = 4096;
-
-fn read_file(path: &Path) -> Result<String, CgroupError> {
-    read_proc(path).map_err(|e| CgroupError::io("reading", path, e))
-}
-
-/// A file that has no length to go by.
-pub(crate) fn read_proc(path: &Path) -> io::Result<String> {
-    let mut text = String::with_capacity(READ_AT_ONCE);
-    // Through `take`, because a `File` would ask for its length first.
-    fs::File::open(path)?
-        .take(u64::MAX)
-        .read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// One write(2): cgroup files take a value whole or not at all.
-fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
-    fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .and_then(|mut file| file.write_all(value.as_bytes()))
-        .map_err(|e| CgroupError::io(format!("writing {value:?} to"), path, e))
-}
-
-/// Directories directly below, empty when `dir` is gone.
-fn child_dirs(dir: &Path) -> Vec<PathBuf> {
-    // A cgroup's link count is two and one for each cgroup below it: listing its files is spared.
-    if fs::metadata(dir).is_ok_and(|meta| meta.nlink() == 2) {
-        return Vec::new();
-    }
-    let Ok(entries) = fs::read_dir(dir) else {
-        return Vec::new();
-    };
-    let is_dir = |e: &fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
-    entries.flatten().filter(is_dir).map(|e| e.path()).collect()
-}
-
-fn is_gone_now(removed: io::Result<()>) -> bool {
-    removed.map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |()| true)
-}
-
-/// rmdir from the leaves up. The kernel answers EBUSY for a moment after the last process died, so it is repeated.
-fn remove_tree(dir: &Path, patience: Duration) -> Result<(), CgroupError> {
-    let deadline = Instant::now() + patience;
-    loop {
-        match remove_once(dir) {
-            Ok(()) => return Ok(()),
-            Err(e) if e.errno() == Some(libc::EBUSY) && Instant::now() < deadline => {
-                let pids = kill::pids_below(dir).unwrap_or_default();
-                if !pids.is_empty() {
-                    return Err(CgroupError::Occupied {
-                        path: dir.to_owned(),
-                        pids: pids.len(),
-                    });
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-fn remove_once(dir: &Path) -> Result<(), CgroupError> {
-    for child in child_dirs(dir) {
-        remove_once(&child)?;
-    }
-    match fs::remove_dir(dir) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(CgroupError::io("removing", dir, e)),
-        _ => Ok(()),
-    }
-}
-
-/// A path for a system call.
-pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }

@@ -1,5 +1,5 @@
-//! The clock that job time limits run on: CLOCK_BOOTTIME, which goes on during suspend and which nobody can set. And the
-//! boot id, which says whether two readings may be compared at all.
+//! The clock of job time limits: CLOCK_BOOTTIME, which goes on during suspend and cannot be set. And the boot id, which says whether
+//! two readings may be compared.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
-//! The machine's processors: which threads share a core, which cores and memory stand together, and which of them a run gets.
+//! The machine's processors: the threads of each core, the memory node of each core, and the choice of processors for a run.
 //!
-//! Reads /sys/devices/system and the affinity of threads; chooses, and binds nobody but where it is told.
+//! Reads /sys/devices/system and the affinity of threads; chooses, and binds a thread only on request.
 //! Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-devices-node, cpuset(7).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,15 +14,15 @@ pub const SYSTEM: &str = "/sys/devices/system";
 /// Every processor that is on, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuTopology {
-    cpus: BTreeMap<u32, Place>,
+    cpus: BTreeMap<u32, CpuPlace>,
     /// Bytes of each memory node.
     mem_bytes: BTreeMap<u32, u64>,
-    /// How far memory nodes are from each other, as the firmware tells; 10 is one's own.
+    /// Distances between memory nodes, as the firmware tells; 10 is the node itself.
     distances: BTreeMap<(u32, u32), u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct CpuPlace {
     /// The lowest processor of its core.
     core: u32,
     node: u32,
@@ -67,7 +67,7 @@ impl CpuTopology {
             for cpu in text(&format!("node/node{node}/cpulist"))
                 .map_or(Vec::new(), |list| parse_list(&list))
             {
-                topology.cpus.insert(cpu, Place { core: cpu, node });
+                topology.cpus.insert(cpu, CpuPlace { core: cpu, node });
             }
         }
         topology.cpus.retain(|cpu, _| online.contains(cpu));
@@ -116,7 +116,7 @@ impl CpuTopology {
             .collect()
     }
 
-    /// The cores of these processors, each as those of its processors that are among them.
+    /// The cores of these processors, each with the processors that are in the set.
     pub fn cores_of(&self, cpus: &[u32]) -> Vec<Vec<u32>> {
         let mut cores: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for cpu in cpus {
@@ -156,7 +156,7 @@ impl CpuTopology {
         Some(CpuShare { cpus, mems })
     }
 
-    /// Memory nodes in the order in which they are asked, with the most that each gives.
+    /// Memory nodes in the order of preference, with the most that each gives.
     fn portions(&self, wish: &CpuWish, free: &BTreeSet<u32>) -> Vec<(u32, usize)> {
         let wanted = wish.cpus.max(1) as usize;
         let mut free_of: BTreeMap<u32, usize> = BTreeMap::new();
@@ -201,7 +201,7 @@ impl CpuTopology {
             .unwrap_or(if from == to { 10 } else { 20 })
     }
 
-    /// Whole cores while they last, then what other runs left of theirs, then a core is broken.
+    /// Whole cores first, then free processors of cores that other runs use, then a part of a free core.
     fn take(&self, free: &mut BTreeSet<u32>, node: u32, count: usize) -> Vec<u32> {
         let here: Vec<u32> = free
             .iter()
@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(mems(1 << 30, &[]), [1]);
         assert_eq!(mems((1 << 30) + 1, &[]), [0, 1]);
         assert_eq!(mems(1 << 29, &[(1, 3 << 28)]), [0, 1]);
-        // A machine whose memory nodes are not all ours to give.
+        // A machine with memory nodes that runs may not use.
         let bounded = machine.clone().within(&[4, 5, 12, 13], &[0]);
         assert_eq!(
             bounded

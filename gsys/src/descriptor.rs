@@ -1,5 +1,5 @@
 //! Open files that one process hands to another over a unix socket, with a message (SCM_RIGHTS of unix(7)). Messages keep
-//! their bounds on a socket of [`pair`]. Never decides what is handed to whom.
+//! their bounds on a socket of [`pair`]. Decides nothing about files or receivers.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,7 +14,7 @@ pub const MAX_DESCRIPTORS: usize = 4;
 
 /// A message as it came: its length in the caller's buffer, and its open files, which close on exec.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// 0 when the other end is gone.
     pub length: usize,
     pub descriptors: Vec<OwnedFd>,
@@ -51,7 +51,7 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
 
 /// Waits for the next message. One that is longer than the buffer, or brings more open files than are taken, is refused with
 /// `InvalidData`, and what came with it is closed.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedMessage> {
     let mut room = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut slices = [IoSliceMut::new(buffer)];
     let received = recvmsg::<()>(
@@ -61,9 +61,9 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
         MsgFlags::MSG_CMSG_CLOEXEC,
     );
     let message = match received {
-        // It went without having read all that we sent.
+        // The receiver went away without having read everything.
         Err(nix::Error::ECONNRESET) => {
-            return Ok(Received {
+            return Ok(ReceivedMessage {
                 length: 0,
                 descriptors: Vec::new(),
             });
@@ -76,7 +76,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut descriptors = Vec::new();
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = part {
-            // SAFETY: the kernel has just made these descriptors for us and nobody else knows them.
+            // SAFETY: the kernel has just made these descriptors for this process, and nothing else names one.
             descriptors.extend(
                 raw.into_iter()
                     .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -85,7 +85,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     }
     match cut {
         true => Err(io::ErrorKind::InvalidData.into()),
-        false => Ok(Received {
+        false => Ok(ReceivedMessage {
             length: message.bytes,
             descriptors,
         }),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn tempfile() -> File {
-        // SAFETY: a static name; the descriptor is new and only ours.
+        // SAFETY: a static name; the descriptor is new and nothing else names it.
         unsafe { File::from_raw_fd(libc::memfd_create(c"words".as_ptr(), libc::MFD_CLOEXEC)) }
     }
 }

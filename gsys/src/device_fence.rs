@@ -1,28 +1,30 @@
 //! The device fence of a run: which device nodes its processes may open or make. On v2 and hybrid a
-//! `BPF_PROG_TYPE_CGROUP_DEVICE` program of our own on the bare bpf(2), never a bpf_link (it vanishes with the daemon); on
+//! `BPF_PROG_TYPE_CGROUP_DEVICE` program on the bare bpf(2), never a bpf_link (it vanishes with the daemon); on
 //! pure v1 `devices.allow`/`devices.deny`. Fails closed: no fence, no start. Source: include/uapi/linux/bpf.h.
 
 mod bpf;
+mod fence;
 mod probe;
 mod rules;
 mod v1;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::cgroup::{CgroupError, RunCgroup};
+use crate::cgroup::RunCgroup;
+
+pub use fence::{Fence, FenceError, FenceTag};
 
 pub use probe::self_test;
 pub(crate) use rules::char_majors;
 pub use rules::{DeviceNumber, DeviceRule, FenceRules, GpuNode, NodeDevices, char_major};
 
-/// Puts the fence on a cgroup directory (see [`RunCgroup::fence_dir`]) that has none of ours yet. It stays when the caller
-/// ends, and goes with the cgroup.
+/// Puts the fence on a cgroup directory (see [`RunCgroup::fence_dir`]) that has no fence of gpupool yet. The fence outlives the caller
+/// and goes with the cgroup.
 pub fn attach(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError> {
     match kind_of(cgroup_dir)? {
-        Kind::Bpf => {
+        FenceKind::Bpf => {
             let dir = bpf::open_dir(cgroup_dir)?;
-            let loaded = bpf::kept(rules.program())?;
+            let loaded = bpf::kept(bpf::program_of(rules))?;
             bpf::attach(&dir, &loaded.program, None)
                 .map_err(|e| FenceError::at("attaching a program to", cgroup_dir, e))?;
             // Read back: a fence that the kernel does not list is no fence.
@@ -34,38 +36,38 @@ pub fn attach(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError
                 }),
             }
         }
-        Kind::V1 => v1::write(cgroup_dir, rules),
+        FenceKind::V1 => v1::write(cgroup_dir, rules),
     }
 }
 
 /// Swaps the fence `old` of a cgroup for a new one, atomically on v2: at no moment is the cgroup without a fence.
 pub fn replace(cgroup_dir: &Path, old: &Fence, rules: &FenceRules) -> Result<Fence, FenceError> {
     match kind_of(cgroup_dir)? {
-        Kind::Bpf => {
+        FenceKind::Bpf => {
             let dir = bpf::open_dir(cgroup_dir)?;
             let current = bpf::program_by_id(old.program_id).map_err(|_| FenceError::Changed {
                 path: cgroup_dir.to_owned(),
                 found: 0,
             })?;
-            let program = bpf::load(&rules.program())?;
+            let program = bpf::load(&bpf::program_of(rules))?;
             bpf::attach(&dir, &program, Some(&current))
                 .map_err(|e| FenceError::at("replacing the program of", cgroup_dir, e))?;
             bpf::info(&program)
         }
-        Kind::V1 => v1::rewrite(cgroup_dir, rules),
+        FenceKind::V1 => v1::rewrite(cgroup_dir, rules),
     }
 }
 
-/// The fences attached to exactly this cgroup (not those of its parents), ours and others'.
+/// The fences attached to exactly this cgroup (not those of its parents), gpupool's and others.
 pub fn query(cgroup_dir: &Path) -> Result<Vec<Fence>, FenceError> {
     match kind_of(cgroup_dir)? {
-        Kind::Bpf => bpf::query(cgroup_dir),
-        Kind::V1 => Ok(vec![v1::read(cgroup_dir)?]),
+        FenceKind::Bpf => bpf::query(cgroup_dir),
+        FenceKind::V1 => Ok(vec![v1::read(cgroup_dir)?]),
     }
 }
 
 /// Checks that the cgroup still carries exactly the fence of these rules, from nothing but the rules: usable after a restart
-/// of the caller. A fence that another program has put beside ours can only deny more, and is let be.
+/// of the caller. A fence that another program has put beside it can only deny more, and is let be.
 pub fn audit(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError> {
     let expected = expected_tag(cgroup_dir, rules)?;
     let attached = query(cgroup_dir)?;
@@ -82,8 +84,8 @@ pub fn audit(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError>
 /// The tag that a fence of these rules has on this kernel (its hash has changed between kernels, so the kernel is asked).
 pub fn expected_tag(cgroup_dir: &Path, rules: &FenceRules) -> Result<FenceTag, FenceError> {
     match kind_of(cgroup_dir)? {
-        Kind::Bpf => Ok(bpf::info(&bpf::load(&rules.program())?)?.tag),
-        Kind::V1 => Ok(v1::tag(&v1::lines(rules))),
+        FenceKind::Bpf => Ok(bpf::info(&bpf::load(&bpf::program_of(rules))?)?.tag),
+        FenceKind::V1 => Ok(v1::tag(&v1::lines(rules))),
     }
 }
 
@@ -97,75 +99,22 @@ pub fn audit_run(run: &RunCgroup, rules: &FenceRules) -> Result<Fence, FenceErro
     audit(&run.fence_dir()?, rules)
 }
 
-/// An attached fence. The tag is a hash of its rules: equal rules have equal tags on one boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
-    /// The kernel's number of the program; 0 on pure v1.
-    pub program_id: u32,
-    pub tag: FenceTag,
-}
-
-/// The kernel's hash of a program's instructions, or ours of the v1 rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FenceTag(pub [u8; 8]);
-
-impl std::fmt::Display for FenceTag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::fmt::Debug for FenceTag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-/// Why there is no fence, or not the right one. Always an error of the node: the run must not start, or must end.
-#[derive(Debug, thiserror::Error)]
-pub enum FenceError {
-    #[error("device fence: {what} {}", path.display())]
-    Io {
-        what: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-    #[error("device fence: the kernel refused the program ({log})")]
-    Load { log: String, source: io::Error },
-    #[error("device fence: {} does not carry the fence it was given; {found} other device programs are attached", path.display())]
-    Changed { path: PathBuf, found: usize },
-    #[error("device fence: {0}")]
-    Probe(String),
-    #[error("device fence: {} is neither in a v2 tree nor in a v1 devices tree", .0.display())]
-    NoTree(PathBuf),
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-}
-
-impl FenceError {
-    fn at(what: &'static str, path: &Path, source: io::Error) -> FenceError {
-        FenceError::Io {
-            what,
-            path: path.to_owned(),
-            source,
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FenceKind {
     Bpf,
     V1,
 }
 
 /// By the file system the directory is in, so that a fence is never written where it has no effect.
-fn kind_of(dir: &Path) -> Result<Kind, FenceError> {
+fn kind_of(dir: &Path) -> Result<FenceKind, FenceError> {
     let magic = nix::sys::statfs::statfs(dir)
         .map_err(|e| FenceError::at("opening", dir, e.into()))?
         .filesystem_type();
     match magic {
-        nix::sys::statfs::CGROUP2_SUPER_MAGIC => Ok(Kind::Bpf),
-        nix::sys::statfs::CGROUP_SUPER_MAGIC if dir.join("devices.deny").exists() => Ok(Kind::V1),
+        nix::sys::statfs::CGROUP2_SUPER_MAGIC => Ok(FenceKind::Bpf),
+        nix::sys::statfs::CGROUP_SUPER_MAGIC if dir.join("devices.deny").exists() => {
+            Ok(FenceKind::V1)
+        }
         _ => Err(FenceError::NoTree(dir.to_owned())),
     }
 }

@@ -11,7 +11,7 @@ use crate::cgroup::c_path;
 use crate::device_fence::DeviceNumber;
 
 /// A character major that no driver has registered now: from the range for experiments (240-254), else from above the
-/// dynamic ranges. `avoid` are majors that others of ours have taken.
+/// dynamic ranges. `avoid` are majors that other simulated drivers have taken.
 pub fn unused_major(avoid: &[u32]) -> io::Result<u32> {
     let text = fs::read_to_string("/proc/devices")?;
     let taken: BTreeSet<u32> = crate::device_fence::char_majors(&text)

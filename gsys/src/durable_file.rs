@@ -58,7 +58,7 @@ impl ReservedFile {
 
     /// Overwrites the reserved room with `bytes` and renames it to its path. Needs no new block for content that fits;
     /// more is refused with `FileTooLarge`. The file is cut to the content's length, which frees blocks. When this returns Ok the
-    /// content survives a power cut, be it under the name of the room: whoever reads after one looks there too.
+    /// content survives a power cut, perhaps under the name of the room: a reader looks there too.
     pub fn commit(mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > self.room_bytes {
             let text = format!(

@@ -133,7 +133,7 @@ pub fn is_tmpfs(dir: &Path) -> io::Result<bool> {
     Ok(nix::sys::statfs::statfs(dir)?.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC)
 }
 
-/// Unmounts, even while somebody still uses it (then it goes with the last user). What is not mounted is no error.
+/// Unmounts, even while processes still use it (then it goes with the last of them). A directory without a mount is no error.
 pub fn unmount(target: &Path) -> io::Result<()> {
     let target = c_path(target)?;
     // SAFETY: a NUL-terminated path.

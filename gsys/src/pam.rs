@@ -1,5 +1,5 @@
 //! A PAM session around a job: limits, keyrings and mounts that the site's session modules set up for any login. libpam is
-//! opened at run time, so that a node without it works too. Only session and account; nobody is asked for a password.
+//! opened at run time, so that a node without it works too. Only session and account; no password is asked for.
 //! Source: pam(3), pam_start(3), pam_open_session(3).
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -11,15 +11,15 @@ use std::ptr;
 #[derive(Debug)]
 pub struct Session {
     library: Library,
-    handle: Handle,
+    handle: PamHandle,
 }
 
 /// The opaque pam_handle_t; it belongs to one process and is used by one thread at a time.
 #[derive(Debug)]
-struct Handle(*mut c_void);
+struct PamHandle(*mut c_void);
 
 // SAFETY: libpam ties a handle to no thread, and Session gives out no shared access to it.
-unsafe impl Send for Handle {}
+unsafe impl Send for PamHandle {}
 
 impl Session {
     /// Opens a session of `user` for the service named in /etc/pam.d. `Ok(None)` when this machine has no libpam. An error
@@ -52,7 +52,7 @@ impl Session {
         }
         let session = Session {
             library,
-            handle: Handle(handle),
+            handle: PamHandle(handle),
         };
         session.establish(user).map(|()| Some(session))
     }
@@ -165,7 +165,7 @@ struct Conversation {
     data: *mut c_void,
 }
 
-/// A job has nobody to ask: a module that wants a password fails.
+/// A job cannot answer: a module that wants a password fails.
 unsafe extern "C" fn refuse_to_talk(
     _count: c_int,
     _messages: *mut *const c_void,
@@ -185,7 +185,7 @@ type SetItemCall = unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> c_
 type EnvironmentCall = unsafe extern "C" fn(*mut c_void) -> *mut *mut c_char;
 type WordsCall = unsafe extern "C" fn(*mut c_void, c_int) -> *const c_char;
 
-/// The functions of libpam.so.0 that we call. The library stays loaded: modules may have left threads or exit handlers.
+/// The functions of libpam.so.0 in use. The library stays loaded: modules may have left threads or exit handlers.
 #[derive(Clone, Copy, Debug)]
 struct Library {
     start: StartCall,

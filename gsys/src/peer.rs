@@ -1,4 +1,4 @@
-//! Who is on the other end of a unix socket, by the kernel's word (SO_PEERCRED). Nothing a client says about itself counts.
+//! The process at the other end of a unix socket, as the kernel tells (SO_PEERCRED). Nothing a client says about itself counts.
 
 use std::io;
 use std::os::fd::AsFd;

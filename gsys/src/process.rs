@@ -1,4 +1,4 @@
-//! Processes by pidfd, copies of the caller, and the reaping of children. Never decides whom to signal.
+//! Processes by pidfd, copies of the caller, and the reaping of children. Never decides which process to signal.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else names it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -100,14 +100,14 @@ pub fn whereabouts(pid: i32) -> String {
 
 /// Which of the two a process is after [`fork`].
 #[derive(Debug)]
-pub enum Forked {
+pub enum ForkSide {
     Parent { pid: i32, pidfd: OwnedFd },
     Child,
 }
 
 /// Makes a copy of the calling process, which must have a single thread: then all that it holds may be used in the copy,
 /// too. `cgroup` is a directory of the v2 tree, in which the copy begins its life (clone3(2), CLONE_INTO_CGROUP).
-pub fn fork(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+pub fn fork(cgroup: Option<BorrowedFd<'_>>) -> io::Result<ForkSide> {
     // A directory's links are itself, its name, and one for each thread in it.
     if fs::metadata("/proc/self/task")?.nlink() != 3 {
         return Err(io::Error::other(
@@ -140,9 +140,9 @@ pub fn fork(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Forked::Child),
-        // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
-        pid => Ok(Forked::Parent {
+        0 => Ok(ForkSide::Child),
+        // SAFETY: the kernel has just made this descriptor, and nothing else names it.
+        pid => Ok(ForkSide::Parent {
             pid: pid as i32,
             pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
         }),
@@ -191,7 +191,7 @@ pub fn reap(pid: i32) -> io::Result<Exit> {
 
 /// A child that has ended: how, and what it and the descendants that were waited for have used.
 #[derive(Clone, Copy, Debug)]
-pub struct Reaped {
+pub struct ReapedChild {
     pub pid: i32,
     pub exit: Exit,
     pub cpu_user_micros: u64,
@@ -201,7 +201,7 @@ pub struct Reaped {
 }
 
 /// Reaps every child that has ended. For a sub-reaper's SIGCHLD.
-pub fn reap_all() -> Vec<Reaped> {
+pub fn reap_all() -> Vec<ReapedChild> {
     let mut all = Vec::new();
     while let Ok(Some(child)) = wait(-1, libc::WNOHANG) {
         all.push(child);
@@ -209,7 +209,7 @@ pub fn reap_all() -> Vec<Reaped> {
     all
 }
 
-fn wait(pid: i32, flags: i32) -> io::Result<Option<Reaped>> {
+fn wait(pid: i32, flags: i32) -> io::Result<Option<ReapedChild>> {
     let mut status = 0;
     // SAFETY: a struct of integers.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
@@ -227,7 +227,7 @@ fn wait(pid: i32, flags: i32) -> io::Result<Option<Reaped>> {
             _ => return Ok(None),
         };
         let micros = |time: libc::timeval| (time.tv_sec * 1_000_000 + time.tv_usec).max(0) as u64;
-        return Ok(Some(Reaped {
+        return Ok(Some(ReapedChild {
             pid,
             exit,
             cpu_user_micros: micros(used.ru_utime),

@@ -56,24 +56,24 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-struct Level {
+struct DirLevel {
     name: CString,
     dir: OwnedFd,
     entries: OwningIter,
 }
 
-impl Level {
-    fn enter(dir: OwnedFd, name: CString) -> io::Result<Level> {
+impl DirLevel {
+    fn enter(dir: OwnedFd, name: CString) -> io::Result<DirLevel> {
         // A description of its own: the place in the listing belongs to it.
         let entries = Dir::from_fd(open_below(&dir, c".")?)?.into_iter();
-        Ok(Level { name, dir, entries })
+        Ok(DirLevel { name, dir, entries })
     }
 }
 
 /// Removes what is below `top`, down to [`OPEN_LEVELS`]; what is deeper becomes an entry of `top`. How many entries went or moved.
 fn empty(top: &OwnedFd, moved: &mut u64) -> io::Result<u64> {
     let mut done = 0;
-    let mut levels = vec![Level::enter(top.try_clone()?, CString::default())?];
+    let mut levels = vec![DirLevel::enter(top.try_clone()?, CString::default())?];
     loop {
         let depth = levels.len();
         let Some(level) = levels.last_mut() else {
@@ -95,7 +95,7 @@ fn empty(top: &OwnedFd, moved: &mut u64) -> io::Result<u64> {
             done += 1;
         } else if depth < OPEN_LEVELS {
             let (name, dir) = (name.to_owned(), open_below(&level.dir, name)?);
-            levels.push(Level::enter(dir, name)?);
+            levels.push(DirLevel::enter(dir, name)?);
         } else {
             move_up(&level.dir, name, top, moved)?;
             done += 1;
@@ -227,7 +227,7 @@ mod tests {
             fs::create_dir_all(tree.join(wide)).unwrap();
             nest(&tree.join(wide), 45_000);
         }
-        // Left by a removal that was killed, and by a user who knows the names.
+        // Left by a removal that was killed, or made by a user with the same names.
         fs::create_dir_all(tree.join(".removed-0/x")).unwrap();
         fs::write(tree.join(".removed-1"), "").unwrap();
         let small = std::thread::Builder::new().stack_size(64 << 10);

@@ -1,5 +1,5 @@
-//! Files that an administrator writes, read as a whole: regular ones, and no larger than they can sensibly be. A FIFO by such a name
-//! would be waited for, and a device never come to its end.
+//! Files that an administrator writes, read as a whole: regular files up to a bound. Reading a FIFO of such a name would wait, and
+//! reading a device would never end.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,5 +1,5 @@
-//! Users and groups as the node's NSS knows them. Tells "no such user" from "nobody could be asked": the first is an answer,
-//! the second an error of the node.
+//! Users and groups of the node's NSS. Tells "no such user" from "NSS does not answer": the first is an answer, the second an error
+//! of the node.
 
 use std::ffi::CString;
 use std::io;

@@ -1,4 +1,4 @@
-//! The C functions of NVML. Here: what all of them share (no panic leaves, no null pointer is written through) and those about
+//! The C functions of NVML. Here: what all functions share (no panic leaves, no null pointer is written through) and the functions about
 //! the library and the driver. A function that is missing is simply not exported, as in an older driver.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -15,10 +15,10 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::library::{self, Code};
 
-/// Declares C functions whose bodies are `Result<(), Code>`.
+/// Declares C functions with bodies of type `Result<(), Code>`.
 macro_rules! nvml_functions {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => { $(
-        // SAFETY: the names are NVML's and this library stands in for NVML; nothing else in a process defines them.
+        // SAFETY: the names are NVML's and this library stands in for NVML; nothing else in a process defines one.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $kind),*) -> $crate::library::Code {
             $crate::abi::answer(move || {
@@ -42,7 +42,7 @@ mod usage;
 
 /// An out pointer of a C caller, or a pointer to an array of them.
 #[repr(transparent)]
-pub struct Out<T>(*mut T);
+pub struct OutPointer<T>(*mut T);
 
 /// A C string of a caller.
 #[repr(transparent)]
@@ -51,7 +51,7 @@ pub struct Text(*const c_char);
 /// An `nvmlDevice_t` or `nvmlEventSet_t`: a number in a pointer's clothes, never followed.
 pub type Handle = usize;
 
-impl<T: Copy> Out<T> {
+impl<T: Copy> OutPointer<T> {
     /// Stores `value`; a null pointer is the caller's error.
     pub fn put(&self, value: T) -> Result<(), Code> {
         if self.0.is_null() {
@@ -82,12 +82,12 @@ impl<T: Copy> Out<T> {
 
     /// The version in the first field of a versioned structure, before its size is known.
     pub fn version(&self) -> Result<c_uint, Code> {
-        Out::<c_uint>(self.0.cast()).get()
+        OutPointer::<c_uint>(self.0.cast()).get()
     }
 
     /// The same pointer as one to the structure that the version named.
-    pub fn cast<U: Copy>(&self) -> Out<U> {
-        Out(self.0.cast())
+    pub fn cast<U: Copy>(&self) -> OutPointer<U> {
+        OutPointer(self.0.cast())
     }
 
     /// True where the caller wants only the count, not the array.
@@ -117,7 +117,7 @@ pub const fn struct_version<T>(number: u32) -> c_uint {
     size_of::<T>() as c_uint | (number << 24)
 }
 
-impl Out<c_char> {
+impl OutPointer<c_char> {
     /// Stores a NUL-terminated string in a buffer of `length` bytes.
     pub fn put_text(&self, length: c_uint, text: &str) -> Result<(), Code> {
         if self.0.is_null() {
@@ -174,19 +174,19 @@ nvml_functions! {
 
     fn nvmlShutdown() { library::shut_down() }
 
-    fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: c_uint) {
+    fn nvmlSystemGetDriverVersion(version: OutPointer<c_char>, length: c_uint) {
         version.put_text(length, &library::state()?.driver.version)
     }
 
-    fn nvmlSystemGetNVMLVersion(version: Out<c_char>, length: c_uint) {
+    fn nvmlSystemGetNVMLVersion(version: OutPointer<c_char>, length: c_uint) {
         version.put_text(length, &library::state()?.driver.nvml_version)
     }
 
-    fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) { version.put(library::state()?.driver.cuda_version) }
+    fn nvmlSystemGetCudaDriverVersion(version: OutPointer<c_int>) { version.put(library::state()?.driver.cuda_version) }
 
-    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) { version.put(library::state()?.driver.cuda_version) }
+    fn nvmlSystemGetCudaDriverVersion_v2(version: OutPointer<c_int>) { version.put(library::state()?.driver.cuda_version) }
 
-    fn nvmlSystemGetProcessName(pid: c_uint, name: Out<c_char>, length: c_uint) {
+    fn nvmlSystemGetProcessName(pid: c_uint, name: OutPointer<c_char>, length: c_uint) {
         library::state()?;
         let path = fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| NOT_FOUND)?;
         name.put_text(length, &path.to_string_lossy())
@@ -194,7 +194,7 @@ nvml_functions! {
 }
 
 /// Calls answered so far: no function of NVML, for measuring what a sweep costs.
-// SAFETY: as for the functions above; the name is ours.
+// SAFETY: as for the functions above; the name is nvml-sim's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlSimCalls() -> u64 {
     library::calls()

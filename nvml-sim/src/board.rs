@@ -1,4 +1,4 @@
-//! The boards we can simulate, as data with the numbers their real drivers report, and hosts made of them. Deterministic: the
+//! The boards that can be simulated, as data with the numbers that real drivers report, and hosts with such boards. Deterministic: the
 //! same seed gives the same UUIDs and serials. Source: `nvidia-smi -q` and `nvidia-smi topo -m` of such boards and NVIDIA's
 //! data sheets; the wiring of eight V100 is that of the DGX-1.
 
@@ -323,7 +323,7 @@ fn gpu(
     host_seed: &str,
     minor_base: u32,
 ) -> Gpu {
-    // Real eight-way boards number their device nodes in another order than NVML its indices; ours must too, always.
+    // Real eight-way boards number device nodes in another order than NVML its indices; simulated boards do so always.
     let minor = minor_base + ((slot + total.div_ceil(2)) % total) as u32;
     let bus = if total <= BUSES.len() {
         BUSES[slot]

@@ -1,4 +1,5 @@
-//! A stand-in for a program that checks one GPU: writes the JSON lines of one, and what a GPU that is not sound would make of them.
+//! A stand-in for a program that checks one GPU: writes the JSON lines of such a program, with the results of a faulty GPU where there
+//! is a fault.
 //! Owns what each word of the fault `check` does; gpud runs it like any program of a site.
 
 use crate::state::{Gpu, State};

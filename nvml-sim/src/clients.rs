@@ -1,5 +1,5 @@
-//! Who has the simulated GPUs open: a lock on a file beside the state, shared by every process that has NVML initialised. The driver
-//! resets no GPU that anybody has open.
+//! The processes that have the simulated GPUs open: a lock on a file beside the state, shared by each process that has NVML initialised.
+//! The driver resets no GPU that a process has open.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -15,7 +15,7 @@ pub fn hold_open(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Nobody has them open and nobody opens them until it is dropped; otherwise who does, as far as the kernel tells.
+/// While it lives no process has the GPUs open, or opens one. The error names the process that does, as far as the kernel tells.
 pub fn keep_out(dir: &Path) -> Result<File, String> {
     let file = open(dir).map_err(|e| e.to_string())?;
     match file.try_lock() {

@@ -1,5 +1,5 @@
-//! The other library of the same file: a `libcuda.so.1` whose GPUs are those of the state, and which really carries out the PTX it
-//! is given. What is wrong with a GPU shows in what its kernels compute, what its memory keeps and how long its copies take.
+//! The other library of the same file: a `libcuda.so.1` with the GPUs of the state, which really executes the PTX it is given. A fault
+//! of a GPU shows in the results of kernels, in its memory, and in the time of copies.
 //! Source: `cuda.h` and NVIDIA's CUDA driver API reference; which functions exist is listed in README.md.
 
 mod abi;
@@ -9,15 +9,15 @@ mod ptx;
 mod visible;
 
 /// A `CUresult`; as an error never 0.
-pub type Code = u32;
+pub type CudaCode = u32;
 
 /// The errors that are given, with their names and CUDA's words for them.
 macro_rules! errors {
     ($($name:ident = $code:literal $words:literal;)*) => {
-        $(pub const $name: Code = $code;)*
+        $(pub const $name: CudaCode = $code;)*
 
         /// Name and words, each NUL-terminated.
-        fn described(code: Code) -> Option<(&'static str, &'static str)> {
+        fn described(code: CudaCode) -> Option<(&'static str, &'static str)> {
             match code {
                 0 => Some(("CUDA_SUCCESS\0", "no error\0")),
                 $($code => Some((concat!("CUDA_ERROR_", stringify!($name), "\0"), concat!($words, "\0"))),)*

@@ -1,4 +1,4 @@
-//! Faults an administrator or a test can inject, their words on the command line, and what each changes in the state.
+//! Faults that an administrator or a test can inject, the words of each on the command line, and its change of the state.
 //! Every fault does one thing: `xid 79` only delivers the event, and `lost` only loses the GPU.
 
 use std::fmt;

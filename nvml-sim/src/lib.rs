@@ -15,6 +15,7 @@ mod mig;
 mod reading;
 mod reset;
 mod state;
+mod state_dir;
 mod state_watch;
 
 pub use board::{PROFILES, Profile, board, host, profile};
@@ -26,9 +27,10 @@ pub use mig::{MigProfile, cut, mig_minors, mig_profiles};
 pub use reset::{reboot, reset};
 pub use state::{
     ComputeInstance, ComputeMode, Counters, Driver, DriverState, Ecc, Event, EventKind, Fabric,
-    FabricState, Faults, Gpu, GpuInstance, MAX_EVENTS, MIG_MINORS_FILE, Process, ProcessKind,
-    Readings, RetiredPages, RowRemap, STATE_FILE, State, StateError, Thresholds, Traffic,
+    FabricState, Faults, Gpu, GpuInstance, MAX_EVENTS, Process, ProcessKind, Readings,
+    RetiredPages, RowRemap, State, Thresholds, Traffic,
 };
+pub use state_dir::{MIG_MINORS_FILE, STATE_FILE, StateError};
 
 /// The environment variable that names the state file, or the directory that holds [`STATE_FILE`]. Without it the library
 /// reads [`STATE_FILE`] in the directory it was itself loaded from.

@@ -29,9 +29,9 @@ use nvml_wrapper_sys::bindings::{
 use crate::STATE_VARIABLE;
 use crate::clients;
 use crate::state::{
-    ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, STATE_FILE, State,
-    state_file,
+    ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, State,
 };
+use crate::state_dir::{STATE_FILE, state_file};
 use crate::state_watch::StateWatch;
 
 /// An `nvmlReturn_t`; as an error never `NVML_SUCCESS`.
@@ -45,13 +45,13 @@ const FIRST_HANDLE: usize = 0x4E00_0000;
 
 struct Library {
     users: u32,
-    /// Who has the library initialised holds the GPUs open.
+    /// A process with an initialised library holds the GPUs open.
     held_open: Option<fs::File>,
     path: PathBuf,
     seen: Option<FileMark>,
     state: Result<Arc<State>, Code>,
     /// What is behind each handle ever given out: a handle stays with its GPU when indices move.
-    handles: Vec<Named>,
+    handles: Vec<HandleTarget>,
     event_sets: BTreeMap<usize, EventSet>,
     next_event_set: usize,
     gpm_samples: BTreeMap<usize, Option<GpmReading>>,
@@ -60,7 +60,7 @@ struct Library {
 
 /// What a handle means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum HandleTarget {
     /// By UUID.
     Gpu(String),
     /// A MIG device, by its UUID.
@@ -194,7 +194,7 @@ pub fn ask<T>(
     question: impl FnOnce(&State, &Gpu) -> Result<T, Code>,
 ) -> Result<T, Code> {
     match named(handle)? {
-        Named::Gpu(uuid) => answerable(|gpu| gpu.uuid == uuid, question),
+        HandleTarget::Gpu(uuid) => answerable(|gpu| gpu.uuid == uuid, question),
         _ => Err(NOT_SUPPORTED),
     }
 }
@@ -205,16 +205,16 @@ pub fn ask_device<T>(
     question: impl FnOnce(&State, &Gpu, Option<Part<'_>>) -> Result<T, Code>,
 ) -> Result<T, Code> {
     match named(handle)? {
-        Named::Gpu(uuid) => answerable(
+        HandleTarget::Gpu(uuid) => answerable(
             |gpu| gpu.uuid == uuid,
             |state, gpu| question(state, gpu, None),
         ),
-        Named::MigDevice(uuid) => answerable(
+        HandleTarget::MigDevice(uuid) => answerable(
             |gpu| part_of(gpu, &uuid).is_some(),
             |state, gpu| question(state, gpu, part_of(gpu, &uuid)),
         )
         .map_err(|code| if code == GPU_IS_LOST { NOT_FOUND } else { code }),
-        Named::GpuInstance(..) | Named::ComputeInstance(..) => Err(INVALID_ARGUMENT),
+        HandleTarget::GpuInstance(..) | HandleTarget::ComputeInstance(..) => Err(INVALID_ARGUMENT),
     }
 }
 
@@ -223,7 +223,7 @@ pub fn ask_instance<T>(
     handle: usize,
     question: impl FnOnce(&Gpu, &GpuInstance) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    let Named::GpuInstance(uuid, id) = named(handle)? else {
+    let HandleTarget::GpuInstance(uuid, id) = named(handle)? else {
         return Err(INVALID_ARGUMENT);
     };
     answerable(
@@ -285,11 +285,11 @@ fn answerable<T>(
 
 /// The handle of the GPU with this UUID: always the same one.
 pub fn handle_of(uuid: &str) -> usize {
-    handle_for(Named::Gpu(uuid.to_owned()))
+    handle_for(HandleTarget::Gpu(uuid.to_owned()))
 }
 
 /// The handle for anything that can have one: always the same one.
-pub fn handle_for(named: Named) -> usize {
+pub fn handle_for(named: HandleTarget) -> usize {
     let mut library = library();
     let position = library
         .handles
@@ -303,7 +303,7 @@ pub fn handle_for(named: Named) -> usize {
 }
 
 /// What is behind a handle, whatever its condition.
-pub fn named(handle: usize) -> Result<Named, Code> {
+pub fn named(handle: usize) -> Result<HandleTarget, Code> {
     let position = handle.checked_sub(FIRST_HANDLE).ok_or(INVALID_ARGUMENT)?;
     library()
         .handles
@@ -509,7 +509,7 @@ fn library() -> MutexGuard<'static, Library> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Tells the person who wrote the state what is wrong with it; NVML itself has no word for it.
+/// Prints what is wrong with the state; NVML has no error for it.
 fn complain(error: &dyn std::error::Error) -> Code {
     let cause = error
         .source()

@@ -68,7 +68,7 @@ impl StateWatch {
 fn watch(dir: &Path) -> Option<RawFd> {
     let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     let changes = libc::IN_MOVED_TO | libc::IN_CLOSE_WRITE | libc::IN_CREATE | libc::IN_DELETE;
-    // SAFETY: a NUL-terminated path that outlives the call; a descriptor that is of no use is closed, and only we know it.
+    // SAFETY: a NUL-terminated path that outlives the call; a useless descriptor is closed, and nothing else names it.
     unsafe {
         let descriptor = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
         if descriptor < 0 {

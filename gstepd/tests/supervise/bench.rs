@@ -61,7 +61,7 @@ impl Bench {
         Some(bench)
     }
 
-    /// A run without isolation, as whoever runs the tests.
+    /// A run without isolation, as the user of the tests.
     pub fn bare(script: &str) -> Bench {
         let spool = tempfile::tempdir().unwrap();
         fs::set_permissions(spool.path(), fs::Permissions::from_mode(0o711)).unwrap();

@@ -18,7 +18,7 @@ pub struct Grun {
 
 /// What came of a step's tasks, by rank.
 #[derive(Default, Debug)]
-pub struct Collected {
+pub struct StepOutcome {
     pub stdout: BTreeMap<u32, String>,
     pub stderr: BTreeMap<u32, String>,
     pub ended: BTreeMap<u32, (ExitCode, String)>,
@@ -28,7 +28,7 @@ pub struct Collected {
     pub used: Option<(Usage, String)>,
 }
 
-pub struct Connection {
+pub struct TaskConnection {
     stream: TcpStream,
     received: Vec<u8>,
 }
@@ -58,13 +58,13 @@ impl Grun {
         }
     }
 
-    pub fn accept(&self) -> Connection {
+    pub fn accept(&self) -> TaskConnection {
         let stream = wait_for("gstepd to connect", || self.listener.accept().ok()).0;
         stream.set_nonblocking(false).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        let mut connection = Connection {
+        let mut connection = TaskConnection {
             stream,
             received: Vec::new(),
         };
@@ -76,7 +76,7 @@ impl Grun {
     }
 }
 
-impl Connection {
+impl TaskConnection {
     /// The next frame; `None` at the end of the stream.
     pub fn next(&mut self) -> Option<StepOutput> {
         loop {
@@ -127,8 +127,8 @@ impl Connection {
     }
 
     /// Reads to the end of the stream.
-    pub fn collect(mut self) -> Collected {
-        let mut all = Collected::default();
+    pub fn collect(mut self) -> StepOutcome {
+        let mut all = StepOutcome::default();
         while let Some(output) = self.next() {
             match output {
                 StepOutput::Output {

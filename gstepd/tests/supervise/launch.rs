@@ -15,7 +15,7 @@ use gmodel::supervise::{SupervisorCommand, SupervisorReport};
 
 use crate::bench::{Bench, UID, is_alive, pid_in, wait_for};
 
-/// A job whose user has this `.profile`, and 20 s for it.
+/// A job of a user with this `.profile`, and 20 s for it.
 fn with_profile(profile: &str, script: &str) -> Option<Bench> {
     let mut bench = Bench::isolated(script)?;
     let home = bench.spool.path().join("home");

@@ -35,7 +35,7 @@ fn preempt(link: &mut Link) {
 /// What the socket answers to a line.
 fn mark(bench: &Bench, line: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket(bench)).unwrap();
-    // Whoever is refused may find the connection closed while it writes.
+    // A refused client may find the connection closed while it writes.
     let _ = stream.write_all(line);
     let mut answer = String::new();
     let _ = BufReader::new(stream).read_line(&mut answer);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use gmodel::ExitCode;
 use gmodel::run::EndCause;
 use gmodel::supervise::{SupervisorCommand, SupervisorReport};
-use gsys::descriptor::{self, Received};
+use gsys::descriptor::{self, ReceivedMessage};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::bench::{Bench, Link, PATIENCE, exists, is_alive, pid_in, wait_for};
@@ -61,7 +61,7 @@ impl StandBy {
         ours
     }
 
-    fn answer(&self) -> (String, Received) {
+    fn answer(&self) -> (String, ReceivedMessage) {
         let mut text = [0; 1024];
         let answer = descriptor::receive(&self.requests, &mut text).unwrap();
         (
@@ -202,7 +202,7 @@ fn the_stand_by_ends_with_its_gpud_and_takes_no_run_along() {
     assert_eq!(link.end().exit, ExitCode::exited(6));
 }
 
-/// Kill -9 at any moment of a request: either somebody holds the conversation and supervises, or nobody does and the run
+/// Kill -9 at any moment of a request: either a supervisor holds the connection, or none does and the run
 /// has not begun.
 #[test]
 fn a_stand_by_killed_over_a_request_has_forked_or_not_and_the_conversation_tells() {

@@ -9,7 +9,7 @@ use gmodel::supervise::{StepOrder, SupervisorCommand};
 use gsys::cgroup::{Hierarchy, Limits, Trees};
 
 use super::bench::{Bench, Link, exists, is_alive, pid_in, wait_for};
-use super::grun::{Collected, Grun};
+use super::grun::{Grun, StepOutcome};
 
 const MIB: u64 = 1 << 20;
 /// A job that ends when the test says so, and well.
@@ -17,7 +17,7 @@ const UNTIL_TOLD: &str = "while [ ! -e go ]; do sleep 0.02; done";
 /// Takes so many bytes of memory, as shells do.
 const FILL: &str = "fill() { x=$(head -c $1 /dev/zero | tr '\\0' x); }";
 
-fn run_step(link: &mut Link, order: impl FnOnce(&Grun) -> StepOrder) -> Collected {
+fn run_step(link: &mut Link, order: impl FnOnce(&Grun) -> StepOrder) -> StepOutcome {
     let grun = Grun::listen();
     link.send(&SupervisorCommand::Step {
         step: Box::new(order(&grun)),
@@ -117,7 +117,7 @@ fn a_step_that_fills_its_memory_is_out_of_memory_and_its_job_goes_on() {
     });
     fs::write(bench.work.join("killed"), "").unwrap();
     let all = connection.collect();
-    // A shell whose child was killed says 137 itself.
+    // A shell says 137 itself where its child was killed.
     assert!(
         all.ended[&0] == (ExitCode::killed(9), "Out Of Memory".into())
             || all.ended[&0].0 == ExitCode::exited(137),

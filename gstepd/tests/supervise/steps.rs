@@ -7,7 +7,7 @@ use gmodel::run::EndCause;
 use gmodel::supervise::{StepOrder, StepOutput, SupervisorCommand};
 
 use super::bench::{Bench, Link, UID, exists, is_alive, pid_in, wait_for};
-use super::grun::{Collected, Grun};
+use super::grun::{Grun, StepOutcome};
 
 /// A job that only waits, with a step in it.
 fn job_with_step(order: impl FnOnce(&Grun) -> StepOrder) -> Option<(Bench, Link, Grun)> {
@@ -26,7 +26,7 @@ fn tasks_run_in_the_job_as_its_user_and_know_their_place() {
     let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(4, 3, script)) else {
         return;
     };
-    let all: Collected = grun.accept().collect();
+    let all: StepOutcome = grun.accept().collect();
     for rank in 0..3 {
         let lines: Vec<&str> = all.stdout[&rank].lines().collect();
         assert_eq!(lines[0], format!("{rank}/3 4 7 0"));

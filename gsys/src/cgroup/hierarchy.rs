@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::{CgroupError, Limits, read_file};
+use super::error::CgroupError;
+use super::file::read_file;
 
 /// The four shapes a Linux machine comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +75,14 @@ impl Controller {
     }
 }
 
-/// One mounted v1 tree and those of our controllers that live in it (`cpu,cpuacct` are often mounted together).
+/// One mounted v1 tree and its controllers (`cpu,cpuacct` are often mounted together).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct V1Tree {
     pub controllers: Vec<Controller>,
     pub mount: PathBuf,
 }
 
-/// The trees we work in: each controller once, and the v2 tree where there is one.
+/// The trees in use: each controller once, and the v2 tree where there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trees {
     pub v1: Vec<V1Tree>,
@@ -139,11 +140,11 @@ impl Trees {
             .chain(self.v2.as_deref())
     }
 
-    /// The trees in which a run with these limits needs cgroups: each costs some tens of microseconds to make and to remove.
+    /// The trees in which a run needs cgroups, with or without processors of its own: each costs some tens of microseconds to make and to remove.
     /// CPU time is read from the v2 tree where there is one.
-    pub(super) fn for_run(&self, limits: &Limits) -> Trees {
+    pub(super) fn for_run(&self, has_cpu_set: bool) -> Trees {
         let needed = |controller: &Controller| match controller {
-            Controller::Cpuset => limits.cpu_set.is_some(),
+            Controller::Cpuset => has_cpu_set,
             Controller::Cpuacct => self.v2.is_none(),
             _ => true,
         };
@@ -177,9 +178,17 @@ impl Trees {
         })
     }
 
+    /// The directory in the tree in which processes are counted.
+    pub(super) fn main_dir(&self, rel: &Path) -> PathBuf {
+        match self.main_mount() {
+            Some(mount) => mount.join(rel),
+            None => rel.to_owned(),
+        }
+    }
+
     /// The cgroup of that path in every tree.
-    pub(super) fn at(&self, rel: &Path) -> Place<'_> {
-        Place {
+    pub(super) fn at(&self, rel: &Path) -> CgroupPaths<'_> {
+        CgroupPaths {
             trees: self,
             main: rel.to_owned(),
             others: rel.to_owned(),
@@ -187,8 +196,8 @@ impl Trees {
     }
 
     /// The job of the run with that path: beside its supervisor in the main tree, the run's own cgroup in the others.
-    pub(super) fn job_of(&self, run: &Path) -> Place<'_> {
-        Place {
+    pub(super) fn job_of(&self, run: &Path) -> CgroupPaths<'_> {
+        CgroupPaths {
             trees: self,
             main: run.join("job"),
             others: run.to_owned(),
@@ -196,8 +205,8 @@ impl Trees {
     }
 
     /// A step of that run: below its job.
-    pub(super) fn step_of(&self, run: &Path, step: &str) -> Place<'_> {
-        Place {
+    pub(super) fn step_of(&self, run: &Path, step: &str) -> CgroupPaths<'_> {
+        CgroupPaths {
             trees: self,
             main: run.join("job").join(step),
             others: run.join(step),
@@ -255,13 +264,13 @@ impl Trees {
 }
 
 /// One cgroup in every tree; its path may be another in the main one.
-pub(super) struct Place<'a> {
+pub(super) struct CgroupPaths<'a> {
     trees: &'a Trees,
     main: PathBuf,
     others: PathBuf,
 }
 
-impl Place<'_> {
+impl CgroupPaths<'_> {
     pub fn trees(&self) -> &Trees {
         self.trees
     }
@@ -287,6 +296,17 @@ impl Place<'_> {
     /// In the v2 tree, where there is one.
     pub fn v2(&self) -> Option<PathBuf> {
         self.trees.v2.as_deref().map(|mount| self.dir(mount))
+    }
+
+    /// The directory to which a device fence is attached: in the v2 tree, else in the v1 devices tree.
+    pub fn fence_dir(&self) -> Result<PathBuf, CgroupError> {
+        self.v2()
+            .or_else(|| self.v1(Controller::Devices))
+            .ok_or_else(|| CgroupError::NoController {
+                limit: "device",
+                controller: "devices",
+                why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
+            })
     }
 
     /// In the v1 tree of this controller.

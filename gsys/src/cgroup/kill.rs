@@ -1,4 +1,4 @@
-//! Ending, freezing and counting the processes of a cgroup, however they forked. `cgroup.kill` where the kernel has it
+//! Kills, freezes and counts the processes of a cgroup, however these forked. `cgroup.kill` where the kernel has it
 //! (5.14), else freeze, SIGKILL, thaw until nothing is left. Never signals a pid without holding it by a pidfd.
 
 use std::fs;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::hierarchy::Place;
+use super::error::CgroupError;
+use super::file::{child_dirs, read_file, write_file};
+use super::hierarchy::{CgroupPaths, Controller};
 use super::usage::field;
-use super::{CgroupError, Controller, child_dirs, read_file, write_file};
 use crate::process;
 
 /// Rounds of SIGKILL without `cgroup.kill` go on for this long against a job that forks as fast as it can.
@@ -19,7 +20,7 @@ const KILL_ROUNDS: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// SIGKILL to everything at and below `place` in every tree. A cgroup that is gone has nothing to kill.
-pub(super) fn kill_tree(place: &Place<'_>) -> Result<(), CgroupError> {
+pub(super) fn kill_tree(place: &CgroupPaths<'_>) -> Result<(), CgroupError> {
     let switch = place.v2().map(|dir| dir.join("cgroup.kill"));
     match switch.map(|path| write_file(&path, "1")) {
         Some(Ok(())) => {}
@@ -34,7 +35,7 @@ pub(super) fn kill_tree(place: &Place<'_>) -> Result<(), CgroupError> {
 
 /// Kills what `cgroup.procs` lists, again and again until nothing new turns up. After `cgroup.kill` this finds only
 /// processes that sit in a v1 tree of the run and not in its v2 tree.
-fn kill_listed(place: &Place<'_>) -> Result<(), CgroupError> {
+fn kill_listed(place: &CgroupPaths<'_>) -> Result<(), CgroupError> {
     let deadline = Instant::now() + KILL_ROUNDS;
     let mut signalled: Vec<i32> = Vec::new();
     loop {
@@ -93,7 +94,7 @@ fn cgroup_suffix(dir: &Path) -> Option<PathBuf> {
 }
 
 /// Stops or lets run everything at and below `place`. Thawing reaches cgroups the job has nested and frozen itself.
-pub(super) fn freeze(place: &Place<'_>, frozen: bool) -> Result<(), CgroupError> {
+pub(super) fn freeze(place: &CgroupPaths<'_>, frozen: bool) -> Result<(), CgroupError> {
     let (dir, file, value) = match (place.v2(), place.v1(Controller::Freezer)) {
         (Some(dir), _) => (dir, "cgroup.freeze", if frozen { "1" } else { "0" }),
         (None, Some(dir)) => (
@@ -115,14 +116,14 @@ pub(super) fn freeze(place: &Place<'_>, frozen: bool) -> Result<(), CgroupError>
 
 fn thaw_nested(dir: &Path, file: &str, value: &str) {
     for child in child_dirs(dir) {
-        // A child removed under our hands needs no thaw.
+        // A child that was removed meanwhile needs no thaw.
         let _ = write_file(&child.join(file), value);
         thaw_nested(&child, file, value);
     }
 }
 
 /// No live process at or below `place`, in any tree.
-pub(super) fn is_empty(place: &Place<'_>) -> Result<bool, CgroupError> {
+pub(super) fn is_empty(place: &CgroupPaths<'_>) -> Result<bool, CgroupError> {
     if let Some(dir) = place.v2() {
         match read_file(&dir.join("cgroup.events")) {
             Ok(events) if field(&events, "populated") != Some(0) => return Ok(false),
@@ -139,7 +140,7 @@ pub(super) fn is_empty(place: &Place<'_>) -> Result<bool, CgroupError> {
 }
 
 /// Waits for [`is_empty`]; false when `patience` ends first.
-pub(super) fn wait_empty(place: &Place<'_>, patience: Duration) -> Result<bool, CgroupError> {
+pub(super) fn wait_empty(place: &CgroupPaths<'_>, patience: Duration) -> Result<bool, CgroupError> {
     let deadline = Instant::now() + patience;
     let events = place
         .v2()
@@ -157,7 +158,7 @@ pub(super) fn wait_empty(place: &Place<'_>, patience: Duration) -> Result<bool, 
             Some(file) => {
                 let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
                 let millis = PollTimeout::try_from(nap).unwrap_or(PollTimeout::from(1u8));
-                // An interrupted poll only means that we look earlier.
+                // An interrupted poll only means an earlier look.
                 let _ = poll(&mut fds, millis);
             }
             None => std::thread::sleep(nap.min(Duration::from_millis(2))),

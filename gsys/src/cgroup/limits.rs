@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::hierarchy::Place;
-use super::{CgroupError, CgroupRoot, Controller, Hierarchy, Trees, read_file, write_file};
+use super::error::CgroupError;
+use super::file::{read_file, write_file};
+use super::hierarchy::{CgroupPaths, Controller, Hierarchy, Trees};
 use crate::cpu::{list_text, parse_list};
 
 /// Limits of a run; `None` is unlimited at creation and unchanged on an update.
@@ -22,34 +23,7 @@ pub struct Limits {
     pub pids_max: Option<u64>,
 }
 
-impl Limits {
-    /// Fails before anything is made when a controller is missing.
-    pub(super) fn check(&self, root: &CgroupRoot) -> Result<(), CgroupError> {
-        let wanted = [
-            ("memory", Controller::Memory, self.memory_bytes.is_some()),
-            ("cpuset", Controller::Cpuset, self.cpu_set.is_some()),
-            ("cpu weight", Controller::Cpu, self.cpu_millis.is_some()),
-            ("pids", Controller::Pids, self.pids_max.is_some()),
-        ];
-        for (limit, controller, asked) in wanted {
-            if asked && !root.supports(controller) {
-                let why = format!(
-                    "hierarchy {}, subtree {}",
-                    root.hierarchy().name(),
-                    root.rel().display()
-                );
-                return Err(CgroupError::NoController {
-                    limit,
-                    controller: controller.name(),
-                    why,
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Writes `limits` for the run whose directory is `run_rel`.
+/// Writes `limits` for the run in the directory `run_rel`.
 pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<(), CgroupError> {
     let (run, job) = (trees.at(run_rel), trees.job_of(run_rel));
     let v2 = trees.hierarchy() == Hierarchy::V2;
@@ -78,7 +52,7 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
 }
 
 fn dir_of(
-    place: &Place<'_>,
+    place: &CgroupPaths<'_>,
     controller: Controller,
     limit: &'static str,
 ) -> Result<PathBuf, CgroupError> {
@@ -93,7 +67,7 @@ fn dir_of(
 }
 
 /// What all processes at and below `place` may have together.
-pub(super) fn write_memory(place: &Place<'_>, bytes: u64) -> Result<(), CgroupError> {
+pub(super) fn write_memory(place: &CgroupPaths<'_>, bytes: u64) -> Result<(), CgroupError> {
     let dir = dir_of(place, Controller::Memory, "memory")?;
     match place.trees().hierarchy() {
         Hierarchy::V2 => write_memory_v2(&dir, bytes),

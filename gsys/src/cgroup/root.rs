@@ -1,4 +1,4 @@
-//! Our subtree of the machine's cgroup trees: `gpupool-<tag>/<node>` below the mount point, or below the service's own
+//! gpupool's subtree of the machine's cgroup trees: `gpupool-<tag>/<node>` below the mount point, or below the service's own
 //! delegated cgroup on a pure v2 systemd node. Makes directories and hands down controllers; knows nothing of runs.
 
 use std::fs;
@@ -6,11 +6,12 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use super::error::CgroupError;
+use super::file::{c_path, check_name, read_file, write_file};
+use super::hierarchy::{Controller, Hierarchy, Trees};
 use super::kill;
-use super::{
-    CgroupError, Controller, Hierarchy, Trees, check_name, fence_dir, read_file, remove_tree,
-    write_file,
-};
+use super::limits::{self, Limits};
+use super::removal::remove_tree;
 
 /// Where the daemon itself sits in a delegated cgroup, since a v2 cgroup with controllers below it may hold no process.
 /// The unit file says the same (`DelegateSubgroup=daemon`), or a restart with live runs would fail with EBUSY.
@@ -24,7 +25,7 @@ const V2_CONTROLLERS: [Controller; 4] = [
     Controller::Pids,
 ];
 
-/// Our subtree, in every tree.
+/// gpupool's subtree, in every tree.
 #[derive(Clone, Debug)]
 pub struct CgroupRoot {
     trees: Trees,
@@ -32,7 +33,7 @@ pub struct CgroupRoot {
 }
 
 impl CgroupRoot {
-    /// Makes (or finds again) our subtree. `prefix` is the tag and whatever is nested below it, such as `gpupool` or
+    /// Makes (or finds again) gpupool's subtree. `prefix` is the tag and whatever is nested below it, such as `gpupool` or
     /// `gpupool-1a2b3c4d/node1`. On a systemd service with `Delegate=yes` on pure v2 it lies in the service's cgroup, and
     /// the service's own processes move to `daemon` there.
     pub fn open(prefix: &str) -> Result<CgroupRoot, CgroupError> {
@@ -94,6 +95,31 @@ impl CgroupRoot {
         }
     }
 
+    /// Fails before anything is made when a controller is missing.
+    pub(super) fn check(&self, limits: &Limits) -> Result<(), CgroupError> {
+        let wanted = [
+            ("memory", Controller::Memory, limits.memory_bytes.is_some()),
+            ("cpuset", Controller::Cpuset, limits.cpu_set.is_some()),
+            ("cpu weight", Controller::Cpu, limits.cpu_millis.is_some()),
+            ("pids", Controller::Pids, limits.pids_max.is_some()),
+        ];
+        for (limit, controller, asked) in wanted {
+            if asked && !self.supports(controller) {
+                let why = format!(
+                    "hierarchy {}, subtree {}",
+                    self.hierarchy().name(),
+                    self.rel.display()
+                );
+                return Err(CgroupError::NoController {
+                    limit,
+                    controller: controller.name(),
+                    why,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Holds all runs together to so many processes and threads.
     pub fn limit_pids(&self, most: u64) -> Result<(), CgroupError> {
         let mount = self
@@ -107,12 +133,12 @@ impl CgroupRoot {
 
     /// Processors and memory nodes that runs here may be given.
     pub fn cpu_bounds(&self) -> Result<(Vec<u32>, Vec<u32>), CgroupError> {
-        super::limits::bounds(&self.trees, &self.rel)
+        limits::bounds(&self.trees, &self.rel)
     }
 
     /// Names of the run directories that exist: what gpud scans when it starts.
     pub fn runs(&self) -> Result<Vec<String>, CgroupError> {
-        let dir = super::main_dir(&self.trees, &self.rel);
+        let dir = self.trees.main_dir(&self.rel);
         let entries = fs::read_dir(&dir).map_err(|e| CgroupError::io("listing", &dir, e))?;
         let name = |e: fs::DirEntry| e.file_name().into_string().ok();
         let dirs = entries.flatten().filter(|e| e.path().join("job").is_dir());
@@ -135,7 +161,7 @@ impl CgroupRoot {
     }
 
     pub(crate) fn fence_dir_of(&self, rel: &Path) -> Result<PathBuf, CgroupError> {
-        fence_dir(&self.trees.at(rel))
+        self.trees.at(rel).fence_dir()
     }
 
     /// A directory that will have child cgroups.
@@ -299,7 +325,7 @@ fn delegated_base() -> Result<PathBuf, CgroupError> {
 
 /// systemd marks a cgroup it has delegated with an extended attribute (`trusted.` for root, `user.` for others).
 fn is_delegated(dir: &Path) -> bool {
-    let Ok(path) = super::c_path(dir) else {
+    let Ok(path) = c_path(dir) else {
         return false;
     };
     [c"trusted.delegate", c"user.delegate"].iter().any(|name| {

@@ -1,5 +1,5 @@
 //! The cgroup of a step, `step_N` below its run's job in the trees that count and limit: what its processes used, a limit
-//! of their memory, and the end of whatever they left. All else (the fence, CPUs, pids) stays the job's and holds in it.
+//! of the memory, and the end of what the step left. All else (the fence, CPUs, pids) stays the job's and holds in it.
 //! Never touches a process of another step or of the batch script, but on pure v2: there a cgroup with others below it may
 //! hold no process, so the first step moves those of the job into `batch` beside it. Source: cgroup-v2.rst, "No Internal Process".
 
@@ -7,12 +7,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::hierarchy::Place;
-use super::usage;
-use super::{
-    CgroupError, Controller, Hierarchy, JoinFds, RunCgroup, Trees, Usage, check_name, child_dirs,
-    is_gone_now, kill, limits, read_file, write_file,
-};
+use super::RunCgroup;
+use super::error::CgroupError;
+use super::file::{check_name, child_dirs, is_gone_now, read_file, write_file};
+use super::hierarchy::{CgroupPaths, Controller, Hierarchy, Trees};
+use super::join::JoinFds;
+use super::usage::{self, Usage};
+use super::{kill, limits};
 
 /// Where the job's own processes are on pure v2, once it has steps.
 const BATCH_LEAF: &str = "batch";
@@ -30,7 +31,7 @@ pub struct StepCgroup {
     name: String,
 }
 
-/// What a step used, and whose limit its processes were killed for.
+/// What a step used, and the limit for which its processes were killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepUsage {
     pub usage: Usage,
@@ -184,7 +185,7 @@ impl StepCgroup {
         })
     }
 
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> CgroupPaths<'_> {
         self.trees.step_of(&self.run, &self.name)
     }
 }

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use super::hierarchy::Place;
-use super::{CgroupError, Controller, Hierarchy, child_dirs, read_file};
+use super::error::CgroupError;
+use super::file::{child_dirs, read_file};
+use super::hierarchy::{CgroupPaths, Controller, Hierarchy};
 
 /// Use since the cgroup was made, over all its past and present processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Usage {
 }
 
 /// Reads the use of the cgroup. What no controller counts is 0.
-pub(super) fn read(place: &Place<'_>) -> Result<Usage, CgroupError> {
+pub(super) fn read(place: &CgroupPaths<'_>) -> Result<Usage, CgroupError> {
     let mut usage = Usage::default();
     read_cpu(place, &mut usage)?;
     match (place.trees().hierarchy(), place.v2()) {
@@ -32,7 +33,7 @@ pub(super) fn read(place: &Place<'_>) -> Result<Usage, CgroupError> {
     Ok(usage)
 }
 
-fn read_cpu(place: &Place<'_>, usage: &mut Usage) -> Result<(), CgroupError> {
+fn read_cpu(place: &CgroupPaths<'_>, usage: &mut Usage) -> Result<(), CgroupError> {
     if let Some(dir) = place.v2() {
         let stat = read_file(&dir.join("cpu.stat"))?;
         usage.cpu_user_micros = field(&stat, "user_usec").unwrap_or(0);
@@ -66,7 +67,7 @@ const CHARGE_BYTES: u64 = 64 * 4096;
 
 /// Whether the processes of a cgroup came to its own limit, not only to one above it. v2 counts the kernel's calls for a victim
 /// where the limit was reached. v1 does not say (`failcnt` stays 0 on recent kernels), so there the peak has to do.
-pub(super) fn limit_reached(place: &Place<'_>) -> Result<bool, CgroupError> {
+pub(super) fn limit_reached(place: &CgroupPaths<'_>) -> Result<bool, CgroupError> {
     match (
         place.trees().hierarchy(),
         place.v2(),

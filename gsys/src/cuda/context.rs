@@ -1,13 +1,13 @@
 //! One GPU in use by this process: its primary context, memory on it and pinned memory of the host, copies and their time. Belongs
-//! to the thread that opened it. All work goes to one stream, in order. Never waits by spinning: the processor is others'.
+//! to the thread that opened it. All work goes to one stream, in order. Never waits by spinning: jobs need the processor.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-use super::library::{Address, Cuda, Device, Handle};
-use super::{CHECK_PTX, CheckKernels, CudaError, Gpu};
+use super::error::CudaError;
+use super::library::{Address, Cuda, Device, Gpu, Handle};
 
 /// `CU_EVENT_BLOCKING_SYNC`.
 const BLOCKING: u32 = 1;
@@ -62,15 +62,15 @@ impl Context {
         Ok(context)
     }
 
-    /// Compiles the kernels of the checks for this GPU.
-    pub fn check_kernels(&self) -> Result<CheckKernels<'_>, CudaError> {
+    /// Compiles PTX for this GPU: the module.
+    pub(super) fn compile(&self, ptx: &str) -> Result<Handle, CudaError> {
         self.enter()?;
-        let text = format!("{CHECK_PTX}\0");
+        let text = format!("{ptx}\0");
         let mut module = null_mut();
         // SAFETY: the text is PTX, ends with a NUL and outlives the call.
         let code = unsafe { (self.cuda.functions.module_load)(&mut module, text.as_ptr().cast()) };
         self.cuda.check(|| "compiling the kernels".into(), code)?;
-        CheckKernels::find(self, module)
+        Ok(module)
     }
 
     /// Free and total bytes, as the driver counts them.
@@ -112,7 +112,7 @@ impl Context {
             code,
         )?;
         let start: *mut u8 = start.cast();
-        // SAFETY: CUDA answered so many bytes that nobody else has.
+        // SAFETY: CUDA allocated so many bytes for this value alone.
         unsafe { start.write_bytes(0, bytes) };
         Ok(PinnedMemory {
             context: self,
@@ -311,7 +311,7 @@ impl PinnedMemory<'_> {
         from.assert_within(0, self.bytes);
         self.context.enter()?;
         self.busy.set(true);
-        // SAFETY: as above; nobody reads these bytes in this process.
+        // SAFETY: as above; nothing reads these bytes in this process.
         let code = unsafe {
             (self.context.cuda.functions.to_host_async)(
                 self.start.cast(),

@@ -1,11 +1,12 @@
-//! The kernels of `checks.ptx`, each behind a function with its parameters, so that no caller can give them others or let them run
-//! beyond the memory they are given. How many threads they run with is theirs; what they are for is the caller's affair.
+//! The kernels of `checks.ptx`, each behind a function with its parameters, so that no caller can pass others or run a kernel beyond
+//! its memory. The module chooses the number of threads; the caller gives the purpose.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
-use super::CudaError;
+use super::CHECK_PTX;
 use super::context::{Context, DeviceMemory};
+use super::error::CudaError;
 use super::library::Handle;
 
 /// The kernels, compiled for one GPU.
@@ -32,7 +33,7 @@ pub struct SweepReport {
     pub wrong_words: u64,
     /// Number of the first, within the memory; `u64::MAX`: none.
     pub first: u64,
-    /// All bits that were wrong in any of them.
+    /// All bits that were wrong in any word.
     pub bits: u64,
 }
 
@@ -74,10 +75,9 @@ impl<'a> CheckKernels<'a> {
     /// Blocks that go through memory: enough for every board, where there is so much memory.
     const SWEEP_BLOCKS: u64 = 4096;
 
-    pub(super) fn find(
-        context: &'a Context,
-        module: Handle,
-    ) -> Result<CheckKernels<'a>, CudaError> {
+    /// Compiles the kernels for the GPU of this context.
+    pub fn compile(context: &'a Context) -> Result<CheckKernels<'a>, CudaError> {
+        let module = context.compile(CHECK_PTX)?;
         let find = |name: &CStr| context.function(module, name);
         Ok(CheckKernels {
             context,
@@ -212,7 +212,6 @@ fn pointer<T>(value: &mut T) -> *mut c_void {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CHECK_PTX;
     use super::*;
 
     /// The types of a kernel's parameters, as its text declares them.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null;
 
-use super::{CudaError, INITIALISING};
+use super::error::{CudaError, INITIALISING};
 
 pub(super) type Code = c_uint;
 pub(super) type Device = c_int;

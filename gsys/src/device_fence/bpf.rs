@@ -8,8 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::rules::DeviceRule;
-use super::{Fence, FenceError, FenceRules, FenceTag};
+use super::fence::{Fence, FenceError, FenceTag};
+use super::rules::{DeviceRule, FenceRules};
 
 /// struct bpf_insn.
 #[repr(C)]
@@ -127,7 +127,7 @@ const BPF_CGROUP_DEVICE: u32 = 6;
 const BPF_F_ALLOW_MULTI: u32 = 1 << 1;
 const BPF_F_REPLACE: u32 = 1 << 2;
 
-/// More device programs than this on one cgroup is somebody's mistake.
+/// More device programs than this on one cgroup are an error of the machine.
 const QUERY_BOUND: usize = 64;
 
 #[repr(C)]
@@ -189,7 +189,7 @@ pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, FenceError> {
 }
 
 /// A program that is in the kernel, and what it is there.
-pub(super) struct Loaded {
+pub(super) struct LoadedProgram {
     pub program: OwnedFd,
     pub fence: Fence,
 }
@@ -199,14 +199,14 @@ const KEPT_PROGRAMS: usize = 64;
 
 /// As [`load`], but a program that was loaded before is used again: it never changes, the cgroups it is attached to have
 /// nothing else in common, and most runs of a node are given one of a few sets of GPUs.
-pub(super) fn kept(code: Vec<Instruction>) -> Result<Arc<Loaded>, FenceError> {
-    static KEPT: Mutex<Vec<(Vec<Instruction>, Arc<Loaded>)>> = Mutex::new(Vec::new());
+pub(super) fn kept(code: Vec<Instruction>) -> Result<Arc<LoadedProgram>, FenceError> {
+    static KEPT: Mutex<Vec<(Vec<Instruction>, Arc<LoadedProgram>)>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, loaded)) = kept.iter().find(|(of, _)| *of == code) {
         return Ok(Arc::clone(loaded));
     }
     let program = load(&code)?;
-    let loaded = Arc::new(Loaded {
+    let loaded = Arc::new(LoadedProgram {
         fence: info(&program)?,
         program,
     });
@@ -280,7 +280,7 @@ pub(super) fn attached(dir: &File, cgroup_dir: &Path) -> Result<Vec<u32>, FenceE
         prog_cnt: ids.len() as u32,
         ..QueryAttr::default()
     };
-    // SAFETY: prog_ids leads to `ids`, whose length is prog_cnt; it outlives the call.
+    // SAFETY: prog_ids leads to `ids` with prog_cnt entries; it outlives the call.
     unsafe { bpf(BPF_PROG_QUERY, &mut attr) }
         .map_err(|e| FenceError::at("asking for the programs of", cgroup_dir, e))?;
     Ok(ids[..(attr.prog_cnt as usize).min(QUERY_BOUND)].to_vec())
@@ -363,7 +363,7 @@ unsafe fn bpf<T>(command: i32, attr: &mut T) -> io::Result<i64> {
 unsafe fn bpf_fd<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: passed on to the caller.
     let fd = unsafe { bpf(command, attr) }?;
-    // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else names it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -418,7 +418,7 @@ mod tests {
                 deny: vec![rule(195, None), rule(226, Some(129)), rule(136, Some(1))],
                 default_deny,
             };
-            let code = rules.program();
+            let code = program_of(&rules);
             for major in [0, 1, 136, 195, 226, 4095] {
                 for minor in [0, 1, 2, 128, 129, (1 << 20) - 1] {
                     let device = DeviceNumber { major, minor };

@@ -88,7 +88,7 @@ fn wait(pid: i32) -> Result<Exit, FenceError> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // SAFETY: our own child, not reaped yet, so the pid is still its.
+    // SAFETY: a child of this process, not reaped yet, so the pid is still its own.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     process::reap(pid).map_err(failed)
 }

@@ -1,11 +1,10 @@
-//! What a fence says: allowed and denied character devices, and how they become instructions. Also the rules of a run from
-//! the node's GPU device nodes. Knows no GPU library: minors are told by the caller (NVML's `minor_number`, not the index).
+//! The rules of a fence: allowed and denied character devices. Also the rules of a run from the node's GPU device nodes. Knows no GPU
+//! library: the caller gives the minors (NVML's `minor_number`, not the index).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::FenceError;
-use super::bpf::{Instruction, program_of};
+use super::fence::FenceError;
 use crate::cgroup::read_proc;
 
 /// One character device.
@@ -218,10 +217,6 @@ impl FenceRules {
             _ if self.deny.iter().any(names) => false,
             _ => !self.default_deny,
         }
-    }
-
-    pub(super) fn program(&self) -> Vec<Instruction> {
-        program_of(self)
     }
 }
 

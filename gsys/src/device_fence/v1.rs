@@ -6,7 +6,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use super::{DeviceNumber, Fence, FenceError, FenceRules, FenceTag};
+use super::fence::{Fence, FenceError, FenceTag};
+use super::rules::{DeviceNumber, FenceRules};
 
 /// Character majors end here in all kernels (CHRDEV_MAJOR_MAX); above it no driver has a device.
 const MAJORS: u32 = 512;

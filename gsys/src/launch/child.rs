@@ -8,13 +8,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
-use super::error::Report;
-use super::{
-    Identity, LaunchError, LaunchSpec, OpenMode, Stage, Stdio, c_path, c_string, candidates,
-    private_mounts,
-};
+use super::error::{LaunchError, Report, Stage};
+use super::spec::{Identity, LaunchSpec, OpenMode, Stdio, c_string, candidates, private_mounts};
 use crate::caps;
-use crate::cgroup::JoinFds;
+use crate::cgroup::{JoinFds, c_path};
 use crate::cpu::Affinity;
 use crate::mount::PrivateMounts;
 use crate::process::errno;
@@ -26,7 +23,7 @@ pub(super) struct Plan<'a> {
     env: CStringArray,
     pid_slots: Vec<PidSlot>,
     cwd: CString,
-    /// `None` when the daemon is not root: it stays who it is.
+    /// `None` when the daemon is not root: the child keeps its user.
     identity: Option<&'a Identity>,
     umask: u32,
     rlimits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
@@ -178,7 +175,7 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
             return Err(report(Stage::Directory, errno()));
         }
     }
-    // Opening may wait for ever (a FIFO, a dead file server): from here on whoever ends the run is heard.
+    // Opening may wait for ever (a FIFO, a dead file server): from here on signals can end the process.
     unblock_signals();
     open_files(&plan.files)?;
     // SAFETY: ioctl with an integer argument on descriptor 0.
@@ -480,7 +477,7 @@ fn raw_rlimit(soft: u64, hard: u64) -> libc::rlimit {
     }
 }
 
-/// Strings and the NULL-terminated array of pointers to them that execve takes.
+/// Strings, and the NULL-terminated array of pointers to the strings that execve takes.
 struct CStringArray {
     pointers: Vec<*const libc::c_char>,
     /// Owns what `pointers` leads to; a CString's bytes do not move when the Vec does.
@@ -500,7 +497,7 @@ impl CStringArray {
         }
     }
 
-    /// Adds strings that somebody else owns, and who keeps them for as long as this array is used.
+    /// Adds borrowed strings, which have to live as long as this array is used.
     fn append(&mut self, strings: impl Iterator<Item = *const libc::c_char>) {
         self.pointers.pop();
         self.pointers.extend(strings.chain([ptr::null()]));

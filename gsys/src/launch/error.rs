@@ -1,11 +1,11 @@
-//! What went wrong on the way to the program, whose fault it is, and the words for it. The child sends a few bytes; the
-//! words are made here, in the parent.
+//! What went wrong on the way to the program, its class (user or node), and its text. The child sends a few bytes; the parent makes
+//! the text here.
 
 use std::io;
 
-use super::{LaunchSpec, Stdio, search_path};
+use super::spec::{LaunchSpec, Stdio, search_path};
 
-/// Whose mistake an error is: a user's ends the job, a node's counts against the node.
+/// The class of an error: a user's ends the job, a node's counts against the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     User,
@@ -143,7 +143,7 @@ impl Report {
         if (self.stage, self.errno) == (Stage::Exec, EAGAIN) {
             return false;
         }
-        // Everybody may open /dev/null: a machine on which that fails is broken, or fenced too narrowly.
+        // Every user may open /dev/null: a machine on which that fails is broken, or fenced too narrowly.
         file == "/dev/null"
             || [
                 EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT,

@@ -1,11 +1,9 @@
 //! What gpupool changes on a GPU: its MIG cut and its compute mode. Each change is one step that the driver does wholly or not
 //! at all; a daemon that is killed between two finds what stands by discovery. Never chooses what to change.
 
-use std::fmt;
 use std::ptr::null_mut;
 
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::ComputeMode as ToldMode;
 use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT as MODE_DEFAULT,
@@ -15,8 +13,10 @@ use nvml_wrapper_sys::bindings::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::library::check;
-use super::mig::{compute_profile, instance_info};
+use super::answer::check;
+use super::error::Refusal;
+use super::facts::ComputeMode;
+use super::mig::{compute_profile, instance_info, read_profiles};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,53 +44,6 @@ pub enum Change {
         gpu_instance_id: u32,
     },
     ComputeMode(ComputeMode),
-}
-
-/// Who may have a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ComputeMode {
-    Default,
-    /// One process: the MPS server, while the GPU is shared.
-    ExclusiveProcess,
-    Prohibited,
-}
-
-impl From<ToldMode> for ComputeMode {
-    fn from(told: ToldMode) -> ComputeMode {
-        match told {
-            ToldMode::Default => ComputeMode::Default,
-            ToldMode::ExclusiveThread | ToldMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
-            ToldMode::Prohibited => ComputeMode::Prohibited,
-        }
-    }
-}
-
-/// Why a change was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Refusal {
-    /// A process, an instance or another program holds it.
-    InUse,
-    /// Other instances are where it would go.
-    NoRoom,
-    /// Not with this board, driver, mode or profile.
-    NotSupported,
-    NoPermission,
-    /// The GPU or the instance is not there.
-    NotThere,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::InUse => "it is in use; nothing was changed",
-            Refusal::NoRoom => "other instances are where it would go; destroy one of them first",
-            Refusal::NotSupported => "this board, driver or mode does not offer it",
-            Refusal::NoPermission => "the driver does not permit it; root is needed",
-            Refusal::NotThere => "it is not there",
-        })
-    }
 }
 
 impl Change {
@@ -180,7 +133,7 @@ fn make_instance(device: &Device<'_>, profile_id: u32, start: Option<u32>) -> Re
 
 /// The driver wants start and size of one of the places it offers.
 fn placement_size(device: &Device<'_>, profile_id: u32, start: u32) -> Result<u32, Answer> {
-    let profiles = super::mig::read_profiles(device)?;
+    let profiles = read_profiles(device)?;
     let profile = profiles
         .iter()
         .find(|profile| profile.id == profile_id && profile.starts.contains(&start));

@@ -16,7 +16,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_SHORT as UNSIGNED_SHORT,
 };
 
-use super::library::check;
+use super::answer::check;
 
 /// The scope of a field that has none.
 pub const NO_SCOPE: u32 = 0;

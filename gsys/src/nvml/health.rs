@@ -1,4 +1,4 @@
-//! The condition of each GPU: one call for all counters that field values hold, and one each for what they do not.
+//! The health of each GPU: one call for all counters that field values hold, and a call for each other reading.
 //! Eight calls a GPU and sweep on Hopper, nine on boards whose link states have a call each.
 
 use nvml_wrapper::Device;
@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use gmodel::gpu_health::{FabricHealth, GpuReading, ReadFailure, RecoveryAdvice};
 
+use super::answer::{check, if_offered, struct_version};
+use super::facts::FixedFacts;
 use super::fields::{ALL_LINKS, Fields, NO_SCOPE, read_fields};
-use super::library::{Fixed, check, if_offered, struct_version};
 
 /// One reading of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,7 +74,7 @@ const PER_LINK_ERRORS: &[u32] = &[
     id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
 ];
 
-pub fn read_one(index: u32, device: &Device<'_>, fixed: &Fixed) -> Result<GpuHealth, Answer> {
+pub fn read_one(index: u32, device: &Device<'_>, fixed: &FixedFacts) -> Result<GpuHealth, Answer> {
     let fields = read_fields(device, &wanted(fixed.nvlink_count))?;
     let mut reading = GpuReading {
         temperature_c: if_offered(device.temperature(TemperatureSensor::Gpu))?,
@@ -246,7 +247,7 @@ pub fn fabric(device: &Device<'_>) -> Result<Option<FabricHealth>, Answer> {
 
 /// The same, with the NVLink domain that the GPU is in: cluster and clique, empty for none (switches of one host alone).
 pub fn fabric_place(device: &Device<'_>) -> Result<Option<(FabricHealth, String)>, Answer> {
-    let Some(FabricTold {
+    let Some(FabricAnswer {
         state,
         status,
         mask,
@@ -290,7 +291,7 @@ fn domain_name(cluster: [u8; 16], clique: u32) -> String {
 }
 
 /// What the fabric manager says of a GPU; an older driver has no mask.
-struct FabricTold {
+struct FabricAnswer {
     state: u32,
     status: u32,
     mask: u32,
@@ -298,7 +299,7 @@ struct FabricTold {
     clique: u32,
 }
 
-fn fabric_info(device: &Device<'_>) -> Result<Option<FabricTold>, Answer> {
+fn fabric_info(device: &Device<'_>) -> Result<Option<FabricAnswer>, Answer> {
     let lib = device.nvml().lib();
     if let Ok(ask) = &lib.nvmlDeviceGetGpuFabricInfoV {
         // SAFETY: all zero is a value of this structure of numbers.
@@ -307,7 +308,7 @@ fn fabric_info(device: &Device<'_>) -> Result<Option<FabricTold>, Answer> {
         // SAFETY: the version in the structure tells the library that it is the second, which is what the pointer leads to.
         let code = unsafe { ask(device.handle(), (&raw mut info).cast()) };
         if let Some(()) = if_offered(check(code))? {
-            return Ok(Some(FabricTold {
+            return Ok(Some(FabricAnswer {
                 state: info.state.into(),
                 status: info.status,
                 mask: info.healthMask,
@@ -325,7 +326,7 @@ fn fabric_info(device: &Device<'_>) -> Result<Option<FabricTold>, Answer> {
         (ask(device.handle(), &mut info), info)
     };
     let told = if_offered(check(code))?;
-    Ok(told.map(|()| FabricTold {
+    Ok(told.map(|()| FabricAnswer {
         state: info.state.into(),
         status: info.status,
         mask: 0,

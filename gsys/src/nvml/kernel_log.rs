@@ -1,4 +1,4 @@
-//! Xids in the kernel log, for what NVML's event set does not deliver: a GPU that died before anyone watched, a library that
+//! Xids in the kernel log, for what NVML's event set does not deliver: a GPU that died before the watch began, a library that
 //! hangs. Reads `/dev/kmsg` from its end on, without waiting. Source: kernel documentation, `dev-kmsg`; NVIDIA's Xid document.
 
 use std::fs::File;
@@ -22,7 +22,7 @@ pub struct KernelXid {
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
-    /// The beginning of a line whose end is not read yet: only in a file that stands for the log.
+    /// The beginning of a line that is not complete yet: only in a file that stands for the log.
     begun: Vec<u8>,
 }
 
@@ -71,7 +71,7 @@ impl KernelLog {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Records were overwritten before we came: go on with the oldest that is left.
+                // Records were overwritten unread: reading goes on with the oldest that is left.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

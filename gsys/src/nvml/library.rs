@@ -1,5 +1,5 @@
-//! NVML as a source of GPUs: nvml-wrapper's answers put into our words. One GPU that does not answer keeps nothing from the
-//! others. Any call here may hang; `worker` sees to that.
+//! NVML as a source of GPUs, through nvml-wrapper. A GPU that does not answer does not affect the others. Any call here may hang;
+//! `worker` sees to that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_uint;
@@ -12,25 +12,24 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::TemperatureThreshold;
 use nvml_wrapper::enums::event::XidError;
-use nvml_wrapper::error::{NvmlError as Answer, nvml_try};
+use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper::struct_wrappers::event::EventData;
 use nvml_wrapper::{Device, Nvml as Library};
-use nvml_wrapper_sys::bindings::{
-    nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH,
-    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_RESOURCES, nvmlReturn_t,
-};
 
 use gmodel::gpu_health::{EventSource, ReadFailure, ReadFailureKind};
 
+use super::answer::{concerns_driver, fact, if_offered, whole_failure};
 use super::change::{apply, refusal};
-use super::health::{count_links, fabric, fabric_place, link_states};
-use super::mig::{MigProfile, read_layout, read_profiles};
-use super::topology::{Connected, Connections, Wiring, read_connections};
-use super::usage::{GpmLooks, memory, sample_one};
-use super::{
-    Change, ComputeMode, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory,
-    NvmlError, Progress, UnreadableGpu, gpu_type_of, health, nominal_memory_mib,
+use super::error::NvmlError;
+use super::facts::{
+    ComputeMode, FixedFacts, GpuEvent, GpuFacts, Inventory, UnreadableGpu, gpu_type_of,
+    nominal_memory_mib,
 };
+use super::health::{count_links, fabric, fabric_place, link_states};
+use super::mig::{read_layout, read_profiles};
+use super::topology::{Connections, GpuLinkState, Wiring, read_connections};
+use super::usage::{GpmLooks, memory, sample_one};
+use super::{Change, GpuEventKind, GpuHealth, GpuSource, GpuUse, Progress, health};
 
 /// For each index what was read there, or why nothing could be.
 type Answers<T> = Vec<(u32, Result<T, ReadFailure>)>;
@@ -45,30 +44,10 @@ pub struct Nvml {
 #[derive(Default)]
 struct Memory {
     /// By handle, which stays with its GPU while the library is initialised.
-    fixed: BTreeMap<usize, Fixed>,
+    fixed: BTreeMap<usize, FixedFacts>,
     wiring: Wiring,
     connections: BTreeMap<String, Connections>,
     gpm: GpmLooks,
-}
-
-/// Facts of one GPU that do not change while the driver is loaded, and the GPU instances that discovery last saw.
-#[derive(Clone)]
-pub struct Fixed {
-    pub uuid: String,
-    pub nvlink_count: u32,
-    pub pcie_gen_max: Option<u32>,
-    pub pcie_width_max: Option<u32>,
-    pub slowdown_c: Option<u32>,
-    pub memory_max_c: Option<u32>,
-    pub has_sram_status: bool,
-    pub has_fabric: bool,
-    pub has_gpm: bool,
-    /// Where discovery last saw it.
-    index: u32,
-    /// Empty where the GPU is not cut.
-    pub gpu_instances: Vec<u32>,
-    facts: GpuFacts,
-    mig_profiles: Vec<MigProfile>,
 }
 
 impl Nvml {
@@ -153,7 +132,7 @@ fn each_of<T>(
 
 impl Memory {
     /// What does not change, read once for each GPU.
-    fn fixed(&mut self, device: &Device<'_>) -> Result<&mut Fixed, Answer> {
+    fn fixed(&mut self, device: &Device<'_>) -> Result<&mut FixedFacts, Answer> {
         let handle = handle_number(device);
         match self.fixed.entry(handle) {
             std::collections::btree_map::Entry::Occupied(known) => Ok(known.into_mut()),
@@ -198,7 +177,7 @@ impl Memory {
         })
     }
 
-    /// Of those in `gpus`, how they reach each other. One that does not answer has no connections.
+    /// Reads the links between the GPUs in `gpus`. A GPU that does not answer has no links.
     fn connect(&mut self, library: &Library, gpus: &mut [GpuFacts], progress: &Progress) {
         let mut wiring = Wiring::default();
         let mut devices = Vec::new();
@@ -222,7 +201,7 @@ impl Memory {
             });
             let answers = state.is_some();
             let (nvlinks_down, fabric_ready, domain) = state.unwrap_or_default();
-            wiring.0.push(Connected {
+            wiring.0.push(GpuLinkState {
                 uuid: gpu.uuid.clone(),
                 answers,
                 mig_enabled: gpu.mig_enabled,
@@ -449,7 +428,7 @@ fn handle_number(device: &Device<'_>) -> usize {
     unsafe { device.handle() as usize }
 }
 
-fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
+fn read_fixed(device: &Device<'_>) -> Result<FixedFacts, Answer> {
     let name = device.name()?;
     let memory_bytes = fact(memory(device))?
         .flatten()
@@ -475,7 +454,7 @@ fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
         nvlink_count: fact(count_links(device))?.unwrap_or(0),
         ..GpuFacts::default()
     };
-    Ok(Fixed {
+    Ok(FixedFacts {
         uuid: facts.uuid.clone(),
         nvlink_count: facts.nvlink_count,
         pcie_gen_max: facts.pcie_gen_max,
@@ -534,65 +513,4 @@ fn numa_node_in_sysfs(pci_bus_id: &str) -> Option<u32> {
         place.to_lowercase()
     );
     fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// `None` where the board, the driver or the library does not know the question.
-pub fn if_offered<T>(answer: Result<T, Answer>) -> Result<Option<T>, Answer> {
-    match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(
-            Answer::NotSupported
-            | Answer::InvalidArg
-            | Answer::NotFound
-            | Answer::FailedToLoadSymbol(_)
-            | Answer::FunctionNotFound,
-        ) => Ok(None),
-        Err(Answer::NoPermission | Answer::UnexpectedVariant(_) | Answer::IncorrectBits(_)) => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// A fact that a GPU can be used without: whatever the driver answers instead of it, the GPU is there. How it is its health says.
-fn fact<T>(answer: Result<T, Answer>) -> Result<Option<T>, Answer> {
-    match answer {
-        Err(error) if !concerns_driver(&error) && !matches!(error, Answer::GpuLost) => Ok(None),
-        other => other.map(Some),
-    }
-}
-
-/// Errors that are not of one GPU: the library must be opened anew.
-fn concerns_driver(error: &Answer) -> bool {
-    matches!(
-        error,
-        Answer::Uninitialized | Answer::DriverNotLoaded | Answer::LibRmVersionMismatch
-    )
-}
-
-fn whole_failure(doing: &'static str, error: Answer) -> NvmlError {
-    if concerns_driver(&error) {
-        NvmlError::Init(error.to_string())
-    } else {
-        NvmlError::Failed {
-            doing,
-            reason: error.to_string(),
-        }
-    }
-}
-
-/// An `nvmlReturn_t` as the wrapper's error, for functions that it does not wrap.
-pub fn check(code: nvmlReturn_t) -> Result<(), Answer> {
-    match code {
-        // The wrapper has no word of its own for it.
-        NO_RESOURCES => Err(Answer::InsufficientMemory),
-        // A structure of a version that this driver does not know is a function that it does not know.
-        VERSION_MISMATCH => Err(Answer::FunctionNotFound),
-        code => nvml_try(code),
-    }
-}
-
-/// The version that NVML's structures carry in their first field: `NVML_STRUCT_VERSION`.
-pub const fn struct_version<T>(number: u32) -> u32 {
-    size_of::<T>() as u32 | (number << 24)
 }

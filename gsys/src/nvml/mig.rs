@@ -15,71 +15,10 @@ use nvml_wrapper_sys::bindings::{
     NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
-use serde::{Deserialize, Serialize};
 
-use super::library::{check, if_offered, struct_version};
-use super::nominal_memory_mib;
+use super::answer::{check, if_offered, struct_version};
+use super::facts::{MigDevice, MigInstance, MigLayout, MigProfile, nominal_memory_mib};
 use super::usage::memory;
-
-/// What one GPU can be cut into, and how it is cut.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigLayout {
-    /// Whether instances can be made now.
-    pub enabled: bool,
-    /// The mode after the next reset, where it is another.
-    pub pending: Option<bool>,
-    /// Smallest first.
-    pub profiles: Vec<MigProfile>,
-    /// In the order of their first memory slice.
-    pub instances: Vec<MigInstance>,
-}
-
-/// A kind of GPU instance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigProfile {
-    /// As in requests: `1g.10gb`, `1g.10gb+me`.
-    pub name: String,
-    /// The driver's number: 19 for one slice, 0 for the whole GPU.
-    pub id: u32,
-    pub compute_slices: u32,
-    pub memory_slices: u32,
-    pub memory_mib: u64,
-    /// First memory slices where it may be.
-    pub starts: Vec<u32>,
-    /// Most of this kind at once.
-    pub max_count: u32,
-}
-
-/// A GPU instance. Without devices it is an unfinished cut: nobody can use it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigInstance {
-    pub id: u32,
-    pub profile_id: u32,
-    /// Name of its profile.
-    pub profile: String,
-    pub start: u32,
-    pub memory_slices: u32,
-    pub compute_slices: u32,
-    pub memory_mib: u64,
-    /// One for each compute instance, in the order of their ids.
-    pub devices: Vec<MigDevice>,
-}
-
-/// What a job is given of a GPU instance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigDevice {
-    /// `MIG-...`, for `CUDA_VISIBLE_DEVICES`.
-    pub uuid: String,
-    pub compute_instance_id: u32,
-    pub compute_slices: u32,
-}
-
-impl MigLayout {
-    /// The profile of this name.
-    pub fn profile(&self, name: &str) -> Option<&MigProfile> {
-        self.profiles.iter().find(|profile| profile.name == name)
-    }
-}
 
 /// Which minors of nvidia-caps open what, from `/proc/driver/nvidia-caps/mig-minors`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,7 +66,7 @@ impl CapMinors {
             .map(|(_, minor)| *minor)
     }
 
-    /// Minors that let a process change the layout and watch all instances: nobody's but the administrator's.
+    /// Minors that let a process change the layout and watch all instances: for administrators only.
     pub fn administrative(&self) -> impl Iterator<Item = u32> + '_ {
         ["config", "monitor"]
             .into_iter()

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
-use super::mig::{MigInstance, MigLayout, MigProfile};
+use super::facts::{MigInstance, MigLayout, MigProfile};
 
 /// How a GPU should be cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ pub fn next_step(
             continue;
         }
         if busy.contains(&instance.id) {
-            // A wanted place that somebody cut further stays as it is while it is used.
+            // A wanted instance that an administrator has cut further stays as it is while it is used.
             if is_wanted {
                 continue;
             }

@@ -7,42 +7,17 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus, TopologyLevel};
 use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU as TO_GPU;
-use serde::{Deserialize, Serialize};
 
-use super::GpuFacts;
-use super::library::{check, if_offered};
-
-/// A GPU at the other end of NVLinks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct NvlinkPeer {
-    pub uuid: String,
-    /// Links that lead there: direct ones, or through switches as many as both ends have up.
-    pub links: u32,
-}
-
-/// The nearest thing that two GPUs have in common, nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PcieDistance {
-    /// On one board.
-    Board,
-    /// Under one PCIe switch.
-    Switch,
-    /// Under several switches, without the host.
-    Switches,
-    HostBridge,
-    /// One socket's memory node.
-    Node,
-    System,
-}
+use super::answer::{check, if_offered};
+use super::facts::{GpuFacts, NvlinkPeer, PcieDistance};
 
 /// What decides the topology: when it is as before, so is the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wiring(pub Vec<Connected>);
+pub struct Wiring(pub Vec<GpuLinkState>);
 
 /// One GPU as far as its connections go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connected {
+pub struct GpuLinkState {
     pub uuid: String,
     pub answers: bool,
     pub mig_enabled: bool,

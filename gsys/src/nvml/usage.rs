@@ -1,4 +1,4 @@
-//! How much each GPU is used and by whom. Six calls a GPU and sample, two more where GPM tells the use of multiprocessors
+//! The use of each GPU, and its processes. Six calls a GPU and sample, two more where GPM tells the use of multiprocessors
 //! (Hopper and later) and two for each MIG instance. Never `nvmlDeviceGetPcieThroughput`: it waits 20 ms for its answer.
 
 use std::collections::BTreeMap;
@@ -20,9 +20,10 @@ use gmodel::Timestamp;
 use gmodel::gpu_health::ReadFailure;
 use gmodel::gpu_use::UseSample;
 
+use super::answer::{check, if_offered};
+use super::facts::FixedFacts;
 use super::fields::{ALL_LINKS, NO_SCOPE, read_fields};
 use super::health::link_traffic;
-use super::library::{Fixed, check, if_offered};
 
 /// One sample of one GPU; what the board does not offer is `None`. Counters only rise while the driver is loaded: use
 /// differences of two samples, and none where the later is smaller.
@@ -171,7 +172,7 @@ const FIELDS: &[(u32, u32)] = &[
 pub fn sample_one(
     index: u32,
     device: &Device<'_>,
-    fixed: &Fixed,
+    fixed: &FixedFacts,
     gpm: &mut GpmLooks,
 ) -> Result<GpuUse, Answer> {
     let rates = if_offered(device.utilization_rates())?;
@@ -232,14 +233,14 @@ pub fn sample_one(
 /// Compute, MPS clients, graphics. Graphics is asked only where nothing else runs: GPUs of a pool show no pictures.
 fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, Answer> {
     let lib = device.nvml().lib();
-    let compute = Lists {
+    let compute = ProcessLists {
         named: [
             lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok(),
             lib.nvmlDeviceGetComputeRunningProcesses_v2.as_ref().ok(),
         ],
         first: lib.nvmlDeviceGetComputeRunningProcesses.as_ref().ok(),
     };
-    let mps = Lists {
+    let mps = ProcessLists {
         named: [
             lib.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref().ok(),
             lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.as_ref().ok(),
@@ -255,7 +256,7 @@ fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, Answer> {
         }
     }
     if found.is_empty() {
-        let graphics = Lists {
+        let graphics = ProcessLists {
             named: [
                 lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref().ok(),
                 lib.nvmlDeviceGetGraphicsRunningProcesses_v2.as_ref().ok(),
@@ -270,14 +271,14 @@ fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, Answer> {
 type ListProcesses<T> = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut T) -> nvmlReturn_t;
 
 /// The function that lists one kind of processes, in the versions that the loaded driver has of it.
-struct Lists<'a> {
+struct ProcessLists<'a> {
     /// From R510 and from R470 on: of which MIG instance a process is.
     named: [Option<&'a ListProcesses<nvmlProcessInfo_t>>; 2],
     /// Before: only how much memory it has.
     first: Option<&'a ListProcesses<nvmlProcessInfo_v1_t>>,
 }
 
-impl Lists<'_> {
+impl ProcessLists<'_> {
     /// By the newest that the driver knows.
     fn read(&self, device: &Device<'_>, kind: ProcessKind) -> Result<Vec<GpuProcess>, Answer> {
         for ask in self.named.into_iter().flatten() {
@@ -306,7 +307,7 @@ impl Lists<'_> {
     }
 }
 
-/// One kind of processes in one call, where nvml-wrapper makes two; a second one only where there are more than we had room for.
+/// One kind of processes in one call, where nvml-wrapper makes two; a second call only where the buffer was too small.
 fn list<T: Copy>(device: &Device<'_>, ask: &ListProcesses<T>) -> Result<Vec<T>, Answer> {
     // An MPS server of the newest boards takes 60 clients.
     let mut room: u32 = 64;
@@ -347,7 +348,7 @@ pub struct BoardMemory {
     pub used_bytes: u64,
 }
 
-/// Drivers before R510 know only the first version, which counts what they keep for themselves as used.
+/// Drivers before R510 know only the first version, which counts the driver's own memory as used.
 pub fn memory(device: &Device<'_>) -> Result<Option<BoardMemory>, Answer> {
     if let Some(told) = if_offered(device.memory_info())? {
         return Ok(Some(BoardMemory {
@@ -380,9 +381,9 @@ pub struct GpmLook {
 
 /// The earlier look at each GPU (by handle) and GPU instance, and room for the next. To be freed by [`GpmLooks::free`].
 #[derive(Default)]
-pub struct GpmLooks(BTreeMap<(usize, Option<u32>), Pair>);
+pub struct GpmLooks(BTreeMap<(usize, Option<u32>), SamplePair>);
 
-struct Pair {
+struct SamplePair {
     earlier: nvmlGpmSample_t,
     room: nvmlGpmSample_t,
     seen: bool,
@@ -400,7 +401,7 @@ impl GpmLooks {
         let key = (unsafe { device.handle() } as usize, instance);
         let pair = match self.0.entry(key) {
             std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => match Pair::allocate(lib)? {
+            std::collections::btree_map::Entry::Vacant(place) => match SamplePair::allocate(lib)? {
                 Some(pair) => place.insert(pair),
                 None => return Ok(None),
             },
@@ -421,7 +422,7 @@ impl GpmLooks {
     pub fn free(&mut self, lib: &NvmlLib) {
         for (_, pair) in std::mem::take(&mut self.0) {
             if let Ok(free) = &lib.nvmlGpmSampleFree {
-                // SAFETY: both were allocated by this library, and nothing names them any more.
+                // SAFETY: this library allocated both samples, and nothing names either any more.
                 unsafe {
                     free(pair.earlier);
                     free(pair.room);
@@ -431,8 +432,8 @@ impl GpmLooks {
     }
 }
 
-impl Pair {
-    fn allocate(lib: &NvmlLib) -> Result<Option<Pair>, Answer> {
+impl SamplePair {
+    fn allocate(lib: &NvmlLib) -> Result<Option<SamplePair>, Answer> {
         let Ok(allocate) = &lib.nvmlGpmSampleAlloc else {
             return Ok(None);
         };
@@ -441,7 +442,7 @@ impl Pair {
             // SAFETY: the pointer is to a live place for one handle.
             check(unsafe { allocate(sample) })?;
         }
-        Ok(Some(Pair {
+        Ok(Some(SamplePair {
             earlier: samples[0],
             room: samples[1],
             seen: false,
@@ -480,7 +481,7 @@ fn compare(
     request.metrics[1].metricId = DRAM;
     // SAFETY: both samples were read into, and the structure lives over the call.
     check(unsafe { get(&mut *request) })?;
-    // What is not told is not zero, and a little work is not none: who is idle may be ended for it.
+    // A missing reading is not zero, and a little work is not none: an idle run may be ended for it.
     let percent = |metric: usize| {
         let metric = &request.metrics[metric];
         let told = metric.nvmlReturn == SUCCESS && metric.value.is_finite();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gsys::cgroup::{CgroupRoot, Limits, RunCgroup, Trees};
-use gsys::launch::{Identity, LaunchError, LaunchSpec, Launched, OpenMode, Stdio, launch};
+use gsys::launch::{Identity, LaunchError, LaunchSpec, LaunchedProcess, OpenMode, Stdio, launch};
 use gsys::process::{self, Exit};
 
 /// Somebody without an account, in two groups without a name.
@@ -92,7 +92,7 @@ impl Drop for Scratch {
     }
 }
 
-pub fn start_in(run: &RunCgroup, spec: LaunchSpec<'static>) -> Result<Launched, LaunchError> {
+pub fn start_in(run: &RunCgroup, spec: LaunchSpec<'static>) -> Result<LaunchedProcess, LaunchError> {
     let join = run.join_fds().expect("open cgroup.procs");
     launch(&LaunchSpec {
         join: Some(&join),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gsys::cgroup::{Controller, Hierarchy, Limits, RunCgroup, StepCgroup, Trees};
 use gsys::device_fence::{DeviceRule, FenceRules, attach_run};
-use gsys::launch::{LaunchSpec, Launched, launch};
+use gsys::launch::{LaunchSpec, LaunchedProcess, launch};
 use gsys::process::Exit;
 
 use crate::scratch::{Scratch, end_of, exists, not_run, start_in, until};
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const HOG: &str =
     "(echo 1000 > /proc/self/oom_score_adj; head -c 200M /dev/zero | tail -n 1 | wc -c); :";
 
-fn start_in_step(scratch: &Scratch, step: &StepCgroup, script: &str) -> Launched {
+fn start_in_step(scratch: &Scratch, step: &StepCgroup, script: &str) -> LaunchedProcess {
     let join = step.join_fds().expect("open cgroup.procs");
     launch(&LaunchSpec {
         join: Some(&join),
@@ -33,14 +33,14 @@ fn remove(step: &StepCgroup) {
 }
 
 /// A run whose job has a process, as that of a batch script.
-fn run_with_batch(scratch: &Scratch, limits: &Limits) -> (RunCgroup, Launched) {
+fn run_with_batch(scratch: &Scratch, limits: &Limits) -> (RunCgroup, LaunchedProcess) {
     let run = scratch.run(limits);
     let batch = start_in(&run, scratch.shell("exec sleep 1000")).expect("start");
     (run, batch)
 }
 
 /// Everything is gone without anybody's help.
-fn end(run: &RunCgroup, batch: &Launched) {
+fn end(run: &RunCgroup, batch: &LaunchedProcess) {
     run.kill().expect("kill");
     assert!(run.wait_empty(Duration::from_secs(10)).expect("wait"));
     end_of(batch.pid);

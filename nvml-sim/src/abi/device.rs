@@ -1,4 +1,4 @@
-//! Which GPUs there are and what they are: handles, names, numbers, memory, compute mode.
+//! The GPUs: handles, names, numbers, memory, compute mode.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -17,27 +17,27 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
 };
 
-use super::{Handle, Out, Text, fixed_text, struct_version};
-use crate::library::{self, Code, Named, Part, ask, ask_device, enumerated, part_of};
+use super::{Handle, OutPointer, Text, fixed_text, struct_version};
+use crate::library::{self, Code, HandleTarget, Part, ask, ask_device, enumerated, part_of};
 use crate::mig::{mig_device_name, mig_profile};
 use crate::state::{ComputeMode, Gpu, Process};
 
 nvml_functions! {
-    fn nvmlDeviceGetCount_v2(count: Out<c_uint>) { count.put(enumerated(&*library::state()?).count() as c_uint) }
+    fn nvmlDeviceGetCount_v2(count: OutPointer<c_uint>) { count.put(enumerated(&*library::state()?).count() as c_uint) }
 
-    fn nvmlDeviceGetCount(count: Out<c_uint>) { count.put(enumerated(&*library::state()?).count() as c_uint) }
+    fn nvmlDeviceGetCount(count: OutPointer<c_uint>) { count.put(enumerated(&*library::state()?).count() as c_uint) }
 
-    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: OutPointer<Handle>) {
         let state = library::state()?;
         give(enumerated(&state).nth(index as usize).ok_or(INVALID_ARGUMENT)?, device)
     }
 
-    fn nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByIndex(index: c_uint, device: OutPointer<Handle>) {
         let state = library::state()?;
         give(enumerated(&state).nth(index as usize).ok_or(INVALID_ARGUMENT)?, device)
     }
 
-    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: OutPointer<Handle>) {
         let uuid = uuid.read()?;
         if !uuid.starts_with("MIG-") {
             return find(device, uuid, |gpu, wanted| gpu.uuid == wanted);
@@ -47,73 +47,73 @@ nvml_functions! {
         if parent.faults.lost {
             return Err(GPU_IS_LOST);
         }
-        device.put(library::handle_for(Named::MigDevice(uuid)))
+        device.put(library::handle_for(HandleTarget::MigDevice(uuid)))
     }
 
-    fn nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) { find(device, serial.read()?, |gpu, wanted| gpu.serial == wanted) }
+    fn nvmlDeviceGetHandleBySerial(serial: Text, device: OutPointer<Handle>) { find(device, serial.read()?, |gpu, wanted| gpu.serial == wanted) }
 
-    fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: Text, device: Out<Handle>) {
+    fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: Text, device: OutPointer<Handle>) {
         find(device, bus_id.read()?, |gpu, wanted| pci_address(&gpu.pci_bus_id).is_some_and(|place| pci_address(wanted) == Some(place)))
     }
 
-    fn nvmlDeviceGetName(device: Handle, name: Out<c_char>, length: c_uint) {
+    fn nvmlDeviceGetName(device: Handle, name: OutPointer<c_char>, length: c_uint) {
         ask_device(device, |_, gpu, part| match part {
             None => name.put_text(length, &gpu.name),
             Some(part) => name.put_text(length, &format!("{} MIG {}", gpu.name, part_name(gpu, part)?)),
         })
     }
 
-    fn nvmlDeviceGetUUID(device: Handle, uuid: Out<c_char>, length: c_uint) {
+    fn nvmlDeviceGetUUID(device: Handle, uuid: OutPointer<c_char>, length: c_uint) {
         ask_device(device, |_, gpu, part| uuid.put_text(length, part.map_or(&gpu.uuid, |part| &part.compute.uuid)))
     }
 
-    fn nvmlDeviceGetVbiosVersion(device: Handle, version: Out<c_char>, length: c_uint) {
+    fn nvmlDeviceGetVbiosVersion(device: Handle, version: OutPointer<c_char>, length: c_uint) {
         ask(device, |_, gpu| version.put_text(length, &format!("{:02X}.00.7C.00.01", 0x90 + gpu.architecture)))
     }
 
-    fn nvmlDeviceGetInforomImageVersion(device: Handle, version: Out<c_char>, length: c_uint) {
+    fn nvmlDeviceGetInforomImageVersion(device: Handle, version: OutPointer<c_char>, length: c_uint) {
         ask(device, |_, gpu| version.put_text(length, &format!("G{:03}.0200.00.04", 500 + gpu.architecture)))
     }
 
-    fn nvmlDeviceGetBoardPartNumber(device: Handle, number: Out<c_char>, length: c_uint) {
+    fn nvmlDeviceGetBoardPartNumber(device: Handle, number: OutPointer<c_char>, length: c_uint) {
         ask(device, |_, gpu| number.put_text(length, &format!("900-2G{:03X}-0000-000", gpu.pci_device_id >> 20)))
     }
 
-    fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Out<c_uint>) {
+    fn nvmlDeviceGetNumGpuCores(device: Handle, cores: OutPointer<c_uint>) {
         ask(device, |_, gpu| cores.put(gpu.multiprocessors * if gpu.compute_capability == [8, 0] || gpu.architecture < 7 { 64 } else { 128 }))
     }
 
-    fn nvmlDeviceGetSerial(device: Handle, serial: Out<c_char>, length: c_uint) { ask(device, |_, gpu| serial.put_text(length, &gpu.serial)) }
+    fn nvmlDeviceGetSerial(device: Handle, serial: OutPointer<c_char>, length: c_uint) { ask(device, |_, gpu| serial.put_text(length, &gpu.serial)) }
 
-    fn nvmlDeviceGetBrand(device: Handle, brand: Out<c_uint>) { ask(device, |_, _| brand.put(BRAND_NVIDIA)) }
+    fn nvmlDeviceGetBrand(device: Handle, brand: OutPointer<c_uint>) { ask(device, |_, _| brand.put(BRAND_NVIDIA)) }
 
-    fn nvmlDeviceGetIndex(device: Handle, index: Out<c_uint>) {
+    fn nvmlDeviceGetIndex(device: Handle, index: OutPointer<c_uint>) {
         ask(device, |state, gpu| {
             let position = enumerated(state).position(|other| other.uuid == gpu.uuid).ok_or(GPU_IS_LOST)?;
             index.put(position as c_uint)
         })
     }
 
-    fn nvmlDeviceGetMinorNumber(device: Handle, minor: Out<c_uint>) { ask(device, |_, gpu| minor.put(gpu.minor)) }
+    fn nvmlDeviceGetMinorNumber(device: Handle, minor: OutPointer<c_uint>) { ask(device, |_, gpu| minor.put(gpu.minor)) }
 
-    fn nvmlDeviceGetBoardId(device: Handle, board: Out<c_uint>) {
+    fn nvmlDeviceGetBoardId(device: Handle, board: OutPointer<c_uint>) {
         ask(device, |_, gpu| board.put(pci_address(&gpu.pci_bus_id).map_or(0, |(_, bus, slot)| (bus << 8) | slot)))
     }
 
-    fn nvmlDeviceGetMultiGpuBoard(device: Handle, multi: Out<c_uint>) { ask(device, |_, _| multi.put(0)) }
+    fn nvmlDeviceGetMultiGpuBoard(device: Handle, multi: OutPointer<c_uint>) { ask(device, |_, _| multi.put(0)) }
 
-    fn nvmlDeviceGetArchitecture(device: Handle, architecture: Out<c_uint>) { ask(device, |_, gpu| architecture.put(gpu.architecture)) }
+    fn nvmlDeviceGetArchitecture(device: Handle, architecture: OutPointer<c_uint>) { ask(device, |_, gpu| architecture.put(gpu.architecture)) }
 
-    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<c_int>, minor: Out<c_int>) {
+    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: OutPointer<c_int>, minor: OutPointer<c_int>) {
         ask(device, |_, gpu| {
             major.put(gpu.compute_capability[0])?;
             minor.put(gpu.compute_capability[1])
         })
     }
 
-    fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: Out<nvmlPciInfo_t>) { ask(device, |_, gpu| pci.put(pci_info(gpu)?)) }
+    fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: OutPointer<nvmlPciInfo_t>) { ask(device, |_, gpu| pci.put(pci_info(gpu)?)) }
 
-    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvmlMemory_t>) {
+    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: OutPointer<nvmlMemory_t>) {
         ask_device(device, |_, gpu, part| {
             // The old call counts what the driver reserves as used.
             let room = memory_room(gpu, part)?;
@@ -122,7 +122,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvmlMemory_v2_t>) {
+    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: OutPointer<nvmlMemory_v2_t>) {
         ask_device(device, |_, gpu, part| {
             let version = struct_version::<nvmlMemory_v2_t>(2);
             if memory.get()?.version != version {
@@ -135,7 +135,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: Out<nvmlBAR1Memory_t>) {
+    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: OutPointer<nvmlBAR1Memory_t>) {
         ask(device, |_, gpu| {
             let total = gpu.memory_total_bytes.next_power_of_two();
             memory.put(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - (1 << 20), bar1Used: 1 << 20 })
@@ -143,11 +143,11 @@ nvml_functions! {
     }
 
     // Only where the GPU's own memory is a node of the host (Grace): not on these boards.
-    fn nvmlDeviceGetNumaNodeId(device: Handle, _node: Out<c_uint>) { ask(device, |_, _| Err(NOT_SUPPORTED)) }
+    fn nvmlDeviceGetNumaNodeId(device: Handle, _node: OutPointer<c_uint>) { ask(device, |_, _| Err(NOT_SUPPORTED)) }
 
-    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: Out<c_uint>) { ask(device, |_, _| mode.put(ENABLED)) }
+    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: OutPointer<c_uint>) { ask(device, |_, _| mode.put(ENABLED)) }
 
-    fn nvmlDeviceGetComputeMode(device: Handle, mode: Out<c_uint>) {
+    fn nvmlDeviceGetComputeMode(device: Handle, mode: OutPointer<c_uint>) {
         ask(device, |_, gpu| mode.put(match gpu.compute_mode {
             ComputeMode::Default => MODE_DEFAULT,
             ComputeMode::ExclusiveProcess => MODE_EXCLUSIVE,
@@ -170,7 +170,7 @@ nvml_functions! {
 }
 
 /// Gives out the handle of an enumerated GPU, as NVML does unless the GPU is lost.
-fn give(gpu: &Gpu, device: Out<Handle>) -> Result<(), Code> {
+fn give(gpu: &Gpu, device: OutPointer<Handle>) -> Result<(), Code> {
     if gpu.faults.lost {
         return Err(GPU_IS_LOST);
     }
@@ -178,7 +178,7 @@ fn give(gpu: &Gpu, device: Out<Handle>) -> Result<(), Code> {
 }
 
 fn find(
-    device: Out<Handle>,
+    device: OutPointer<Handle>,
     wanted: String,
     is_it: impl Fn(&Gpu, &str) -> bool,
 ) -> Result<(), Code> {

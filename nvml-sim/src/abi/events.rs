@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlEventTypeXidCriticalError, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use super::{Handle, Out};
+use super::{Handle, OutPointer};
 use crate::library::{self, ask};
 use crate::state::EventKind;
 
@@ -21,9 +21,9 @@ const SUPPORTED: c_ulonglong = (nvmlEventTypeXidCriticalError
     | nvmlEventMigConfigChange) as c_ulonglong;
 
 nvml_functions! {
-    fn nvmlDeviceGetSupportedEventTypes(device: Handle, types: Out<c_ulonglong>) { ask(device, |_, _| types.put(SUPPORTED)) }
+    fn nvmlDeviceGetSupportedEventTypes(device: Handle, types: OutPointer<c_ulonglong>) { ask(device, |_, _| types.put(SUPPORTED)) }
 
-    fn nvmlEventSetCreate(set: Out<Handle>) { set.put(library::create_event_set()?) }
+    fn nvmlEventSetCreate(set: OutPointer<Handle>) { set.put(library::create_event_set()?) }
 
     fn nvmlDeviceRegisterEvents(device: Handle, types: c_ulonglong, set: Handle) {
         if types & !SUPPORTED != 0 {
@@ -32,7 +32,7 @@ nvml_functions! {
         library::register_events(set, device, types)
     }
 
-    fn nvmlEventSetWait_v2(set: Handle, data: Out<nvmlEventData_t>, timeout_ms: c_uint) {
+    fn nvmlEventSetWait_v2(set: Handle, data: OutPointer<nvmlEventData_t>, timeout_ms: c_uint) {
         let event = library::wait_for_event(set, Duration::from_millis(timeout_ms.into()))?;
         data.put(nvmlEventData_t {
             device: library::handle_of(&event.uuid) as nvmlDevice_t,

@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::health::{ecc_total, remaps_rows};
-use super::{Handle, NOT_SUPPORTED, Out};
+use super::{Handle, NOT_SUPPORTED, OutPointer};
 use crate::library::{Code, ask};
 use crate::state::{Gpu, now_unix_ms};
 
@@ -25,7 +25,7 @@ const MAX_FIELDS: c_int = 4096;
 const ALL_LINKS: c_uint = c_uint::MAX;
 
 nvml_functions! {
-    fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: Out<nvmlFieldValue_t>) {
+    fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: OutPointer<nvmlFieldValue_t>) {
         if !(1..=MAX_FIELDS).contains(&count) {
             return Err(INVALID_ARGUMENT);
         }

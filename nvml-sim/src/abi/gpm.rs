@@ -18,14 +18,14 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
 };
 
-use super::{Handle, NOT_SUPPORTED, Out};
+use super::{Handle, NOT_SUPPORTED, OutPointer};
 use crate::library::{self, Code, GpmReading, ask};
 use crate::state::{Gpu, now_unix_ms};
 
 const GPM_SUPPORT_VERSION: c_uint = 1;
 
 nvml_functions! {
-    fn nvmlGpmQueryDeviceSupport(device: Handle, support: Out<nvmlGpmSupport_t>) {
+    fn nvmlGpmQueryDeviceSupport(device: Handle, support: OutPointer<nvmlGpmSupport_t>) {
         ask(device, |_, gpu| {
             if support.get()?.version != GPM_SUPPORT_VERSION {
                 return Err(ARGUMENT_VERSION_MISMATCH);
@@ -34,7 +34,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlGpmSampleAlloc(sample: Out<Handle>) { sample.put(library::allocate_gpm_sample()?) }
+    fn nvmlGpmSampleAlloc(sample: OutPointer<Handle>) { sample.put(library::allocate_gpm_sample()?) }
 
     fn nvmlGpmSampleFree(sample: Handle) { library::free_gpm_sample(sample) }
 
@@ -59,7 +59,7 @@ nvml_functions! {
         library::keep_gpm_reading(sample, reading)
     }
 
-    fn nvmlGpmMetricsGet(request: Out<nvmlGpmMetricsGet_t>) {
+    fn nvmlGpmMetricsGet(request: OutPointer<nvmlGpmMetricsGet_t>) {
         let mut metrics = request.get()?;
         if metrics.version != NVML_GPM_METRICS_GET_VERSION {
             return Err(ARGUMENT_VERSION_MISMATCH);
@@ -156,7 +156,7 @@ fn answer(before: &GpmReading, after: &GpmReading, metric: &mut nvmlGpmMetric_t)
     };
 }
 
-/// NVML hands out its own texts, which nobody writes to.
+/// NVML hands out its own texts, which callers never write to.
 fn text(text: &'static CStr) -> *mut c_char {
     text.as_ptr().cast_mut()
 }

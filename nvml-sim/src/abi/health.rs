@@ -18,12 +18,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlRowRemapperHistogramValues_t,
 };
 
-use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, Out, struct_version};
+use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, OutPointer, struct_version};
 use crate::library::{self, Code, ask};
 use crate::state::{Ecc, Gpu};
 
 nvml_functions! {
-    fn nvmlDeviceGetEccMode(device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
+    fn nvmlDeviceGetEccMode(device: Handle, current: OutPointer<c_uint>, pending: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             let mode = if gpu.ecc.off { DISABLED } else { ENABLED };
             current.put(mode)?;
@@ -31,13 +31,13 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetDefaultEccMode(device: Handle, mode: Out<c_uint>) { ask(device, |_, _| mode.put(ENABLED)) }
+    fn nvmlDeviceGetDefaultEccMode(device: Handle, mode: OutPointer<c_uint>) { ask(device, |_, _| mode.put(ENABLED)) }
 
-    fn nvmlDeviceGetTotalEccErrors(device: Handle, error: c_uint, counter: c_uint, count: Out<c_ulonglong>) {
+    fn nvmlDeviceGetTotalEccErrors(device: Handle, error: c_uint, counter: c_uint, count: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| count.put(ecc_total(gpu, error, counter)?))
     }
 
-    fn nvmlDeviceGetDetailedEccErrors(device: Handle, error: c_uint, counter: c_uint, counts: Out<nvmlEccErrorCounts_t>) {
+    fn nvmlDeviceGetDetailedEccErrors(device: Handle, error: c_uint, counter: c_uint, counts: OutPointer<nvmlEccErrorCounts_t>) {
         ask(device, |_, gpu| {
             let in_sram = ecc_in_sram(gpu, error, counter)?;
             let in_memory = ecc_total(gpu, error, counter)? - in_sram;
@@ -45,7 +45,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetMemoryErrorCounter(device: Handle, error: c_uint, counter: c_uint, location: c_uint, count: Out<c_ulonglong>) {
+    fn nvmlDeviceGetMemoryErrorCounter(device: Handle, error: c_uint, counter: c_uint, location: c_uint, count: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| {
             let in_sram = ecc_in_sram(gpu, error, counter)?;
             match location {
@@ -56,7 +56,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetSramEccErrorStatus(device: Handle, status: Out<nvmlEccSramErrorStatus_t>) {
+    fn nvmlDeviceGetSramEccErrorStatus(device: Handle, status: OutPointer<nvmlEccSramErrorStatus_t>) {
         ask(device, |_, gpu| {
             let version = struct_version::<nvmlEccSramErrorStatus_t>(1);
             if status.get()?.version != version {
@@ -95,7 +95,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetRemappedRows(device: Handle, corrected: Out<c_uint>, uncorrected: Out<c_uint>, pending: Out<c_uint>, failed: Out<c_uint>) {
+    fn nvmlDeviceGetRemappedRows(device: Handle, corrected: OutPointer<c_uint>, uncorrected: OutPointer<c_uint>, pending: OutPointer<c_uint>, failed: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_remapping(gpu)?;
             corrected.put(gpu.row_remap.corrected)?;
@@ -105,7 +105,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetRowRemapperHistogram(device: Handle, histogram: Out<nvmlRowRemapperHistogramValues_t>) {
+    fn nvmlDeviceGetRowRemapperHistogram(device: Handle, histogram: OutPointer<nvmlRowRemapperHistogramValues_t>) {
         ask(device, |_, gpu| {
             require_remapping(gpu)?;
             let (max, none) = if gpu.row_remap.failed { (639, 1) } else { (640, 0) };
@@ -113,16 +113,16 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetRetiredPages(device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<c_ulonglong>) {
+    fn nvmlDeviceGetRetiredPages(device: Handle, cause: c_uint, count: OutPointer<c_uint>, addresses: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| retired_pages(gpu, cause, &count, &addresses).map(|_| ()))
     }
 
     fn nvmlDeviceGetRetiredPages_v2(
         device: Handle,
         cause: c_uint,
-        count: Out<c_uint>,
-        addresses: Out<c_ulonglong>,
-        timestamps: Out<c_ulonglong>,
+        count: OutPointer<c_uint>,
+        addresses: OutPointer<c_ulonglong>,
+        timestamps: OutPointer<c_ulonglong>,
     ) {
         ask(device, |_, gpu| {
             let retired = retired_pages(gpu, cause, &count, &addresses)?;
@@ -130,7 +130,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetRetiredPagesPendingStatus(device: Handle, pending: Out<c_uint>) {
+    fn nvmlDeviceGetRetiredPagesPendingStatus(device: Handle, pending: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             if remaps_rows(gpu) {
                 return Err(NOT_SUPPORTED);
@@ -160,8 +160,8 @@ fn require_remapping(gpu: &Gpu) -> Result<(), Code> {
 fn retired_pages(
     gpu: &Gpu,
     cause: c_uint,
-    count: &Out<c_uint>,
-    addresses: &Out<c_ulonglong>,
+    count: &OutPointer<c_uint>,
+    addresses: &OutPointer<c_ulonglong>,
 ) -> Result<usize, Code> {
     if remaps_rows(gpu) {
         return Err(NOT_SUPPORTED);

@@ -1,4 +1,4 @@
-//! NVLink: links and what is at their other ends, their errors, peer access, and the fabric they belong to.
+//! NVLink: links, the GPU or switch at the other end, errors, peer access, and the fabric.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -19,19 +19,19 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::device::pci_info;
-use super::{Handle, NOT_SUPPORTED, Out, fixed_text, struct_version};
+use super::{Handle, NOT_SUPPORTED, OutPointer, fixed_text, struct_version};
 use crate::library::{self, Code, ask};
 use crate::state::{FabricState, Gpu, State};
 
 nvml_functions! {
-    fn nvmlDeviceGetNvLinkState(device: Handle, link: c_uint, active: Out<c_uint>) {
+    fn nvmlDeviceGetNvLinkState(device: Handle, link: c_uint, active: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_link(gpu, link)?;
             active.put((!gpu.nvlinks_down.contains(&link)).into())
         })
     }
 
-    fn nvmlDeviceGetNvLinkVersion(device: Handle, link: c_uint, version: Out<c_uint>) {
+    fn nvmlDeviceGetNvLinkVersion(device: Handle, link: c_uint, version: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_link(gpu, link)?;
             version.put(match gpu.architecture {
@@ -42,7 +42,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetNvLinkCapability(device: Handle, link: c_uint, capability: c_uint, has: Out<c_uint>) {
+    fn nvmlDeviceGetNvLinkCapability(device: Handle, link: c_uint, capability: c_uint, has: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_link(gpu, link)?;
             // P2P, atomics and "valid" yes; system memory over NVLink and SLI no.
@@ -50,14 +50,14 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetNvLinkRemoteDeviceType(device: Handle, link: c_uint, kind: Out<c_uint>) {
+    fn nvmlDeviceGetNvLinkRemoteDeviceType(device: Handle, link: c_uint, kind: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_link(gpu, link)?;
             kind.put(if gpu.nvlink_peer_slots.is_empty() { TO_SWITCH } else { TO_GPU })
         })
     }
 
-    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Handle, link: c_uint, pci: Out<nvmlPciInfo_t>) {
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Handle, link: c_uint, pci: OutPointer<nvmlPciInfo_t>) {
         ask(device, |state, gpu| {
             require_link(gpu, link)?;
             match gpu.nvlink_peer_slots.get(link as usize) {
@@ -67,7 +67,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetNvLinkErrorCounter(device: Handle, link: c_uint, counter: c_uint, count: Out<c_ulonglong>) {
+    fn nvmlDeviceGetNvLinkErrorCounter(device: Handle, link: c_uint, counter: c_uint, count: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| {
             require_link(gpu, link)?;
             match counter {
@@ -87,7 +87,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetP2PStatus(device: Handle, other: Handle, capability: c_uint, status: Out<c_uint>) {
+    fn nvmlDeviceGetP2PStatus(device: Handle, other: Handle, capability: c_uint, status: OutPointer<c_uint>) {
         let other = ask(other, |_, gpu| Ok(gpu.uuid.clone()))?;
         ask(device, |state, gpu| {
             let other = state.gpus.iter().find(|peer| peer.uuid == other).ok_or(GPU_IS_LOST)?;
@@ -101,7 +101,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetGpuFabricInfo(device: Handle, fabric: Out<nvmlGpuFabricInfo_t>) {
+    fn nvmlDeviceGetGpuFabricInfo(device: Handle, fabric: OutPointer<nvmlGpuFabricInfo_t>) {
         ask(device, |_, gpu| fabric.put(nvmlGpuFabricInfo_t {
             clusterUuid: gpu.fabric.cluster_uuid,
             status: gpu.fabric.status,
@@ -111,7 +111,7 @@ nvml_functions! {
     }
 
     // The caller says by the version in the first field how much room it has.
-    fn nvmlDeviceGetGpuFabricInfoV(device: Handle, fabric: Out<nvmlGpuFabricInfo_v2_t>) {
+    fn nvmlDeviceGetGpuFabricInfoV(device: Handle, fabric: OutPointer<nvmlGpuFabricInfo_v2_t>) {
         ask(device, |_, gpu| {
             let info = nvmlGpuFabricInfo_v2_t {
                 version: fabric.version()?,

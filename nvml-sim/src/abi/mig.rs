@@ -16,15 +16,15 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
 };
 
-use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, Out, fixed_text, struct_version};
-use crate::library::{self, Code, Named, ask, ask_device, ask_instance, named, parts};
+use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, OutPointer, fixed_text, struct_version};
+use crate::library::{self, Code, HandleTarget, ask, ask_device, ask_instance, named, parts};
 use crate::mig::{
     self, MigProfile, MigRefusal, ModeChange, mig_device_name, mig_profile, mig_profiles,
 };
 use crate::state::{ComputeInstance, EventKind, Gpu, GpuInstance};
 
 nvml_functions! {
-    fn nvmlDeviceGetMigMode(device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
+    fn nvmlDeviceGetMigMode(device: Handle, current: OutPointer<c_uint>, pending: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_capable(gpu)?;
             current.put(gpu.mig_enabled.into())?;
@@ -32,7 +32,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceSetMigMode(device: Handle, mode: c_uint, activation: Out<Code>) {
+    fn nvmlDeviceSetMigMode(device: Handle, mode: c_uint, activation: OutPointer<Code>) {
         if mode > 1 {
             return Err(INVALID_ARGUMENT);
         }
@@ -41,7 +41,7 @@ nvml_functions! {
         activation.put(if outcome == ModeChange::Done { SUCCESS } else { IN_USE })
     }
 
-    fn nvmlDeviceGetGpuInstanceProfileInfo(device: Handle, kind: c_uint, info: Out<nvmlGpuInstanceProfileInfo_t>) {
+    fn nvmlDeviceGetGpuInstanceProfileInfo(device: Handle, kind: c_uint, info: OutPointer<nvmlGpuInstanceProfileInfo_t>) {
         ask(device, |_, gpu| {
             let profile = profile_of_kind(gpu, kind)?;
             info.put(nvmlGpuInstanceProfileInfo_t {
@@ -60,23 +60,23 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetGpuInstanceProfileInfoV(device: Handle, kind: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v2_t>) {
+    fn nvmlDeviceGetGpuInstanceProfileInfoV(device: Handle, kind: c_uint, info: OutPointer<nvmlGpuInstanceProfileInfo_v2_t>) {
         ask(device, |_, gpu| put_profile(&profile_of_kind(gpu, kind)?, &info))
     }
 
-    fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(device: Handle, profile_id: c_uint, info: Out<nvmlGpuInstanceProfileInfo_v2_t>) {
+    fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(device: Handle, profile_id: c_uint, info: OutPointer<nvmlGpuInstanceProfileInfo_v2_t>) {
         ask(device, |_, gpu| {
             require_capable(gpu)?;
             put_profile(&mig_profile(gpu, profile_id).map_err(code_of)?, &info)
         })
     }
 
-    // The first version asks nobody how much room there is.
+    // The first version does not tell the size of the caller's array.
     fn nvmlDeviceGetGpuInstancePossiblePlacements(
         device: Handle,
         profile_id: c_uint,
-        placements: Out<nvmlGpuInstancePlacement_t>,
-        count: Out<c_uint>,
+        placements: OutPointer<nvmlGpuInstancePlacement_t>,
+        count: OutPointer<c_uint>,
     ) {
         ask(device, |_, gpu| {
             let places = places_of(gpu, profile_id)?;
@@ -88,38 +88,38 @@ nvml_functions! {
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: Handle,
         profile_id: c_uint,
-        placements: Out<nvmlGpuInstancePlacement_t>,
-        count: Out<c_uint>,
+        placements: OutPointer<nvmlGpuInstancePlacement_t>,
+        count: OutPointer<c_uint>,
     ) {
         ask(device, |_, gpu| give_all(places_of(gpu, profile_id)?, &count, &placements))
     }
 
-    fn nvmlDeviceGetGpuInstanceRemainingCapacity(device: Handle, profile_id: c_uint, count: Out<c_uint>) {
+    fn nvmlDeviceGetGpuInstanceRemainingCapacity(device: Handle, profile_id: c_uint, count: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_enabled(gpu)?;
             count.put(mig::remaining(gpu, &mig_profile(gpu, profile_id).map_err(code_of)?))
         })
     }
 
-    fn nvmlDeviceCreateGpuInstance(device: Handle, profile_id: c_uint, instance: Out<Handle>) { create_instance(device, profile_id, None, instance) }
+    fn nvmlDeviceCreateGpuInstance(device: Handle, profile_id: c_uint, instance: OutPointer<Handle>) { create_instance(device, profile_id, None, instance) }
 
     fn nvmlDeviceCreateGpuInstanceWithPlacement(
         device: Handle,
         profile_id: c_uint,
-        placement: Out<nvmlGpuInstancePlacement_t>,
-        instance: Out<Handle>,
+        placement: OutPointer<nvmlGpuInstancePlacement_t>,
+        instance: OutPointer<Handle>,
     ) {
         create_instance(device, profile_id, Some(placement.get()?.start), instance)
     }
 
     fn nvmlGpuInstanceDestroy(instance: Handle) {
-        let Named::GpuInstance(uuid, id) = named(instance)? else { return Err(INVALID_ARGUMENT) };
+        let HandleTarget::GpuInstance(uuid, id) = named(instance)? else { return Err(INVALID_ARGUMENT) };
         ask_instance(instance, |_, _| Ok(()))?;
         library::change_gpu(&uuid, Some(EventKind::MigConfigChange), |gpu| mig::destroy_gpu_instance(gpu, id).map_err(code_of))
     }
 
     // The caller's array has room for as many as the profile allows.
-    fn nvmlDeviceGetGpuInstances(device: Handle, profile_id: c_uint, instances: Out<Handle>, count: Out<c_uint>) {
+    fn nvmlDeviceGetGpuInstances(device: Handle, profile_id: c_uint, instances: OutPointer<Handle>, count: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_enabled(gpu)?;
             let most = mig_profile(gpu, profile_id).map_err(code_of)?.max_count;
@@ -130,7 +130,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetGpuInstanceById(device: Handle, id: c_uint, instance: Out<Handle>) {
+    fn nvmlDeviceGetGpuInstanceById(device: Handle, id: c_uint, instance: OutPointer<Handle>) {
         ask(device, |_, gpu| {
             require_enabled(gpu)?;
             if gpu.mig_instances.iter().all(|other| other.id != id) {
@@ -140,7 +140,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlGpuInstanceGetInfo(instance: Handle, info: Out<nvmlGpuInstanceInfo_t>) {
+    fn nvmlGpuInstanceGetInfo(instance: Handle, info: OutPointer<nvmlGpuInstanceInfo_t>) {
         ask_instance(instance, |gpu, instance| info.put(nvmlGpuInstanceInfo_t {
             device: library::handle_of(&gpu.uuid) as nvmlDevice_t,
             id: instance.id,
@@ -153,7 +153,7 @@ nvml_functions! {
         instance: Handle,
         kind: c_uint,
         engine: c_uint,
-        info: Out<nvmlComputeInstanceProfileInfo_t>,
+        info: OutPointer<nvmlComputeInstanceProfileInfo_t>,
     ) {
         ask_instance(instance, |gpu, instance| {
             let kind = compute_kind(gpu, instance, kind, engine)?;
@@ -175,12 +175,12 @@ nvml_functions! {
         instance: Handle,
         kind: c_uint,
         engine: c_uint,
-        info: Out<nvmlComputeInstanceProfileInfo_v2_t>,
+        info: OutPointer<nvmlComputeInstanceProfileInfo_v2_t>,
     ) {
         ask_instance(instance, |gpu, instance| put_compute_kind(&compute_kind(gpu, instance, kind, engine)?, &info))
     }
 
-    fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance: Handle, profile_id: c_uint, count: Out<c_uint>) {
+    fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance: Handle, profile_id: c_uint, count: OutPointer<c_uint>) {
         ask_instance(instance, |gpu, instance| {
             compute_kind(gpu, instance, profile_id, 0)?;
             count.put(mig::remaining_compute(gpu, instance.id, profile_id))
@@ -190,8 +190,8 @@ nvml_functions! {
     fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
         instance: Handle,
         profile_id: c_uint,
-        placements: Out<nvmlComputeInstancePlacement_t>,
-        count: Out<c_uint>,
+        placements: OutPointer<nvmlComputeInstancePlacement_t>,
+        count: OutPointer<c_uint>,
     ) {
         ask_instance(instance, |gpu, instance| {
             let kind = compute_kind(gpu, instance, profile_id, 0)?;
@@ -200,28 +200,28 @@ nvml_functions! {
         })
     }
 
-    fn nvmlGpuInstanceCreateComputeInstance(instance: Handle, profile_id: c_uint, compute: Out<Handle>) {
+    fn nvmlGpuInstanceCreateComputeInstance(instance: Handle, profile_id: c_uint, compute: OutPointer<Handle>) {
         create_compute(instance, profile_id, None, compute)
     }
 
     fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
         instance: Handle,
         profile_id: c_uint,
-        placement: Out<nvmlComputeInstancePlacement_t>,
-        compute: Out<Handle>,
+        placement: OutPointer<nvmlComputeInstancePlacement_t>,
+        compute: OutPointer<Handle>,
     ) {
         create_compute(instance, profile_id, Some(placement.get()?.start), compute)
     }
 
     fn nvmlComputeInstanceDestroy(compute: Handle) {
-        let Named::ComputeInstance(uuid, instance, id) = named(compute)? else { return Err(INVALID_ARGUMENT) };
+        let HandleTarget::ComputeInstance(uuid, instance, id) = named(compute)? else { return Err(INVALID_ARGUMENT) };
         ask_compute(compute, |_, _, _| Ok(()))?;
         library::change_gpu(&uuid, Some(EventKind::MigConfigChange), |gpu| {
             mig::destroy_compute_instance(gpu, instance, id).map_err(code_of)
         })
     }
 
-    fn nvmlGpuInstanceGetComputeInstances(instance: Handle, profile_id: c_uint, computes: Out<Handle>, count: Out<c_uint>) {
+    fn nvmlGpuInstanceGetComputeInstances(instance: Handle, profile_id: c_uint, computes: OutPointer<Handle>, count: OutPointer<c_uint>) {
         ask_instance(instance, |gpu, instance| {
             let most = compute_kind(gpu, instance, profile_id, 0)?.max_count;
             let found = instance.compute.iter().filter(|compute| compute.profile_id == profile_id);
@@ -231,7 +231,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlGpuInstanceGetComputeInstanceById(instance: Handle, id: c_uint, compute: Out<Handle>) {
+    fn nvmlGpuInstanceGetComputeInstanceById(instance: Handle, id: c_uint, compute: OutPointer<Handle>) {
         ask_instance(instance, |gpu, instance| {
             if instance.compute.iter().all(|other| other.id != id) {
                 return Err(NOT_FOUND);
@@ -240,40 +240,40 @@ nvml_functions! {
         })
     }
 
-    fn nvmlComputeInstanceGetInfo_v2(compute: Handle, info: Out<nvmlComputeInstanceInfo_t>) { put_compute_info(compute, &info) }
+    fn nvmlComputeInstanceGetInfo_v2(compute: Handle, info: OutPointer<nvmlComputeInstanceInfo_t>) { put_compute_info(compute, &info) }
 
-    fn nvmlComputeInstanceGetInfo(compute: Handle, info: Out<nvmlComputeInstanceInfo_t>) { put_compute_info(compute, &info) }
+    fn nvmlComputeInstanceGetInfo(compute: Handle, info: OutPointer<nvmlComputeInstanceInfo_t>) { put_compute_info(compute, &info) }
 
-    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<c_uint>) { ask_device(device, |_, _, part| is_mig.put(part.is_some().into())) }
+    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: OutPointer<c_uint>) { ask_device(device, |_, _, part| is_mig.put(part.is_some().into())) }
 
-    fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Out<c_uint>) {
+    fn nvmlDeviceGetGpuInstanceId(device: Handle, id: OutPointer<c_uint>) {
         ask_device(device, |_, _, part| id.put(part.ok_or(NOT_SUPPORTED)?.instance.id))
     }
 
-    fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Out<c_uint>) {
+    fn nvmlDeviceGetComputeInstanceId(device: Handle, id: OutPointer<c_uint>) {
         ask_device(device, |_, _, part| id.put(part.ok_or(NOT_SUPPORTED)?.compute.id))
     }
 
-    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>) {
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: OutPointer<c_uint>) {
         ask(device, |_, gpu| count.put(if gpu.mig_capable { 7 } else { 0 }))
     }
 
-    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: c_uint, mig: Out<Handle>) {
+    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, index: c_uint, mig: OutPointer<Handle>) {
         ask(device, |_, gpu| {
             require_capable(gpu)?;
             let part = parts(gpu).nth(index as usize).ok_or(NOT_FOUND)?;
-            mig.put(library::handle_for(Named::MigDevice(part.compute.uuid.clone())))
+            mig.put(library::handle_for(HandleTarget::MigDevice(part.compute.uuid.clone())))
         })
     }
 
-    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig: Handle, device: Out<Handle>) {
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig: Handle, device: OutPointer<Handle>) {
         ask_device(mig, |_, gpu, part| {
             part.ok_or(INVALID_ARGUMENT)?;
             device.put(library::handle_of(&gpu.uuid))
         })
     }
 
-    fn nvmlDeviceGetAttributes_v2(device: Handle, attributes: Out<nvmlDeviceAttributes_t>) {
+    fn nvmlDeviceGetAttributes_v2(device: Handle, attributes: OutPointer<nvmlDeviceAttributes_t>) {
         ask_device(device, |_, gpu, part| {
             let part = part.ok_or(NOT_SUPPORTED)?;
             let profile = mig_profile(gpu, part.instance.profile_id).map_err(|_| UNKNOWN)?;
@@ -342,7 +342,7 @@ fn profile_of_kind(gpu: &Gpu, kind: c_uint) -> Result<MigProfile, Code> {
 
 fn put_profile(
     profile: &MigProfile,
-    info: &Out<nvmlGpuInstanceProfileInfo_v2_t>,
+    info: &OutPointer<nvmlGpuInstanceProfileInfo_v2_t>,
 ) -> Result<(), Code> {
     let name: [c_char; 96] = fixed_text(&format!("MIG {}", profile.name));
     let version = info.version()?;
@@ -419,7 +419,7 @@ fn compute_kind(
 
 fn put_compute_kind(
     kind: &ComputeKind,
-    info: &Out<nvmlComputeInstanceProfileInfo_v2_t>,
+    info: &OutPointer<nvmlComputeInstanceProfileInfo_v2_t>,
 ) -> Result<(), Code> {
     let (version, profile) = (info.version()?, &kind.profile);
     let as_instance = ComputeInstance {
@@ -469,7 +469,7 @@ fn create_instance(
     device: Handle,
     profile_id: c_uint,
     start: Option<u32>,
-    out: Out<Handle>,
+    out: OutPointer<Handle>,
 ) -> Result<(), Code> {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
@@ -480,14 +480,14 @@ fn create_instance(
     let id = library::change_gpu(&uuid, Some(EventKind::MigConfigChange), |gpu| {
         mig::create_gpu_instance(gpu, profile_id, start).map_err(code_of)
     })?;
-    out.put(library::handle_for(Named::GpuInstance(uuid, id)))
+    out.put(library::handle_for(HandleTarget::GpuInstance(uuid, id)))
 }
 
 fn create_compute(
     instance: Handle,
     profile_id: c_uint,
     start: Option<u32>,
-    out: Out<Handle>,
+    out: OutPointer<Handle>,
 ) -> Result<(), Code> {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
@@ -498,14 +498,17 @@ fn create_compute(
     let id = library::change_gpu(&uuid, Some(EventKind::MigConfigChange), |gpu| {
         mig::create_compute_instance(gpu, instance_id, profile_id, start).map_err(code_of)
     })?;
-    out.put(library::handle_for(Named::ComputeInstance(
+    out.put(library::handle_for(HandleTarget::ComputeInstance(
         uuid,
         instance_id,
         id,
     )))
 }
 
-fn put_compute_info(compute: Handle, info: &Out<nvmlComputeInstanceInfo_t>) -> Result<(), Code> {
+fn put_compute_info(
+    compute: Handle,
+    info: &OutPointer<nvmlComputeInstanceInfo_t>,
+) -> Result<(), Code> {
     ask_compute(compute, |gpu, instance, compute| {
         info.put(nvmlComputeInstanceInfo_t {
             device: library::handle_of(&gpu.uuid) as nvmlDevice_t,
@@ -524,10 +527,10 @@ fn ask_compute<T>(
     handle: Handle,
     question: impl FnOnce(&Gpu, &GpuInstance, &ComputeInstance) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    let Named::ComputeInstance(uuid, instance, id) = named(handle)? else {
+    let HandleTarget::ComputeInstance(uuid, instance, id) = named(handle)? else {
         return Err(INVALID_ARGUMENT);
     };
-    let instance = library::handle_for(Named::GpuInstance(uuid, instance));
+    let instance = library::handle_for(HandleTarget::GpuInstance(uuid, instance));
     ask_instance(instance, |gpu, instance| {
         let mut computes = instance.compute.iter();
         let compute = computes.find(|compute| compute.id == id);
@@ -536,15 +539,23 @@ fn ask_compute<T>(
 }
 
 fn handle_of_instance(gpu: &Gpu, id: u32) -> Handle {
-    library::handle_for(Named::GpuInstance(gpu.uuid.clone(), id))
+    library::handle_for(HandleTarget::GpuInstance(gpu.uuid.clone(), id))
 }
 
 fn handle_of_compute(gpu: &Gpu, instance: u32, id: u32) -> Handle {
-    library::handle_for(Named::ComputeInstance(gpu.uuid.clone(), instance, id))
+    library::handle_for(HandleTarget::ComputeInstance(
+        gpu.uuid.clone(),
+        instance,
+        id,
+    ))
 }
 
 /// NVML's two-step: a null array asks for the count.
-fn give_all<T: Copy>(found: Vec<T>, count: &Out<c_uint>, array: &Out<T>) -> Result<(), Code> {
+fn give_all<T: Copy>(
+    found: Vec<T>,
+    count: &OutPointer<c_uint>,
+    array: &OutPointer<T>,
+) -> Result<(), Code> {
     if array.is_null() {
         return count.put(found.len() as c_uint);
     }

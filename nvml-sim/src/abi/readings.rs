@@ -17,7 +17,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlViolationTime_t,
 };
 
-use super::{Handle, NOT_SUPPORTED, Out, struct_version};
+use super::{Handle, NOT_SUPPORTED, OutPointer, struct_version};
 use crate::library::{self, Code, ask};
 use crate::state::{Gpu, now_unix_ms};
 
@@ -29,11 +29,11 @@ const SUPPORTED_THROTTLE_REASONS: u32 = nvmlClocksThrottleReasonGpuIdle
     | nvmlClocksThrottleReasonHwPowerBrakeSlowdown;
 
 nvml_functions! {
-    fn nvmlDeviceGetTemperature(device: Handle, sensor: c_uint, celsius: Out<c_uint>) {
+    fn nvmlDeviceGetTemperature(device: Handle, sensor: c_uint, celsius: OutPointer<c_uint>) {
         ask(device, |_, gpu| if sensor == 0 { celsius.put(gpu.readings.temperature_c) } else { Err(INVALID_ARGUMENT) })
     }
 
-    fn nvmlDeviceGetTemperatureV(device: Handle, temperature: Out<nvmlTemperature_t>) {
+    fn nvmlDeviceGetTemperatureV(device: Handle, temperature: OutPointer<nvmlTemperature_t>) {
         ask(device, |_, gpu| {
             let asked = temperature.get()?;
             if asked.version != struct_version::<nvmlTemperature_t>(1) {
@@ -46,7 +46,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetMarginTemperature(device: Handle, margin: Out<nvmlMarginTemperature_t>) {
+    fn nvmlDeviceGetMarginTemperature(device: Handle, margin: OutPointer<nvmlMarginTemperature_t>) {
         ask(device, |_, gpu| {
             let asked = margin.get()?;
             if asked.version != struct_version::<nvmlMarginTemperature_t>(1) {
@@ -60,7 +60,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetTemperatureThreshold(device: Handle, threshold: c_uint, celsius: Out<c_uint>) {
+    fn nvmlDeviceGetTemperatureThreshold(device: Handle, threshold: c_uint, celsius: OutPointer<c_uint>) {
         ask(device, |_, gpu| match threshold {
             0 => celsius.put(gpu.thresholds.shutdown_c),
             1 => celsius.put(gpu.thresholds.slowdown_c),
@@ -70,15 +70,15 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetPowerUsage(device: Handle, milliwatts: Out<c_uint>) { ask(device, |_, gpu| milliwatts.put(gpu.readings.power_mw)) }
+    fn nvmlDeviceGetPowerUsage(device: Handle, milliwatts: OutPointer<c_uint>) { ask(device, |_, gpu| milliwatts.put(gpu.readings.power_mw)) }
 
-    fn nvmlDeviceGetPowerManagementLimit(device: Handle, milliwatts: Out<c_uint>) { ask(device, |_, gpu| milliwatts.put(gpu.power_limit_mw)) }
+    fn nvmlDeviceGetPowerManagementLimit(device: Handle, milliwatts: OutPointer<c_uint>) { ask(device, |_, gpu| milliwatts.put(gpu.power_limit_mw)) }
 
-    fn nvmlDeviceGetPowerManagementDefaultLimit(device: Handle, milliwatts: Out<c_uint>) {
+    fn nvmlDeviceGetPowerManagementDefaultLimit(device: Handle, milliwatts: OutPointer<c_uint>) {
         ask(device, |_, gpu| milliwatts.put(default_power_limit(gpu)))
     }
 
-    fn nvmlDeviceGetPowerManagementLimitConstraints(device: Handle, min: Out<c_uint>, max: Out<c_uint>) {
+    fn nvmlDeviceGetPowerManagementLimitConstraints(device: Handle, min: OutPointer<c_uint>, max: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             min.put(lowest_power_limit(gpu))?;
             max.put(default_power_limit(gpu))
@@ -95,20 +95,20 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetPowerManagementMode(device: Handle, mode: Out<c_uint>) { ask(device, |_, _| mode.put(1)) }
+    fn nvmlDeviceGetPowerManagementMode(device: Handle, mode: OutPointer<c_uint>) { ask(device, |_, _| mode.put(1)) }
 
-    fn nvmlDeviceGetEnforcedPowerLimit(device: Handle, milliwatts: Out<c_uint>) { ask(device, |_, gpu| milliwatts.put(gpu.power_limit_mw)) }
+    fn nvmlDeviceGetEnforcedPowerLimit(device: Handle, milliwatts: OutPointer<c_uint>) { ask(device, |_, gpu| milliwatts.put(gpu.power_limit_mw)) }
 
-    fn nvmlDeviceGetTotalEnergyConsumption(device: Handle, millijoules: Out<c_ulonglong>) {
+    fn nvmlDeviceGetTotalEnergyConsumption(device: Handle, millijoules: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| millijoules.put(gpu.counters_at(now_unix_ms()).energy_mj))
     }
 
-    fn nvmlDeviceGetClockInfo(device: Handle, clock: c_uint, mhz: Out<c_uint>) {
+    fn nvmlDeviceGetClockInfo(device: Handle, clock: c_uint, mhz: OutPointer<c_uint>) {
         ask(device, |_, gpu| mhz.put(by_clock(clock, gpu.readings.sm_clock_mhz, gpu.readings.memory_clock_mhz)?))
     }
 
     // Current, application target, application default, customer's maximum.
-    fn nvmlDeviceGetClock(device: Handle, clock: c_uint, kind: c_uint, mhz: Out<c_uint>) {
+    fn nvmlDeviceGetClock(device: Handle, clock: c_uint, kind: c_uint, mhz: OutPointer<c_uint>) {
         ask(device, |_, gpu| match kind {
             0 => mhz.put(by_clock(clock, gpu.readings.sm_clock_mhz, gpu.readings.memory_clock_mhz)?),
             1..=3 => mhz.put(by_clock(clock, gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz)?),
@@ -116,35 +116,35 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetApplicationsClock(device: Handle, clock: c_uint, mhz: Out<c_uint>) {
+    fn nvmlDeviceGetApplicationsClock(device: Handle, clock: c_uint, mhz: OutPointer<c_uint>) {
         ask(device, |_, gpu| mhz.put(by_clock(clock, gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz)?))
     }
 
-    fn nvmlDeviceGetMaxClockInfo(device: Handle, clock: c_uint, mhz: Out<c_uint>) {
+    fn nvmlDeviceGetMaxClockInfo(device: Handle, clock: c_uint, mhz: OutPointer<c_uint>) {
         ask(device, |_, gpu| mhz.put(by_clock(clock, gpu.max_sm_clock_mhz, gpu.max_memory_clock_mhz)?))
     }
 
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: Handle, reasons: Out<c_ulonglong>) {
+    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: Handle, reasons: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| reasons.put(gpu.readings.throttle_reasons))
     }
 
-    fn nvmlDeviceGetCurrentClocksEventReasons(device: Handle, reasons: Out<c_ulonglong>) {
+    fn nvmlDeviceGetCurrentClocksEventReasons(device: Handle, reasons: OutPointer<c_ulonglong>) {
         ask(device, |_, gpu| reasons.put(gpu.readings.throttle_reasons))
     }
 
-    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: Handle, reasons: Out<c_ulonglong>) {
+    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: Handle, reasons: OutPointer<c_ulonglong>) {
         ask(device, |_, _| reasons.put(SUPPORTED_THROTTLE_REASONS.into()))
     }
 
-    fn nvmlDeviceGetSupportedClocksEventReasons(device: Handle, reasons: Out<c_ulonglong>) {
+    fn nvmlDeviceGetSupportedClocksEventReasons(device: Handle, reasons: OutPointer<c_ulonglong>) {
         ask(device, |_, _| reasons.put(SUPPORTED_THROTTLE_REASONS.into()))
     }
 
-    fn nvmlDeviceGetPerformanceState(device: Handle, state: Out<c_uint>) { ask(device, |_, _| state.put(0)) }
+    fn nvmlDeviceGetPerformanceState(device: Handle, state: OutPointer<c_uint>) { ask(device, |_, _| state.put(0)) }
 
-    fn nvmlDeviceGetPowerState(device: Handle, state: Out<c_uint>) { ask(device, |_, _| state.put(0)) }
+    fn nvmlDeviceGetPowerState(device: Handle, state: OutPointer<c_uint>) { ask(device, |_, _| state.put(0)) }
 
-    fn nvmlDeviceGetViolationStatus(device: Handle, policy: c_uint, violation: Out<nvmlViolationTime_t>) {
+    fn nvmlDeviceGetViolationStatus(device: Handle, policy: c_uint, violation: OutPointer<nvmlViolationTime_t>) {
         ask(device, |_, gpu| {
             let now = now_unix_ms();
             let counters = gpu.counters_at(now);
@@ -159,19 +159,19 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetCurrPcieLinkGeneration(device: Handle, generation: Out<c_uint>) { ask(device, |_, gpu| generation.put(pcie_gen(gpu))) }
+    fn nvmlDeviceGetCurrPcieLinkGeneration(device: Handle, generation: OutPointer<c_uint>) { ask(device, |_, gpu| generation.put(pcie_gen(gpu))) }
 
-    fn nvmlDeviceGetMaxPcieLinkGeneration(device: Handle, generation: Out<c_uint>) { ask(device, |_, gpu| generation.put(gpu.pcie_gen)) }
+    fn nvmlDeviceGetMaxPcieLinkGeneration(device: Handle, generation: OutPointer<c_uint>) { ask(device, |_, gpu| generation.put(gpu.pcie_gen)) }
 
-    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: Handle, generation: Out<c_uint>) { ask(device, |_, gpu| generation.put(gpu.pcie_gen)) }
+    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: Handle, generation: OutPointer<c_uint>) { ask(device, |_, gpu| generation.put(gpu.pcie_gen)) }
 
-    fn nvmlDeviceGetCurrPcieLinkWidth(device: Handle, lanes: Out<c_uint>) {
+    fn nvmlDeviceGetCurrPcieLinkWidth(device: Handle, lanes: OutPointer<c_uint>) {
         ask(device, |_, gpu| lanes.put(gpu.faults.pcie_width.unwrap_or(gpu.pcie_width)))
     }
 
-    fn nvmlDeviceGetMaxPcieLinkWidth(device: Handle, lanes: Out<c_uint>) { ask(device, |_, gpu| lanes.put(gpu.pcie_width)) }
+    fn nvmlDeviceGetMaxPcieLinkWidth(device: Handle, lanes: OutPointer<c_uint>) { ask(device, |_, gpu| lanes.put(gpu.pcie_width)) }
 
-    fn nvmlDeviceGetPcieThroughput(device: Handle, direction: c_uint, kib_per_s: Out<c_uint>) {
+    fn nvmlDeviceGetPcieThroughput(device: Handle, direction: c_uint, kib_per_s: OutPointer<c_uint>) {
         ask(device, |_, gpu| match direction {
             0 => kib_per_s.put(gpu.readings.traffic.pcie_sent_kib_per_s),
             1 => kib_per_s.put(gpu.readings.traffic.pcie_received_kib_per_s),
@@ -179,7 +179,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetPcieReplayCounter(device: Handle, replays: Out<c_uint>) { ask(device, |_, gpu| replays.put(gpu.readings.pcie_replays)) }
+    fn nvmlDeviceGetPcieReplayCounter(device: Handle, replays: OutPointer<c_uint>) { ask(device, |_, gpu| replays.put(gpu.readings.pcie_replays)) }
 }
 
 /// Idle boards of some kinds lower their link to save power; a fault keeps it low.

@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_ulong};
 
 use nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT;
 
-use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, Out};
+use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, OutPointer};
 use crate::library::{self, Code, ask, enumerated};
 use crate::state::Gpu;
 
@@ -15,34 +15,34 @@ const SAME_NODE: c_uint = 40;
 const WHOLE_SYSTEM: c_uint = 50;
 
 nvml_functions! {
-    fn nvmlDeviceGetTopologyCommonAncestor(device: Handle, other: Handle, level: Out<c_uint>) {
+    fn nvmlDeviceGetTopologyCommonAncestor(device: Handle, other: Handle, level: OutPointer<c_uint>) {
         let other = ask(other, |_, gpu| Ok(gpu.clone()))?;
         ask(device, |_, gpu| level.put(level_between(gpu, &other)))
     }
 
-    fn nvmlDeviceGetTopologyNearestGpus(device: Handle, level: c_uint, count: Out<c_uint>, devices: Out<Handle>) {
+    fn nvmlDeviceGetTopologyNearestGpus(device: Handle, level: c_uint, count: OutPointer<c_uint>, devices: OutPointer<Handle>) {
         ask(device, |state, gpu| {
             let near = enumerated(state).filter(|other| other.uuid != gpu.uuid && level_between(gpu, other) <= level);
             give_all(near.map(|other| other.uuid.as_str()), &count, &devices)
         })
     }
 
-    fn nvmlSystemGetTopologyGpuSet(cpu: c_uint, count: Out<c_uint>, devices: Out<Handle>) {
+    fn nvmlSystemGetTopologyGpuSet(cpu: c_uint, count: OutPointer<c_uint>, devices: OutPointer<Handle>) {
         let state = library::state()?;
         let near = |gpu: &&Gpu| gpu.near_cpus.is_some_and(|[first, last]| (first..=last).contains(&cpu));
         give_all(enumerated(&state).filter(near).map(|gpu| gpu.uuid.as_str()), &count, &devices)
     }
 
-    fn nvmlDeviceGetMemoryAffinity(device: Handle, words: c_uint, nodes: Out<c_ulong>, _scope: c_uint) {
+    fn nvmlDeviceGetMemoryAffinity(device: Handle, words: c_uint, nodes: OutPointer<c_ulong>, _scope: c_uint) {
         ask(device, |_, gpu| {
             let node = gpu.numa_node.ok_or(NOT_SUPPORTED)?;
             put_mask(node..=node, words, &nodes)
         })
     }
 
-    fn nvmlDeviceGetCpuAffinity(device: Handle, words: c_uint, cpus: Out<c_ulong>) { ask(device, |_, gpu| put_cpus(gpu, words, &cpus)) }
+    fn nvmlDeviceGetCpuAffinity(device: Handle, words: c_uint, cpus: OutPointer<c_ulong>) { ask(device, |_, gpu| put_cpus(gpu, words, &cpus)) }
 
-    fn nvmlDeviceGetCpuAffinityWithinScope(device: Handle, words: c_uint, cpus: Out<c_ulong>, _scope: c_uint) {
+    fn nvmlDeviceGetCpuAffinityWithinScope(device: Handle, words: c_uint, cpus: OutPointer<c_ulong>, _scope: c_uint) {
         ask(device, |_, gpu| put_cpus(gpu, words, &cpus))
     }
 }
@@ -62,8 +62,8 @@ fn level_between(one: &Gpu, other: &Gpu) -> c_uint {
 /// NVML's two-step for handles: a null array asks for the count.
 fn give_all<'a>(
     uuids: impl Iterator<Item = &'a str>,
-    count: &Out<c_uint>,
-    devices: &Out<Handle>,
+    count: &OutPointer<c_uint>,
+    devices: &OutPointer<Handle>,
 ) -> Result<(), Code> {
     let handles: Vec<Handle> = uuids.map(library::handle_of).collect();
     let room = count.get()? as usize;
@@ -77,7 +77,7 @@ fn give_all<'a>(
     devices.put_all(room, &handles)
 }
 
-fn put_cpus(gpu: &Gpu, words: c_uint, cpus: &Out<c_ulong>) -> Result<(), Code> {
+fn put_cpus(gpu: &Gpu, words: c_uint, cpus: &OutPointer<c_ulong>) -> Result<(), Code> {
     let [first, last] = gpu.near_cpus.ok_or(NOT_SUPPORTED)?;
     put_mask(first..=last, words, cpus)
 }
@@ -85,7 +85,7 @@ fn put_cpus(gpu: &Gpu, words: c_uint, cpus: &Out<c_ulong>) -> Result<(), Code> {
 fn put_mask(
     bits: std::ops::RangeInclusive<u32>,
     words: c_uint,
-    mask: &Out<c_ulong>,
+    mask: &OutPointer<c_ulong>,
 ) -> Result<(), Code> {
     if words == 0 || words > 1024 {
         return Err(INVALID_ARGUMENT);

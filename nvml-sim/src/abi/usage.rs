@@ -1,4 +1,4 @@
-//! Who uses a GPU and how much: utilisation now and in samples, processes, accounting. What NVML does not tell of a GPU that is
+//! The use of a GPU: utilisation now and in samples, processes, accounting. What NVML does not tell of a GPU that is
 //! cut into instances, this does not either.
 
 use std::ffi::{c_uint, c_ulonglong};
@@ -15,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT as UNSIGNED_INT,
 };
 
-use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, Out};
+use super::{Handle, INSUFFICIENT_SIZE, NOT_SUPPORTED, OutPointer};
 use crate::library::{self, Code, Part, ask, ask_device};
 use crate::state::{Gpu, Process, ProcessKind, now_unix_ms};
 
@@ -26,11 +26,11 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 const SAMPLE_EVERY_US: u64 = 100_000;
 const MAX_SAMPLES: u64 = 120;
 
-/// Processes whose accounting the driver keeps.
+/// Processes of which the driver keeps the accounting.
 const ACCOUNTING_BUFFER: c_uint = 4000;
 
 nvml_functions! {
-    fn nvmlDeviceGetUtilizationRates(device: Handle, rates: Out<nvmlUtilization_t>) {
+    fn nvmlDeviceGetUtilizationRates(device: Handle, rates: OutPointer<nvmlUtilization_t>) {
         ask(device, |_, gpu| {
             require_whole(gpu)?;
             rates.put(nvmlUtilization_t { gpu: gpu.readings.gpu_percent, memory: gpu.readings.memory_percent })
@@ -41,9 +41,9 @@ nvml_functions! {
         device: Handle,
         kind: c_uint,
         last_seen_us: c_ulonglong,
-        value_type: Out<c_uint>,
-        count: Out<c_uint>,
-        samples: Out<nvmlSample_t>,
+        value_type: OutPointer<c_uint>,
+        count: OutPointer<c_uint>,
+        samples: OutPointer<nvmlSample_t>,
     ) {
         ask(device, |_, gpu| {
             require_whole(gpu)?;
@@ -75,8 +75,8 @@ nvml_functions! {
 
     fn nvmlDeviceGetProcessUtilization(
         device: Handle,
-        samples: Out<nvmlProcessUtilizationSample_t>,
-        count: Out<c_uint>,
+        samples: OutPointer<nvmlProcessUtilizationSample_t>,
+        count: OutPointer<c_uint>,
         last_seen_us: c_ulonglong,
     ) {
         ask(device, |_, gpu| {
@@ -102,43 +102,43 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Compute, &count, &processes))
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_v1_t>) {
+    fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_v1_t>) {
         ask_device(device, |_, gpu, part| list_first(gpu, part, ProcessKind::Compute, &count, &processes))
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Compute, &count, &processes))
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Graphics, &count, &processes))
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_v1_t>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_v1_t>) {
         ask_device(device, |_, gpu, part| list_first(gpu, part, ProcessKind::Graphics, &count, &processes))
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Graphics, &count, &processes))
     }
 
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Mps, &count, &processes))
     }
 
-    fn nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_v1_t>) {
+    fn nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_v1_t>) {
         ask_device(device, |_, gpu, part| list_first(gpu, part, ProcessKind::Mps, &count, &processes))
     }
 
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: OutPointer<c_uint>, processes: OutPointer<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Mps, &count, &processes))
     }
 
-    fn nvmlDeviceGetAccountingMode(device: Handle, mode: Out<c_uint>) { ask(device, |_, gpu| mode.put(gpu.accounting.into())) }
+    fn nvmlDeviceGetAccountingMode(device: Handle, mode: OutPointer<c_uint>) { ask(device, |_, gpu| mode.put(gpu.accounting.into())) }
 
     fn nvmlDeviceSetAccountingMode(device: Handle, mode: c_uint) {
         library::change(device, |gpu| {
@@ -147,9 +147,9 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetAccountingBufferSize(device: Handle, size: Out<c_uint>) { ask(device, |_, _| size.put(ACCOUNTING_BUFFER)) }
+    fn nvmlDeviceGetAccountingBufferSize(device: Handle, size: OutPointer<c_uint>) { ask(device, |_, _| size.put(ACCOUNTING_BUFFER)) }
 
-    fn nvmlDeviceGetAccountingPids(device: Handle, count: Out<c_uint>, pids: Out<c_uint>) {
+    fn nvmlDeviceGetAccountingPids(device: Handle, count: OutPointer<c_uint>, pids: OutPointer<c_uint>) {
         ask(device, |_, gpu| {
             require_accounting(gpu)?;
             let found: Vec<c_uint> = gpu.processes.iter().map(|process| process.pid).collect();
@@ -162,7 +162,7 @@ nvml_functions! {
         })
     }
 
-    fn nvmlDeviceGetAccountingStats(device: Handle, pid: c_uint, stats: Out<nvmlAccountingStats_t>) {
+    fn nvmlDeviceGetAccountingStats(device: Handle, pid: c_uint, stats: OutPointer<nvmlAccountingStats_t>) {
         ask(device, |_, gpu| {
             require_accounting(gpu)?;
             let process = gpu.processes.iter().find(|process| process.pid == pid).ok_or(NOT_FOUND)?;
@@ -209,8 +209,8 @@ fn list(
     gpu: &Gpu,
     part: Option<Part<'_>>,
     kind: ProcessKind,
-    count: &Out<c_uint>,
-    processes: &Out<nvmlProcessInfo_t>,
+    count: &OutPointer<c_uint>,
+    processes: &OutPointer<nvmlProcessInfo_t>,
 ) -> Result<(), Code> {
     let info = |process: &Process| nvmlProcessInfo_t {
         pid: process.pid,
@@ -230,8 +230,8 @@ fn list_first(
     gpu: &Gpu,
     part: Option<Part<'_>>,
     kind: ProcessKind,
-    count: &Out<c_uint>,
-    processes: &Out<nvmlProcessInfo_v1_t>,
+    count: &OutPointer<c_uint>,
+    processes: &OutPointer<nvmlProcessInfo_v1_t>,
 ) -> Result<(), Code> {
     let info = |process: &Process| nvmlProcessInfo_v1_t {
         pid: process.pid,
@@ -255,7 +255,11 @@ fn running<'a>(
         .filter(move |process| process.kind == kind && (here.is_none() || process.instance == here))
 }
 
-fn put_list<T: Copy>(found: Vec<T>, count: &Out<c_uint>, processes: &Out<T>) -> Result<(), Code> {
+fn put_list<T: Copy>(
+    found: Vec<T>,
+    count: &OutPointer<c_uint>,
+    processes: &OutPointer<T>,
+) -> Result<(), Code> {
     let room = count.get()? as usize;
     count.put(found.len() as c_uint)?;
     if found.len() > room || (processes.is_null() && !found.is_empty()) {

@@ -4,13 +4,13 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::context::{self, Process, memory_rate, nvlink_rate, pcie_rate};
+use super::context::{self, CudaProcess, memory_rate, nvlink_rate, pcie_rate};
 use super::visible::gpu_now;
 use super::{
-    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, NOT_FOUND,
+    CudaCode, INVALID_CONTEXT, INVALID_DEVICE, INVALID_PTX, INVALID_VALUE, NOT_FOUND,
     PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_UNSUPPORTED, UNKNOWN, described, ptx,
 };
-use crate::abi::{Handle, Out, Text};
+use crate::abi::{Handle, OutPointer, Text};
 use crate::library;
 
 /// Contexts are told as numbers above this.
@@ -22,7 +22,7 @@ const FIRST_CONTEXT: usize = 0x4343_0000;
 pub struct Bytes(*mut u8);
 
 impl Bytes {
-    fn read(&self, count: usize) -> Result<&[u8], Code> {
+    fn read(&self, count: usize) -> Result<&[u8], CudaCode> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -30,7 +30,7 @@ impl Bytes {
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 
-    fn write(&self, bytes: &[u8]) -> Result<(), Code> {
+    fn write(&self, bytes: &[u8]) -> Result<(), CudaCode> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -46,7 +46,7 @@ pub struct Parameters(*const *const u8);
 
 impl Parameters {
     /// As many as the kernel has, each of its size.
-    fn read(&self, sizes: &[usize]) -> Result<Vec<u64>, Code> {
+    fn read(&self, sizes: &[usize]) -> Result<Vec<u64>, CudaCode> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -61,19 +61,19 @@ impl Parameters {
     }
 }
 
-/// Declares C functions whose bodies are `Result<(), Code>`.
+/// Declares C functions with bodies of type `Result<(), CudaCode>`.
 macro_rules! cuda_functions {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => { $(
-        // SAFETY: the names are CUDA's and this library stands in for CUDA; nothing else in a process defines them.
+        // SAFETY: the names are CUDA's and this library stands in for CUDA; nothing else in a process defines one.
         #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($argument: $kind),*) -> Code {
+        pub extern "C" fn $name($($argument: $kind),*) -> CudaCode {
             answer(move || $body)
         }
     )* };
 }
 
 /// Runs the body of a C function; a panic becomes `CUDA_ERROR_UNKNOWN`.
-fn answer(body: impl FnOnce() -> Result<(), Code>) -> Code {
+fn answer(body: impl FnOnce() -> Result<(), CudaCode>) -> CudaCode {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
         Ok(Err(code)) => code,
@@ -82,11 +82,11 @@ fn answer(body: impl FnOnce() -> Result<(), Code>) -> Code {
 }
 
 /// A pointer of the caller that is null is an invalid value, as NVML calls it by another number.
-fn put<T: Copy>(out: &Out<T>, value: T) -> Result<(), Code> {
+fn put<T: Copy>(out: &OutPointer<T>, value: T) -> Result<(), CudaCode> {
     out.put(value).map_err(|_| INVALID_VALUE)
 }
 
-fn ordinal(device: c_int) -> Result<usize, Code> {
+fn ordinal(device: c_int) -> Result<usize, CudaCode> {
     let ordinal = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
     context::with(|process| {
         (ordinal < process.gpus.len())
@@ -95,17 +95,17 @@ fn ordinal(device: c_int) -> Result<usize, Code> {
     })
 }
 
-fn uuid_of(device: c_int) -> Result<String, Code> {
+fn uuid_of(device: c_int) -> Result<String, CudaCode> {
     let ordinal = ordinal(device)?;
     context::with(|process| Ok(process.gpus[ordinal].uuid.clone()))
 }
 
-fn context_of(handle: Handle) -> Result<usize, Code> {
+fn context_of(handle: Handle) -> Result<usize, CudaCode> {
     handle.checked_sub(FIRST_CONTEXT).ok_or(INVALID_CONTEXT)
 }
 
 /// 16 bytes of `GPU-...`.
-fn uuid_bytes(uuid: &str) -> Result<[u8; 16], Code> {
+fn uuid_bytes(uuid: &str) -> Result<[u8; 16], CudaCode> {
     let digits: String = uuid
         .trim_start_matches("GPU-")
         .chars()
@@ -121,14 +121,14 @@ fn uuid_bytes(uuid: &str) -> Result<[u8; 16], Code> {
 }
 
 /// GB/s between two GPUs where they have NVLinks, else `None`.
-fn between(from: &str, to: &str) -> Result<Option<f64>, Code> {
+fn between(from: &str, to: &str) -> Result<Option<f64>, CudaCode> {
     gpu_now(from, |state, gpu| {
         let slot = state.gpus.iter().position(|gpu| gpu.uuid == to)?;
         nvlink_rate(gpu, &state.gpus[slot], slot)
     })
 }
 
-fn copy_out(process: &mut Process, address: u64, count: usize) -> Result<Vec<u8>, Code> {
+fn copy_out(process: &mut CudaProcess, address: u64, count: usize) -> Result<Vec<u8>, CudaCode> {
     let owner = process.owner_of(address)?;
     process
         .held(owner)?
@@ -138,7 +138,7 @@ fn copy_out(process: &mut Process, address: u64, count: usize) -> Result<Vec<u8>
         .map_err(|_| INVALID_VALUE)
 }
 
-fn copy_in(process: &mut Process, address: u64, bytes: &[u8]) -> Result<(), Code> {
+fn copy_in(process: &mut CudaProcess, address: u64, bytes: &[u8]) -> Result<(), CudaCode> {
     let owner = process.owner_of(address)?;
     process
         .held(owner)?
@@ -149,14 +149,14 @@ fn copy_in(process: &mut Process, address: u64, bytes: &[u8]) -> Result<(), Code
     Ok(())
 }
 
-fn to_device(target: u64, source: Bytes, count: usize) -> Result<(), Code> {
+fn to_device(target: u64, source: Bytes, count: usize) -> Result<(), CudaCode> {
     context::here(|process, ordinal| {
         copy_in(process, target, source.read(count)?)?;
         process.spend(ordinal, count, pcie_rate)
     })
 }
 
-fn to_host(target: Bytes, source: u64, count: usize) -> Result<(), Code> {
+fn to_host(target: Bytes, source: u64, count: usize) -> Result<(), CudaCode> {
     context::here(|process, ordinal| {
         target.write(&copy_out(process, source, count)?)?;
         process.spend(ordinal, count, pcie_rate)
@@ -168,40 +168,40 @@ cuda_functions! {
         if flags == 0 { context::initialise() } else { Err(INVALID_VALUE) }
     }
 
-    fn cuDriverGetVersion(version: Out<c_int>) {
+    fn cuDriverGetVersion(version: OutPointer<c_int>) {
         put(&version, library::state().map_err(|_| UNKNOWN)?.driver.cuda_version)
     }
 
-    fn cuGetErrorName(code: Code, name: Out<*const c_char>) {
+    fn cuGetErrorName(code: CudaCode, name: OutPointer<*const c_char>) {
         put(&name, described(code).ok_or(INVALID_VALUE)?.0.as_ptr().cast())
     }
 
-    fn cuGetErrorString(code: Code, words: Out<*const c_char>) {
+    fn cuGetErrorString(code: CudaCode, words: OutPointer<*const c_char>) {
         put(&words, described(code).ok_or(INVALID_VALUE)?.1.as_ptr().cast())
     }
 
-    fn cuDeviceGetCount(count: Out<c_int>) {
+    fn cuDeviceGetCount(count: OutPointer<c_int>) {
         put(&count, context::with(|process| Ok(process.gpus.len()))? as c_int)
     }
 
-    fn cuDeviceGet(device: Out<c_int>, number: c_int) {
+    fn cuDeviceGet(device: OutPointer<c_int>, number: c_int) {
         put(&device, ordinal(number)? as c_int)
     }
 
-    fn cuDeviceGetName(name: Out<c_char>, length: c_int, device: c_int) {
+    fn cuDeviceGetName(name: OutPointer<c_char>, length: c_int, device: c_int) {
         let told = gpu_now(&uuid_of(device)?, |_, gpu| gpu.name.clone())?;
         name.put_text(length.max(0) as c_uint, &told).map_err(|_| INVALID_VALUE)
     }
 
-    fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: c_int) {
+    fn cuDeviceGetUuid(uuid: OutPointer<[u8; 16]>, device: c_int) {
         put(&uuid, uuid_bytes(&uuid_of(device)?)?)
     }
 
-    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
+    fn cuDeviceCanAccessPeer(can: OutPointer<c_int>, device: c_int, peer: c_int) {
         put(&can, between(&uuid_of(device)?, &uuid_of(peer)?)?.is_some().into())
     }
 
-    fn cuDevicePrimaryCtxRetain(handle: Out<Handle>, device: c_int) {
+    fn cuDevicePrimaryCtxRetain(handle: OutPointer<Handle>, device: c_int) {
         let ordinal = ordinal(device)?;
         context::retain(ordinal)?;
         put(&handle, FIRST_CONTEXT + ordinal)
@@ -232,7 +232,7 @@ cuda_functions! {
         })
     }
 
-    fn cuModuleLoadData(module: Out<Handle>, image: Text) {
+    fn cuModuleLoadData(module: OutPointer<Handle>, image: Text) {
         let text = image.read().map_err(|_| INVALID_PTX)?;
         let kernels = ptx::read(&text).map_err(|error| {
             eprintln!("nvml-sim: PTX: {error}");
@@ -246,7 +246,7 @@ cuda_functions! {
         put(&module, handle)
     }
 
-    fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) {
+    fn cuModuleGetFunction(function: OutPointer<Handle>, module: Handle, name: Text) {
         let name = name.read().map_err(|_| INVALID_VALUE)?;
         let handle = context::here(|process, ordinal| {
             let (_, kernels) = process.modules.get(&module).ok_or(INVALID_VALUE)?;
@@ -258,13 +258,13 @@ cuda_functions! {
         put(&function, handle)
     }
 
-    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        let (is_free, is_total) = context::here(Process::memory_info)?;
+    fn cuMemGetInfo_v2(free: OutPointer<usize>, total: OutPointer<usize>) {
+        let (is_free, is_total) = context::here(CudaProcess::memory_info)?;
         put(&free, is_free as usize)?;
         put(&total, is_total as usize)
     }
 
-    fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) {
+    fn cuMemAlloc_v2(address: OutPointer<u64>, bytes: usize) {
         put(&address, context::here(|process, ordinal| process.allocate(ordinal, bytes))?)
     }
 
@@ -275,7 +275,7 @@ cuda_functions! {
         })
     }
 
-    fn cuMemHostAlloc(start: Out<*mut c_void>, bytes: usize, _flags: c_uint) {
+    fn cuMemHostAlloc(start: OutPointer<*mut c_void>, bytes: usize, _flags: c_uint) {
         let address = context::here(|process, _| {
             let mut room = vec![0_u64; bytes.div_ceil(8).max(1)].into_boxed_slice();
             let address = room.as_mut_ptr() as usize;
@@ -329,7 +329,7 @@ cuda_functions! {
         })
     }
 
-    fn cuEventCreate(event: Out<Handle>, _flags: c_uint) {
+    fn cuEventCreate(event: OutPointer<Handle>, _flags: c_uint) {
         let handle = context::here(|process, _| {
             let handle = process.new_handle();
             process.events.insert(handle, 0.0);
@@ -350,7 +350,7 @@ cuda_functions! {
         context::here(|process, _| process.events.get(&event).map(|_| ()).ok_or(INVALID_VALUE))
     }
 
-    fn cuEventElapsedTime(millis: Out<f32>, start: Handle, end: Handle) {
+    fn cuEventElapsedTime(millis: OutPointer<f32>, start: Handle, end: Handle) {
         let ns = context::with(|process| {
             let at = |event| process.events.get(&event).copied().ok_or(INVALID_VALUE);
             Ok(at(end)? - at(start)?)

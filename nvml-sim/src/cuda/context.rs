@@ -8,12 +8,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use super::machine::{self, Memory, Unsound};
+use super::machine::{self, GpuDefects, Memory};
 use super::ptx::Kernel;
-use super::visible::{Visible, gpu_now, visible};
+use super::visible::{VisibleGpu, gpu_now, visible};
 use super::{
-    Code, DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
-    NOT_INITIALIZED, OUT_OF_MEMORY, UNKNOWN,
+    CudaCode, DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, INVALID_CONTEXT, INVALID_DEVICE,
+    INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY, UNKNOWN,
 };
 use crate::library;
 use crate::state::{ComputeMode, Gpu};
@@ -34,11 +34,11 @@ const EFFICIENCY: f64 = 0.85;
 
 /// All that this process holds.
 #[derive(Debug, Default)]
-pub struct Process {
+pub struct CudaProcess {
     /// By ordinal; empty before `cuInit`.
-    pub gpus: Vec<Visible>,
+    pub gpus: Vec<VisibleGpu>,
     /// By ordinal.
-    contexts: BTreeMap<usize, Held>,
+    contexts: BTreeMap<usize, ContextGpu>,
     /// Kernels by handle, and the GPU each was compiled for.
     pub kernels: BTreeMap<usize, (usize, Kernel)>,
     pub modules: BTreeMap<usize, (usize, Vec<Kernel>)>,
@@ -50,13 +50,13 @@ pub struct Process {
 
 /// A GPU in use.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct ContextGpu {
     pub uuid: String,
     /// Of its memory.
     eighths: u32,
     users: u32,
     /// What ended it: every later call is answered with it.
-    failed: Option<Code>,
+    failed: Option<CudaCode>,
     /// What its MPS server lets each client have.
     most_bytes: Option<u64>,
     /// Uncorrected errors when it was opened.
@@ -67,7 +67,7 @@ pub struct Held {
     pub peers: Vec<usize>,
 }
 
-static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
+static PROCESS: Mutex<Option<CudaProcess>> = Mutex::new(None);
 
 thread_local! {
     /// Ordinal of the context this thread is in.
@@ -75,30 +75,30 @@ thread_local! {
 }
 
 /// What is held, from `cuInit` on.
-pub fn with<T>(act: impl FnOnce(&mut Process) -> Result<T, Code>) -> Result<T, Code> {
+pub fn with<T>(act: impl FnOnce(&mut CudaProcess) -> Result<T, CudaCode>) -> Result<T, CudaCode> {
     act(lock().as_mut().ok_or(NOT_INITIALIZED)?)
 }
 
-fn lock() -> MutexGuard<'static, Option<Process>> {
+fn lock() -> MutexGuard<'static, Option<CudaProcess>> {
     PROCESS
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-pub fn initialise() -> Result<(), Code> {
+pub fn initialise() -> Result<(), CudaCode> {
     let gpus = visible()?;
     lock()
-        .get_or_insert_with(|| Process {
+        .get_or_insert_with(|| CudaProcess {
             next_handle: FIRST_HANDLE,
-            ..Process::default()
+            ..CudaProcess::default()
         })
         .gpus = gpus;
     Ok(())
 }
 
 /// Opens a GPU's primary context, or counts one user more. May hang.
-pub fn retain(ordinal: usize) -> Result<(), Code> {
-    let Visible { uuid, eighths } =
+pub fn retain(ordinal: usize) -> Result<(), CudaCode> {
+    let VisibleGpu { uuid, eighths } =
         with(|process| process.gpus.get(ordinal).cloned().ok_or(INVALID_DEVICE))?;
     answering(&uuid)?;
     let (wait, mode) = gpu_now(&uuid, |_, gpu| (gpu.faults.check_ms, gpu.compute_mode))?;
@@ -112,21 +112,24 @@ pub fn retain(ordinal: usize) -> Result<(), Code> {
     let errors = gpu_now(&uuid, |_, gpu| gpu.ecc.volatile_uncorrected)?;
     with(|process| {
         let first = FIRST_ADDRESS + ordinal as u64 * ADDRESSES;
-        let held = process.contexts.entry(ordinal).or_insert_with(|| Held {
-            uuid,
-            eighths,
-            errors,
-            most_bytes,
-            next_address: first,
-            ..Held::default()
-        });
+        let held = process
+            .contexts
+            .entry(ordinal)
+            .or_insert_with(|| ContextGpu {
+                uuid,
+                eighths,
+                errors,
+                most_bytes,
+                next_address: first,
+                ..ContextGpu::default()
+            });
         held.users += 1;
         Ok(())
     })
 }
 
 /// The last user takes memory and kernels along.
-pub fn release(ordinal: usize) -> Result<(), Code> {
+pub fn release(ordinal: usize) -> Result<(), CudaCode> {
     with(|process| {
         let held = process.contexts.get_mut(&ordinal).ok_or(INVALID_CONTEXT)?;
         held.users -= 1;
@@ -139,7 +142,7 @@ pub fn release(ordinal: usize) -> Result<(), Code> {
     })
 }
 
-pub fn enter(ordinal: Option<usize>) -> Result<(), Code> {
+pub fn enter(ordinal: Option<usize>) -> Result<(), CudaCode> {
     with(|process| match ordinal {
         Some(ordinal) if !process.contexts.contains_key(&ordinal) => Err(INVALID_CONTEXT),
         _ => Ok(()),
@@ -149,7 +152,9 @@ pub fn enter(ordinal: Option<usize>) -> Result<(), Code> {
 }
 
 /// Acts in this thread's context, while its GPU answers. May hang.
-pub fn here<T>(act: impl FnOnce(&mut Process, usize) -> Result<T, Code>) -> Result<T, Code> {
+pub fn here<T>(
+    act: impl FnOnce(&mut CudaProcess, usize) -> Result<T, CudaCode>,
+) -> Result<T, CudaCode> {
     let ordinal = CURRENT.get().ok_or(INVALID_CONTEXT)?;
     let (uuid, failed, errors) = with(|process| {
         let held = process.held(ordinal)?;
@@ -164,7 +169,7 @@ pub fn here<T>(act: impl FnOnce(&mut Process, usize) -> Result<T, Code>) -> Resu
             false => Ok(()),
         }
     });
-    let unsound = gpu_now(&uuid, |_, gpu| Unsound {
+    let unsound = gpu_now(&uuid, |_, gpu| GpuDefects {
         arithmetic: gpu.faults.check == "wrong",
         memory: gpu.faults.check == "fails",
     })?;
@@ -196,7 +201,7 @@ fn share(uuid: &str) -> Option<u64> {
 }
 
 /// Waits as long as the GPU hangs; a process that crashes on it ends here.
-fn answering(uuid: &str) -> Result<(), Code> {
+fn answering(uuid: &str) -> Result<(), CudaCode> {
     loop {
         let (hangs, crashes, gone) = gpu_now(uuid, |_, gpu| {
             let faults = &gpu.faults;
@@ -215,18 +220,18 @@ fn answering(uuid: &str) -> Result<(), Code> {
     }
 }
 
-impl Process {
+impl CudaProcess {
     pub fn new_handle(&mut self) -> usize {
         self.next_handle += 1;
         self.next_handle
     }
 
-    pub fn held(&mut self, ordinal: usize) -> Result<&mut Held, Code> {
+    pub fn held(&mut self, ordinal: usize) -> Result<&mut ContextGpu, CudaCode> {
         self.contexts.get_mut(&ordinal).ok_or(INVALID_CONTEXT)
     }
 
     /// Free and total bytes of a GPU: what the state says, less what is taken here.
-    pub fn memory_info(&mut self, ordinal: usize) -> Result<(u64, u64), Code> {
+    pub fn memory_info(&mut self, ordinal: usize) -> Result<(u64, u64), CudaCode> {
         let held = self.held(ordinal)?;
         let taken: u64 = held
             .memory
@@ -256,7 +261,7 @@ impl Process {
         })
     }
 
-    pub fn allocate(&mut self, ordinal: usize, bytes: usize) -> Result<u64, Code> {
+    pub fn allocate(&mut self, ordinal: usize, bytes: usize) -> Result<u64, CudaCode> {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
@@ -267,13 +272,13 @@ impl Process {
         let held = self.held(ordinal)?;
         let address = held.next_address;
         held.next_address += (bytes as u64).next_multiple_of(ALIGNMENT) + ALIGNMENT;
-        // Zeros that nobody wrote yet take no memory of the host.
+        // Zeros that are not written yet take no memory of the host.
         held.memory.pieces.insert(address, vec![0; bytes]);
         Ok(address)
     }
 
-    /// The GPU whose memory has this address.
-    pub fn owner_of(&self, address: u64) -> Result<usize, Code> {
+    /// The GPU with this address in its memory.
+    pub fn owner_of(&self, address: u64) -> Result<usize, CudaCode> {
         let ordinal = address.checked_sub(FIRST_ADDRESS).ok_or(INVALID_VALUE)? / ADDRESSES;
         usize::try_from(ordinal)
             .ok()
@@ -289,7 +294,7 @@ impl Process {
         blocks: u32,
         threads: u32,
         parameters: &[u64],
-    ) -> Result<(), Code> {
+    ) -> Result<(), CudaCode> {
         let (_, kernel) = self.kernels.get(&kernel).cloned().ok_or(INVALID_VALUE)?;
         let held = self.held(ordinal)?;
         held.clock_ns += LAUNCH_NS;
@@ -303,7 +308,7 @@ impl Process {
         ordinal: usize,
         bytes: usize,
         rate: impl FnOnce(&Gpu) -> f64,
-    ) -> Result<(), Code> {
+    ) -> Result<(), CudaCode> {
         let held = self.held(ordinal)?;
         let gb_s = gpu_now(&held.uuid, |_, gpu| {
             rate(gpu) * EFFICIENCY / if gpu.faults.check == "slow" { 2.0 } else { 1.0 }

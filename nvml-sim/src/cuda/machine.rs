@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::ptx::{Atomic, Binary, Comparison, Instruction, Kernel, Operand, Place, Special, Width};
-use super::{Code, ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
+use super::{CudaCode, ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
 
 /// Which thread of which blocks an unsound GPU computes wrong, as one lane of one multiprocessor would.
 const WRONG_LANE: u32 = 37;
@@ -18,7 +18,7 @@ const STUCK_BIT: u64 = 1 << 3;
 
 /// What is wrong with a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unsound {
+pub struct GpuDefects {
     pub arithmetic: bool,
     pub memory: bool,
 }
@@ -27,12 +27,12 @@ pub struct Unsound {
 #[derive(Debug, Default)]
 pub struct Memory {
     pub pieces: BTreeMap<u64, Vec<u8>>,
-    pub unsound: Unsound,
+    pub unsound: GpuDefects,
 }
 
 impl Memory {
     /// The bytes from `address` on; illegal where they are not all in one allocation.
-    pub fn bytes(&mut self, address: u64, count: usize) -> Result<&mut [u8], Code> {
+    pub fn bytes(&mut self, address: u64, count: usize) -> Result<&mut [u8], CudaCode> {
         let (start, piece) = self
             .pieces
             .range_mut(..=address)
@@ -43,20 +43,20 @@ impl Memory {
         piece.get_mut(from..end).ok_or(ILLEGAL_ADDRESS)
     }
 
-    fn load(&mut self, address: u64, width: Width) -> Result<u64, Code> {
+    fn load(&mut self, address: u64, width: Width) -> Result<u64, CudaCode> {
         let stuck = self.unsound.memory && self.is_stuck(address);
         let mut word = [0; 8];
         word[..width.bytes()].copy_from_slice(self.aligned(address, width)?);
         Ok(u64::from_le_bytes(word) | if stuck { STUCK_BIT } else { 0 })
     }
 
-    fn store(&mut self, address: u64, width: Width, value: u64) -> Result<(), Code> {
+    fn store(&mut self, address: u64, width: Width, value: u64) -> Result<(), CudaCode> {
         self.aligned(address, width)?
             .copy_from_slice(&value.to_le_bytes()[..width.bytes()]);
         Ok(())
     }
 
-    fn aligned(&mut self, address: u64, width: Width) -> Result<&mut [u8], Code> {
+    fn aligned(&mut self, address: u64, width: Width) -> Result<&mut [u8], CudaCode> {
         if !address.is_multiple_of(width.bytes() as u64) {
             return Err(MISALIGNED_ADDRESS);
         }
@@ -78,7 +78,7 @@ pub fn run(
     blocks: u32,
     threads: u32,
     parameters: &[u64],
-) -> Result<(), Code> {
+) -> Result<(), CudaCode> {
     let mut registers = vec![0; kernel.registers];
     for block in 0..blocks {
         for thread in 0..threads {
@@ -112,7 +112,7 @@ impl Thread<'_> {
         kernel: &Kernel,
         memory: &mut Memory,
         parameters: &[u64],
-    ) -> Result<(), Code> {
+    ) -> Result<(), CudaCode> {
         let mut at = 0;
         loop {
             let line = &kernel.code[at];
@@ -136,7 +136,7 @@ impl Thread<'_> {
         what: &Instruction,
         memory: &mut Memory,
         parameters: &[u64],
-    ) -> Result<(), Code> {
+    ) -> Result<(), CudaCode> {
         match *what {
             Instruction::Copy { to, from, width } => self.put(to, width, self.value(from)),
             Instruction::Parameter { to, number } => self.registers[to] = parameters[number],
@@ -284,7 +284,7 @@ mod tests {
     const BASE: u64 = 0x1000;
 
     /// Carries out one body with 8 words of memory at parameter `p`, in 2 blocks of 3 threads.
-    fn words_after(body: &str, unsound: Unsound) -> Result<Vec<u64>, Code> {
+    fn words_after(body: &str, unsound: GpuDefects) -> Result<Vec<u64>, CudaCode> {
         let text = format!(
             ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{ .reg .pred %p<3>; .reg .b32 %r<6>; .reg .f32 %f<4>; .reg .b64 %d<6>;\n\
              ld.param.u64 %d1, [p];\n cvta.to.global.u64 %d1, %d1;\n mov.u32 %r1, %ctaid.x;\n mov.u32 %r2, %ntid.x;\n mov.u32 %r3, %tid.x;\n\
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn after(body: &str) -> Vec<u64> {
-        words_after(body, Unsound::default()).unwrap()
+        words_after(body, GpuDefects::default()).unwrap()
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn what_is_no_memory_of_it_ends_the_kernel() {
-        let none = Unsound::default();
+        let none = GpuDefects::default();
         assert_eq!(
             words_after("st.global.u64 [%d1+64], %d1;", none),
             Err(ILLEGAL_ADDRESS)
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn a_gpu_that_is_not_sound_is_wrong_in_one_lane_and_at_one_word() {
         let kernels = ptx::read(gsys::cuda::CHECK_PTX).unwrap();
-        let ends = |unsound: Unsound| {
+        let ends = |unsound: GpuDefects| {
             let mut memory = Memory {
                 pieces: BTreeMap::from([(BASE, vec![1; 64 << 10])]),
                 unsound,
@@ -403,8 +403,8 @@ mod tests {
             memory.pieces.remove(&BASE).unwrap()
         };
         let (right, wrong) = (
-            ends(Unsound::default()),
-            ends(Unsound {
+            ends(GpuDefects::default()),
+            ends(GpuDefects {
                 arithmetic: true,
                 memory: false,
             }),
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(differ, [64 + WRONG_LANE as usize]);
         let mut memory = Memory {
             pieces: BTreeMap::from([(BASE, vec![0; 64 << 10])]),
-            unsound: Unsound {
+            unsound: GpuDefects {
                 memory: true,
                 arithmetic: false,
             },

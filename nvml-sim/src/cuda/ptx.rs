@@ -212,7 +212,7 @@ struct Reader {
     /// By name: the number, and the bits it was declared with (1: a predicate).
     registers: BTreeMap<String, (usize, u32)>,
     labels: BTreeMap<String, usize>,
-    /// Branches, whose label may come later.
+    /// Branches; the label may come later.
     branches: Vec<(usize, String)>,
     code: Vec<Line>,
 }

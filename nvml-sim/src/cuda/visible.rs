@@ -1,17 +1,17 @@
-//! Which of the simulated GPUs a process sees: those that `CUDA_VISIBLE_DEVICES` leaves and whose device file it may open, where the
-//! state directory has such files in `dev`. A driver leaves out the others without a word, and so does this.
+//! The simulated GPUs that a process sees: those that `CUDA_VISIBLE_DEVICES` leaves, with a device file that the process may open, where
+//! the state directory has such files in `dev`. Other GPUs are left out silently, as by a driver.
 
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::{Code, NO_DEVICE, SYSTEM_DRIVER_MISMATCH, UNKNOWN};
+use super::{CudaCode, NO_DEVICE, SYSTEM_DRIVER_MISMATCH, UNKNOWN};
 use crate::library;
 use crate::state::{Gpu, State};
 
 /// What CUDA takes for a GPU: one, or a MIG slice of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Visible {
+pub struct VisibleGpu {
     /// The GPU's.
     pub uuid: String,
     /// Eighths of its memory.
@@ -19,7 +19,7 @@ pub struct Visible {
 }
 
 /// In CUDA's order. None at all is an error, as with a driver.
-pub fn visible() -> Result<Vec<Visible>, Code> {
+pub fn visible() -> Result<Vec<VisibleGpu>, CudaCode> {
     library::initialise().map_err(of_nvml)?;
     let state = library::state().map_err(of_nvml)?;
     let dev = library::directory().join("dev");
@@ -43,7 +43,7 @@ pub fn visible() -> Result<Vec<Visible>, Code> {
 }
 
 /// The GPU as the state has it now.
-pub fn gpu_now<T>(uuid: &str, look: impl FnOnce(&State, &Gpu) -> T) -> Result<T, Code> {
+pub fn gpu_now<T>(uuid: &str, look: impl FnOnce(&State, &Gpu) -> T) -> Result<T, CudaCode> {
     let state = library::state().map_err(of_nvml)?;
     let gpu = state
         .gpus
@@ -63,11 +63,11 @@ fn in_cudas_order(gpus: &mut [&Gpu], asked: Option<&str>) {
 
 /// In the order the variable has them; the first that is not there ends the list. A slice is seen only where it is named, and then
 /// alone.
-fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<Visible> {
-    let whole: Vec<Visible> = gpus
+fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<VisibleGpu> {
+    let whole: Vec<VisibleGpu> = gpus
         .iter()
         .filter(|gpu| !gpu.mig_enabled)
-        .map(|gpu| Visible {
+        .map(|gpu| VisibleGpu {
             uuid: gpu.uuid.clone(),
             eighths: 8,
         })
@@ -78,7 +78,7 @@ fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<Visible> {
     let words = variable.split(',').map(str::trim);
     if let Some(slice) = words.clone().next().filter(|word| word.starts_with("MIG-")) {
         let found = gpus.iter().find_map(|gpu| {
-            library::part_of(gpu, slice).map(|part| Visible {
+            library::part_of(gpu, slice).map(|part| VisibleGpu {
                 uuid: gpu.uuid.clone(),
                 eighths: part.instance.size,
             })
@@ -99,7 +99,7 @@ fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<Visible> {
         .collect()
 }
 
-/// No driver is behind the files of a simulated GPU: whoever may open one is told so, the others that they may not.
+/// No driver is behind the files of a simulated GPU: opening one fails as missing, or as forbidden.
 fn opens(path: &Path) -> bool {
     match File::options().read(true).write(true).open(path) {
         Ok(_) => true,
@@ -108,7 +108,7 @@ fn opens(path: &Path) -> bool {
 }
 
 /// What CUDA says where NVML says so.
-fn of_nvml(code: library::Code) -> Code {
+fn of_nvml(code: library::Code) -> CudaCode {
     use nvml_wrapper_sys::bindings::{
         nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as NOT_LOADED,
         nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as MISMATCH,
@@ -129,7 +129,7 @@ mod tests {
         let mut state = crate::host(&[("h100", 3)], "seed", 0).unwrap();
         crate::apply_fault(&mut state, 2, "mig 1g.10gb,3g.40gb".parse().unwrap()).unwrap();
         let gpus: Vec<&Gpu> = state.gpus.iter().collect();
-        let [a, b] = [0, 1].map(|at| Visible {
+        let [a, b] = [0, 1].map(|at| VisibleGpu {
             uuid: state.gpus[at].uuid.clone(),
             eighths: 8,
         });
@@ -152,7 +152,7 @@ mod tests {
         let seen = chosen(&gpus, Some(&format!("{},0", slice.compute[0].uuid)));
         assert_eq!(
             seen,
-            [Visible {
+            [VisibleGpu {
                 uuid: state.gpus[2].uuid.clone(),
                 eighths: 4
             }]

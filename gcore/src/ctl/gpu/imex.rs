@@ -1,6 +1,6 @@
 //! IMEX channels: a run on several nodes of one NVLink domain has one, to share GPU memory across nodes.
 //!
-//! Chooses the numbers; the node makes and fences the device files (`gpud/src/imex.rs`). Sources: Slurm's
+//! Chooses the numbers; the node makes and fences the device files (`gpud/src/gpu/imex.rs`). Sources: Slurm's
 //! switch/nvidia_imex; NVIDIA's IMEX guide.
 
 use crate::ctl::state::{Run, State};

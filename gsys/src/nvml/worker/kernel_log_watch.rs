@@ -6,17 +6,18 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use gmodel::gpu_health::EventSource;
+use gmodel::gpu_health::{EventSource, GpuEventKind};
 
-use super::{Shared, lock};
-use crate::nvml::{GpuEvent, GpuEventKind, KernelLog};
+use super::shared::{SharedState, lock};
+use crate::nvml::facts::GpuEvent;
+use crate::nvml::kernel_log::KernelLog;
 
 /// A kernel log that cannot be opened or read is tried again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// What the thread does until the worker is dropped. The log is opened before this returns, so that no line after it is missed.
 pub(super) fn begin(
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedState>,
     path: &Path,
     tell: impl Fn(Option<io::Error>) + Send + 'static,
 ) -> impl FnOnce() + Send + 'static {
@@ -44,7 +45,7 @@ pub(super) fn begin(
 }
 
 /// Until the worker is dropped, or the log cannot be read any more.
-fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) -> io::Result<()> {
+fn follow_log(worker: &Weak<SharedState>, mut log: KernelLog) -> io::Result<()> {
     /// Lines between two looks; the kernel keeps the rest.
     const MOST_LINES: usize = 10_000;
     while let Some(shared) = worker.upgrade() {

@@ -198,22 +198,22 @@ fn fault(mut arguments: Arguments) -> Result<String, Failure> {
 }
 
 /// What happens to one GPU or, where `target` is `driver`, to the driver.
-enum Happening {
+enum SimulatedEvent {
     Driver(String),
     Fault(Fault),
     Readings(Vec<String>),
 }
 
-impl Happening {
-    fn parse(target: &str, text: &str) -> Result<Happening, String> {
+impl SimulatedEvent {
+    fn parse(target: &str, text: &str) -> Result<SimulatedEvent, String> {
         if target == "driver" {
-            return Ok(Happening::Driver(text.to_owned()));
+            return Ok(SimulatedEvent::Driver(text.to_owned()));
         }
         match text.split_once(' ') {
-            Some(("set", settings)) => Ok(Happening::Readings(
+            Some(("set", settings)) => Ok(SimulatedEvent::Readings(
                 settings.split_whitespace().map(str::to_owned).collect(),
             )),
-            _ => text.parse().map(Happening::Fault),
+            _ => text.parse().map(SimulatedEvent::Fault),
         }
     }
 
@@ -221,12 +221,12 @@ impl Happening {
     fn befall(self, state: &mut State, target: &str) -> Result<(), String> {
         let mut changed = state.clone();
         match self {
-            Happening::Driver(text) => changed.apply_driver_fault(&text)?,
-            Happening::Fault(fault) => {
+            SimulatedEvent::Driver(text) => changed.apply_driver_fault(&text)?,
+            SimulatedEvent::Fault(fault) => {
                 let slot = find_gpu(&changed, target)?;
                 apply_fault(&mut changed, slot, fault)?;
             }
-            Happening::Readings(settings) => {
+            SimulatedEvent::Readings(settings) => {
                 let slot = find_gpu(&changed, target)?;
                 settings
                     .iter()
@@ -239,9 +239,9 @@ impl Happening {
 }
 
 fn inject(dir: &Path, target: &str, text: &str) -> Result<(), Failure> {
-    let happening = Happening::parse(target, text).map_err(Failure::Usage)?;
+    let happening = SimulatedEvent::parse(target, text).map_err(Failure::Usage)?;
     let xid = match &happening {
-        Happening::Fault(Fault::Xid { number, times }) => Some((*number, *times)),
+        SimulatedEvent::Fault(Fault::Xid { number, times }) => Some((*number, *times)),
         _ => None,
     };
     let befallen = |state: &mut State| {
@@ -269,7 +269,7 @@ fn set(mut arguments: Arguments) -> Result<String, Failure> {
             "which GPU? nvml-sim set --dir D gpu3 util=90".to_owned(),
         ));
     };
-    let happening = Happening::Readings(settings.to_vec());
+    let happening = SimulatedEvent::Readings(settings.to_vec());
     State::edit(&dir, |state| happening.befall(state, target))
         .map_err(refused)?
         .map_err(Failure::Refused)?;
@@ -351,7 +351,8 @@ fn parse_drill(text: &str) -> Result<Vec<Step>, String> {
         let after = after
             .ok_or_else(|| format!("{}: {seconds:?} is not a number of seconds", number + 1))?;
         let fault = fault.join(" ");
-        Happening::parse(target, &fault).map_err(|error| format!("{}: {error}", number + 1))?;
+        SimulatedEvent::parse(target, &fault)
+            .map_err(|error| format!("{}: {error}", number + 1))?;
         steps.push(Step {
             after,
             target: (*target).to_owned(),

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a test can read, and what is gone with a daemon that was told to quit.
 #[derive(Default, Serialize, Deserialize)]
-struct Known {
+struct MpsRecord {
     daemon: u32,
     /// Of the daemon.
     uid: u32,
@@ -37,7 +37,7 @@ struct Known {
     servers: Vec<Server>,
 }
 
-/// Servers keep the limits that were the defaults when they began.
+/// A server keeps the limits that were the defaults at its start.
 #[derive(Clone, Serialize, Deserialize)]
 struct Server {
     pid: u32,
@@ -108,7 +108,7 @@ fn start() -> io::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    // SAFETY: setsid is async-signal-safe and touches nothing of ours.
+    // SAFETY: setsid is async-signal-safe and touches no memory.
     unsafe {
         command.pre_exec(|| match libc::setsid() {
             -1 => Err(io::Error::last_os_error()),
@@ -147,7 +147,7 @@ fn ask() -> io::Result<()> {
 }
 
 struct Daemon {
-    known: Known,
+    known: MpsRecord,
     file: PathBuf,
 }
 
@@ -166,14 +166,14 @@ fn serve() -> io::Result<()> {
     let file = state_dir().join(format!("{visible}.json"));
     fs::create_dir_all(state_dir())?;
     let (daemon, uid) = (std::process::id(), fs::metadata("/proc/self")?.uid());
-    let known = Known {
+    let known = MpsRecord {
         daemon,
         uid,
         visible,
         pipe: pipe.clone(),
         log,
         percent: 100.0,
-        ..Known::default()
+        ..MpsRecord::default()
     };
     let mut daemon = Daemon { known, file };
     daemon.keep()?;
@@ -190,7 +190,7 @@ fn serve() -> io::Result<()> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let quits = words.first() == Some(&"quit");
         let answer = match peer_uid(&stream) {
-            // Whoever may connect may ask; only the daemon's own user changes anything.
+            // Each peer that may connect may ask; only the daemon's own user changes anything.
             Some(peer)
                 if peer != daemon.known.uid
                     && peer != 0
@@ -265,7 +265,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Whole or not at all, for who reads it meanwhile.
+    /// Whole or not at all, for a concurrent reader.
     fn keep(&self) -> io::Result<()> {
         let aside = self.file.with_extension("new");
         fs::write(&aside, serde_json::to_vec_pretty(&self.known)?)?;
@@ -274,7 +274,7 @@ impl Daemon {
 
     fn end(&mut self) {
         for server in &self.known.servers {
-            // SAFETY: both take numbers; the server is our child and not waited for yet, so the pid is its.
+            // SAFETY: both take numbers; the server is a child that is not waited for yet, so the pid is its own.
             unsafe {
                 libc::kill(server.pid as i32, libc::SIGKILL);
                 libc::waitpid(server.pid as i32, std::ptr::null_mut(), 0);
@@ -291,7 +291,7 @@ fn start_server(uid: u32) -> io::Result<u32> {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: as above.
         0 => unsafe {
-            // Whoever asked waits for the end of the connection.
+            // The asking peer waits for the end of the connection.
             libc::close_range(0, u32::MAX, 0);
             if libc::setuid(uid) != 0 {
                 libc::_exit(1);
@@ -304,7 +304,7 @@ fn start_server(uid: u32) -> io::Result<u32> {
     }
 }
 
-/// Who is at the other end, by the kernel's word.
+/// The process at the other end, as the kernel tells.
 fn peer_uid(stream: &UnixStream) -> Option<u32> {
     let mut peer = libc::ucred {
         pid: 0,
